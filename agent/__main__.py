@@ -95,6 +95,7 @@ async def serve(settings: Settings, *, checkpoint_every_s: float | None = None) 
         on_welcome=lambda: say_ready(state.config.report),
         watch=parts.watch,
         mps=parts.mps,
+        warm=parts.warm,
     )
     runtime.leave_on_signals()
     log(f"{parts.config.report.host_id}: greeting the controller at {parts.endpoint}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -260,6 +261,9 @@ class Session:
         self._first = False
         self._find_counter()
         self._state.first_step_done()
+        note = getattr(sys.modules.get("sitecustomize"), "note_modules", None)
+        if note is not None:  # Of `gradaccum/startup`, unless the environment has one of its own.
+            note()
         if self._stage and self._saver is not None:  # the optimizer has its state now
             self._saver.prepare(self._own())
 

@@ -38,6 +38,7 @@ from cotenant.agent.host.locks import DeviceLocks, LockOwner, LockProblem, lock_
 from cotenant.agent.host.ports import BadPorts, first_port
 from cotenant.agent.host.state_folder import StateProblem
 from cotenant.agent.host.user_files import exposed
+from cotenant.agent.warm.pool import Pool
 from cotenant.controller.domain.cluster import Device, HostReport
 from cotenant.controller.domain.ids import HostId
 from cotenant.controller.domain.settings import AgentSettings, Settings
@@ -78,6 +79,8 @@ class AgentParts(msgspec.Struct, kw_only=True):
     warnings: list[str]
     watch: GpuWatch | None = None
     """None: there is no GPU that works."""
+    warm: Pool | None = None
+    """None: every attempt starts cold."""
     mps: Mps | None = None
     """Its daemons; None: no device here is shared through MPS."""
 
@@ -166,6 +169,7 @@ def assemble(settings: Settings, *, checkpoint_every_s: float | None = None) -> 
         warnings=warnings,
         watch=watch,
         mps=mps if mps.specs else None,
+        warm=_pool(settings),
     )
 
 
@@ -249,6 +253,11 @@ def _config(
         ),
         indicators_every_s=settings.metrics.every_s,
     )
+
+
+def _pool(settings: Settings) -> Pool | None:
+    launch = settings.launch
+    return Pool(memory_mib=memory_mib(), share=launch.warm_memory_percent / 100) if launch.warm else None
 
 
 def _watch(

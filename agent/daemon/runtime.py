@@ -51,6 +51,7 @@ from cotenant.agent.daemon.metrics import AgentReading, Edge, sheet_of
 from cotenant.agent.daemon.spool import Spool
 from cotenant.agent.daemon.supervisors import Supervisors
 from cotenant.agent.daemon.tasks import Tasks
+from cotenant.agent.daemon.warm_starts import WarmStarts
 from cotenant.agent.gpus.gpu_watch import GpuWatch, offered
 from cotenant.agent.gpus.mps_edge import Mps, MpsEdge
 from cotenant.agent.host.devices import lock_names
@@ -59,6 +60,7 @@ from cotenant.agent.host.indicators import IndicatorReader
 from cotenant.agent.host.locks import DeviceLocks
 from cotenant.agent.host.user_files import remove_tree
 from cotenant.agent.ipc.records import Order
+from cotenant.agent.warm.pool import Pool
 from cotenant.controller.domain.ids import DeviceId
 from cotenant.controller.domain.indicators import DeviceReading
 from cotenant.controller.domain.texts import one_line
@@ -74,6 +76,8 @@ DISK_RETRY_S: Final = 1.0
 OFFER_PERIOD_S: Final = 10.0
 """How often a device that another agent holds is asked for again."""
 UNWRITTEN_MAX: Final = 100_000
+WARM: Final = "warm"
+"""Beside the attempts: the sockets of fork servers."""
 
 
 def log(text: str) -> None:
@@ -94,6 +98,7 @@ class Runtime:
         on_welcome: Callable[[], None],
         watch: GpuWatch | None = None,
         mps: Mps | None = None,
+        warm: Pool | None = None,
         metrics: Endpoint | None = None,
     ) -> None:
         self._state = state
@@ -108,6 +113,9 @@ class Runtime:
             None
             if mps is None
             else MpsEdge(mps, state, folder=self._attempts.folder, post=self.post, log=log)
+        )
+        self._warm = WarmStarts(
+            warm, folder=attempts.with_name(WARM), attempts=self._attempts.folder, log=log
         )
         self._release = GpuRelease(self.post, watch, self._mps.looked if self._mps is not None else None)
         self._logs = LogReader(self._attempts.folder, self._link.send)
@@ -155,6 +163,7 @@ class Runtime:
             await self._leave.wait()
         finally:
             await self._tasks.leave()
+            self._warm.leave()
             if self._watch is not None:
                 self._watch.close()
             if self._alarm is not None:
@@ -172,7 +181,7 @@ class Runtime:
 
     def _beside(self) -> list[Coroutine[Any, Any, None]]:
         """What is to go on beside the loop."""
-        found = [self._look_for_devices()]
+        found = [self._look_for_devices(), *self._warm.run()]
         config = self._state.config
         if config.indicators_every_s > 0:
             indicators = IndicatorReader(
@@ -235,7 +244,9 @@ class Runtime:
         self._busy = True
         try:
             while self._events and not self._leave.is_set():
-                self._perform(self._state.handle(self._events.popleft(), now_s()))
+                happened = self._events.popleft()
+                self._perform(self._state.handle(happened, now_s()))
+                self._warm.look(happened)
         finally:
             self._busy = False
         if self._on_welcome is not None and self._state.registration.welcomed:
@@ -254,7 +265,7 @@ class Runtime:
             self._alarm = asyncio.get_running_loop().call_later(min(wait_s, 3600.0), self._tick)
 
     def _tick(self) -> None:
-        self.post(AgentTicked())
+        self.post(AgentTicked(fork_servers=self._warm.use))
 
     # --- Effects -----------------------------------------------------------------------------------
 
@@ -276,7 +287,7 @@ class Runtime:
             case RemoveAttempt() | RemoveCheckpoints() if self._unwritten:
                 self._postponed.append(effect)
             case StartSupervisor(order=order):
-                self._attempts.start(order)
+                self._attempts.start(self._warm.offered(order))
             case Tell(job_id=job_id, attempt=attempt, message=message):
                 self._attempts.tell(job_id, attempt, message)
             case Adopt(job_id=job_id, attempt=attempt):

@@ -165,11 +165,12 @@ class AttemptCgroup:
         group's counts all of them."""
         return msgspec.structs.replace(order, torch_limit_mib=None) if self.limits_device_memory else order
 
-    def enter(self, leaf: str) -> None:
-        """Move the calling process. Ranks do so themselves between fork and exec, so that none escapes."""
+    def enter(self, leaf: str, pid: int = 0) -> None:
+        """Move a process, 0: the calling one. Ranks do so themselves between fork and exec, so that none
+        escapes; warm ones are moved while they wait."""
         folders = self._distinct() if leaf == RANKS else self._distinct()[:1]
         for folder in folders:
-            (folder / leaf / "cgroup.procs").write_text("0")
+            (folder / leaf / "cgroup.procs").write_text(str(pid))
 
     def leave(self) -> None:
         """Move the calling process out, so that the folder can go with it."""

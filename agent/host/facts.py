@@ -68,6 +68,25 @@ def memory_mib() -> int:
     return total // (1024 * 1024)
 
 
+def memory_available_mib() -> float:
+    """What could be used without swapping, as the kernel estimates it."""
+    with open("/proc/meminfo", "rb") as file:
+        for line in file:
+            if line.startswith(b"MemAvailable:"):
+                return int(line.split()[1]) / 1024
+    return float(memory_mib())
+
+
+def private_mib(pid: int) -> float:
+    """A process's own part of what it has in memory: what it shares is divided among those who share it; 0:
+    it is gone."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+            return next((int(line.split()[1]) / 1024 for line in file if line.startswith(b"Pss:")), 0.0)
+    except OSError:
+        return 0.0
+
+
 def now_s() -> float:
     """Seconds since boot, sleep included: a lease runs on while a laptop is asleep."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -1,4 +1,5 @@
-"""The folder for a job's PYTHONPATH: our two job-side packages and nothing else.
+"""The folder for a job's PYTHONPATH: our two job-side packages and nothing else; and beside them, in a folder
+of its own that is on nobody's path, what a fork server runs.
 
 Rule: a job never sees the rest of cotenant through us, nor the place where it is installed. The folder is
 named after its content and never changes: an upgrade makes a new one, and running jobs keep theirs.
@@ -14,7 +15,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-PACKAGES: Final = ("checkpoint", "gradaccum")
+PACKAGES: Final = {
+    "checkpoint": "cotenant/checkpoint",
+    "gradaccum": "cotenant/gradaccum",
+    "agent.warm.forkserver": "warm/cotenant_forkserver",
+}
+"""Where each goes."""
 _SUFFIXES: Final = (".py", ".typed")
 
 
@@ -39,7 +45,7 @@ def prepare(base: Path, installed: Callable[[str], Path] | None = None) -> Path:
     shutil.rmtree(fresh, ignore_errors=True)
     for name, contents in files.items():
         for relative, data in contents.items():
-            path = fresh / "cotenant" / name / relative
+            path = fresh / PACKAGES[name] / relative
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
             path.chmod(0o644)

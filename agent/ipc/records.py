@@ -28,7 +28,7 @@ import msgspec
 from cotenant.controller.domain.commands import GangMember, StartAttempt
 from cotenant.controller.domain.events import GpuFaultRole, Outcome
 from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
-from cotenant.controller.domain.job import Capabilities, Launch
+from cotenant.controller.domain.job import Capabilities, Launch, LaunchKind
 from cotenant.controller.domain.perf import Profile
 from cotenant.controller.wire.codec import decode_json
 from cotenant.profiler.indicators.sources import Wanted
@@ -43,6 +43,8 @@ CONTROL: Final = "control.sock"
 JOB: Final = "job"
 JOB_SOCKET: Final = "cotenant.sock"
 LOGS: Final = "logs"
+MODULES: Final = "modules.json"
+"""In `job/`: what a rank had imported at its first step, or when it ended."""
 
 
 def attempt_folder(attempts: Path, job_id: str, attempt: int) -> Path:
@@ -99,6 +101,18 @@ class WatchRule(msgspec.Struct, frozen=True, kw_only=True):
     """Of the usual step time; 0: `floor_s` was declared for this job and is all that counts."""
 
 
+class WarmOffer(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the ranks may be forked from a server that has imported their packages."""
+
+    server: str = ""
+    """Its socket; empty: there is none for this attempt."""
+    why: str = ""
+    """Why there is none: a code of `agent/warm/refusals.py`."""
+    detail: str = ""
+    learns: bool = False
+    """The ranks write down what they have imported, so that a server can be started for their like."""
+
+
 class Order(msgspec.Struct, frozen=True, kw_only=True):
     """All that a supervisor needs; complete, so that it never asks back."""
 
@@ -135,6 +149,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     network: str = ""
     jobside_path: str
     """Folder for PYTHONPATH that holds only `cotenant/checkpoint` and `cotenant/gradaccum`."""
+    warm: WarmOffer = WarmOffer()
     cgroup: str = ""
     """Where the attempt's processes go, if the agent may make cgroups; empty = own session only."""
 
@@ -188,6 +203,10 @@ class Status(Capabilities, frozen=True, kw_only=True):
     attempt: AttemptNo
     started: bool = False
     """The worker processes have been started."""
+    launch: LaunchKind = ""
+    """How; empty: not yet, or by a supervisor that knows one way only."""
+    launch_why: str = ""
+    """Why not warm, for a person."""
     resumable: bool | None = None
     """From the job's hello; None = no hello (yet)."""
     start_step: int = 0

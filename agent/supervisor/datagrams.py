@@ -54,6 +54,10 @@ class Datagrams:
         except OSError:
             return  # Gone, not its own, or its queue is full: the agreement says it again.
 
+    def read_file(self, name: str, bytes_max: int) -> bytes:
+        """What a rank has left in the folder. Raises OSError."""
+        return self._folder.read(name, bytes_max)
+
     def close(self) -> None:
         self._socket.close()
         with suppress(OSError):

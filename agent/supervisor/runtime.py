@@ -21,6 +21,7 @@ import signal
 import socket
 import sys
 import time
+from contextlib import suppress
 from math import inf
 from pathlib import Path
 from typing import Final
@@ -31,7 +32,18 @@ from cotenant.agent.host.cgroups import RANKS, SUPERVISOR, AttemptCgroup
 from cotenant.agent.host.identity import own_identity
 from cotenant.agent.ipc.channel import EndedNow, GangOut, StatusNow
 from cotenant.agent.ipc.files import BadRecord, read_record, write_record
-from cotenant.agent.ipc.records import CONTROL, LOGS, ORDER, RESULT, STATUS, Order, RankOrder, Result
+from cotenant.agent.ipc.records import (
+    CONTROL,
+    LOGS,
+    MODULES,
+    ORDER,
+    RESULT,
+    STATUS,
+    Order,
+    RankOrder,
+    Result,
+    WarmOffer,
+)
 from cotenant.agent.ipc.records import SUPERVISOR as SUPERVISOR_FILE
 from cotenant.agent.ipc.secrets import forgotten_on_disk, taken
 from cotenant.agent.supervisor.control import Conversations
@@ -62,7 +74,7 @@ from cotenant.agent.supervisor.processes.attempt_folder import remove_short_fold
 from cotenant.agent.supervisor.processes.environment import command_of, environment_of, needs_cuda_indices
 from cotenant.agent.supervisor.processes.launchers import NotLaunchable
 from cotenant.agent.supervisor.processes.measuring import Measuring, host_oom_kills, tree_of
-from cotenant.agent.supervisor.processes.outputs import Outputs, UnusableOutput
+from cotenant.agent.supervisor.processes.outputs import Output, Outputs, UnusableOutput
 from cotenant.agent.supervisor.processes.ranks import (
     RankStartFailed,
     abort_others,
@@ -77,14 +89,19 @@ from cotenant.agent.supervisor.processes.ranks import (
     reap,
     start,
 )
-from cotenant.agent.supervisor.processes.reaper import leave_to_reaper
+from cotenant.agent.supervisor.processes.reaper import end_others, leave_to_reaper
 from cotenant.agent.supervisor.processes.termination import Terminations, by_pipe
+from cotenant.agent.warm.client import Nanny, start_warm
+from cotenant.agent.warm.refusals import WarmRefused, program_of, sentence
+from cotenant.agent.warm.spawn import MODULES_BYTES_MAX
 from cotenant.controller.wire.codec import BadMessage
 
 CLEAR_PERIOD_S: Final = 0.1
 TERMINATION_PERIOD_S: Final = 0.05
 STUBBORN_S: Final = 10.0
 RETRY_S: Final = 5.0
+NANNY_S: Final = 5.0
+"""From a forced end, or from the last one, to that of a nanny."""
 LONGEST_WAIT_S: Final = 3600.0
 EXIT_USAGE: Final = 2
 EXIT_HAS_RUN: Final = 3
@@ -102,9 +119,14 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._supervision = Supervision(order, time.monotonic())
         self._pids: dict[int, int] = {}
-        """Of processes that we started and that have not ended, by rank."""
+        """Of processes that were started and that have not ended, by rank."""
+        self._nanny: Nanny | None = None
+        """Whose children they are, if they were started warm and it lives."""
+        self._nanny_kill_s = inf
         self._outputs = Outputs(folder, order, self._selector, lambda text: self._handle(Noted(text=text)))
-        self._measuring = Measuring(order, self._pids)
+        self._roots: dict[int, int] = {}
+        """What is measured of each rank is below this: itself, or the nanny that has a launcher's workers."""
+        self._measuring = Measuring(order, self._roots)
         self._terminations = Terminations()
         self._clear_s = inf
         self._clearing_since_s = inf
@@ -163,8 +185,7 @@ class Supervisor:
         (self._folder / LOGS).mkdir(mode=0o700, exist_ok=True)
         try:
             argv = command_of(order)
-            for rank in order.ranks:
-                self._start_one(rank, argv)
+            started = self._start_ranks(argv)
         except RankStartFailed as failure:
             self._handle(CouldNotStart(problem=failure.problem))
             return
@@ -178,24 +199,55 @@ class Supervisor:
             self._could_not_start("process", error.errno or 0, f"{error.strerror}: {error.filename or ''}")
             return
         self._measuring.begin(self._cgroup, time.monotonic())
-        self._handle(Started())
+        self._handle(started)
 
     def _could_not_start(self, stage: Stage, code: int, text: str) -> None:
         problem = StartProblem(rank=self._order.ranks[0].rank, stage=stage, code=code, text=text)
         self._handle(CouldNotStart(problem=problem))
 
-    def _start_one(self, rank: RankOrder, argv: tuple[str, ...]) -> None:
+    def _start_ranks(self, argv: tuple[str, ...]) -> Started:
+        """All of them warm, or all of them cold."""
         order = self._order
-        output = self._outputs.open(rank)
-        indices = cuda_indices(rank.cuda_uuids) if needs_cuda_indices(order) else ()
-        env = environment_of(order, rank, self._datagrams.path, account_of(order.launch.uid), indices)
+        outputs: list[Output] = []
         try:
-            dies = not self._has_reaper
-            pid = start(order, rank, argv, env, output.rank_end, self._cgroup, dies_with_us=dies)
-            self._pids[rank.rank] = pid
+            wanted = []
+            for rank in order.ranks:
+                outputs.append(self._outputs.open(rank))
+                wanted.append((rank, self._environment(rank), outputs[-1].rank_end))
+            why = self._start_warm(wanted)
+            if self._nanny is None:
+                for rank, env, output in wanted:
+                    dies = not self._has_reaper
+                    pid = start(order, rank, argv, env, output, self._cgroup, dies_with_us=dies)
+                    self._pids[rank.rank] = pid
         finally:
-            output.hand_over()
-        self._outputs.listen(rank.rank)
+            for each in outputs:
+                each.hand_over()
+        for rank in order.ranks:
+            self._outputs.listen(rank.rank)
+        self._roots.update(self._pids)
+        if self._nanny is not None and order.launch.mode == "host":
+            self._roots[order.ranks[0].rank] = self._nanny.pid
+        return Started(launch="cold" if self._nanny is None else "warm", launch_why=why)
+
+    def _environment(self, rank: RankOrder) -> dict[str, str]:
+        order = self._order
+        indices = cuda_indices(rank.cuda_uuids) if needs_cuda_indices(order) else ()
+        return environment_of(order, rank, self._datagrams.path, account_of(order.launch.uid), indices)
+
+    def _start_warm(self, wanted: list[tuple[RankOrder, dict[str, str], int]]) -> str:
+        """Leaves a nanny if it can be done; else returns why not."""
+        offer = self._order.warm
+        if not offer.server:
+            return sentence(offer.why, offer.detail) if offer.why else ""
+        try:
+            program = program_of(self._order.launch.argv)
+            self._nanny = start_warm(self._order, program, wanted, self._cgroup)
+        except WarmRefused as refused:
+            return str(refused)
+        self._pids.update(self._nanny.pids)
+        self._selector.register(self._nanny, selectors.EVENT_READ, self._nanny_said)
+        return ""
 
     # --- What happens -------------------------------------------------------------------------------
 
@@ -209,20 +261,38 @@ class Supervisor:
         for pid, code in reap():
             if pid in ranks:
                 rank = ranks[pid]
-                del self._pids[rank]
-                self._outputs.drain(rank)  # Its last words are in the pipe: they say why.
-                self._handle(
-                    RankExited(rank=rank, exit_code=code)
-                    if code >= 0
-                    else RankExited(rank=rank, signal=-code)
-                )
+                self._rank_ended(rank, code)
+
+    def _nanny_said(self) -> None:
+        nanny = self._nanny
+        assert nanny is not None
+        for exited in nanny.read():
+            if exited.rank in self._pids:
+                self._rank_ended(exited.rank, exited.code)
+        if not nanny.is_gone:
+            return
+        self._selector.unregister(nanny)
+        nanny.kill()  # Those that are left die with it; what they would have said of themselves is lost.
+        nanny.close()
+        self._nanny = None
+        self._nanny_kill_s = inf
+        for rank in list(self._pids):
+            self._rank_ended(rank, -signal.SIGKILL)
+
+    def _rank_ended(self, rank: int, code: int) -> None:
+        del self._pids[rank]
+        self._roots.pop(rank, None)
+        self._outputs.drain(rank)  # Its last words are in the pipe: they say why.
+        self._handle(
+            RankExited(rank=rank, exit_code=code) if code >= 0 else RankExited(rank=rank, signal=-code)
+        )
 
     # --- Time ---------------------------------------------------------------------------------------
 
     def _wait_s(self) -> float:
         measuring = [self._measuring.sample_s, self._measuring.collect_s]
         alarms = [self._supervision.next_alarm_s, self._outputs.next_alarm_s, *measuring]
-        alarms += [self._clear_s, self._result_s]
+        alarms += [self._clear_s, self._result_s, self._nanny_kill_s]
         if self._terminations.is_under_way:
             alarms.append(time.monotonic() + TERMINATION_PERIOD_S)
         return max(0.0, min(LONGEST_WAIT_S, min(alarms) - time.monotonic()))
@@ -235,6 +305,9 @@ class Supervisor:
         self._look_at_terminations(now_s)
         if now_s >= self._measuring.collect_s:
             self._measuring.collect(now_s)
+        if now_s >= self._nanny_kill_s and self._nanny is not None:
+            self._nanny_kill_s = now_s + NANNY_S
+            self._nanny.kill()
         if now_s >= self._clear_s:
             self._clear(now_s)
         if now_s >= self._result_s:
@@ -269,9 +342,9 @@ class Supervisor:
             case TellRank(rank=rank, data=data):
                 self._datagrams.tell(rank, data)
             case EndRanks(force=False):
-                end_groups(list(self._pids.values()), signal.SIGTERM)
+                self._signal_ranks(signal.SIGTERM)
             case EndRanks():
-                end_groups(list(self._pids.values()), signal.SIGKILL)
+                self._signal_ranks(signal.SIGKILL)
                 self._cgroup.kill(RANKS)
                 kill_children()
             case TerminateClients(timeout_s=timeout_s):
@@ -280,6 +353,8 @@ class Supervisor:
             case DumpStacks(abort=abort):
                 (abort_others if abort else dump)(self._measuring.tree_pids())
             case Publish(status=status, keep=keep):
+                if status.first_step is not None:
+                    self._keep_modules()
                 if keep:
                     self._keep(STATUS, status)
                 self._conversations.say(StatusNow(status=status))
@@ -292,6 +367,22 @@ class Supervisor:
             case Finish(result=result):
                 self._result = result
                 self._write_result()
+
+    def _keep_modules(self) -> None:
+        """What the ranks have imported, where their agent wants to know: from the user's folder into ours."""
+        if self._order.warm.learns:
+            with suppress(OSError):
+                names = self._datagrams.read_file(MODULES, MODULES_BYTES_MAX)
+                (self._folder / MODULES).write_bytes(names)
+                self._order = msgspec.structs.replace(self._order, warm=WarmOffer())
+
+    def _signal_ranks(self, number: signal.Signals) -> None:
+        if self._nanny is None:
+            end_groups(list(self._pids.values()), number)
+            return
+        self._nanny.signal(number)
+        if number == signal.SIGKILL:
+            self._nanny_kill_s = min(self._nanny_kill_s, time.monotonic() + NANNY_S)
 
     def _keep(self, name: str, record: msgspec.Struct) -> bool:
         """Whether it is on disk. A full disk does not end a job."""
@@ -307,13 +398,14 @@ class Supervisor:
         self._cgroup.kill(RANKS)
         kill_children()
         self._children_ended()
-        if has_children() or self._cgroup.pids(RANKS):
+        if has_children() or self._cgroup.pids(RANKS) or self._has_warm_leftovers(now_s):
             self._clear_s = now_s + CLEAR_PERIOD_S
             if now_s >= self._clearing_since_s + STUBBORN_S:
                 self._clear_s = now_s + STUBBORN_S
                 self._handle(Noted(text="processes do not end although they were killed (state D?)"))
             return
         self._clear_s = inf
+        self._keep_modules()
         self._outputs.drain_all()
         own = self._cgroup.memory_kills()
         anybodys = host_oom_kills() - self._oom_kills_before
@@ -325,6 +417,17 @@ class Supervisor:
                 counts_oom=own is not None,
             )
         )
+
+    def _has_warm_leftovers(self, now_s: float) -> bool:
+        """A nanny ends what is below it; what outlives a nanny that was killed is known by its
+        environment."""
+        if self._supervision.status.launch != "warm":
+            return False
+        if self._nanny is not None:
+            self._nanny.clear()
+            self._nanny_kill_s = min(self._nanny_kill_s, now_s + NANNY_S)
+            return True
+        return bool(end_others(self._folder, self._order))
 
     def _write_result(self) -> None:
         assert self._result is not None

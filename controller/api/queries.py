@@ -159,7 +159,13 @@ class Queries:
             for device_id, read in self._link.readings.items()
         }
         nodes = [
-            views.node_view(engine, host, self._link.watch.age_s(host_id, now.now_s), readings)
+            views.node_view(
+                engine,
+                host,
+                self._link.watch.age_s(host_id, now.now_s),
+                readings,
+                self._link.fork_servers.get(host_id),
+            )
             for host_id, host in sorted(engine.hosts.items())
         ]
         return wire.Nodes(request_id=request_id, nodes=tuple(nodes), now=now.at)

@@ -9,7 +9,7 @@ import msgspec
 
 from cotenant.controller.domain.cluster import Device, Host, HostState
 from cotenant.controller.domain.ids import DeviceId, JobId
-from cotenant.controller.domain.indicators import INDICATOR_NAMES, DeviceReading
+from cotenant.controller.domain.indicators import INDICATOR_NAMES, DeviceReading, ForkServers
 from cotenant.controller.domain.job import ENDED, NOTES, ON_DEVICES, Job, JobSpec, Phase, capabilities_of
 from cotenant.controller.domain.reasons import Reason, because, render
 from cotenant.controller.domain.tenancy import why_alone
@@ -157,6 +157,8 @@ def attempt_view(record: AttemptRecord, now: Now) -> AttemptView:
         outcome=record.outcome,
         reason=record.reason,
         exact=record.exact,
+        launch=record.launch,
+        launch_why=record.launch_why,
         start_step=record.start_step,
         first_step=record.first_step,
         end_step=record.end_step,
@@ -180,6 +182,7 @@ def node_view(
     host: Host,
     heartbeat_age_s: float | None,
     readings: Mapping[DeviceId, DeviceReading] | None = None,
+    fork_servers: ForkServers | None = None,
 ) -> NodeView:
     """`readings`: of any devices, with their ages."""
     report, known = host.report, readings or {}
@@ -194,6 +197,7 @@ def node_view(
         memory_mib=report.memory_mib,
         features=report.features,
         checkpoint_domain=report.checkpoint_domain,
+        fork_servers=fork_servers,
         devices=tuple(device_view(engine, device, known.get(device.device_id)) for device in report.devices),
     )
 

@@ -13,7 +13,7 @@ import msgspec
 from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.epochs import Epoch
 from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
-from cotenant.controller.domain.job import JobSpec
+from cotenant.controller.domain.job import JobSpec, LaunchKind
 from cotenant.controller.domain.perf import Profile
 
 
@@ -137,6 +137,10 @@ class AttemptStarted(Event, frozen=True, kw_only=True, tag="AttemptStarted"):
     job_id: JobId
     attempt: AttemptNo
     host_id: HostId
+    launch: LaunchKind = ""
+    """How; empty: not known."""
+    launch_why: str = ""
+    """Why not warm."""
 
 
 class CapabilitiesSeen(Event, frozen=True, kw_only=True, tag="CapabilitiesSeen"):

@@ -91,6 +91,19 @@ VALUES_MAX: Final = 64
 TEXT_MAX: Final = 400
 
 
+class ForkServers(msgspec.Struct, frozen=True, kw_only=True):
+    """What a host keeps ready for warm starts."""
+
+    count: int = 0
+    memory_mib: float = 0.0
+    allowed_mib: float = 0.0
+    """All of them together never have more."""
+
+    def __post_init__(self) -> None:
+        if not all(0 <= each < 1e12 for each in (self.count, self.memory_mib, self.allowed_mib)):
+            raise ValueError(f"counts and sizes must not be negative or endless, got {self}")
+
+
 class DeviceReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one device does just now, for all that use it: for people and for Prometheus, never for decisions.
 

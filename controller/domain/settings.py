@@ -175,6 +175,19 @@ class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             raise ValueError(f"metrics.every_s must be 0 to 3600, got {self.every_s}")
 
 
+class LaunchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[launch]`"""
+
+    warm: bool = True
+    """Fork ranks from a process that has imported their packages, where that is the same as a cold start."""
+    warm_memory_percent: float = 10.0
+    """What all such processes of a host may use together, of its memory."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.warm_memory_percent <= 100.0:
+            raise ValueError(f"launch.warm_memory_percent must be 0 to 100, got {self.warm_memory_percent}")
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All sections."""
 
@@ -185,7 +198,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     profiler: ProfilerSettings = ProfilerSettings()
     mps: MpsSettings = MpsSettings()
     metrics: MetricsSettings = MetricsSettings()
+    launch: LaunchSettings = LaunchSettings()
 
 
-SectionName = Literal["controller", "policy", "agent", "checkpoint", "profiler", "mps", "metrics"]
+SectionName = Literal["controller", "policy", "agent", "checkpoint", "profiler", "mps", "metrics", "launch"]
 SECTION_NAMES: tuple[SectionName, ...] = get_args(SectionName)

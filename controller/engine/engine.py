@@ -154,7 +154,8 @@ class Engine:
 
     def loads_seen(self) -> list[float]:
         """Seconds from launch to first step, of the last jobs that loaded here."""
-        return list(self._ledger.estimates.loads.get("", ()))
+        estimates = self._ledger.estimates
+        return [*estimates.loads.get("", ()), *estimates.warm_loads.get("", ())]
 
     def tenants(self, device_id: DeviceId) -> tuple[JobId, ...]:
         return tuple(self._ledger.tenants(device_id))

@@ -49,8 +49,9 @@ def estimate_arrival(
 def estimate_overheads(estimates: Estimates, spec: JobSpec) -> tuple[float, float]:
     """Expected load and pause seconds of a new job: said > same command > any command > a default."""
     load_s, pause_s = spec.load_s, spec.pause_s
+    loads = estimates.warm_loads if estimates.launched.get(_key(spec)) == "warm" else estimates.loads
     return (
-        load_s if load_s is not None else _expected(estimates.loads, spec, LOAD_S),
+        load_s if load_s is not None else _expected(loads, spec, LOAD_S),
         pause_s if pause_s is not None else _expected(estimates.pauses, spec, PAUSE_S),
     )
 
@@ -63,11 +64,18 @@ def _expected(seen: dict[str, list[float]], spec: JobSpec, default: float) -> fl
 
 
 def learn_load(ledger: Ledger, job: Job) -> None:
-    """A load has ended with a first step: what the job's next one, and those of its like, should take."""
-    if job.spec.load_s is None:
-        load_s = ledger.now_s - job.phase_since_s
-        ledger.expect_load(job, load_s)
-        _keep(ledger.estimates.loads, job, load_s)
+    """A load has ended with a first step: what the job's next one, and those of its like, should take. Warm
+    and cold ones say nothing of each other."""
+    if job.spec.load_s is not None:
+        return
+    load_s, estimates = ledger.now_s - job.phase_since_s, ledger.estimates
+    ledger.expect_load(job, load_s)
+    _keep(estimates.warm_loads if job.launched == "warm" else estimates.loads, job, load_s)
+    if job.launched:
+        estimates.launched.pop(_key(job.spec), None)
+        estimates.launched[_key(job.spec)] = job.launched
+        if len(estimates.launched) > COMMANDS_KEPT:
+            del estimates.launched[next(iter(estimates.launched))]
 
 
 def learn_pause(ledger: Ledger, job: Job) -> None:

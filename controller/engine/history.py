@@ -15,7 +15,7 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.domain.actions import Compute, Defer, Hold, Place, Preempt, Resize, Share, Wake
 from cotenant.controller.domain.commands import AnyCommand, StartAttempt, StopAttempt
 from cotenant.controller.domain.ids import AttemptNo, DeviceId, HostId, JobId
-from cotenant.controller.domain.job import ENDED, ON_DEVICES, Job, Phase
+from cotenant.controller.domain.job import ENDED, ON_DEVICES, Job, LaunchKind, Phase
 from cotenant.controller.domain.reasons import Reason, because, render
 from cotenant.controller.engine import Engine
 
@@ -49,6 +49,9 @@ class AttemptRecord(msgspec.Struct, kw_only=True):
     """The worst that a host of its gang said of it; empty: none of them said that it failed."""
     failure: str = ""
     """What failed, in that host's words."""
+    launch: LaunchKind = ""
+    launch_why: str = ""
+    """Why a host did not start it warm."""
 
 
 class HistoryNote(msgspec.Struct, frozen=True, array_like=True):
@@ -134,11 +137,22 @@ class History:
                 HistoryNote(now_s, "TroubleSeen", event.job_id, "trouble", because("trouble", event.what))
             )
         if not isinstance(
-            event, (ev.FirstStepDone, ev.CapabilitiesSeen, ev.CheckpointDurable, ev.AttemptEnded)
+            event,
+            (
+                ev.AttemptStarted,
+                ev.FirstStepDone,
+                ev.CapabilitiesSeen,
+                ev.CheckpointDurable,
+                ev.AttemptEnded,
+            ),
         ):
             return
         attempt_record = self._open.get(event.job_id)
         if attempt_record is None or attempt_record.attempt != event.attempt:
+            return
+        if isinstance(event, ev.AttemptStarted):
+            if attempt_record.launch != "cold":
+                attempt_record.launch, attempt_record.launch_why = event.launch, event.launch_why
             return
         attempt_record.end_step = max(attempt_record.end_step, event.step)
         if isinstance(event, ev.FirstStepDone) and attempt_record.first_step_s is None and not event.assumed:

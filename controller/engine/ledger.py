@@ -18,6 +18,7 @@ from cotenant.controller.domain.job import (
     ON_DEVICES,
     QUEUED,
     Job,
+    LaunchKind,
     Phase,
 )
 from cotenant.controller.domain.pairs import Observed, PairTable
@@ -37,6 +38,10 @@ class Estimates(msgspec.Struct, kw_only=True):
     recent: list[float] = []
     loads: dict[str, list[float]] = {}
     """Launch to first step, by command; under the empty key of all commands."""
+    warm_loads: dict[str, list[float]] = {}
+    """Likewise, of those that were started warm: they are not in `loads`."""
+    launched: dict[str, LaunchKind] = {}
+    """How the last one was started, by command: the next one of its like should be as well."""
     pauses: dict[str, list[float]] = {}
     """Stop request to devices free, likewise."""
 

@@ -20,6 +20,7 @@ from cotenant.controller.domain.job import (
     Change,
     CheckpointRecord,
     Job,
+    LaunchKind,
     Placement,
     SharedPace,
     StopCause,
@@ -71,7 +72,7 @@ class Records(Phases):
         job.attempt, job.attempt_epoch = AttemptNo(max(job.attempt, job.attempts_taken) + 1), epoch
         job.hosts_left = hosts
         job.visited = tuple(dict.fromkeys((*job.visited, *hosts))) if job.visited else hosts
-        job.waits_for, job.started_hosts, job.capable = (), (), ()
+        job.waits_for, job.started_hosts, job.capable, job.launched = (), (), (), ""
         job.to_blame, job.host_faults = (), ()
         job.stop_cause, job.stop_reason, job.outcome, job.exit_code = "", None, "", None
         job.start_step = job.step = step = job.durable_step
@@ -127,7 +128,10 @@ class Records(Phases):
 
     # --- What attempts tell ------------------------------------------------------------------------
 
-    def started_on(self, job: Job, host_id: HostId) -> None:
+    def started_on(self, job: Job, host_id: HostId, launch: LaunchKind) -> None:
+        """Its launch counts as warm if all hosts' are."""
+        if not job.started_hosts or launch == "cold":
+            job.launched = launch
         job.started_hosts = (*job.started_hosts, host_id)
 
     def can_resume(self, job: Job, capable: tuple[HostId, ...], *, everywhere: bool) -> None:

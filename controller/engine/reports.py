@@ -38,7 +38,7 @@ def on_started(dispatch: Dispatch, event: ev.AttemptStarted) -> None:
     """Its processes run on one host."""
     job = dispatch.current(event.job_id, event.attempt)
     if job is not None and event.host_id in job.hosts_left and event.host_id not in job.started_hosts:
-        dispatch.ledger.started_on(job, event.host_id)
+        dispatch.ledger.started_on(job, event.host_id, event.launch)
 
 
 def on_capabilities(dispatch: Dispatch, event: ev.CapabilitiesSeen) -> None:

@@ -20,7 +20,7 @@ from cotenant.controller.domain.commands import AgentCommand
 from cotenant.controller.domain.epochs import Epoch, Followed
 from cotenant.controller.domain.events import AttemptSeen, FromAttempt, JobKept
 from cotenant.controller.domain.ids import AttemptNo, CommandId, HostId, JobId
-from cotenant.controller.domain.indicators import DeviceReading
+from cotenant.controller.domain.indicators import DeviceReading, ForkServers
 
 DEVICES_MAX = 1024
 
@@ -70,6 +70,8 @@ class Heartbeat(AgentMessage, frozen=True, kw_only=True, tag="beat"):
     progress: tuple[AttemptProgress, ...] = ()
     devices: tuple[DeviceReading, ...] = ()
     """Those that were read since the last heartbeat; never journalled, and nothing depends on them."""
+    fork_servers: ForkServers | None = None
+    """Likewise; None: warm starts are off, or the agent is an older one."""
 
     def __post_init__(self) -> None:
         if len(self.devices) > DEVICES_MAX:

@@ -14,7 +14,8 @@ from msgspec import field
 
 from cotenant.controller.domain.cluster import DeviceKind, DeviceState, HostState, SharingMode
 from cotenant.controller.domain.ids import DeviceId, HostId, JobId
-from cotenant.controller.domain.job import JobSpec, Phase
+from cotenant.controller.domain.indicators import ForkServers
+from cotenant.controller.domain.job import JobSpec, LaunchKind, Phase
 from cotenant.controller.domain.pairs import Verdict
 from cotenant.controller.domain.perf import ProfilePoint
 from cotenant.controller.wire.views import IndicatorView, JsonView, ProfileView, ThroughputView, Utc, wall_s
@@ -225,6 +226,9 @@ class AttemptView(JsonView, frozen=True, kw_only=True, tag="attempt/1"):
     outcome: str
     reason: str
     exact: bool | None = None
+    launch: LaunchKind = ""
+    launch_why: str = ""
+    """Why not warm."""
     start_step: int = 0
     first_step: int | None
     end_step: int = 0
@@ -329,6 +333,8 @@ class NodeView(JsonView, frozen=True, kw_only=True, tag="node/1"):
     memory_mib: int
     features: tuple[str, ...]
     checkpoint_domain: str
+    fork_servers: ForkServers | None = None
+    """As it last said; None: it has not."""
     devices: tuple[DeviceView, ...]
 
 

@@ -58,6 +58,8 @@ ENV_STACKS_SIGNAL: Final = "COTENANT_STACKS_SIGNAL"
 on."""
 ENV_COLLECTIVE_SCALE: Final = "COTENANT_COLLECTIVE_SCALE"
 """Optional: times torch's own default time limits of process groups, for groups made without one."""
+ENV_MODULES: Final = "COTENANT_MODULES"
+"""Optional: a file, in the socket's folder, to which the first rank of a host writes what it has imported."""
 
 ENVIRONMENT: Final = (
     ENV_PROTOCOL,
@@ -75,6 +77,7 @@ ENVIRONMENT: Final = (
     ENV_ZERO_CODE,
     ENV_STACKS_SIGNAL,
     ENV_COLLECTIVE_SCALE,
+    ENV_MODULES,
 )
 
 DATAGRAM_BYTES_MAX: Final = 4096

@@ -31,7 +31,10 @@ ENV_COLLECTIVE_SCALE = "COTENANT_COLLECTIVE_SCALE"
 ENV_MEMORY_FRACTION = "COTENANT_MEMORY_FRACTION"
 ENV_MEMORY_MIB = "COTENANT_MEMORY_MIB"
 """What this process may take of each of its CUDA devices; there is one of the two, or none."""
+ENV_MODULES = "COTENANT_MODULES"
+"""A file to write the names of imported packages to, once: at the first step, or at the end."""
 _UNLIMITED = "cotenant: this process is not held to its part of the GPU ({})\n"
+_PID = os.getpid()
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -157,6 +160,31 @@ def _keep_to_share(torch: Any) -> None:
     when_used(hold)
 
 
+def note_modules() -> None:
+    """Called at the first optimizer step by `checkpoint/session.py`, else at the end: what was imported from
+    the environment, so that a process can be kept that has it. The first rank of a host alone."""
+    path = os.environ.get(ENV_MODULES, "")
+    if not path or os.environ.get("LOCAL_RANK") != "0" or os.getpid() != _PID:
+        return
+    del os.environ[ENV_MODULES]
+    import json
+    import site
+
+    folders = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
+    places = tuple(os.path.join(each, "") for each in folders)
+    names = []
+    for name, module in list(sys.modules.items()):
+        origin = getattr(getattr(module, "__spec__", None), "origin", None)
+        if isinstance(origin, str) and origin.startswith(places):
+            names.append(name)
+    with contextlib.suppress(OSError):
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(file, json.dumps(names).encode())
+        finally:
+            os.close(file)
+
+
 def _say(text: str) -> None:
     """To the job's log. A process without one goes on."""
     if sys.__stderr__ is not None:
@@ -181,6 +209,10 @@ def _main() -> None:
     wanted = [part for part in env.get(ENV_ZERO_CODE, "").split(",") if part]
     scale = env.get(ENV_COLLECTIVE_SCALE, "")
     share = env.get(ENV_MEMORY_MIB, "") or env.get(ENV_MEMORY_FRACTION, "")
+    if env.get(ENV_MODULES):
+        import atexit
+
+        atexit.register(note_modules)
     startup = Startup()
     if share:
         startup.when_imported("torch", _keep_to_share)

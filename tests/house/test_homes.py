@@ -36,6 +36,7 @@ HOMES: dict[str, dict[str, str]] = {
         "agent/host/identity.py": "home",
         "agent/daemon/supervisors.py": "of its own child, whose pid is nobody else's before it is waited for",
         "agent/supervisor/processes/reaper.py": "asks whose the process is, not which one it is",
+        "agent/warm/forkserver/nanny.py": "of its own children, and nothing of ours is there",
         "controller/cli/setup/up.py": "of its own children",
         "mps/process.py": f"{ALONE}: tools of users' own use it without an agent",
     },

@@ -107,11 +107,16 @@ WORKLOADS = f"{CONTROLLER}.cli.demo.workloads"
 # fmt: off
 AGENT_PURE = tuple(f"cotenant.agent.{name}" for name in (
     "daemon.core", "supervisor.core", "supervisor.processes.nccl", "gpus.health",
-    "gpus.conditions", "gpus.device_states", "gpus.xid", "gpus.probe_results",
+    "gpus.conditions", "gpus.device_states", "gpus.xid", "gpus.probe_results", "warm.pool", "warm.key",
+    "warm.refusals",
 ))
 # fmt: on
 PURE = (DOMAIN, ENGINE, MODELS, POLICIES, *AGENT_PURE)
-VALUES = ("cotenant.agent.supervisor.core.exit_classifier", "cotenant.agent.daemon.core.gpu_clients")
+VALUES = (
+    "cotenant.agent.warm.refusals",
+    "cotenant.agent.supervisor.core.exit_classifier",
+    "cotenant.agent.daemon.core.gpu_clients",
+)
 """They use names of signals, and paths, as values."""
 BENCHMARKS = frozenset(("bench", *(path.stem for path in (ROOT / "bench").glob("*.py"))))
 """The scripts import each other by bare names."""
@@ -158,6 +163,12 @@ RULES = (
         why="cotenant may not be installed there: standard library and torch only",
         where=modules("cotenant.gradaccum"),
         allowed=only("cotenant.gradaccum", "torch"),
+    ),
+    Rule(
+        name="job-side code runs inside the user's process",
+        why="cotenant may not be installed there: standard library only, and itself by relative names",
+        where=modules("cotenant.agent.warm.forkserver"),
+        allowed=only("cotenant.agent.warm.forkserver"),
     ),
     Rule(
         name="the profiler's packages import nothing by themselves",
@@ -228,7 +239,7 @@ def test_every_import_points_the_right_way() -> None:
 
 def test_job_side_code_is_python_3_9() -> None:
     """Annotations may be newer, as long as nobody evaluates them."""
-    for folder in ("checkpoint", "gradaccum"):
+    for folder in ("agent/warm/forkserver", "checkpoint", "gradaccum"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             tree = ast.parse(path.read_text(), filename=str(path), feature_version=(3, 9))
             postponed = any(

@@ -36,18 +36,20 @@ profiler                        controller.domain profiler.indicators
 agent.ipc                       controller.domain controller.wire controller.system profiler.indicators
 agent.host                      controller.wire controller.domain controller.system mps profiler.driver
                                 profiler.indicators agent.ipc
+agent.warm.forkserver
+agent.warm                      controller.wire agent.ipc agent.host
 agent.supervisor.core           controller.domain controller.wire profiler profiler.indicators agent.ipc
 agent.supervisor.processes      controller.wire mps profiler profiler.indicators agent.ipc agent.host
                                 agent.supervisor.core
 agent.supervisor                controller.wire agent.ipc agent.host agent.supervisor.core
-                                agent.supervisor.processes
+                                agent.supervisor.processes agent.warm
 agent.daemon.core               controller.domain controller.wire mps profiler.indicators agent.ipc
                                 agent.supervisor.processes
 agent.gpus                      controller.domain controller.wire controller.system mps profiler.driver
                                 agent.ipc agent.host agent.daemon.core
 agent.daemon                    controller.domain controller.wire controller.system profiler.driver
                                 profiler.indicators agent.ipc agent.host agent.supervisor.processes
-                                agent.daemon.core agent.gpus
+                                agent.daemon.core agent.gpus agent.warm
 agent.__main__                  controller.domain controller.system agent.daemon agent.daemon.core
 # Deciding. The engine is given its policy.
 controller.models               controller.wire controller.domain

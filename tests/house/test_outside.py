@@ -47,7 +47,9 @@ PATHS: dict[str, tuple[str, frozenset[str]]] = {
         frozenset((".read_text", "os.listdir", "os.open", "shutil.which")),
     ),
     "agent/supervisor/processes/measuring.py": (KERNEL, frozenset((".read_text",))),
-    "agent/supervisor/runtime.py": (STATE, frozenset((".mkdir",))),
+    "agent/supervisor/runtime.py": (STATE, frozenset((".mkdir", ".write_bytes"))),
+    "agent/daemon/warm_starts.py": (STATE, frozenset((".mkdir", "open", "os.rmdir"))),
+    "agent/warm/spawn.py": (STATE, frozenset((".bind", ".unlink"))),
     "agent/daemon/supervisors.py": (STATE, frozenset((".glob", ".iterdir", ".mkdir", ".read_bytes", "open",
     "os.open"))), "agent/ipc/files.py": (STATE, frozenset((".open", "os.replace"))),
     "agent/ipc/secrets.py": (STATE, frozenset((".read_bytes",))),
@@ -134,12 +136,20 @@ def paths_followed(source: str) -> Iterator[str]:
                 yield f".{name}"
 
 
+WITH_USERS_RIGHTS = "cotenant.agent.warm.forkserver"
+"""Runs as the job's user, under his interpreter: no agent loads it."""
+
+
 def of_agents() -> list[str]:
     """The files of every module that an agent may have loaded: its own, and what they import, to the end."""
     files = {
         module_of(path): path for top in ("agent", "controller", "mps", "profiler") for path in files_of(top)
     }
-    waiting = {module for module in files if module.startswith("cotenant.agent")}
+    waiting = {
+        module
+        for module in files
+        if module.startswith("cotenant.agent") and not module.startswith(WITH_USERS_RIGHTS)
+    }
     reached: set[str] = set()
     while waiting:
         module = waiting.pop()
@@ -213,6 +223,7 @@ PURE = (
 PERSON = "a command of a person about files of his own, which another command of ours has just written"
 # fmt: off
 DECODED: dict[str, tuple[str, frozenset[str]]] = {
+    "agent/warm/forkserver/server.py": ("what our agent has just encoded", frozenset(("json.loads",))),
     "agent/supervisor/processes/measuring.py": (NUMBERS, frozenset((".read_text",))),
     "agent/host/cgroups.py": (NUMBERS, frozenset((".read_text",))),
     "agent/host/facts.py": (NUMBERS, frozenset((".read_text",))),

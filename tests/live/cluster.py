@@ -177,8 +177,14 @@ class Cluster:
         """`before`: words in front of the command, such as those that put it into a namespace."""
         words = [*before, sys.executable, "-m", "cotenant.agent", "--controller", self.endpoint]
         words += ["--host", host, "--state-dir", str(self.state(host))]
-        # Several slots, also on a machine with one core.
-        settings = ("agent.oversubscribe=true", f"agent.port_first={block_of_ports()}", *settings)
+        # Several slots, also on a machine with one core. Most tests have one job of a kind: a server for the
+        # next would cost them seconds of a core. Those of warm starts ask for it.
+        settings = (
+            "launch.warm=false",
+            "agent.oversubscribe=true",
+            f"agent.port_first={block_of_ports()}",
+            *settings,
+        )
         words += [word for setting in settings for word in ("--set", setting)]
         self.agents[host] = Daemon(words, self._env(host), self.folder / f"agent-{host}.log")
         return self.agents[host]
@@ -248,8 +254,8 @@ class Cluster:
         env = {"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1", "TMPDIR": str(self.folder / "tmp")}
         env |= {MARK: os.environ[MARK]} if MARK in os.environ else {}
         env |= training.env
-        env["WITNESS_GATE"] = f"{training.gate_at}:{self._gate(training)}"
-        env["WITNESS_PACE"] = str(training.pace_s)
+        env["COTENANT_WITNESS_GATE"] = f"{training.gate_at}:{self._gate(training)}"
+        env["COTENANT_WITNESS_PACE"] = str(training.pace_s)
         argv = (sys.executable, *training.argv(self.witness, self.results / f"{training.name}.json"))
         fields: dict[str, object] = {
             "name": training.name,

@@ -5,9 +5,9 @@ and notes each start in FOLDER. A second live rank of another attempt cannot get
 the notes and fails, so that the whole job fails and nobody can overlook it. One that is stopped (its host is
 frozen, and its lease over) does not run: the newer rank notes that it stands `beside` it and goes on.
 
-With WITNESS_GATE=STEPS:FILE the rank waits after so many optimizer steps of its own until FILE, or FILE-aN
-for attempt N, is there, so that what a test does to a running job never comes too late. With
-WITNESS_PACE=SECONDS each step takes at least so long until FILE is there. Neither changes a number.
+With COTENANT_WITNESS_GATE=STEPS:FILE the rank waits after so many optimizer steps of its own until FILE, or
+FILE-aN for attempt N, is there, so that what a test does to a running job never comes too late. With
+COTENANT_WITNESS_PACE=SECONDS each step takes at least so long until FILE is there. Neither changes a number.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def main() -> None:
             if word != "beside":
                 sys.exit(TWICE)
         notes.write(f"start {os.getpid()} {attempt} {time.time()}\n")
-    gate = os.environ.get("WITNESS_GATE", "")
+    gate = os.environ.get("COTENANT_WITNESS_GATE", "")
     if gate:
         close_gate(int(gate.partition(":")[0]), Path(gate.partition(":")[2]), folder / f"{name}.starts")
     sys.argv = sys.argv[2:]
@@ -67,7 +67,7 @@ def close_gate(steps: int, file: Path, notes: Path) -> None:
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     done, attempt = 0, os.environ["COTENANT_ATTEMPT"]
-    pace_s = float(os.environ.get("WITNESS_PACE", "0"))
+    pace_s = float(os.environ.get("COTENANT_WITNESS_PACE", "0"))
     for_attempt = file.with_name(f"{file.name}-a{attempt}")
 
     def step_done(*_: object) -> None:

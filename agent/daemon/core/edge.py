@@ -13,7 +13,7 @@ from cotenant.agent.ipc.channel import ToSupervisor
 from cotenant.agent.ipc.records import Order, Result, Status
 from cotenant.controller.domain.cluster import Device, HostReport
 from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
-from cotenant.controller.domain.indicators import DeviceReading
+from cotenant.controller.domain.indicators import DeviceReading, ForkServers
 from cotenant.controller.wire.agents import FromAgent, ReadLog, ToAgent
 from cotenant.profiler.indicators.sources import Wanted
 
@@ -86,6 +86,8 @@ class Booted(AgentEvent, frozen=True, kw_only=True):
 
 class AgentTicked(AgentEvent, frozen=True, kw_only=True):
     """`next_alarm_s` has come (early or late does not matter)."""
+
+    fork_servers: ForkServers | None = None
 
 
 class ControllerMessageCame(AgentEvent, frozen=True, kw_only=True):

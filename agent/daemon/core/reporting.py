@@ -38,7 +38,14 @@ def from_status(attempt: Attempt, status: Status, host_id: HostId, device_type: 
     job_id, number = attempt.key
     if status.started and not attempt.started:
         attempt = msgspec.structs.replace(attempt, started=True)
-        yield AttemptStarted(job_id=job_id, attempt=number, host_id=host_id), attempt
+        started = AttemptStarted(
+            job_id=job_id,
+            attempt=number,
+            host_id=host_id,
+            launch=status.launch,
+            launch_why=status.launch_why,
+        )
+        yield started, attempt
     for told in _capabilities(attempt, status, host_id):
         attempt = told[1]
         yield told

@@ -137,7 +137,7 @@ class AgentState:
             case ControllerMessageCame(message=message):
                 self._hear(message, now_s)
             case AgentTicked():
-                self._tick(now_s)
+                self._tick(now_s, event)
             case StatusCame(status=status):
                 self._attempts.status(status, now_s)
             case EndCame(result=result):
@@ -279,7 +279,7 @@ class AgentState:
         self._confirmed(message.reports_seen)
         self.registration.welcomed_now(message.lease_s, now_s)
         self._out.report_again(now_s)
-        self._beat(now_s)
+        self._beat(now_s, AgentTicked())
         self._lease_news(now_s)
 
     def _confirmed(self, sequence: int) -> None:
@@ -349,14 +349,14 @@ class AgentState:
 
     # --- Time --------------------------------------------------------------------------------------
 
-    def _tick(self, now_s: float) -> None:
+    def _tick(self, now_s: float, ticked: AgentTicked) -> None:
         if self.registration.is_silent(now_s):
             self._waiting.clear()
             for effect in self.registration.lost_sight(now_s):
                 self._out.add(effect)
         self._greet(now_s)
         if now_s >= self.registration.beat_at_s:
-            self._beat(now_s)
+            self._beat(now_s, ticked)
         if now_s >= self.registration.reports_at_s:
             self._out.report_again(now_s)
         self._attempts.tick(now_s)
@@ -381,11 +381,12 @@ class AgentState:
             )
             self._out.send(hello)
 
-    def _beat(self, now_s: float) -> None:
+    def _beat(self, now_s: float, ticked: AgentTicked) -> None:
         beat = Heartbeat(
             beat=self.registration.next_beat(now_s),
             session=self.config.session,
             progress=self._tenants.progress(),
+            fork_servers=ticked.fork_servers,
             devices=tuple(
                 msgspec.structs.replace(reading, age_s=reading.age_s + max(0.0, now_s - self._read_s))
                 for reading in self._readings

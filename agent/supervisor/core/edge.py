@@ -14,6 +14,7 @@ from cotenant.agent.ipc.channel import CoTenantsChanged, GangIn, GangOut, LeaseN
 from cotenant.agent.ipc.records import Result, Status
 from cotenant.agent.supervisor.core.exit_classifier import StartProblem
 from cotenant.agent.supervisor.core.rank_messages import AnyRankWord
+from cotenant.controller.domain.job import LaunchKind
 from cotenant.profiler.indicators.sources import Timed
 
 # --- Edge -> state machine -------------------------------------------------------------------------
@@ -25,6 +26,9 @@ class Happening(msgspec.Struct, frozen=True, kw_only=True):
 
 class Started(Happening, frozen=True, kw_only=True):
     """Every process of `Order.ranks` has been started."""
+
+    launch: LaunchKind = "cold"
+    launch_why: str = ""
 
 
 class CouldNotStart(Happening, frozen=True, kw_only=True):

@@ -64,6 +64,7 @@ from cotenant.agent.supervisor.core.stopping import (
     may_run_elsewhere,
 )
 from cotenant.agent.supervisor.core.watchdog import StartLimit, Watchdog
+from cotenant.controller.domain.texts import one_line
 
 
 class Supervision:
@@ -144,10 +145,12 @@ class Supervision:
                 self._sampled(event)
             case RankExited():
                 self._exited(event)
-            case Started() if self._phase == "starting":
+            case Started(launch=launch, launch_why=why) if self._phase == "starting":
                 self._phase, self._start.started_s = "running", self._now_s
                 self._profiling.started(self._now_s)
-                self._publishing.changed(self._progress.change(started=True))
+                self._publishing.changed(
+                    self._progress.change(started=True, launch=launch, launch_why=one_line(why))
+                )
             case CouldNotStart(problem=problem) if self._phase == "starting":
                 self._problem = problem
                 # Those that did start are ended as leftovers: they never ran as a gang.

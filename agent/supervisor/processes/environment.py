@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.ipc.records import MpsClient, Order, RankOrder
+from cotenant.agent.ipc.records import MODULES, MpsClient, Order, RankOrder
 from cotenant.agent.supervisor.processes.launchers import (
     Meeting,
     host_command,
@@ -183,6 +183,8 @@ def _protocol_words(order: Order, socket: Path) -> dict[str, str]:
         words[protocol.ENV_STACKS_SIGNAL] = str(STACKS_SIGNAL)
     if order.collective_scale > 1.0:
         words[protocol.ENV_COLLECTIVE_SCALE] = str(order.collective_scale)
+    if order.warm.learns:
+        words[protocol.ENV_MODULES] = str(socket.parent / MODULES)
     if order.start.profile_s > 0:
         words[protocol.ENV_TRIALS] = "1"
     if order.start.sub_batch is not None:

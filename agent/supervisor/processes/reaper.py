@@ -82,6 +82,16 @@ def end_leftovers(
     return left
 
 
+def end_others(folder: Path, order: Order) -> list[int]:
+    """SIGKILL what is the attempt's by its group or by its environment, but for the supervisor, which calls
+    this; returns who that was."""
+    attempt = _Attempt(folder, order, None)
+    found = attempt.find()
+    for pid in found:
+        attempt.end(pid, time.monotonic())
+    return found
+
+
 class _Attempt:
     def __init__(self, folder: Path, order: Order, supervisor: ProcessIdentity | None) -> None:
         self.cgroup = AttemptCgroup(order, folder)

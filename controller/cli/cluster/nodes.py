@@ -77,6 +77,7 @@ def _by_device(shown: list[NodeView]) -> Listing:
         rows=rows,
         identity=lambda row: row.node.host,
         columns=COLUMNS,
+        wide_columns=WIDE_COLUMNS,
         nothing="no host has joined; start an agent with: cotenant agent",
     )
 
@@ -117,6 +118,12 @@ def _note(row: NodeRow) -> str:
     return "; ".join(part for part in (row.node.reason, own, sharing) if part)
 
 
+def _fork_servers(row: NodeRow) -> str:
+    """What the host keeps ready for warm starts, and its cost."""
+    kept = row.node.fork_servers
+    return NONE if kept is None else f"{kept.count}, {size(kept.memory_mib)} of {size(kept.allowed_mib)}"
+
+
 COLUMNS: Final = (
     Column("HOST", lambda r: r.node.host, limit=24),
     Column("STATE", lambda r: r.node.state.value, colour=lambda r: STATE_COLOURS.get(r.node.state.value, "")),
@@ -129,6 +136,7 @@ COLUMNS: Final = (
     Column("JOBS", lambda r: ",".join(r.device.jobs) if r.device else ""),
     Column("NOTE", _note, wraps=True),
 )
+WIDE_COLUMNS: Final = (*COLUMNS[:-1], Column("FORK SERVERS", _fork_servers), COLUMNS[-1])
 
 
 # --- Changes ----------------------------------------------------------------------------------------

@@ -138,6 +138,16 @@ def survival(facts: DoctorFacts) -> Check:
     return Check("survival", "ok", f"{who} is in {own or 'no cgroup'}; jobs get sessions of their own")
 
 
+def fork_servers(facts: DoctorFacts) -> Check | None:
+    """What is kept ready for warm starts, and its cost."""
+    kept = facts.around.fork_servers
+    if not kept:
+        return None
+    mib = sum(each.memory_mib for each in kept)
+    users = ", ".join(sorted({each.user for each in kept}))
+    return Check("warm starts", "ok", f"{plural(len(kept), 'fork server')} of {users}: {size(mib)} resident")
+
+
 def limits(facts: DoctorFacts) -> Check | None:
     """What jobs inherit from their agent."""
     found = facts.around.limits
@@ -246,6 +256,7 @@ HOST_CHECKS: Final[tuple[Callable[[DoctorFacts], Check | None], ...]] = (
     network_cards,
     cgroups,
     survival,
+    fork_servers,
     limits,
     settings_files,
 )

@@ -38,6 +38,9 @@ class SeenProcess(msgspec.Struct, frozen=True, kw_only=True):
     words: tuple[str, ...] = ()
     pipes: str | None = None
     """The pipe directory of an MPS daemon; None: its environment cannot be read."""
+    parent: int = 0
+    memory_mib: float = 0.0
+    """Of a fork server: what is resident, shared or not."""
 
 
 class InheritedLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,6 +115,8 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     """MPS control daemons that are not an agent's of ours."""
     hostengines: tuple[SeenProcess, ...] = ()
     """Whoever watches DCGM's profiling counters: host engines, and exporters with an engine of their own."""
+    fork_servers: tuple[SeenProcess, ...] = ()
+    """Kept by agents of this machine, for warm starts."""
     infiniband: tuple[str, ...] = ()
     peer_memory: bool = False
     """The kernel module by which network cards reach GPU memory is loaded."""
@@ -140,6 +145,11 @@ def look_around(
         torch=_torch(root, os.environ),
         mps_daemons=tuple(each for each in seen if _is(each, MPS_CONTROL) and not _is_ours(each, runtime)),
         hostengines=tuple(each for each in seen if _is(each, HOSTENGINE, "dcgm-exporter")),
+        fork_servers=tuple(
+            each
+            for each in seen
+            if _is_fork_server(each) and each.parent in {known.pid for known in seen if _is_agent(known)}
+        ),
         infiniband=tuple(sorted(each.name for each in _entries(root / "sys/class/infiniband"))),
         peer_memory=any((root / "sys/module" / name).is_dir() for name in ("nvidia_peermem", "nv_peer_mem")),
     )
@@ -200,14 +210,17 @@ def running() -> list[SeenProcess]:
     import psutil
 
     found = []
-    for process in psutil.process_iter(["cmdline", "username", "uids"]):
+    for process in psutil.process_iter(["cmdline", "username", "uids", "ppid"]):
         words = tuple(process.info["cmdline"] or ())[:WORDS_MAX]
         each = SeenProcess(pid=process.pid, words=words)
-        if not _is(each, MPS_CONTROL, HOSTENGINE, "dcgm-exporter") and not _is_agent(each):
+        wanted = _is_agent(each) or _is_fork_server(each)
+        if not wanted and not _is(each, MPS_CONTROL, HOSTENGINE, "dcgm-exporter"):
             continue
         uids = process.info["uids"]
         pipes = None
+        memory_mib = 0.0
         with suppress(psutil.Error, OSError):
+            memory_mib = process.memory_info().rss / 2**20
             pipes = process.environ().get(PIPE_DIRECTORY, DEFAULT_PIPES)
         found.append(
             SeenProcess(
@@ -216,6 +229,8 @@ def running() -> list[SeenProcess]:
                 uid=-1 if uids is None else uids.real,
                 words=words,
                 pipes=pipes,
+                parent=process.info["ppid"] or 0,
+                memory_mib=memory_mib,
             )
         )
     return found
@@ -227,6 +242,11 @@ def _is(process: SeenProcess, *names: str) -> bool:
 
 def _is_agent(process: SeenProcess) -> bool:
     return process.words[1:3] == ("-m", "cotenant.agent")
+
+
+def _is_fork_server(process: SeenProcess) -> bool:
+    """Or one of its forks, which have its words, and other parents."""
+    return any("cotenant_forkserver" in word for word in process.words)
 
 
 def _is_ours(daemon: SeenProcess, runtime: str) -> bool:

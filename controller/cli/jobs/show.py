@@ -70,6 +70,7 @@ def _standing(job: JobDetails) -> Iterator[tuple[str, str]]:
             f" paused {duration(job.pause_s)}; {screen.times(job.preemptions)} preempted{_in_vain(job)}"
         ),
     )
+    yield "launch", _launch(job.attempts)
     yield "next time", _overheads(job)
     if job.ended_at is None:
         yield "left", f"{left(job)} of training ({_source(job.left_source)})"
@@ -104,6 +105,14 @@ def _overheads(job: JobView) -> str:
         return ""
     load, pause = duration(job.expected_load_s), duration(job.expected_pause_s)
     return f"loading should take {load}, saving and leaving {pause}"
+
+
+def _launch(attempts: tuple[AttemptView, ...]) -> str:
+    """Of the newest attempt that has come so far."""
+    newest = next((each for each in reversed(attempts) if each.launch), None)
+    if newest is None:
+        return ""
+    return f"{newest.launch}, because {newest.launch_why}" if newest.launch_why else newest.launch
 
 
 def _times(job: JobView) -> str:

@@ -107,6 +107,7 @@ def _submission(source: _Source, flags: Options, where: Submitter) -> Submission
         groups=tuple(sorted(os.getgroups())),
         zero_code=_zero_code(values),
         watchdog_s=values.get("watchdog"),
+        warm=not values.get("cold", False),
     )
     path = {**environment.open}.get("PATH", os.defpath)
     spec = _spec(values, launch, code_sha256(source.argv, Path(launch.workdir), path))

@@ -216,6 +216,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "array", "LIST", array_indices, "one task per index: 0-9, 1,3,7 or 0-20:5", short="-a", listed=True
     ),
     Option("launch", "worker|host", choice("worker", "host"), "start the command per GPU or per host"),
+    Option("cold", "", yes_or_no, "do not fork its ranks from one that has its packages", switch=True),
     Option("hold", "", yes_or_no, "do not start it before `cotenant release`", switch=True),
     Option(
         "profile",

@@ -40,6 +40,7 @@ from cotenant.controller.domain.job.spec import (
     Dependency,
     JobSpec,
     Launch,
+    LaunchKind,
     LaunchMode,
 )
 
@@ -70,6 +71,7 @@ __all__ = [
     "Job",
     "JobSpec",
     "Launch",
+    "LaunchKind",
     "LaunchMode",
     "Phase",
     "Placement",

@@ -14,7 +14,7 @@ import msgspec
 from cotenant.controller.domain import perf
 from cotenant.controller.domain.ids import AttemptNo, DeviceId, HostId, JobId
 from cotenant.controller.domain.job.lifecycle import RUNNING, Phase
-from cotenant.controller.domain.job.spec import JobSpec
+from cotenant.controller.domain.job.spec import JobSpec, LaunchKind
 from cotenant.controller.domain.perf import Profile
 from cotenant.controller.domain.reasons import Reason
 from cotenant.controller.domain.throughput import Gang, sized_gang
@@ -127,6 +127,8 @@ class Job(msgspec.Struct, kw_only=True):
     """Hosts of the current attempt that have not yet said that all its processes are gone."""
     started_hosts: tuple[HostId, ...] = ()
     """Hosts of the current attempt whose processes have been started."""
+    launched: LaunchKind = ""
+    """How they were: warm if all were."""
     waits_for: tuple[JobId, ...] = ()
     """Reserved: the victims that still have to leave its devices."""
     stop_cause: StopCause = ""

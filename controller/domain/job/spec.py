@@ -16,6 +16,11 @@ from cotenant.controller.domain.throughput import Gang, sized_gang
 LaunchMode = Literal["worker", "host"]
 
 
+LaunchKind = Literal["", "warm", "cold"]
+"""How processes were started: forked from one that had imported their packages, or each from nothing; empty:
+not known."""
+
+
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """How the user's command is started; opaque to policies."""
 
@@ -30,6 +35,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """worker: once per device; host: once per host (torchrun, accelerate, deepspeed)."""
     zero_code: tuple[str, ...] = ()
     """What the hook does for a script that knows nothing of cotenant: accumulate, mean, checkpoint."""
+    warm: bool = True
+    """Its ranks may be forked from a process that has imported their packages; False: `--cold`."""
     watchdog_s: float | None = None
     """`--watchdog`: seconds without an optimizer step after which it hangs; 0 = never; None = the agent's
     rule."""

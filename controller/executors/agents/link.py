@@ -15,7 +15,7 @@ import msgspec
 from cotenant.controller.domain.commands import AgentCommand, ComputeRequest, StartAttempt
 from cotenant.controller.domain.events import AttemptEnded, HostJoined, HostLost
 from cotenant.controller.domain.ids import DeviceId, HostId, JobId
-from cotenant.controller.domain.indicators import DeviceReading
+from cotenant.controller.domain.indicators import DeviceReading, ForkServers
 from cotenant.controller.domain.job import ON_DEVICES, Job
 from cotenant.controller.executors.agents.delivery import Delivery, Overflow
 from cotenant.controller.executors.agents.histories import Histories
@@ -83,6 +83,7 @@ class AgentExecutor:
         self.telemetry: dict[JobId, wire.AttemptProgress] = {}
         """The newest progress of each job, for views: never journalled."""
         self.readings: dict[DeviceId, DeviceRead] = {}
+        self.fork_servers: dict[HostId, ForkServers] = {}
         """The newest of each device, for views and Prometheus: never journalled."""
         now_s = core.clock.now_s()
         self.watch = HostWatch(silent_after_s=silent_after_s, lease_s=lease_s, now_s=now_s)
@@ -234,6 +235,7 @@ class AgentExecutor:
     def _drop(self, host_id: HostId) -> None:
         """What was said on the old connection is void; the engine repeats what is still wanted."""
         link = self._links.pop(host_id, None)
+        self.fork_servers.pop(host_id, None)
         if link is not None:
             del self._addresses[link.address]
 
@@ -245,6 +247,8 @@ class AgentExecutor:
         link.beat = max(link.beat, message.beat)
         self._say(link.address, wire.Renew(beat=message.beat, reached=self._core.durable_seq))
         self._take_readings(link, message.devices, now_s)
+        if message.fork_servers is not None:
+            self.fork_servers[host_id] = message.fork_servers
         if self._core.stuck:
             return
         back = self.watch.heard(host_id, now_s)

@@ -94,6 +94,7 @@ def test_the_protocols_variables() -> None:
         protocol.ENV_ZERO_CODE: None,
         protocol.ENV_STACKS_SIGNAL: None,
         protocol.ENV_COLLECTIVE_SCALE: None,
+        protocol.ENV_MODULES: None,
     }
     assert protocol.ENV_SUB_BATCH not in env_of(order_of())
 

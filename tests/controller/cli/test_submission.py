@@ -95,7 +95,7 @@ def test_every_flag_reaches_the_specification(tmp_path: Path) -> None:
     assert set(BY_KEY) - {"array", "export"} == {
         "gpus", "nodes", "time", "expect", "mem", "cpus", "host_mem", "name", "batch_size", "iterations",
         "share", "class", "gpu_type", "constraint", "workdir", "output", "retries", "env", "after", "launch",
-        "hold", "profile", "resumable", "accumulate", "checkpoint", "watchdog",
+        "hold", "profile", "resumable", "cold", "accumulate", "checkpoint", "watchdog",
     }, "a new option needs its line here"  # fmt: skip
 
 

@@ -1,0 +1,202 @@
+"""This host's fork servers: started, listened to and ended as `agent/warm/pool.py` decides.
+
+Rule: nothing waits for a server. An attempt that could be forked from one that is ready is offered it, any
+other starts cold and is told why; a server that dies takes nothing along.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from cotenant.agent.daemon.core.edge import AnyAgentEvent, EndCame, StatusCame
+from cotenant.agent.host.facts import memory_available_mib, now_s, private_mib
+from cotenant.agent.ipc.records import MODULES, Order, WarmOffer
+from cotenant.agent.supervisor.processes.environment import environment_of
+from cotenant.agent.supervisor.processes.ranks import account_of
+from cotenant.agent.warm.key import ServerKind, early
+from cotenant.agent.warm.pool import (
+    ColdRunTold,
+    Pool,
+    PoolEvent,
+    PoolTicked,
+    ServerEnd,
+    ServerEnded,
+    ServerReady,
+    ServerRefused,
+    ServerStart,
+)
+from cotenant.agent.warm.refusals import WarmRefused, check_environment, program_of, sentence
+from cotenant.agent.warm.spawn import MODULES_BYTES_MAX, ForkServer, module_names
+from cotenant.controller.domain.indicators import ForkServers
+
+TICK_S: Final = 5.0
+LEARNING_MAX: Final = 256
+"""Attempts whose modules are waited for at once."""
+
+
+class WarmStarts:
+    def __init__(
+        self,
+        pool: Pool | None,
+        *,
+        folder: Path,
+        attempts: Callable[[str, int], Path],
+        log: Callable[[str], None],
+    ) -> None:
+        """`pool` None: switched off. `folder`: for sockets, ours alone."""
+        self._pool = pool
+        self._folder = folder
+        self._attempts = attempts
+        self._log = log
+        self._servers: dict[str, ForkServer] = {}
+        self._learning: dict[tuple[str, int], tuple[ServerKind, Path]] = {}
+        self._count = 0
+
+    # --- Attempts ----------------------------------------------------------------------------------
+
+    def offered(self, order: Order) -> Order:
+        """The order, with the server that its ranks may be forked from, or with why there is none."""
+        try:
+            return msgspec.structs.replace(order, warm=self._offer(order))
+        except WarmRefused as refused:
+            offer = WarmOffer(why=refused.code, detail=refused.detail)
+            return msgspec.structs.replace(order, warm=offer)
+
+    def _offer(self, order: Order) -> WarmOffer:
+        if self._pool is None:
+            raise WarmRefused("off")
+        if not order.launch.warm:
+            raise WarmRefused("asked")
+        if order.mps:
+            raise WarmRefused("mps")
+        kind = kind_of(order)
+        ready, offer = self._pool.offer(kind.key, now_s())
+        if ready:
+            return WarmOffer(server=str(self._servers[kind.key].address))
+        if offer.learns and len(self._learning) < LEARNING_MAX:
+            self._learning[order.job_id, order.attempt] = (kind, Path(order.jobside_path))
+            return offer
+        return msgspec.structs.replace(offer, learns=False)
+
+    def look(self, event: AnyAgentEvent) -> None:
+        """Whether a cold run has come so far that it has told what it imports."""
+        if isinstance(event, StatusCame) and event.status.first_step is not None:
+            self._learn(event.status.job_id, event.status.attempt)
+        elif isinstance(event, EndCame):
+            self._learn(event.result.job_id, event.result.attempt)
+            self._learning.pop((event.result.job_id, event.result.attempt), None)
+
+    def _learn(self, job_id: str, attempt: int) -> None:
+        if self._pool is None or (job_id, attempt) not in self._learning:
+            return
+        kind, jobside = self._learning[job_id, attempt]
+        try:
+            with open(self._attempts(job_id, attempt) / MODULES, "rb") as file:
+                names = module_names(file.read(MODULES_BYTES_MAX))
+        except OSError:
+            return
+        del self._learning[job_id, attempt]
+        self._handle(ColdRunTold(kind=kind, modules=names), jobside)
+
+    # --- Servers -----------------------------------------------------------------------------------
+
+    def _handle(self, event: PoolEvent, jobside: Path | None = None) -> None:
+        assert self._pool is not None
+        for effect in self._pool.handle(event, now_s()):
+            match effect:
+                case ServerStart(kind=kind, modules=modules):
+                    assert jobside is not None
+                    self._start(kind, modules, jobside)
+                case ServerEnd(key=key, why=why):
+                    self._log(f"fork server {key[:8]} ends: {why}")
+                    self._close(key)
+
+    def _start(self, kind: ServerKind, modules: tuple[str, ...], jobside: Path) -> None:
+        self._count += 1
+        try:
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            server = ForkServer(kind, modules, jobside, self._folder / f"{self._count}.sock")
+        except (OSError, ValueError) as error:
+            self._handle(ServerRefused(key=kind.key, code="interpreter", detail=str(error)))
+            return
+        self._servers[kind.key] = server
+        loop = asyncio.get_running_loop()
+        loop.add_reader(server.fileno(), self._heard, kind.key)
+        loop.add_reader(server.output, server.drain)
+        self._log(f"fork server {kind.key[:8]} starts: pid {server.pid}, for uid {kind.uid}")
+
+    def _heard(self, key: str) -> None:
+        server = self._servers[key]
+        word = server.read()
+        if word is None:
+            return
+        if word.m == "ready":
+            self._log(f"fork server {key[:8]} is ready")
+            self._handle(ServerReady(key=key, memory_mib=private_mib(server.pid)))
+            return
+        assert self._pool is not None
+        was_ready = (known := self._pool.servers.get(key)) is not None and known.is_ready
+        self._close(key)
+        if word.m == "refused" and not was_ready:
+            self._log(f"no fork server {key[:8]}: {sentence(word.code, word.detail)}")
+            self._handle(ServerRefused(key=key, code=word.code, detail=word.detail))
+        elif was_ready:
+            self._handle(ServerEnded(key=key))
+        else:
+            self._log(f"fork server {key[:8]} ended before it was ready")
+            self._handle(ServerRefused(key=key, code="gone"))
+
+    def _close(self, key: str) -> None:
+        server = self._servers.pop(key)
+        loop = asyncio.get_running_loop()
+        for each in (server.fileno(), server.output):
+            loop.remove_reader(each)
+        server.close()
+
+    @property
+    def use(self) -> ForkServers | None:
+        pool = self._pool
+        if pool is None:
+            return None
+        return ForkServers(count=len(pool.servers), memory_mib=pool.used_mib, allowed_mib=pool.allowed_mib)
+
+    def run(self) -> list[Coroutine[Any, Any, None]]:
+        return [self._tick()] if self._pool is not None else []
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            sizes = {key: private_mib(server.pid) for key, server in self._servers.items()}
+            self._handle(PoolTicked(available_mib=memory_available_mib(), sizes_mib=sizes))
+
+    def leave(self) -> None:
+        """They end with the agent; what they forked lives on."""
+        for key in list(self._servers):
+            self._close(key)
+        with suppress(OSError):
+            os.rmdir(self._folder)
+
+
+def kind_of(order: Order) -> ServerKind:
+    """What its ranks share. Raises WarmRefused."""
+    program = program_of(order.launch.argv)
+    if "/" in program.python and not program.python.startswith("/"):
+        raise WarmRefused("command")
+    launch = order.launch
+    env = environment_of(order, order.ranks[0], Path("/"), account_of(launch.uid))
+    check_environment(env)
+    return ServerKind(
+        interpreter=program.python,
+        options=program.options,
+        uid=launch.uid,
+        gid=launch.gid,
+        groups=launch.groups,
+        env=early(env),
+    )

@@ -1,0 +1,2 @@
+"""Starting ranks from a process that has imported their packages before, where that is the same as a cold
+start."""

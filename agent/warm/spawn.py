@@ -1,0 +1,167 @@
+"""Starting one fork server as the user whose jobs it is for, and listening to it.
+
+Rule: the agent looks at nothing of the user's: the interpreter is found in his PATH by the new process, with
+his rights. The listening socket is ours, in a folder that only we can enter: a user cannot come between. A
+server is killed when the agent dies, and ends when it lets go of its socket.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from cotenant.agent.ipc.framing import short_address
+from cotenant.agent.warm.key import LATE, LATE_PREFIXES, ServerKind
+from cotenant.controller.wire.codec import BadMessage, decode_json
+
+FOLDER: Final = "warm"
+"""In the job-side folder, beside what is on a job's PYTHONPATH."""
+PACKAGE: Final = "cotenant_forkserver"
+SIGN: Final = "COTENANT_SOCKET"
+SIGN_BYTES: Final = 512
+OUTPUT_BYTES_MAX: Final = 65536
+MODULES_MAX: Final = 10_000
+MODULES_BYTES_MAX: Final = 512 * 1024
+MODULE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
+_BACKLOG: Final = 64
+_BOOT: Final = """\
+import sys
+if sys.path[:1] == ['']: del sys.path[0]
+sys.path.insert(0, {folder!r})
+from {package}.server import main
+sys.path.remove({folder!r})
+main()()
+"""
+
+
+class ServerWord(msgspec.Struct, frozen=True, kw_only=True):
+    m: str
+    code: str = ""
+    detail: str = ""
+
+
+def module_names(data: bytes) -> tuple[str, ...]:
+    """What a rank has written down: foreign."""
+    try:
+        names: list[str] = decode_json(data, list[str])
+    except BadMessage:
+        return ()
+    return tuple(name for name in names[:MODULES_MAX] if len(name) < 200 and MODULE.fullmatch(name))
+
+
+class ForkServer:
+    """One process. `fileno` is readable when it has a word for us, or has ended."""
+
+    def __init__(self, kind: ServerKind, modules: tuple[str, ...], jobside: Path, address: Path) -> None:
+        """Raises OSError: it cannot be started, FileNotFoundError: there is no such interpreter."""
+        self.kind = kind
+        self.address = address
+        ours, theirs = socket.socketpair()
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        output, written = os.pipe2(os.O_CLOEXEC)
+        try:
+            with short_address(address) as where:
+                listener.bind(where)
+            listener.listen(_BACKLOG)
+            boot = _BOOT.format(folder=str(jobside / FOLDER), package=PACKAGE)
+            words = [kind.interpreter, *kind.options, "-c", boot]
+            words += [str(theirs.fileno()), str(listener.fileno()), str(os.getpid())]
+            fds = (theirs.fileno(), listener.fileno())
+            self._process = _spawned(kind, words, fds, written)
+        except OSError:
+            os.close(output)
+            ours.close()
+            with suppress(OSError):
+                address.unlink()
+            raise
+        finally:
+            for each in (theirs, listener):
+                each.close()
+            os.close(written)
+        os.set_blocking(output, False)
+        self.output = output
+        """What imports print: read, so that none of them waits for a reader."""
+        self._socket = ours
+        self._heard = b""
+        self._ask(modules)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def _ask(self, modules: tuple[str, ...]) -> None:
+        wanted = {
+            "modules": modules,
+            "env": self.kind.env,
+            "late": sorted(LATE),
+            "late_prefixes": LATE_PREFIXES,
+        }
+        self._socket.settimeout(5.0)
+        with suppress(OSError):  # It has ended: that is heard.
+            self._socket.sendall(json.dumps(wanted).encode() + b"\n")
+        self._socket.setblocking(False)
+
+    def read(self) -> ServerWord | None:
+        """Its next word; `ended` when there is none to come, None when it is not complete."""
+        try:
+            data = self._socket.recv(65536)
+        except BlockingIOError:
+            return None
+        except OSError:
+            data = b""
+        if not data:
+            return ServerWord(m="ended")
+        self._heard = (self._heard + data)[-OUTPUT_BYTES_MAX:]
+        line, end, self._heard = self._heard.partition(b"\n")
+        if not end:
+            self._heard = line
+            return None
+        try:
+            word: ServerWord = decode_json(line, ServerWord)
+        except BadMessage:
+            return ServerWord(m="ended")
+        return word
+
+    def drain(self) -> None:
+        with suppress(OSError):
+            os.read(self.output, OUTPUT_BYTES_MAX)
+
+    def close(self) -> None:
+        """Let it go: it ends, if it has not. What it forked lives on."""
+        self._socket.close()
+        os.close(self.output)
+        with suppress(OSError):
+            self.address.unlink()
+        self._process.kill()
+        self._process.wait()
+
+
+def _spawned(
+    kind: ServerKind, words: list[str], fds: tuple[int, ...], output: int
+) -> subprocess.Popen[bytes]:
+    is_other = os.geteuid() == 0 and kind.uid != 0
+    return subprocess.Popen(
+        words,
+        cwd="/",
+        env={**kind.env, SIGN: "-" * SIGN_BYTES},
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        start_new_session=True,
+        pass_fds=fds,
+        user=kind.uid if is_other else None,
+        group=kind.gid if is_other else None,
+        extra_groups=(kind.groups or (kind.gid,)) if is_other else None,
+        umask=0o022,
+    )

@@ -1,0 +1,132 @@
+"""Training that was started warm ends with the same parameters, bit for bit, as cold: alone and as a gang,
+from `python` and from torchrun.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cotenant.agent.warm.spawn import ForkServer
+from tests.agent.warm.servers import Environment, said
+from tests.ports import free_port
+
+TRAIN = """
+import hashlib, os, sys
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(int(sys.argv[1]))
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+data = TensorDataset(torch.randn(64, 8), torch.randn(64, 1))
+model = torch.nn.parallel.DistributedDataParallel(
+    torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Dropout(), torch.nn.Linear(16, 1)))
+optimizer = torch.optim.AdamW(model.parameters())
+for x, y in DataLoader(data, batch_size=16, shuffle=True, num_workers=int(sys.argv[2])):
+    optimizer.zero_grad()
+    torch.nn.functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR", "")
+print(rank, digest, torch.get_num_threads(), cache, flush=True)
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    folder = tmp_path_factory.mktemp("torch")
+    return Environment(folder, PATH=f"{Path(sys.executable).parent}:/usr/bin:/bin")
+
+
+@pytest.fixture(scope="module")
+def server(environment: Environment) -> Iterator[ForkServer]:
+    with environment.server("torch", "torch.distributed.run", "torch._dynamo", "numpy") as server:
+        word = said(server)
+        assert word.m == "ready", word
+        yield server
+
+
+@pytest.mark.parametrize(("ranks", "loaders"), [(1, 0), (2, 0), (2, 2), (4, 0)])
+def test_parameters_are_equal_bit_for_bit(
+    environment: Environment, server: ForkServer, tmp_path: Path, ranks: int, loaders: int
+) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    argv = (sys.executable, "train.py", "7", str(loaders))
+    warm = environment.warm(server, argv, tmp_path, ranks, free_port())
+    assert warm.codes == dict.fromkeys(range(ranks), 0), warm.outputs
+    assert warm == environment.cold(argv, tmp_path, ranks, free_port())
+
+
+def test_ranks_that_seed_nothing_differ(environment: Environment, server: ForkServer, tmp_path: Path) -> None:
+    """The generators that an import seeds are seeded anew: else every job of a server would draw the same."""
+    (tmp_path / "draw.py").write_text(
+        "import numpy, torch\nprint(numpy.random.rand(), torch.rand(1).item(), torch.initial_seed())\n"
+    )
+    ended = environment.warm(server, (sys.executable, "draw.py"), tmp_path, 2)
+    assert ended.codes == {0: 0, 1: 0}, ended
+    assert not set(ended.outputs[0].split()) & set(ended.outputs[1].split())
+
+
+@pytest.mark.parametrize("launcher", [("torchrun",), (sys.executable, "-m", "torch.distributed.run")])
+def test_torchrun_and_its_workers(
+    environment: Environment, server: ForkServer, tmp_path: Path, launcher: tuple[str, ...]
+) -> None:
+    """Both are forked: a worker tells what it found imported already."""
+    tell = "import sys\nprint('imported', 'torch' in sys.modules, flush=True)\n"
+    (tmp_path / "train.py").write_text(tell + TRAIN)
+    argv = (*launcher, "--nproc-per-node=2", f"--master-port={free_port()}", "train.py", "7", "0")
+    warm = environment.warm(server, argv, tmp_path, mode="host")
+    cold = environment.cold(argv, tmp_path)
+    assert warm.codes == cold.codes == {0: 0}, warm.outputs
+    assert warm.one[1].count("imported True") == 2, warm.outputs
+    assert cold.one[1].count("imported False") == 2, cold.outputs
+    lines = [
+        sorted(line for line in each.one[1].splitlines() if line[:2] in ("0 ", "1 ")) for each in (warm, cold)
+    ]
+    assert len(lines[0]) == 2
+    assert lines[0] == lines[1]
+
+
+def test_a_worker_that_fails_is_told_as_ever(
+    environment: Environment, server: ForkServer, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text("import os, sys\nsys.exit(3 if os.environ['RANK'] == '1' else 0)\n")
+    argv = ("torchrun", "--nproc-per-node=2", f"--master-port={free_port()}", "train.py")
+    warm = environment.warm(server, argv, tmp_path, mode="host")
+    assert warm.codes == environment.cold(argv, tmp_path).codes == {0: 1}
+    assert "exitcode" in warm.one[1] and ": 3" in warm.one[1]
+
+
+SPLIT = """
+import torch
+class Seen(torch.nn.Linear):
+    def forward(self, x):
+        print(len(x))
+        return super().forward(x)
+torch.manual_seed(3)
+model = Seen(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(3):
+    optimizer.zero_grad()
+    torch.nn.functional.mse_loss(model(torch.randn(8, 4)), torch.randn(8, 1)).backward()
+    optimizer.step()
+print([each.tolist() for each in model.parameters()])
+"""
+
+
+def test_the_start_up_hook_works_as_in_a_cold_start(
+    environment: Environment, server: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server ran it without our variables, before torch; a rank runs it again, with torch there."""
+    (tmp_path / "split.py").write_text(SPLIT)
+    late = {"COTENANT_ZERO_CODE": "accumulate", "COTENANT_ACCUMULATION_STEPS": "2", "COTENANT_PROTOCOL": "1"}
+    monkeypatch.setattr(environment, "late", late)
+    argv = (sys.executable, "split.py")
+    warm = environment.warm(server, argv, tmp_path)
+    assert "4" in warm.one[1].splitlines(), warm.one[1]
+    assert warm == environment.cold(argv, tmp_path)
