@@ -49,7 +49,7 @@ def estimate_arrival(
 def estimate_overheads(estimates: Estimates, spec: JobSpec) -> tuple[float, float]:
     """Expected load and pause seconds of a new job: said > same command > any command > a default."""
     load_s, pause_s = spec.load_s, spec.pause_s
-    loads = estimates.warm_loads if estimates.launched.get(_key(spec)) == "warm" else estimates.loads
+    loads = estimates.warm_loads if estimates.launch_kinds.get(_key(spec)) == "warm" else estimates.loads
     return (
         load_s if load_s is not None else _expected(loads, spec, LOAD_S),
         pause_s if pause_s is not None else _expected(estimates.pauses, spec, PAUSE_S),
@@ -72,10 +72,10 @@ def learn_load(ledger: Ledger, job: Job) -> None:
     ledger.expect_load(job, load_s)
     _keep(estimates.warm_loads if job.launched == "warm" else estimates.loads, job, load_s)
     if job.launched:
-        estimates.launched.pop(_key(job.spec), None)
-        estimates.launched[_key(job.spec)] = job.launched
-        if len(estimates.launched) > COMMANDS_KEPT:
-            del estimates.launched[next(iter(estimates.launched))]
+        estimates.launch_kinds.pop(_key(job.spec), None)
+        estimates.launch_kinds[_key(job.spec)] = job.launched
+        if len(estimates.launch_kinds) > COMMANDS_KEPT:
+            del estimates.launch_kinds[next(iter(estimates.launch_kinds))]
 
 
 def learn_pause(ledger: Ledger, job: Job) -> None:

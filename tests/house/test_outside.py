@@ -62,7 +62,7 @@ PATHS: dict[str, tuple[str, frozenset[str]]] = {
         "the root is where the administrator says; what is in it goes through an open Folder",
         frozenset((".mkdir", ".unlink")),
     ),
-    "agent/host/facts.py": (KERNEL, frozenset((".read_text",))),
+    "agent/host/facts.py": (KERNEL, frozenset((".read_text", "open"))),
     "agent/host/identity.py": (KERNEL, frozenset((".read_text", "os.listdir"))),
     "agent/host/jobside.py": (
         f"{STATE}; read from where cotenant is installed",

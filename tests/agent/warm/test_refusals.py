@@ -208,8 +208,7 @@ def test_a_rank_that_cannot_be(tmp_path: Path, ranks: int) -> None:
     assert started(tmp_path, remove, ranks) == "rank"
 
 
-def test_a_server_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cotenant.agent.warm.client.FIRST_WORD_S", 0.2)
+def test_a_server_that_does_not_answer(tmp_path: Path) -> None:
     assert started(tmp_path, lambda _, server: os.kill(server.pid, 19)) == "silent"
 
 

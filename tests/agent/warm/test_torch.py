@@ -120,13 +120,16 @@ print([each.tolist() for each in model.parameters()])
 
 
 def test_the_start_up_hook_works_as_in_a_cold_start(
-    environment: Environment, server: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    environment: Environment, server: ForkServer, tmp_path: Path
 ) -> None:
     """The server ran it without our variables, before torch; a rank runs it again, with torch there."""
     (tmp_path / "split.py").write_text(SPLIT)
     late = {"COTENANT_ZERO_CODE": "accumulate", "COTENANT_ACCUMULATION_STEPS": "2", "COTENANT_PROTOCOL": "1"}
-    monkeypatch.setattr(environment, "late", late)
     argv = (sys.executable, "split.py")
-    warm = environment.warm(server, argv, tmp_path)
-    assert "4" in warm.one[1].splitlines(), warm.one[1]
-    assert warm == environment.cold(argv, tmp_path)
+    environment.late = late
+    try:
+        warm = environment.warm(server, argv, tmp_path)
+        assert "4" in warm.one[1].splitlines(), warm.one[1]
+        assert warm == environment.cold(argv, tmp_path)
+    finally:
+        environment.late = {}
