@@ -76,6 +76,10 @@ LoadTimeFlag = Annotated[
     float,
     option("--load-time-scale", metavar="F", help="Load times times F."),
 ]
+LaunchFlag = Annotated[
+    Literal["warm", "cold"],
+    option("--launch", metavar="warm|cold", help="Load times of warm starts, or of cold ones (default)."),
+]
 FailuresFlag = Annotated[
     float | None,
     option(

@@ -122,7 +122,7 @@ print([each.tolist() for each in model.parameters()])
 def test_the_start_up_hook_works_as_in_a_cold_start(
     environment: Environment, server: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server ran it without our variables, before torch; a rank runs it again, with torch there already."""
+    """The server ran it without our variables, before torch; a rank runs it again, with torch there."""
     (tmp_path / "split.py").write_text(SPLIT)
     late = {"COTENANT_ZERO_CODE": "accumulate", "COTENANT_ACCUMULATION_STEPS": "2", "COTENANT_PROTOCOL": "1"}
     monkeypatch.setattr(environment, "late", late)
