@@ -112,6 +112,9 @@ class Nanny:
         descriptor = open_pidfd(identity) if identity is not None else None
         if descriptor is None:
             raise WarmRefused("gone")
+        if os.stat(f"/proc/{pid}").st_uid != self._uid:  # It has ended, and its number is somebody else's.
+            os.close(descriptor)
+            raise WarmRefused("gone")
         return descriptor
 
     # --- Running -----------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ MODULES_MAX: Final = 10_000
 MODULES_BYTES_MAX: Final = 512 * 1024
 MODULE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 _BACKLOG: Final = 64
+END_S: Final = 1.0
 _BOOT: Final = """\
 import sys
 if sys.path[:1] == ['']: del sys.path[0]
@@ -65,6 +66,7 @@ class ForkServer:
         self.kind = kind
         self.address = address
         ours, theirs = socket.socketpair()
+        wanted = _wanted(kind, modules)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         output, written = os.pipe2(os.O_CLOEXEC)
         try:
@@ -73,8 +75,8 @@ class ForkServer:
             listener.listen(_BACKLOG)
             boot = _BOOT.format(folder=str(jobside / FOLDER), package=PACKAGE)
             words = [kind.interpreter, *kind.options, "-c", boot]
-            words += [str(theirs.fileno()), str(listener.fileno()), str(os.getpid())]
-            fds = (theirs.fileno(), listener.fileno())
+            fds = (theirs.fileno(), listener.fileno(), wanted)
+            words += [*map(str, fds), str(os.getpid())]
             self._process = _spawned(kind, words, fds, written)
         except OSError:
             os.close(output)
@@ -86,12 +88,13 @@ class ForkServer:
             for each in (theirs, listener):
                 each.close()
             os.close(written)
+            os.close(wanted)
         os.set_blocking(output, False)
         self.output = output
         """What imports print: read, so that none of them waits for a reader."""
+        ours.setblocking(False)
         self._socket = ours
         self._heard = b""
-        self._ask(modules)
 
     @property
     def pid(self) -> int:
@@ -99,18 +102,6 @@ class ForkServer:
 
     def fileno(self) -> int:
         return self._socket.fileno()
-
-    def _ask(self, modules: tuple[str, ...]) -> None:
-        wanted = {
-            "modules": modules,
-            "env": self.kind.env,
-            "late": sorted(LATE),
-            "late_prefixes": LATE_PREFIXES,
-        }
-        self._socket.settimeout(5.0)
-        with suppress(OSError):  # It has ended: that is heard.
-            self._socket.sendall(json.dumps(wanted).encode() + b"\n")
-        self._socket.setblocking(False)
 
     def read(self) -> ServerWord | None:
         """Its next word; `ended` when there is none to come, None when it is not complete."""
@@ -144,7 +135,16 @@ class ForkServer:
         with suppress(OSError):
             self.address.unlink()
         self._process.kill()
-        self._process.wait()
+        with suppress(subprocess.TimeoutExpired):  # Waits for a disk, perhaps; reaped with the next one.
+            self._process.wait(END_S)
+
+
+def _wanted(kind: ServerKind, modules: tuple[str, ...]) -> int:
+    """A file with what it is to import: nobody has to wait until it can read."""
+    wanted = {"modules": modules, "env": kind.env, "late": sorted(LATE), "late_prefixes": LATE_PREFIXES}
+    file = os.memfd_create("wanted", os.MFD_CLOEXEC)
+    os.write(file, json.dumps(wanted).encode())
+    return file
 
 
 def _spawned(

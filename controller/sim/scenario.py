@@ -18,7 +18,7 @@ from cotenant.controller.sim.traces.problems import TraceProblem
 from cotenant.controller.sim.traces.reading import read
 from cotenant.controller.sim.traces.trace import Trace
 from cotenant.controller.sim.world.failures import Failures
-from cotenant.controller.sim.world.overheads import Overheads
+from cotenant.controller.sim.world.overheads import launched
 from cotenant.controller.sim.world.physics import PairData, Physics, pair_data
 from cotenant.controller.sim.world.workload import Cluster, Workload
 
@@ -41,6 +41,7 @@ class Scenario:
     """Times between arrivals are divided by it."""
     noise: float = 0.0
     load_time_scale: float = 1.0
+    launch: Literal["warm", "cold"] = "cold"
     pairs: str = "gavel-v100"
     xi: Literal["learned", "measured"] = "learned"
     failures_mtbf_h: float | None = None
@@ -78,7 +79,7 @@ class Scenario:
 
     def options(self) -> dict[str, Any]:
         """For a result: all that was asked for, the trace and the cluster apart."""
-        apart = ("trace", "hosts", "gpus_per_host")
+        apart = ("trace", "hosts", "gpus_per_host", *(("launch",) if self.launch == "cold" else ()))
         return {key: value for key, value in dataclasses.asdict(self).items() if key not in apart}
 
 
@@ -145,7 +146,7 @@ def workload_of(scenario: Scenario, trace: Trace, table: PairData | None, seed: 
         jobs=scenario.jobs,
         load_scale=scenario.load_scale,
         noise=scenario.noise,
-        overheads=Overheads(load_time_scale=scenario.load_time_scale),
+        overheads=launched(scenario.launch, scenario.load_time_scale),
         models=_models(trace, table),
     )
 

@@ -219,10 +219,12 @@ class _Nanny:
 
 
 def _signal_group(pid: int, number: int) -> None:
-    with contextlib.suppress(OSError):
+    """Once: the second of two may come when Python has put its handlers away."""
+    try:
         os.killpg(pid, number)
-    with contextlib.suppress(OSError):  # It may not have come to lead its group yet.
-        os.kill(pid, number)
+    except OSError:  # It has not come to lead its group yet.
+        with contextlib.suppress(OSError):
+            os.kill(pid, number)
 
 
 def _children() -> list[int]:

@@ -4,9 +4,9 @@ Rule: it imports packages of the environment and does nothing else: no code of t
 no tensor operation. It has one thread and no signal handler. It is ready only if `safety.py` found nothing,
 and looks before each fork whether a file that it has imported from was changed since. It ends with its agent.
 
-The agent's socket (a stream of lines of JSON, the number of its descriptor is our first argument) says what
-to import, and hears `ready` or `refused`. Supervisors come to a listening socket (SEQPACKET, the second
-argument), each with one request in a memory file, followed by the descriptors of its ranks' outputs.
+Our arguments are descriptors: the agent's socket, which hears `ready` or `refused` and says no more than that
+we may go; a listening socket (SEQPACKET) to which supervisors come, each with one request in a memory file,
+followed by the descriptors of its ranks' outputs; a memory file with what to import; and the agent's pid.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ SIGN = "COTENANT_SOCKET"
 REQUEST_BYTES_MAX = 8 * 1024 * 1024
 DESCRIPTORS_MAX = 65
 """In one request: its text, and an output for each rank."""
-_LINE_BYTES_MAX = 4 * 1024 * 1024
 
 
 def main() -> Callable[[], None]:
     """Returns in a rank alone, with what is to be run."""
     agent = socket.socket(fileno=int(sys.argv[1]))
     listener = socket.socket(fileno=int(sys.argv[2]))
-    _die_with(int(sys.argv[3]))
+    _die_with(int(sys.argv[4]))
     sign = _sign_address()
-    wanted = json.loads(_line(agent))
+    wanted = json.loads(os.pread(int(sys.argv[3]), REQUEST_BYTES_MAX, 0))
+    os.close(int(sys.argv[3]))
     try:
         added, packages = _prepare(wanted)
     except safety.Unsafe as found:
@@ -186,16 +186,6 @@ def _reap() -> None:
                 return
         except ChildProcessError:
             return
-
-
-def _line(connection: socket.socket) -> bytes:
-    data = b""
-    while not data.endswith(b"\n") and len(data) < _LINE_BYTES_MAX:
-        part = connection.recv(65536)
-        if not part:
-            os._exit(0)
-        data += part
-    return data
 
 
 def _tell(connection: socket.socket, message: dict[str, Any]) -> None:

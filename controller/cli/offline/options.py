@@ -81,6 +81,10 @@ LoadTimeFlag = Annotated[
     float,
     option("--load-time-scale", metavar="F", help="Load times times F."),
 ]
+LaunchFlag = Annotated[
+    Literal["warm", "cold"],
+    option("--launch", metavar="warm|cold", help="Load times of warm starts, or of cold ones (default)."),
+]
 FailuresFlag = Annotated[
     float | None,
     option(
@@ -145,6 +149,7 @@ def scenario_of(
     load_scale: LoadScaleFlag = 1.0,
     noise: NoiseFlag = 0.0,
     load_time_scale: LoadTimeFlag = 1.0,
+    launch: LaunchFlag = "cold",
     pairs: PairsFlag = "gavel-v100",
     xi: XiFlag = "learned",
     failures: FailuresFlag = None,
@@ -161,6 +166,7 @@ def scenario_of(
             load_scale=load_scale,
             noise=noise,
             load_time_scale=load_time_scale,
+            launch=launch,
             pairs=pairs,
             xi=xi,
             failures_mtbf_h=failures,

@@ -26,6 +26,7 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from cotenant.controller.sim.traces.problems import TraceProblem
 
@@ -34,6 +35,11 @@ START_UP_S = 86.0
 READ_BYTES_PER_S = 100e6
 TEARDOWN_S = 2.2
 WRITE_BYTES_PER_S = 250e6
+
+WARM_START_UP_RATIO = 0.1
+"""Of start-up, where ranks are forked from a server that has imported their packages. Measured for the
+imports on CPUs (docs/results/bench-start.md); what a CUDA context and NCCL take stays and was not measured,
+so on GPUs this is the best that can be hoped for."""
 
 PARAMETERS: Mapping[str, int] = {
     "ConvNeXt": 88_591_464,  # ConvNeXt-B, torchvision's convnext_base (Liu et al., CVPR '22: 89 M).
@@ -62,17 +68,17 @@ class Overhead:
                 raise ValueError(f"load and pause times must be 0 or more, got {self}")
 
 
-def modelled(parameters: int) -> Overhead:
+def modelled(parameters: int, start_up_s: float = START_UP_S) -> Overhead:
     """What the module's formula gives for a model of so many parameters."""
     state_bytes = parameters * BYTES_PER_PARAMETER
     return Overhead(
-        load_s=START_UP_S + state_bytes / READ_BYTES_PER_S,
+        load_s=start_up_s + state_bytes / READ_BYTES_PER_S,
         pause_s=TEARDOWN_S + state_bytes / WRITE_BYTES_PER_S,
     )
 
 
-def _modelled_table() -> Mapping[str, Overhead]:
-    return {name: modelled(parameters) for name, parameters in PARAMETERS.items()}
+def _modelled_table(start_up_s: float = START_UP_S) -> Mapping[str, Overhead]:
+    return {name: modelled(parameters, start_up_s) for name, parameters in PARAMETERS.items()}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,6 +107,14 @@ class Overheads:
 
     def pause_s(self, model: str) -> float:
         return self.table[model].pause_s * self.pause_time_scale
+
+
+def launched(launch: Literal["warm", "cold"], load_time_scale: float) -> Overheads:
+    """The modelled table's column for one way to start. Warm: every start, also the first of its kind."""
+    if launch == "cold":
+        return Overheads(load_time_scale=load_time_scale)
+    table = _modelled_table(START_UP_S * WARM_START_UP_RATIO)
+    return Overheads(name="modelled, warm", table=table, load_time_scale=load_time_scale)
 
 
 def constant(*, load_s: float, pause_s: float, models: tuple[str, ...] = ("any",)) -> Overheads:

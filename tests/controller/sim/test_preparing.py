@@ -16,9 +16,12 @@ from cotenant.controller.sim.traces.problems import TraceProblem
 from cotenant.controller.sim.traces.reading import parse, read
 from cotenant.controller.sim.world.overheads import (
     PARAMETERS,
+    START_UP_S,
+    WARM_START_UP_RATIO,
     Overhead,
     Overheads,
     constant,
+    launched,
     measured,
     modelled,
 )
@@ -184,6 +187,15 @@ def test_scales_multiply_every_time() -> None:
         assert table.pause_s(model) == pytest.approx(4.0 * modelled(parameters).pause_s)
     with pytest.raises(ValueError, match="scales must be 0 or more"):
         Overheads(load_time_scale=-1.0)
+
+
+def test_a_warm_start_saves_start_up_and_reads_as_much_state() -> None:
+    warm, cold = launched("warm", 1.0), launched("cold", 1.0)
+    assert cold == Overheads()
+    for model in PARAMETERS:
+        saved_s = START_UP_S * (1 - WARM_START_UP_RATIO)
+        assert cold.load_s(model) - warm.load_s(model) == pytest.approx(saved_s)
+        assert cold.pause_s(model) == warm.pause_s(model)
 
 
 def test_constant_overheads_are_the_same_for_every_job() -> None:
