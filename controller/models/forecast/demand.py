@@ -48,8 +48,6 @@ class Demand:
             raise ValueError("two series have one name")
         if np.isinf(self.values).any() or (self.values < 0).any():
             raise ValueError("demand is a number of GPUs, 0 or more")
-        if not np.isfinite(self.values).any(axis=1).all():
-            raise ValueError("a series has no known hour at all")
 
     @property
     def hours(self) -> int:
@@ -60,11 +58,11 @@ class Demand:
         return known
 
     def filled(self) -> Floats:
-        """Without gaps: the last known value stands in; before the first one, that one."""
+        """Without gaps: the last known value stands in; before the first one, that one; 0 where none is."""
         known = self.known()
         at = np.maximum.accumulate(np.where(known, np.arange(self.hours), -1), axis=1)
         at = np.where(at < 0, known.argmax(axis=1)[:, None], at)
-        filled: Floats = np.take_along_axis(self.values, at, axis=1)
+        filled: Floats = np.nan_to_num(np.take_along_axis(self.values, at, axis=1))
         return filled
 
     def first(self, hours: int) -> Demand:

@@ -15,7 +15,7 @@ from typing import Final, Literal
 import numpy as np
 
 from cotenant.controller.models.forecast import naive
-from cotenant.controller.models.forecast.conformal import WINDOW, correction, in_order
+from cotenant.controller.models.forecast.conformal import WINDOW, correction, enough, in_order
 from cotenant.controller.models.forecast.demand import TOTAL, Calendar, Demand, Floats, Hours
 from cotenant.controller.models.forecast.linear import LinearWeights, gaussian, mean_and_spread
 from cotenant.controller.models.forecast.model import ErrorTable, ForecastModel, LastChange, QuantileTrees
@@ -97,6 +97,7 @@ class Forecaster:
                     self._errors[name, ahead, level] = deque(errors, WINDOW)
         self._made: dict[int, _Made] = {}
         """By origin: forecasts of which some hour is still to come."""
+        self._newest = -1
 
     def forecast(self, demand: Demand) -> Forecast:
         """The next hours after the last one of `demand`, which may have gaps, more series than the model
@@ -115,15 +116,25 @@ class Forecaster:
             ]
         )
         unit = np.array([units(series, places)[0] for series in filled])
-        self._made[origin] = _Made(demand.names, raw, unit)
+        if origin > self._newest:  # Asked again, it would count its errors again.
+            self._made[origin], self._newest = _Made(demand.names, raw, unit), origin
         strangers = [name for name in demand.names if name not in numbers]
         return Forecast(
             names=demand.names,
             origin=origin,
             levels=model.levels,
             quantiles=self._corrected(demand.names, raw, unit),
-            note=_note(model, strangers),
+            note="; ".join(filter(None, (_note(model, strangers), self._too_few(demand.names)))),
         )
+
+    def _too_few(self, names: tuple[str, ...]) -> str:
+        """Which levels their errors cannot set right yet."""
+        if not self._corrects:
+            return ""
+        last = self.model.horizon_h - 1
+        count = min(len(self._errors.get((name, last, 0)) or self._of_all(last, 0)) for name in names)
+        levels = [f"{level:g}" for level in self.model.levels if not enough(count, level)]
+        return f"too few errors yet for quantiles of {', '.join(levels)}" if levels else ""
 
     def errors(self) -> ErrorTable:
         """All that it has learned, to be kept in the model's document."""
@@ -141,6 +152,9 @@ class Forecaster:
     def _learn(self, demand: Demand) -> None:
         """Errors of hours that are known now; each counts once."""
         newest = demand.first_hour + demand.hours - 1
+        kept = {*demand.names, *self.model.series}
+        for gone in [key for key in self._errors if key[0] not in kept]:
+            del self._errors[gone]  # Organisations come and go.
         for origin, made in list(self._made.items()):
             for number, name in enumerate(made.names):
                 if name not in demand.names:

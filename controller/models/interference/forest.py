@@ -50,7 +50,7 @@ class Forest:
             raise ValueError(f"a tree has {leaves} leaves; {LEAVES_MAX} is the most")
         plans = [_plan(trees, first, size) for first, size in _spans(trees)]
         if any(abs(value) > LEAF_MAX for _, values in plans for value in values):
-            raise ValueError(f"a leaf is beyond +-{LEAF_MAX:g}")
+            raise ValueError(f"a leaf is beyond +-{LEAF_MAX:g}: this is no ratio of iteration times")
         nodes = max((len(tests) for tests, _ in plans), default=0)
         self.width, self._base = width, trees.base
         self._mask: Any = next(mask for mask in _MASKS if leaves <= mask(0).itemsize * 8)

@@ -46,9 +46,13 @@ def test_one_series_is_its_own_total() -> None:
     assert demand([1.0, 2.0]).with_total().names == ("a",)
 
 
-@pytest.mark.parametrize("values", [[[1.0, -0.5]], [[1.0, math.inf]], [[math.nan, math.nan]]])
+def test_a_series_that_has_not_begun_has_no_demand() -> None:
+    assert demand([math.nan, math.nan], [1.0, 2.0]).filled().tolist() == [[0.0, 0.0], [1.0, 2.0]]
+
+
+@pytest.mark.parametrize("values", [[[1.0, -0.5]], [[1.0, math.inf]]])
 def test_what_is_no_demand_is_refused(values: list[list[float]]) -> None:
-    with pytest.raises(ValueError, match=r"demand|known"):
+    with pytest.raises(ValueError, match="demand"):
         Demand(names=("a",), values=np.array(values))
 
 

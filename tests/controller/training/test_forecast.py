@@ -137,6 +137,7 @@ def test_too_little_demand_trains_nothing_and_says_so(seed: int) -> None:
     model = train(demand, HORIZON_H, 0)
     assert isinstance(model.fitted, LastChange)
     note = Forecaster(model).forecast(demand).note
+    assert "too few errors" not in note
     assert note.startswith("335 hours of demand are known, 336 are needed to train: last value + median")
     assert len(model.errors[0][0][0]) > 50, "but its quantiles are set right already"
 
@@ -224,6 +225,18 @@ def test_the_evaluation_is_what_a_forecaster_would_have_said_hour_by_hour(seed: 
         assert np.allclose(said, found.answers[0].quantiles[:, number], atol=1e-3), origin
 
 
+def test_an_organisation_may_begin_late(seed: int) -> None:
+    """Before that it is unknown, also to the training that only makes errors."""
+    pytest.importorskip("xgboost")
+    pytest.importorskip("torch")
+    demand = rhythmic(HOURS, seed, series=3)
+    demand.values[1, : HOURS - TEST_H - 50] = np.nan
+    models = ("xgboost-cqr", "dlinear", *NO_TRAINING)
+    found = evaluate(demand, horizon_h=HORIZON_H, test_last_h=TEST_H, seed=0, models=models)
+    assert all(np.isfinite(answers.quantiles).all() for answers in found.answers)
+    assert {row.model for row in found.judged()} == set(models)
+
+
 def test_a_missing_library_is_told(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(*_: object) -> judging.Ask:
         raise ImportError("torch")
@@ -248,6 +261,7 @@ def test_too_few_hours(seed: int) -> None:
         evaluate(gone, horizon_h=4, test_last_h=50, seed=0)
 
 
+@pytest.mark.no_cover
 def test_the_shared_hours(shared_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The figures to meet, on the last 28 days, by the default as it is."""
     pytest.importorskip("xgboost")
