@@ -268,7 +268,7 @@ def pool_and_paper(runs: Sequence[Run]) -> str:
     one, other = (100 * _mean(runs, name, DEFAULT, "over_90") for name in ("pool", "paper"))
     verdict = (
         f"With the default model the sum reserves {other:.1f} % beyond the demand, the quantile of the total "
-        f"{one:.1f} %. Which is why a forecast of a pool is that of its total, and `aggregation=paper` an option."
+        f"{one:.1f} %. So a pool is forecast by its total; `aggregation=paper` is an option."
     )
     return "\n".join([*lines, "", said(verdict)])
 
