@@ -62,6 +62,7 @@ GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
         ),
     ),
     "What if": (
+        Verb("forecast", "offline.forecast", "how well the demand of the next hours could be foreseen here"),
         Verb("sim", "offline.sim", "policies over a trace; replay of a journal; traces"),
         Verb(
             "whatif",

@@ -67,6 +67,7 @@ def fit(
     *,
     weights: Values | None = None,
     rising: Sequence[bool] = (),
+    quantile: float | None = None,
 ) -> Fitted:
     """Train on rows with NaN where a value is missing.
 
@@ -74,12 +75,14 @@ def fit(
         settings: XGBoost's parameters; besides, `trees`: how many; `huber_slope`: errors beyond so much count
             linearly, 0 for squared error throughout.
         rising: the features in which the answer may only rise; empty for none.
+        quantile: of the labels, in place of their mean.
 
     Raises:
         NoXGBoost: it is not installed.
     """
     library = xgboost()
-    base = float(f"{labels.mean():.4g}")
+    start = labels.mean() if quantile is None else np.quantile(labels, quantile)
+    base = float(f"{start:.4g}")
     parameters: dict[str, object] = {**FIXED, **settings, "seed": seed, "base_score": base}
     for whole in ("max_depth", "max_leaves"):
         if whole in settings:
@@ -89,6 +92,8 @@ def fit(
     parameters["objective"] = "reg:pseudohubererror" if slope else "reg:squarederror"
     if not slope:
         parameters.pop("huber_slope", None)
+    if quantile is not None:
+        parameters |= {"objective": "reg:quantileerror", "quantile_alpha": quantile}
     if any(rising):
         parameters["monotone_constraints"] = tuple(map(int, rising))
     data = library.DMatrix(rows, label=labels, weight=weights, missing=np.nan, nthread=1)

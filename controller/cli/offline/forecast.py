@@ -1,0 +1,263 @@
+"""`cotenant forecast`: how well could demand be foreseen here? Forecasters judged on a file of hourly demand.
+
+Rule: what a script reads goes to standard output; what a person should know besides (columns that were not
+used, missing hours, models that need a library) goes to standard error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from cotenant.controller.cli.frame import screen
+from cotenant.controller.cli.frame.command import group
+from cotenant.controller.cli.frame.output import JsonFlag, OutputFlag, chosen, show_one
+from cotenant.controller.cli.frame.parameters import argument, option
+from cotenant.controller.cli.frame.problem import Problem, nearest
+from cotenant.controller.cli.offline.files import contents
+from cotenant.controller.domain.texts import one_line
+
+if TYPE_CHECKING:
+    from cotenant.controller.training.forecast.evaluate import ForecastEvaluation, Judged
+    from cotenant.controller.training.forecast.reading import DemandFile
+
+DemandArgument = Annotated[
+    str, argument(metavar="FILE", help="Hourly demand, .csv or .csv.gz: `hour` or `time`, gpus_active_NAME.")
+]
+NAMES_SHOWN: Final = 6
+
+
+@group()
+def forecast() -> None:
+    """How many GPUs will be asked for in the next hours? Forecasters judged on your own demand.
+
+    \b
+    For example:
+      cotenant forecast evaluate demand.csv
+      cotenant forecast evaluate demand.csv.gz --horizon-h 4 --test-last-h 672 -o json
+    """
+
+
+@forecast.part("evaluate")
+def evaluate(
+    file: DemandArgument,
+    horizon_h: Annotated[int, option("--horizon-h", metavar="H", min=1, max=24, help="Hours ahead.")] = 4,
+    test_last_h: Annotated[
+        int, option("--test-last-h", metavar="H", min=2, help="Kept out of training, and judged on.")
+    ] = 672,
+    aggregation: Annotated[
+        Literal["series", "pool", "paper"],
+        option(
+            "--aggregation",
+            metavar="series|pool|paper",
+            help="Judge each series; their total; or the total as the sum of the series' quantiles (eq. 9).",
+        ),
+    ] = "series",
+    models: Annotated[
+        str, option("--models", metavar="A,B", help="Only these.", show_default="all", complete=lambda t: [])
+    ] = "",
+    columns: Annotated[
+        str,
+        option("--columns", metavar="A,B", help="Of the series, in GPUs.", show_default="gpus_active_*"),
+    ] = "",
+    start: Annotated[
+        str, option("--start", metavar="DATE", help="Of hour 0, as 2024-10-01, where FILE has no `time`.")
+    ] = "",
+    holidays: Annotated[
+        str, option("--holidays", metavar="COUNTRY", help="Its holidays are known: CN, DE, DE-BY.")
+    ] = "",
+    seed: Annotated[int, option("--seed", metavar="S", min=0, help="Of the trainings.")] = 0,
+    output: OutputFlag = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Train forecasters on all but the last hours of a file, and judge them on these.
+
+    Every row of FILE is an hour, every column gpus_active_NAME an organisation, or a pool of one GPU type.
+    Hours may be missing. Errors are in GPUs; a pinball loss is what a quantile costs; coverage is the share
+    of hours at or below it.
+
+    \b
+    For example:
+      cotenant forecast evaluate demand.csv --horizon-h 4 --test-last-h 672 -o json
+      cotenant forecast evaluate demand.csv --aggregation pool --models xgboost-cqr,last-value
+      cotenant forecast evaluate demand.csv --start 2024-10-01 --holidays CN
+    """
+    form = chosen(output, as_json)
+    wanted = _models(models)
+    found = _demand(file, columns, start)
+    days = _holidays(holidays, found)
+    from cotenant.controller.training.forecast.evaluate import TooFewHours
+    from cotenant.controller.training.forecast.evaluate import evaluate as judge
+
+    try:
+        with _bar(len(wanted)) as tell:
+            result = judge(
+                found.demand, horizon_h=horizon_h, test_last_h=test_last_h, seed=seed, models=wanted,
+                holidays=days, tell=tell,
+            )  # fmt: skip
+    except TooFewHours as error:
+        raise Problem("refused", f"{file}: {error}", "give more hours, or a smaller --test-last-h") from None
+    for model, library in result.left_out.items():
+        extra = {"torch": "train", "xgboost": "gfs"}[library]
+        screen.tell(f'{model} is not judged: it needs {library}: pip install "cotenant[{extra}]"')
+    if not result.answers:
+        raise Problem("refused", "no model is left to judge", "leave --models out")
+    rows = result.judged(aggregation)
+    value = {
+        "schema": "forecast-evaluation/1",
+        "horizon_h": horizon_h,
+        "test_last_h": test_last_h,
+        "aggregation": aggregation,
+        "series": list(found.demand.names),
+        "hours": found.demand.hours,
+        "missing_hours": found.missing,
+        "seed": seed,
+        "models": [_as_json(row) for row in rows],
+    }
+    show_one(form, value, rows[0].model, (result, rows), lambda both: _page(*both, horizon_h, aggregation))
+
+
+FIELDS: Final = (
+    "model", "mae", "rmse", "mape", "pinball_90", "pinball_95", "coverage_90", "coverage_95", "train_cpu_s",
+)  # fmt: skip
+
+
+def _as_json(row: Judged) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in FIELDS}
+
+
+def _models(text: str) -> tuple[str, ...]:
+    """Raises Problem."""
+    from cotenant.controller.training.forecast.evaluate import MODELS
+
+    words = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip())) or tuple(MODELS)
+    for word in words:
+        if word not in MODELS:
+            near = nearest(word, MODELS, 0.6)
+            hint = f"did you mean {near}?" if near else f"models are {', '.join(MODELS)}"
+            raise Problem("usage", f"--models: there is no model {word!r}", hint)
+    return tuple(sorted(words, key=list(MODELS).index))
+
+
+def _demand(file: str, columns: str, start: str) -> DemandFile:
+    """Raises Problem."""
+    from cotenant.controller.sim.traces.problems import TraceProblem
+    from cotenant.controller.training.forecast.reading import read
+
+    names = [name.strip() for name in columns.split(",") if name.strip()]
+    try:
+        begins = date.fromisoformat(start) if start else None
+    except ValueError:
+        raise Problem("usage", f"--start {start!r} is no date", "write it as 2024-10-01") from None
+    try:
+        found = read(contents(file), Path(file).name, columns=names, start=begins)
+    except TraceProblem as error:
+        raise Problem("usage", error.message, error.hint) from None
+    if found.ignored:
+        screen.tell(f"{Path(file).name}: columns without a meaning here: {_listed(found.ignored)}")
+    if found.missing:
+        screen.tell(f"{Path(file).name}: {screen.plural(found.missing, 'hour')} with something missing")
+    return found
+
+
+def _holidays(country: str, found: DemandFile) -> frozenset[int]:
+    """Raises Problem."""
+    if not country:
+        return frozenset()
+    from cotenant.controller.training.forecast.holiday_dates import NoHolidays, days_of
+
+    try:
+        return days_of(country, found.demand)
+    except NoHolidays as error:
+        raise Problem("usage", f"--holidays {country}: {error}") from None
+
+
+@contextmanager
+def _bar(total: int) -> Iterator[Callable[[int, str], None]]:
+    """A function to tell progress to; on a terminal it moves a bar on standard error."""
+    import sys
+
+    if not screen.is_terminal(sys.stderr):
+        yield lambda _done, _model: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=30),
+        MofNCompleteColumn(),
+        TextColumn("models"),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    line = bar.add_task("", total=total)
+    with bar:
+        yield lambda done, model: bar.update(line, completed=done, description=f"{model:<16}")
+
+
+# --- For people --------------------------------------------------------------------------------------
+
+
+def _page(result: ForecastEvaluation, rows: tuple[Judged, ...], horizon_h: int, aggregation: str) -> str:
+    from cotenant.controller.training.forecast.evaluate import MODELS
+
+    last = next((row.mae for row in rows if row.model == "last-value"), None)
+    columns = (
+        screen.Column("MODEL", lambda row: row.model),
+        screen.Column("MAE", lambda row: f"{row.mae:.1f}", right=True),
+        screen.Column("/ LAST", lambda row: f"{row.mae / last:.2f}" if last else "", rank=1, right=True),
+        screen.Column("RMSE", lambda row: f"{row.rmse:.1f}", rank=4, right=True),
+        screen.Column("MAPE", lambda row: _percent(row.mape), rank=5, right=True),
+        screen.Column("LOSS .9", lambda row: f"{row.pinball_90:.1f}", rank=2, right=True),
+        screen.Column("LOSS .95", lambda row: f"{row.pinball_95:.1f}", rank=7, right=True),
+        screen.Column("WITHIN .9", lambda row: _percent(row.coverage_90), right=True),
+        screen.Column("WITHIN .95", lambda row: _percent(row.coverage_95), rank=6, right=True),
+        screen.Column("CPU S", lambda row: f"{row.train_cpu_s:.1f}" if row.train_cpu_s else "", 8, True),
+        screen.Column("WHAT", lambda row: MODELS[row.model], rank=9),
+    )
+    return "\n".join(
+        (
+            _what(result, horizon_h, aggregation),
+            "",
+            screen.table(columns, rows, screen.terminal_width()),
+            "",
+            _verdict(rows, last),
+        )
+    )
+
+
+def _what(result: ForecastEvaluation, horizon_h: int, aggregation: str) -> str:
+    names = result.names[:-1] if len(result.names) > 1 else result.names
+    shown = _listed(names)
+    subject = {
+        "series": f"{len(names)} series ({shown})" if len(names) > 1 else shown,
+        "pool": f"the total of {len(names)} series",
+        "paper": f"the total of {len(names)} series, quantiles summed over them",
+    }[aggregation]
+    hours = f"1 to {horizon_h} hours" if horizon_h > 1 else "1 hour"
+    return f"{subject}; {hours} ahead from {len(result.origins)} origins; errors in GPUs"
+
+
+def _verdict(rows: tuple[Judged, ...], last: float | None) -> str:
+    first, best = rows[0], min(rows, key=lambda row: row.mae)
+    text = f"{first.model} is off by {first.mae:.1f} GPUs on average"
+    if last and first.model != "last-value":
+        change = 100 * (first.mae / last - 1)
+        text += f", {abs(change):.0f} % {'less' if change < 0 else 'more'} than the last value"
+    text += f"; {_percent(first.coverage_90)} of the hours stay within its .9 quantile."
+    if best.mae < first.mae:
+        text += f" {best.model} is nearer: {best.mae:.1f}."
+    return screen.wrapped(text, 0)
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return one_line(", ".join(names[:NAMES_SHOWN]) + (", ..." if len(names) > NAMES_SHOWN else ""))
+
+
+def _percent(share: float | None) -> str:
+    return screen.NONE if share is None else f"{100 * share:.1f} %"

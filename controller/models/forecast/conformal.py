@@ -1,0 +1,59 @@
+"""Quantiles set right by the errors that were made with them (CQR: Romano et al., NeurIPS '19), rolling.
+
+Rule: an error counts only once it is observed: a forecast made at origin t for t + h says something from
+origin t + h on, never earlier. Errors are kept by series, hours ahead and level, the last WINDOW of each; a
+forecast whose hour stayed unknown has none. An error is (truth - forecast quantile) in units of the scale
+that the forecast had, so that a series that has doubled has corrections twice as large.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from cotenant.controller.models.forecast.demand import MONTH_H, Floats
+
+WINDOW: Final = MONTH_H
+
+
+def correction(errors: Floats, level: float) -> float:
+    """What to add to a forecast quantile so that `level` of the truths lie at or below it: the k-th smallest
+    of n errors, k = ceil((n + 1) * level); the largest where there are too few, 0 where there is none."""
+    count = len(errors)
+    if not count:
+        return 0.0
+    rank = min(count, math.ceil((count + 1) * level))
+    return float(np.partition(errors, rank - 1)[rank - 1])
+
+
+def enough(count: int, level: float) -> bool:
+    """Whether so many errors can say something about this level; below that the largest stands in."""
+    return math.ceil((count + 1) * level) <= count
+
+
+def rolling(errors: Floats, hours_ahead: int, level: float, before: Floats | None = None) -> Floats:
+    """The correction at each origin, from the errors of consecutive origins (NaN: none).
+
+    Args:
+        errors: of the forecasts made at these origins, `hours_ahead` each.
+        before: errors from earlier, oldest first, all of them observed before the first origin.
+    """
+    earlier = np.empty(0) if before is None else before
+    every, first = np.concatenate((earlier, errors)), len(earlier)
+    found = np.empty(len(errors))
+    for origin in range(len(errors)):
+        # Made `hours_ahead` origins ago: its hour is this origin's own.
+        end = first + max(0, origin - hours_ahead + 1)
+        seen = every[max(0, end - 2 * WINDOW) : end]
+        found[origin] = correction(seen[np.isfinite(seen)][-WINDOW:], level)
+    return found
+
+
+def in_order(quantiles: Floats, levels: Sequence[float]) -> Floats:
+    """As demand can be: none below 0, none below that of a lower level. The last axis is the levels'."""
+    assert list(levels) == sorted(levels), "levels rise"
+    ordered: Floats = np.maximum.accumulate(np.maximum(quantiles, 0.0), axis=-1)
+    return ordered

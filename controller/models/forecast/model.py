@@ -1,0 +1,136 @@
+"""A trained forecaster as a document: what `controller/training/forecast/` writes and the controller reads.
+
+Rule: bytes from elsewhere are bounded and checked before anything is done with them; one that is damaged, of
+another version or contradicts itself is refused in one line. The same training gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Final, Literal
+
+import msgspec
+
+from cotenant.controller.domain.interference import Trees
+from cotenant.controller.models.forecast.linear import LinearWeights
+from cotenant.controller.models.forecast.rows import COLUMNS, HORIZON_H_MAX
+from cotenant.controller.models.interference.forest import Forest
+from cotenant.controller.wire.codec import BadMessage, decode_json
+
+FORECAST_SCHEMA: Final = "forecast-model/1"
+BYTES_MAX: Final = 32 * 1024 * 1024
+SERIES_MAX: Final = 10_000
+LEVELS: Final = (0.5, 0.8, 0.9, 0.95)
+"""The median is the forecast; the others are the guarantees that policies ask for."""
+
+ErrorTable = tuple[tuple[tuple[tuple[float, ...], ...], ...], ...]
+"""By series, hours ahead and level."""
+
+
+class QuantileTrees(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="trees"):
+    """A forest per level; its rows are those of `rows.py`."""
+
+    columns: int
+    forests: tuple[Trees, ...]
+
+
+class LastChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="last-change"):
+    """Nothing was trained: last value + median hourly change of the hour."""
+
+    why: str
+    """To be said to people: what is missing."""
+
+
+class ForecastModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    schema: Literal["forecast-model/1"] = FORECAST_SCHEMA
+    fitted: QuantileTrees | LinearWeights | LastChange
+    series: tuple[str, ...]
+    """In order; the last is the total where there are several."""
+    horizon_h: int
+    levels: tuple[float, ...] = LEVELS
+    dated: bool
+    holidays: tuple[int, ...] = ()
+    """Days from 1970-01-01, of the training and of the year to come."""
+    errors: ErrorTable
+    """Per series, hours ahead and level: made on hours that the training had left out, oldest first, in units
+    of the series' hourly change; empty where the model is not corrected."""
+    hours: int
+    """Of demand that it was trained on."""
+    last_hour: int
+    """The last of them."""
+    seed: int
+    made_by: str
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.series) <= SERIES_MAX or len(set(self.series)) != len(self.series):
+            raise ValueError(f"a model needs 1 to {SERIES_MAX} series, each once")
+        if not 1 <= self.horizon_h <= HORIZON_H_MAX:
+            raise ValueError(f"a horizon is 1 to {HORIZON_H_MAX} hours, not {self.horizon_h}")
+        if not self.levels or not all(0 < level < 1 for level in self.levels):
+            raise ValueError("levels lie between 0 and 1")
+        if any(a >= b for a, b in pairwise(self.levels)) or 0.5 not in self.levels:
+            raise ValueError("levels rise, and the median is one of them")
+        self._check_errors()
+        match self.fitted:
+            case QuantileTrees(columns=columns, forests=forests):
+                if columns != COLUMNS or len(forests) != len(self.levels):
+                    raise ValueError(f"{len(forests)} forests of {columns} columns; this version reads "
+                                     f"{len(self.levels)} of {COLUMNS}")  # fmt: skip
+            case LinearWeights(deviations=deviations, cycle=cycle, spread=spread):
+                if len(deviations) != len(self.series) or len(cycle) != self.horizon_h or not spread:
+                    raise ValueError("the weights are not those of these series and hours ahead")
+
+    def _check_errors(self) -> None:
+        if not self.errors:
+            return
+        tables = [levels for aheads in self.errors for levels in aheads]
+        if (
+            len(self.errors) != len(self.series)
+            or any(len(aheads) != self.horizon_h for aheads in self.errors)
+            or any(len(levels) != len(self.levels) for levels in tables)
+        ):
+            raise ValueError("errors must be given per series, hours ahead and level")
+        if not all(math.isfinite(error) for levels in tables for errors in levels for error in errors):
+            raise ValueError("an error is not a finite number")
+
+
+class ForecastModelProblem(ValueError):
+    """Bytes that are no usable model; the text says why, in one line."""
+
+
+class _Tag(msgspec.Struct):
+    schema: str
+
+
+def write(model: ForecastModel) -> bytes:
+    return msgspec.json.encode(model) + b"\n"
+
+
+def read(data: bytes, name: str) -> ForecastModel:
+    """The model in a file's bytes.
+
+    Raises:
+        ForecastModelProblem: no JSON, no model, of another version, or with numbers that contradict each
+        other.
+    """
+    if len(data) > BYTES_MAX:
+        raise ForecastModelProblem(f"{name}: more than {BYTES_MAX} bytes; is it a forecast model?")
+    try:
+        tag: _Tag = decode_json(data, _Tag, bytes_max=BYTES_MAX)
+    except BadMessage as error:
+        raise ForecastModelProblem(f"{name}: not a forecast model ({error}); train it again") from None
+    if tag.schema != FORECAST_SCHEMA:
+        kind, _, version = tag.schema.partition("/")
+        newer = kind == FORECAST_SCHEMA.partition("/")[0] and version.isdecimal()
+        hint = "upgrade cotenant" if newer else "train it again"
+        text = f"{name}: its schema is {tag.schema!r}, this version reads {FORECAST_SCHEMA!r}; {hint}"
+        raise ForecastModelProblem(text)
+    try:
+        model: ForecastModel = decode_json(data, ForecastModel, bytes_max=BYTES_MAX)
+        if isinstance(model.fitted, QuantileTrees):
+            for trees in model.fitted.forests:
+                Forest(trees, COLUMNS)
+    except ValueError as error:  # BadMessage is one.
+        raise ForecastModelProblem(f"{name}: a damaged forecast model: {error}") from None
+    return model

@@ -1,0 +1,1 @@
+"""Fits forecasters of demand, and judges them on demand that was kept out."""

@@ -1,0 +1,42 @@
+"""Holidays of a country, from the `holidays` library: the only module that knows it.
+
+Rule: optional. What comes out are days counted from 1970-01-01; a model keeps those of its training and of
+the year to come, so that nothing needs the library to forecast.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+from cotenant.controller.models.forecast.demand import DAY_H, Demand
+from cotenant.controller.training.forecast.reading import EPOCH
+
+HINT: Final = 'holidays need a library: pip install "cotenant[gfs]"'
+DAYS_AHEAD: Final = 366
+
+
+class NoHolidays(ValueError):
+    """The library is missing, the country unknown, or the demand has no dates; the text says which."""
+
+
+def days_of(country: str, demand: Demand) -> frozenset[int]:
+    """Of the demand's days, and of a year after them. `country`: CN, DE, DE-BY, ...
+
+    Raises:
+        NoHolidays: see there.
+    """
+    if not demand.dated:
+        raise NoHolidays("the demand has no dates: a column `time`, or --start DATE, gives them")
+    try:
+        import holidays
+    except ImportError:
+        raise NoHolidays(HINT) from None
+    first = EPOCH + timedelta(days=demand.first_hour // DAY_H)
+    last = first + timedelta(days=demand.hours // DAY_H + DAYS_AHEAD)
+    code, _, part = country.upper().partition("-")
+    try:
+        known = holidays.country_holidays(code, subdiv=part or None, years=range(first.year, last.year + 1))
+    except (NotImplementedError, KeyError) as error:
+        raise NoHolidays(f"there are no holidays of {country!r}: {error}".splitlines()[0]) from None
+    return frozenset((day - EPOCH).days for day in known if first <= day <= last)
