@@ -9,9 +9,10 @@ from __future__ import annotations
 import atexit
 import logging
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import torch
 
@@ -45,6 +46,8 @@ class Session:
     a save waits for ranks that do nothing. staging: rank 0 prepares host memory as large as the state after
     the first step, so that background saves stall training less.
     """
+
+    _newest: ClassVar[weakref.ref[Session] | None] = None
 
     def __init__(
         self,
@@ -101,8 +104,14 @@ class Session:
             self._agreement.completed = self.step
             self._introduction.say(self.step, self.resumed, accumulates, self._state.models, resumable_note)
             self._progress = ProgressReporter(self._channel, self.step)
+            Session._newest = weakref.ref(self)
         gang.settle_at_exit()
         atexit.register(self._close)
+
+    @staticmethod
+    def newest() -> Session | None:
+        """The one that tells a supervisor of this process's steps; None: none does."""
+        return None if Session._newest is None else Session._newest()
 
     @property
     def resumed(self) -> Resumed | None:

@@ -9,7 +9,15 @@ import msgspec
 from cotenant.controller.domain.cluster import Device, Host, HostState
 from cotenant.controller.domain.ids import DeviceId, JobId
 from cotenant.controller.domain.indicators import DeviceReading
-from cotenant.controller.domain.job import ENDED, ON_DEVICES, Job, JobSpec, Phase, capabilities_of
+from cotenant.controller.domain.job import (
+    ENDED,
+    ON_DEVICES,
+    Job,
+    JobSpec,
+    Phase,
+    SeenLength,
+    capabilities_of,
+)
 from cotenant.controller.domain.reasons import Reason, because, render
 from cotenant.controller.domain.tenancy import why_alone
 from cotenant.controller.engine import Engine
@@ -61,7 +69,7 @@ def job_view(
         loss=news.loss if news else None,
         resumable=job.resumable,
         **capabilities_of(job),
-        remaining_s=None if job.phase in ENDED else job.remaining_now_s(now_s),
+        remaining_s=None if job.phase in ENDED else job.known_left_s(now_s),
         estimate_source="" if job.phase in ENDED else job.estimate_source,
         durable_step=job.durable_step,
         submitted_s=job.submitted_s,
@@ -80,6 +88,7 @@ def job_view(
         aborted_preemptions=job.aborted_preemptions,
         expected_load_s=job.expected_load_s,
         expected_pause_s=job.expected_pause_s,
+        length=current.length if current else SeenLength(steps=job.total_steps),
     )
 
 

@@ -33,15 +33,21 @@ def give_profile(ledger: Ledger, job: Job, profile: Profile) -> None:
     """A job that waited gets what was measured of its like meanwhile. In place."""
     job.profile, job.profile_given = profile, True
     job.remaining_s, job.estimate_source = estimate_arrival(ledger.estimates, job.spec, profile)
+    _take_pace(job, profile)
+
+
+def _take_pace(job: Job, profile: Profile) -> None:
     alone = profile.at(1, job.gang)
-    job.solo_step_s = alone.step_s if alone else job.solo_step_s
+    if alone is not None:
+        job.solo_step_s = alone.step_s
+    elif profile.step_s is not None and job.spec.batch_size is None:
+        job.solo_step_s = profile.step_s
 
 
 def learn_profile(ledger: Ledger, job: Job, event: ProfileLearned) -> None:
     """Take in what was measured. In place; the caller puts the job back into its order."""
     job.profile = event.profile
-    alone = event.profile.at(1, job.gang)
-    job.solo_step_s = alone.step_s if alone else job.solo_step_s
+    _take_pace(job, event.profile)
     placement = job.placement
     if placement is None:
         hosts = max(1, job.spec.nodes)

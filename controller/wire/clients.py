@@ -13,7 +13,7 @@ import msgspec
 from cotenant.controller.domain.cluster import HostReport, HostState
 from cotenant.controller.domain.ids import HostId, JobId
 from cotenant.controller.domain.indicators import DeviceReading
-from cotenant.controller.domain.job import Capabilities, JobSpec, Phase
+from cotenant.controller.domain.job import Capabilities, JobSpec, Phase, SeenLength
 from cotenant.controller.domain.pairs import Verdict
 from cotenant.controller.domain.perf import Profile
 
@@ -198,6 +198,7 @@ class JobView(Capabilities, frozen=True, kw_only=True):
     """What its next load should take: said, else measured on it or on its like."""
     expected_pause_s: float | None = None
     """What saving and leaving should take."""
+    length: SeenLength = SeenLength()
 
 
 class AttemptView(msgspec.Struct, frozen=True, kw_only=True):

@@ -27,6 +27,10 @@ EXEMPT = {
     ("JobView", "Outcome"): "Outcome has a column for all jobs of a simulation where JobView has a number",
     ("AttemptRecord", "AttemptView"): "the record is mutable, grows as events come, and is in snapshots",
     ("KnownProfile", "StoredProfile"): "flat: it is the JSON that people read; snapshots have the other",
+    (
+        "AttemptProgress",
+        "Status",
+    ): "the one is the wire's, told every second; the other is a file of the supervisor's",
     ("Draft", "Trace"): "Draft has the columns as read: unsorted, with gaps, bad rows too",
     ("Draft", "Workload"): "as Trace",
     ("Trace", "Workload"): "a trace says what happened; a workload adds what it leaves open",

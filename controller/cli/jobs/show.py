@@ -166,8 +166,10 @@ SOURCES: Final = {
     "user": "as its user expects",
     "profile": "from its measured profile",
     "same command": "as earlier runs of the same command",
-    "cluster median": "as most jobs here",
+    "like job": "as the steps of one of its kind took",
+    "cluster median": "unknown; --iterations or --expect would say it",
     "measured": "from its measured steps",
+    "loops": "from its measured steps and the loops that were seen",
 }
 
 
@@ -204,11 +206,13 @@ def _cannot(job: JobView) -> str:
 
 def _progress(reply: Shown) -> str:
     job = reply.job
-    total = f" of {job.iterations}" if job.iterations else ""
-    text = f"step {job.step}{total}"
+    total = job.iterations or job.length.steps
+    text = f"step {job.step} of {total}" if total else f"step {job.step}"
     if job.step_s is not None:
         text += f", {job.step_s * 1000:.0f} ms per step"
-    return text if job.loss is None else f"{text}, loss {job.loss:.4g}"
+    if job.loss is not None:
+        text += f", loss {job.loss:.4g}"
+    return f"{text} ({job.length.note})" if job.length.note and not job.iterations else text
 
 
 def _asked_for(spec: JobSpec, wide: bool) -> Iterator[tuple[str, str]]:

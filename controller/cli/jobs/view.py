@@ -39,6 +39,8 @@ def job_json(job: JobView, wall: Wall) -> dict[str, Any]:
         "accumulation_steps_ever": list(job.accumulation_steps_ever),
         "step": job.step,
         "iterations": job.iterations,
+        "total_steps": job.length.steps,
+        "total_note": job.length.note or None,
         "step_s": job.step_s,
         "loss": job.loss,
         "resumable": job.resumable,
@@ -78,6 +80,11 @@ def left(job: JobView) -> str:
     return duration(job.remaining_s) if job.ended_s is None else NONE
 
 
+def steps(job: JobView) -> str:
+    total = job.iterations or job.length.steps
+    return f"{job.step}/{total}" if total else str(job.step)
+
+
 def accumulation(job: JobView) -> str:
     return f"{job.accumulation_steps}" if job.devices else NONE
 
@@ -104,7 +111,7 @@ COLUMNS: Final = (
 WIDE_COLUMNS: Final = (
     *COLUMNS[:-1],
     Column("CLASS", lambda j: j.job_class),
-    Column("STEP", lambda j: f"{j.step}/{j.iterations}" if j.iterations else str(j.step), right=True),
+    Column("STEP", lambda j: steps(j), right=True),
     Column("SAVED", lambda j: str(j.durable_step), right=True),
     Column("PREEMPTED", lambda j: str(j.preemptions), right=True),
     Column("LOAD", lambda j: duration(j.load_s), right=True),
