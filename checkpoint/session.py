@@ -129,6 +129,11 @@ class Session:
         return self._cursor.position.batch
 
     @property
+    def drives_batches(self) -> bool:
+        """The loop over batches that runs now is its own: `batch` says where it is."""
+        return self._loops > 0
+
+    @property
     def samples(self) -> int:
         """Samples this rank has consumed in the current epoch, as far as the loader knows its batch size."""
         return self._cursor.samples

@@ -159,7 +159,7 @@ def _place(target: ast.expr, counted: Counted, names: Names, loaders: Loaders, s
         value = names.value(target)
         places = [at for at, item in enumerate(items) if item is value]
         return places[0] if len(places) == 1 else None
-    if session is not None:
+    if session is not None and session.drives_batches:
         return int(session.batch)
     given = loaders.given(items)
     return None if given is None else given - 1

@@ -126,6 +126,30 @@ def test_the_script_cannot_tell(listening: Listening, tmp_path: Path) -> None:
     assert told(listening.words())[:2] == (39, 39)
 
 
+@pytest.mark.parametrize("words", ["accumulate,progress", "checkpoint,progress"])
+def test_beside_the_other_parts_of_the_hook_the_total_is_the_same(
+    listening: Listening, tmp_path: Path, words: str
+) -> None:
+    done = run(listening, tmp_path, str(SCRIPTS / "plain_loop.py"), "3", words=words)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert told(listening.words()) == (39, 39, "loops seen: range(3) x 13 batches")
+
+
+def test_a_session_tells_its_own_steps_and_the_total_is_seen(listening: Listening, tmp_path: Path) -> None:
+    script = tmp_path / "session.py"
+    text = (SCRIPTS / "plain_loop.py").read_text()
+    text = text.replace(
+        "for epoch in range(epochs)", "state = Session(model, optimizer)\nfor epoch in state.epochs(epochs)"
+    )
+    text = text.replace("for x, y in loader", "for x, y in state.batches(loader)")
+    script.write_text("from cotenant.checkpoint import Session\n" + text)
+    done = run(listening, tmp_path, str(script), "3")
+    assert (done.returncode, done.stderr) == (0, "")
+    words = listening.words()
+    assert told(words) == (39, 39, "loops seen: range(3) x 13 batches")
+    assert words[0]["m"] == protocol.HELLO, "the session speaks, and nobody before it"
+
+
 def test_an_error_of_the_script_is_its_own(listening: Listening, tmp_path: Path) -> None:
     script = tmp_path / "fails.py"
     script.write_text((SCRIPTS / "plain_loop.py").read_text() + "sys.exit(7)\n")
