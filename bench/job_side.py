@@ -33,6 +33,8 @@ from torch import Tensor, nn
 
 from cotenant import gradaccum
 from cotenant.checkpoint import Session
+from cotenant.checkpoint.progress.loops import Loaders
+from cotenant.checkpoint.progress.steps import StepReporter
 
 AIM_RATIO = 0.01
 STEP_S = 0.005
@@ -58,6 +60,7 @@ def main() -> None:
     keep_freed_memory()
     with tempfile.TemporaryDirectory(prefix="cotenant-bench-") as folder, supervisor(Path(folder)) as env:
         bare = {
+            "steps counted for a script": counted_us(options.steps, options.blocks, env),
             **bare_us(options.steps, options.blocks, env),
             "accumulation, s = 1": split_us(options.blocks),
         }
@@ -141,6 +144,22 @@ def bare_us(steps: int, blocks: int, env: Mapping[str, str]) -> dict[str, dict[s
         "outside cotenant": spread([added({}) for _ in range(blocks)]),
         "with a supervisor": spread([added(env) for _ in range(blocks)]),
     }
+
+
+def counted_us(steps: int, blocks: int, env: Mapping[str, str]) -> dict[str, float]:
+    """Microseconds of the hook that counts the steps of a script that knows nothing of us."""
+    hooks: list[Callable[..., None]] = []
+    reporter, model = StepReporter(Loaders()), nn.Linear(1, 1)
+    reporter.begin(lambda hook: hooks.append(hook))
+    (hook,), optimizer = hooks, torch.optim.SGD(model.parameters(), lr=0.1)
+    rounds = []
+    with environment(env):
+        for _ in range(blocks):
+            started_s = time.perf_counter()
+            for _ in range(steps):
+                hook(optimizer, (), {})
+            rounds.append((time.perf_counter() - started_s) / steps * 1e6)
+    return spread(rounds)
 
 
 def split_us(blocks: int, steps: int = 1000) -> dict[str, float]:

@@ -10,9 +10,10 @@ import atexit
 import logging
 import sys
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import torch
 
@@ -46,6 +47,8 @@ class Session:
     a save waits for ranks that do nothing. staging: rank 0 prepares host memory as large as the state after
     the first step, so that background saves stall training less.
     """
+
+    _newest: ClassVar[weakref.ref[Session] | None] = None
 
     def __init__(
         self,
@@ -102,8 +105,14 @@ class Session:
             self._agreement.completed = self.step
             self._introduction.say(self.step, self.resumed, accumulates, self._state.models, resumable_note)
             self._progress = ProgressReporter(self._channel, self.step)
+            Session._newest = weakref.ref(self)
         gang.settle_at_exit()
         atexit.register(self._close)
+
+    @staticmethod
+    def newest() -> Session | None:
+        """The one that tells a supervisor of this process's steps; None: none does."""
+        return None if Session._newest is None else Session._newest()
 
     @property
     def resumed(self) -> Resumed | None:
@@ -119,6 +128,11 @@ class Session:
     def batch(self) -> int:
         """Batches this rank has consumed in the current epoch; negative if it is not known yet."""
         return self._cursor.position.batch
+
+    @property
+    def drives_batches(self) -> bool:
+        """The loop over batches that runs now is its own: `batch` says where it is."""
+        return self._loops > 0
 
     @property
     def samples(self) -> int:

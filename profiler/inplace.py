@@ -42,7 +42,7 @@ FAILURES_MAX: Final = 3
 ASKED_S_MAX: Final = 60.0
 """After this, a wish that nobody answered counts as refused."""
 BLIND_AFTER_S: Final = 60.0
-"""A job that has not said hello so long after its start is watched from outside, until it does."""
+"""A job that has not said a word so long after its start is watched from outside, until it does."""
 EDGES_KEPT: Final = 4
 
 
@@ -114,7 +114,8 @@ class InPlace:
         """The job was seen not to accumulate when it was to."""
         self.is_complete = False
         self.is_outside = False
-        """The job does not use the library: only samples, no step times."""
+        """The job does not use the library: there are no windows. All that it does alone from its first step
+        on counts; without steps, from when it is watched."""
 
     def watch_from_outside(self) -> None:
         """No word has come from the ranks."""
@@ -124,6 +125,12 @@ class InPlace:
         """A word has come after all: what was seen so far was its loading."""
         if self.is_outside and not self.is_complete:
             self.is_outside = False
+            self._indicators, self._spent_s = Windows(), 0.0
+
+    def watch_steps(self) -> None:
+        """It has made its first step, and no rank has said hello: its steps are counted for it."""
+        if not self.is_complete:
+            self.is_outside = True
             self._indicators, self._spent_s = Windows(), 0.0
 
     # --- Time ---------------------------------------------------------------------------------------
@@ -220,20 +227,28 @@ class InPlace:
         self._step = max(self._step, step)
         window = self._window
         if window is None:
+            if self.is_outside and step - count >= WARM_UP_STEPS and s == self._ordered:
+                self._keep(s, count, elapsed_s, now_s)
             return
         if step > window.start and s != window.s and count > 0 and step <= window.until:
             self.refused = self.refused or s < window.s
         first = step - count
         inside = window.start + WARM_UP_STEPS <= first and step <= window.until
-        alone = self._alone_since_s is not None and self._alone_since_s <= now_s - elapsed_s
-        if inside and alone and s == window.s and count > 0 and elapsed_s > 0:
-            kept = self._measured.setdefault(s, _Measured())
-            if len(kept.step_times) < REPORTS_MAX:
-                kept.step_times.append(elapsed_s / count)
-                kept.steps += count
-                self._news = True
+        if inside and s == window.s:
+            self._keep(s, count, elapsed_s, now_s)
         if step > window.until:  # Its end was missed: a datagram was lost.
             self._close()
+
+    def _keep(self, s: int, count: int, elapsed_s: float, now_s: float) -> None:
+        """A report, if nobody else was there meanwhile."""
+        alone = self._alone_since_s is not None and self._alone_since_s <= now_s - elapsed_s
+        if not (alone and count > 0 and elapsed_s > 0) or self.is_complete:
+            return
+        kept = self._measured.setdefault(s, _Measured())
+        if len(kept.step_times) < REPORTS_MAX:
+            kept.step_times.append(elapsed_s / count)
+            kept.steps += count
+            self._news = True
 
     def window_over(
         self, *, first: int, step: int, s: int, memory_mib: float | None, is_first_rank: bool, now_s: float
@@ -302,8 +317,13 @@ class InPlace:
             accumulates=False if self.refused else len(points) > 1 or None,
             indicators=indicators_of(summaries) if summaries else None,
             memory_mib_peak=peak_mib if peak_mib is not None else self._base_mib(others_mib),
-            source="from outside" if self.is_outside else "in place",
+            step_s=self._step_s() if not points else None,
+            source="from outside" if self.is_outside and not self._measured else "in place",
         )
+
+    def _step_s(self) -> float | None:
+        base = self._measured.get(self._ordered)
+        return median(base.step_times) if base is not None and base.step_times else None
 
     def _base_mib(self, others_mib: float) -> float | None:
         base = self._measured.get(self._ordered)

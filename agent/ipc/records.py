@@ -28,7 +28,7 @@ import msgspec
 from cotenant.controller.domain.commands import GangMember, StartAttempt
 from cotenant.controller.domain.events import GpuFaultRole, Outcome
 from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
-from cotenant.controller.domain.job import Capabilities, Launch, LaunchKind
+from cotenant.controller.domain.job import Capabilities, Launch, LaunchKind, SeenLength
 from cotenant.controller.domain.perf import Profile
 from cotenant.controller.wire.codec import decode_json
 from cotenant.profiler.indicators.sources import Wanted
@@ -219,6 +219,7 @@ class Status(Capabilities, frozen=True, kw_only=True):
     step: int = 0
     step_s: float | None = None
     loss: float | None = None
+    length: SeenLength = SeenLength()
     memory_mib: float | None = None
     duty_cycle: float | None = None
     saving: bool = False

@@ -37,6 +37,7 @@ STEP_REPORT_PERIOD_S: Final = 0.1
 HELLO: Final = "hello"
 FIRST_STEP: Final = "first_step"
 STEP: Final = "step"
+LENGTH: Final = "length"
 SAVING: Final = "saving"
 DURABLE: Final = "durable"
 CONFIRM: Final = "confirm"
@@ -55,7 +56,9 @@ PHASE_PROPOSE: Final = "propose"
 PHASE_COMMIT: Final = "commit"
 PHASE_WITHDRAW: Final = "withdraw"
 
-FROM_RANK: Final = (HELLO, FIRST_STEP, STEP, SAVING, DURABLE, CONFIRM, STOPPED, STRETCH, STANDING, FAILED)
+FROM_RANK: Final = (
+    HELLO, FIRST_STEP, STEP, LENGTH, SAVING, DURABLE, CONFIRM, STOPPED, STRETCH, STANDING, FAILED,
+)  # fmt: skip
 TO_RANK: Final = (STOP_AT, SAVE_AT, ACCUMULATE_AT, LOOK, ROOM)
 PHASES: Final = (PHASE_PROPOSE, PHASE_COMMIT, PHASE_WITHDRAW)
 

@@ -10,7 +10,16 @@ import msgspec
 from cotenant.controller.domain.cluster import Device, Host, HostState
 from cotenant.controller.domain.ids import DeviceId, JobId
 from cotenant.controller.domain.indicators import INDICATOR_NAMES, DeviceReading, ForkServers
-from cotenant.controller.domain.job import ENDED, NOTES, ON_DEVICES, Job, JobSpec, Phase, capabilities_of
+from cotenant.controller.domain.job import (
+    ENDED,
+    NOTES,
+    ON_DEVICES,
+    Job,
+    JobSpec,
+    Phase,
+    SeenLength,
+    capabilities_of,
+)
 from cotenant.controller.domain.reasons import Reason, because, render
 from cotenant.controller.domain.tenancy import why_alone
 from cotenant.controller.engine import Engine
@@ -65,6 +74,7 @@ def job_view(
     wait_s, load_s, run_s, pause_s = times(job, now.now_s)
     news = telemetry.get(job.job_id)
     current = news if news is not None and placed and news.attempt == job.attempt else None
+    length = current.length if current else SeenLength(steps=job.total_steps)
     attempts = history.attempts(job.job_id)
     newest = attempts[-1] if attempts else None
     shown = reason if reason is not None else job.reason
@@ -92,6 +102,8 @@ def job_view(
         accumulation_steps_ever=tuple(dict.fromkeys(s.accumulation_steps for s in attempts)),
         step=max(job.step, current.step if current else 0),
         iterations=spec.iterations,
+        total_steps=length.steps,
+        total_note=length.note or None,
         step_s=current.step_s if current and current.step_s is not None else job.step_s,
         loss=news.loss if news else None,
         resumable=job.resumable,
@@ -111,7 +123,7 @@ def job_view(
         futile_s=job.futile_s,
         expected_load_s=None if ended else job.expected_load_s,
         expected_pause_s=None if ended else job.expected_pause_s,
-        left_s=None if ended else job.remaining_now_s(now.now_s),
+        left_s=None if ended else job.known_left_s(now.now_s),
         left_source=None if ended else job.estimate_source or None,
     )
 

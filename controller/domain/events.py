@@ -173,13 +173,15 @@ class FirstStepDone(Event, frozen=True, kw_only=True, tag="FirstStepDone"):
     """Assumed, not reported: its processes have run a while. It may load still, and report later."""
 
 
-class ProgressSeen(Event, frozen=True, kw_only=True, tag="ProgressSeen"):
+class ProgressSeen(Event, frozen=True, kw_only=True, omit_defaults=True, tag="ProgressSeen"):
     """Remaining time moved by 5 %, or 60 s passed."""
 
     job_id: JobId
     attempt: AttemptNo
     step: int
     step_s: float | None
+    total_steps: int | None = None
+    """In all, as far as could be seen of the script."""
 
 
 class CheckpointDurable(Event, frozen=True, kw_only=True, tag="CheckpointDurable"):

@@ -20,11 +20,13 @@ from typing import Literal, Protocol
 import msgspec
 
 from cotenant.controller.domain.job import Job, JobSpec
+from cotenant.controller.domain.kinds import kind_words
 from cotenant.controller.domain.perf import Interference, Profile, duty_cycle_rule
 
 
 def signature(spec: JobSpec) -> str:
-    """What makes two jobs "the same kind" for measurements: command, batch, workers, device type."""
+    """What makes two jobs "the same kind" for measurements: command (but for outputs, seeds and ids: see
+    `kinds.py`), batch, workers, device type."""
     argv = spec.launch.argv
     find = _signature if sum(map(len, argv)) <= CACHED_CHARACTERS_MAX else _signature.__wrapped__
     return find(argv, spec.batch_size, spec.gpus_min, spec.gpu_type)
@@ -36,7 +38,7 @@ CACHED_CHARACTERS_MAX = 4_096
 
 @lru_cache(maxsize=4096)
 def _signature(argv: tuple[str, ...], batch_size: int | None, gpus: int, gpu_type: str) -> str:
-    parts = (*argv, "", str(batch_size), str(gpus), gpu_type)
+    parts = (*kind_words(argv), "", str(batch_size), str(gpus), gpu_type)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 

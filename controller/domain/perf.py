@@ -53,6 +53,10 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     nothing of their steps. None: not measured."""
     indicators: Indicators | None = None
     """Means and variances of Table 2 while it ran alone; None: not sampled."""
+    step_s: float | None = None
+    """Seconds of a step as it was started, where no batch size was said: then there are no points."""
+    total_steps: int | None = None
+    """Of the job it was measured on, as far as could be seen of its script."""
     source: str = "unknown"
     throughput: ThroughputModel | None = None
     """Fitted to the points, where they determine it."""

@@ -15,6 +15,7 @@ import msgspec
 
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.job import JobSpec
+from cotenant.controller.domain.kinds import VARIABLES, kind_words
 from cotenant.controller.domain.perf import Profile
 
 PROFILES_MAX = 1000
@@ -28,14 +29,15 @@ def base_key(spec: JobSpec) -> str:
     if not spec.code_sha256:
         return ""
     launch = spec.launch
-    env = (f"{name}={value}" for name, value in sorted(launch.env.items()) if name not in NOT_CONFIGURATION)
+    left_out = NOT_CONFIGURATION | VARIABLES
+    env = (f"{name}={value}" for name, value in sorted(launch.env.items()) if name not in left_out)
     parts = (
         spec.user,
         spec.code_sha256,
         launch.mode,
         launch.workdir,
         str(spec.batch_size),
-        *launch.argv,
+        *kind_words(launch.argv),
         "",
         *env,
     )

@@ -36,6 +36,11 @@ def why_alone(job: Job, beside: Job | None = None) -> Reason | None:
     return None
 
 
+def memory_unknown(job: Job) -> str:
+    """And what would make it known."""
+    return f"the memory that job {job.job_id} needs is not known: give --mem, or run its like alone"
+
+
 def peak_mib(job: Job, accumulation_steps: int) -> int | None:
     """Peak memory per device at s: profiled, else declared (a bound at any s), else unknown."""
     profiled = memory_mib(job.profile, accumulation_steps) if job.profile else None

@@ -1,8 +1,12 @@
 """How long a job will still take: what the user said, what was measured, what others took.
 
 Sources in the order of trust at arrival: the user's `--expect` > iterations x profiled step time >
-median of the user's jobs with the same command > the cluster's median > unknown. Once the job runs and
-says how many iterations it has, its measured step time takes over.
+median of the user's jobs with the same command > steps and step time of one of its kind > the cluster's
+median > unknown. Once the job runs and says how many iterations it has, its measured step time takes over;
+without `--expect` so do the steps that were seen in its script's loops.
+
+Rule: the cluster's median (`GUESS`) says nothing of the job: it orders a queue, and is neither shown nor a
+ground for sharing (`Job.known_left_s`).
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from __future__ import annotations
 from statistics import median
 
 from cotenant.controller.domain.events import ProgressSeen
-from cotenant.controller.domain.job import LOAD_S, PAUSE_S, Job, JobSpec, Phase, SharedPace
+from cotenant.controller.domain.job import GUESS, LOAD_S, PAUSE_S, Job, JobSpec, Phase, SharedPace
 from cotenant.controller.domain.pairs import OBSERVATIONS, signature
 from cotenant.controller.domain.perf import Profile, step_s
 from cotenant.controller.domain.reasons import Reason, because
@@ -34,16 +38,32 @@ def estimate_arrival(
     profile = profile if profile is not None else spec.profile
     if spec.expected_s is not None:
         return spec.expected_s, "user"
-    if spec.iterations is not None and profile is not None and spec.batch_size is not None:
-        one = step_s(profile, spec.batch_size, 1, spec.gang)
+    if spec.iterations is not None and profile is not None:
+        one = _whole_step_s(spec, profile)
         if one is not None:
             return spec.iterations * one, "profile"
     same = estimates.by_command.get(_key(spec))
     if same:
         return median(same), "same command"
+    if profile is not None and profile.total_steps is not None:
+        one = _whole_step_s(spec, profile)
+        if one is not None:
+            return profile.total_steps * one, "like job"
     if estimates.recent:
-        return median(estimates.recent), "cluster median"
+        return median(estimates.recent), GUESS
     return None, "none"
+
+
+def _whole_step_s(spec: JobSpec, profile: Profile) -> float | None:
+    """Of the whole batch; without its size, as it was measured."""
+    return profile.step_s if spec.batch_size is None else step_s(profile, spec.batch_size, 1, spec.gang)
+
+
+def steps_in_all(job: Job) -> tuple[int | None, str]:
+    """And where it is from: said, else seen in the script's loops where nobody said how long it takes."""
+    if job.spec.iterations is not None or job.spec.expected_s is not None:
+        return job.spec.iterations, "measured"
+    return job.total_steps, "loops"
 
 
 def estimate_overheads(estimates: Estimates, spec: JobSpec) -> tuple[float, float]:
@@ -119,6 +139,7 @@ def learn_progress(ledger: Ledger, job: Job, event: ProgressSeen) -> None:
     """Update what is expected of a job on devices from a step count and step time."""
     now_s, step_s = ledger.now_s, event.step_s
     remaining_s, source = job.remaining_now_s(now_s), None
+    ledger.see_length(job, event.total_steps)
     if step_s is None or job.placement is None:
         ledger.progressed(job, event.step, remaining_s)
         return
@@ -126,8 +147,9 @@ def learn_progress(ledger: Ledger, job: Job, event: ProgressSeen) -> None:
     if is_alone:
         solo_s = step_s / job.stretch(job.placement.accumulation_steps)
     pace_s = step_s if solo_s is None else solo_s
-    if job.spec.iterations is not None:
-        remaining_s, source = max(0, job.spec.iterations - event.step) * pace_s, "measured"
+    total, known_by = steps_in_all(job)
+    if total is not None and (total > event.step or job.spec.iterations is not None):
+        remaining_s, source = max(0, total - event.step) * pace_s, known_by
     elif remaining_s == 0.0:
         remaining_s = OVERRUN_RATIO * (job.run_s + now_s - job.phase_since_s)
         source = f"{job.estimate_source.removesuffix(', overrun')}, overrun"
@@ -213,8 +235,9 @@ def blame_memory(ledger: Ledger, job: Job) -> Reason | None:
 
 def remaining_from(ledger: Ledger, job: Job, step: int) -> float | None:
     """Expected training seconds when the job goes on from an earlier step (work since then is lost)."""
-    if job.spec.iterations is not None and job.solo_step_s is not None:
-        return max(0, job.spec.iterations - step) * job.solo_step_s
+    total, _ = steps_in_all(job)
+    if total is not None and job.solo_step_s is not None:
+        return max(0, total - step) * job.solo_step_s
     if step == 0:
         return estimate_arrival(ledger.estimates, job.spec)[0]
     left_s = job.remaining_now_s(ledger.now_s)

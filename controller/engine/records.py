@@ -173,6 +173,10 @@ class Records(Phases):
         job.step, job.remaining_at_s = step, self.now_s
         self.expect(job, remaining_s, source)
 
+    def see_length(self, job: Job, total_steps: int | None) -> None:
+        """How many steps it will make, as its script shows by now."""
+        job.total_steps = total_steps or job.total_steps
+
     def checkpointed(self, job: Job, record: CheckpointRecord) -> None:
         """It could go on from there, and will if it waits."""
         known = sorted((*job.checkpoints, record), key=lambda c: (c.attempt, c.step))
@@ -226,6 +230,8 @@ class Records(Phases):
         alone = profile.at(1, job.gang)
         if alone is not None:
             job.solo_step_s = alone.step_s
+        elif profile.step_s is not None and job.spec.batch_size is None:
+            job.solo_step_s = profile.step_s
         self._moved(job)
 
     def refine_profile(self, job: Job, profile: Profile) -> None:

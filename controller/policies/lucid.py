@@ -84,7 +84,8 @@ class Lucid(Colocation):
 
     def join(self, plan: Plan, job: Job, slots: ShareableSlots) -> CoTenant | None:
         needed = peak_mib(job, 1)
-        if job.spec.gpus > self.parameters.gpus_max or job.remaining_s is None or needed is None:
+        mine_s = job.known_left_s(plan.view.now_s)
+        if job.spec.gpus > self.parameters.gpus_max or mine_s is None or needed is None:
             return None
         for slot in equals(plan.view, job, slots):
             refusal, seen = self._match(plan.view, job, slots, slot, needed)
@@ -97,18 +98,18 @@ class Lucid(Colocation):
     ) -> tuple[Reason | None, LabelledPair | None]:
         """Why the job is not packed with this tenant, or how the two look."""
         partner, limits = slot.partner, self.parameters
-        left_s = partner.remaining_now_s(view.now_s)
-        if left_s is None or job.remaining_s is None:
+        mine_s, left_s = job.known_left_s(view.now_s), partner.known_left_s(view.now_s)
+        if left_s is None or mine_s is None:
             unknown = partner if left_s is None else job
-            why = f"the length of job {unknown.job_id} is not known"
+            why = f"the length of job {unknown.job_id} is unknown: give --iterations or --expect"
             return because("sharing-unknown", partner.job_id, why), None
         if needed > slot.left_mib:
             return because(
                 "sharing-no-memory", partner.job_id, "its whole batch", needed, slot.left_mib
             ), None
         gpus = job.spec.gpus
-        if job.remaining_s > limits.longer_max * left_s:
-            mine_gpu_s, their_gpu_s = job.remaining_s * gpus, left_s * gpus
+        if mine_s > limits.longer_max * left_s:
+            mine_gpu_s, their_gpu_s = mine_s * gpus, left_s * gpus
             told = (partner.job_id, mine_gpu_s, limits.longer_max, their_gpu_s)
             return because("packing-longer", *told), None
         again = slots.why_not_again(job, partner)
@@ -119,9 +120,7 @@ class Lucid(Colocation):
         if mine + theirs > limits.labels_max:
             told_labels = (partner.job_id, mine, theirs, mine_speed, their_speed, limits.labels_max)
             return because("packing-labels", *told_labels), None
-        return None, LabelledPair(
-            mine, theirs, mine_speed, their_speed, job.remaining_s * gpus, left_s * gpus
-        )
+        return None, LabelledPair(mine, theirs, mine_speed, their_speed, mine_s * gpus, left_s * gpus)
 
     def label(self, speed: Speed) -> int:
         """0: shares with any; 1: some; 2: only the lightest."""

@@ -16,6 +16,7 @@ from cotenant.controller.domain.ids import DeviceId
 from cotenant.controller.domain.job import Job
 from cotenant.controller.domain.plan import Plan
 from cotenant.controller.domain.reasons import Reason, because
+from cotenant.controller.domain.tenancy import memory_unknown
 from cotenant.controller.policies.castor.policy import GangHosts, places_of
 from cotenant.controller.policies.castor.sharing import no_memory
 from cotenant.controller.policies.classic import by_remaining
@@ -88,8 +89,7 @@ class SjfFfs(Colocation):
             if again is not None:
                 refusal = again
             elif not choices:
-                why = f"the memory that job {job.job_id} needs is not known"
-                refusal = because("sharing-unknown", slot.partner.job_id, why)
+                refusal = because("sharing-unknown", slot.partner.job_id, memory_unknown(job))
             elif slot.left_mib < min(choice.needed_mib for choice in choices):
                 refusal = no_memory(job, slot.partner, choices, slot.left_mib)
         if refusal is not None:

@@ -21,6 +21,7 @@ from cotenant.controller.domain.epochs import Epoch, Followed
 from cotenant.controller.domain.events import AttemptSeen, FromAttempt, JobKept
 from cotenant.controller.domain.ids import AttemptNo, CommandId, HostId, JobId
 from cotenant.controller.domain.indicators import DeviceReading, ForkServers
+from cotenant.controller.domain.job import SeenLength
 
 DEVICES_MAX = 1024
 
@@ -62,6 +63,7 @@ class AttemptProgress(msgspec.Struct, frozen=True, kw_only=True):
     memory_mib: float | None = None
     """Peak per device so far."""
     duty_cycle: float | None = None
+    length: SeenLength = SeenLength()
 
 
 class Heartbeat(AgentMessage, frozen=True, kw_only=True, tag="beat"):

@@ -178,6 +178,10 @@ class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
     accumulation_steps_ever: tuple[int, ...]
     step: int
     iterations: int | None
+    total_steps: int | None = None
+    """As far as could be seen of its script."""
+    total_note: str | None = None
+    """What that rests on, or why it was not seen."""
     step_s: float | None
     loss: float | None
     resumable: bool

@@ -51,7 +51,8 @@ ENV_TRIALS: Final = "COTENANT_TRIALS"
 would not be exact is then not accumulated, instead of being an error."""
 
 ENV_ZERO_CODE: Final = "COTENANT_ZERO_CODE"
-"""Optional: what the hook does for scripts without our libraries: `accumulate`, `mean`, `checkpoint`."""
+"""Optional: what the hook does for scripts without our libraries: `accumulate`, `mean`, `checkpoint`,
+`progress`."""
 
 ENV_STACKS_SIGNAL: Final = "COTENANT_STACKS_SIGNAL"
 """Optional: the number of a signal at which a process writes the stacks of its threads to stderr and goes
@@ -95,6 +96,9 @@ FIRST_STEP: Final = "first_step"
 """{step}: the first optimizer step of this attempt is done."""
 STEP: Final = "step"
 """{step, count, elapsed_s, s, loss: float | null}: `count` steps took `elapsed_s`, at s."""
+LENGTH: Final = "length"
+"""{total: int | null, note}: how many steps there will be in all as far as can be seen, and what that rests
+on, or why it cannot be seen. May come without a hello."""
 SAVING: Final = "saving"
 """{step}: training goes on (asynchronous) or has stopped here to save."""
 DURABLE: Final = "durable"
@@ -133,7 +137,9 @@ PHASE_PROPOSE: Final = "propose"
 PHASE_COMMIT: Final = "commit"
 PHASE_WITHDRAW: Final = "withdraw"
 
-FROM_RANK: Final = (HELLO, FIRST_STEP, STEP, SAVING, DURABLE, CONFIRM, STOPPED, STRETCH, STANDING, FAILED)
+FROM_RANK: Final = (
+    HELLO, FIRST_STEP, STEP, LENGTH, SAVING, DURABLE, CONFIRM, STOPPED, STRETCH, STANDING, FAILED,
+)  # fmt: skip
 TO_RANK: Final = (STOP_AT, SAVE_AT, ACCUMULATE_AT, LOOK, ROOM)
 
 MANIFEST_VERSION: Final = 1

@@ -1,4 +1,4 @@
-"""Imported by every Python interpreter of a job, before the script: stacks on demand, limits, zero code.
+"""Imported by every Python interpreter of a job, before the script: stacks, limits, steps, zero code.
 
 Rule: each part does nothing unless its variable is there. A process that never imports torch must not
 notice. This file is standard library only, imports nothing of ours before torch is there, runs the
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 ENV_ZERO_CODE = "COTENANT_ZERO_CODE"
-"""Which parts are wanted: `accumulate`, `checkpoint`, with commas."""
+"""Which parts are wanted: `accumulate`, `checkpoint`, `progress`, with commas."""
+PROGRESS = "progress"
 ENV_STACKS_SIGNAL = "COTENANT_STACKS_SIGNAL"
 """The number of a signal at which this process writes the stacks of all its threads to stderr and goes on."""
 ENV_COLLECTIVE_SCALE = "COTENANT_COLLECTIVE_SCALE"
@@ -88,6 +89,17 @@ def _torch_is_there(startup: Startup, wanted: list[str]) -> Any:
         except Exception as error:  # noqa: BLE001  # whatever it is, the script must run
             text = "cotenant: the zero-code hook does not work here ({}: {}); the script runs without it\n"
             sys.stderr.write(text.format(type(error).__name__, error))
+
+    return begin
+
+
+def _optimizers_are_there(startup: Startup) -> Any:
+    """Steps are counted from now on. What goes wrong costs the count alone: nobody is told, nothing is
+    printed."""
+
+    def begin(optimizers: Any) -> None:
+        with contextlib.suppress(Exception):
+            importlib.import_module("cotenant.checkpoint.progress").install(startup, optimizers)
 
     return begin
 
@@ -214,13 +226,17 @@ def _main() -> None:
 
         atexit.register(note_modules)
     startup = Startup()
+    counts = PROGRESS in wanted
+    wanted = [part for part in wanted if part != PROGRESS]
+    if counts:
+        startup.when_imported("torch.optim.optimizer", _optimizers_are_there(startup))
     if share:
         startup.when_imported("torch", _keep_to_share)
     if scale:
         startup.when_imported("torch.distributed.distributed_c10d", _scale_time_limits(scale))
     if wanted:
         startup.when_imported("torch", _torch_is_there(startup, wanted))
-    if scale or wanted or share:
+    if scale or wanted or share or counts:
         sys.meta_path.insert(0, startup)
     _run_hidden()
 

@@ -31,6 +31,10 @@ EXEMPT = {
     ("KnownProfile", "Profile"): "as ProfileView",
     ("KnownProfile", "ProfileView"): "flat: it is the JSON that people read",
     ("KnownProfile", "StoredProfile"): "flat: it is the JSON that people read; snapshots have the other",
+    (
+        "AttemptProgress",
+        "Status",
+    ): "the one is the wire's, told every second; the other is a file of the supervisor's",
     ("Draft", "Trace"): "Draft has the columns as read: unsorted, with gaps, bad rows too",
     ("Draft", "Workload"): "as Trace",
     ("Trace", "Workload"): "a trace says what happened; a workload adds what it leaves open",

@@ -178,6 +178,7 @@ class Tenants:
                 loss=status.loss,
                 memory_mib=status.memory_mib,
                 duty_cycle=status.duty_cycle,
+                length=status.length,
             )
             for status in statuses
             if status is not None and status.started

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from math import inf
 from typing import Final
 
+import msgspec
+
 from cotenant.agent.ipc.records import Order
 from cotenant.agent.supervisor.core.coordination import Coordination, Voice
 from cotenant.agent.supervisor.core.progress import RankProgress
@@ -72,6 +74,8 @@ class Profiling:
     def first_step(self, now_s: float) -> None:
         if self._first_step_s is None:
             self._first_step_s = now_s
+            if self._inplace is not None and not self._progress.hellos:
+                self._inplace.watch_steps()
 
     def stepped(self, word: StepDone, now_s: float) -> None:
         if self._inplace is not None and word.rank == self._first_rank:
@@ -102,7 +106,7 @@ class Profiling:
 
     @property
     def _first_rank(self) -> int:
-        return min(self._progress.hellos, default=-1)
+        return min(self._progress.hellos or self._progress.steps, default=-1)
 
     # --- What follows ---------------------------------------------------------------------------------
 
@@ -115,7 +119,7 @@ class Profiling:
         hellos = self._progress.hellos
         if hellos:
             inplace.watch_from_inside()
-        elif now_s >= self._started_s + BLIND_AFTER_S:
+        elif self._first_step_s is None and now_s >= self._started_s + BLIND_AFTER_S:
             inplace.watch_from_outside()
         alone = self._coordination.is_alone
         inplace.clock(now_s, alone=alone, is_training=self._first_step_s is not None or inplace.is_outside)
@@ -148,7 +152,8 @@ class Profiling:
         self._told_complete = complete
         status = self._progress.status
         load_s = None if self._first_step_s is None else self._first_step_s - self._started_s
-        return inplace.profile(load_s=load_s, peak_mib=status.memory_mib, others_mib=self._others_mib)
+        found = inplace.profile(load_s=load_s, peak_mib=status.memory_mib, others_mib=self._others_mib)
+        return msgspec.structs.replace(found, total_steps=status.length.steps)
 
     @property
     def is_complete(self) -> bool:

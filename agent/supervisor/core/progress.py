@@ -22,11 +22,12 @@ from cotenant.agent.supervisor.core.edge import Publish
 from cotenant.agent.supervisor.core.rank_messages import (
     DurableSaid,
     FirstStepReached,
+    LengthSeen,
     RankFailed,
     RankHello,
     StepDone,
 )
-from cotenant.controller.domain.job import cannot, capabilities_of_all
+from cotenant.controller.domain.job import SeenLength, cannot, capabilities_of_all
 from cotenant.controller.domain.texts import one_line
 
 REPORTS_KEPT: Final = 31
@@ -47,7 +48,7 @@ class RankProgress:
         self.hellos: dict[int, RankHello] = {}
         self.steps: dict[int, int] = {}
         self._step_times: deque[float] = deque(maxlen=REPORTS_KEPT)
-        self._loss_rank = 1 << 30
+        self._loss_rank = self._length_rank = 1 << 30
         self._memory_mib_peak: float | None = None
 
     def change(self, **fields: object) -> bool:
@@ -92,6 +93,14 @@ class RankProgress:
             self._loss_rank = word.rank
             fields["loss"] = word.loss
         return self.change(**fields)
+
+    def length(self, word: LengthSeen) -> bool:
+        """The lowest rank's word counts: all make the same steps."""
+        if word.rank > self._length_rank:
+            return False
+        self._length_rank = word.rank
+        note = one_line(word.note)[:FAILURE_CHARS]
+        return self.change(length=SeenLength(steps=word.total or None, note=note))
 
     def durable(self, word: DurableSaid) -> bool:
         new = Durable(step=word.step, name=word.name, exact=word.exact)

@@ -62,6 +62,13 @@ class StepDone(RankMessage, frozen=True, kw_only=True, tag=protocol.STEP):
     loss: float | None = None
 
 
+class LengthSeen(RankMessage, frozen=True, kw_only=True, tag=protocol.LENGTH):
+    total: Count | None = None
+    """Steps in all; None: it cannot be seen."""
+    note: Annotated[str, Meta(max_length=1000)] = ""
+    """What that rests on, or why it cannot be seen."""
+
+
 class Saving(RankMessage, frozen=True, kw_only=True, tag=protocol.SAVING):
     step: Count
 
@@ -105,6 +112,7 @@ AnyRankWord = (
     RankHello
     | FirstStepReached
     | StepDone
+    | LengthSeen
     | Saving
     | DurableSaid
     | StepConfirmed

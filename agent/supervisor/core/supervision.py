@@ -43,6 +43,7 @@ from cotenant.agent.supervisor.core.rank_messages import (
     AnyRankWord,
     DurableSaid,
     FirstStepReached,
+    LengthSeen,
     RankFailed,
     RankHello,
     Saving,
@@ -207,6 +208,8 @@ class Supervision:
                 coordination.saw_step(rank, step, now_s)
                 self._profiling.stepped(word, now_s)
                 self._watchdog.stepped(step)
+            case LengthSeen():
+                self._publishing.progressed(progress.length(word))
             case WindowReport(rank=rank, step=step):
                 self._say(coordination.reached(rank, step, now_s))
                 if self._profiling.window_over(word, now_s):

@@ -209,7 +209,7 @@ class Measuring:
             output_bytes=output_bytes,
             samples=samples,
             is_stopped=sampler.is_stopped,
-            others_mib=sampler.others_mib,
+            others_mib=sampler.others_mib if on_cpu else 0.0,  # Of main memory, which is no GPU's.
         )
         return [sampled, *self._over_memory(sampler)]
 

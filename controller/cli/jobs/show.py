@@ -83,13 +83,15 @@ def _standing(job: JobDetails) -> Iterator[tuple[str, str]]:
     yield "progress", _progress(job)
     yield "profile", _profile(job)
     if job.ended_at is None:
-        yield "resumable", _resumable(job)
+        yield "resumable", _resumable(job, job.spec)
 
 
-def _resumable(job: JobView) -> str:
+def _resumable(job: JobView, spec: JobSpec) -> str:
     if job.resumable:
         return f"yes, from step {job.durable_step}"
-    return f"no: {job.resumable_note}" if job.resumable_note else "no"
+    if job.resumable_note or "checkpoint" in spec.launch.zero_code:
+        return f"no: {job.resumable_note}" if job.resumable_note else "no"
+    return "no: the script has not said that it can, and --checkpoint auto was not given"
 
 
 def _in_vain(job: JobView) -> str:
@@ -133,8 +135,10 @@ SOURCES: Final = {
     "user": "as its user expects",
     "profile": "from its measured profile",
     "same command": "as earlier runs of the same command",
-    "cluster median": "as most jobs here",
+    "like job": "as the steps of one of its kind took",
+    "cluster median": "unknown; --iterations or --expect would say it",
     "measured": "from its measured steps",
+    "loops": "from its measured steps and the loops that were seen",
 }
 
 
@@ -169,11 +173,13 @@ def _cannot(job: JobView) -> str:
 
 
 def _progress(job: JobView) -> str:
-    total = f" of {job.iterations}" if job.iterations else ""
-    text = f"step {job.step}{total}"
+    total = job.iterations or job.total_steps
+    text = f"step {job.step} of {total}" if total else f"step {job.step}"
     if job.step_s is not None:
         text += f", {job.step_s * 1000:.0f} ms per step"
-    return text if job.loss is None else f"{text}, loss {job.loss:.4g}"
+    if job.loss is not None:
+        text += f", loss {job.loss:.4g}"
+    return f"{text} ({job.total_note})" if job.total_note and not job.iterations else text
 
 
 def _asked_for(spec: JobSpec, wide: bool) -> Iterator[tuple[str, str]]:

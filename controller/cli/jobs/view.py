@@ -23,6 +23,11 @@ def left(job: JobView) -> str:
     return duration(job.left_s) if job.ended_at is None else NONE
 
 
+def steps(job: JobView) -> str:
+    total = job.iterations or job.total_steps
+    return f"{job.step}/{total}" if total else str(job.step)
+
+
 def accumulation(job: JobView) -> str:
     return f"{job.accumulation_steps}" if job.devices else NONE
 
@@ -49,7 +54,7 @@ COLUMNS: Final = (
 WIDE_COLUMNS: Final = (
     *COLUMNS[:-1],
     Column("CLASS", lambda j: j.job_class),
-    Column("STEP", lambda j: f"{j.step}/{j.iterations}" if j.iterations else str(j.step), right=True),
+    Column("STEP", lambda j: steps(j), right=True),
     Column("SAVED", lambda j: str(j.durable_step), right=True),
     Column("PREEMPTED", lambda j: str(j.preemptions), right=True),
     Column("LOAD", lambda j: duration(j.load_s), right=True),

@@ -192,7 +192,12 @@ def _zero_code(values: dict[str, Any]) -> tuple[str, ...]:
     """What the hook is asked to do. A batch of unknown size is never split, nor is one that never shares."""
     how = values.get("accumulate", "auto")
     splits = how != "never" and values.get("batch_size") is not None and values.get("share") != "never"
-    words = {"accumulate": splits, "mean": splits and how == "mean", "checkpoint": _saves(values)}
+    words = {
+        "accumulate": splits,
+        "mean": splits and how == "mean",
+        "checkpoint": _saves(values),
+        "progress": values.get("progress") != "never",
+    }
     return tuple(word for word, wanted in words.items() if wanted)
 
 

@@ -202,6 +202,12 @@ OPTIONS: Final[tuple[Option, ...]] = (
         choice("auto", "never"),
         "whether a script is saved and resumed without changing it (default: never)",
     ),
+    Option(
+        "progress",
+        "auto|never",
+        choice("auto", "never"),
+        "whether the steps of a torch script are counted without changing it (default: auto)",
+    ),
     Option("share", "auto|never", choice("auto", "never"), "whether it may share its GPUs"),
     Option("class", "hp|spot", choice("hp", "spot"), "class hp is never preempted (default: spot)"),
     Option("gpu_type", "TYPE", one_word, "only on this type (see `cotenant nodes`)"),

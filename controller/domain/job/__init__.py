@@ -23,6 +23,7 @@ from cotenant.controller.domain.job.lifecycle import (
     advance,
 )
 from cotenant.controller.domain.job.record import (
+    GUESS,
     LOAD_S,
     NOTES,
     PAUSE_S,
@@ -30,6 +31,7 @@ from cotenant.controller.domain.job.record import (
     CheckpointRecord,
     Job,
     Placement,
+    SeenLength,
     SharedPace,
     StopCause,
     cannot,
@@ -49,6 +51,7 @@ __all__ = [
     "ENDED",
     "FINISH",
     "FIRST_STEP",
+    "GUESS",
     "LAUNCH",
     "LEAVE",
     "LEAVING",
@@ -75,6 +78,7 @@ __all__ = [
     "LaunchMode",
     "Phase",
     "Placement",
+    "SeenLength",
     "SharedPace",
     "StopCause",
     "advance",

@@ -47,6 +47,9 @@ class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
     exact: bool = True
 
 
+GUESS: Final = "cluster median"
+"""Source of an estimate that says how long jobs are here, and nothing of this one."""
+GUESSES: Final = frozenset((GUESS, f"{GUESS}, overrun"))
 LOAD_S = 30.0
 PAUSE_S = 5.0
 """Expected of a job of which, and of whose like, nothing has been said or measured."""
@@ -66,6 +69,15 @@ class SharedPace(msgspec.Struct, frozen=True, kw_only=True):
     def and_one(self, step_s: float) -> SharedPace:
         reports = self.reports + 1
         return SharedPace(step_s=self.step_s + (step_s - self.step_s) / reports, reports=reports)
+
+
+class SeenLength(msgspec.Struct, frozen=True, kw_only=True):
+    """How many optimizer steps a job will make, as far as could be seen of its script."""
+
+    steps: int | None = None
+    """In all; None: it was not seen."""
+    note: str = ""
+    """What that rests on, or why it was not seen."""
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,6 +178,8 @@ class Job(msgspec.Struct, kw_only=True):
     remaining_at_s: float = 0.0
     slowdown: float = 1.0
     estimate_source: str = "none"
+    total_steps: int | None = None
+    """Optimizer steps in all, as far as could be seen of the script."""
     expected_load_s: float = LOAD_S
     """What its next load is expected to take: said, else measured on it or on jobs like it."""
     expected_pause_s: float = PAUSE_S
@@ -275,3 +289,8 @@ class Job(msgspec.Struct, kw_only=True):
             return remaining_s
         left_s = remaining_s - (now_s - self.remaining_at_s) / self.slowdown
         return left_s if left_s > 0.0 else 0.0
+
+    def known_left_s(self, now_s: float) -> float | None:
+        """The same where it is about this job: None for a guess, by which a queue may be ordered and nothing
+        else."""
+        return None if self.estimate_source in GUESSES else self.remaining_now_s(now_s)

@@ -34,7 +34,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     mode: LaunchMode = "worker"
     """worker: once per device; host: once per host (torchrun, accelerate, deepspeed)."""
     zero_code: tuple[str, ...] = ()
-    """What the hook does for a script that knows nothing of cotenant: accumulate, mean, checkpoint."""
+    """What the hook does for a script that knows nothing of cotenant: accumulate, mean, checkpoint,
+    progress."""
     warm: bool = True
     """Its ranks may be forked from a process that has imported their packages; False: `--cold`."""
     watchdog_s: float | None = None

@@ -93,6 +93,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     at_s: float
     step: int
     step_s: float | None
+    total_steps: int | None = None
 
 
 class ProgressFilter:
@@ -111,8 +112,20 @@ class ProgressFilter:
             return None
         if news.step_s is None and (told is None or told.attempt != news.attempt):
             return None  # Nothing measured yet.
-        self._told[news.job_id] = Told(attempt=news.attempt, at_s=now_s, step=news.step, step_s=news.step_s)
-        return ProgressSeen(job_id=news.job_id, attempt=news.attempt, step=news.step, step_s=news.step_s)
+        self._told[news.job_id] = Told(
+            attempt=news.attempt,
+            at_s=now_s,
+            step=news.step,
+            step_s=news.step_s,
+            total_steps=news.length.steps,
+        )
+        return ProgressSeen(
+            job_id=news.job_id,
+            attempt=news.attempt,
+            step=news.step,
+            step_s=news.step_s,
+            total_steps=news.length.steps,
+        )
 
     def _matters(self, told: Told, news: AttemptProgress, iterations: int | None, now_s: float) -> bool:
         passed_s = now_s - told.at_s
@@ -122,6 +135,9 @@ class ProgressFilter:
             return True
         if news.step_s is None or told.step_s is None:
             return news.step_s is not None
+        if news.length.steps != told.total_steps:
+            return True
+        iterations = iterations or news.length.steps
         if iterations is None:
             return abs(news.step_s - told.step_s) > PROGRESS_SHARE * told.step_s
         expected_s = (iterations - told.step) * told.step_s - passed_s

@@ -321,7 +321,7 @@ def _bounds(partners: Sequence[Beside], needed: int) -> list[float]:
 
 def beside(view: View, job: Job, slot: ShareableSlot) -> Beside:
     xi = view.interference(job, slot.partner)
-    left_s = slot.partner.remaining_now_s(view.now_s)
+    left_s = slot.partner.known_left_s(view.now_s)
     assert left_s is not None
     return Beside(slot, left_s * _stretch_of(slot.partner), xi.first, xi.second)
 
@@ -347,7 +347,7 @@ def why_refused(view: View, job: Job, slots: CostSlots, slot: ShareableSlot) -> 
     """Why a job does not share with one tenant, and how near it was to a gain; no reason if it would."""
     partner = slot.partner
     again = slots.why_not_again(job, partner)
-    unknown = why_unknown(job, partner, partner.remaining_now_s(view.now_s))
+    unknown = why_unknown(job, partner, partner.known_left_s(view.now_s))
     if again is not None or unknown is not None:
         return -NEVER, again or unknown
     choices = sub_batches(job)

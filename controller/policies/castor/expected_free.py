@@ -21,7 +21,7 @@ NEVER = float("inf")
 def leaves_in_s(view: View, job: Job) -> float:
     """Seconds until a job that holds devices, or has been promised some, has left them; infinite if its
     length is unknown."""
-    left_s, is_running = job.remaining_now_s(view.now_s), job.phase is RUNNING
+    left_s, is_running = job.known_left_s(view.now_s), job.phase is RUNNING
     if not is_running and job.phase in LEAVING:
         return job.expected_pause_s
     if left_s is None:

@@ -53,7 +53,7 @@ def beside_all(view: View, jobs: Sequence[Job], slots: ShareableSlots) -> Newcom
     asked = [
         (job, choices)
         for job in jobs
-        if job.remaining_s is not None and (choices := known_batches(job, slots.batches))
+        if job.known_left_s(view.now_s) is not None and (choices := known_batches(job, slots.batches))
     ]
     able = [job for job, _ in asked]
     kinds, of = _kinds(able, slots)

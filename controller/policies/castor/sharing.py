@@ -16,7 +16,7 @@ import numpy as np
 from cotenant.controller.domain.job import Job
 from cotenant.controller.domain.perf import XiSource, pair_timing
 from cotenant.controller.domain.reasons import Reason, because
-from cotenant.controller.domain.tenancy import peak_mib
+from cotenant.controller.domain.tenancy import memory_unknown, peak_mib
 from cotenant.controller.domain.view import View
 from cotenant.controller.policies.castor.newcomers import beside_all, may_be_whole
 from cotenant.controller.policies.toolkit.shareable_slots import Mask, ShareableSlots
@@ -43,12 +43,16 @@ class SharingChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 def why_unknown(newcomer: Job, partner: Job, theirs_s: float | None) -> Reason | None:
     """What is missing to decide on this pair, if anything is."""
-    if newcomer.remaining_s is None or theirs_s is None:
-        unknown = newcomer if newcomer.remaining_s is None else partner
-        return because("sharing-unknown", partner.job_id, f"the length of job {unknown.job_id} is not known")
-    if peak_mib(newcomer, 1) is None:
-        why = f"the memory that job {newcomer.job_id} needs is not known"
+    mine_s = newcomer.known_left_s(0.0)
+    if mine_s is None and theirs_s is None:
+        why = f"lengths unknown: give --iterations or --expect (jobs {newcomer.job_id} and {partner.job_id})"
         return because("sharing-unknown", partner.job_id, why)
+    if mine_s is None or theirs_s is None:
+        unknown = newcomer if mine_s is None else partner
+        why = f"the length of job {unknown.job_id} is unknown: give --iterations or --expect"
+        return because("sharing-unknown", partner.job_id, why)
+    if peak_mib(newcomer, 1) is None:
+        return because("sharing-unknown", partner.job_id, memory_unknown(newcomer))
     return None
 
 
@@ -61,7 +65,7 @@ def best_sharing(view: View, newcomer: Job, partner: Job, left_mib: int) -> Shar
     Returns:
         The choice with the least average completion time (it may still not pay), or why there is none.
     """
-    mine_s, theirs_s = newcomer.remaining_s, partner.remaining_now_s(view.now_s)
+    mine_s, theirs_s = newcomer.known_left_s(view.now_s), partner.known_left_s(view.now_s)
     unknown = why_unknown(newcomer, partner, theirs_s)
     if unknown is not None:
         return unknown

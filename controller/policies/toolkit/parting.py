@@ -79,7 +79,7 @@ def part(view: View, job: Job, partner: Job, observations: int, *, by_theorem: b
 
 def alone_s(view: View, job: Job) -> float | None:
     """Seconds that a job would still train without its co-tenant, at its sub-batch; None if not known."""
-    left_s = job.remaining_now_s(view.now_s)
+    left_s = job.known_left_s(view.now_s)
     if left_s is None or job.placement is None:
         return None
     return left_s * job.placement.slowdown

@@ -21,7 +21,7 @@ from cotenant.controller.domain.pairs import loses, signature
 from cotenant.controller.domain.perf import Interference
 from cotenant.controller.domain.plan import Plan
 from cotenant.controller.domain.reasons import Reason, because
-from cotenant.controller.domain.tenancy import tenant_mib, why_alone
+from cotenant.controller.domain.tenancy import memory_unknown, tenant_mib, why_alone
 from cotenant.controller.domain.view import SchedulingClass, View, suits
 from cotenant.controller.policies.toolkit.sub_batches import Batches, Numbers
 
@@ -114,8 +114,7 @@ class ShareableSlots:
             return 0
         planned = tenant_mib(partner)
         if planned is None:
-            why = f"the memory that job {partner.job_id} needs is not known"
-            self.closed = because("sharing-unknown", partner.job_id, why)
+            self.closed = because("sharing-unknown", partner.job_id, memory_unknown(partner))
         return planned or 0
 
     def _room(self, job_id: JobId, place: Place, here: list[DeviceId], planned: int) -> ShareableSlot:
@@ -199,7 +198,7 @@ class ShareableSlots:
         """Seconds that each tenant still trains, alone; NaN if unknown."""
         if self._left_s is None:
             now_s = self._view.now_s
-            lefts = (slot.partner.remaining_now_s(now_s) for slot in self._all)
+            lefts = (slot.partner.known_left_s(now_s) for slot in self._all)
             self._left_s = np.array([np.nan if left is None else left for left in lefts])
         return self._left_s
 

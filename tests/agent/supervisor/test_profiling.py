@@ -23,6 +23,7 @@ from cotenant.agent.supervisor.core.edge import (
 )
 from cotenant.agent.supervisor.core.rank_messages import (
     FirstStepReached,
+    LengthSeen,
     RankHello,
     StepConfirmed,
     StepDone,
@@ -31,6 +32,7 @@ from cotenant.agent.supervisor.core.rank_messages import (
 from cotenant.agent.supervisor.core.supervision import Supervision
 from cotenant.controller.domain.commands import GangMember
 from cotenant.controller.domain.ids import DeviceId, HostId
+from cotenant.controller.domain.job import SeenLength
 from cotenant.profiler.indicators.sources import Indicator, Reading, Timed
 from tests.building.orders import PLAIN, changed
 
@@ -254,6 +256,36 @@ def test_a_job_without_the_library_is_watched_from_outside() -> None:
     assert job.status.profile is not None and job.status.profile.source == "from outside"
     assert job.status.profile.memory_mib_peak == 500.0
     assert job.status.profile.duty_cycle == 0.75
+
+
+def test_steps_without_a_hello_are_a_profile_of_their_own() -> None:
+    job = Job(sub_batch=None)
+    job.now_s += 4.0
+    job.trains(10.0)
+    seen = LengthSeen(v=1, rank=1, total=900, note="loops seen: range(900)")
+    job.happens(RankMessageCame(word=seen))
+    job.happens(RankMessageCame(word=LengthSeen(v=1, rank=0, total=500, note="loops seen: range(500)")))
+    job.happens(RankMessageCame(word=seen))
+    assert job.status.length == SeenLength(steps=500, note="loops seen: range(500)")
+    assert not is_over(job)
+    job.trains(25.0)
+    profile = job.status.profile
+    assert is_over(job) and profile is not None
+    assert (profile.source, profile.points, profile.total_steps) == ("in place", (), 500)
+    assert profile.step_s is not None and abs(profile.step_s - STEP_S) < 1e-9
+    assert (profile.memory_mib_peak, profile.duty_cycle) == (500.0, 0.75)
+    assert job.turns == [] and job.status.resumable is None, "nobody has said what it can do"
+
+
+def test_steps_beside_a_co_tenant_say_nothing_of_the_pace_alone() -> None:
+    job = Job(sub_batch=None)
+    job.trains(5.0)
+    job.happens(CoTenantsChanged(alone=False))
+    measured = job.status.profile
+    assert measured is not None and measured.steps > 0
+    job.trains(20.0)
+    job.happens(CoTenantsChanged(alone=True))
+    assert job.ends().result.status.profile == measured
 
 
 def test_a_job_that_loads_for_long_is_profiled_all_the_same() -> None:

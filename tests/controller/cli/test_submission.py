@@ -91,11 +91,11 @@ def test_every_flag_reaches_the_specification(tmp_path: Path) -> None:
     assert (launch.workdir, launch.output, launch.mode) == (str(tmp_path), f"{tmp_path}/out-%j.txt", "host")
     assert launch.env["A"] == "1"
     assert launch.watchdog_s == 90
-    assert launch.zero_code == ("checkpoint",), "a job that never shares is never split"
+    assert launch.zero_code == ("checkpoint", "progress"), "a job that never shares is never split"
     assert set(BY_KEY) - {"array", "export"} == {
         "gpus", "nodes", "time", "expect", "mem", "cpus", "host_mem", "name", "batch_size", "iterations",
         "share", "class", "gpu_type", "constraint", "workdir", "output", "retries", "env", "after", "launch",
-        "hold", "profile", "resumable", "cold", "accumulate", "checkpoint", "watchdog",
+        "hold", "profile", "resumable", "cold", "accumulate", "checkpoint", "watchdog", "progress",
     }, "a new option needs its line here"  # fmt: skip
 
 
@@ -117,7 +117,8 @@ def test_every_flag_reaches_the_specification(tmp_path: Path) -> None:
 def test_the_hook_is_asked_for_where_it_can_be_of_use(
     tmp_path: Path, given: dict[str, str], words: tuple[str, ...]
 ) -> None:
-    assert spec_of(tmp_path, *PYTHON, **given).launch.zero_code == words
+    assert spec_of(tmp_path, *PYTHON, **given).launch.zero_code == (*words, "progress")
+    assert spec_of(tmp_path, *PYTHON, **given, progress="never").launch.zero_code == words
 
 
 @pytest.mark.parametrize(("given", "seconds"), [("auto", None), ("off", 0.0), ("Never", 0.0), ("2h", 7200.0)])

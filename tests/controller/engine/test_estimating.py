@@ -6,6 +6,7 @@ import pytest
 
 from cotenant.controller.domain import events as ev
 from cotenant.controller.domain.ids import HostId
+from cotenant.controller.domain.perf import Profile
 from cotenant.controller.engine.estimating import estimate_arrival
 from cotenant.controller.engine.ledger import Estimates
 from tests.controller.building import Desk, profile, report, spec
@@ -137,3 +138,39 @@ def test_a_profile_that_comes_later_moves_the_job_in_the_queue_only_as_far_as_it
     assert [j.job_id for j in desk.engine.view().queued()] == ["2", "3"]
     assert desk.job(3).solo_step_s == 2.0
     assert desk.engine.hosts[HostId("a")].state == "ok"
+
+
+def test_steps_seen_in_the_loops_tell_the_end_unless_somebody_has_said_it() -> None:
+    def told(**more: object) -> tuple[float | None, str]:
+        desk = Desk("fifo")
+        desk.run(1, **more)
+        job = desk.job(1)
+        for at in (1, 11):
+            seen = ev.ProgressSeen(
+                job_id=job.job_id, attempt=job.attempt, step=at, step_s=2.0, total_steps=100
+            )
+            desk.tell(seen, after_s=100.0)
+        return job.remaining_s, job.estimate_source
+
+    assert told() == (89 * 2.0, "loops")
+    assert told(iterations=50) == (39 * 2.0, "measured")
+    assert told(expected_s=1000.0)[1] == "user"
+
+
+def test_one_of_its_kind_says_how_long_a_job_will_take() -> None:
+    like = Profile(step_s=0.5, total_steps=40)
+    assert estimate_arrival(Estimates(), spec(1), like) == (20.0, "like job")
+    assert estimate_arrival(Estimates(), spec(1, iterations=10), like) == (5.0, "profile")
+    assert estimate_arrival(Estimates(recent=[7.0]), spec(1), Profile(step_s=0.5)) == (7.0, "cluster median")
+
+
+def test_a_guess_orders_and_is_not_shown() -> None:
+    desk = Desk("fifo")
+    finished(desk, 1, 100.0, argv=("python", "x.py"))
+    desk.run(2, argv=("python", "y.py"))
+    job = desk.job(2)
+    assert (job.remaining_s, job.known_left_s(desk.now_s)) == (100.0, None)
+    desk.wait(500.0)
+    desk.progress(2, 1, 1.0)
+    assert job.remaining_s == pytest.approx(50.0), "a tenth of what it has had"
+    assert (job.estimate_source, job.known_left_s(desk.now_s)) == ("cluster median, overrun", None)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from cotenant.controller.domain.events import HostBack, HostLost, HostSilent, ProgressSeen
 from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
+from cotenant.controller.domain.job import SeenLength
 from cotenant.controller.executors.agents.reducers import HostWatch, ProgressFilter
 from cotenant.controller.wire.agents import AttemptProgress
 
@@ -130,3 +132,12 @@ def test_a_new_attempt_starts_over_and_an_old_one_is_not_heard() -> None:
         job_id=JobId("7"), attempt=AttemptNo(2), step=50, step_s=1.0
     )
     assert progress.take(news(40, attempt=2), 1_000, 100.0) is None, "steps do not go back"
+
+
+def test_a_total_that_was_seen_is_told_at_once() -> None:
+    progress = ProgressFilter()
+    assert progress.take(news(1), None, 0.0) is not None
+    seen = msgspec.structs.replace(news(4), length=SeenLength(steps=100))
+    told = progress.take(seen, None, 3.0)
+    assert told is not None and told.total_steps == 100
+    assert progress.take(msgspec.structs.replace(seen, step=7), None, 6.0) is None

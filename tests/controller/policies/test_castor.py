@@ -146,7 +146,7 @@ def test_the_reasons_of_those_that_wait() -> None:
     desk.submit(3, memory_mib=900, expected_s=1.0)
     assert desk.why(3) == "even its whole batch does not fit beside 1: 900 MiB needed, 700 MiB left"
     desk.submit(4, expected_s=1.0)
-    assert desk.why(4) == "cannot share with 1: the memory that job 4 needs is not known"
+    assert desk.why(4).startswith("cannot share with 1: the memory that job 4 needs is not known: give --mem")
 
 
 def test_a_pair_seen_live_overrules_the_rule() -> None:
@@ -253,3 +253,22 @@ def test_the_parameters_have_the_papers_values_and_names() -> None:
         "observations": 3,
         "shared_first": False,
     }
+
+
+@pytest.mark.parametrize("policy", ["castor", "castor-cost", "lucid"])
+def test_nothing_is_shared_by_a_guess_at_a_length(policy: str) -> None:
+    """Both are light, and as long as most jobs here: that is no ground to share."""
+    desk = Desk(policy, report("a", 1))
+    desk.run(1, argv=("python", "x.py"))
+    desk.wait(100.0)
+    desk.end(1)
+    like = {"profile": LIGHT, "batch_size": 32}
+    desk.run(2, argv=("python", "y.py"), **like)
+    desk.submit(3, argv=("python", "z.py"), **like)
+    assert desk.phase(3) == "queued"
+    if policy != "lucid":
+        said = " ".join(str(each) for each in desk.engine.explain(JobId("3"), desk.now_s))
+        assert "lengths unknown: give --iterations or --expect (jobs 3 and 2)" in said
+    desk.submit(4, argv=("python", "y.py"), expected_s=50.0, **like)
+    if policy == "castor":
+        assert desk.why(4).endswith("the length of job 2 is unknown: give --iterations or --expect")

@@ -129,7 +129,7 @@ WHY: list[Why] = [
     ("castor-cost", with_(LIGHT), TOO_LARGE, NO_ROOM),
     ("sjf-ffs", with_(LIGHT), TOO_LARGE, NO_ROOM),
     ("sjf-ffs", with_(LIGHT), {"expected_s": 1.0},
-     "cannot share with 1: the memory that job 9 needs is not known"),
+     "cannot share with 1: the memory that job 9 needs is not known: give --mem, or run its like alone"),
     ("lucid", with_(BUSY), with_(BUSY), TOO_HEAVY),
     ("lucid", with_(LIGHT), with_(LIGHT, 300.0),
      "no packing with 1: this one needs 300.00 GPU-seconds, more than 2.00 times the 100.00 of 1"),

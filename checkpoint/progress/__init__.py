@@ -1,0 +1,46 @@
+"""Steps, and how many there will be, of scripts that know nothing of cotenant.
+
+Rule: the script must not be able to tell. Torch's own hook counts; nothing is asked of a device, nothing is
+printed, no thread is started, and whatever goes wrong here ends the counting and not the script. What cannot
+be seen for certain is unknown.
+
+Reading order: `steps.py` (counts and tells), `loops.py` (which loops stand around a step),
+`expressions.py` (what their heads say), `frameworks.py` (Trainers that know their own length).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import Any
+
+from cotenant.checkpoint.progress.loops import Loaders
+from cotenant.checkpoint.progress.steps import StepReporter
+
+__all__ = ["PROGRESS", "install"]
+
+PROGRESS = "progress"
+
+
+def install(startup: Any, optimizers: Any) -> StepReporter:
+    """Begin. startup: its `when_imported(name, callback)` says when a module is there. optimizers: the module
+    `torch.optim.optimizer`, which may still be loading the rest of torch."""
+    loaders = Loaders()
+    startup.when_imported("torch.utils.data.dataloader", lambda module: _watch(module.DataLoader, loaders))
+    reporter = StepReporter(loaders)
+    reporter.begin(optimizers.register_optimizer_step_post_hook)
+    return reporter
+
+
+def _watch(kind: Any, loaders: Loaders) -> None:
+    """Note which iterator a loader has made last: it knows how many batches it has given."""
+    original = kind.__iter__
+
+    @functools.wraps(original)
+    def __iter__(loader: Any) -> Any:
+        batches = original(loader)
+        with contextlib.suppress(TypeError):  # One that cannot be referred to weakly is not noted.
+            loaders.began(loader, batches)
+        return batches
+
+    kind.__iter__ = __iter__

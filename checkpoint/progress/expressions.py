@@ -1,0 +1,176 @@
+"""What the head of a script's loop says, worked out without running any of the script.
+
+Rule: names, attributes that are there, entries of plain dicts, numbers, `len` and `range`: nothing else is
+read. What would call the script's own code, other than a `len`, is not known.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+_MISSING: Final = object()
+OPTIONS: Final = frozenset(("argparse", "types", "omegaconf", "ml_collections", "yacs"))
+"""Modules of objects that hold a script's options: what is in them stays."""
+RANGES: Final = frozenset(("range", "trange", "tnrange", "prange"))
+WRAPPERS: Final = frozenset(
+    ("enumerate", "tqdm", "tqdm_notebook", "track", "iter", "list", "tuple", "reversed", "sorted", "batches")
+)
+"""They give what they were given, one by one; `batches` is a Session's."""
+
+
+class NotSeen(Exception):
+    """The text says what is not known."""
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What a loop goes over. `items`: a range, a loader, a list."""
+
+    items: Any
+    count: int
+    enumerated_from: int | None = None
+    """The loop's first name counts its turns, from here."""
+
+
+class Names:
+    """The variables of a running frame. `release` lets go of what reading them has copied."""
+
+    def __init__(self, frame: types.FrameType) -> None:
+        self._frame = frame
+        self.local: Mapping[str, Any] = frame.f_locals
+        self.shared = frame.f_globals
+
+    def release(self) -> None:
+        """Before Python 3.13 the copy would stay with the frame, and keep the script's tensors alive."""
+        if sys.version_info < (3, 13) and self._frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+            assert isinstance(self.local, dict)
+            self.local.clear()
+
+    def value(self, node: ast.expr) -> Any:
+        """Raises NotSeen."""
+        if isinstance(node, ast.Constant):
+            return node.value
+        if isinstance(node, (ast.List, ast.Tuple)):
+            return [self.value(each) for each in node.elts]
+        if isinstance(node, ast.Name):
+            found = self.local.get(node.id, self.shared.get(node.id, _MISSING))
+        elif isinstance(node, ast.Attribute):
+            found = _attribute(self.value(node.value), node.attr)
+        elif isinstance(node, ast.Subscript):
+            found = _entry(self.value(node.value), self.value(node.slice))
+        elif isinstance(node, ast.BinOp):
+            found = _arithmetic(node.op, self.number(node.left), self.number(node.right))
+        elif isinstance(node, ast.Call) and _called(node) in ("len", "int") and len(node.args) == 1:
+            value = self.value(node.args[0])
+            found = (
+                _length(value) if _called(node) == "len" else int(value) if _is_number(value) else _MISSING
+            )
+        else:
+            found = _MISSING
+        if found is _MISSING:
+            raise NotSeen(f"`{ast.unparse(node)}` is not known")
+        return found
+
+    def number(self, node: ast.expr) -> int:
+        value = self.value(node)
+        if not _is_number(value) or int(value) != value:
+            raise NotSeen(f"`{ast.unparse(node)}` is no whole number")
+        return int(value)
+
+    def counted(self, node: ast.expr) -> Counted:
+        """What is between `in` and `:`. Raises NotSeen."""
+        if not isinstance(node, ast.Call):
+            return _of_object(self.value(node), node)
+        name = _called(node)
+        if name in RANGES and 1 <= len(node.args) <= 3:
+            numbers = range(*(self.number(each) for each in node.args))
+            return Counted(numbers, len(numbers))
+        if name == "epochs" and len(node.args) == 1:  # A Session's.
+            numbers = range(self.number(node.args[0]))
+            return Counted(numbers, len(numbers))
+        if name in WRAPPERS and node.args:
+            inner = self.counted(node.args[0])
+            if name != "enumerate":
+                return inner if name not in ("reversed", "sorted") else Counted(None, inner.count)
+            starts = [*node.args[1:2], *(word.value for word in node.keywords if word.arg == "start")]
+            return Counted(inner.items, inner.count, self.number(starts[0]) if starts else 0)
+        if name == "zip" and node.args:
+            parts = [self.counted(each) for each in node.args]
+            return Counted(parts[0].items, min(part.count for part in parts))
+        if name == "islice" and len(node.args) == 2:
+            inner = self.counted(node.args[0])
+            return Counted(inner.items, min(inner.count, self.number(node.args[1])))
+        raise NotSeen(f"`{ast.unparse(node)}` does not say its length")
+
+    def is_off(self, test: ast.expr) -> bool:
+        """Whether a condition is an option of the script that is not set, and stays so."""
+        if not isinstance(test, ast.Attribute):
+            return False
+        try:
+            owner, value = self.value(test.value), self.value(test)
+        except NotSeen:
+            return False
+        return type(owner).__module__.partition(".")[0] in OPTIONS and value in (False, None, 0)
+
+
+def _called(node: ast.Call) -> str:
+    """The last part of the called name."""
+    function = node.func
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
+
+
+def _attribute(owner: Any, name: str) -> Any:
+    """One that is there; what a property would work out is not known."""
+    if type(owner).__module__.partition(".")[0] in OPTIONS:
+        return getattr(owner, name, _MISSING)
+    found = inspect.getattr_static(owner, name, _MISSING)
+    return _MISSING if hasattr(type(found), "__get__") else found
+
+
+def _entry(owner: Any, key: Any) -> Any:
+    if type(owner) is dict or type(owner).__module__.partition(".")[0] in OPTIONS:
+        return owner.get(key, _MISSING)
+    return _MISSING
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _arithmetic(operator: ast.operator, left: int, right: int) -> Any:
+    if isinstance(operator, ast.Add):
+        return left + right
+    if isinstance(operator, ast.Sub):
+        return left - right
+    if isinstance(operator, ast.Mult):
+        return left * right
+    if isinstance(operator, ast.FloorDiv) and right:
+        return left // right
+    return _MISSING
+
+
+def _length(value: Any) -> Any:
+    if not hasattr(type(value), "__len__"):
+        return _MISSING
+    try:
+        return len(value)
+    except TypeError:  # A loader over an iterable dataset.
+        return _MISSING
+
+
+def _of_object(value: Any, node: ast.expr) -> Counted:
+    """A loader, a list, a progress bar around one of them."""
+    if any(kind.__name__ == "tqdm" for kind in type(value).__mro__):
+        value = vars(value).get("iterable")
+    count = _length(value) if hasattr(type(value), "__iter__") and not isinstance(value, str) else _MISSING
+    if not isinstance(count, int):
+        raise NotSeen(f"`{ast.unparse(node)}` does not say its length")
+    return Counted(value, count)

@@ -1,0 +1,231 @@
+"""Counts the optimizer's steps of one process, and tells its supervisor.
+
+Rule: between two reports a step costs a comparison and a look at the clock. Reports are datagrams that nobody
+waits for: what finds no room is said by the next one. Where a checkpoint Session speaks for this process, the
+steps are its own to tell, and only their total is told here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+import time
+import weakref
+from collections.abc import Callable
+from multiprocessing import util
+from typing import Any, Final
+
+from cotenant.checkpoint.progress import frameworks, loops
+from cotenant.checkpoint.progress.loops import Loaders, NotSeen, Turns
+from cotenant.checkpoint.talk import protocol
+
+TURNS_MIN: Final = 16
+"""So many turns of the innermost loop say how many steps one has, where that is no whole number."""
+MEMORY_PERIOD_S: Final = 5.0
+FLUSH_S_MAX: Final = 0.2
+"""The last report may wait so long for room."""
+_MIB: Final = 1024 * 1024
+_SESSION: Final = "cotenant.checkpoint.session"
+
+
+class Length:
+    """How many steps there will be, from what was seen of the loops at two steps or more."""
+
+    def __init__(self) -> None:
+        self._key: object = None
+        self._since = (0, 0)
+        """Steps and turns when these loops were first seen."""
+        self.total: int | None = None
+        self.note = ""
+
+    def seen(self, steps: int, turns: Turns) -> None:
+        """In the middle of a turn of the innermost loop, just after step number `steps`."""
+        if turns.key != self._key:
+            self._key, self._since, self.total = turns.key, (steps, turns.done), None
+        more_steps, more_turns = steps - self._since[0], turns.done - self._since[1]
+        each = ""
+        if more_steps > 0 and (more_turns >= TURNS_MIN or more_turns > 0 == more_turns % more_steps):
+            self.total = steps + round((turns.all - turns.done) * more_steps / more_turns)
+            if more_turns // more_steps > 1:
+                each = f", {more_turns // more_steps} a step"
+        self.note = f"loops seen: {turns.text}{each}"
+
+    def said(self, total: int, note: str) -> None:
+        """By a framework."""
+        self.total, self.note = total, note
+
+    def not_seen(self, why: str) -> None:
+        self._key, self.total, self.note = None, None, f"length not seen: {why}"
+
+
+class StepReporter:
+    """`stepped` is called after each step of each optimizer; the first one to step is the one that counts."""
+
+    def __init__(self, loaders: Loaders) -> None:
+        self._loaders = loaders
+        self._handle: Any = None
+        self._start_anew()
+
+    def begin(self, register: Callable[[Any], Any]) -> None:
+        self._handle = register(self._hook())
+        os.register_at_fork(after_in_child=self._start_anew)
+
+    def _start_anew(self) -> None:
+        """Also in a process that was forked: what its parent has counted is the parent's."""
+        self.steps = 0
+        self.length = Length()
+        self._main: weakref.ref[Any] | None = None
+        self._main_id = 0
+        self._out: socket.socket | None = None
+        self._address = ""
+        self._rank = 0
+        self._look_at = 1
+        self._due_s = self._memory_s = 0.0
+        self._told_first = False
+        self._told = (0, 0.0)
+        """Step and time of the last report."""
+        self._told_length: tuple[int | None, str] = (None, "")
+        self._told_memory = 0
+
+    def _hook(self) -> Callable[..., None]:
+        torch = sys.modules["torch"]
+
+        def stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
+            # A step that is being compiled must find nothing here to compile.
+            if not torch.compiler.is_compiling():
+                self.stepped(optimizer)
+
+        return stepped
+
+    def stepped(self, optimizer: Any) -> None:
+        if id(optimizer) != self._main_id and not self._is_main(optimizer):
+            return
+        self.steps = steps = self.steps + 1
+        if steps >= self._look_at or time.perf_counter() >= self._due_s:
+            try:
+                self._speak(steps)
+            except Exception as error:  # noqa: BLE001  # whatever it is, the script must go on
+                self._give_up(error)
+
+    def _is_main(self, optimizer: Any) -> bool:
+        """Another one takes over when the first is gone: the next fold, the next phase."""
+        if self._main is not None and self._main() is not None:
+            return False
+        self._main, self._main_id = weakref.ref(optimizer), id(optimizer)
+        return True
+
+    # --- Telling ------------------------------------------------------------------------------------
+
+    def _speak(self, steps: int) -> None:
+        now_s = time.perf_counter()
+        if self._out is None and not self._open(now_s):
+            return
+        session = speaking()
+        total = self.length.total
+        if steps >= self._look_at or (total is not None and steps > total):
+            self._look_at = 2 * steps
+            self._rank = _rank(self._rank)
+            self._look(steps, session)
+        if session is None:
+            self._told_first = self._told_first or self._say(protocol.FIRST_STEP, step=steps)
+            before, before_s = self._told
+            elapsed_s = now_s - before_s if before else 0.0
+            self._tell_step(steps, steps - before if before else 0, elapsed_s)
+            self._told = steps, now_s
+            self._tell_memory(steps, now_s)
+        if self._told_length != (self.length.total, self.length.note):
+            told = self.length.total, self.length.note
+            if self._say(protocol.LENGTH, total=told[0], note=told[1]):
+                self._told_length = told
+        self._due_s = now_s + protocol.STEP_REPORT_PERIOD_S
+
+    def _open(self, now_s: float) -> bool:
+        env = protocol.JobEnvironment.read(os.environ)
+        if env.socket is None or env.protocol > protocol.PROTOCOL_VERSION:
+            self._leave()
+            return False
+        self._address, self._rank = str(env.socket), env.rank
+        self._out = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._out.setblocking(False)
+        self._memory_s = now_s + MEMORY_PERIOD_S / 5
+        # Not `atexit`, which processes of `multiprocessing` do without.
+        util.Finalize(None, self._flush, exitpriority=10)
+        return True
+
+    def _say(self, name: str, **fields: Any) -> bool:
+        assert self._out is not None
+        try:
+            self._out.sendto(protocol.encode(name, self._rank, fields), self._address)
+        except OSError:
+            return False
+        return True
+
+    def _tell_step(self, steps: int, count: int, elapsed_s: float) -> None:
+        accumulation = sys.modules.get("cotenant.gradaccum")
+        s = accumulation.PROGRESS.last_steps if accumulation is not None else 1
+        self._say(protocol.STEP, step=steps, count=count, elapsed_s=round(elapsed_s, 6), s=s, loss=None)
+
+    def _tell_memory(self, steps: int, now_s: float) -> None:
+        """Of a CUDA device, on which nobody else can tell what is whose; true while nobody shares it."""
+        cuda = sys.modules.get("torch.cuda")
+        if now_s < self._memory_s or cuda is None or not cuda.is_initialized():
+            return
+        self._memory_s = now_s + MEMORY_PERIOD_S
+        from cotenant.checkpoint.device_limit import used_bytes
+
+        peak_mib = (used_bytes() - cuda.memory_reserved() + cuda.max_memory_allocated()) / _MIB
+        self._say(protocol.STRETCH, first=self._told_memory, step=steps, s=1, memory_mib=peak_mib)
+        self._told_memory = steps
+
+    def _flush(self) -> None:
+        """A job that ends well is seen at its last step."""
+        if self._out is not None and speaking() is None and self.steps > self._told[0]:
+            with contextlib.suppress(Exception):
+                self._out.settimeout(FLUSH_S_MAX)
+                self._tell_step(self.steps, 0, 0.0)
+
+    # --- Looking ------------------------------------------------------------------------------------
+
+    def _look(self, steps: int, session: Any) -> None:
+        if session is not None:
+            steps = session.step + 1  # It counts this one when the script asks for the next batch.
+        frames = list(loops.frames_from(sys._getframe(1)))
+        try:
+            known = frameworks.steps_left(frames)
+            if known is not None:
+                self.length.said(steps + known[0], known[1])
+            else:
+                self.length.seen(steps, loops.turns_in(frames, self._loaders, session))
+        except NotSeen as error:
+            self.length.not_seen(str(error))
+
+    # --- Ending -------------------------------------------------------------------------------------
+
+    def _give_up(self, error: Exception) -> None:
+        self._leave()
+        with contextlib.suppress(Exception):
+            if self._out is not None:
+                why = f"steps are counted no more: {type(error).__name__}: {error}"
+                self._say(protocol.LENGTH, total=None, note=why)
+
+    def _leave(self) -> None:
+        self._look_at = sys.maxsize
+        self._due_s = float("inf")
+        if self._handle is not None:
+            self._handle.remove()
+
+
+def speaking() -> Any:
+    """The checkpoint Session that counts for this process, if the script has one."""
+    module = sys.modules.get(_SESSION)
+    return None if module is None else module.Session.newest()
+
+
+def _rank(before: int) -> int:
+    """torch.distributed knows better than the environment, once it is set up."""
+    dist = sys.modules.get("torch.distributed")
+    if dist is not None and dist.is_available() and dist.is_initialized():
+        return int(dist.get_rank())
+    return before

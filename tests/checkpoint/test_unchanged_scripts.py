@@ -1,0 +1,179 @@
+"""Real scripts that know nothing of cotenant: their steps are told, and they cannot tell that they are."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cotenant.checkpoint.talk import protocol
+from cotenant.gradaccum.launch import STARTUP
+from tests.ports import block_of_ports
+
+SCRIPTS = Path(__file__).parent / "scripts"
+WITHOUT_TORCH = (
+    "import sys; assert 'torch' not in sys.modules; import json; assert 'torch' not in sys.modules"
+)
+
+
+class Listening:
+    """A supervisor's socket, and who spoke."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "s"
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(str(self.path))
+        self._found: list[dict[str, Any]] = []
+        self._thread = threading.Thread(target=self._listen)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        """A queue of datagrams is short: somebody must listen while they are said."""
+        while data := self._socket.recv(protocol.DATAGRAM_BYTES_MAX + 1):
+            self._found.append(json.loads(data))
+
+    def words(self) -> list[dict[str, Any]]:
+        """All that came; nobody may speak any more."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
+            out.sendto(b"", str(self.path))
+        self._thread.join()
+        self._socket.close()
+        return self._found
+
+    def close(self) -> None:
+        if self._thread.is_alive():
+            self.words()
+
+
+@pytest.fixture
+def listening() -> Iterator[Listening]:
+    with tempfile.TemporaryDirectory(prefix="p") as folder:  # pytest's are too long for a socket's name
+        made = Listening(Path(folder))
+        yield made
+        made.close()
+
+
+def run(
+    listening: Listening, cwd: Path, *command: str, words: str = "progress", **env: str
+) -> subprocess.CompletedProcess[str]:
+    """`words` empty: as without cotenant."""
+    path = os.pathsep.join([str(STARTUP), *(each for each in sys.path if each)])
+    ours = {"PYTHONPATH": path, protocol.ENV_SOCKET: str(listening.path), protocol.ENV_ZERO_CODE: words}
+    plain = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "MASTER_PORT": str(block_of_ports()),
+        "LIGHTNING_DISABLE_TELEMETRY": "1",
+    }
+    given = {**plain, **ours, **env} if words else {**plain, **env}
+    return subprocess.run(
+        [sys.executable, *command], env=given, cwd=cwd, capture_output=True, text=True, check=False
+    )
+
+
+def told(words: list[dict[str, Any]], rank: int = 0) -> tuple[int, int | None, str]:
+    """The last step, the last total and what it rests on."""
+    mine = [word for word in words if word["rank"] == rank]
+    steps = [word["step"] for word in mine if word["m"] == protocol.STEP]
+    length = [word for word in mine if word["m"] == protocol.LENGTH][-1]
+    return max(steps), length["total"], length["note"]
+
+
+TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone")
+
+
+@pytest.mark.parametrize(
+    ("package", "command", "steps", "note"),
+    [
+        ("", ("ddp_spawn.py", "5", "2"), 80, "loops seen: range(5) x 16 batches"),
+        ("", (*TORCHRUN, "ddp_torchrun.py", "--total-epochs", "3"), 48, "loops seen: range(3) x 16 batches"),
+        ("", ("image_classes.py", "--num-workers", "1"), 45, "loops seen: range(3) x 15 batches"),
+        ("transformers", ("hf_trainer.py", "2"), 6, "the Trainer says 6 steps in all"),
+        ("lightning", ("lightning_trainer.py", "3"), 15, "the Trainer expects 15 steps in all"),
+        ("accelerate", ("accelerate_loop.py", "3"), 15, "loops seen: range(3) x 5 batches"),
+    ],
+    ids=["spawn", "torchrun", "functions", "transformers", "lightning", "accelerate"],
+)
+def test_its_steps_and_their_total_are_told(
+    listening: Listening, tmp_path: Path, package: str, command: tuple[str, ...], steps: int, note: str
+) -> None:
+    if package and importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed: pip install -r tests/requirements-frameworks.txt")
+    words = [str(SCRIPTS / word) if word.endswith(".py") else word for word in command]
+    done = run(listening, tmp_path, *words)
+    assert done.returncode == 0, done.stderr
+    assert told(listening.words()) == (steps, steps, note)
+
+
+def test_the_script_cannot_tell(listening: Listening, tmp_path: Path) -> None:
+    script = str(SCRIPTS / "plain_loop.py")
+    hooked = run(listening, tmp_path, script, "3", "hooked.pt")
+    plain = run(listening, tmp_path, script, "3", "plain.pt", words="")
+    assert (hooked.stdout, hooked.stderr, hooked.returncode) == (plain.stdout, plain.stderr, 0)
+    ours, own = (torch.load(tmp_path / name, weights_only=True) for name in ("hooked.pt", "plain.pt"))
+    assert all(torch.equal(ours[key], own[key]) for key in own), "parameters and random state, bit for bit"
+    assert told(listening.words())[:2] == (39, 39)
+
+
+@pytest.mark.parametrize("words", ["accumulate,progress", "checkpoint,progress"])
+def test_beside_the_other_parts_of_the_hook_the_total_is_the_same(
+    listening: Listening, tmp_path: Path, words: str
+) -> None:
+    done = run(listening, tmp_path, str(SCRIPTS / "plain_loop.py"), "3", words=words)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert told(listening.words()) == (39, 39, "loops seen: range(3) x 13 batches")
+
+
+def test_a_session_tells_its_own_steps_and_the_total_is_seen(listening: Listening, tmp_path: Path) -> None:
+    script = tmp_path / "session.py"
+    text = (SCRIPTS / "plain_loop.py").read_text()
+    text = text.replace(
+        "for epoch in range(epochs)", "state = Session(model, optimizer)\nfor epoch in state.epochs(epochs)"
+    )
+    text = text.replace("for x, y in loader", "for x, y in state.batches(loader)")
+    script.write_text("from cotenant.checkpoint import Session\n" + text)
+    done = run(listening, tmp_path, str(script), "3")
+    assert (done.returncode, done.stderr) == (0, "")
+    words = listening.words()
+    assert told(words) == (39, 39, "loops seen: range(3) x 13 batches")
+    assert words[0]["m"] == protocol.HELLO, "the session speaks, and nobody before it"
+
+
+def test_an_error_of_the_script_is_its_own(listening: Listening, tmp_path: Path) -> None:
+    script = tmp_path / "fails.py"
+    script.write_text((SCRIPTS / "plain_loop.py").read_text() + "sys.exit(7)\n")
+    assert run(listening, tmp_path, str(script), "1").returncode == 7
+    assert told(listening.words())[0] == 13
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"RANK": "first"},
+        {protocol.ENV_SOCKET: "/nowhere/s"},
+        {protocol.ENV_PROTOCOL: "2"},
+        {protocol.ENV_SOCKET: ""},
+    ],
+    ids=str,
+)
+def test_what_goes_wrong_with_us_is_not_the_scripts_business(
+    listening: Listening, tmp_path: Path, env: dict[str, str]
+) -> None:
+    done = run(listening, tmp_path, str(SCRIPTS / "plain_loop.py"), "1", **env)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert listening.words() == []
+
+
+def test_a_process_without_torch_stays_without_it(listening: Listening, tmp_path: Path) -> None:
+    assert run(listening, tmp_path, "-c", WITHOUT_TORCH).returncode == 0
