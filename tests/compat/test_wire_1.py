@@ -113,13 +113,43 @@ def controller_of_2(at_home: str) -> Iterator[ControllerOf2]:
     controller.close()
 
 
+ADDED: Final = frozenset(("total_steps", "total_note", "fork_servers", "launch_why", "warm"))
+"""What people and commands are told since then; so are an attempt's `launch` and the column FORK SERVERS."""
+
+
+def of_then(value: Any) -> Any:
+    """Without what was added since."""
+    if isinstance(value, list):
+        return [of_then(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    known = {key: each for key, each in value.items() if key not in ADDED}
+    if isinstance(known.get("launch"), str):  # Of an attempt; a specification has more behind it.
+        del known["launch"]
+    if "points" in known:  # A profile.
+        known.pop("step_s", None)
+    return {key: of_then(each) for key, each in known.items()}
+
+
+def assert_as_then(now: str, then: str, words: list[str]) -> None:
+    """Documents have the same keys in the same order. A wide table has a column more, and so other widths."""
+    if "wide" in words:
+        assert {word for word in then.split() if not word.endswith("…")} <= set(now.split())
+    elif then.startswith("{"):
+        documents = [[now], [then]] if then.startswith("{\n") else [now.splitlines(), then.splitlines()]
+        one, other = ([json.dumps(of_then(json.loads(each))) for each in texts] for texts in documents)
+        assert one == other
+    else:
+        assert now == then
+
+
 @pytest.mark.parametrize("case", SAID["printed"], ids=lambda case: " ".join(case["words"]))
 def test_a_command_prints_of_a_controller_of_version_1_what_that_versions_own_did(
     controller_of_1: ControllerOf1, case: dict[str, Any], capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     controller_of_1.answers = {kind: ANSWERS[name] for kind, name in case["answers"].items()}
     assert main(case["words"]) == 0
-    assert capsysbinary.readouterr().out.decode() == case["printed"]
+    assert_as_then(capsysbinary.readouterr().out.decode(), case["printed"], case["words"])
     assert controller_of_1.heard == [2, *[1] * len(case["answers"])], (
         "it was asked once in ours, and then in its own"
     )
@@ -141,7 +171,7 @@ def test_what_is_printed_is_what_it_was(
 ) -> None:
     controller_of_2.answers = {kind: ANSWERS[name] for kind, name in case["answers"].items()}
     assert main(case["words"]) == 0
-    assert capsysbinary.readouterr().out.decode() == case["printed"]
+    assert_as_then(capsysbinary.readouterr().out.decode(), case["printed"], case["words"])
 
 
 def test_a_command_that_is_refused_in_both_versions_says_so(
@@ -200,7 +230,7 @@ def test_a_command_of_version_1_hears_what_it_heard_from_its_own_controller(name
     again = in_version(encode(ours), 1)
     assert version_of(again) == 1
     then, now = (msgpack.unpackb(frame)[1] for frame in (ANSWERS[name], again))
-    assert as_read(now, name) == as_read(then, name)
+    assert of_then(as_read(now, name)) == of_then(as_read(then, name))
 
 
 @pytest.mark.parametrize("name", ["job-list", "shown", "node-list", "profile-list", "policy-view"])
