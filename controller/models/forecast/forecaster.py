@@ -18,7 +18,13 @@ from cotenant.controller.models.forecast import naive
 from cotenant.controller.models.forecast.conformal import WINDOW, correction, enough, in_order
 from cotenant.controller.models.forecast.demand import TOTAL, Calendar, Demand, Floats, Hours
 from cotenant.controller.models.forecast.linear import LinearWeights, gaussian, mean_and_spread
-from cotenant.controller.models.forecast.model import ErrorTable, ForecastModel, LastChange, QuantileTrees
+from cotenant.controller.models.forecast.model import (
+    ErrorTable,
+    ForecastModel,
+    LastChange,
+    QuantileTrees,
+    errors_kept,
+)
 from cotenant.controller.models.forecast.rows import COLUMNS, rows_of, units
 from cotenant.controller.models.interference.forest import Forest
 
@@ -140,14 +146,15 @@ class Forecaster:
         """All that it has learned, to be kept in the model's document."""
         if not self._corrects:
             return ()
+        kept = errors_kept(len(self.model.series), self.model.horizon_h, len(self.model.levels))
         return tuple(
-            tuple(self._of_ahead(name, ahead) for ahead in range(self.model.horizon_h))
+            tuple(self._of_ahead(name, ahead, kept) for ahead in range(self.model.horizon_h))
             for name in self.model.series
         )
 
-    def _of_ahead(self, name: str, ahead: int) -> tuple[tuple[float, ...], ...]:
+    def _of_ahead(self, name: str, ahead: int, kept: int) -> tuple[tuple[float, ...], ...]:
         levels = range(len(self.model.levels))
-        return tuple(tuple(self._errors.get((name, ahead, level), ())) for level in levels)
+        return tuple(tuple(self._errors.get((name, ahead, level), ()))[-kept:] for level in levels)
 
     def _learn(self, demand: Demand) -> None:
         """Errors of hours that are known now; each counts once."""

@@ -13,6 +13,7 @@ from typing import Final, Literal
 import msgspec
 
 from cotenant.controller.domain.interference import Trees
+from cotenant.controller.models.forecast.conformal import WINDOW
 from cotenant.controller.models.forecast.linear import LinearWeights
 from cotenant.controller.models.forecast.rows import COLUMNS, HORIZON_H_MAX
 from cotenant.controller.models.interference.forest import Forest
@@ -20,7 +21,10 @@ from cotenant.controller.wire.codec import BadMessage, decode_json
 
 FORECAST_SCHEMA: Final = "forecast-model/1"
 BYTES_MAX: Final = 32 * 1024 * 1024
-SERIES_MAX: Final = 10_000
+SERIES_MAX: Final = 2_001
+"""The total is one of them."""
+ERRORS_MAX: Final = 2_000_000
+"""In a document: with many hundreds of series each has fewer of them."""
 LEVELS: Final = (0.5, 0.8, 0.9, 0.95)
 """The median is the forecast; the others are the guarantees that policies ask for."""
 
@@ -93,6 +97,11 @@ class ForecastModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise ValueError("errors must be given per series, hours ahead and level")
         if not all(math.isfinite(error) for levels in tables for errors in levels for error in errors):
             raise ValueError("an error is not a finite number")
+
+
+def errors_kept(series: int, horizon_h: int, levels: int) -> int:
+    """So many of the newest, of each series, hours ahead and level, fit into a document."""
+    return max(1, min(WINDOW, ERRORS_MAX // (series * horizon_h * levels)))
 
 
 class ForecastModelProblem(ValueError):

@@ -24,6 +24,7 @@ from cotenant.controller.models.forecast.model import (
     ForecastModel,
     LastChange,
     QuantileTrees,
+    errors_kept,
 )
 from cotenant.controller.models.forecast.rows import units
 from cotenant.controller.training.forecast import trees
@@ -118,8 +119,9 @@ def errors_of(
 
 def _document(errors: Floats) -> ErrorTable:
     """By series, hours ahead, level; rounded, because they are kept as text."""
-    kept = np.round(np.moveaxis(errors, 1, -1), 5)
+    rounded = np.round(np.moveaxis(errors, 1, -1), 5)
+    kept = errors_kept(*rounded.shape[:3])
     return tuple(
-        tuple(tuple(tuple(row[np.isfinite(row)].tolist()) for row in levels) for levels in series)
-        for series in kept
+        tuple(tuple(tuple(row[np.isfinite(row)][-kept:].tolist()) for row in levels) for levels in series)
+        for series in rounded
     )
