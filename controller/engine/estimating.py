@@ -49,7 +49,8 @@ def estimate_arrival(
 def estimate_overheads(estimates: Estimates, spec: JobSpec) -> tuple[float, float]:
     """Expected load and pause seconds of a new job: said > same command > any command > a default."""
     load_s, pause_s = spec.load_s, spec.pause_s
-    loads = estimates.warm_loads if estimates.launched.get(_key(spec)) == "warm" else estimates.loads
+    launched = estimates.launched.get(_key(spec)) or estimates.launched.get("")
+    loads = estimates.warm_loads if launched == "warm" else estimates.loads
     return (
         load_s if load_s is not None else _expected(loads, spec, LOAD_S),
         pause_s if pause_s is not None else _expected(estimates.pauses, spec, PAUSE_S),
@@ -71,8 +72,9 @@ def learn_load(estimates: Estimates, job: Job, load_s: float) -> None:
     job.expected_load_s = load_s
     _keep(estimates.warm_loads if job.launched == "warm" else estimates.loads, job, load_s)
     if job.launched:
-        estimates.launched.pop(_key(job.spec), None)
-        estimates.launched[_key(job.spec)] = job.launched
+        for key in (_key(job.spec), ""):
+            estimates.launched.pop(key, None)
+            estimates.launched[key] = job.launched
         if len(estimates.launched) > COMMANDS_KEPT:
             del estimates.launched[next(iter(estimates.launched))]
 
