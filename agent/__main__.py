@@ -96,6 +96,7 @@ async def serve(settings: Settings, *, checkpoint_every_s: float | None = None) 
         watch=parts.watch,
         mps=parts.mps,
         warm=parts.warm,
+        first_word_s=parts.first_word_s,
     )
     runtime.leave_on_signals()
     log(f"{parts.config.report.host_id}: greeting the controller at {parts.endpoint}")

@@ -81,6 +81,8 @@ class AgentParts(msgspec.Struct, kw_only=True):
     """None: there is no GPU that works."""
     warm: Pool | None = None
     """None: every attempt starts cold."""
+    first_word_s: float = 2.0
+    """Of a warm start."""
     mps: Mps | None = None
     """Its daemons; None: no device here is shared through MPS."""
 
@@ -170,6 +172,7 @@ def assemble(settings: Settings, *, checkpoint_every_s: float | None = None) -> 
         watch=watch,
         mps=mps if mps.specs else None,
         warm=_pool(settings),
+        first_word_s=settings.launch.first_word_s,
     )
 
 

@@ -99,6 +99,7 @@ class Runtime:
         watch: GpuWatch | None = None,
         mps: Mps | None = None,
         warm: Pool | None = None,
+        first_word_s: float = 2.0,
         metrics: Endpoint | None = None,
     ) -> None:
         self._state = state
@@ -115,7 +116,11 @@ class Runtime:
             else MpsEdge(mps, state, folder=self._attempts.folder, post=self.post, log=log)
         )
         self._warm = WarmStarts(
-            warm, folder=attempts.with_name(WARM), attempts=self._attempts.folder, log=log
+            warm,
+            first_word_s=first_word_s,
+            folder=attempts.with_name(WARM),
+            attempts=self._attempts.folder,
+            log=log,
         )
         self._release = GpuRelease(self.post, watch, self._mps.looked if self._mps is not None else None)
         self._logs = LogReader(self._attempts.folder, self._link.send)

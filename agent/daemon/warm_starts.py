@@ -46,6 +46,7 @@ class WarmStarts:
         self,
         pool: Pool | None,
         *,
+        first_word_s: float = 2.0,
         folder: Path,
         attempts: Callable[[str, int], Path],
         log: Callable[[str], None],
@@ -53,6 +54,7 @@ class WarmStarts:
         """`pool` None: switched off. `folder`: for sockets, ours alone."""
         self._pool = pool
         self._folder = folder
+        self._first_word_s = first_word_s
         self._attempts = attempts
         self._log = log
         self._servers: dict[str, ForkServer] = {}
@@ -79,7 +81,8 @@ class WarmStarts:
         kind = kind_of(order)
         ready, offer = self._pool.offer(kind.key, now_s())
         if ready:
-            return WarmOffer(server=str(self._servers[kind.key].address))
+            address = self._servers[kind.key].address
+            return WarmOffer(server=str(address), first_word_s=self._first_word_s)
         if offer.learns and len(self._learning) < LEARNING_MAX:
             self._learning[order.job_id, order.attempt] = (kind, Path(order.jobside_path))
             return offer

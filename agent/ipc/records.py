@@ -109,6 +109,8 @@ class WarmOffer(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
     """Why there is none: a code of `agent/warm/refusals.py`."""
     detail: str = ""
+    first_word_s: float = 2.0
+    """How long a server and each rank have to say their first word."""
     learns: bool = False
     """The ranks write down what they have imported, so that a server can be started for their like."""
 

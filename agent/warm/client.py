@@ -29,7 +29,7 @@ from cotenant.agent.ipc.records import Order, RankOrder
 from cotenant.agent.warm.refusals import Program, WarmRefused
 from cotenant.controller.wire.codec import BadMessage, decode_json
 
-FIRST_WORD_S: Final = 2.0
+ABANDONED_S: Final = 2.0
 RANKS_MAX: Final = 64
 WORD_BYTES_MAX: Final = 4096
 WORDS_MAX: Final = 256
@@ -71,9 +71,8 @@ class Nanny:
 
     # --- Starting ----------------------------------------------------------------------------------
 
-    def bring_up(self, cgroup: AttemptCgroup, ranks: frozenset[int]) -> None:
+    def bring_up(self, cgroup: AttemptCgroup, ranks: frozenset[int], until_s: float) -> None:
         """Raises WarmRefused, OSError."""
-        until_s = time.monotonic() + FIRST_WORD_S
         pid = self._expected("nanny", until_s)[1]
         self.pid, self._pidfd = pid, self._opened(pid)
         if cgroup:
@@ -168,7 +167,7 @@ class Nanny:
         self.kill()
         for descriptor in (self._pidfd, *self._rank_fds.values()):
             if descriptor >= 0:
-                select.select([descriptor], [], [], FIRST_WORD_S)
+                select.select([descriptor], [], [], ABANDONED_S)
         self.close()
 
     # --- The socket --------------------------------------------------------------------------------
@@ -215,12 +214,13 @@ def start_warm(
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     nanny = Nanny(connection, uid)
     try:
-        connection.settimeout(FIRST_WORD_S)
+        until_s = time.monotonic() + order.warm.first_word_s
+        connection.settimeout(order.warm.first_word_s)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         with short_address(Path(order.warm.server)) as address:
             connection.connect(address)
         _ask(connection, order, program, wanted)
-        nanny.bring_up(cgroup, frozenset(rank.rank for rank, _, _ in wanted))
+        nanny.bring_up(cgroup, frozenset(rank.rank for rank, _, _ in wanted), until_s)
     except WarmRefused:
         nanny.abandon()
         raise
@@ -241,6 +241,7 @@ def _ask(
         "argv": order.launch.argv,
         "workdir": order.launch.workdir,
         "launches": order.launch.mode == "host",
+        "first_word_s": order.warm.first_word_s,
         "target": {
             "script": program.script,
             "module": program.module,

@@ -182,10 +182,14 @@ class LaunchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Fork ranks from a process that has imported their packages, where that is the same as a cold start."""
     warm_memory_percent: float = 10.0
     """What all such processes of a host may use together, of its memory."""
+    first_word_s: float = 2.0
+    """What has not come to life by then is killed, and started cold."""
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.warm_memory_percent <= 100.0:
             raise ValueError(f"launch.warm_memory_percent must be 0 to 100, got {self.warm_memory_percent}")
+        if not 0.0 < self.first_word_s <= 3600.0:
+            raise ValueError(f"launch.first_word_s must be above 0, at most an hour, got {self.first_word_s}")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -69,7 +69,8 @@ def steps_in_all(job: Job) -> tuple[int | None, str]:
 def estimate_overheads(estimates: Estimates, spec: JobSpec) -> tuple[float, float]:
     """Expected load and pause seconds of a new job: said > same command > any command > a default."""
     load_s, pause_s = spec.load_s, spec.pause_s
-    loads = estimates.warm_loads if estimates.launch_kinds.get(_key(spec)) == "warm" else estimates.loads
+    launched = estimates.launch_kinds.get(_key(spec)) or estimates.launch_kinds.get("")
+    loads = estimates.warm_loads if launched == "warm" else estimates.loads
     return (
         load_s if load_s is not None else _expected(loads, spec, LOAD_S),
         pause_s if pause_s is not None else _expected(estimates.pauses, spec, PAUSE_S),
@@ -92,8 +93,9 @@ def learn_load(ledger: Ledger, job: Job) -> None:
     ledger.expect_load(job, load_s)
     _keep(estimates.warm_loads if job.launched == "warm" else estimates.loads, job, load_s)
     if job.launched:
-        estimates.launch_kinds.pop(_key(job.spec), None)
-        estimates.launch_kinds[_key(job.spec)] = job.launched
+        for key in (_key(job.spec), ""):
+            estimates.launch_kinds.pop(key, None)
+            estimates.launch_kinds[key] = job.launched
         if len(estimates.launch_kinds) > COMMANDS_KEPT:
             del estimates.launch_kinds[next(iter(estimates.launch_kinds))]
 

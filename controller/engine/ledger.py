@@ -41,7 +41,7 @@ class Estimates(msgspec.Struct, kw_only=True):
     warm_loads: dict[str, list[float]] = {}
     """Likewise, of those that were started warm: they are not in `loads`."""
     launch_kinds: dict[str, LaunchKind] = {}
-    """How the last one was started, by command: the next one of its like should be as well."""
+    """How the last one was started, by command, and of all: the next one of its like should be as well."""
     pauses: dict[str, list[float]] = {}
     """Stop request to devices free, likewise."""
 

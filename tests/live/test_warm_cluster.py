@@ -24,7 +24,7 @@ def await_server(cluster: Cluster, host: str = "one") -> None:
 
 def test_a_second_job_of_its_kind_starts_warm(cluster: Cluster, references: References) -> None:
     cluster.add_controller("policy.name=fifo").start()
-    cluster.add_agent("one", "agent.devices=cpu:2", "launch.warm=true").start()
+    cluster.add_agent("one", "agent.devices=cpu:2", "launch.warm=true", "launch.first_word_s=60").start()
     first = cluster.submit(Training(name="first", script="compute_bound", steps=6, seed=3))
     cluster.until(lambda jobs: all_done(jobs, [first]))
     ((launch, why),) = launches(cluster, first)
@@ -53,7 +53,7 @@ def test_a_second_job_of_its_kind_starts_warm(cluster: Cluster, references: Refe
 
 def test_a_preempted_job_goes_on_warm_from_its_step(cluster: Cluster, references: References) -> None:
     cluster.add_controller("policy.name=fifo").start()
-    cluster.add_agent("one", "agent.devices=cpu:1", "launch.warm=true").start()
+    cluster.add_agent("one", "agent.devices=cpu:1", "launch.warm=true", "launch.first_word_s=60").start()
     training = Training(name="long", script="compute_bound", steps=20, seed=5, gate_at=4)
     job_id = cluster.submit(training)
     cluster.until(lambda jobs: cluster.trains_at_gate(jobs[job_id]))

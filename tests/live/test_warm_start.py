@@ -47,6 +47,7 @@ class Host:
     def attempt(self, *argv: str, ranks: int = 1, warm: bool = True, **fields: Any) -> Attempt:
         launch = Launch(argv=argv, workdir=str(self.folder), env={"PATH": os.environ["PATH"]})
         offer = WarmOffer(why=fields.pop("why", ""), learns=fields.pop("learns", False))
+        first_word_s = fields.pop("first_word_s", WAIT_S)
         asked = {name: fields.pop(name) for name in ("uid", "gid", "workdir") if name in fields}
         number = AttemptNo(len(self.attempts) + 1)
         devices = tuple(DeviceId(f"h/{rank}") for rank in range(ranks))
@@ -65,7 +66,7 @@ class Host:
             **fields,
         )
         if warm:
-            offer = WarmOffer(server=str(self.server_for(order).address))
+            offer = WarmOffer(server=str(self.server_for(order).address), first_word_s=first_word_s)
         order = msgspec.structs.replace(order, warm=offer)
         made = Attempt(self.folder / f"7-a{number}", order)
         self.attempts.append(made)
@@ -192,7 +193,8 @@ def test_a_kill_at_any_point(host: Host, whom: str) -> None:
     if whom.endswith("server"):
         assert [each.step for each in result.status.durable] == [result.step]
     if whom == "stopped server":
-        late = host.attempt(sys.executable, host.script("print('cold')", "late.py")).start().result()
+        script = host.script("print('cold')", "late.py")
+        late = host.attempt(sys.executable, script, first_word_s=0.1).start().result()
         assert (late.outcome, late.status.launch) == ("finished", "cold")
         assert "did not say a word in time" in late.status.launch_why
         os.kill(host.server.pid, signal.SIGCONT)

@@ -19,7 +19,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-FIRST_WORD_S = 2.0
 HANDLER = "torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler"
 
 
@@ -31,7 +30,13 @@ class ForkedWorker:
     """As much of `Popen` as a launcher uses."""
 
     def __init__(
-        self, asks: socket.socket, args: list[str], env: dict[str, str], stdout: Any, stderr: Any
+        self,
+        asks: socket.socket,
+        first_word_s: float,
+        args: list[str],
+        env: dict[str, str],
+        stdout: Any,
+        stderr: Any,
     ) -> None:
         """Raises NotForked, OSError."""
         self.args = args
@@ -50,7 +55,7 @@ class ForkedWorker:
                 os.write(text, json.dumps(request).encode())
                 outputs = [1 if stdout is None else stdout.fileno(), 2 if stderr is None else stderr.fileno()]
                 socket.send_fds(asks, [b"worker"], [text, *outputs, gate, theirs.fileno()])
-            word = self._heard(FIRST_WORD_S)
+            word = self._heard(first_word_s)
             if word is None or word.get("m") != "up":
                 raise NotForked
             self.pid = int(word["pid"])
@@ -98,7 +103,7 @@ class ForkedWorker:
             return {}
 
 
-def install(asks: socket.socket) -> None:
+def install(asks: socket.socket, first_word_s: float) -> None:
     """If torch is here at all, and is one whose workers are made where we think."""
     if "torch" not in sys.modules:
         return
@@ -110,7 +115,7 @@ def install(asks: socket.socket) -> None:
 
     def popen(self: Any, args: Any, env: dict[str, str]) -> Any:
         try:
-            return ForkedWorker(asks, list(args), dict(env), self._stdout, self._stderr)
+            return ForkedWorker(asks, first_word_s, list(args), dict(env), self._stdout, self._stderr)
         except (NotForked, OSError, ValueError):
             return plain(self, args, env)
 

@@ -65,6 +65,8 @@ class _Nanny:
         """A launcher (torchrun) may have its workers forked as well: by us, who have no threads."""
         self._answers: dict[int, socket.socket] = {}
         """Where it hears of each worker, by pid."""
+        self._pidfds: dict[int, int] = {}
+        """Readable when that process ends: ours, and no worker's."""
         self._ranks: dict[int, int] = {}
         """Those that have not ended, by pid."""
         self._gate = -1
@@ -100,18 +102,16 @@ class _Nanny:
         waiting = select.poll()
         waiting.register(self._connection, select.POLLIN)
         waiting.register(self._workers, select.POLLIN)
-        by_fd: dict[int, int] = {}
-        for pid in self._ranks:
-            descriptor = os.pidfd_open(pid)
-            by_fd[descriptor] = pid
-            waiting.register(descriptor, select.POLLIN)
         while True:
+            for pid in {*self._ranks, *self._answers} - set(self._pidfds.values()):
+                descriptor = os.pidfd_open(pid)
+                self._pidfds[descriptor] = pid
+                waiting.register(descriptor, select.POLLIN)
             ready = [fd for fd, _ in waiting.poll(_POLL_MS)]
             for fd in ready:
-                if fd in by_fd:
+                if self._pidfds.pop(fd, None) is not None:
                     waiting.unregister(fd)
                     os.close(fd)
-                    del by_fd[fd]
             self._reap()
             if self._connection.fileno() in ready and not self._obey(self._hear()):
                 self._end_all()
@@ -124,10 +124,6 @@ class _Nanny:
                     continue
                 if run is not None:
                     return run
-                for pid in self._answers.keys() - set(by_fd.values()):
-                    descriptor = os.pidfd_open(pid)
-                    by_fd[descriptor] = pid
-                    waiting.register(descriptor, select.POLLIN)
 
     def _fork_worker(self) -> Callable[[], None] | None:
         """Returns in the worker what is to be run. Raises OSError, ValueError: the launcher is gone."""
@@ -148,6 +144,8 @@ class _Nanny:
         if pid == 0:
             for held in (self._connection, self._workers, *self._answers.values()):
                 held.close()
+            for descriptor in self._pidfds:
+                os.close(descriptor)
             place = ranks.RankPlace(parent, (out, err), [], gate, self._forked.added)
             return ranks.prepared_worker(answer, request, place, self._forked.serves(request["env"]))
         for each in (out, err, gate):

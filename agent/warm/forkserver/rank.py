@@ -77,7 +77,7 @@ def prepared(
         _become(place, wanted["env"], wanted["cores"], request["workdir"])
         os.umask(0o022)
         if asks is not None:
-            launcher.install(asks)
+            launcher.install(asks, float(request["first_word_s"]))
         return _program(request["target"], list(request["argv"]))
 
     return _through_the_gate(connection, {"m": "up", "rank": wanted["rank"]}, become, place.gate)

@@ -52,6 +52,7 @@ class Environment:
         self.folder = folder
         self.jobside = jobside.prepare(folder / "jobside")
         self.interpreter = interpreter
+        self.first_word_s = IMPORT_S
         self.late: dict[str, str] = {}
         """Of ranks alone."""
         path = f"{self.jobside / STARTUP}:{self.jobside}"
@@ -123,7 +124,7 @@ class Environment:
         return changed(
             PLAIN,
             launch=Launch(argv=tuple(argv), workdir=str(workdir), mode=mode, uid=os.geteuid()),
-            warm=WarmOffer(server=str(server.address)),
+            warm=WarmOffer(server=str(server.address), first_word_s=self.first_word_s),
             ranks=tuple(RankOrder(rank=rank, local_rank=rank) for rank in range(ranks)),
             world_size=ranks,
         )

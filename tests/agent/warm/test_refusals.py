@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -209,7 +210,11 @@ def test_a_rank_that_cannot_be(tmp_path: Path, ranks: int) -> None:
 
 
 def test_a_server_that_does_not_answer(tmp_path: Path) -> None:
-    assert started(tmp_path, lambda _, server: os.kill(server.pid, 19)) == "silent"
+    def stop(environment: Environment, server: ForkServer) -> None:
+        environment.first_word_s = 0.1
+        os.kill(server.pid, signal.SIGSTOP)
+
+    assert started(tmp_path, stop) == "silent"
 
 
 def test_a_server_that_is_gone(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ for x, y in DataLoader(data, batch_size=16, shuffle=True, num_workers=int(sys.ar
     optimizer.step()
 digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
 cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR", "")
-print(rank, digest, torch.get_num_threads(), cache, flush=True)
+os.write(1, f"{rank} {digest} {torch.get_num_threads()} {cache}\\n".encode())
 dist.destroy_process_group()
 """
 
@@ -77,7 +77,7 @@ def test_torchrun_and_its_workers(
     environment: Environment, server: ForkServer, tmp_path: Path, launcher: tuple[str, ...]
 ) -> None:
     """Both are forked: a worker tells what it found imported already."""
-    tell = "import sys\nprint('imported', 'torch' in sys.modules, flush=True)\n"
+    tell = "import os, sys\nos.write(1, f'imported {\"torch\" in sys.modules}\\n'.encode())\n"
     (tmp_path / "train.py").write_text(tell + TRAIN)
     argv = (*launcher, "--nproc-per-node=2", f"--master-port={free_port()}", "train.py", "7", "0")
     warm = environment.warm(server, argv, tmp_path, mode="host")

@@ -15,7 +15,7 @@ from cotenant.controller.domain.commands import (
     StopAttempt,
 )
 from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
-from cotenant.controller.domain.job import LOAD_S, Dependency, JobSpec
+from cotenant.controller.domain.job import LOAD_S, Dependency, JobSpec, LaunchKind
 from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.engine.engine import HANDLERS
 from cotenant.controller.policies import registry
@@ -164,6 +164,30 @@ def test_a_start_that_is_only_assumed_forgives_nothing_and_teaches_nothing() -> 
         assert desk.job(1).infra_failures == failures, "it died while it imported, each time"
         assert desk.job(1).expected_load_s == LOAD_S
         desk.wait(100)
+
+
+def test_load_times_of_warm_and_cold_starts_are_learned_apart() -> None:
+    """The next of a command is expected to start as the last one did."""
+    desk = Desk("fifo")
+    argv = ("python", "train.py")
+    starts: tuple[tuple[LaunchKind, float], ...] = (
+        ("cold", 40.0),
+        ("warm", 2.0),
+        ("warm", 4.0),
+        ("cold", 60.0),
+    )
+    for number, (launch, load_s) in enumerate(starts):
+        job_id = str(number + 1)
+        desk.submit(number + 1, user="ada", argv=argv)
+        of: dict[str, Any] = {"job_id": JobId(job_id), "attempt": 1, "host_id": desk.hosts(job_id)[0]}
+        desk.tell(ev.AttemptStarted(**of, launch=launch))
+        desk.wait(load_s)
+        desk.tell(ev.FirstStepDone(**of, step=1))
+        assert desk.job(job_id).expected_load_s == load_s
+        desk.end(number + 1, "finished")
+        desk.submit(100 + number, user="ada", argv=argv, hold=True)
+        known = {0: 40.0, 1: 2.0, 2: 3.0, 3: 50.0}[number]
+        assert desk.job(100 + number).expected_load_s == known, (launch, number)
 
 
 def test_the_word_that_follows_an_assumed_start_counts() -> None:
