@@ -127,15 +127,13 @@ def _standing(reply: Shown, wall: Wall) -> Iterator[tuple[str, str]]:
     yield "progress", _progress(reply)
     yield "profile", _profile(reply)
     if job.ended_s is None:
-        yield "resumable", _resumable(job, reply.spec)
+        yield "resumable", _resumable(job)
 
 
-def _resumable(job: JobView, spec: JobSpec) -> str:
+def _resumable(job: JobView) -> str:
     if job.resumable:
         return f"yes, from step {job.durable_step}"
-    if job.resumable_note or "checkpoint" in spec.launch.zero_code:
-        return f"no: {job.resumable_note}" if job.resumable_note else "no"
-    return "no: the script has not said that it can, and --checkpoint auto was not given"
+    return f"no: {job.resumable_note or 'the script has not said that it can (see --checkpoint auto)'}"
 
 
 def _in_vain(job: JobView) -> str:
