@@ -83,15 +83,13 @@ def _standing(job: JobDetails) -> Iterator[tuple[str, str]]:
     yield "progress", _progress(job)
     yield "profile", _profile(job)
     if job.ended_at is None:
-        yield "resumable", _resumable(job, job.spec)
+        yield "resumable", _resumable(job)
 
 
-def _resumable(job: JobView, spec: JobSpec) -> str:
+def _resumable(job: JobView) -> str:
     if job.resumable:
         return f"yes, from step {job.durable_step}"
-    if job.resumable_note or "checkpoint" in spec.launch.zero_code:
-        return f"no: {job.resumable_note}" if job.resumable_note else "no"
-    return "no: the script has not said that it can, and --checkpoint auto was not given"
+    return f"no: {job.resumable_note or 'the script has not said that it can (see --checkpoint auto)'}"
 
 
 def _in_vain(job: JobView) -> str:
