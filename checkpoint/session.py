@@ -141,8 +141,8 @@ class Session:
 
     @property
     def accumulation_history(self) -> str:
-        """Which s was used from which step on, in the form of COTENANT_ACCUMULATION_SCHEDULE; turns of s that
-        are agreed on for later steps included.
+        """Which s was used from which step on, in the form of COTENANT_ACCUMULATION_SCHEDULE; windows
+        of another s that are agreed on for later steps included.
         """
         return ",".join(f"{step}:{s}" for step, s in (*self._lineage.history, *self._ahead()))
 
@@ -282,9 +282,9 @@ class Session:
             self._saver.prepare(self._own())
 
     def _obey(self, channel: SupervisorChannel, verdict: StepVerdict) -> None:
-        if self._counter.turns != (turns := tuple(self._agreement.turns)):
-            self._turn(channel, turns)
-        if verdict is StepVerdict.TURN:
+        if self._counter.windows != (windows := tuple(self._agreement.windows)):
+            self._next_window(channel, windows)
+        if verdict is StepVerdict.WINDOW:
             return
         assert self._saver is not None, "orders are refused where nothing can be saved"
         stop = verdict is StepVerdict.STOP  # then somebody waits for our devices: tidying can wait
@@ -298,20 +298,20 @@ class Session:
             self._close()
             raise SystemExit(0)
 
-    def _turn(self, channel: SupervisorChannel, turns: tuple[WindowPlace, ...]) -> None:
-        """A turn of s begins or ends here: tell of the window that is over, begin the next one."""
+    def _next_window(self, channel: SupervisorChannel, windows: tuple[WindowPlace, ...]) -> None:
+        """A window begins or ends here: tell of the one that is over, begin the next one."""
         assert self._progress is not None
         if self.step > self._progress.reported_step:  # No report is about two windows.
             self._report_progress(time.perf_counter())
         self._window_reports.over(channel, self.step, self._steps_used)
-        self._counter.turns = turns
+        self._counter.windows = windows
         self._progress.paused()
 
     def _ahead(self) -> tuple[tuple[int, int], ...]:
         """What is agreed on for the steps to come, as the history will have it."""
-        turns = self._agreement.turns
-        last = max((turn.until for turn in turns), default=0)
-        return agreed_ahead(turns, self.step, self._counter.ordered_at(last)) if turns else ()
+        windows = self._agreement.windows
+        last = max((window.until for window in windows), default=0)
+        return agreed_ahead(windows, self.step, self._counter.ordered_at(last)) if windows else ()
 
     def _save(self, saver_: Saver, *, wait: bool, tidy: bool = True) -> bool:
         lineage = self._lineage.manifest_fields(self._ahead())
@@ -327,7 +327,7 @@ class Session:
     def _find_counter(self) -> None:
         """Tell `gradaccum` how many steps are complete, if the script has imported it by now."""
         self._counter = gang.accumulation_counter()
-        self._counter.turns = tuple(self._agreement.turns)
+        self._counter.windows = tuple(self._agreement.windows)
         if not self._plain:
             self._counter.counted_for_us = True
             self._counter.completed = self.step
@@ -383,7 +383,7 @@ class Session:
         self.step = manifest.step
         self._window_reports.begin_at(self.step)
         self._find_counter()
-        self._repeat_turns(manifest)
+        self._repeat_windows(manifest)
         self._find_counter()  # the facts are about the step that comes next
         differences = put_back(loaded, env, self._state, self._cursor, self._facts)
         self.restored_extra = dict(loaded.own["extra"])
@@ -392,14 +392,14 @@ class Session:
             kind = "exact" if resumed.exact else f"equivalent, not exact ({resumed.note})"
             log.warning("resumed from %s at step %d: %s", resumed.name, resumed.step, kind)
 
-    def _repeat_turns(self, manifest: Manifest) -> None:
+    def _repeat_windows(self, manifest: Manifest) -> None:
         """Turns that were agreed on before the save are part of what the steps to come are.
 
         Only those that need no more memory than was planned for this attempt; what differs is then named.
         """
-        _, turns = recorded(manifest.history, manifest.step)
+        _, windows = recorded(manifest.history, manifest.step)
         ordered = self._counter.ordered_at
-        self._agreement.agree(turn for turn in turns if turn.s >= ordered(turn.start))
+        self._agreement.agree(window for window in windows if window.s >= ordered(window.start))
 
     def accumulation_known(self, reason: str | None) -> None:
         """What was not known when the session was made: batches can be split (None), or why not."""

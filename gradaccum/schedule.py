@@ -70,7 +70,7 @@ class Progress:
     """The process-wide state of accumulation. `cotenant.checkpoint`, if used, counts the steps in it."""
 
     schedule: Schedule | None = None
-    turns: tuple[Any, ...] = ()
+    windows: tuple[Any, ...] = ()
     """Steps for which the supervisor has agreed on another s: `start`, `until`, `s` each. A checkpoint
     Session keeps them up to date."""
     completed: int = 0
@@ -88,10 +88,10 @@ class Progress:
         return self.steps_at(self.completed)
 
     def steps_at(self, completed: int) -> int:
-        """s for the step that follows `completed` ones: a turn's, else the ordered one."""
-        for turn in self.turns:
-            if turn.start <= completed < turn.until:
-                return int(turn.s)
+        """s for the step that follows `completed` ones: a window's, else the ordered one."""
+        for window in self.windows:
+            if window.start <= completed < window.until:
+                return int(window.s)
         return self.ordered_at(completed)
 
     @property

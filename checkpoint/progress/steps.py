@@ -40,17 +40,17 @@ class Length:
         self.total: int | None = None
         self.note = ""
 
-    def seen(self, steps: int, turns: Turns) -> None:
+    def seen(self, steps: int, windows: Turns) -> None:
         """In the middle of a turn of the innermost loop, just after step number `steps`."""
-        if turns.key != self._key:
-            self._key, self._since, self.total = turns.key, (steps, turns.done), None
-        more_steps, more_turns = steps - self._since[0], turns.done - self._since[1]
+        if windows.key != self._key:
+            self._key, self._since, self.total = windows.key, (steps, windows.done), None
+        more_steps, more_turns = steps - self._since[0], windows.done - self._since[1]
         each = ""
         if more_steps > 0 and (more_turns >= TURNS_MIN or more_turns > 0 == more_turns % more_steps):
-            self.total = steps + round((turns.all - turns.done) * more_steps / more_turns)
+            self.total = steps + round((windows.all - windows.done) * more_steps / more_turns)
             if more_turns // more_steps > 1:
                 each = f", {more_turns // more_steps} a step"
-        self.note = f"loops seen: {turns.text}{each}"
+        self.note = f"loops seen: {windows.text}{each}"
 
     def said(self, total: int, note: str) -> None:
         """By a framework."""

@@ -37,13 +37,13 @@ class WindowPlace:
     s: int
 
 
-def agreed_ahead(turns: Iterable[WindowPlace], step: int, ordered: int) -> tuple[tuple[int, int], ...]:
-    """What the history says behind `step`: the turns that are not over, with the ordered s between them."""
+def agreed_ahead(windows: Iterable[WindowPlace], step: int, ordered: int) -> tuple[tuple[int, int], ...]:
+    """What the history says behind `step`: the windows that are not over, with the ordered s between them."""
     entries: dict[int, int] = {}
-    for turn in turns:
-        if turn.start >= step:
-            entries[turn.start] = turn.s
-        entries[turn.until] = ordered
+    for window in windows:
+        if window.start >= step:
+            entries[window.start] = window.s
+        entries[window.until] = ordered
     return tuple(sorted((start, s) for start, s in entries.items() if start >= step))
 
 
@@ -51,7 +51,7 @@ def recorded(history: History, step: int) -> tuple[History, tuple[WindowPlace, .
     """A recorded history, cut at `step`: what was used before it, and what a resumed run repeats.
 
     An entry for `step` itself or later can only have been agreed beforehand. The last of them ends the last
-    turn; from there on the order of the resumed attempt holds.
+    window; from there on the order of the resumed attempt holds.
     """
     past = [entry for entry in history if entry[0] < step]
     ahead = [entry for entry in history if entry[0] >= step]
@@ -59,8 +59,8 @@ def recorded(history: History, step: int) -> tuple[History, tuple[WindowPlace, .
         return past, ()
     if ahead[0][0] > step and past:
         ahead.insert(0, (step, past[-1][1]))
-    turns = [WindowPlace(start, until, s) for (start, s), (until, _) in zip(ahead, ahead[1:])]
-    return past, tuple(turns)
+    windows = [WindowPlace(start, until, s) for (start, s), (until, _) in zip(ahead, ahead[1:])]
+    return past, tuple(windows)
 
 
 OPEN_MAX: Final = 8
@@ -79,8 +79,8 @@ class StepVerdict(Enum):
     WAIT = "wait"
     SAVE = "save"
     STOP = "stop"
-    TURN = "turn"
-    """Go on; a turn of the accumulation steps begins or ends here (also told beside a save or a stop)."""
+    WINDOW = "window"
+    """Go on; an accumulation window begins or ends here (also told beside a save or a stop)."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class Agreement:
     _obeyed: deque[tuple[str, int]] = field(default_factory=lambda: deque(maxlen=2 * OPEN_MAX))
     attention_step: int = _NEVER
     """Nothing is asked of this rank before it."""
-    turns: list[WindowPlace] = field(default_factory=list)
+    windows: list[WindowPlace] = field(default_factory=list)
     """Agreed and not over, in order; the caller may put those of a resumed run in before it starts."""
 
     def receive(self, order: SupervisorDatagram) -> Confirm | None:
@@ -147,18 +147,18 @@ class Agreement:
             self._forget(promise)
             if promise.committed:
                 self._obeyed.append((promise.kind, promise.proposal))
-        turned = any(turn.start == step or turn.until <= step for turn in self.turns)
-        self.turns = [turn for turn in self.turns if turn.until > step]
+        at_edge = any(window.start == step or window.until <= step for window in self.windows)
+        self.windows = [window for window in self.windows if window.until > step]
         self._look_out()
         if stops:
             return StepVerdict.STOP
         if any(promise.kind != ACCUMULATE_AT for promise in due):
             return StepVerdict.SAVE
-        return StepVerdict.TURN if turned else StepVerdict.GO
+        return StepVerdict.WINDOW if at_edge else StepVerdict.GO
 
-    def agree(self, turns: Iterable[WindowPlace]) -> None:
-        """Turns that a checkpoint has recorded: this run repeats them."""
-        self.turns = sorted((*self.turns, *turns), key=lambda turn: turn.start)
+    def agree(self, windows: Iterable[WindowPlace]) -> None:
+        """Windows that a checkpoint has recorded: this run repeats them."""
+        self.windows = sorted((*self.windows, *windows), key=lambda window: window.start)
         self._look_out()
 
     def give_up(self) -> list[Confirm]:
@@ -174,7 +174,7 @@ class Agreement:
             return self._answer(order.proposal, ok=known.step == order.step)
         full = len(self._promises) >= OPEN_MAX
         if order.kind == ACCUMULATE_AT:
-            possible = all(turn.until <= order.step for turn in self.turns)
+            possible = all(window.until <= order.step for window in self.windows)
         else:
             possible = self.can_save and not self._ends_epoch(order.step)
         if not possible or full or order.step <= self.completed:
@@ -212,5 +212,7 @@ class Agreement:
 
     def _look_out(self) -> None:
         steps = [promise.step for promise in self._promises.values()]
-        steps += [step for turn in self.turns for step in (turn.start, turn.until) if step > self.completed]
+        steps += [
+            step for window in self.windows for step in (window.start, window.until) if step > self.completed
+        ]
         self.attention_step = min(steps, default=_NEVER)

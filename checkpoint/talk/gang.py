@@ -68,7 +68,7 @@ class NoAccumulation:
     """Stands in for `gradaccum`'s state where the script does not use it."""
 
     completed = 0
-    turns: Any = ()
+    windows: Any = ()
     last_steps = 1
     last_loss = None
     counted_for_us = True

@@ -83,7 +83,7 @@ class SupervisorDatagram:
     phase: str
     s: int = 1
     until: int = 0
-    """The step at which a turn to s ends; 0 for other orders."""
+    """The step at which a window of s ends; 0 for other orders."""
 
 
 def encode(name: str, rank: int, fields: Mapping[str, Any]) -> bytes:
@@ -119,8 +119,8 @@ def decode(data: bytes) -> SupervisorDatagram | None:
         _whole(s, 1) and s <= ACCUMULATION_STEPS_MAX and _whole(until, int(str(step)) + 1)
     ):
         return None
-    turn = (int(s), int(until)) if kind == ACCUMULATE_AT else (1, 0)
-    return SupervisorDatagram(str(kind), int(str(proposal)), int(str(step)), str(phase), *turn)
+    window = (int(s), int(until)) if kind == ACCUMULATE_AT else (1, 0)
+    return SupervisorDatagram(str(kind), int(str(proposal)), int(str(step)), str(phase), *window)
 
 
 def look_in(data: bytes) -> int | None:

@@ -188,7 +188,7 @@ class WindowReports:
         self._first = step
 
     def over(self, channel: SupervisorChannel, step: int, steps_used: int) -> None:
-        """A turn begins or ends after this step; `steps_used`: s until here."""
+        """A window begins or ends after this step; `steps_used`: s until here."""
         channel.report(
             protocol.STRETCH, first=self._first, step=step, s=steps_used, memory_mib=self._peak.read_mib()
         )

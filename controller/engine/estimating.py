@@ -147,7 +147,7 @@ def learn_progress(ledger: Ledger, job: Job, event: ProgressSeen) -> None:
         return
     solo_s, is_alone = job.solo_step_s, not ledger.partners(job) and is_settled(ledger, job, step_s)
     if is_alone:
-        solo_s = step_s / job.stretch(job.placement.accumulation_steps)
+        solo_s = step_s / job.split_slowdown(job.placement.accumulation_steps)
     pace_s = step_s if solo_s is None else solo_s
     total, known_by = steps_in_all(job)
     if total is not None and (total > event.step or job.spec.iterations is not None):
@@ -189,7 +189,7 @@ def observe_sharing(ledger: Ledger, job: Job) -> None:
         return
     if not is_settled(ledger, job, job.step_s):
         return
-    whole_s = job.step_s / job.stretch(job.placement.accumulation_steps)
+    whole_s = job.step_s / job.split_slowdown(job.placement.accumulation_steps)
     if job.solo_step_s is not None:
         ledger.pairs.observe(job, partner, whole_s / job.solo_step_s)
     else:

@@ -161,7 +161,7 @@ class Ledger(Records):
         slowest device sets the gang's pace."""
         assert job.placement is not None
         xi = max((self.interference(job, self.jobs[p]).first for p in self.partners(job)), default=1.0)
-        return xi * job.stretch(job.placement.accumulation_steps)
+        return xi * job.split_slowdown(job.placement.accumulation_steps)
 
     # --- Saving and checking -----------------------------------------------------------------------
 

@@ -186,7 +186,7 @@ def placement(ledger: Ledger, job: Job, action: Place | Share, *, policy_shares:
         accumulation_steps=steps,
         sub_batch=None if batch is None else -(-batch // steps),
         memory_mib=job.needed_mib(steps),
-        slowdown=job.stretch(steps),
+        slowdown=job.split_slowdown(steps),
         capped=policy_shares and _may_get_co_tenants(ledger, job, devices),
         beside=tuple(dict.fromkeys(beside)) if isinstance(action, Share) else (),
         reason=action.reason,

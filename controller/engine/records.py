@@ -78,7 +78,7 @@ class Records(Phases):
         job.start_step = job.step = step = job.durable_step
         job.known_to_resume, job.step_s = step > 0, None
         steps, job.remaining_at_s = placement.accumulation_steps, self.now_s
-        job.slowdown = job.stretch(steps) if steps > 1 else 1.0
+        job.slowdown = job.split_slowdown(steps) if steps > 1 else 1.0
         self.change(job, LAUNCH, placement.reason)
 
     def stop(self, job: Job, cause: StopCause, reason: Reason, *, save: bool) -> None:

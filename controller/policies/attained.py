@@ -35,7 +35,7 @@ from cotenant.controller.policies.toolkit.whole_queue import (
     rearrange,
     reserved,
     take_room,
-    whose_turn,
+    whom_to_ask,
 )  # fmt: skip
 
 PRESETS: dict[str, str] = {
@@ -209,7 +209,7 @@ class Tiresias:
         if not view.queued_count() or is_quiet(view, event):
             return NOTHING
         plan = Plan(view)
-        waiting = whose_turn(plan, event)
+        waiting = whom_to_ask(plan, event)
         if waiting is not None:
             rearrange(plan, AttainedService(self._queues, view), waiting)
         if is_anybody_left(plan):

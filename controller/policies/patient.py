@@ -43,7 +43,7 @@ from cotenant.controller.policies.toolkit.whole_queue import (
     rearrange,
     reserved,
     take_room,
-    whose_turn,
+    whom_to_ask,
 )  # fmt: skip
 
 
@@ -316,18 +316,18 @@ class Patient:
         plan = Plan(view)
         if isinstance(event, FirstStepDone) and not plan.any_free() and not is_wanted(view, event):
             return NOTHING
-        waiting = whose_turn(plan, event)
-        turn = Round(
+        waiting = whom_to_ask(plan, event)
+        present = Round(
             view, view.newcomers() if isinstance(waiting, NewcomersOnly) else view.heads(), self.parameters
         )
-        rearrange(plan, turn, waiting or Candidates(view))
-        if isinstance(waiting, NewcomersOnly) and turn.until_s is not None:
+        rearrange(plan, present, waiting or Candidates(view))
+        if isinstance(waiting, NewcomersOnly) and present.until_s is not None:
             # One that might wait for devices must know who else does.
-            seen = turn.soon if turn.soon is not None and turn.soon.is_unpromised() else None
-            plan, turn = Plan(view), Round(view, view.heads(), self.parameters, seen)
-            rearrange(plan, turn, Candidates(view))
-        if turn.until_s is not None and not self._check.is_set(view.now_s):
-            plan.actions.append(Wake(at_s=turn.until_s, reason=because("devices-soon")))
+            seen = present.soon if present.soon is not None and present.soon.is_unpromised() else None
+            plan, present = Plan(view), Round(view, view.heads(), self.parameters, seen)
+            rearrange(plan, present, Candidates(view))
+        if present.until_s is not None and not self._check.is_set(view.now_s):
+            plan.actions.append(Wake(at_s=present.until_s, reason=because("devices-soon")))
         return Decision(actions=tuple(plan.actions)) if plan.actions else NOTHING
 
     def observe(self, view: View, event: AnyEvent, decision: Decision) -> None:
@@ -340,11 +340,11 @@ class Patient:
             or job.remaining_s is None
         ):
             return reason
-        plan, turn = Plan(view), Round(view, [job], self.parameters)
-        first = next(turn.behind(plan, job), None)
-        if first is None or turn.gains_nothing(plan, job):
+        plan, present = Plan(view), Round(view, [job], self.parameters)
+        first = next(present.behind(plan, job), None)
+        if first is None or present.gains_nothing(plan, job):
             return because("gains-nothing", needs_s(job)) if view.on_devices() else reason
-        waits = first.phase is Phase.RUNNING and turn.is_worth_waiting(plan, job, first)
+        waits = first.phase is Phase.RUNNING and present.is_worth_waiting(plan, job, first)
         return because("devices-soon") if waits else reason
 
     def save(self) -> bytes:

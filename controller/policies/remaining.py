@@ -33,7 +33,7 @@ from cotenant.controller.policies.toolkit.whole_queue import (
     rearrange,
     reserved,
     take_room,
-    whose_turn,
+    whom_to_ask,
 )  # fmt: skip
 
 
@@ -93,7 +93,7 @@ class SrtfFull(Stateless):
         if not view.queued_count() or is_quiet(view, event):
             return NOTHING
         plan = Plan(view)
-        waiting = whose_turn(plan, event)
+        waiting = whom_to_ask(plan, event)
         if waiting is not None:
             rearrange(plan, self._order, waiting)
         return Decision(actions=tuple(plan.actions)) if plan.actions else NOTHING

@@ -17,7 +17,7 @@ only ever compares two integers per step:
    it hears more waits there, for at most `DECISION_TIMEOUT_S`, then carries on;
 3. all ok: `phase: "commit"`; any refusal: `phase: "withdraw"` and a new proposal with a later step.
 
-A turn of the accumulation steps (`accumulate_at`) is agreed on in the same way: from that step on, and up
+An accumulation window (`accumulate_at`) is agreed on in the same way: from that step on, and up
 to `until`, every step uses s micro-batches; afterwards the ordered s holds again.
 
 `step` counts completed optimizer steps since the job began, over all attempts. "Stop at N" means:
@@ -112,7 +112,7 @@ STANDING: Final = "standing"
 equal as long as it has not moved."""
 STRETCH: Final = "stretch"
 """{first, step, s, memory_mib: float | null}: the steps after `first` up to `step` are over, between two
-agreed turns of s; `memory_mib` is this process's own peak in them (resident; on a CUDA device what it takes
+agreed windows of s; `memory_mib` is this process's own peak in them (resident; on a CUDA device what it takes
 there)."""
 FAILED: Final = "failed"
 """{what: "save" | "load" | "accumulate", error}: the named thing failed; the process may go on."""

@@ -33,7 +33,7 @@ WhenImported = Callable[[str, Callable[[Any], None]], None]
 _LIGHTNING: Final = ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer")
 
 
-class Unturned(Exception):
+class NotSet(Exception):
     """The knob would not be exact here; the text says why."""
 
 
@@ -46,7 +46,7 @@ def watch(when_imported: WhenImported, standing: AccumulationStanding, mean: boo
             when_imported(name, lambda module: _lightning(module.Trainer, standing))
 
 
-def _turn(standing: AccumulationStanding, models: Iterable[Any], change: Callable[[int], None]) -> None:
+def _set_steps(standing: AccumulationStanding, models: Iterable[Any], change: Callable[[int], None]) -> None:
     """Turn a knob by what s is now, and keep that s."""
     steps = PROGRESS.steps_now()
     if standing.refused is not None:
@@ -54,7 +54,7 @@ def _turn(standing: AccumulationStanding, models: Iterable[Any], change: Callabl
     try:
         _check_modules(models)
         change(steps)
-    except Unturned as error:
+    except NotSet as error:
         standing.note(str(error))
         return
     PROGRESS.schedule = Schedule(((0, steps),))
@@ -65,7 +65,7 @@ def _turn(standing: AccumulationStanding, models: Iterable[Any], change: Callabl
 def _check_modules(models: Iterable[Any]) -> None:
     """Raises Unturned for a module whose rows depend on each other."""
     for reason in filter(None, map(exactness.refusal, models)):
-        raise Unturned(reason)
+        raise NotSet(reason)
 
 
 def _transformers(trainer: Any, standing: AccumulationStanding, mean: bool) -> None:
@@ -79,19 +79,19 @@ def _transformers(trainer: Any, standing: AccumulationStanding, mean: bool) -> N
 
         def change(steps: int) -> None:
             if options is None or model is None:
-                raise Unturned("this Trainer was made without model or arguments: its batches stay whole")
+                raise NotSet("this Trainer was made without model or arguments: its batches stay whole")
             if not mean and not _takes_items(model):
-                raise Unturned(
+                raise NotSet(
                     f"{type(model).__name__}.forward does not take the number of items in a step, so the "
                     "Trainer would average its losses over micro-batches: they may weigh differently"
                 )
             size = options.per_device_train_batch_size
             if size % steps:
-                raise Unturned(f"a batch of {size} does not divide into {steps} parts")
+                raise NotSet(f"a batch of {size} does not divide into {steps} parts")
             options.per_device_train_batch_size = size // steps
             options.gradient_accumulation_steps *= steps
 
-        _turn(standing, [model], change)
+        _set_steps(standing, [model], change)
         begin(self, *args, **kwargs)
 
     trainer.__init__ = __init__
@@ -120,7 +120,7 @@ def _accelerate(accelerator: Any, standing: AccumulationStanding) -> None:
             smaller.update({id(each): in_smaller_batches(each, steps) for each in loaders[:1]})
             self.gradient_accumulation_steps *= steps
 
-        _turn(standing, objects, change)
+        _set_steps(standing, objects, change)
         return begin(self, *(smaller.get(id(each), each) for each in objects), **kwargs)
 
     accelerator.prepare = prepare
@@ -135,11 +135,11 @@ def _lightning(trainer: Any, standing: AccumulationStanding) -> None:
 
         def change(steps: int) -> None:
             if not isinstance(train_dataloaders, DataLoader):
-                raise Unturned("fit() was given no DataLoader, so its batches cannot be made smaller")
+                raise NotSet("fit() was given no DataLoader, so its batches cannot be made smaller")
             loaders[0] = in_smaller_batches(train_dataloaders, steps)
             self.accumulate_grad_batches *= steps
 
-        _turn(standing, [model], change)
+        _set_steps(standing, [model], change)
         return begin(self, model, loaders[0], *args, **kwargs)
 
     trainer.fit = fit
@@ -156,12 +156,12 @@ def in_smaller_batches(loader: DataLoader[Any], steps: int) -> DataLoader[Any]:
     size, sampler = loader.batch_size, loader.sampler
     rows = len(sampler) if isinstance(sampler, Sized) else None
     if size is None or isinstance(loader.dataset, IterableDataset) or rows is None:
-        raise Unturned("the loader does not say the size of its batches")
+        raise NotSet("the loader does not say the size of its batches")
     if size % steps:
-        raise Unturned(f"a batch of {size} does not divide into {steps} parts")
+        raise NotSet(f"a batch of {size} does not divide into {steps} parts")
     drop = loader.drop_last
     if not drop and rows % size:
-        raise Unturned(f"the last batch of an epoch is smaller ({rows % size} of {size})")
+        raise NotSet(f"the last batch of an epoch is smaller ({rows % size} of {size})")
     kept = rows // size * size
     return DataLoader(
         loader.dataset,

@@ -242,15 +242,15 @@ def test_no_interleaving_stops_ranks_at_different_steps_or_blocks_them(
     supervisor = Supervisor(ranks=ranks, kind=kind, step=ahead)
     last_step = 40
     proposed = False
-    for turn in range(5000):
-        if turn == head_start or (not proposed and not choices(ranks, supervisor, last_step)):
+    for window in range(5000):
+        if window == head_start or (not proposed and not choices(ranks, supervisor, last_step)):
             supervisor.propose()
             proposed = True
         possible = choices(ranks, supervisor, last_step)
         if not possible:
             break
         # Hypothesis steers the first part; after that whoever is first, so that a run ends.
-        start = data.draw(st.integers(0, len(possible) - 1)) if turn < 60 else 0
+        start = data.draw(st.integers(0, len(possible) - 1)) if window < 60 else 0
         for offset in range(len(possible)):
             what, number = possible[(start + offset) % len(possible)]
             if happen(what, ranks[number], supervisor):

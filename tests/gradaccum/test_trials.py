@@ -51,14 +51,14 @@ def step(model: nn.Module, how: str = "mean") -> int:
 def test_a_turn_is_used_where_it_is_exact() -> None:
     model = nn.Linear(6, 3)
     assert step(model) == 1
-    PROGRESS.turns = (WindowPlace(1, 3, 4),)
+    PROGRESS.windows = (WindowPlace(1, 3, 4),)
     assert [step(model) for _ in range(3)] == [4, 4, 1]
 
 
 def test_a_stateful_module_is_found_in_the_first_step_and_never_split() -> None:
     model = nn.Sequential(Stateful(), nn.Linear(6, 3))
     assert step(model) == 1
-    PROGRESS.turns = (WindowPlace(1, 3, 4),)
+    PROGRESS.windows = (WindowPlace(1, 3, 4),)
     before = [p.grad.clone() for p in model.parameters() if p.grad is not None]
     assert [step(model) for _ in range(3)] == [1, 1, 1]
     assert before, "it has trained"
@@ -68,7 +68,7 @@ def test_a_loss_that_does_not_split_is_found_by_the_check_and_the_step_is_whole(
     model, undisturbed = nn.Linear(6, 3), nn.Linear(6, 3)
     undisturbed.load_state_dict(model.state_dict())
     step(model, "sum")
-    PROGRESS.turns = (WindowPlace(1, 3, 4),)
+    PROGRESS.windows = (WindowPlace(1, 3, 4),)
     assert step(model, "sum") == 1
     step(undisturbed, "sum")
     for mine, theirs in zip(model.parameters(), undisturbed.parameters(), strict=True):

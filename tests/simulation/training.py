@@ -150,7 +150,7 @@ class Training:
                     resumable=True,
                     accumulates=True,
                     step=self.step,
-                    turns=True,
+                    windows=True,
                     trials=True,
                 )
                 self._clock.soon(0.5, rank.say, hello)
@@ -189,7 +189,7 @@ class Training:
 
     def _turn(self, rank: Rank) -> None:
         """A turn of s begins or ends here: nothing to wait for."""
-        if rank.verdict is StepVerdict.TURN:
+        if rank.verdict is StepVerdict.WINDOW:
             assert self.step is not None
             rank.verdict = StepVerdict.GO
             rank.say(WindowReport(v=1, rank=rank.number, first=0, step=self.step, s=1, memory_mib=None))

@@ -1,4 +1,4 @@
-"""Agreeing with all ranks on a step at which to stop, to save or to turn s, ahead of every one of them.
+"""Agreeing with all ranks on a step at which to stop, to save or to change s, ahead of every one of them.
 
 Rule: pure, and nothing is committed unless every rank has promised, for this very proposal, that it has
 not reached the step. A promise binds a rank for `DECISION_TIMEOUT_S` (it waits at the step), so a
@@ -39,7 +39,7 @@ Words = list[tuple[int, ToRank]]
 
 
 class ProposalWish(msgspec.Struct, frozen=True, kw_only=True):
-    """What is wanted; for a turn, which s for how many steps."""
+    """What is wanted; for a window, which s for how many steps."""
 
     kind: Kind
     s: int = 1
@@ -78,7 +78,7 @@ class WithdrawnProposal(msgspec.Struct, kw_only=True):
 
 
 class AgreementCoordinator:
-    """The coordinator of one attempt: at most one proposal at a time; stops, then saves, then turns."""
+    """The coordinator of one attempt: at most one proposal at a time; stops, then saves, then windows."""
 
     def __init__(self) -> None:
         self._near: set[int] = set()
@@ -118,7 +118,7 @@ class AgreementCoordinator:
     def ask(self, kind: Kind, now_s: float, *, s: int = 1, count: int = 0) -> Words:
         """Start towards an agreement, or queue behind the one under way. Asking again changes nothing.
 
-        A turn ("accumulate") is for `s` during `count` steps; one that is agreed on is behind us.
+        A window ("accumulate") is for `s` during `count` steps; one that is agreed on is behind us.
         """
         self.gave_up.discard(kind)
         busy = {wish.kind for wish in self._wanted}
@@ -295,7 +295,7 @@ class AgreementCoordinator:
         return self._next(now_s)
 
     def _not_there(self, now: Proposal) -> set[int]:
-        """A rank that is past the step of a save or a turn must have heard of it: else it would wait
+        """A rank that is past the step of a save or a window must have heard of it: else it would wait
         there."""
         goes_on = now.wish.kind != "stop"
         past = {rank for rank, (step, _) in self._seen.items() if step > now.step and goes_on}

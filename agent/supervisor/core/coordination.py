@@ -119,8 +119,8 @@ class Coordination:
         self._newest = 0
         self.stop_step: int | None = None
         """The step to stop at, once every rank has promised."""
-        self.turn: ToRank | None = None
-        """The newest turn of s that every rank has promised."""
+        self.window: ToRank | None = None
+        """The newest accumulation window that every rank has promised."""
         self.alone = True
         """Nobody shares this host's devices with the job."""
         self._far_alone: dict[HostId, bool] = {}
@@ -161,10 +161,10 @@ class Coordination:
         return self.alone and all(self._far_alone.values())
 
     @property
-    def can_turn(self) -> bool:
-        """Whether every rank of the gang has said hello here or elsewhere, and those here can turn s."""
+    def can_change_s(self) -> bool:
+        """Whether every rank of the gang has said hello here or elsewhere, and those here can change s."""
         here = self._progress.hellos
-        if not self.is_first or not here or not all(each.turns for each in here.values()):
+        if not self.is_first or not here or not all(each.windows for each in here.values()):
             return False
         return len(here.keys() | self._far.keys()) >= max(each.world_size for each in here.values())
 
@@ -226,8 +226,8 @@ class Coordination:
         dropped = self._agreement.drop("save", now_s) + self._agreement.drop("accumulate", now_s)
         return self._voice(dropped + self._agreement.ask("stop", now_s))
 
-    def ask_to_turn(self, s: int, count: int, now_s: float) -> Voice:
-        """Use s for `count` steps, from the next step that all can agree on; then `turn` says which."""
+    def ask_for_window(self, s: int, count: int, now_s: float) -> Voice:
+        """Use s for `count` steps, from the next step that all can agree on; then `window` says which."""
         if not self.is_first:
             return []
         return self._voice(self._agreement.ask("accumulate", now_s, s=s, count=count))
@@ -306,7 +306,7 @@ class Coordination:
             if word.kind == "stop" and word.phase == "commit":
                 self.stop_step = word.step
             if word.kind == "accumulate" and word.phase == "commit":
-                self.turn = word
+                self.window = word
             if rank in self._far:
                 far.setdefault((self._far[rank][0], word), []).append(rank)
             else:

@@ -35,7 +35,7 @@ class Profiling:
         self._started_s = inf
         self._clock_s = -inf
         self._first_step_s: float | None = None
-        self._turn: ToRank | None = None
+        self._window: ToRank | None = None
         self._others_mib = 0.0
         self._was_alone = True
         self._told_complete = False
@@ -123,20 +123,20 @@ class Profiling:
             inplace.watch_from_outside()
         alone = self._coordination.is_alone
         inplace.clock(now_s, alone=alone, is_training=self._first_step_s is not None or inplace.is_outside)
-        self._take_turns(inplace)
-        if not may_ask or not alone or self._first_step_s is None or not self._coordination.can_turn:
+        self._take_window(inplace)
+        if not may_ask or not alone or self._first_step_s is None or not self._coordination.can_change_s:
             return []
         accumulates = self._progress.status.accumulates and self._coordination.may_try
         wish = inplace.wish(self._progress.step_s, accumulates=accumulates)
-        return [] if wish is None else self._coordination.ask_to_turn(wish.s, wish.count, now_s)
+        return [] if wish is None else self._coordination.ask_for_window(wish.s, wish.count, now_s)
 
-    def _take_turns(self, inplace: InPlace) -> None:
+    def _take_window(self, inplace: InPlace) -> None:
         if self._coordination.gave_up("accumulate"):
             inplace.not_agreed()
-        turn = self._coordination.turn
-        if turn is not None and turn != self._turn:
-            self._turn = turn
-            inplace.agreed(AccumulationWindow(start=turn.step, until=turn.until, s=turn.s))
+        window = self._coordination.window
+        if window is not None and window != self._window:
+            self._window = window
+            inplace.agreed(AccumulationWindow(start=window.step, until=window.until, s=window.s))
 
     def take_result(self, *, is_over: bool = False) -> Profile | None:
         """The profile where there is something new to tell: it is complete, the job has a co-tenant, or its

@@ -38,7 +38,7 @@ class RankHello(RankMessage, frozen=True, kw_only=True, tag=protocol.HELLO):
     """After a resume: whether nothing that matters differs. None: it began at the beginning."""
     note: Annotated[str, Meta(max_length=1000)] = ""
     """What differs."""
-    turns: bool = False
+    windows: bool = msgspec.field(default=False, name="turns")
     """It can be asked to use an s for a while."""
     looks: bool = False
     """It says where its training thread is when it is asked."""
@@ -143,7 +143,7 @@ class ToRank(msgspec.Struct, frozen=True, kw_only=True):
     phase: AgreementPhase
     s: int = 1
     until: int = 0
-    """Only with `accumulate`: s, and the step at which the turn ends."""
+    """Only with `accumulate`: s, and the step at which the window ends."""
 
 
 def look(number: int) -> bytes:

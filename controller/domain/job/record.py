@@ -258,7 +258,7 @@ class Job(msgspec.Struct, kw_only=True):
             profile is not None and any(p.accumulation_steps > 1 for p in profile.points)
         )
 
-    def stretch(self, accumulation_steps: int) -> float:
+    def split_slowdown(self, accumulation_steps: int) -> float:
         """Step time at s / step time at the whole batch, alone; 1 where nothing is known."""
         profile, batch = self.profile, self.spec.batch_size
         if accumulation_steps == 1 or profile is None or batch is None:

@@ -75,10 +75,10 @@ class ShareOutcome(NamedTuple):
         return self.waits_s + self.alone_s - self.ends_s - self.cost_s
 
 
-def outcome(mine_s: float, stretch: float, waits_s: float, partners: Sequence[Beside]) -> ShareOutcome:
+def outcome(mine_s: float, slowdown: float, waits_s: float, partners: Sequence[Beside]) -> ShareOutcome:
     """The newcomer beside all of these from now on; each leaves when it ends, and the pace is that of the
     slowest still there."""
-    left_s, now_s = mine_s * stretch, 0.0
+    left_s, now_s = mine_s * slowdown, 0.0
     ending = sorted((p.left_s * p.theirs, p.mine) for p in partners)
     for number, (end_s, _) in enumerate(ending):
         pace = max(mine for _, mine in ending[number:])
@@ -106,7 +106,7 @@ class Set(NamedTuple):
     @property
     def pace(self) -> float:
         """The newcomer's slowdown while all are there."""
-        return max(partner.mine for partner in self.partners) * self.split.stretch
+        return max(partner.mine for partner in self.partners) * self.split.slowdown
 
     def co_tenant(self) -> CoTenant:
         names = ", ".join(dict.fromkeys(p.slot.partner.job_id for p in self.partners))
@@ -135,12 +135,12 @@ class CostSlots(ShareableSlots):
     def stays_s(self) -> Numbers:
         """Seconds that each tenant still trains alone at its own sub-batch."""
         if self._stays_s is None:
-            factors: Numbers = np.array([_stretch_of(slot.partner) for slot in self.everything()])
+            factors: Numbers = np.array([_slowdown_of(slot.partner) for slot in self.everything()])
             self._stays_s = self.left_s() * factors
         return self._stays_s
 
 
-def _stretch_of(partner: Job) -> float:
+def _slowdown_of(partner: Job) -> float:
     assert partner.placement is not None
     return partner.placement.slowdown
 
@@ -223,15 +223,15 @@ class Balances(NamedTuple):
 
 def balances(view: View, jobs: Sequence[Job], slots: CostSlots) -> Balances:
     """`outcome` for one partner, for all these jobs in all slots at once."""
-    rows, able, mine_s, stretch, mine, theirs, allowed = beside_all(view, jobs, slots)
+    rows, able, mine_s, slowdown, mine, theirs, allowed = beside_all(view, jobs, slots)
     theirs_s = slots.stays_s()
     waits_s: Numbers = np.array([slots.wait_s(job) for job in able], dtype=np.float64).reshape(-1, 1)
     with np.errstate(invalid="ignore"):
-        alone_s, both_s = mine_s * stretch, theirs_s * theirs
+        alone_s, both_s = mine_s * slowdown, theirs_s * theirs
         ends_s = np.where(alone_s * mine <= both_s, alone_s * mine, both_s + (alone_s - both_s / mine))
         cost_s = np.minimum(ends_s, both_s) * (1.0 - 1.0 / theirs)
         gain_s = np.where(waits_s == NEVER, theirs_s, waits_s) + mine_s - ends_s
-        may = allowed & (1.0 / (mine * stretch) + 1.0 / theirs > 1.0)
+        may = allowed & (1.0 / (mine * slowdown) + 1.0 / theirs > 1.0)
         whole = may_be_whole(view, able, slots, may & (gain_s - cost_s > 0.0))
     worth = {job.number: rows[job.number] for job in able if whole[rows[job.number]]}
     return Balances(worth, np.where(may, gain_s, np.nan), np.where(may, cost_s, np.nan), mine, theirs)
@@ -298,7 +298,7 @@ def best_set(
         split = _split(choices, min(p.slot.left_mib for p in chosen))
         if split is None:
             continue
-        together = outcome(job.remaining_s or 0.0, split.stretch, waits_s, chosen)
+        together = outcome(job.remaining_s or 0.0, split.slowdown, waits_s, chosen)
         if together.net_s <= (0.0 if best is None else best.together.net_s):
             continue
         found = Set((*free, *devices), tuple(chosen), split, together)
@@ -323,7 +323,7 @@ def beside(view: View, job: Job, slot: ShareableSlot) -> Beside:
     xi = view.interference(job, slot.partner)
     left_s = slot.partner.known_left_s(view.now_s)
     assert left_s is not None
-    return Beside(slot, left_s * _stretch_of(slot.partner), xi.first, xi.second)
+    return Beside(slot, left_s * _slowdown_of(slot.partner), xi.first, xi.second)
 
 
 def _first(needed: int, partners: list[Beside]) -> tuple[list[Beside], list[DeviceId]]:
@@ -338,9 +338,9 @@ def _first(needed: int, partners: list[Beside]) -> tuple[list[Beside], list[Devi
 
 
 def _split(choices: tuple[SubBatch, ...], left_mib: int) -> SubBatch | None:
-    """The sub-batch that fits beside all with the least stretch."""
+    """The sub-batch that fits beside all with the least slowdown."""
     fitting = [choice for choice in choices if choice.needed_mib <= left_mib]
-    return min(fitting, key=lambda c: (c.stretch, c.accumulation_steps), default=None)
+    return min(fitting, key=lambda c: (c.slowdown, c.accumulation_steps), default=None)
 
 
 def why_refused(view: View, job: Job, slots: CostSlots, slot: ShareableSlot) -> tuple[float, Reason | None]:
@@ -355,9 +355,9 @@ def why_refused(view: View, job: Job, slots: CostSlots, slot: ShareableSlot) -> 
     if split is None:
         return -NEVER, no_memory(job, partner, choices, slot.left_mib)
     one = beside(view, job, slot)
-    alone = outcome(job.remaining_s or 0.0, split.stretch, slots.wait_s(job), [one])
-    if 1.0 / (one.mine * split.stretch) + 1.0 / one.theirs <= 1.0:
-        return alone.net_s, because("sharing-slows", partner.job_id, one.mine * split.stretch, one.theirs)
+    alone = outcome(job.remaining_s or 0.0, split.slowdown, slots.wait_s(job), [one])
+    if 1.0 / (one.mine * split.slowdown) + 1.0 / one.theirs <= 1.0:
+        return alone.net_s, because("sharing-slows", partner.job_id, one.mine * split.slowdown, one.theirs)
     if alone.net_s > 0.0:
         return alone.net_s, None
     gain_s = alone.waits_s + alone.alone_s - alone.ends_s

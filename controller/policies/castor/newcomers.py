@@ -25,7 +25,7 @@ from cotenant.controller.policies.toolkit.sub_batches import (
     Numbers,
     SubBatch,
     known_batches,
-    least_stretch,
+    least_slowdown,
 )
 
 Counts = NDArray[np.int64]
@@ -39,7 +39,7 @@ class NewcomerTable(NamedTuple):
     jobs: list[Job]
     mine_s: Numbers
     """Remaining time alone; shape (n, 1)."""
-    stretch: Numbers
+    slowdown: Numbers
     """Step time at the sub-batch that fits beside the tenant / at the whole batch; NaN: none fits. (n, r)"""
     mine: Numbers
     """Interference ratio of the newcomer, and of the tenant; (n, r)."""
@@ -115,5 +115,5 @@ def _least_each(choices: Sequence[tuple[SubBatch, ...]], left_mib: Numbers) -> N
     found: Numbers = np.where(needs <= left_mib, 1.0, np.nan)
     for row, each in enumerate(choices):
         if len(each) > 1:
-            found[row] = least_stretch(each, left_mib)
+            found[row] = least_slowdown(each, left_mib)
     return found

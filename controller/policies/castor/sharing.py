@@ -20,7 +20,7 @@ from cotenant.controller.domain.tenancy import memory_unknown, peak_mib
 from cotenant.controller.domain.view import View
 from cotenant.controller.policies.castor.newcomers import beside_all, may_be_whole
 from cotenant.controller.policies.toolkit.shareable_slots import Mask, ShareableSlots
-from cotenant.controller.policies.toolkit.sub_batches import Numbers, SubBatch, stretch, sub_batches
+from cotenant.controller.policies.toolkit.sub_batches import Numbers, SubBatch, slowdown, sub_batches
 
 
 class SharingChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,8 +111,8 @@ class Chances(NamedTuple):
 def chances(view: View, jobs: Sequence[Job], slots: ShareableSlots) -> Chances:
     """Where sharing pays, for these jobs.
 
-    Equals `best_sharing` in each slot, since of the sub-batches that fit the one with the least stretch ends
-    first whoever the partner is: the average completion time grows with the stretch in both cases of
+    Equals `best_sharing` in each slot, since of the sub-batches that fit the one with the least slowdown ends
+    first whoever the partner is: the average completion time grows with the slowdown in both cases of
     Theorem 1. So there is one timing per slot, and the arithmetic is that of `pair_timing`.
     """
     rows, able, mine_s, slower, mine_xi, theirs_xi, allowed = beside_all(view, jobs, slots)
@@ -157,7 +157,7 @@ def with_all(view: View, newcomer: Job, choices: list[SharingChoice]) -> Sharing
     if len(choices) == 1:
         return choices[0]
     smallest = max(choices, key=lambda c: c.accumulation_steps)
-    slower = stretch(newcomer, smallest.accumulation_steps) or 1.0
+    slower = slowdown(newcomer, smallest.accumulation_steps) or 1.0
     pairs = [(c.partner, view.interference(newcomer, c.partner)) for c in choices]
     slowest = max(xi.first for _, xi in pairs)
     mine_s = newcomer.remaining_s or 0.0

@@ -33,7 +33,7 @@ def accumulation_choices(job: Job) -> Iterator[int]:
         yield job.spec.batch_size
 
 
-def stretch(job: Job, accumulation_steps: int) -> float | None:
+def slowdown(job: Job, accumulation_steps: int) -> float | None:
     """Step time at s / step time at the whole batch; None where it is not known."""
     if accumulation_steps == 1:
         return 1.0
@@ -51,7 +51,7 @@ class SubBatch(NamedTuple):
     size: int
     """0 if the batch is not known, and so not split."""
     needed_mib: int
-    stretch: float
+    slowdown: float
 
 
 def sub_batches(job: Job) -> tuple[SubBatch, ...]:
@@ -59,7 +59,7 @@ def sub_batches(job: Job) -> tuple[SubBatch, ...]:
     batch = job.spec.batch_size
     found = []
     for s in accumulation_choices(job):
-        needed, slower = peak_mib(job, s), stretch(job, s)
+        needed, slower = peak_mib(job, s), slowdown(job, s)
         if needed is not None and slower is not None:
             found.append(SubBatch(s, -(-batch // s) if batch else 0, needed, slower))
     return tuple(found)
@@ -78,9 +78,9 @@ def known_batches(job: Job, known: Batches) -> tuple[SubBatch, ...]:
     return found
 
 
-def least_stretch(choices: tuple[SubBatch, ...], left_mib: Numbers) -> Numbers:
-    """The least stretch among the sub-batches that fit, by memory left; NaN where none does."""
+def least_slowdown(choices: tuple[SubBatch, ...], left_mib: Numbers) -> Numbers:
+    """The least slowdown among the sub-batches that fit, by memory left; NaN where none does."""
     by_need = sorted(choices, key=lambda choice: choice.needed_mib)
     needs = np.array([choice.needed_mib for choice in by_need], dtype=np.float64)
-    best = np.minimum.accumulate([choice.stretch for choice in by_need])
+    best = np.minimum.accumulate([choice.slowdown for choice in by_need])
     return np.concatenate(([np.nan], best))[np.searchsorted(needs, left_mib, side="right")]

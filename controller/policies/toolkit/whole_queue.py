@@ -74,7 +74,7 @@ ROUTINE = (JobArrived, FirstStepDone, AttemptEnded)
 """What happens all the time."""
 
 
-def whose_turn(plan: Plan, event: AnyEvent) -> QueueScope | None:
+def whom_to_ask(plan: Plan, event: AnyEvent) -> QueueScope | None:
     """Who is to be asked after an event, given that the whole queue was asked after each one before it.
 
     While nothing is free, those who found no victims before an arrival find none after it: jobs that run

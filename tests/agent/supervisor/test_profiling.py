@@ -62,7 +62,7 @@ class Job:
         self.accumulates, self.trials = accumulates, trials
         self.now_s, self.step, self.first = 0.0, 0, 0
         self.promised: dict[int, dict[str, Any]] = {}
-        self.turns: list[tuple[int, int, int]] = []
+        self.windows: list[tuple[int, int, int]] = []
         self.samples = 0
         self.sampled_s = 0.0
         self.statuses: list[Status] = []
@@ -108,8 +108,8 @@ class Job:
                 RankMessageCame(word=StepConfirmed(v=1, rank=rank, proposal=number, step=self.step, ok=ok))
             )
         elif word["phase"] == "commit" and rank == 0:
-            turn = (step, word["until"], word["s"])
-            self.turns += [] if turn in self.turns else [turn]
+            window = (step, word["until"], word["s"])
+            self.windows += [] if window in self.windows else [window]
 
     def _sample(self) -> None:
         self.samples += 1
@@ -129,7 +129,7 @@ class Job:
                 resumable=True,
                 accumulates=self.accumulates,
                 step=0,
-                turns=True,
+                windows=True,
                 trials=self.trials,
             )
             self.happens(RankMessageCame(word=hello))
@@ -142,7 +142,7 @@ class Job:
         return self
 
     def _one_step(self) -> None:
-        s = next((s for start, until, s in self.turns if start <= self.step < until), 1)
+        s = next((s for start, until, s in self.windows if start <= self.step < until), 1)
         elapsed_s = STEP_S * (1 + 0.5 * (s - 1))
         before_s = self.now_s
         self.now_s += elapsed_s
@@ -154,7 +154,7 @@ class Job:
                 self.happens(RankMessageCame(word=FirstStepReached(v=1, rank=rank, step=1)))
             word = StepDone(v=1, rank=rank, step=self.step, count=1, elapsed_s=elapsed_s, s=s)
             self.happens(RankMessageCame(word=word))
-        if any(self.step in (start, until) for start, until, _ in self.turns):
+        if any(self.step in (start, until) for start, until, _ in self.windows):
             for rank in (0, 1):
                 memory_mib = 100.0 + 80.0 / s + rank
                 word_ = WindowReport(
@@ -209,18 +209,18 @@ def test_a_script_in_which_s_must_not_be_tried_is_measured_at_its_own() -> None:
     assert profile is not None
     assert [point.accumulation_steps for point in profile.points] == [1]
     assert profile.indicators is not None
-    assert {s for _, _, s in job.turns} == {1}
+    assert {s for _, _, s in job.windows} == {1}
 
 
 def test_a_co_tenant_interrupts_and_what_was_measured_until_then_is_told() -> None:
     job = Job().loads().trains(20.0)
-    turns = len(job.turns)
+    windows = len(job.windows)
     job.happens(CoTenantsChanged(alone=False))
     profile = job.status.profile
     assert profile is not None and not is_over(job)
     assert profile.points and profile.points[0].accumulation_steps == 1
     job.trains(60.0)
-    assert len(job.turns) == turns, "beside a co-tenant nothing is tried"
+    assert len(job.windows) == windows, "beside a co-tenant nothing is tried"
     job.happens(CoTenantsChanged(alone=True))
     job.trains(60.0)
     assert is_over(job) and job.status.profile_no == 2
@@ -234,7 +234,7 @@ def test_a_job_that_ends_early_leaves_what_was_measured() -> None:
 
 def test_without_t_prof_nothing_is_asked_and_nothing_told() -> None:
     job = Job(profile_s=0.0).loads().trains(30.0)
-    assert job.turns == [] and job.status.profile is None and not job.supervision.is_profiling
+    assert job.windows == [] and job.status.profile is None and not job.supervision.is_profiling
 
 
 def test_a_job_that_is_to_stop_is_not_asked_to_turn() -> None:
@@ -274,7 +274,7 @@ def test_steps_without_a_hello_are_a_profile_of_their_own() -> None:
     assert (profile.source, profile.points, profile.total_steps) == ("in place", (), 500)
     assert profile.step_s is not None and abs(profile.step_s - STEP_S) < 1e-9
     assert (profile.memory_mib_peak, profile.duty_cycle) == (500.0, 0.75)
-    assert job.turns == [] and job.status.resumable is None, "nobody has said what it can do"
+    assert job.windows == [] and job.status.resumable is None, "nobody has said what it can do"
 
 
 def test_steps_beside_a_co_tenant_say_nothing_of_the_pace_alone() -> None:

@@ -114,12 +114,12 @@ def test_the_balance_beside_each_tenant_is_that_of_the_plain_reckoning(desk: Des
         ):
             assert np.isnan(net_s)
             continue
-        stretch = min(choice.stretch for choice in fitting)
+        slowdown = min(choice.slowdown for choice in fitting)
         one = beside(plan.view, job, slot)
-        if 1.0 / (one.mine * stretch) + 1.0 / one.theirs <= 1.0:
+        if 1.0 / (one.mine * slowdown) + 1.0 / one.theirs <= 1.0:
             assert np.isnan(net_s)
         else:
-            assert net_s == pytest.approx(outcome(job.remaining_s, stretch, waits_s, [one]).net_s)
+            assert net_s == pytest.approx(outcome(job.remaining_s, slowdown, waits_s, [one]).net_s)
 
 
 @settings(max_examples=FEWER)
@@ -158,18 +158,18 @@ def test_pruning_loses_no_better_set(desk: Desk) -> None:
 
 @given(
     mine_s=SECONDS,
-    stretch=st.floats(1.0, 3.0),
+    slowdown=st.floats(1.0, 3.0),
     others=st.lists(st.tuples(SECONDS, XI, XI), min_size=1, max_size=4),
 )
 def test_a_further_partner_never_makes_it_better(
-    mine_s: float, stretch: float, others: list[tuple[float, float, float]]
+    mine_s: float, slowdown: float, others: list[tuple[float, float, float]]
 ) -> None:
     """What the bound of `castor-cost` rests on."""
     nowhere: Any = None
     partners = [Beside(nowhere, *other) for other in others]
-    together = outcome(mine_s, stretch, 100.0, partners).net_s
+    together = outcome(mine_s, slowdown, 100.0, partners).net_s
     for partner in partners:
-        assert together <= outcome(mine_s, stretch, 100.0, [partner]).net_s + 1e-6
+        assert together <= outcome(mine_s, slowdown, 100.0, [partner]).net_s + 1e-6
 
 
 @settings(max_examples=FEWER)

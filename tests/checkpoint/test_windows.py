@@ -50,8 +50,8 @@ def test_a_committed_turn_begins_and_ends_at_its_steps() -> None:
     assert answer is not None and answer.ok, "a job that cannot save can turn all the same"
     agreement.receive(order("commit"))
     verdicts = [agreement.arrive(step) for step in range(1, 11)]
-    assert [step for step, v in enumerate(verdicts, 1) if v is StepVerdict.TURN] == [5, 9]
-    assert agreement.turns == []
+    assert [step for step, v in enumerate(verdicts, 1) if v is StepVerdict.WINDOW] == [5, 9]
+    assert agreement.windows == []
 
 
 def test_a_rank_waits_at_a_turn_that_is_only_proposed_and_goes_on_when_it_is_withdrawn() -> None:
@@ -61,7 +61,7 @@ def test_a_rank_waits_at_a_turn_that_is_only_proposed_and_goes_on_when_it_is_wit
     assert agreement.arrive(5) is StepVerdict.WAIT
     agreement.receive(order("withdraw"))
     assert agreement.arrive(5) is StepVerdict.GO
-    assert agreement.turns == []
+    assert agreement.windows == []
 
 
 def test_a_turn_that_would_overlap_another_is_refused() -> None:
@@ -81,7 +81,7 @@ def test_a_save_and_a_turn_at_one_step_are_both_seen() -> None:
     agreement.receive(SupervisorDatagram(protocol.SAVE_AT, 2, 5, "propose"))
     agreement.receive(SupervisorDatagram(protocol.SAVE_AT, 2, 5, "commit"))
     assert agreement.arrive(5) is StepVerdict.SAVE
-    assert agreement.turns == [WindowPlace(5, 9, 4)]
+    assert agreement.windows == [WindowPlace(5, 9, 4)]
 
 
 @pytest.mark.parametrize("fields", [{}, {"s": 0, "until": 9}, {"s": 2, "until": 5}, {"s": 9999, "until": 9}])
@@ -101,18 +101,18 @@ def test_what_is_agreed_ahead_is_what_a_resumed_run_repeats(
     past: list[int], step: int, ahead: int, length: int, s: int
 ) -> None:
     """Whatever was used before, for a turn that has begun, begins here, or is still to come."""
-    turn = WindowPlace(step - 5 + ahead, step + length + ahead, s)
-    history = [(at, used) for at, used in enumerate(past) if at < min(step, turn.start)]
-    if turn.start < step:
-        history.append((turn.start, s))
-    written = (*history, *agreed_ahead([turn], step, 1))
+    window = WindowPlace(step - 5 + ahead, step + length + ahead, s)
+    history = [(at, used) for at, used in enumerate(past) if at < min(step, window.start)]
+    if window.start < step:
+        history.append((window.start, s))
+    written = (*history, *agreed_ahead([window], step, 1))
     before, repeated = recorded(written, step)
     assert list(before) == history
     used = {at: each.s for each in repeated for at in range(each.start, each.until)}
     last = history[-1][1] if history else 1
-    for at in range(step, turn.until):
-        assert used.get(at, last) == (s if at >= turn.start else last)
-    assert max(used, default=step) < turn.until, "behind the turn the new attempt's own order holds"
+    for at in range(step, window.until):
+        assert used.get(at, last) == (s if at >= window.start else last)
+    assert max(used, default=step) < window.until, "behind the turn the new attempt's own order holds"
 
 
 def test_a_history_without_plans_is_all_past() -> None:
@@ -231,13 +231,13 @@ def reference(schedule: str, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_a_turn_is_kept_to_the_step_and_its_stretches_are_told(
     supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain, turned = reference("0:1", monkeypatch), reference("0:1,5:4,12:1", monkeypatch)
-    assert plain != turned, "else this test could not fail"
+    plain, at_edge = reference("0:1", monkeypatch), reference("0:1,5:4,12:1", monkeypatch)
+    assert plain != at_edge, "else this test could not fail"
     job = Job(None)
     job.train(2)
     supervisor.agree(5, 12, 4)
     job.train(STEPS)
-    assert job.sha256 == turned
+    assert job.sha256 == at_edge
     assert job.state.accumulation_history == "0:1,5:4,12:1"
     stretches = supervisor.words(protocol.STRETCH)
     assert [(w["first"], w["step"], w["s"]) for w in stretches] == [(0, 5, 1), (5, 12, 4)]
@@ -256,7 +256,7 @@ def test_a_run_saved_around_a_turn_and_resumed_repeats_the_same_arithmetic(
     saved_at: int, supervisor: Supervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before the turn that is already agreed on, at its first step, in it, and at its end."""
-    turned = reference("0:1,5:4,12:1", monkeypatch)
+    at_edge = reference("0:1,5:4,12:1", monkeypatch)
     root = tmp_path / "checkpoints"
     first = Job(root)
     first.train(2)
@@ -269,7 +269,7 @@ def test_a_run_saved_around_a_turn_and_resumed_repeats_the_same_arithmetic(
     second = Job(root)
     assert second.state.resumed is not None and second.state.resumed.exact, second.state.resumed
     second.train(STEPS)
-    assert second.sha256 == turned
+    assert second.sha256 == at_edge
     assert second.state.accumulation_history == "0:1,5:4,12:1"
     second.state.close()
 
