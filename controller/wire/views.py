@@ -81,6 +81,8 @@ class ProfileView(msgspec.Struct, frozen=True, kw_only=True):
     duty_cycle: float | None = None
     load_s: float | None = None
     steps: int = 0
+    step_s: float | None = None
+    """As it was started, where no batch size was said: then there are no points."""
     source: str | None = None
     indicators: dict[str, IndicatorView] = {}
 
@@ -108,6 +110,7 @@ class ProfileView(msgspec.Struct, frozen=True, kw_only=True):
             duty_cycle=self.duty_cycle,
             load_s=self.load_s,
             steps=self.steps,
+            step_s=self.step_s,
             source=self.source or "unknown",
             indicators=Indicators(**stats) if self.has_indicators else None,
         )
@@ -123,6 +126,7 @@ def profile_view(profile: Profile | None) -> ProfileView:
         duty_cycle=known.duty_cycle,
         load_s=known.load_s,
         steps=known.steps,
+        step_s=known.step_s,
         source=None if profile is None else known.source,
         indicators=indicator_views(known.indicators),
     )

@@ -161,7 +161,8 @@ def _profile(job: JobDetails) -> str:
     s = ", ".join(str(point.accumulation_steps) for point in profile.points)
     came = "given: " if job.profile_given else ""
     peak = f"{screen.size(profile.memory_mib_peak)} peak" if profile.memory_mib_peak is not None else ""
-    points = f"s = {s}" if s else "no step times"
+    whole = f"{profile.step_s * 1000:.0f} ms per step" if profile.step_s is not None else "no step times"
+    points = f"s = {s}" if s else whole
     first = "on its first host, which stands for all" if job.spec.nodes > 1 else ""
     return f"{came}{profile.source}, {', '.join(filter(None, (points, peak, first)))}"
 
