@@ -386,6 +386,7 @@ class KnownProfile(JsonView, frozen=True, kw_only=True, tag="known-profile/1"):
     duty_cycle: float | None
     load_s: float | None
     steps: int
+    step_s: float | None = None
     source: str | None
     indicators: dict[str, IndicatorView]
     throughput: ThroughputView | None
