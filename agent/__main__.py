@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Final
 
 from cotenant.agent.daemon.assembly import AgentProblem, assemble
-from cotenant.agent.daemon.core.state import AgentState
+from cotenant.agent.daemon.core import AgentState
 from cotenant.agent.daemon.runtime import Runtime, log
-from cotenant.controller.domain.cluster import HostReport
-from cotenant.controller.domain.settings import Settings
+from cotenant.controller.domain import HostReport, Settings
 from cotenant.controller.system.endpoint import BadEndpoint
 from cotenant.controller.system.settings import SettingsError, load
 

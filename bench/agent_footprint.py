@@ -25,11 +25,18 @@ import machine
 import msgspec
 import zmq
 
-from cotenant.controller.domain.commands import GangMember, StartAttempt
-from cotenant.controller.domain.events import FirstStepDone
-from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId, JobId
-from cotenant.controller.domain.job import Launch
-from cotenant.controller.wire.agents import (
+from cotenant.controller.domain import (
+    AttemptNo,
+    CommandId,
+    DeviceId,
+    FirstStepDone,
+    GangMember,
+    HostId,
+    JobId,
+    Launch,
+    StartAttempt,
+)
+from cotenant.controller.wire import (
     CommandDelivery,
     FromAgent,
     Heartbeat,
@@ -38,8 +45,9 @@ from cotenant.controller.wire.agents import (
     Report,
     ReportAck,
     Welcome,
+    decode,
+    encode,
 )
-from cotenant.controller.wire.codec import decode, encode
 
 HOST = "bench"
 WARM_UP_S = 5.0

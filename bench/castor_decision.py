@@ -24,13 +24,20 @@ from typing import Any, Final
 import machine
 import numpy as np
 
+from cotenant.controller.domain import (
+    Device,
+    DeviceId,
+    HostId,
+    HostReport,
+    JobId,
+    JobSpec,
+    Launch,
+    PolicySettings,
+    Profile,
+    ProfilePoint,
+    View,
+)
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.cluster import Device, HostReport
-from cotenant.controller.domain.ids import DeviceId, HostId, JobId
-from cotenant.controller.domain.job import JobSpec, Launch
-from cotenant.controller.domain.perf import Profile, ProfilePoint
-from cotenant.controller.domain.settings import PolicySettings
-from cotenant.controller.domain.view import View
 from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Policy

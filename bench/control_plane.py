@@ -31,26 +31,41 @@ import machine
 import zmq
 
 from cotenant.controller.client import Client
-from cotenant.controller.domain.cluster import Device, HostReport
-from cotenant.controller.domain.commands import StartAttempt
-from cotenant.controller.domain.events import AttemptEnded, AttemptStarted, FirstStepDone
-from cotenant.controller.domain.ids import AttemptNo, DeviceId, HostId, JobId
-from cotenant.controller.domain.job import JobSpec, Launch
+from cotenant.controller.domain import (
+    AttemptEnded,
+    AttemptNo,
+    AttemptStarted,
+    Device,
+    DeviceId,
+    FirstStepDone,
+    HostId,
+    HostReport,
+    JobId,
+    JobSpec,
+    Launch,
+    StartAttempt,
+)
 from cotenant.controller.system import keys
-from cotenant.controller.wire.agents import (
+from cotenant.controller.wire import (
+    CLIENT_MARK,
+    AnyReply,
     AttemptProgress,
     CommandAck,
     CommandDelivery,
+    GetStatus,
     Heartbeat,
     Hello,
     Renew,
     Report,
     ReportAck,
+    Request,
+    Submit,
+    Submitted,
     ToAgent,
     Welcome,
+    decode,
+    encode,
 )
-from cotenant.controller.wire.clients import CLIENT_MARK, AnyReply, GetStatus, Request, Submit, Submitted
-from cotenant.controller.wire.codec import decode, encode
 
 SUBMISSIONS_PER_S = 10.0
 JOIN_S_MAX = 120.0

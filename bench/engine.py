@@ -37,19 +37,23 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from cotenant.controller.domain import (
+    Device,
+    DeviceId,
+    HostId,
+    HostReport,
+    JobId,
+    JobSpec,
+    Launch,
+    Phase,
+    PolicySettings,
+    Profile,
+    ProfilePoint,
+)
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.cluster import Device, HostReport
-from cotenant.controller.domain.ids import DeviceId, HostId, JobId
-from cotenant.controller.domain.job import JobSpec, Launch, Phase
-from cotenant.controller.domain.perf import Profile, ProfilePoint
-from cotenant.controller.domain.settings import PolicySettings
 from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.policies import registry
-from cotenant.controller.sim.preparing import prepare
-from cotenant.controller.sim.simulate import simulate
-from cotenant.controller.sim.traces.problems import TraceProblem
-from cotenant.controller.sim.traces.reading import read
-from cotenant.controller.sim.world.workload import Cluster
+from cotenant.controller.sim import Cluster, TraceProblem, prepare, read, simulate
 
 HOSTS, DEVICES = 16, 8
 MEMORY_MIB = 80_000

@@ -25,11 +25,9 @@ import agent_footprint
 import machine
 
 from cotenant.agent.host.indicators import SlotUse
-from cotenant.controller.domain.cluster import Device
-from cotenant.controller.domain.ids import DeviceId, HostId
-from cotenant.controller.store.core import DECISION_BOUNDS_S
-from cotenant.controller.system.metrics.sheet import Histogram, Sheet
-from cotenant.controller.system.metrics.table import CONTROLLER
+from cotenant.controller.domain import Device, DeviceId, HostId
+from cotenant.controller.store import DECISION_BOUNDS_S
+from cotenant.controller.system.metrics import CONTROLLER, Histogram, Sheet
 from cotenant.profiler.indicators.choice import words_of
 from cotenant.profiler.indicators.cpu import CpuSource
 from cotenant.profiler.indicators.device_process import DeviceProcess
@@ -191,7 +189,7 @@ def of_a_scrape() -> list[Cost]:
     """Text of a sheet of 1,000 devices, made by prometheus_client; per scrape, not per second."""
     from prometheus_client.exposition import generate_latest
 
-    from cotenant.controller.system.metrics.endpoint import Address, Endpoint
+    from cotenant.controller.system.metrics import Address, Endpoint
 
     sheet = Sheet(CONTROLLER)
     for device in range(1000):

@@ -26,10 +26,17 @@ import machine
 import zmq
 
 from cotenant.controller.client import Client
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import JobSpec, Launch
-from cotenant.controller.wire.clients import CLIENT_MARK, AnyReply, GetStatus, Request, Submit, Submitted
-from cotenant.controller.wire.codec import decode, encode
+from cotenant.controller.domain import JobId, JobSpec, Launch
+from cotenant.controller.wire import (
+    CLIENT_MARK,
+    AnyReply,
+    GetStatus,
+    Request,
+    Submit,
+    Submitted,
+    decode,
+    encode,
+)
 
 OPEN = (1, 8, 64, 256)
 """Submissions under way at one time, as that many clients would have."""

@@ -36,9 +36,7 @@ from typing import Any, Final, NamedTuple
 import machine
 import numpy as np
 
-from cotenant.controller.domain.actions import Compute, Decision
-from cotenant.controller.domain.events import AnyEvent
-from cotenant.controller.domain.view import View
+from cotenant.controller.domain import AnyEvent, Compute, Decision, View
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters, Policy
 from cotenant.controller.policies.lazer.improvement import Improvement
@@ -53,10 +51,8 @@ from cotenant.controller.policies.lazer.surrogate import (
     prior,
     scaled,
 )
-from cotenant.controller.sim.scenario import Scenario, open_trace, workload_of
-from cotenant.controller.sim.simulate import simulate
-from cotenant.controller.sim.world.physics import Physics, pair_data
-from cotenant.controller.training.kinds import compute
+from cotenant.controller.sim import Physics, Scenario, open_trace, pair_data, simulate, workload_of
+from cotenant.controller.training import compute
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 RESULT: Final = Path(__file__).with_suffix(".json")

@@ -25,9 +25,8 @@ import msgspec
 import zmq
 
 from cotenant.controller.client import Client
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import JobSpec
-from cotenant.controller.wire.clients import ChangeJobs, GetStatus, Submit
+from cotenant.controller.domain import JobId, JobSpec
+from cotenant.controller.wire import ChangeJobs, GetStatus, Submit
 
 BATCH = 100
 LOOK_FOR_S = 3.0

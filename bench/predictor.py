@@ -29,17 +29,21 @@ import msgspec
 import numpy as np
 import xgboost
 
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.indicators import INDICATOR_NAMES, Indicators, IndicatorStats
-from cotenant.controller.domain.interference import InterferenceModel
-from cotenant.controller.domain.job import Job, JobSpec
-from cotenant.controller.domain.pairs import PairTable
-from cotenant.controller.domain.perf import Profile
-from cotenant.controller.domain.reasons import because
+from cotenant.controller.domain import (
+    INDICATOR_NAMES,
+    Indicators,
+    IndicatorStats,
+    InterferenceModel,
+    Job,
+    JobId,
+    JobSpec,
+    PairTable,
+    Profile,
+    because,
+)
 from cotenant.controller.models.interference.features import MEANS, VARIANCES, beside
 from cotenant.controller.models.interference.predictor import Predictor
-from cotenant.controller.training import boosting, interference
-from cotenant.controller.training.pair_rows import PairRows
+from cotenant.controller.training import PairRows, boosting, interference
 
 PAGE: Final = Path(__file__).parent.parent / "docs" / "results" / "bench-predictor.md"
 NAMES: Final = (*MEANS, *VARIANCES)

@@ -27,7 +27,7 @@ from typing import Any, Final, NamedTuple
 
 import machine
 
-from cotenant.controller.training.kinds import compute
+from cotenant.controller.training import compute
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 DEFAULT: Final = "castor:synth:earth:1500,castor-cost:synth:earth:1500,patient:philly/6214e9:2000"
@@ -77,9 +77,7 @@ class Pair(NamedTuple):
 def simulated(asked: Asked, seed: int, failures_h: float | None, *, digest: bool) -> dict[str, Any]:
     """Processor seconds of a simulation and, instead of a time that means something, a digest."""
     from cotenant.controller.engine import Engine
-    from cotenant.controller.sim.choices import policies_named
-    from cotenant.controller.sim.scenario import Scenario, tasks
-    from cotenant.controller.sim.simulate import simulate
+    from cotenant.controller.sim import Scenario, policies_named, simulate, tasks
 
     trace = f"{asked.trace}:{asked.jobs}" if asked.trace.startswith("synth:") else asked.trace
     scenario = Scenario(trace=trace, jobs=asked.jobs, failures_mtbf_h=failures_h)

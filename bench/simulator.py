@@ -27,13 +27,9 @@ from typing import Any, Final
 import machine
 import numpy as np
 
-from cotenant.controller.sim.preparing import prepare
+from cotenant.controller.sim import Cluster, Workload, prepare, read, simulate, synthesise
 from cotenant.controller.sim.results.summary import summarise
-from cotenant.controller.sim.simulate import simulate
-from cotenant.controller.sim.traces.reading import read
-from cotenant.controller.sim.traces.synth import synthesise
-from cotenant.controller.sim.world.workload import Cluster, Workload
-from cotenant.controller.training.kinds import compute
+from cotenant.controller.training import compute
 
 VCS: Final = ("0e4a51", "103959", "51b7ef", "6214e9", "6c71a0", "b436b2", "e13805", "ed69ec", "ee9e8c")
 GROWTH_VC, GROWTH_JOBS, GROWTH = "6214e9", 5000, 10

@@ -26,9 +26,8 @@ import machine
 
 from cotenant.controller.cli.demo.cluster import PrivateCluster
 from cotenant.controller.client import Client
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import JobSpec, Launch
-from cotenant.controller.wire.clients import ListNodes, ShowJob, Submit, WaitJobs
+from cotenant.controller.domain import JobId, JobSpec, Launch
+from cotenant.controller.wire import ListNodes, ShowJob, Submit, WaitJobs
 
 PATIENCE_S = 180.0
 SCRIPT = """

@@ -30,9 +30,8 @@ from private_slurm import PrivateSlurm, SlurmMissing
 
 from cotenant.controller.cli.demo.cluster import PrivateCluster
 from cotenant.controller.client import Client
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import JobSpec, Launch
-from cotenant.controller.wire.clients import ListJobs, Submit, WaitJobs
+from cotenant.controller.domain import JobId, JobSpec, Launch
+from cotenant.controller.wire import ListJobs, Submit, WaitJobs
 
 CLIENTS = 8
 START_TIMEOUT_S = 60.0

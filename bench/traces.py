@@ -18,11 +18,7 @@ from pathlib import Path
 import machine
 import numpy as np
 
-from cotenant.controller.sim.preparing import prepare
-from cotenant.controller.sim.traces.reading import read
-from cotenant.controller.sim.traces.schema import write_csv
-from cotenant.controller.sim.traces.synth import synthesise
-from cotenant.controller.sim.world.workload import Cluster
+from cotenant.controller.sim import Cluster, prepare, read, synthesise, write_csv
 
 ROWS = 88_067
 

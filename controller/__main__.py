@@ -10,21 +10,16 @@ import signal
 import sys
 from importlib.metadata import version
 
-from cotenant.controller.domain.job import ENDED
-from cotenant.controller.domain.settings import Settings
-from cotenant.controller.domain.texts import one_line
+from cotenant.controller.domain import ENDED, Settings, one_line
 from cotenant.controller.policies import registry
 from cotenant.controller.router import RouterError
 from cotenant.controller.server import Controller
-from cotenant.controller.store.core import Fatal
-from cotenant.controller.store.journal import Journal
-from cotenant.controller.store.journal_file import JournalError
-from cotenant.controller.store.recovery import replay
+from cotenant.controller.store import Fatal, Journal, JournalError, replay
 from cotenant.controller.system import paths
 from cotenant.controller.system import settings as sources
 from cotenant.controller.system.endpoint import BadEndpoint
 from cotenant.controller.system.keys import KeyProblem
-from cotenant.controller.system.metrics.endpoint import MetricsProblem
+from cotenant.controller.system.metrics import MetricsProblem
 
 
 def main(words: list[str] | None = None) -> int:

@@ -24,10 +24,8 @@ import zmq
 
 from cotenant.controller.system.endpoint import BadEndpoint, check_owner, socket_path, user_endpoint
 from cotenant.controller.system.keys import KeyFile, KeyProblem, find_key
+from cotenant.controller.wire import CLIENT_MARK, WIRE_VERSION, BadMessage, decode, encode, heard
 from cotenant.controller.wire import clients as wire
-from cotenant.controller.wire.clients import CLIENT_MARK
-from cotenant.controller.wire.codec import WIRE_VERSION, BadMessage, decode, encode
-from cotenant.controller.wire.versions import heard
 
 REPEAT_S: Final = 5.0
 CONNECT_S: Final = 3.0

@@ -11,10 +11,8 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
-from cotenant.controller.domain.commands import ComputeRequest
-from cotenant.controller.domain.events import Computed
-from cotenant.controller.wire.codec import BadMessage, pack, unpack
-from cotenant.controller.wire.compute import LENGTH, ComputeQuestion, ComputeResult
+from cotenant.controller.domain import Computed, ComputeRequest
+from cotenant.controller.wire import LENGTH, BadMessage, ComputeQuestion, ComputeResult, pack, unpack
 
 WAITING_MAX: Final = 100
 TIMEOUT_S: Final = 1800.0

@@ -26,8 +26,7 @@ from cotenant.controller.system.keys import (
     read_key,
 )
 from cotenant.controller.system.locks import Lock, LockTaken
-from cotenant.controller.wire.clients import CLIENT_MARK
-from cotenant.controller.wire.codec import MESSAGE_BYTES_MAX
+from cotenant.controller.wire import CLIENT_MARK, MESSAGE_BYTES_MAX
 
 BATCH: Final = 200
 """Messages read before other work gets its turn."""

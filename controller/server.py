@@ -16,38 +16,55 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from cotenant.controller.api.handlers import RequestHandlers
-from cotenant.controller.api.metrics import ClusterMetrics, ServerFacts
-from cotenant.controller.api.queries import About
-from cotenant.controller.api.submissions import Code
+from cotenant.controller.api import About, ClusterMetrics, Code, RequestHandlers, ServerFacts
 from cotenant.controller.compute_worker import ComputeWorker
-from cotenant.controller.domain.commands import ComputeRequest
-from cotenant.controller.domain.events import AlarmRang, Computed
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.interference import InterferenceModel
-from cotenant.controller.domain.job import ENDED
-from cotenant.controller.domain.settings import Settings
+from cotenant.controller.domain import (
+    ENDED,
+    AlarmRang,
+    Computed,
+    ComputeRequest,
+    InterferenceModel,
+    JobId,
+    Settings,
+)
 from cotenant.controller.engine import EngineConfig, MakePolicy
-from cotenant.controller.executors.agents.link import AgentExecutor
+from cotenant.controller.executors.agents import AgentExecutor
 from cotenant.controller.executors.base import Executor
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.registry import make_or_stand_in
 from cotenant.controller.router import Router, raise_descriptor_limit
-from cotenant.controller.store.clock import uptime
-from cotenant.controller.store.committing import Decided, Effect, let_follow
-from cotenant.controller.store.core import Core, Fatal, Poisoned, Stuck
-from cotenant.controller.store.journal import Journal
-from cotenant.controller.store.scrub import Scrub, Scrubbed
+from cotenant.controller.store import (
+    Core,
+    Decided,
+    Effect,
+    Fatal,
+    Journal,
+    Poisoned,
+    Scrub,
+    Scrubbed,
+    Stuck,
+    let_follow,
+    uptime,
+)
 from cotenant.controller.system import paths
 from cotenant.controller.system.keys import Identity, KeyProblem
-from cotenant.controller.system.metrics.endpoint import opened
-from cotenant.controller.system.metrics.sheet import Sheet, Sheets
+from cotenant.controller.system.metrics import Sheet, Sheets, opened
 from cotenant.controller.system.secrets import Secrets
 from cotenant.controller.system.settings import SettingsError
-from cotenant.controller.wire.agents import FromAgent, HostRefused
-from cotenant.controller.wire.clients import DAMAGED_JOURNAL_ADVICE, Failure, Request
-from cotenant.controller.wire.codec import BadMessage, WrongVersion, decode, encode, request_in
-from cotenant.controller.wire.peer_versions import UNKNOWN_REQUEST, PeerVersions
+from cotenant.controller.wire import (
+    DAMAGED_JOURNAL_ADVICE,
+    UNKNOWN_REQUEST,
+    BadMessage,
+    Failure,
+    FromAgent,
+    HostRefused,
+    PeerVersions,
+    Request,
+    WrongVersion,
+    decode,
+    encode,
+    request_in,
+)
 
 TICK_S: Final = 0.5
 WAITING_ROWS_MAX: Final = 20_000

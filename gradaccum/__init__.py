@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from cotenant.gradaccum.exactness import Refused, refusal
     from cotenant.gradaccum.explicit import backward, split
 
-__all__ = ["PROGRESS", "Refused", "Schedule", "backward", "configure", "refusal", "split", "steps_at"]
+__all__ = [
+    "PROGRESS", "Refused", "Schedule", "backward", "configure", "launch", "protocol", "refusal",
+    "schedule", "split", "steps_at", "zerocode",
+]  # fmt: skip
 
 _HOME = {"Refused": "exactness", "refusal": "exactness", "backward": "explicit", "split": "explicit"}
 

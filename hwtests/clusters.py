@@ -13,9 +13,8 @@ from cotenant.controller.cli.demo.cluster import PrivateCluster
 from cotenant.controller.cli.demo.measuring import job_spec, profiled
 from cotenant.controller.cli.demo.plan import DemoJob, MeasuredJob
 from cotenant.controller.client import Client
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.perf import Profile
-from cotenant.controller.wire.clients import AttemptView, Submit
+from cotenant.controller.domain import JobId, Profile
+from cotenant.controller.wire import AttemptView, Submit
 from hwtests.device import Device
 from hwtests.measuring import Measure
 

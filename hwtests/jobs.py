@@ -17,9 +17,7 @@ import msgspec
 from cotenant.controller.cli.demo.measuring import job_environment
 from cotenant.controller.cli.demo.plan import WORKLOADS
 from cotenant.controller.cli.demo.reference import PlainRank
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import JobSpec, Launch
-from cotenant.controller.domain.perf import Profile
+from cotenant.controller.domain import JobId, JobSpec, Launch, Profile
 from hwtests.device import Device
 
 MANY_STEPS: Final = 1_000_000

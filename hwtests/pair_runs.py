@@ -17,11 +17,9 @@ from unittest.mock import patch
 from cotenant.controller.cli.demo.measuring import NotMeasured, profiled
 from cotenant.controller.cli.demo.watching import QueueWatcher
 from cotenant.controller.client import Client
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.indicators import Indicators
-from cotenant.controller.domain.job import Phase
-from cotenant.controller.engine.estimating import LAG_REPORTS, LAG_S
-from cotenant.controller.wire.clients import (
+from cotenant.controller.domain import Indicators, JobId, Phase
+from cotenant.controller.engine import LAG_REPORTS, LAG_S
+from cotenant.controller.wire import (
     ChangeJobs,
     GetStatus,
     JobView,

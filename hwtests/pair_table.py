@@ -15,8 +15,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from cotenant.controller.domain.indicators import Indicators
-from cotenant.controller.domain.perf import Profile
+from cotenant.controller.domain import Indicators, Profile
 from cotenant.controller.models.interference.features import VOCABULARY
 from hwtests.jobs import Job
 

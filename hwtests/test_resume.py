@@ -19,8 +19,8 @@ from cotenant.controller.cli.demo.plan import DemoJob, MeasuredJob
 from cotenant.controller.cli.demo.reference import run_uninterrupted, schedule_of
 from cotenant.controller.cli.demo.watching import QueueWatcher, all_ended
 from cotenant.controller.client import Client
-from cotenant.controller.domain.job import Phase
-from cotenant.controller.wire.clients import ChangeJobs, SetPolicy, ShowJob, Shown, Submit
+from cotenant.controller.domain import Phase
+from cotenant.controller.wire import ChangeJobs, SetPolicy, ShowJob, Shown, Submit
 from hwtests import clusters, host
 from hwtests.device import Device
 from hwtests.jobs import Job

@@ -17,9 +17,8 @@ from pathlib import Path
 import pytest
 
 from cotenant.controller.client import Client
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import JobSpec, Launch
-from cotenant.controller.wire.clients import AttemptView, ShowJob, Submit, WaitJobs
+from cotenant.controller.domain import JobId, JobSpec, Launch
+from cotenant.controller.wire import AttemptView, ShowJob, Submit, WaitJobs
 from hwtests import clusters, host
 from hwtests.device import PASSED_ON, Device
 from hwtests.measuring import Measure

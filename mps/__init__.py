@@ -5,3 +5,8 @@ configures or ends one. What an answer means (`replies.py`), what is wrong and w
 daemons there are (`choose` in `detection.py`), where they live and what a client gets (`environment.py`) is
 decided in pure code.
 """
+
+__all__ = [
+    "channel", "daemon", "detection", "device_memory", "environment", "health", "ownership", "process",
+    "replies", "sweep", "terminate",
+]  # fmt: skip

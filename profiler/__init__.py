@@ -2,3 +2,5 @@
 
 Rule: this module imports nothing, so that one source can be used without the others' dependencies.
 """
+
+__all__ = ["inplace", "step_law", "throughput"]

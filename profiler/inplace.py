@@ -19,8 +19,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain.indicators import INDICATOR_NAMES, Indicators, IndicatorStats
-from cotenant.controller.domain.perf import Profile, ProfilePoint
+from cotenant.controller.domain import INDICATOR_NAMES, Indicators, IndicatorStats, Profile, ProfilePoint
 from cotenant.profiler.indicators.sources import Indicator, Summary, Timed, Windows
 
 SAMPLE_PERIOD_S: Final = 0.5

@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from cotenant.controller.domain.throughput import OVERLAP, Coefficients, Gang, MeasuredStep
+from cotenant.controller.domain import OVERLAP, Coefficients, Gang, MeasuredStep
 
 Array = NDArray[np.float64]
 

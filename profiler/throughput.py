@@ -16,10 +16,16 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from cotenant.controller.domain.fitting import measured_steps
-from cotenant.controller.domain.perf import Profile
-from cotenant.controller.domain.reasons import Reason, because
-from cotenant.controller.domain.throughput import Gang, MeasuredStep, Reach, ThroughputModel
+from cotenant.controller.domain import (
+    Gang,
+    MeasuredStep,
+    Profile,
+    Reach,
+    Reason,
+    ThroughputModel,
+    because,
+    measured_steps,
+)
 from cotenant.profiler.step_law import NOISE_MIN, StepTable, covariance, free_coefficients, solve
 
 FOLDS_MAX: Final = 10

@@ -16,13 +16,10 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from cotenant.agent.daemon.core.edge import AgentConfig
-from cotenant.agent.daemon.core.memory import AgentMemory
+from cotenant.agent.daemon.core import AgentConfig, AgentMemory
 from cotenant.agent.daemon.spool import Spool, SpoolProblem
 from cotenant.agent.daemon.supervisors import stored_orders
-from cotenant.agent.gpus.gpu_watch import GpuWatch, offered
-from cotenant.agent.gpus.mps_edge import Mps, prepare
-from cotenant.agent.gpus.xid import bus_address
+from cotenant.agent.gpus import GpuWatch, Mps, bus_address, offered, prepare
 from cotenant.agent.host import devices, jobside, state_folder
 from cotenant.agent.host.cgroups import Cgroups, device_regions, find_cgroups, sweep
 from cotenant.agent.host.checkpoint_root import BadRoot, domain_of
@@ -39,13 +36,11 @@ from cotenant.agent.host.ports import BadPorts, first_port
 from cotenant.agent.host.state_folder import StateProblem
 from cotenant.agent.host.user_files import exposed
 from cotenant.agent.warm.pool import Pool
-from cotenant.controller.domain.cluster import Device, HostReport
-from cotenant.controller.domain.ids import HostId
-from cotenant.controller.domain.settings import AgentSettings, Settings
+from cotenant.controller.domain import AgentSettings, Device, HostId, HostReport, Settings
 from cotenant.controller.system import paths
 from cotenant.controller.system.endpoint import BadEndpoint, socket_path
 from cotenant.controller.system.keys import KeyFile, KeyProblem, find_key
-from cotenant.controller.system.metrics.endpoint import Endpoint, MetricsProblem, opened
+from cotenant.controller.system.metrics import Endpoint, MetricsProblem, opened
 from cotenant.profiler.driver.facts import GpuFacts
 from cotenant.profiler.driver.process_info import sees_host_processes
 from cotenant.profiler.indicators.sources import Wanted

@@ -15,19 +15,23 @@ from typing import Final
 
 import zmq
 
-from cotenant.controller.domain.commands import TrustDevices
+from cotenant.controller.domain import TrustDevices
 from cotenant.controller.system.endpoint import BadEndpoint, check_owner, socket_path
 from cotenant.controller.system.keys import KeyFile
-from cotenant.controller.wire.agents import (
+from cotenant.controller.wire import (
+    MESSAGE_BYTES_MAX,
+    WIRE_VERSION,
+    BadMessage,
     CommandDelivery,
     FromAgent,
     GangRelay,
     HostRefused,
     ReadLog,
     ToAgent,
+    decode,
+    encode,
+    is_of_before,
 )
-from cotenant.controller.wire.codec import MESSAGE_BYTES_MAX, WIRE_VERSION, BadMessage, decode, encode
-from cotenant.controller.wire.peer_versions import is_of_before
 
 RECONNECT_MS: Final = 200
 RECONNECT_MS_MAX: Final = 2000

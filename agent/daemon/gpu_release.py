@@ -14,9 +14,9 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
-from cotenant.agent.daemon.core.edge import AnyAgentEvent, AwaitMemory, MemoryFree, MemoryHeld
+from cotenant.agent.daemon.core import AnyAgentEvent, AwaitMemory, MemoryFree, MemoryHeld
 from cotenant.agent.daemon.tasks import Tasks
-from cotenant.agent.gpus.gpu_watch import GpuWatch
+from cotenant.agent.gpus import GpuWatch
 
 NEWS_S: Final = 2.0
 """Between a failure and the looks that count: whether the driver has written an error down before the process

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from cotenant.agent.daemon.tasks import Tasks
-from cotenant.agent.ipc.records import LOGS, RESULT
-from cotenant.agent.supervisor.processes.logs import log_end, read_log
-from cotenant.controller.wire.agents import LogReply, ReadLog
+from cotenant.agent.ipc import LOGS, RESULT
+from cotenant.agent.supervisor.processes import log_end, read_log
+from cotenant.controller.wire import LogReply, ReadLog
 
 QUESTIONS_MAX: Final = 64
 BYTES_MAX: Final = 256 * 1024

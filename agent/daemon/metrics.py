@@ -10,12 +10,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final, NamedTuple, get_args
 
-from cotenant.agent.daemon.core.state import AgentState
-from cotenant.controller.domain.cluster import Device, DeviceState
-from cotenant.controller.domain.ids import DeviceId, HostId
-from cotenant.controller.domain.indicators import DeviceReading
-from cotenant.controller.system.metrics.sheet import Sheet
-from cotenant.controller.system.metrics.table import AGENT, RATES, SHARES
+from cotenant.agent.daemon.core import AgentState
+from cotenant.controller.domain import Device, DeviceId, DeviceReading, DeviceState, HostId
+from cotenant.controller.system.metrics import AGENT, RATES, SHARES, Sheet
 
 MIB: Final = 1024 * 1024
 STALE_S: Final = 120.0

@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from cotenant.agent.daemon.controller_link import ControllerLink
-from cotenant.agent.daemon.core.edge import (
+from cotenant.agent.daemon.core import (
     Adopt,
+    AgentState,
     AgentTicked,
     AnswerLog,
     AnyAgentEvent,
     AnyEffect,
+    AnyNote,
     AwaitMemory,
     Booted,
     ControllerMessageCame,
@@ -43,8 +45,6 @@ from cotenant.agent.daemon.core.edge import (
     Tell,
     Trust,
 )
-from cotenant.agent.daemon.core.memory import AnyNote
-from cotenant.agent.daemon.core.state import AgentState
 from cotenant.agent.daemon.gpu_release import GpuRelease
 from cotenant.agent.daemon.log_relay import LogReader
 from cotenant.agent.daemon.metrics import AgentReading, Edge, sheet_of
@@ -52,25 +52,22 @@ from cotenant.agent.daemon.spool import Spool
 from cotenant.agent.daemon.supervisors import Supervisors
 from cotenant.agent.daemon.tasks import Tasks
 from cotenant.agent.daemon.warm_starts import WarmStarts
-from cotenant.agent.gpus.gpu_watch import GpuWatch, offered
-from cotenant.agent.gpus.mps_edge import Mps, MpsEdge
+from cotenant.agent.gpus import GpuWatch, Mps, MpsEdge, offered
 from cotenant.agent.host.devices import lock_names
 from cotenant.agent.host.facts import now_s
 from cotenant.agent.host.indicators import IndicatorReader
 from cotenant.agent.host.locks import DeviceLocks
 from cotenant.agent.host.user_files import remove_tree
-from cotenant.agent.ipc.records import Order
+from cotenant.agent.ipc import Order
 from cotenant.agent.warm.pool import Pool
-from cotenant.controller.domain.ids import DeviceId
-from cotenant.controller.domain.indicators import DeviceReading
-from cotenant.controller.domain.texts import one_line
+from cotenant.controller.domain import DeviceId, DeviceReading, one_line
 from cotenant.controller.system.endpoint import BadEndpoint
 from cotenant.controller.system.keys import KeyFile
-from cotenant.controller.system.metrics.sheet import Sheet, Sheets
-from cotenant.controller.wire.agents import CommandAck, Report, ToAgent
+from cotenant.controller.system.metrics import Sheet, Sheets
+from cotenant.controller.wire import CommandAck, Report, ToAgent
 
 if TYPE_CHECKING:
-    from cotenant.controller.system.metrics.endpoint import Endpoint
+    from cotenant.controller.system.metrics import Endpoint
 
 DISK_RETRY_S: Final = 1.0
 OFFER_PERIOD_S: Final = 10.0

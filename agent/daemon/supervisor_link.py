@@ -13,20 +13,30 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from cotenant.agent.daemon.core.edge import (
+from cotenant.agent.daemon.core import (
     AnyAgentEvent,
     Connected,
     Disconnected,
     EndCame,
     GangMessageCame,
+    Key,
     StatusCame,
 )
-from cotenant.agent.daemon.core.memory import Key
-from cotenant.agent.ipc.channel import EndedNow, FromSupervisor, GangOut, StatusNow, ToSupervisor
-from cotenant.agent.ipc.files import read_or_put_aside
-from cotenant.agent.ipc.framing import connect, read_frame, write_message
-from cotenant.agent.ipc.records import CONTROL, RESULT, Result
-from cotenant.controller.wire.codec import BadMessage, decode, version_of
+from cotenant.agent.ipc import (
+    CONTROL,
+    RESULT,
+    EndedNow,
+    FromSupervisor,
+    GangOut,
+    Result,
+    StatusNow,
+    ToSupervisor,
+    connect,
+    read_frame,
+    read_or_put_aside,
+    write_message,
+)
+from cotenant.controller.wire import BadMessage, decode, version_of
 
 _RETRY_S_MIN: Final = 0.02
 _RETRY_S_MAX: Final = 1.0

@@ -22,32 +22,34 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from cotenant.agent.daemon.core.edge import AnyAgentEvent, EndCame, FoundAttempt, StartFailed, SupervisorGone
-from cotenant.agent.daemon.core.memory import Key
+from cotenant.agent.daemon.core import AnyAgentEvent, EndCame, FoundAttempt, Key, StartFailed, SupervisorGone
 from cotenant.agent.daemon.supervisor_link import Line
 from cotenant.agent.daemon.tasks import Tasks
 from cotenant.agent.host.checkpoint_root import make_checkpoint_folder
 from cotenant.agent.host.facts import OPEN_ONE, closed_folder
 from cotenant.agent.host.identity import boot_id, open_pidfd
-from cotenant.agent.ipc.channel import ToSupervisor
-from cotenant.agent.ipc.files import BadRecord, read_or_put_aside, read_record, write_record
-from cotenant.agent.ipc.records import (
+from cotenant.agent.ipc import (
     FOLDER_NAME,
     JOB,
     ORDER,
     RESULT,
     SUPERVISOR,
     UNCLEAN,
+    BadRecord,
     Order,
     ProcessIdentity,
     Result,
+    ToSupervisor,
     attempt_folder,
+    forgotten_on_disk,
+    kept_in_memory,
+    read_or_put_aside,
+    read_record,
+    without_secrets,
+    write_record,
 )
-from cotenant.agent.ipc.secrets import forgotten_on_disk, kept_in_memory, without_secrets
-from cotenant.agent.supervisor.processes.reaper import end_leftovers
-from cotenant.controller.domain.commands import StartAttempt
-from cotenant.controller.domain.ids import AttemptNo, CommandId, HostId, JobId
-from cotenant.controller.domain.job import Launch
+from cotenant.agent.supervisor.processes import end_leftovers
+from cotenant.controller.domain import AttemptNo, CommandId, HostId, JobId, Launch, StartAttempt
 from cotenant.controller.system.locks import is_free, open_locked
 
 ALIVE_LOCK: Final = "alive.lock"

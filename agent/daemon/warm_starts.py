@@ -15,11 +15,10 @@ from typing import Any, Final
 
 import msgspec
 
-from cotenant.agent.daemon.core.edge import AnyAgentEvent, EndCame, StatusCame
+from cotenant.agent.daemon.core import AnyAgentEvent, EndCame, StatusCame
 from cotenant.agent.host.facts import memory_available_mib, now_s, private_mib
-from cotenant.agent.ipc.records import MODULES, Order, WarmOffer
-from cotenant.agent.supervisor.processes.environment import environment_of
-from cotenant.agent.supervisor.processes.ranks import account_of
+from cotenant.agent.ipc import MODULES, Order, WarmOffer
+from cotenant.agent.supervisor.processes import account_of, environment_of
 from cotenant.agent.warm.key import ServerKind, early
 from cotenant.agent.warm.pool import (
     ColdRunTold,
@@ -34,7 +33,7 @@ from cotenant.agent.warm.pool import (
 )
 from cotenant.agent.warm.refusals import WarmRefused, check_environment, program_of, sentence
 from cotenant.agent.warm.spawn import MODULES_BYTES_MAX, ForkServer, module_names
-from cotenant.controller.domain.indicators import ForkServers
+from cotenant.controller.domain import ForkServers
 
 TICK_S: Final = 5.0
 LEARNING_MAX: Final = 256

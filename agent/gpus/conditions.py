@@ -18,10 +18,10 @@ from typing import Final, Literal
 
 import msgspec
 
-from cotenant.agent.daemon.core.memory import Key
+from cotenant.agent.daemon.core import Key
 from cotenant.agent.gpus.device_states import NotedState, PastStates, RisingCounters
 from cotenant.agent.gpus.probe_results import ProbeResult, Process
-from cotenant.controller.domain.cluster import HELD_MIB_MIN, DeviceState
+from cotenant.controller.domain import HELD_MIB_MIN, DeviceState
 
 Foreign = Literal["avoid", "ignore"]
 HELD_LOOKS: Final = 2

@@ -23,10 +23,10 @@ from typing import Final, Literal
 
 import msgspec
 
-from cotenant.agent.daemon.core.memory import Key
+from cotenant.agent.daemon.core import Key
 from cotenant.agent.gpus.probe_results import ProbeResult
 from cotenant.agent.gpus.xid import Bucket
-from cotenant.controller.domain.cluster import DeviceState
+from cotenant.controller.domain import DeviceState
 
 Happening = Literal["restart", "suspect", "drain", "lost", "hung", "proven", "trusted", "renewed"]
 """hung: a question about it was never answered. proven: it answers, and all that is asked of a suspect is

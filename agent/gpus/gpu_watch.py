@@ -21,8 +21,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.daemon.core.edge import AgentConfig, GpuFault
-from cotenant.agent.daemon.core.memory import Attempt, Key
+from cotenant.agent.daemon.core import AgentConfig, Attempt, GpuFault, Key
 from cotenant.agent.gpus.conditions import PATIENCE_S, DeviceCondition, Foreign, Waits
 from cotenant.agent.gpus.device_states import DeviceStateStore, NotedState, recalled
 from cotenant.agent.gpus.health import Health
@@ -33,8 +32,8 @@ from cotenant.agent.host.devices import lock_names
 from cotenant.agent.host.facts import now_s
 from cotenant.agent.host.identity import boot_id
 from cotenant.agent.host.locks import DeviceLocks
-from cotenant.agent.ipc.files import read_or_put_aside, write_record
-from cotenant.controller.domain.cluster import Device
+from cotenant.agent.ipc import read_or_put_aside, write_record
+from cotenant.controller.domain import Device
 
 MARKS: Final = "devices.json"
 FRESH_S: Final = 600.0

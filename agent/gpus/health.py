@@ -13,13 +13,12 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.daemon.core.edge import GpuFault
-from cotenant.agent.daemon.core.memory import Key
+from cotenant.agent.daemon.core import GpuFault, Key
 from cotenant.agent.gpus.conditions import DeviceCondition, Foreign, Gpu, condition_of, strangers
 from cotenant.agent.gpus.device_states import BY_BUCKET, QUIET_S, Happening, NotedState, PastStates, after
 from cotenant.agent.gpus.probe_results import ProbeResult, XidSeen
 from cotenant.agent.gpus.xid import RESET, meaning
-from cotenant.controller.domain.cluster import DeviceState
+from cotenant.controller.domain import DeviceState
 from cotenant.profiler.driver.facts import LOST, RESET_REQUIRED
 
 PIDS_KEPT: Final = 256

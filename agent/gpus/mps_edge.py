@@ -15,15 +15,15 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.daemon.core.edge import (
+from cotenant.agent.daemon.core import (
+    AgentState,
     AnyAgentEvent,
     ClientsCounted,
     DevicesChanged,
     GpuFault,
+    Key,
     TroubleNoticed,
 )
-from cotenant.agent.daemon.core.memory import Key
-from cotenant.agent.daemon.core.state import AgentState
 from cotenant.agent.gpus import mps_setup
 from cotenant.agent.gpus.gpu_watch import TAKEN
 from cotenant.agent.gpus.mps_setup import Setup, shared
@@ -36,11 +36,8 @@ from cotenant.agent.gpus.mps_watch import (
     client_of,
     verdict,
 )
-from cotenant.agent.ipc.files import BadRecord, read_record
-from cotenant.agent.ipc.records import FOLDER_NAME, ORDER, RESULT, Order, job_socket
-from cotenant.controller.domain.cluster import Device, sharing_in_words
-from cotenant.controller.domain.ids import DeviceId
-from cotenant.controller.domain.settings import MpsSettings
+from cotenant.agent.ipc import FOLDER_NAME, ORDER, RESULT, BadRecord, Order, job_socket, read_record
+from cotenant.controller.domain import Device, DeviceId, MpsSettings, sharing_in_words
 from cotenant.controller.system import paths
 from cotenant.mps import detection
 from cotenant.mps.environment import daemons_folder

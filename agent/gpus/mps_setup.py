@@ -11,8 +11,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from cotenant.controller.domain.cluster import Device
-from cotenant.controller.domain.settings import MpsSettings
+from cotenant.controller.domain import Device, MpsSettings
 from cotenant.mps import detection
 from cotenant.mps.detection import DetectedHost, MpsChoice, choose
 from cotenant.mps.environment import log_directory, pipe_directory

@@ -25,9 +25,9 @@ from typing import TypeVar, cast
 
 import msgspec
 
-from cotenant.agent.daemon.core.memory import Key
-from cotenant.agent.ipc.records import Order
-from cotenant.controller.wire.job import ENV_SOCKET
+from cotenant.agent.daemon.core import Key
+from cotenant.agent.ipc import Order
+from cotenant.controller.wire import ENV_SOCKET
 from cotenant.mps import process
 from cotenant.mps.channel import ChannelError, ControlChannel, Incomplete, Rejected, client_list, server_list
 from cotenant.mps.daemon import Daemon

@@ -19,9 +19,16 @@ from typing import Final
 from cotenant.agent.gpus.probe_results import ProcessOwner
 from cotenant.agent.host.cgroups import group_tag
 from cotenant.agent.host.identity import boot_id, stat_of
-from cotenant.agent.ipc.files import BadRecord, read_record
-from cotenant.agent.ipc.records import FOLDER_NAME, SUPERVISOR, ProcessIdentity, attempt_folder, job_socket
-from cotenant.controller.wire.job import ENV_ATTEMPT, ENV_JOB, ENV_SOCKET
+from cotenant.agent.ipc import (
+    FOLDER_NAME,
+    SUPERVISOR,
+    BadRecord,
+    ProcessIdentity,
+    attempt_folder,
+    job_socket,
+    read_record,
+)
+from cotenant.controller.wire import ENV_ATTEMPT, ENV_JOB, ENV_SOCKET
 from cotenant.profiler.driver import process_info
 
 COMMAND_CHARS: Final = 80

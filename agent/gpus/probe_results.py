@@ -10,8 +10,8 @@ from typing import Literal
 
 import msgspec
 
-from cotenant.agent.daemon.core.memory import Key
-from cotenant.controller.domain.ids import AttemptNo, JobId
+from cotenant.agent.daemon.core import Key
+from cotenant.controller.domain import AttemptNo, JobId
 
 OwnerKind = Literal["attempt", "mps", "foreign", "hidden"]
 """attempt: of a job that this agent started, now or before. mps: a server of our own MPS daemons. hidden: no

@@ -19,7 +19,7 @@ from typing import IO, Final
 import msgspec
 
 from cotenant.agent.gpus.probe_results import AnyWatchLine, ProbeBegins, ProbeFailed, ProbeResult
-from cotenant.controller.wire.codec import BadMessage, Json
+from cotenant.controller.wire import BadMessage, Json
 
 STUCK_MAX: Final = 4
 LINE_BYTES_MAX: Final = 1024 * 1024

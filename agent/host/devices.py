@@ -18,8 +18,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from cotenant.controller.domain.cluster import Device
-from cotenant.controller.domain.ids import DeviceId, HostId
+from cotenant.controller.domain import Device, DeviceId, HostId
 from cotenant.profiler.driver.bus import gpus_on_the_bus
 from cotenant.profiler.driver.facts import (
     COMPUTE_EXCLUSIVE_PROCESS,

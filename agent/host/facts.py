@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from cotenant.controller.domain.ids import HostId
+from cotenant.controller.domain import HostId
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _CGROUP_LIMITS: Final = (

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from cotenant.agent.ipc.records import ProcessIdentity
+from cotenant.agent.ipc import ProcessIdentity
 
 _PROC = Path("/proc")
 _boot_id = ""

@@ -17,9 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from cotenant.controller.domain.cluster import Device
-from cotenant.controller.domain.ids import DeviceId
-from cotenant.controller.domain.indicators import TEXT_MAX, DeviceReading
+from cotenant.controller.domain import TEXT_MAX, Device, DeviceId, DeviceReading
 from cotenant.profiler.indicators.choice import words_of
 from cotenant.profiler.indicators.device_process import Answer, DeviceProcess, NoIndicators
 from cotenant.profiler.indicators.sources import Indicator, Timed, Wanted, Windows

@@ -26,7 +26,7 @@ from typing import Final
 import msgspec
 
 from cotenant.controller.system.locks import try_lock, try_share
-from cotenant.controller.wire.codec import BadMessage, decode_json
+from cotenant.controller.wire import BadMessage, decode_json
 
 LOCK_DIR_ENV: Final = "COTENANT_LOCK_DIR"
 """Another folder for the locks: for tests, where the machine's own agent may be running."""

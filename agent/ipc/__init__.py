@@ -1,1 +1,28 @@
 """What daemon and supervisors say to each other: files in an attempt's folder, messages on its socket."""
+
+# fmt: off
+from cotenant.agent.ipc.channel import (
+    CoTenantsChanged, EndedNow, FromSupervisor, GangIn, GangOut, LeaseNow, SaveNow, StatusNow, StopNow,
+    ToSupervisor,
+)
+from cotenant.agent.ipc.files import BadRecord, put_aside, read_or_put_aside, read_record, write_record
+from cotenant.agent.ipc.framing import (
+    Deframer, connect, framed, read_frame, receive_message, send_message, short_address, write_message,
+)
+from cotenant.agent.ipc.records import (
+    CONTROL, FOLDER_NAME, JOB, JOB_SOCKET, LOGS, MODULES, ORDER, RESULT, STATUS, SUPERVISOR, UNCLEAN,
+    Durable, MpsClient, Order, ProcessIdentity, RankOrder, Result, Status, WarmOffer, WatchRule,
+    attempt_folder, job_socket,
+)
+from cotenant.agent.ipc.secrets import forgotten_on_disk, kept_in_memory, taken, without_secrets
+
+__all__ = [
+    "CONTROL", "FOLDER_NAME", "JOB", "JOB_SOCKET", "LOGS", "MODULES", "ORDER", "RESULT", "STATUS",
+    "SUPERVISOR", "UNCLEAN", "BadRecord", "CoTenantsChanged", "Deframer", "Durable", "EndedNow",
+    "FromSupervisor", "GangIn", "GangOut", "LeaseNow", "MpsClient", "Order", "ProcessIdentity",
+    "RankOrder", "Result", "SaveNow", "Status", "StatusNow", "StopNow", "ToSupervisor", "WarmOffer",
+    "WatchRule", "attempt_folder", "connect", "forgotten_on_disk", "framed", "job_socket",
+    "kept_in_memory", "put_aside", "read_frame", "read_or_put_aside", "read_record", "receive_message",
+    "send_message", "short_address", "taken", "without_secrets", "write_message", "write_record",
+]
+# fmt: on

@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from cotenant.agent.ipc.records import Status
-from cotenant.controller.domain.ids import HostId
+from cotenant.controller.domain import HostId
 
 
 class ChannelMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="m"):

@@ -15,7 +15,7 @@ import msgspec
 
 from cotenant.agent.ipc.records import RECORD_VERSION, renewed
 from cotenant.controller.system.files import write_whole
-from cotenant.controller.wire.codec import BadMessage, decode_json
+from cotenant.controller.wire import BadMessage, decode_json
 
 T = TypeVar("T")
 

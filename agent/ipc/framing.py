@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from cotenant.controller.wire.codec import BadMessage, decode, encode
+from cotenant.controller.wire import BadMessage, decode, encode
 
 if TYPE_CHECKING:  # A supervisor has no event loop and should not pay for one.
     import asyncio

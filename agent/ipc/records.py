@@ -25,12 +25,21 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain.commands import GangMember, StartAttempt
-from cotenant.controller.domain.events import GpuFaultRole, Outcome
-from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
-from cotenant.controller.domain.job import Capabilities, Launch, LaunchKind, SeenLength
-from cotenant.controller.domain.perf import Profile
-from cotenant.controller.wire.codec import decode_json
+from cotenant.controller.domain import (
+    AttemptNo,
+    Capabilities,
+    GangMember,
+    GpuFaultRole,
+    HostId,
+    JobId,
+    Launch,
+    LaunchKind,
+    Outcome,
+    Profile,
+    SeenLength,
+    StartAttempt,
+)
+from cotenant.controller.wire import decode_json
 from cotenant.profiler.indicators.sources import Wanted
 
 ORDER: Final = "order.json"

@@ -17,7 +17,7 @@ import msgspec
 from cotenant.agent.ipc.files import read_record
 from cotenant.agent.ipc.records import ORDER, Order
 from cotenant.controller.system.files import write_whole
-from cotenant.controller.wire.codec import decode_json
+from cotenant.controller.wire import decode_json
 
 BYTES_MAX: Final = 2 * 1024 * 1024
 """Escaped as JSON, they may be longer than what a submission may hold."""

@@ -18,10 +18,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from cotenant.agent.ipc.channel import EndedNow, GangOut, StatusNow, ToSupervisor
-from cotenant.agent.ipc.framing import Deframer, framed, short_address
-from cotenant.agent.ipc.records import Status
-from cotenant.controller.wire.codec import BadMessage
+from cotenant.agent.ipc import (
+    Deframer,
+    EndedNow,
+    GangOut,
+    Status,
+    StatusNow,
+    ToSupervisor,
+    framed,
+    short_address,
+)
+from cotenant.controller.wire import BadMessage
 
 CONNECTIONS_MAX: Final = 8
 UNSENT_BYTES_MAX: Final = 1024 * 1024

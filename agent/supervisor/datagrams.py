@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Final
 
 from cotenant.agent.host.user_files import OpenFolder
-from cotenant.agent.ipc.records import JOB_SOCKET, Order
-from cotenant.agent.supervisor.core.rank_messages import AnyRankWord, parse
-from cotenant.agent.supervisor.processes.attempt_folder import give_job_folder, make_job_folder
-from cotenant.controller.wire.job import DATAGRAM_BYTES_MAX
+from cotenant.agent.ipc import JOB_SOCKET, Order
+from cotenant.agent.supervisor.core import AnyRankWord, parse
+from cotenant.agent.supervisor.processes import give_job_folder, make_job_folder
+from cotenant.controller.wire import DATAGRAM_BYTES_MAX
 
 DATAGRAMS_MAX: Final = 64
 """Taken in one go, before others get their turn."""

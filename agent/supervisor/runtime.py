@@ -30,24 +30,29 @@ import msgspec
 
 from cotenant.agent.host.cgroups import RANKS, SUPERVISOR, AttemptCgroup
 from cotenant.agent.host.identity import own_identity
-from cotenant.agent.ipc.channel import EndedNow, GangOut, StatusNow
-from cotenant.agent.ipc.files import BadRecord, read_record, write_record
-from cotenant.agent.ipc.records import (
+from cotenant.agent.ipc import (
     CONTROL,
     LOGS,
     MODULES,
     ORDER,
     RESULT,
     STATUS,
+    BadRecord,
+    EndedNow,
+    GangOut,
     Order,
     RankOrder,
     Result,
+    StatusNow,
     WarmOffer,
+    forgotten_on_disk,
+    read_record,
+    taken,
+    write_record,
 )
-from cotenant.agent.ipc.records import SUPERVISOR as SUPERVISOR_FILE
-from cotenant.agent.ipc.secrets import forgotten_on_disk, taken
+from cotenant.agent.ipc import SUPERVISOR as SUPERVISOR_FILE
 from cotenant.agent.supervisor.control import Conversations
-from cotenant.agent.supervisor.core.edge import (
+from cotenant.agent.supervisor.core import (
     AllGone,
     AnyEffect,
     AnyHappening,
@@ -61,40 +66,49 @@ from cotenant.agent.supervisor.core.edge import (
     Publish,
     RankExited,
     RankMessageCame,
+    Stage,
     Started,
+    StartProblem,
+    Supervision,
     SupervisorTicked,
     TakeSample,
     TellRank,
     TerminateClients,
 )
-from cotenant.agent.supervisor.core.exit_classifier import Stage, StartProblem
-from cotenant.agent.supervisor.core.supervision import Supervision
 from cotenant.agent.supervisor.datagrams import Datagrams
-from cotenant.agent.supervisor.processes.attempt_folder import remove_short_folder
-from cotenant.agent.supervisor.processes.environment import command_of, environment_of, needs_cuda_indices
-from cotenant.agent.supervisor.processes.launchers import NotLaunchable
-from cotenant.agent.supervisor.processes.measuring import Measuring, host_oom_kills, tree_of
-from cotenant.agent.supervisor.processes.outputs import Output, Outputs, UnusableOutput
-from cotenant.agent.supervisor.processes.ranks import (
+from cotenant.agent.supervisor.processes import (
+    Measuring,
+    NotLaunchable,
+    Output,
+    Outputs,
     RankStartFailed,
+    Terminations,
+    UnusableOutput,
     abort_others,
     account_of,
     become_subreaper,
+    by_pipe,
+    command_of,
     cuda_indices,
     dump,
     end_groups,
+    end_others,
+    environment_of,
     has_children,
+    host_oom_kills,
     keep_files_to_ourselves,
     kill_children,
+    leave_to_reaper,
+    needs_cuda_indices,
     reap,
+    remove_short_folder,
     start,
+    tree_of,
 )
-from cotenant.agent.supervisor.processes.reaper import end_others, leave_to_reaper
-from cotenant.agent.supervisor.processes.termination import Terminations, by_pipe
 from cotenant.agent.warm.client import Nanny, start_warm
 from cotenant.agent.warm.refusals import WarmRefused, program_of, sentence
 from cotenant.agent.warm.spawn import MODULES_BYTES_MAX
-from cotenant.controller.wire.codec import BadMessage
+from cotenant.controller.wire import BadMessage
 
 CLEAR_PERIOD_S: Final = 0.1
 TERMINATION_PERIOD_S: Final = 0.05

@@ -24,10 +24,9 @@ import msgspec
 
 from cotenant.agent.host.cgroups import RANKS, SUPERVISOR, AttemptCgroup
 from cotenant.agent.host.identity import identity_of, open_pidfd
-from cotenant.agent.ipc.framing import short_address
-from cotenant.agent.ipc.records import Order, RankOrder
+from cotenant.agent.ipc import Order, RankOrder, short_address
 from cotenant.agent.warm.refusals import Program, WarmRefused
-from cotenant.controller.wire.codec import BadMessage, decode_json
+from cotenant.controller.wire import BadMessage, decode_json
 
 ABANDONED_S: Final = 2.0
 RANKS_MAX: Final = 64

@@ -20,7 +20,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.ipc.records import WarmOffer
+from cotenant.agent.ipc import WarmOffer
 from cotenant.agent.warm.key import ServerKind
 
 IDLE_S: Final = 600.0

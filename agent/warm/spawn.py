@@ -18,9 +18,9 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.ipc.framing import short_address
+from cotenant.agent.ipc import short_address
 from cotenant.agent.warm.key import LATE, LATE_PREFIXES, ServerKind
-from cotenant.controller.wire.codec import BadMessage, decode_json
+from cotenant.controller.wire import BadMessage, decode_json
 
 FOLDER: Final = "warm"
 """In the job-side folder, beside what is on a job's PYTHONPATH."""

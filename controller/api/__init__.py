@@ -1,1 +1,16 @@
 """Requests of users checked and answered: handlers, and views of what there is."""
+
+# fmt: off
+from cotenant.controller.api import metrics
+from cotenant.controller.api.handlers import RequestHandlers
+from cotenant.controller.api.metrics import ClusterMetrics, ServerFacts
+from cotenant.controller.api.permissions import BYTES_BURST, BYTES_PER_SECOND, policies_offered
+from cotenant.controller.api.queries import About, pair_views
+from cotenant.controller.api.submissions import Code
+from cotenant.controller.api.views import note_text
+
+__all__ = [
+    "BYTES_BURST", "BYTES_PER_SECOND", "About", "ClusterMetrics", "Code", "RequestHandlers",
+    "ServerFacts", "metrics", "note_text", "pair_views", "policies_offered",
+]
+# fmt: on

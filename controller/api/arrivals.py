@@ -10,16 +10,23 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from cotenant.controller.api.submissions import Accepted, Denied, accept
-from cotenant.controller.domain.cluster import HostReport
-from cotenant.controller.domain.events import JobArrived
-from cotenant.controller.domain.held import USER_BYTES_MAX, held_bytes
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import ENDED, JobSpec, Phase
-from cotenant.controller.domain.reasons import Reason, because, render
-from cotenant.controller.store.core import Core, Stuck
+from cotenant.controller.domain import (
+    ENDED,
+    USER_BYTES_MAX,
+    HostReport,
+    JobArrived,
+    JobId,
+    JobSpec,
+    Phase,
+    Reason,
+    because,
+    held_bytes,
+    render,
+)
+from cotenant.controller.store import Core, Stuck
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.system.secrets import Secrets
-from cotenant.controller.wire.clients import Submit, Submitted
+from cotenant.controller.wire import Submit, Submitted
 
 NO_HOST: Final = "no host has joined yet: it waits for the first one"
 

@@ -11,23 +11,26 @@ from typing import Final
 
 from cotenant.controller.api.permissions import jobs_named, must_be_admin, must_own, policies_offered
 from cotenant.controller.api.submissions import Denied
-from cotenant.controller.domain.cluster import HostState
-from cotenant.controller.domain.events import (
+from cotenant.controller.domain import (
+    ENDED,
     AnyEvent,
     CancelRequested,
     CheckpointRequested,
     HoldRequested,
     HostDrained,
+    HostId,
     HostLost,
     HostResumed,
+    HostState,
+    Job,
+    JobId,
+    Phase,
     PolicyChanged,
     PreemptRequested,
     ReleaseRequested,
 )
-from cotenant.controller.domain.ids import HostId, JobId
-from cotenant.controller.domain.job import ENDED, Job, Phase
 from cotenant.controller.policies import plugins, registry
-from cotenant.controller.store.core import Core
+from cotenant.controller.store import Core
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.wire import clients as wire
 

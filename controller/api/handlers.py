@@ -25,18 +25,13 @@ from cotenant.controller.api.permissions import (
 from cotenant.controller.api.profiles import ProfileRequests
 from cotenant.controller.api.queries import About, Queries
 from cotenant.controller.api.submissions import Denied
-from cotenant.controller.domain.events import AttemptEnded, CancelRequested, JobArrived
-from cotenant.controller.domain.held import USER_BYTES_MAX
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import ENDED
-from cotenant.controller.executors.agents.link import AgentExecutor
-from cotenant.controller.store.committing import Decided
-from cotenant.controller.store.core import Core, Poisoned, Stuck
+from cotenant.controller.domain import ENDED, USER_BYTES_MAX, AttemptEnded, CancelRequested, JobArrived, JobId
+from cotenant.controller.executors.agents import AgentExecutor
+from cotenant.controller.store import Core, Decided, Poisoned, Stuck
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.system.secrets import Secrets
+from cotenant.controller.wire import FROM_CLIENTS, BadMessage, Inadmissible, admitted, encode
 from cotenant.controller.wire import clients as wire
-from cotenant.controller.wire.codec import BadMessage, encode
-from cotenant.controller.wire.entrance import FROM_CLIENTS, Inadmissible, admitted
 
 WAITS_MAX: Final = 5_000
 WAITS_PER_USER: Final = 1_000

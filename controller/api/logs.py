@@ -11,14 +11,11 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from cotenant.controller.api.submissions import Denied
-from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
-from cotenant.controller.domain.job import ENDED, Job, Phase
-from cotenant.controller.engine.history import AttemptRecord
-from cotenant.controller.executors.agents.link import AgentExecutor
-from cotenant.controller.executors.agents.log_relay import LogQuestion
-from cotenant.controller.store.core import Core
-from cotenant.controller.wire.agents import LogReply
-from cotenant.controller.wire.clients import LogPart, ReadJobLog
+from cotenant.controller.domain import ENDED, AttemptNo, HostId, Job, JobId, Phase
+from cotenant.controller.engine import AttemptRecord
+from cotenant.controller.executors.agents import AgentExecutor, LogQuestion
+from cotenant.controller.store import Core
+from cotenant.controller.wire import LogPart, LogReply, ReadJobLog
 
 OPEN_PER_READER: Final = 8
 PARKED_MAX: Final = 2_000

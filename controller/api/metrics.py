@@ -9,14 +9,21 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final, NamedTuple, get_args
 
-from cotenant.controller.domain.cluster import HostState
-from cotenant.controller.domain.events import AnyEvent, AttemptEnded, Outcome
-from cotenant.controller.domain.ids import HostId, JobId
-from cotenant.controller.domain.job import ENDED, ON_DEVICES, Job, Phase
-from cotenant.controller.domain.pairs import signature
+from cotenant.controller.domain import (
+    ENDED,
+    ON_DEVICES,
+    AnyEvent,
+    AttemptEnded,
+    HostId,
+    HostState,
+    Job,
+    JobId,
+    Outcome,
+    Phase,
+    signature,
+)
 from cotenant.controller.engine import Engine
-from cotenant.controller.system.metrics.sheet import Histogram, Sheet
-from cotenant.controller.system.metrics.table import CONTROLLER, INCIDENTS
+from cotenant.controller.system.metrics import CONTROLLER, INCIDENTS, Histogram, Sheet
 
 MIB: Final = 1024 * 1024
 WAIT_BOUNDS_S: Final = (1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 24 * 3600, 3 * 24 * 3600)

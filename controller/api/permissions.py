@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from cotenant.controller.api.submissions import Denied, with_tasks
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import Job
+from cotenant.controller.domain import Job, JobId
 from cotenant.controller.engine import Engine
 from cotenant.controller.policies import registry
 from cotenant.controller.system.keys import Identity

@@ -9,15 +9,11 @@ import msgspec
 
 from cotenant.controller.api.submissions import Denied
 from cotenant.controller.api.views import Now
-from cotenant.controller.domain.events import ProfilesForgotten
-from cotenant.controller.domain.job import LOAD_S
-from cotenant.controller.domain.profiles import KEY_CHARACTERS, StoredProfile
-from cotenant.controller.domain.throughput import Gang
-from cotenant.controller.store.core import Core
+from cotenant.controller.domain import KEY_CHARACTERS, LOAD_S, Gang, ProfilesForgotten, StoredProfile
+from cotenant.controller.store import Core
 from cotenant.controller.system.keys import Identity
+from cotenant.controller.wire import MESSAGE_BYTES_MAX, profile_view, throughput_view
 from cotenant.controller.wire import clients as wire
-from cotenant.controller.wire.codec import MESSAGE_BYTES_MAX
-from cotenant.controller.wire.views import profile_view, throughput_view
 
 LIST_BYTES_MAX: Final = MESSAGE_BYTES_MAX * 3 // 4
 

@@ -12,15 +12,13 @@ import msgspec
 
 from cotenant.controller.api import views
 from cotenant.controller.api.permissions import jobs_named, may_touch, one_job, policies_offered
-from cotenant.controller.domain.job import ENDED, Job, Phase
-from cotenant.controller.domain.pairs import OBSERVATIONS, PairSeen, Verdict
-from cotenant.controller.domain.reasons import Reason, render
-from cotenant.controller.executors.agents.link import AgentExecutor
+from cotenant.controller.domain import ENDED, OBSERVATIONS, Job, PairSeen, Phase, Reason, Verdict, render
+from cotenant.controller.executors.agents import AgentExecutor
 from cotenant.controller.policies import registry
-from cotenant.controller.store.core import Core
+from cotenant.controller.store import Core
 from cotenant.controller.system.keys import Identity
+from cotenant.controller.wire import MESSAGE_BYTES_MAX
 from cotenant.controller.wire import clients as wire
-from cotenant.controller.wire.codec import MESSAGE_BYTES_MAX
 
 REASONS_S_MAX: Final = 0.05
 """Time for working out anew why queued jobs in one listing wait; the others show their last reason."""

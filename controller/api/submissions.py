@@ -11,12 +11,10 @@ from typing import Final, Literal
 
 import msgspec
 
-from cotenant.controller.domain.ids import JobId, natural_key
-from cotenant.controller.domain.job import Dependency, Job, JobSpec
+from cotenant.controller.domain import Dependency, Job, JobId, JobSpec, natural_key
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.system.secrets import SECRET_NAME
-from cotenant.controller.wire.clients import Submit
-from cotenant.controller.wire.entrance import JOBS_MAX, LAUNCH_BYTES_MAX
+from cotenant.controller.wire import JOBS_MAX, LAUNCH_BYTES_MAX, Submit
 
 INDEX_MAX: Final = 999_999
 DEPENDENCIES_MAX: Final = 100_000

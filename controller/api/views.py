@@ -7,26 +7,31 @@ from typing import NamedTuple
 
 import msgspec
 
-from cotenant.controller.domain.cluster import Device, Host, HostState
-from cotenant.controller.domain.ids import DeviceId, JobId
-from cotenant.controller.domain.indicators import INDICATOR_NAMES, DeviceReading, ForkServers
-from cotenant.controller.domain.job import (
+from cotenant.controller.domain import (
     ENDED,
+    INDICATOR_NAMES,
     NOTES,
     ON_DEVICES,
+    Device,
+    DeviceId,
+    DeviceReading,
+    ForkServers,
+    Host,
+    HostState,
     Job,
+    JobId,
     JobSpec,
     Phase,
+    Reason,
     SeenLength,
+    because,
     capabilities_of,
+    render,
+    why_alone,
 )
-from cotenant.controller.domain.reasons import Reason, because, render
-from cotenant.controller.domain.tenancy import why_alone
-from cotenant.controller.engine import Engine
-from cotenant.controller.engine.history import AttemptRecord, History, HistoryNote
-from cotenant.controller.engine.starting import memory_cap_mib
-from cotenant.controller.wire.agents import AttemptProgress
-from cotenant.controller.wire.clients import (
+from cotenant.controller.engine import AttemptRecord, Engine, History, HistoryNote, memory_cap_mib
+from cotenant.controller.wire import (
+    AttemptProgress,
     AttemptView,
     DecisionView,
     DeviceView,
@@ -35,9 +40,11 @@ from cotenant.controller.wire.clients import (
     NodeView,
     ReadingView,
     SpecView,
+    profile_view,
     spec_view,
+    throughput_view,
+    utc,
 )
-from cotenant.controller.wire.views import profile_view, throughput_view, utc
 
 Telemetry = Mapping[JobId, AttemptProgress]
 

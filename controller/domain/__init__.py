@@ -2,3 +2,102 @@
 
 Rule: pure values only. Nothing here knows a clock, a socket, a file or a random number.
 """
+
+# fmt: off
+from cotenant.controller.domain import cluster, epochs, events, fitting, job, pairs, perf, settings
+from cotenant.controller.domain.actions import (
+    NOTHING, AnyAction, Compute, Decision, Defer, Hold, Place, Preempt, Resize, Share, Wake,
+)
+from cotenant.controller.domain.cluster import (
+    HELD_MIB_MIN, SUSPECT_AFTER, Device, DeviceKind, DeviceState, Host, HostReport, HostState,
+    SharingMode, sharing_in_words,
+)
+from cotenant.controller.domain.commands import (
+    AgentCommand, AnyCommand, ComputeRequest, ForgetJob, GangMember, SaveAttempt, StartAttempt,
+    StopAttempt, TrustDevices,
+)
+from cotenant.controller.domain.epochs import PAST_KEPT, Epoch, Followed, Past, standing
+from cotenant.controller.domain.events import (
+    AlarmRang, AnyEvent, AttemptEnded, AttemptSeen, AttemptStarted, CancelRequested, CapabilitiesSeen,
+    CheckpointDurable, CheckpointRequested, Computed, EpochBegan, FirstStepDone, FromAttempt,
+    GpuFaultRole, HoldRequested, HostBack, HostDrained, HostJoined, HostLost, HostResumed, HostSilent,
+    JobArrived, JobKept, Outcome, PairObserved, PolicyChanged, PreemptRequested, ProfileLearned,
+    ProfilesForgotten, ProgressSeen, ReleaseRequested, TroubleSeen,
+)
+from cotenant.controller.domain.fitting import measured_steps, numbers, steps_in
+from cotenant.controller.domain.held import ENDED_BYTES_MAX, JOB_BYTES, USER_BYTES_MAX, held_bytes
+from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId, JobId, natural_key
+from cotenant.controller.domain.indicators import (
+    INDICATOR_NAMES, TEXT_MAX, DeviceReading, ForkServers, IndicatorStats, Indicators,
+)
+from cotenant.controller.domain.interference import (
+    LEAF, MODEL_SCHEMA, Band, CrossValidation, InterferenceModel, KnownJobs, Training, TrainingFile,
+    Trees, Trial,
+)
+from cotenant.controller.domain.job.lifecycle import (
+    CHECKPOINTING, ENDED, FINISH, FIRST_STEP, LAUNCH, LEAVE, LEAVING, LIFECYCLE, LOADING, ON_DEVICES,
+    QUEUED, RESERVED, RUNNING, STOPPING, WAITING, Change, Phase, advance,
+)
+from cotenant.controller.domain.job.record import (
+    GUESS, LOAD_S, NOTES, PAUSE_S, Capabilities, CheckpointRecord, Job, Placement, SeenLength, SharedPace,
+    StopCause, cannot, capabilities_of, capabilities_of_all,
+)
+from cotenant.controller.domain.job.spec import Dependency, JobSpec, Launch, LaunchKind, LaunchMode
+from cotenant.controller.domain.pairs import (
+    APART_S, APART_S_MAX, ENTRIES_MAX, LOSS_MIN, OBSERVATIONS, Observed, PairSeen, PairTable, Verdict,
+    kind_of, loses, signature,
+)
+from cotenant.controller.domain.perf import (
+    DEFAULT_XI, Interference, Profile, ProfilePoint, XiSource, duty_cycle_rule, fit_step_model,
+    pair_timing, shared_ends, step_s,
+)
+from cotenant.controller.domain.plan import Freed, HostType, Plan
+from cotenant.controller.domain.profiles import (
+    COMMAND_CHARACTERS_MAX, KEY_CHARACTERS, Profiles, StoredProfile, base_key, beginning, key_of,
+)
+from cotenant.controller.domain.reasons import TEMPLATES, Reason, because, render
+from cotenant.controller.domain.settings import (
+    SECTION_NAMES, AgentSettings, ControllerSettings, MpsSettings, PolicySettings, ProfilerSettings,
+    Settings,
+)
+from cotenant.controller.domain.tenancy import memory_unknown, peak_mib, tenant_mib, why_alone
+from cotenant.controller.domain.texts import (
+    HIDDEN, bytes_in, cut_to, for_people, is_one_line, one_line, text_fields, with_texts,
+)
+from cotenant.controller.domain.throughput import (
+    OVERLAP, Coefficients, Gang, MeasuredStep, Reach, ThroughputModel,
+)
+from cotenant.controller.domain.view import SchedulingClass, View, scheduling_class_of, suits
+
+__all__ = [
+    "APART_S", "APART_S_MAX", "CHECKPOINTING", "COMMAND_CHARACTERS_MAX", "DEFAULT_XI", "ENDED",
+    "ENDED_BYTES_MAX", "ENTRIES_MAX", "FINISH", "FIRST_STEP", "GUESS", "HELD_MIB_MIN", "HIDDEN",
+    "INDICATOR_NAMES", "JOB_BYTES", "KEY_CHARACTERS", "LAUNCH", "LEAF", "LEAVE", "LEAVING", "LIFECYCLE",
+    "LOADING", "LOAD_S", "LOSS_MIN", "MODEL_SCHEMA", "NOTES", "NOTHING", "OBSERVATIONS", "ON_DEVICES",
+    "OVERLAP", "PAST_KEPT", "PAUSE_S", "QUEUED", "RESERVED", "RUNNING", "SECTION_NAMES", "STOPPING",
+    "SUSPECT_AFTER", "TEMPLATES", "TEXT_MAX", "USER_BYTES_MAX", "WAITING", "AgentCommand",
+    "AgentSettings", "AlarmRang", "AnyAction", "AnyCommand", "AnyEvent", "AttemptEnded", "AttemptNo",
+    "AttemptSeen", "AttemptStarted", "Band", "CancelRequested", "Capabilities", "CapabilitiesSeen",
+    "Change", "CheckpointDurable", "CheckpointRecord", "CheckpointRequested", "Coefficients", "CommandId",
+    "Compute", "ComputeRequest", "Computed", "ControllerSettings", "CrossValidation", "Decision", "Defer",
+    "Dependency", "Device", "DeviceId", "DeviceKind", "DeviceReading", "DeviceState", "Epoch",
+    "EpochBegan", "FirstStepDone", "Followed", "ForgetJob", "ForkServers", "Freed", "FromAttempt", "Gang",
+    "GangMember", "GpuFaultRole", "Hold", "HoldRequested", "Host", "HostBack", "HostDrained", "HostId",
+    "HostJoined", "HostLost", "HostReport", "HostResumed", "HostSilent", "HostState", "HostType",
+    "IndicatorStats", "Indicators", "Interference", "InterferenceModel", "Job", "JobArrived", "JobId",
+    "JobKept", "JobSpec", "KnownJobs", "Launch", "LaunchKind", "LaunchMode", "MeasuredStep",
+    "MpsSettings", "Observed", "Outcome", "PairObserved", "PairSeen", "PairTable", "Past", "Phase",
+    "Place", "Placement", "Plan", "PolicyChanged", "PolicySettings", "Preempt", "PreemptRequested",
+    "Profile", "ProfileLearned", "ProfilePoint", "ProfilerSettings", "Profiles", "ProfilesForgotten",
+    "ProgressSeen", "Reach", "Reason", "ReleaseRequested", "Resize", "SaveAttempt", "SchedulingClass",
+    "SeenLength", "Settings", "Share", "SharedPace", "SharingMode", "StartAttempt", "StopAttempt",
+    "StopCause", "StoredProfile", "ThroughputModel", "Training", "TrainingFile", "Trees", "Trial",
+    "TroubleSeen", "TrustDevices", "Verdict", "View", "Wake", "XiSource", "advance", "base_key",
+    "because", "beginning", "bytes_in", "cannot", "capabilities_of", "capabilities_of_all", "cluster",
+    "cut_to", "duty_cycle_rule", "epochs", "events", "fit_step_model", "fitting", "for_people",
+    "held_bytes", "is_one_line", "job", "key_of", "kind_of", "loses", "measured_steps", "memory_unknown",
+    "natural_key", "numbers", "one_line", "pair_timing", "pairs", "peak_mib", "perf", "render",
+    "scheduling_class_of", "settings", "shared_ends", "sharing_in_words", "signature", "standing",
+    "step_s", "steps_in", "suits", "tenant_mib", "text_fields", "why_alone", "with_texts",
+]
+# fmt: on

@@ -19,10 +19,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from cotenant.controller.domain.cluster import Host, HostState
-from cotenant.controller.domain.events import AttemptEnded, GpuFaultRole
-from cotenant.controller.domain.job import Job
-from cotenant.controller.domain.reasons import Reason, because
+from cotenant.controller.domain import AttemptEnded, GpuFaultRole, Host, HostState, Job, Reason, because
 from cotenant.controller.engine.dispatch import Dispatch
 
 PROBATION_S = 300.0

@@ -13,12 +13,24 @@ from typing import Literal, get_args
 
 import msgspec
 
-from cotenant.controller.domain.cluster import Host
-from cotenant.controller.domain.commands import StopAttempt
-from cotenant.controller.domain.events import AttemptSeen, EpochBegan, HostJoined, JobKept
-from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
-from cotenant.controller.domain.job import ENDED, LEAVING, ON_DEVICES, Change, Job, Phase
-from cotenant.controller.domain.reasons import because
+from cotenant.controller.domain import (
+    ENDED,
+    LEAVING,
+    ON_DEVICES,
+    AttemptNo,
+    AttemptSeen,
+    Change,
+    EpochBegan,
+    Host,
+    HostId,
+    HostJoined,
+    Job,
+    JobId,
+    JobKept,
+    Phase,
+    StopAttempt,
+    because,
+)
 from cotenant.controller.engine.dispatch import Dispatch
 from cotenant.controller.engine.ending import ended, forget, left_host
 

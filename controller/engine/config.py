@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from cotenant.controller.domain.interference import InterferenceModel
-from cotenant.controller.domain.settings import PolicySettings
+from cotenant.controller.domain import InterferenceModel, PolicySettings
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):

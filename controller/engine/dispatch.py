@@ -13,21 +13,27 @@ from typing import Literal
 
 import msgspec
 
-from cotenant.controller.domain.commands import AnyCommand, StopAttempt
-from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId, JobId
-from cotenant.controller.domain.job import (
+from cotenant.controller.domain import (
     CHECKPOINTING,
     ENDED,
     LOADING,
     ON_DEVICES,
     STOPPING,
+    AnyCommand,
+    AttemptNo,
     Change,
+    CommandId,
+    DeviceId,
+    HostId,
     Job,
+    JobId,
     Phase,
     Placement,
+    Reason,
+    StopAttempt,
     StopCause,
+    because,
 )
-from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.engine import starting
 from cotenant.controller.engine.config import EngineConfig
 from cotenant.controller.engine.learning import give_profile, known_profile

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import heapq
 
+from cotenant.controller.domain import SUSPECT_AFTER, Change, HostId, JobId, Phase, because
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.cluster import SUSPECT_AFTER
-from cotenant.controller.domain.ids import HostId, JobId
-from cotenant.controller.domain.job import Change, Phase
-from cotenant.controller.domain.reasons import because
 from cotenant.controller.engine.dispatch import Alarm, Dispatch
 from cotenant.controller.engine.ending import ended
 

@@ -6,11 +6,22 @@ becomes of the job is decided once, when the last host has said so.
 
 from __future__ import annotations
 
+from cotenant.controller.domain import (
+    CHECKPOINTING,
+    FINISH,
+    LEAVE,
+    LEAVING,
+    Change,
+    ForgetJob,
+    HostId,
+    Job,
+    JobId,
+    Phase,
+    Reason,
+    because,
+    natural_key,
+)
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.commands import ForgetJob
-from cotenant.controller.domain.ids import HostId, JobId, natural_key
-from cotenant.controller.domain.job import CHECKPOINTING, FINISH, LEAVE, LEAVING, Change, Job, Phase
-from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.engine.blame import blame, clear_suspicion
 from cotenant.controller.engine.dispatch import Dispatch
 from cotenant.controller.engine.estimating import learn_duration, learn_pause, remaining_from

@@ -18,38 +18,41 @@ from typing import Any, Final, get_type_hints
 
 import msgspec
 
-from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.actions import (
-    NOTHING,
-    AnyAction,
-    Compute,
-    Decision,
-    Defer,
-    Hold,
-    Place,
-    Preempt,
-    Resize,
-    Share,
-    Wake,
-)  # fmt: skip
-from cotenant.controller.domain.cluster import Host
-from cotenant.controller.domain.commands import AnyCommand, ComputeRequest
-from cotenant.controller.domain.epochs import Epoch, Past
-from cotenant.controller.domain.ids import DeviceId, HostId, JobId
-from cotenant.controller.domain.job import (
+from cotenant.controller.domain import (  # fmt: skip  # fmt: skip
     LEAVING,
     LOADING,
+    NOTHING,
     QUEUED,
     RESERVED,
     RUNNING,
+    AnyAction,
+    AnyCommand,
+    Compute,
+    ComputeRequest,
+    Decision,
+    Defer,
+    DeviceId,
+    Epoch,
+    Hold,
+    Host,
+    HostId,
     Job,
+    JobId,
     JobSpec,
+    PairTable,
+    Past,
     Phase,
-)  # fmt: skip
-from cotenant.controller.domain.pairs import PairTable
-from cotenant.controller.domain.profiles import StoredProfile
-from cotenant.controller.domain.reasons import Reason, because
-from cotenant.controller.domain.view import View
+    Place,
+    Preempt,
+    Reason,
+    Resize,
+    Share,
+    StoredProfile,
+    View,
+    Wake,
+    because,
+)
+from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import claims, due, hosts, placing, reports, requests
 from cotenant.controller.engine.config import EngineConfig
 from cotenant.controller.engine.dispatch import Alarm, Dispatch

@@ -13,11 +13,22 @@ from __future__ import annotations
 
 from statistics import median
 
-from cotenant.controller.domain.events import ProgressSeen
-from cotenant.controller.domain.job import GUESS, LOAD_S, PAUSE_S, Job, JobSpec, Phase, SharedPace
-from cotenant.controller.domain.pairs import OBSERVATIONS, signature
-from cotenant.controller.domain.perf import Profile, step_s
-from cotenant.controller.domain.reasons import Reason, because
+from cotenant.controller.domain import (
+    GUESS,
+    LOAD_S,
+    OBSERVATIONS,
+    PAUSE_S,
+    Job,
+    JobSpec,
+    Phase,
+    Profile,
+    ProgressSeen,
+    Reason,
+    SharedPace,
+    because,
+    signature,
+    step_s,
+)
 from cotenant.controller.engine.ledger import Estimates, Ledger
 
 KEPT_PER_COMMAND = 20

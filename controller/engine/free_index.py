@@ -8,8 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable, Sequence
 
-from cotenant.controller.domain.cluster import Host, HostState
-from cotenant.controller.domain.ids import DeviceId, HostId
+from cotenant.controller.domain import DeviceId, Host, HostId, HostState
 
 
 class _Hosts:

@@ -11,13 +11,33 @@ from typing import Literal
 
 import msgspec
 
+from cotenant.controller.domain import (
+    ENDED,
+    ON_DEVICES,
+    AnyCommand,
+    AttemptNo,
+    Compute,
+    Defer,
+    DeviceId,
+    Hold,
+    HostId,
+    Job,
+    JobId,
+    LaunchKind,
+    Phase,
+    Place,
+    Preempt,
+    Reason,
+    Resize,
+    Share,
+    StartAttempt,
+    StopAttempt,
+    Wake,
+    because,
+    render,
+)
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.actions import Compute, Defer, Hold, Place, Preempt, Resize, Share, Wake
-from cotenant.controller.domain.commands import AnyCommand, StartAttempt, StopAttempt
-from cotenant.controller.domain.ids import AttemptNo, DeviceId, HostId, JobId
-from cotenant.controller.domain.job import ENDED, ON_DEVICES, Job, LaunchKind, Phase
-from cotenant.controller.domain.reasons import Reason, because, render
-from cotenant.controller.engine import Engine
+from cotenant.controller.engine.engine import Engine
 
 ATTEMPTS_KEPT = 100
 NOTES_KEPT_PER_JOB = 40

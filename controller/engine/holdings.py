@@ -11,9 +11,17 @@ from itertools import groupby
 
 import msgspec
 
-from cotenant.controller.domain.cluster import Device, Host, HostReport, HostState
-from cotenant.controller.domain.ids import DeviceId, HostId, JobId
-from cotenant.controller.domain.job import ON_DEVICES, Job
+from cotenant.controller.domain import (
+    ON_DEVICES,
+    Device,
+    DeviceId,
+    Host,
+    HostId,
+    HostReport,
+    HostState,
+    Job,
+    JobId,
+)
 from cotenant.controller.engine.free_index import FreeIndex
 
 

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import msgspec
 
+from cotenant.controller.domain import (
+    ENDED,
+    ON_DEVICES,
+    DeviceId,
+    HostId,
+    HostReport,
+    Job,
+    Reason,
+    TrustDevices,
+    because,
+)
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.cluster import HostReport
-from cotenant.controller.domain.commands import TrustDevices
-from cotenant.controller.domain.ids import DeviceId, HostId
-from cotenant.controller.domain.job import ENDED, ON_DEVICES, Job
-from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.engine import claims
 from cotenant.controller.engine.blame import acquit, host_reason
 from cotenant.controller.engine.dispatch import Dispatch

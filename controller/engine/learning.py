@@ -6,10 +6,16 @@ profile that is learned while its job runs alone says what the job takes there f
 
 from __future__ import annotations
 
-from cotenant.controller.domain.events import ProfileLearned
-from cotenant.controller.domain.job import Job, JobSpec
-from cotenant.controller.domain.perf import Profile
-from cotenant.controller.domain.profiles import StoredProfile, base_key, beginning, key_of
+from cotenant.controller.domain import (
+    Job,
+    JobSpec,
+    Profile,
+    ProfileLearned,
+    StoredProfile,
+    base_key,
+    beginning,
+    key_of,
+)
 from cotenant.controller.engine.estimating import estimate_arrival
 from cotenant.controller.engine.ledger import Ledger
 

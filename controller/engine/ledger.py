@@ -10,21 +10,28 @@ from collections.abc import Sequence
 
 import msgspec
 
-from cotenant.controller.domain.cluster import Device, Host, HostReport
-from cotenant.controller.domain.epochs import PAST_KEPT, Epoch, Past
-from cotenant.controller.domain.ids import HostId, JobId
-from cotenant.controller.domain.job import (
+from cotenant.controller.domain import (
     ENDED,
     ON_DEVICES,
+    PAST_KEPT,
     QUEUED,
+    Device,
+    Epoch,
+    Host,
+    HostId,
+    HostReport,
+    Interference,
     Job,
+    JobId,
     LaunchKind,
+    Observed,
+    PairTable,
+    Past,
     Phase,
+    Profiles,
+    Reason,
+    because,
 )
-from cotenant.controller.domain.pairs import Observed, PairTable
-from cotenant.controller.domain.perf import Interference
-from cotenant.controller.domain.profiles import Profiles
-from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.engine.holdings import Holdings
 from cotenant.controller.engine.ordering import QueueKey
 from cotenant.controller.engine.records import Records

@@ -13,8 +13,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any, overload
 
-from cotenant.controller.domain.job import LEAVING, LOADING, RUNNING, Job
-from cotenant.controller.domain.view import SchedulingClass, scheduling_class_of
+from cotenant.controller.domain import LEAVING, LOADING, RUNNING, Job, SchedulingClass, scheduling_class_of
 
 QueueKey = Callable[[Job], tuple[float, ...]]
 Waits = tuple[bool, tuple[float, ...], int, Job]

@@ -10,10 +10,9 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
-from cotenant.controller.domain.held import ENDED_BYTES_MAX, held_bytes
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import (
+from cotenant.controller.domain import (
     ENDED,
+    ENDED_BYTES_MAX,
     LIFECYCLE,
     LOADING,
     ON_DEVICES,
@@ -22,9 +21,11 @@ from cotenant.controller.domain.job import (
     RUNNING,
     Change,
     Job,
+    JobId,
+    Reason,
     advance,
+    held_bytes,
 )
-from cotenant.controller.domain.reasons import Reason
 from cotenant.controller.engine.ordering import Active, QueueKey, WaitingJobs
 
 NEVER_S: Final = float("inf")

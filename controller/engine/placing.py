@@ -11,12 +11,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cotenant.controller.domain.actions import AnyAction, Place, Preempt, Share
-from cotenant.controller.domain.ids import DeviceId, JobId
-from cotenant.controller.domain.job import LEAVING, QUEUED, Job, Placement
-from cotenant.controller.domain.reasons import Reason, because
-from cotenant.controller.domain.tenancy import tenant_mib, why_alone
-from cotenant.controller.domain.view import SchedulingClass, suits
+from cotenant.controller.domain import (
+    LEAVING,
+    QUEUED,
+    AnyAction,
+    DeviceId,
+    Job,
+    JobId,
+    Place,
+    Placement,
+    Preempt,
+    Reason,
+    SchedulingClass,
+    Share,
+    because,
+    suits,
+    tenant_mib,
+    why_alone,
+)
 from cotenant.controller.engine.ledger import Ledger
 
 

@@ -10,25 +10,28 @@ from collections.abc import Sequence
 
 import msgspec
 
-from cotenant.controller.domain.events import AttemptEnded
-from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
-from cotenant.controller.domain.job import (
+from cotenant.controller.domain import (
     FIRST_STEP,
     LAUNCH,
     LOADING,
     ON_DEVICES,
+    AttemptEnded,
+    AttemptNo,
     Change,
     CheckpointRecord,
+    HostId,
     Job,
+    JobId,
     LaunchKind,
     Placement,
+    Profile,
+    Reason,
     SharedPace,
     StopCause,
     advance,
+    because,
     capabilities_of,
 )
-from cotenant.controller.domain.perf import Profile
-from cotenant.controller.domain.reasons import Reason, because
 from cotenant.controller.engine.phases import Phases
 
 CHECKPOINTS_KNOWN = 4

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import msgspec
 
-from cotenant.controller.domain import events as ev
-from cotenant.controller.domain import fitting
-from cotenant.controller.domain.commands import ComputeRequest
-from cotenant.controller.domain.job import (
+from cotenant.controller.domain import (  # fmt: skip
     ENDED,
     LOADING,
     ON_DEVICES,
     RUNNING,
     CheckpointRecord,
+    ComputeRequest,
     Job,
     Phase,
-)  # fmt: skip
-from cotenant.controller.domain.reasons import because
+    because,
+    fitting,
+)
+from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import blame, claims, starting
 from cotenant.controller.engine.blame import clear_suspicion
 from cotenant.controller.engine.dispatch import Dispatch

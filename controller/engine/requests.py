@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
+from cotenant.controller.domain import ENDED, QUEUED, WAITING, Change, Job, Phase, SaveAttempt, because
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.commands import SaveAttempt
-from cotenant.controller.domain.job import ENDED, QUEUED, WAITING, Change, Job, Phase
-from cotenant.controller.domain.reasons import because
 from cotenant.controller.engine.dispatch import Dispatch
 from cotenant.controller.engine.ending import ended
 from cotenant.controller.engine.estimating import estimate_arrival, estimate_overheads

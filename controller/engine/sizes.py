@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cotenant.controller.domain.cluster import Host, HostState
-from cotenant.controller.domain.ids import HostId
-from cotenant.controller.domain.view import SchedulingClass, suits
+from cotenant.controller.domain import Host, HostId, HostState, SchedulingClass, suits
 
 SIZES_KEPT = 10_000
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from cotenant.controller.domain.commands import GangMember, StartAttempt
-from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId
-from cotenant.controller.domain.job import Job
+from cotenant.controller.domain import AttemptNo, CommandId, DeviceId, GangMember, HostId, Job, StartAttempt
 from cotenant.controller.engine.config import EngineConfig
 from cotenant.controller.engine.ledger import Ledger
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from cotenant.controller.store.committing import Decided
+from cotenant.controller.store import Decided
 
 
 class Executor(Protocol):

@@ -3,3 +3,5 @@
 Rule: a policy is pure. It sees a read-only view, returns actions with reasons, and imports only the
 domain, its own kind, numpy and the standard library.
 """
+
+__all__ = ["base", "classic", "lazer", "lucid", "plugins", "registry"]

@@ -20,15 +20,22 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain.actions import NOTHING, Decision, Wake
-from cotenant.controller.domain.events import AnyEvent, FirstStepDone
-from cotenant.controller.domain.job import Job, Phase
-from cotenant.controller.domain.plan import Plan
-from cotenant.controller.domain.reasons import Reason, because
-from cotenant.controller.domain.view import View
+from cotenant.controller.domain import (
+    NOTHING,
+    AnyEvent,
+    Decision,
+    FirstStepDone,
+    Job,
+    Phase,
+    Plan,
+    Reason,
+    View,
+    Wake,
+    because,
+)
 from cotenant.controller.policies.base import Parameters, is_quiet, why_waiting
-from cotenant.controller.policies.toolkit.wake_up import WakeUp
-from cotenant.controller.policies.toolkit.whole_queue import (
+from cotenant.controller.policies.toolkit import (  # fmt: skip
+    WakeUp,
     Why,
     find_room,
     is_anybody_left,
@@ -36,7 +43,7 @@ from cotenant.controller.policies.toolkit.whole_queue import (
     reserved,
     take_room,
     whom_to_ask,
-)  # fmt: skip
+)
 
 PRESETS: dict[str, str] = {
     "one-hour": "3250",

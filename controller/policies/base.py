@@ -5,12 +5,20 @@ from __future__ import annotations
 import heapq
 from typing import Any, Protocol
 
-from cotenant.controller.domain.actions import Decision
-from cotenant.controller.domain.events import AnyEvent, AttemptStarted, CheckpointDurable, ProgressSeen
-from cotenant.controller.domain.job import ON_DEVICES, Job
-from cotenant.controller.domain.plan import Plan
-from cotenant.controller.domain.reasons import Reason, because
-from cotenant.controller.domain.view import View, scheduling_class_of
+from cotenant.controller.domain import (
+    ON_DEVICES,
+    AnyEvent,
+    AttemptStarted,
+    CheckpointDurable,
+    Decision,
+    Job,
+    Plan,
+    ProgressSeen,
+    Reason,
+    View,
+    because,
+    scheduling_class_of,
+)
 
 Parameters = dict[str, str | int | float | bool]
 

@@ -8,12 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from cotenant.controller.domain.actions import NOTHING, Decision
-from cotenant.controller.domain.events import AnyEvent
-from cotenant.controller.domain.job import Job, Phase
-from cotenant.controller.domain.plan import Plan
-from cotenant.controller.domain.reasons import Reason, because
-from cotenant.controller.domain.view import View
+from cotenant.controller.domain import NOTHING, AnyEvent, Decision, Job, Phase, Plan, Reason, View, because
 from cotenant.controller.policies.base import (
     Stateless,
     first_aged,
@@ -21,8 +16,7 @@ from cotenant.controller.policies.base import (
     why_waiting,
 )  # fmt: skip
 from cotenant.controller.policies.newcomers import NewcomerParameters, newcomers
-from cotenant.controller.policies.toolkit.in_order import place_in_order
-from cotenant.controller.policies.toolkit.victims import FreedDevices, victims_for, worth_preempting
+from cotenant.controller.policies.toolkit import FreedDevices, place_in_order, victims_for, worth_preempting
 
 UNKNOWN_S = 1e12
 """Jobs that say nothing about their length go last under size-based orders."""

@@ -21,15 +21,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from cotenant.controller.domain.job import Job
-from cotenant.controller.domain.perf import Interference, XiSource
-from cotenant.controller.domain.plan import Plan
-from cotenant.controller.domain.reasons import Reason, because
-from cotenant.controller.domain.tenancy import peak_mib
-from cotenant.controller.domain.view import View
+from cotenant.controller.domain import Interference, Job, Plan, Reason, View, XiSource, because, peak_mib
 from cotenant.controller.policies.service import by_service
-from cotenant.controller.policies.toolkit.colocation import Colocation, ColocationParameters, CoTenant, nobody
-from cotenant.controller.policies.toolkit.shareable_slots import ShareableSlot, ShareableSlots
+from cotenant.controller.policies.toolkit import (
+    Colocation,
+    ColocationParameters,
+    CoTenant,
+    ShareableSlot,
+    ShareableSlots,
+    nobody,
+)
 
 
 class LucidParameters(ColocationParameters, frozen=True, kw_only=True, forbid_unknown_fields=True):

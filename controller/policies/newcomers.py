@@ -13,8 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from cotenant.controller.domain.job import Job
-from cotenant.controller.domain.view import View
+from cotenant.controller.domain import Job, View
 from cotenant.controller.policies.base import Parameters
 
 NewcomerRule = Literal["first", "every"]

@@ -24,27 +24,36 @@ from typing import Final, Literal
 
 import msgspec
 
-from cotenant.controller.domain.actions import NOTHING, Decision, Wake
-from cotenant.controller.domain.events import AnyEvent, FirstStepDone
-from cotenant.controller.domain.ids import DeviceId
-from cotenant.controller.domain.job import Job, Phase
-from cotenant.controller.domain.plan import Plan
-from cotenant.controller.domain.reasons import Reason, because
-from cotenant.controller.domain.view import View
+from cotenant.controller.domain import (
+    NOTHING,
+    AnyEvent,
+    Decision,
+    DeviceId,
+    FirstStepDone,
+    Job,
+    Phase,
+    Plan,
+    Reason,
+    View,
+    Wake,
+    because,
+)
 from cotenant.controller.policies.base import Candidates, Parameters, is_quiet, why_waiting
 from cotenant.controller.policies.classic import UNKNOWN_S
-from cotenant.controller.policies.toolkit.expected_releases import ExpectedReleases, Together
-from cotenant.controller.policies.toolkit.victims import FreedDevices, is_kept_together
-from cotenant.controller.policies.toolkit.wake_up import WakeUp
-from cotenant.controller.policies.toolkit.whole_queue import (
+from cotenant.controller.policies.toolkit import (  # fmt: skip
+    ExpectedReleases,
+    FreedDevices,
     NewcomersOnly,
+    Together,
+    WakeUp,
     Why,
     find_room,
+    is_kept_together,
     rearrange,
     reserved,
     take_room,
     whom_to_ask,
-)  # fmt: skip
+)
 
 
 class PatientParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -14,11 +14,7 @@ import importlib.util
 from collections.abc import Callable
 from functools import partial
 
-from cotenant.controller.domain.actions import NOTHING, Decision
-from cotenant.controller.domain.events import AnyEvent
-from cotenant.controller.domain.job import Job
-from cotenant.controller.domain.reasons import Reason, because
-from cotenant.controller.domain.view import View
+from cotenant.controller.domain import NOTHING, AnyEvent, Decision, Job, Reason, View, because
 from cotenant.controller.policies import plugins
 from cotenant.controller.policies.attained import Tiresias, TiresiasParameters
 from cotenant.controller.policies.base import Parameters, Policy
@@ -33,7 +29,7 @@ from cotenant.controller.policies.patient import Patient, PatientParameters
 from cotenant.controller.policies.remaining import IntervalParameters, IntervalPolicy, SrtfFull
 from cotenant.controller.policies.service import Srsf, ssf
 from cotenant.controller.policies.sjf_ffs import SjfFfs
-from cotenant.controller.policies.toolkit.colocation import ColocationParameters
+from cotenant.controller.policies.toolkit import ColocationParameters
 
 _ABOUT: dict[str, str] = {
     "fifo": "first come, first served",

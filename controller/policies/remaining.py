@@ -17,24 +17,19 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from cotenant.controller.domain.actions import NOTHING, Decision, Wake
-from cotenant.controller.domain.events import AnyEvent
-from cotenant.controller.domain.job import Job
-from cotenant.controller.domain.plan import Plan
-from cotenant.controller.domain.reasons import Reason, because
-from cotenant.controller.domain.view import View
+from cotenant.controller.domain import NOTHING, AnyEvent, Decision, Job, Plan, Reason, View, Wake, because
 from cotenant.controller.policies.base import Candidates, Parameters, Stateless, is_quiet, why_waiting
 from cotenant.controller.policies.classic import by_remaining
-from cotenant.controller.policies.toolkit.victims import worth_preempting
-from cotenant.controller.policies.toolkit.wake_up import WakeUp
-from cotenant.controller.policies.toolkit.whole_queue import (
+from cotenant.controller.policies.toolkit import (  # fmt: skip
+    WakeUp,
     Why,
     find_room,
     rearrange,
     reserved,
     take_room,
     whom_to_ask,
-)  # fmt: skip
+    worth_preempting,
+)
 
 
 class RemainingTime:

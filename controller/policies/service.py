@@ -10,16 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from cotenant.controller.domain.actions import NOTHING, Decision
-from cotenant.controller.domain.events import AnyEvent
-from cotenant.controller.domain.job import Job
-from cotenant.controller.domain.plan import Plan
-from cotenant.controller.domain.reasons import Reason, because
-from cotenant.controller.domain.view import View
+from cotenant.controller.domain import NOTHING, AnyEvent, Decision, Job, Plan, Reason, View, because
 from cotenant.controller.policies.base import Stateless, is_quiet, why_waiting
 from cotenant.controller.policies.classic import UNKNOWN_S, Classic, place_or_preempt
 from cotenant.controller.policies.newcomers import NewcomerParameters, newcomers
-from cotenant.controller.policies.toolkit.whole_queue import Why, find_room, take_room
+from cotenant.controller.policies.toolkit import Why, find_room, take_room
 
 
 def service_now(job: Job, now_s: float) -> float:

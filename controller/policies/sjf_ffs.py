@@ -12,17 +12,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-from cotenant.controller.domain.ids import DeviceId
-from cotenant.controller.domain.job import Job
-from cotenant.controller.domain.plan import Plan
-from cotenant.controller.domain.reasons import Reason, because
-from cotenant.controller.domain.tenancy import memory_unknown
+from cotenant.controller.domain import DeviceId, Job, Plan, Reason, because, memory_unknown
 from cotenant.controller.policies.castor.policy import GangHosts, places_of
 from cotenant.controller.policies.castor.sharing import no_memory
 from cotenant.controller.policies.classic import by_remaining
-from cotenant.controller.policies.toolkit.colocation import Colocation, ColocationParameters, CoTenant, nobody
-from cotenant.controller.policies.toolkit.shareable_slots import ShareableSlot, ShareableSlots
-from cotenant.controller.policies.toolkit.sub_batches import SubBatch, known_batches
+from cotenant.controller.policies.toolkit import (
+    Colocation,
+    ColocationParameters,
+    CoTenant,
+    ShareableSlot,
+    ShareableSlots,
+    SubBatch,
+    known_batches,
+    nobody,
+)
 
 
 class SjfFfs(Colocation):

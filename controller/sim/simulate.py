@@ -21,10 +21,8 @@ from typing import Final
 
 import numpy as np
 
+from cotenant.controller.domain import Computed, ComputeRequest, PolicySettings
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.commands import ComputeRequest
-from cotenant.controller.domain.events import Computed
-from cotenant.controller.domain.settings import PolicySettings
 from cotenant.controller.engine import Engine, EngineConfig, MakePolicy
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters
@@ -36,7 +34,7 @@ from cotenant.controller.sim.world.physics import Physics, pair_data
 from cotenant.controller.sim.world.run import JobRun
 from cotenant.controller.sim.world.workload import Cluster, Workload
 from cotenant.controller.sim.world.world import World
-from cotenant.controller.wire.compute import Payload
+from cotenant.controller.wire import Payload
 
 Compute = Callable[[str, Payload], tuple[str, tuple[float, ...]]]
 """Kind and payload of a request -> the hash of the model that was used, and numbers; or it raises."""

@@ -26,8 +26,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from cotenant.controller.domain.commands import AnyCommand
-from cotenant.controller.domain.events import AnyEvent
+from cotenant.controller.domain import AnyCommand, AnyEvent
 from cotenant.controller.store.journal_file import connect
 
 GROUP_ROWS_MAX: Final = 5_000

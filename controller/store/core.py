@@ -18,9 +18,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
-from cotenant.controller.domain.commands import AnyCommand
-from cotenant.controller.domain.epochs import Epoch
-from cotenant.controller.domain.events import AnyEvent, EpochBegan
+from cotenant.controller.domain import AnyCommand, AnyEvent, Epoch, EpochBegan
 from cotenant.controller.engine import EngineConfig, MakePolicy
 from cotenant.controller.store.clock import UNKNOWN, Clock, Uptime
 from cotenant.controller.store.committing import Decided, Effect
@@ -29,8 +27,8 @@ from cotenant.controller.store.journal_file import JournalError
 from cotenant.controller.store.recovery import RecoveredState, digest, recover
 from cotenant.controller.store.scrub import Scrubbed
 from cotenant.controller.system.keys import Identity
-from cotenant.controller.system.metrics.sheet import Histogram
-from cotenant.controller.wire.codec import pack
+from cotenant.controller.system.metrics import Histogram
+from cotenant.controller.wire import pack
 
 DECISION_BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 QUARANTINED_MAX = 100

@@ -21,7 +21,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain.ids import HostId, JobId
+from cotenant.controller.domain import HostId, JobId
 from cotenant.controller.store.clock import UNKNOWN, Uptime
 from cotenant.controller.store.committing import DISK_BYTES_MIN, CommitGroup, Effect, Writer, let_follow
 from cotenant.controller.store.journal_file import (

@@ -11,15 +11,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from cotenant.controller.domain.actions import Decision
-from cotenant.controller.domain.commands import AnyCommand, ComputeRequest
-from cotenant.controller.domain.events import AnyEvent, Computed
-from cotenant.controller.engine import SNAPSHOT_VERSION, Engine, EngineConfig, MakePolicy, history
+from cotenant.controller.domain import AnyCommand, AnyEvent, Computed, ComputeRequest, Decision
+from cotenant.controller.engine import SNAPSHOT_VERSION, Engine, EngineConfig, History, MakePolicy, history
 from cotenant.controller.engine import Snapshot as EngineSnapshot
-from cotenant.controller.engine.history import History
 from cotenant.controller.store.journal import ControllerRun, Entry, Journal
 from cotenant.controller.store.journal_file import damaged
-from cotenant.controller.wire.codec import BadMessage, pack, unpack, unpack_struct
+from cotenant.controller.wire import BadMessage, pack, unpack, unpack_struct
 
 DIFFERENCES_MAX = 100
 

@@ -1,1 +1,3 @@
 """One machine: settings, paths, keys, files, locks, and the endpoint that Prometheus reads."""
+
+__all__ = ["endpoint", "files", "keys", "locks", "paths", "secrets", "settings"]

@@ -10,7 +10,7 @@ import os
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from cotenant.controller.domain.settings import MpsSettings, Settings
+from cotenant.controller.domain import MpsSettings, Settings
 from cotenant.controller.system.endpoint import socket_path, user_endpoint
 
 

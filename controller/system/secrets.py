@@ -18,10 +18,9 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain.ids import JobId
+from cotenant.controller.domain import JobId
 from cotenant.controller.system.files import sync_folder, write_whole
-from cotenant.controller.wire.codec import BadMessage, decode_json
-from cotenant.controller.wire.entrance import SECRETS_BYTES_MAX
+from cotenant.controller.wire import SECRETS_BYTES_MAX, BadMessage, decode_json
 
 SECRET_NAME: Final = re.compile(r"TOKEN|SECRET|KEY|PASSWORD", re.IGNORECASE)
 """A variable with such a name is a secret, said or not."""

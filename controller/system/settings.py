@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from cotenant.controller.domain.settings import SECTION_NAMES, Settings
+from cotenant.controller.domain import SECTION_NAMES, Settings
 
 SYSTEM_DIR: Final = Path("/etc/cotenant")
 ENV_FILE: Final = "COTENANT_CONFIG"

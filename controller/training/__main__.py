@@ -7,8 +7,7 @@ import sys
 from typing import BinaryIO
 
 from cotenant.controller.training.kinds import compute
-from cotenant.controller.wire.codec import pack, unpack
-from cotenant.controller.wire.compute import LENGTH, ComputeQuestion, ComputeResult
+from cotenant.controller.wire import LENGTH, ComputeQuestion, ComputeResult, pack, unpack
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from gpytorch.kernels import RBFKernel
 from gpytorch.mlls import ExactMarginalLogLikelihood
 
 from cotenant.controller.training.kinds import Answer
-from cotenant.controller.wire.compute import Payload
+from cotenant.controller.wire import Payload
 
 DIMENSIONS = 5
 

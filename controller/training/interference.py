@@ -19,13 +19,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from cotenant.controller.domain.interference import (
-    CrossValidation,
-    InterferenceModel,
-    Training,
-    TrainingFile,
-    Trial,
-)
+from cotenant.controller.domain import CrossValidation, InterferenceModel, Training, TrainingFile, Trial
 from cotenant.controller.models.interference.features import OCCUPANCY, Matrix, beside, columns_of
 from cotenant.controller.models.interference.novelty import Novelty, bands, known_jobs, scale_of
 from cotenant.controller.training import boosting

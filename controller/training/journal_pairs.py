@@ -16,10 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from cotenant.controller.domain import AnyCommand, Job, JobSpec, Observed, signature
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.commands import AnyCommand
-from cotenant.controller.domain.job import Job, JobSpec
-from cotenant.controller.domain.pairs import Observed, signature
 from cotenant.controller.engine import Engine
 from cotenant.controller.models.interference.features import VOCABULARY, of_job
 from cotenant.controller.sim.past.journal import follow

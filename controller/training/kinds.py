@@ -12,9 +12,8 @@ import statistics
 from collections.abc import Callable
 from typing import Final
 
-from cotenant.controller.domain.fitting import numbers, steps_in
-from cotenant.controller.domain.reasons import Reason
-from cotenant.controller.wire.compute import Payload
+from cotenant.controller.domain import Reason, numbers, steps_in
+from cotenant.controller.wire import Payload
 from cotenant.profiler.throughput import fit
 
 Answer = tuple[str, tuple[float, ...]]

@@ -15,13 +15,22 @@ from __future__ import annotations
 
 import msgspec
 
-from cotenant.controller.domain.cluster import HostReport
-from cotenant.controller.domain.commands import AgentCommand
-from cotenant.controller.domain.epochs import Epoch, Followed
-from cotenant.controller.domain.events import AttemptSeen, FromAttempt, JobKept
-from cotenant.controller.domain.ids import AttemptNo, CommandId, HostId, JobId
-from cotenant.controller.domain.indicators import DeviceReading, ForkServers
-from cotenant.controller.domain.job import SeenLength
+from cotenant.controller.domain import (
+    AgentCommand,
+    AttemptNo,
+    AttemptSeen,
+    CommandId,
+    DeviceReading,
+    Epoch,
+    Followed,
+    ForkServers,
+    FromAttempt,
+    HostId,
+    HostReport,
+    JobId,
+    JobKept,
+    SeenLength,
+)
 
 DEVICES_MAX = 1024
 

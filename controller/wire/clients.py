@@ -12,12 +12,21 @@ from typing import Final, Generic, Literal, TypeVar
 import msgspec
 from msgspec import field
 
-from cotenant.controller.domain.cluster import DeviceKind, DeviceState, HostState, SharingMode
-from cotenant.controller.domain.ids import DeviceId, HostId, JobId
-from cotenant.controller.domain.indicators import ForkServers
-from cotenant.controller.domain.job import JobSpec, LaunchKind, Phase
-from cotenant.controller.domain.pairs import Verdict
-from cotenant.controller.domain.perf import ProfilePoint
+from cotenant.controller.domain import (
+    DeviceId,
+    DeviceKind,
+    DeviceState,
+    ForkServers,
+    HostId,
+    HostState,
+    JobId,
+    JobSpec,
+    LaunchKind,
+    Phase,
+    ProfilePoint,
+    SharingMode,
+    Verdict,
+)
 from cotenant.controller.wire.views import IndicatorView, JsonView, ProfileView, ThroughputView, Utc, wall_s
 
 Parameters = dict[str, str | int | float | bool]

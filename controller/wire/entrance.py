@@ -21,9 +21,18 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 
 import msgspec
 
-from cotenant.controller.domain import cluster, job, perf
+from cotenant.controller.domain import (
+    bytes_in,
+    cluster,
+    cut_to,
+    is_one_line,
+    job,
+    one_line,
+    perf,
+    text_fields,
+    with_texts,
+)
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.texts import bytes_in, cut_to, is_one_line, one_line, text_fields, with_texts
 from cotenant.controller.wire import agents, clients
 
 T = TypeVar("T")

@@ -18,10 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cotenant.controller.domain.indicators import INDICATOR_NAMES
-from cotenant.controller.domain.job import NOTES
-from cotenant.controller.domain.perf import Profile
-from cotenant.controller.domain.throughput import Gang
+from cotenant.controller.domain import INDICATOR_NAMES, NOTES, Gang, Profile
 from cotenant.controller.wire.views import profile_view, throughput_view, utc, wall_s
 
 Body = dict[str, Any]

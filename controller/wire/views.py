@@ -15,9 +15,15 @@ from typing import Annotated, Final, overload
 
 import msgspec
 
-from cotenant.controller.domain.indicators import INDICATOR_NAMES, Indicators, IndicatorStats
-from cotenant.controller.domain.perf import Profile, ProfilePoint
-from cotenant.controller.domain.throughput import Gang, Reach
+from cotenant.controller.domain import (
+    INDICATOR_NAMES,
+    Gang,
+    Indicators,
+    IndicatorStats,
+    Profile,
+    ProfilePoint,
+    Reach,
+)
 
 STEPS_SHOWN: Final = (1, 2, 4, 8)
 """Of accumulation; those that leave each micro-batch a sample."""

@@ -16,18 +16,23 @@ from typing import Any, Final, Literal
 import msgspec
 import numpy as np
 
-from cotenant.controller.sim import scenario
-from cotenant.controller.sim.busiest import busiest, sample
-from cotenant.controller.sim.choices import policies_named
+from cotenant.controller.sim import (
+    Cluster,
+    Outcome,
+    Physics,
+    Scenario,
+    Trace,
+    TraceProblem,
+    Workload,
+    busiest,
+    pair_data,
+    policies_named,
+    sample,
+    scenario,
+    simulate,
+)
 from cotenant.controller.sim.results import plots
 from cotenant.controller.sim.results.summary import summarise
-from cotenant.controller.sim.scenario import Scenario
-from cotenant.controller.sim.simulate import simulate
-from cotenant.controller.sim.traces.problems import TraceProblem
-from cotenant.controller.sim.traces.trace import Trace
-from cotenant.controller.sim.world.outcome import Outcome
-from cotenant.controller.sim.world.physics import Physics, pair_data
-from cotenant.controller.sim.world.workload import Cluster, Workload
 from experiments.shared import kept_runs, paths
 
 FOLDER: Final = paths.CACHE / "castor"

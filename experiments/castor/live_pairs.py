@@ -37,14 +37,10 @@ from cotenant.agent.host.locks import LOCK_DIR_ENV
 from cotenant.controller.cli.demo.cluster import PrivateCluster, ProcessStartFailed
 from cotenant.controller.cli.demo.measuring import NotMeasured, job_environment, profiled
 from cotenant.controller.client import Client
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import ENDED, JobSpec, Launch
-from cotenant.controller.domain.perf import Profile, duty_cycle_rule
+from cotenant.controller.domain import ENDED, JobId, JobSpec, Launch, Profile, duty_cycle_rule
+from cotenant.controller.training import Both, PairRows, measured_pairs, read
 from cotenant.controller.training import interference as training
-from cotenant.controller.training.journal_pairs import measured_pairs
-from cotenant.controller.training.judging import Both
-from cotenant.controller.training.pair_rows import PairRows, read
-from cotenant.controller.wire.clients import ChangeJobs, ListPairs, SetPolicy, Submit, WaitJobs
+from cotenant.controller.wire import ChangeJobs, ListPairs, SetPolicy, Submit, WaitJobs
 from experiments.shared import paths
 
 CACHE: Final = paths.CACHE

@@ -13,10 +13,10 @@ import machine
 import msgspec
 import numpy as np
 
-from cotenant.controller.domain.perf import DEFAULT_XI
+from cotenant.controller.domain import DEFAULT_XI
+from cotenant.controller.sim import pair_data
 from cotenant.controller.sim.results import plots
 from cotenant.controller.sim.results.paired import ConfidenceInterval, interval
-from cotenant.controller.sim.world.physics import pair_data
 from experiments.castor import cells, claims, texts, why
 from experiments.castor.book import JCT_MEAN, JCT_P50, WAIT_MEAN, Number, Runs
 from experiments.castor.cells import CASTOR, LARGE_JOBS, POLICIES, QUANTILES, SHARING, SMALL_JOBS

@@ -22,12 +22,11 @@ import machine
 import numpy as np
 import xgboost
 
-from cotenant.controller.domain.interference import InterferenceModel
+from cotenant.controller.domain import InterferenceModel
 from cotenant.controller.models.interference.novelty import SCALE_MIN
 from cotenant.controller.sim.results import plots
+from cotenant.controller.training import Both, PairRows
 from cotenant.controller.training import interference as training
-from cotenant.controller.training.judging import Both
-from cotenant.controller.training.pair_rows import PairRows
 from experiments.castor.interference import pictures, study
 from experiments.castor.interference.study import Left
 from experiments.shared import paths

@@ -10,8 +10,8 @@ import math
 import numpy as np
 
 from cotenant.controller.policies.lucid import LucidParameters
+from cotenant.controller.sim import pair_data
 from cotenant.controller.sim.results import plots
-from cotenant.controller.sim.world.physics import pair_data
 from experiments.castor import cells, texts
 from experiments.castor.book import JCT_MEAN, Runs
 from experiments.castor.cells import CASTOR

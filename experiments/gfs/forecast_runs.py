@@ -13,15 +13,15 @@ from typing import Final, get_args
 import msgspec
 import numpy as np
 
-from cotenant.controller.models.forecast.demand import DAY_H, MONTH_H
-from cotenant.controller.training.forecast.evaluate import (
+from cotenant.controller.models.forecast import DAY_H, MONTH_H
+from cotenant.controller.training.forecast import (
     Aggregation,
     Answers,
     ForecastEvaluation,
     Judged,
     evaluate,
+    read,
 )
-from cotenant.controller.training.forecast.reading import read
 from experiments.shared import paths
 from experiments.shared.kept_runs import keep
 

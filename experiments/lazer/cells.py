@@ -13,13 +13,18 @@ from typing import Any, Final
 
 import msgspec
 
-from cotenant.controller.sim import scenario, windows
-from cotenant.controller.sim.choices import policies_named
-from cotenant.controller.sim.compare import Task, TaskRun, run_all
+from cotenant.controller.sim import (
+    Scenario,
+    Task,
+    TaskRun,
+    policies_named,
+    run_all,
+    scenario,
+    simulate,
+    windows,
+)
 from cotenant.controller.sim.results.summary import summarise
-from cotenant.controller.sim.scenario import Scenario
-from cotenant.controller.sim.simulate import simulate
-from cotenant.controller.training.kinds import compute
+from cotenant.controller.training import compute
 from experiments.shared import kept_runs, paths
 
 FOLDER: Final = paths.CACHE / "lazer"

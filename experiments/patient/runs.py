@@ -16,10 +16,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from cotenant.controller.sim import scenario
-from cotenant.controller.sim.choices import policies_named
-from cotenant.controller.sim.scenario import Scenario
-from cotenant.controller.sim.simulate import simulate
+from cotenant.controller.sim import Scenario, policies_named, scenario, simulate
 
 NEW: Final = "patient"
 OLD: Final = "patient:gang=each,width_power=1"

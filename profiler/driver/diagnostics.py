@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cotenant.controller.wire.job import ENV_JOB
+from cotenant.controller.wire import ENV_JOB
 from cotenant.profiler.driver import process_info
 from cotenant.profiler.driver.facts import GpuFacts, GpuLink, GpuProcess, NvmlError
 from cotenant.profiler.driver.library import Library

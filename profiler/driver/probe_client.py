@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from cotenant.controller.wire.codec import BadMessage, decode_json
+from cotenant.controller.wire import BadMessage, decode_json
 from cotenant.profiler.driver.facts import DriverFacts, GpuFacts
 
 DRIVER_S_MAX: Final = 60.0

@@ -4,3 +4,5 @@ Reading order: `sources.py` (names and summaries), `choice.py` (which source, an
 `exporter.py`, `nvml.py` and `cpu.py` (a file per source), `device_child.py` (the process that reads them, for
 a call into a driver may hang).
 """
+
+__all__ = ["choice", "counters", "cpu", "device_process", "gpm", "gpu", "sources"]

@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.wire.codec import BadMessage, decode_json
+from cotenant.controller.wire import BadMessage, decode_json
 from cotenant.profiler.indicators.sources import Indicator, Reading, SourceName, missing
 from cotenant.profiler.indicators.window import NOTHING_NEW
 

@@ -16,11 +16,8 @@ from cotenant.agent.daemon.core.edge import (
     StartSupervisor,
 )
 from cotenant.agent.daemon.core.memory import AgentMemory
-from cotenant.controller.domain.commands import ForgetJob
-from cotenant.controller.domain.epochs import Epoch
-from cotenant.controller.domain.events import JobKept
-from cotenant.controller.domain.ids import AttemptNo, CommandId, JobId
-from cotenant.controller.wire.agents import (
+from cotenant.controller.domain import AttemptNo, CommandId, Epoch, ForgetJob, JobId, JobKept
+from cotenant.controller.wire import (
     CommandAck,
     CommandDelivery,
     Heartbeat,

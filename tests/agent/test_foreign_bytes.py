@@ -33,15 +33,21 @@ from cotenant.agent.supervisor.core import coordination, rank_messages
 from cotenant.agent.supervisor.processes import termination
 from cotenant.checkpoint.disk.layout import Damaged, Manifest, TooNew
 from cotenant.controller.cli.submission import options
-from cotenant.controller.domain.commands import StopAttempt
-from cotenant.controller.domain.ids import AttemptNo, CommandId, HostId, JobId
-from cotenant.controller.domain.reasons import because
+from cotenant.controller.domain import AttemptNo, CommandId, HostId, JobId, StopAttempt, because
 from cotenant.controller.system.keys import KeyProblem, read_key
 from cotenant.controller.system.secrets import BadSecrets, Secrets
 from cotenant.controller.system.settings import SettingsError, load
+from cotenant.controller.wire import (
+    BadMessage,
+    clients,
+    decode,
+    decode_json,
+    decode_text,
+    encode,
+    pack,
+    unpack,
+)
 from cotenant.controller.wire import agents as wire
-from cotenant.controller.wire import clients
-from cotenant.controller.wire.codec import BadMessage, decode, decode_json, decode_text, encode, pack, unpack
 from cotenant.mps.ownership import Ownership
 from cotenant.profiler.driver.facts import DriverFacts, GpuFacts
 from cotenant.profiler.indicators.device_process import Trouble

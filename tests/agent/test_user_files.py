@@ -25,9 +25,7 @@ from cotenant.agent.supervisor.processes.attempt_folder import (
     make_job_folder,
     remove_short_folder,
 )
-from cotenant.controller.domain.commands import GangMember
-from cotenant.controller.domain.ids import DeviceId, HostId
-from cotenant.controller.domain.job import Launch
+from cotenant.controller.domain import DeviceId, GangMember, HostId, Launch
 from tests.building.orders import PLAIN, changed
 
 USER = 54_321

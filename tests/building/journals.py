@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from cotenant.controller.store.journal import Journal
+from cotenant.controller.store import Journal
 
 NO_RESERVE: Final = 1 << 60
 """On no disk is so much free."""

@@ -6,10 +6,17 @@ from typing import Any
 
 import msgspec
 
-from cotenant.agent.ipc.records import Order
-from cotenant.controller.domain.commands import GangMember, StartAttempt
-from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId, JobId
-from cotenant.controller.domain.job import Launch
+from cotenant.agent.ipc import Order
+from cotenant.controller.domain import (
+    AttemptNo,
+    CommandId,
+    DeviceId,
+    GangMember,
+    HostId,
+    JobId,
+    Launch,
+    StartAttempt,
+)
 
 HOST = HostId("h")
 PLAIN = Order(

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from cotenant.agent.ipc.records import Result, Status
-from cotenant.controller.domain.ids import AttemptNo, JobId
+from cotenant.agent.ipc import Result, Status
+from cotenant.controller.domain import AttemptNo, JobId
 
 
 def result(job: str = "7", attempt: int = 1, **fields: Any) -> Result:

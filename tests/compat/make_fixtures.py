@@ -15,19 +15,26 @@ from pathlib import Path
 import torch
 
 from cotenant.agent.daemon.spool import Spool
-from cotenant.agent.ipc.files import write_record
-from cotenant.agent.ipc.records import Order, Result, Status
+from cotenant.agent.ipc import Order, Result, Status, write_record
 from cotenant.checkpoint.disk.saver import Saver, SaveTarget
 from cotenant.checkpoint.training.state import TrainingState
-from cotenant.controller.domain.cluster import Device, HostReport
-from cotenant.controller.domain.commands import GangMember, StartAttempt, StopAttempt
-from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId, JobId
-from cotenant.controller.domain.job import JobSpec, Launch
-from cotenant.controller.domain.reasons import because
+from cotenant.controller.domain import (
+    AttemptNo,
+    CommandId,
+    Device,
+    DeviceId,
+    GangMember,
+    HostId,
+    HostReport,
+    JobId,
+    JobSpec,
+    Launch,
+    StartAttempt,
+    StopAttempt,
+    because,
+)
 from cotenant.controller.system import keys
-from cotenant.controller.wire import agents, clients
-from cotenant.controller.wire.codec import WIRE_VERSION, decode, encode
-from cotenant.controller.wire.versions import heard
+from cotenant.controller.wire import WIRE_VERSION, agents, clients, decode, encode, heard
 from tests.agent.daemon.test_spool import NOTES
 
 HERE = Path(__file__).parent

@@ -11,8 +11,8 @@ import sqlite3
 import tempfile
 from pathlib import Path
 
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.store.journal_file import JOURNAL_VERSION
+from cotenant.controller.domain import JobId
+from cotenant.controller.store import JOURNAL_VERSION
 from cotenant.controller.wire import clients
 from tests.controller.station import Station, job, run_one
 

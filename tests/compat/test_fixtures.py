@@ -11,14 +11,11 @@ import pytest
 import torch
 
 from cotenant.agent.daemon.spool import Spool
-from cotenant.agent.ipc.files import read_record
-from cotenant.agent.ipc.records import Order, Result
-from cotenant.agent.ipc.secrets import forgotten_on_disk
+from cotenant.agent.ipc import Order, Result, forgotten_on_disk, read_record
 from cotenant.checkpoint.disk.layout import verify
 from cotenant.checkpoint.resuming import load_newest
 from cotenant.controller.system import keys
-from cotenant.controller.wire import agents, clients
-from cotenant.controller.wire.codec import decode
+from cotenant.controller.wire import agents, clients, decode
 from tests.agent.daemon.test_spool import NOTES
 from tests.compat.make_fixtures import frames
 

@@ -22,12 +22,21 @@ import zmq
 
 from cotenant.agent.daemon.controller_link import ControllerLink
 from cotenant.controller.cli.main import main
-from cotenant.controller.domain.perf import Profile
-from cotenant.controller.wire import agents, clients
-from cotenant.controller.wire.codec import BadMessage, decode, encode, in_version, version_of
-from cotenant.controller.wire.peer_versions import SPEAKS, PeerVersions
-from cotenant.controller.wire.versions import heard
-from cotenant.controller.wire.views import utc, wall_s
+from cotenant.controller.domain import Profile
+from cotenant.controller.wire import (
+    SPEAKS,
+    BadMessage,
+    PeerVersions,
+    agents,
+    clients,
+    decode,
+    encode,
+    heard,
+    in_version,
+    utc,
+    version_of,
+    wall_s,
+)
 from tests.compat.make_fixtures import a_start
 from tests.controller.station import Station
 

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+from cotenant.controller.domain import (
+    AnyCommand,
+    AttemptNo,
+    Device,
+    DeviceId,
+    HostId,
+    HostReport,
+    JobId,
+    JobSpec,
+    Launch,
+    PolicySettings,
+    Profile,
+    ProfilePoint,
+    StartAttempt,
+    StopAttempt,
+)
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.cluster import Device, HostReport
-from cotenant.controller.domain.commands import AnyCommand, StartAttempt, StopAttempt
-from cotenant.controller.domain.ids import AttemptNo, DeviceId, HostId, JobId
-from cotenant.controller.domain.job import JobSpec, Launch
-from cotenant.controller.domain.perf import Profile, ProfilePoint
-from cotenant.controller.domain.settings import PolicySettings
 from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.policies import registry
 

@@ -12,11 +12,18 @@ from typing import Any
 
 import msgspec
 
+from cotenant.controller.domain import (
+    ENDED,
+    AnyCommand,
+    AttemptNo,
+    HostId,
+    HostReport,
+    JobId,
+    JobSpec,
+    StartAttempt,
+    StopAttempt,
+)
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.cluster import HostReport
-from cotenant.controller.domain.commands import AnyCommand, StartAttempt, StopAttempt
-from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
-from cotenant.controller.domain.job import ENDED, JobSpec
 from cotenant.controller.engine import Engine
 from tests.controller.watching import Watcher
 

@@ -12,12 +12,19 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
+from cotenant.controller.domain import (
+    ON_DEVICES,
+    AttemptNo,
+    Dependency,
+    HostId,
+    HostReport,
+    Job,
+    JobId,
+    JobSpec,
+)
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.cluster import HostReport
-from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
-from cotenant.controller.domain.job import ON_DEVICES, Dependency, Job, JobSpec
 from cotenant.controller.engine import Engine
-from cotenant.controller.wire.codec import pack, unpack
+from cotenant.controller.wire import pack, unpack
 from tests.controller.building import profile, report, spec
 
 Step = tuple[int, int, int, int]

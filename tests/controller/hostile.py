@@ -5,23 +5,25 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from cotenant.controller.domain.actions import (
+from cotenant.controller.domain import (  # fmt: skip
     AnyAction,
+    AnyEvent,
     Compute,
     Decision,
     Defer,
+    DeviceId,
     Hold,
+    Job,
+    JobId,
     Place,
     Preempt,
+    Reason,
     Resize,
     Share,
+    View,
     Wake,
-)  # fmt: skip
-from cotenant.controller.domain.events import AnyEvent
-from cotenant.controller.domain.ids import DeviceId, JobId
-from cotenant.controller.domain.job import Job
-from cotenant.controller.domain.reasons import Reason, because
-from cotenant.controller.domain.view import View
+    because,
+)
 from cotenant.controller.policies.base import Parameters, Stateless, why_waiting
 
 WHY = because("sharing-off")

@@ -7,31 +7,31 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cotenant.controller.api.handlers import RequestHandlers
-from cotenant.controller.api.queries import About
-from cotenant.controller.domain.cluster import Device, HostReport
-from cotenant.controller.domain.commands import StartAttempt
-from cotenant.controller.domain.epochs import Followed
-from cotenant.controller.domain.events import (
+from cotenant.controller.api import About, RequestHandlers
+from cotenant.controller.domain import (
     AttemptEnded,
     AttemptStarted,
     CapabilitiesSeen,
+    Device,
+    DeviceId,
     FirstStepDone,
+    Followed,
     FromAttempt,
+    HostId,
+    HostReport,
+    JobId,
+    JobSpec,
+    Launch,
+    PolicySettings,
+    StartAttempt,
 )
-from cotenant.controller.domain.ids import DeviceId, HostId, JobId
-from cotenant.controller.domain.job import JobSpec, Launch
-from cotenant.controller.domain.settings import PolicySettings
 from cotenant.controller.engine import EngineConfig, MakePolicy
-from cotenant.controller.executors.agents.link import AgentExecutor
+from cotenant.controller.executors.agents import AgentExecutor
 from cotenant.controller.policies import registry
-from cotenant.controller.store.clock import Clock
-from cotenant.controller.store.committing import Decided, Effect, let_follow
-from cotenant.controller.store.core import Core, Poisoned, Stuck
+from cotenant.controller.store import Clock, Core, Decided, Effect, Poisoned, Stuck, let_follow
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.system.secrets import Secrets
-from cotenant.controller.wire import agents, clients
-from cotenant.controller.wire.codec import decode
+from cotenant.controller.wire import agents, clients, decode
 from tests.building.journals import NO_RESERVE, a_journal
 
 ADMIN = Identity(name="root", role="admin", uid=0, gid=0)

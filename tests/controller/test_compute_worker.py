@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 
 from cotenant.controller.compute_worker import ComputeWorker
-from cotenant.controller.domain.commands import ComputeRequest
-from cotenant.controller.domain.events import Computed
-from cotenant.controller.domain.ids import CommandId
-from cotenant.controller.store.clock import Clock
-from cotenant.controller.training.kinds import compute
+from cotenant.controller.domain import CommandId, Computed, ComputeRequest
+from cotenant.controller.store import Clock
+from cotenant.controller.training import compute
 
 
 def think(request_id: int, kind: str = "mean", **payload: Any) -> ComputeRequest:

@@ -14,24 +14,40 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.controller.api.permissions import BYTES_BURST, BYTES_PER_SECOND
+from cotenant.controller.api import BYTES_BURST, BYTES_PER_SECOND
+from cotenant.controller.domain import (
+    COMMAND_CHARACTERS_MAX,
+    ENDED_BYTES_MAX,
+    JOB_BYTES,
+    USER_BYTES_MAX,
+    AttemptNo,
+    Dependency,
+    HostId,
+    HostState,
+    JobId,
+    Launch,
+    beginning,
+    bytes_in,
+    cut_to,
+    held_bytes,
+    is_one_line,
+    pairs,
+    text_fields,
+)
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain import pairs
-from cotenant.controller.domain.cluster import HostState
-from cotenant.controller.domain.held import ENDED_BYTES_MAX, JOB_BYTES, USER_BYTES_MAX, held_bytes
-from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
-from cotenant.controller.domain.job import Dependency, Launch
-from cotenant.controller.domain.profiles import COMMAND_CHARACTERS_MAX, beginning
-from cotenant.controller.domain.texts import bytes_in, cut_to, is_one_line, text_fields
-from cotenant.controller.engine.ledger import Ledger
-from cotenant.controller.wire import agents, clients
-from cotenant.controller.wire.codec import MESSAGE_BYTES_MAX, decode, encode, request_in
-from cotenant.controller.wire.entrance import (
+from cotenant.controller.engine import Ledger
+from cotenant.controller.wire import (
     FROM_AGENTS,
     FROM_CLIENTS,
     LIMITS,
+    MESSAGE_BYTES_MAX,
     Inadmissible,
     admitted,
+    agents,
+    clients,
+    decode,
+    encode,
+    request_in,
 )
 from tests.controller.station import ADMIN, ALICE, BOB, Station, hello, job, report
 

@@ -11,17 +11,29 @@ import msgpack
 import msgspec
 import pytest
 
-from cotenant.controller.domain.actions import Decision
-from cotenant.controller.domain.commands import ForgetJob, StartAttempt, StopAttempt
-from cotenant.controller.domain.epochs import Epoch, Followed, Past, standing
-from cotenant.controller.domain.events import AlarmRang, AnyEvent, AttemptEnded, AttemptSeen, JobKept
-from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
-from cotenant.controller.domain.job import Phase
-from cotenant.controller.domain.view import View
-from cotenant.controller.engine.claims import VERDICTS, AttemptIs, JobIs, StateIs
+from cotenant.controller.domain import (
+    AlarmRang,
+    AnyEvent,
+    AttemptEnded,
+    AttemptNo,
+    AttemptSeen,
+    Decision,
+    Epoch,
+    Followed,
+    ForgetJob,
+    HostId,
+    JobId,
+    JobKept,
+    Past,
+    Phase,
+    StartAttempt,
+    StopAttempt,
+    View,
+    standing,
+)
+from cotenant.controller.engine import VERDICTS, AttemptIs, JobIs, StateIs
 from cotenant.controller.policies.classic import Classic, by_remaining
-from cotenant.controller.wire import clients
-from cotenant.controller.wire.agents import (
+from cotenant.controller.wire import (
     CommandAck,
     CommandDelivery,
     FromAgent,
@@ -31,8 +43,9 @@ from cotenant.controller.wire.agents import (
     Report,
     ToAgent,
     Welcome,
+    clients,
+    decode,
 )
-from cotenant.controller.wire.codec import decode
 from tests.controller.station import Station, hello, run_one
 
 # --- Whose history ----------------------------------------------------------------------------------

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.controller.domain.job import Phase
-from cotenant.controller.store.committing import DISK_BYTES_MIN, RESERVE_BYTES
-from cotenant.controller.store.journal import JOURNAL_NAME, Journal
+from cotenant.controller.domain import Phase
+from cotenant.controller.store import DISK_BYTES_MIN, JOURNAL_NAME, RESERVE_BYTES, Journal
 from cotenant.controller.wire import clients
 from tests.building.journals import NO_RESERVE
 from tests.controller.station import ALICE, Station, job, run_one

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.controller.store.journal import JOURNAL_NAME
-from cotenant.controller.store.scrub import BITE, Scrub, Scrubbed, scrub
+from cotenant.controller.store import BITE, JOURNAL_NAME, Scrub, Scrubbed, scrub
 from tests.building.journals import a_journal
 from tests.building.limits import within_s
 

@@ -13,21 +13,29 @@ import msgspec
 import pytest
 
 from cotenant.controller import server
-from cotenant.controller.api.permissions import BYTES_BURST
+from cotenant.controller.api import BYTES_BURST
 from cotenant.controller.client import Client, Refusal
 from cotenant.controller.compute_worker import ComputeWorker
-from cotenant.controller.domain.actions import NOTHING, Compute, Decision
-from cotenant.controller.domain.events import AnyEvent, Computed, EpochBegan, JobArrived
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.reasons import because
-from cotenant.controller.domain.settings import ControllerSettings, Settings
-from cotenant.controller.domain.view import View
+from cotenant.controller.domain import (
+    NOTHING,
+    AnyEvent,
+    Compute,
+    Computed,
+    ControllerSettings,
+    Decision,
+    EpochBegan,
+    JobArrived,
+    JobId,
+    Settings,
+    View,
+    because,
+)
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters, Policy
 from cotenant.controller.router import Router
 from cotenant.controller.system.secrets import BadSecrets
 from cotenant.controller.wire import clients as wire
-from cotenant.controller.wire.codec import unpack
+from cotenant.controller.wire import unpack
 from tests.building.journals import a_journal
 from tests.building.limits import within_s
 from tests.controller.station import ALICE, BOB, job

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotenant.controller.domain.job import Phase
+from cotenant.controller.domain import Phase
 from cotenant.controller.policies import registry
 from tests.controller.building import engine, profile, report, spec
 from tests.controller.driver import Driver, Truth

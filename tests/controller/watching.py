@@ -9,11 +9,23 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable
 
+from cotenant.controller.domain import (
+    ENDED,
+    LEAVING,
+    ON_DEVICES,
+    TEMPLATES,
+    AnyCommand,
+    AttemptNo,
+    DeviceId,
+    HostId,
+    JobId,
+    Phase,
+    Reason,
+    StartAttempt,
+    StopAttempt,
+    render,
+)
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.commands import AnyCommand, StartAttempt, StopAttempt
-from cotenant.controller.domain.ids import AttemptNo, DeviceId, HostId, JobId
-from cotenant.controller.domain.job import ENDED, LEAVING, ON_DEVICES, Phase
-from cotenant.controller.domain.reasons import TEMPLATES, Reason, render
 from cotenant.controller.engine import Engine
 
 

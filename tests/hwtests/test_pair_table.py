@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from cotenant.controller.domain.indicators import Indicators, IndicatorStats
-from cotenant.controller.domain.perf import Profile
+from cotenant.controller.domain import Indicators, IndicatorStats, Profile
 from cotenant.controller.training import pair_rows
 from hwtests.jobs import Job
 from hwtests.pair_table import PairMean, Seen, Solo, averaged, merged, table, together

@@ -22,16 +22,21 @@ import msgspec
 import pytest
 
 from cotenant.agent.host.locks import LOCK_DIR_ENV
-from cotenant.agent.ipc.files import read_record
-from cotenant.agent.ipc.records import RESULT, SUPERVISOR, ProcessIdentity, Result, attempt_folder
+from cotenant.agent.ipc import RESULT, SUPERVISOR, ProcessIdentity, Result, attempt_folder, read_record
 from cotenant.controller.cli.demo.plan import WORKLOADS
 from cotenant.controller.cli.demo.reference import schedule_of
 from cotenant.controller.client import Client, Unreachable
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import ENDED, JobSpec, Launch, Phase
-from cotenant.controller.domain.perf import Profile
-from cotenant.controller.wire.clients import AttemptView, JobView, ListJobs, ShowJob, Shown, Submit, WaitJobs
-from cotenant.controller.wire.job import ENV_ACCUMULATION_SCHEDULE
+from cotenant.controller.domain import ENDED, JobId, JobSpec, Launch, Phase, Profile
+from cotenant.controller.wire import (
+    ENV_ACCUMULATION_SCHEDULE,
+    AttemptView,
+    JobView,
+    ListJobs,
+    ShowJob,
+    Shown,
+    Submit,
+    WaitJobs,
+)
 from tests.building.limits import within_s
 from tests.checkpoint.ranks import Warm, launch
 from tests.ports import block_of_ports

@@ -16,11 +16,7 @@ from typing import Any
 from cotenant.agent import __main__ as agent
 from cotenant.agent.daemon import assembly, runtime
 from cotenant.agent.daemon.gpu_release import GpuRelease
-from cotenant.agent.gpus import conditions, mps_watch
-from cotenant.agent.gpus.device_states import QUIET_S
-from cotenant.agent.gpus.gpu_watch import GpuWatch
-from cotenant.agent.gpus.mps_edge import MpsEdge
-from cotenant.agent.gpus.watchers import Timing
+from cotenant.agent.gpus import QUIET_S, GpuWatch, MpsEdge, Timing, conditions, mps_watch
 from cotenant.agent.host import devices
 from cotenant.mps import daemon
 from cotenant.profiler.driver.probe_client import driver_facts

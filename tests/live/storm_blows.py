@@ -14,9 +14,8 @@ from contextlib import suppress
 
 import psutil
 
-from cotenant.controller.domain.cluster import HostState
-from cotenant.controller.domain.job import ENDED, Phase
-from cotenant.controller.wire.clients import ChangeJobs, SetPolicy
+from cotenant.controller.domain import ENDED, HostState, Phase
+from cotenant.controller.wire import ChangeJobs, SetPolicy
 from tests.building.limits import within_s
 from tests.live.cluster import carries, kill_if
 from tests.live.storm_plan import HOSTS, POLICIES, STOPS, WISHES, Blow

@@ -10,15 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+from cotenant.controller.domain import ENDED, JobId, Phase
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import ENDED, Phase
 from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.policies import registry
-from cotenant.controller.store.journal import Journal
-from cotenant.controller.store.recovery import RecoveredState, read_entry, replay
-from cotenant.controller.wire.clients import AttemptView, ListJobs, Shown
-from cotenant.controller.wire.codec import unpack
+from cotenant.controller.store import Journal, RecoveredState, read_entry, replay
+from cotenant.controller.wire import AttemptView, ListJobs, Shown, unpack
 from tests.live.cluster import References
 from tests.live.storm import Storm
 from tests.live.storm_plan import HOSTS

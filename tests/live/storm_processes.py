@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from cotenant.controller.domain.ids import JobId
+from cotenant.controller.domain import JobId
 from tests.live.cluster import Cluster
 from tests.live.storm_plan import HOSTS
 

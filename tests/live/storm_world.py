@@ -14,10 +14,8 @@ from dataclasses import dataclass, field
 import psutil
 
 from cotenant.controller.client import Refusal, Unreachable
-from cotenant.controller.domain.cluster import HostState
-from cotenant.controller.domain.ids import HostId, JobId
-from cotenant.controller.domain.job import ENDED, ON_DEVICES, Phase
-from cotenant.controller.wire.clients import ChangeJobs, ChangeNode, JobView, ListJobs, ListNodes, SetPolicy
+from cotenant.controller.domain import ENDED, ON_DEVICES, HostId, HostState, JobId, Phase
+from cotenant.controller.wire import ChangeJobs, ChangeNode, JobView, ListJobs, ListNodes, SetPolicy
 from tests.live.cluster import Cluster, Daemon
 from tests.live.storm_processes import crowds, members
 

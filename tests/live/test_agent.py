@@ -19,19 +19,26 @@ import zmq
 
 from cotenant.agent.host.devices import lock_names
 from cotenant.agent.host.locks import LOCK_DIR_ENV
-from cotenant.controller.domain.commands import (
+from cotenant.controller.domain import (
     AgentCommand,
+    AttemptEnded,
+    AttemptNo,
+    AttemptStarted,
+    CommandId,
+    DeviceId,
+    FirstStepDone,
+    FromAttempt,
     GangMember,
+    HostId,
+    JobId,
+    Launch,
     SaveAttempt,
     StartAttempt,
     StopAttempt,
+    because,
 )
-from cotenant.controller.domain.events import AttemptEnded, AttemptStarted, FirstStepDone, FromAttempt
-from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId, JobId
-from cotenant.controller.domain.job import Launch
-from cotenant.controller.domain.reasons import because
 from cotenant.controller.system.keys import add_agent, find_key, init_cluster, read_key
-from cotenant.controller.wire.agents import (
+from cotenant.controller.wire import (
     CommandAck,
     CommandDelivery,
     FromAgent,
@@ -45,8 +52,9 @@ from cotenant.controller.wire.agents import (
     ReportAck,
     ToAgent,
     Welcome,
+    decode,
+    encode,
 )
-from cotenant.controller.wire.codec import decode, encode
 from tests.building.limits import within_s
 
 PATIENCE_S = within_s(60.0)

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from cotenant.agent.host.cgroups import mounts_in
-from cotenant.controller.domain.job import Phase
+from cotenant.controller.domain import Phase
 from tests.live.cluster import (
     PATIENCE_S,
     Cluster,

@@ -17,7 +17,7 @@ import msgpack
 import pytest
 import zmq
 
-from cotenant.controller.wire.codec import MESSAGE_BYTES_MAX, WIRE_VERSION
+from cotenant.controller.wire import MESSAGE_BYTES_MAX, WIRE_VERSION
 from tests.live.person import COTENANT, PATIENCE_S, SAY, Person, at_home, when
 
 BABBLER = (

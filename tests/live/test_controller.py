@@ -22,18 +22,18 @@ import pytest
 import zmq
 
 from cotenant.controller.client import Client, Refusal, Unreachable
-from cotenant.controller.domain.ids import JobId
+from cotenant.controller.domain import JobId
 from cotenant.controller.system import keys
-from cotenant.controller.wire import agents
-from cotenant.controller.wire import clients as wire
-from cotenant.controller.wire.codec import (
+from cotenant.controller.wire import (
     MESSAGE_BYTES_MAX,
     WIRE_VERSION,
+    agents,
     decode,
     encode,
     in_version,
     version_of,
 )
+from cotenant.controller.wire import clients as wire
 from tests.building.limits import within_s
 from tests.controller.station import hello, job
 

@@ -14,10 +14,9 @@ from dataclasses import replace
 
 import pytest
 
-from cotenant.controller.domain.cluster import HostState
-from cotenant.controller.domain.job import WAITING, Phase
+from cotenant.controller.domain import WAITING, HostState, Phase
 from cotenant.controller.system import keys
-from cotenant.controller.wire.clients import ChangeJobs, JobView, ListNodes, WaitJobs
+from cotenant.controller.wire import ChangeJobs, JobView, ListNodes, WaitJobs
 from tests.live.cluster import Cluster, References, Training, all_done, one_cluster
 from tests.live.network import GANG, HOSTS, UP, NoNetwork, TwoHosts
 

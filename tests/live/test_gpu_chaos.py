@@ -23,16 +23,12 @@ from pathlib import Path
 import pytest
 
 from cotenant.agent.daemon.supervisors import stored_orders
+from cotenant.controller.domain import ENDED, JobId, JobSpec, Launch, Phase, Profile, ProfilePoint
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import ENDED, JobSpec, Launch, Phase
-from cotenant.controller.domain.perf import Profile, ProfilePoint
 from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.policies import registry
-from cotenant.controller.store.journal import Journal
-from cotenant.controller.store.recovery import RecoveredState, read_entry
-from cotenant.controller.wire.clients import ChangeNode, JobView, ListNodes, Shown, Submit, WaitJobs
-from cotenant.controller.wire.codec import unpack
+from cotenant.controller.store import Journal, RecoveredState, read_entry
+from cotenant.controller.wire import ChangeNode, JobView, ListNodes, Shown, Submit, WaitJobs, unpack
 from cotenant.mps.environment import PIPE_DIRECTORY
 from cotenant.mps.process import OWNER_MARK, environment_of
 from tests.building.limits import within_s

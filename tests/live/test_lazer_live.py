@@ -9,11 +9,10 @@ from importlib.util import find_spec
 
 import pytest
 
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import LOAD_S, PAUSE_S, Phase
+from cotenant.controller.domain import LOAD_S, PAUSE_S, JobId, Phase
 from cotenant.controller.policies.lazer.learning import Learner
 from cotenant.controller.policies.lazer.parameters import LazerParameters
-from cotenant.controller.wire.clients import Explain, GetDecisions, SetPolicy
+from cotenant.controller.wire import Explain, GetDecisions, SetPolicy
 from tests.live.cluster import Cluster, Training
 
 pytestmark = pytest.mark.skipif(

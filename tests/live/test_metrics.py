@@ -13,9 +13,8 @@ from typing import TypeVar
 
 import pytest
 
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import JobSpec, Launch, Phase
-from cotenant.controller.wire.clients import ChangeJobs, ListJobs, ListNodes, ReadingView, Submit
+from cotenant.controller.domain import JobId, JobSpec, Launch, Phase
+from cotenant.controller.wire import ChangeJobs, ListJobs, ListNodes, ReadingView, Submit
 from tests.building.limits import within_s
 from tests.live.cluster import PATIENCE_S, Cluster
 

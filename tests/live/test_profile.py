@@ -13,11 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import JobSpec, Launch, Phase
-from cotenant.controller.wire.clients import ChangeJobs, ListProfiles, Submit
-from cotenant.controller.wire.job import ENV_ACCUMULATION_SCHEDULE
-from cotenant.controller.wire.views import ProfileView
+from cotenant.controller.domain import JobId, JobSpec, Launch, Phase
+from cotenant.controller.wire import ENV_ACCUMULATION_SCHEDULE, ChangeJobs, ListProfiles, ProfileView, Submit
 from tests.checkpoint.ranks import Warm, launch
 from tests.live.cluster import MARK, PATIENCE_S, Cluster
 

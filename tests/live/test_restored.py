@@ -10,9 +10,8 @@ import textwrap
 from contextlib import closing
 from pathlib import Path
 
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import ENDED, JobSpec, Launch, Phase
-from cotenant.controller.wire.clients import Submit
+from cotenant.controller.domain import ENDED, JobId, JobSpec, Launch, Phase
+from cotenant.controller.wire import Submit
 from tests.live.cluster import MARK, PATIENCE_S, Cluster, wait_for_exit
 
 JOB = textwrap.dedent(

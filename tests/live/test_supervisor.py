@@ -25,10 +25,7 @@ import pytest
 
 from cotenant.agent.host.cgroups import RANKS, AttemptCgroup, find_cgroups, sweep
 from cotenant.agent.host.identity import identity_of, stat_of
-from cotenant.agent.ipc.channel import EndedNow, FromSupervisor, SaveNow, StatusNow, StopNow
-from cotenant.agent.ipc.files import read_record, write_record
-from cotenant.agent.ipc.framing import receive_message, send_message, short_address
-from cotenant.agent.ipc.records import (
+from cotenant.agent.ipc import (
     CONTROL,
     JOB,
     LOGS,
@@ -36,17 +33,24 @@ from cotenant.agent.ipc.records import (
     RESULT,
     STATUS,
     SUPERVISOR,
+    EndedNow,
+    FromSupervisor,
     Order,
     ProcessIdentity,
     RankOrder,
     Result,
+    SaveNow,
     Status,
+    StatusNow,
+    StopNow,
+    read_record,
+    receive_message,
+    send_message,
+    short_address,
+    write_record,
 )
-from cotenant.agent.supervisor.processes.logs import read_log
-from cotenant.agent.supervisor.processes.reaper import end_leftovers
-from cotenant.controller.domain.commands import GangMember
-from cotenant.controller.domain.ids import AttemptNo, DeviceId, HostId
-from cotenant.controller.domain.job import Launch
+from cotenant.agent.supervisor.processes import end_leftovers, read_log
+from cotenant.controller.domain import AttemptNo, DeviceId, GangMember, HostId, Launch
 from tests.building.orders import PLAIN, changed
 from tests.ports import free_port
 from tests.processes import IMPORT_S

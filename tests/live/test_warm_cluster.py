@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.wire.clients import ChangeJobs
+from cotenant.controller.domain import JobId
+from cotenant.controller.wire import ChangeJobs
 from tests.live.cluster import PATIENCE_S, Cluster, References, Training, all_done
 
 

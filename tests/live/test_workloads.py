@@ -16,7 +16,7 @@ from cotenant.agent.host.locks import LOCK_DIR_ENV
 from cotenant.controller.cli.demo.measuring import NotMeasured, measure_jobs
 from cotenant.controller.cli.demo.plan import DemoJob, MeasuredJob
 from cotenant.controller.cli.demo.reference import ReferenceFailed, run_uninterrupted
-from cotenant.controller.domain.perf import Profile, ProfilePoint
+from cotenant.controller.domain import Profile, ProfilePoint
 from tests.checkpoint.ranks import Warm, launch
 from tests.processes import IMPORT_S
 

@@ -14,10 +14,8 @@ import pytest
 import torch
 
 from cotenant.controller.client import Client
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import JobSpec, Launch
-from cotenant.controller.domain.perf import Profile, ProfilePoint
-from cotenant.controller.wire.clients import ShowJob, Shown, Submit
+from cotenant.controller.domain import JobId, JobSpec, Launch, Profile, ProfilePoint
+from cotenant.controller.wire import ShowJob, Shown, Submit
 from tests.live.person import SAY, Person, at_home
 
 SCRIPT = (Path(__file__).parents[1] / "gradaccum" / "scripts" / "late_zero.py").read_text()

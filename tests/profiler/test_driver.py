@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cotenant.controller.wire.job import ENV_JOB
+from cotenant.controller.wire import ENV_JOB
 from cotenant.profiler.driver import probe_client, process_info
 from cotenant.profiler.driver.facts import (
     FAILURES,

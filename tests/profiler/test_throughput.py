@@ -12,10 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotenant.controller.domain.fitting import measured_steps
-from cotenant.controller.domain.perf import Profile, ProfilePoint
-from cotenant.controller.domain.reasons import Reason
-from cotenant.controller.domain.throughput import Coefficients, Gang, MeasuredStep, ThroughputModel
+from cotenant.controller.domain import (
+    Coefficients,
+    Gang,
+    MeasuredStep,
+    Profile,
+    ProfilePoint,
+    Reason,
+    ThroughputModel,
+    measured_steps,
+)
 from cotenant.profiler import step_law
 from cotenant.profiler.throughput import fit, hold_out, hold_out_points, with_throughput
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cotenant.controller.domain.throughput import Gang, MeasuredStep, ThroughputModel
+from cotenant.controller.domain import Gang, MeasuredStep, ThroughputModel
 from cotenant.profiler.step_law import StepTable, solve
 from cotenant.profiler.throughput import fit
 

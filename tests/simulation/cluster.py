@@ -11,17 +11,24 @@ from typing import Any, Literal
 
 import msgspec
 
-from cotenant.agent.daemon.core.edge import DevicesChanged, GpuFault
-from cotenant.agent.ipc.records import Order
+from cotenant.agent.daemon.core import DevicesChanged, GpuFault
+from cotenant.agent.ipc import Order
+from cotenant.controller.domain import (
+    ENDED,
+    AnyCommand,
+    Device,
+    DeviceId,
+    Job,
+    JobId,
+    JobSpec,
+    Launch,
+    Phase,
+    PolicySettings,
+)
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.cluster import Device
-from cotenant.controller.domain.commands import AnyCommand
-from cotenant.controller.domain.ids import DeviceId, JobId
-from cotenant.controller.domain.job import ENDED, Job, JobSpec, Launch, Phase
-from cotenant.controller.domain.settings import PolicySettings
 from cotenant.controller.engine import EngineConfig
 from cotenant.controller.policies import registry
-from cotenant.controller.wire.codec import pack, unpack
+from cotenant.controller.wire import pack, unpack
 from tests.controller.building import profile, report
 from tests.controller.watching import Watcher
 from tests.simulation.clockwork import Clockwork

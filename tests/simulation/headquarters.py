@@ -11,20 +11,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
-from cotenant.controller.domain.commands import AnyCommand
-from cotenant.controller.domain.events import AlarmRang, AnyEvent
-from cotenant.controller.engine import Engine, EngineConfig
-from cotenant.controller.engine.ledger import Ledger
-from cotenant.controller.executors.agents.link import AgentExecutor
+from cotenant.controller.domain import AlarmRang, AnyCommand, AnyEvent
+from cotenant.controller.engine import Engine, EngineConfig, Ledger
+from cotenant.controller.executors.agents import AgentExecutor
 from cotenant.controller.policies import registry
-from cotenant.controller.store.clock import Clock
-from cotenant.controller.store.committing import Effect, let_follow
-from cotenant.controller.store.core import Core, Stuck
-from cotenant.controller.store.journal import Journal
+from cotenant.controller.store import Clock, Core, Effect, Journal, Stuck, let_follow
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.system.secrets import Secrets
 from cotenant.controller.wire import agents as wire
-from cotenant.controller.wire.codec import decode
+from cotenant.controller.wire import decode
 from tests.simulation.clockwork import Alarm, Clockwork
 from tests.simulation.network import Network
 from tests.simulation.paper import Pages, PaperJournal

@@ -10,12 +10,15 @@ from typing import Any
 
 import msgspec
 
-from cotenant.agent.daemon.core.edge import (
+from cotenant.agent.daemon.core import (
     Adopt,
     AgentConfig,
+    AgentMemory,
+    AgentState,
     AgentTicked,
     AnyAgentEvent,
     AnyEffect,
+    AnyNote,
     AwaitMemory,
     Booted,
     Connected,
@@ -41,13 +44,11 @@ from cotenant.agent.daemon.core.edge import (
     Tell,
     Trust,
 )
-from cotenant.agent.daemon.core.memory import AgentMemory, AnyNote
-from cotenant.agent.daemon.core.state import AgentState
-from cotenant.agent.ipc.channel import GangOut, ToSupervisor
-from cotenant.agent.ipc.records import Order, Result
-from cotenant.agent.supervisor.core.edge import (
+from cotenant.agent.ipc import GangOut, Order, Result, ToSupervisor
+from cotenant.agent.supervisor.core import (
     AllGone,
     AnyHappening,
+    AnyRankWord,
     ClearLeftovers,
     EndRanks,
     Finish,
@@ -55,17 +56,15 @@ from cotenant.agent.supervisor.core.edge import (
     RankExited,
     Sampled,
     Started,
+    Supervision,
     TakeSample,
     TellRank,
 )
-from cotenant.agent.supervisor.core.edge import RankMessageCame as RankHeard
-from cotenant.agent.supervisor.core.edge import SupervisorTicked as SupervisorTicked
-from cotenant.agent.supervisor.core.rank_messages import AnyRankWord
-from cotenant.agent.supervisor.core.supervision import Supervision
-from cotenant.controller.domain.cluster import HostReport
-from cotenant.controller.domain.ids import HostId
+from cotenant.agent.supervisor.core import RankMessageCame as RankHeard
+from cotenant.agent.supervisor.core import SupervisorTicked as SupervisorTicked
+from cotenant.controller.domain import HostId, HostReport
 from cotenant.controller.wire import agents as wire
-from cotenant.controller.wire.codec import decode, encode, pack, unpack
+from cotenant.controller.wire import decode, encode, pack, unpack
 from tests.simulation.clockwork import Alarm, Clockwork
 from tests.simulation.network import Network
 from tests.simulation.training import Key, Rank

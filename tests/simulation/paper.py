@@ -10,10 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from cotenant.controller.domain.ids import HostId
-from cotenant.controller.store.clock import Uptime
-from cotenant.controller.store.committing import Effect
-from cotenant.controller.store.journal import ControllerRun, Entry
+from cotenant.controller.domain import HostId
+from cotenant.controller.store import ControllerRun, Effect, Entry, Uptime
 from tests.simulation.clockwork import Clockwork
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from cotenant.agent.ipc.records import Order
-from cotenant.agent.supervisor.core.rank_messages import (
+from cotenant.agent.ipc import Order
+from cotenant.agent.supervisor.core import (
     AnyRankWord,
     DurableSaid,
     FirstStepReached,
@@ -26,8 +26,8 @@ from cotenant.agent.supervisor.core.rank_messages import (
 )
 from cotenant.checkpoint.talk.agreement import Agreement, StepVerdict
 from cotenant.checkpoint.talk.protocol import decode
-from cotenant.controller.domain.ids import AttemptNo, JobId
-from cotenant.controller.wire.job import DECISION_TIMEOUT_S
+from cotenant.controller.domain import AttemptNo, JobId
+from cotenant.controller.wire import DECISION_TIMEOUT_S
 from tests.simulation.clockwork import Clockwork
 
 Key = tuple[JobId, AttemptNo]

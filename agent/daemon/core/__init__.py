@@ -1,1 +1,23 @@
 """What the agent decides, from events and the time alone. Pure."""
+
+# fmt: off
+from cotenant.agent.daemon.core.edge import (
+    Adopt, AgentConfig, AgentTicked, AnswerLog, AnyAgentEvent, AnyEffect, AwaitMemory, Booted,
+    ClientsCounted, Connected, ControllerMessageCame, DevicesChanged, Disconnected, EndCame, EndLeftovers,
+    FoundAttempt, GangMessageCame, GpuFault, Halt, IndicatorsRead, Keep, MemoryFree, MemoryHeld,
+    Reconnect, RemoveAttempt, RemoveCheckpoints, Say, Send, StartFailed, StartSupervisor, StatusCame,
+    SupervisorGone, Tell, TroubleNoticed, Trust,
+)
+from cotenant.agent.daemon.core.memory import AgentMemory, AnyNote, Attempt, Key
+from cotenant.agent.daemon.core.state import AgentState
+from cotenant.agent.daemon.core.tenants import Live
+
+__all__ = [
+    "Adopt", "AgentConfig", "AgentMemory", "AgentState", "AgentTicked", "AnswerLog", "AnyAgentEvent",
+    "AnyEffect", "AnyNote", "Attempt", "AwaitMemory", "Booted", "ClientsCounted", "Connected",
+    "ControllerMessageCame", "DevicesChanged", "Disconnected", "EndCame", "EndLeftovers", "FoundAttempt",
+    "GangMessageCame", "GpuFault", "Halt", "IndicatorsRead", "Keep", "Key", "Live", "MemoryFree",
+    "MemoryHeld", "Reconnect", "RemoveAttempt", "RemoveCheckpoints", "Say", "Send", "StartFailed",
+    "StartSupervisor", "StatusCame", "SupervisorGone", "Tell", "TroubleNoticed", "Trust",
+]
+# fmt: on

@@ -39,11 +39,16 @@ from cotenant.agent.daemon.core.outbox import Outbox
 from cotenant.agent.daemon.core.registration import Lease
 from cotenant.agent.daemon.core.teardown import Teardown, name_of
 from cotenant.agent.daemon.core.tenants import Live, Tenants
-from cotenant.agent.ipc.channel import CoTenantsChanged, SaveNow, StopNow
-from cotenant.agent.ipc.records import Status
-from cotenant.controller.domain.commands import SaveAttempt, StartAttempt, StopAttempt
-from cotenant.controller.domain.ids import CommandId, HostId, JobId
-from cotenant.controller.domain.reasons import render
+from cotenant.agent.ipc import CoTenantsChanged, SaveNow, Status, StopNow
+from cotenant.controller.domain import (
+    CommandId,
+    HostId,
+    JobId,
+    SaveAttempt,
+    StartAttempt,
+    StopAttempt,
+    render,
+)
 
 _NEVER: Final = float("inf")
 

@@ -9,12 +9,17 @@ from __future__ import annotations
 import msgspec
 
 from cotenant.agent.daemon.core.memory import AnyNote, Key
-from cotenant.agent.ipc.channel import ToSupervisor
-from cotenant.agent.ipc.records import Order, Result, Status
-from cotenant.controller.domain.cluster import Device, HostReport
-from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
-from cotenant.controller.domain.indicators import DeviceReading, ForkServers
-from cotenant.controller.wire.agents import FromAgent, ReadLog, ToAgent
+from cotenant.agent.ipc import Order, Result, Status, ToSupervisor
+from cotenant.controller.domain import (
+    AttemptNo,
+    Device,
+    DeviceReading,
+    ForkServers,
+    HostId,
+    HostReport,
+    JobId,
+)
+from cotenant.controller.wire import FromAgent, ReadLog, ToAgent
 from cotenant.profiler.indicators.sources import Wanted
 
 

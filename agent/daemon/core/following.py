@@ -12,10 +12,8 @@ from typing import Final, Literal
 from cotenant.agent.daemon.core.edge import AnswerLog, RemoveAttempt
 from cotenant.agent.daemon.core.memory import Bound, Follows, Forgotten, JobKey, Reset
 from cotenant.agent.daemon.core.outbox import Outbox
-from cotenant.controller.domain.commands import StartAttempt
-from cotenant.controller.domain.epochs import Followed
-from cotenant.controller.domain.events import JobKept
-from cotenant.controller.wire.agents import CommandDelivery, LogReply, NotFollowed, ReadLog, Welcome
+from cotenant.controller.domain import Followed, JobKept, StartAttempt
+from cotenant.controller.wire import CommandDelivery, LogReply, NotFollowed, ReadLog, Welcome
 
 KEPT_TOLD_MAX: Final = 1000
 """In one hello; the others follow once these are forgotten."""

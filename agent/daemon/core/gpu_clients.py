@@ -17,10 +17,9 @@ from typing import Final
 import msgspec
 
 from cotenant.agent.daemon.core.edge import AgentConfig
-from cotenant.agent.ipc.records import MpsClient
-from cotenant.agent.supervisor.processes.launchers import launcher_of
-from cotenant.controller.domain.cluster import Device
-from cotenant.controller.domain.commands import StartAttempt
+from cotenant.agent.ipc import MpsClient
+from cotenant.agent.supervisor.processes import launcher_of
+from cotenant.controller.domain import Device, StartAttempt
 from cotenant.mps.environment import PRIORITY_BELOW_NORMAL, PRIORITY_NORMAL, MemoryLimit, pipe_directory
 
 HOST_DAEMON: Final = ""

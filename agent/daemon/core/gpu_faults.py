@@ -28,10 +28,8 @@ import msgspec
 
 from cotenant.agent.daemon.core.edge import GpuFault
 from cotenant.agent.daemon.core.memory import AgentMemory, Attempt, Fault, Key, StopAsked
-from cotenant.agent.ipc.records import Result
-from cotenant.controller.domain.cluster import HostReport
-from cotenant.controller.domain.events import GpuFaultRole
-from cotenant.controller.domain.ids import DeviceId
+from cotenant.agent.ipc import Result
+from cotenant.controller.domain import DeviceId, GpuFaultRole, HostReport
 
 CONTAINED_S: Final = 60.0
 """A process that dies so soon after an error on its device whose cause is unknown has caused it."""

@@ -13,10 +13,17 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain.epochs import Epoch
-from cotenant.controller.domain.events import AttemptEnded, FromAttempt, GpuFaultRole
-from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, JobId
-from cotenant.controller.domain.job import Capabilities
+from cotenant.controller.domain import (
+    AttemptEnded,
+    AttemptNo,
+    Capabilities,
+    CommandId,
+    DeviceId,
+    Epoch,
+    FromAttempt,
+    GpuFaultRole,
+    JobId,
+)
 
 COMMANDS_KEPT: Final = 1024
 FENCES_KEPT: Final = 50_000

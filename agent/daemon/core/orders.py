@@ -13,10 +13,8 @@ import msgspec
 from cotenant.agent.daemon.core.edge import AgentConfig
 from cotenant.agent.daemon.core.gpu_clients import Clients, clients_of, process_limit_mib
 from cotenant.agent.daemon.core.memory import Attempt
-from cotenant.agent.ipc.records import Order, RankOrder, WatchRule
-from cotenant.controller.domain.cluster import Device
-from cotenant.controller.domain.commands import GangMember, StartAttempt
-from cotenant.controller.domain.ids import DeviceId, HostId
+from cotenant.agent.ipc import Order, RankOrder, WatchRule
+from cotenant.controller.domain import Device, DeviceId, GangMember, HostId, StartAttempt
 
 
 def own_part(command: StartAttempt, host_id: HostId) -> GangMember | None:

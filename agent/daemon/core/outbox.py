@@ -10,8 +10,8 @@ from typing import Final
 from cotenant.agent.daemon.core.edge import AnyEffect, Keep, Say, Send
 from cotenant.agent.daemon.core.memory import AgentMemory, AnyNote, Attempt, Reported
 from cotenant.agent.daemon.core.registration import Registration
-from cotenant.controller.domain.events import FromAttempt
-from cotenant.controller.wire.agents import FromAgent, Report
+from cotenant.controller.domain import FromAttempt
+from cotenant.controller.wire import FromAgent, Report
 
 REPORTS_KEPT: Final = 10_000
 """Above this many unconfirmed reports, checkpoints are not reported until there is room for the newest."""

@@ -22,7 +22,7 @@ from cotenant.agent.daemon.core.memory import (
     JobKey,
     Unfenced,
 )
-from cotenant.controller.domain.ids import CommandId
+from cotenant.controller.domain import CommandId
 
 PERIOD_S: Final = 3600.0
 ENDED_KEPT: Final = 5_000

@@ -14,8 +14,7 @@ import msgspec
 
 from cotenant.agent.daemon.core.memory import DeviceQuarantine, Doubted, Key, StepBefore
 from cotenant.agent.daemon.core.outbox import Outbox
-from cotenant.controller.domain.cluster import Device
-from cotenant.controller.domain.ids import JobId
+from cotenant.controller.domain import Device, JobId
 
 
 class Quarantine:

@@ -12,19 +12,19 @@ from typing import Final
 import msgspec
 
 from cotenant.agent.daemon.core.memory import Attempt
-from cotenant.agent.ipc.records import Durable, Result, Status
-from cotenant.controller.domain.events import (
+from cotenant.agent.ipc import Durable, Result, Status
+from cotenant.controller.domain import (
     AttemptEnded,
     AttemptStarted,
     CapabilitiesSeen,
     CheckpointDurable,
     FirstStepDone,
     FromAttempt,
+    HostId,
     ProfileLearned,
     TroubleSeen,
+    capabilities_of,
 )
-from cotenant.controller.domain.ids import HostId
-from cotenant.controller.domain.job import capabilities_of
 
 TROUBLES_MAX: Final = 16
 """Reports of one attempt's troubles; after these its log has the rest."""

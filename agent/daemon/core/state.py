@@ -57,20 +57,21 @@ from cotenant.agent.daemon.core.outbox import Outbox
 from cotenant.agent.daemon.core.registration import Registration
 from cotenant.agent.daemon.core.teardown import Teardown
 from cotenant.agent.daemon.core.tenants import Tenants
-from cotenant.agent.ipc.channel import GangIn
-from cotenant.controller.domain.cluster import Device
-from cotenant.controller.domain.commands import (
+from cotenant.agent.ipc import GangIn
+from cotenant.controller.domain import (
     AgentCommand,
+    AttemptSeen,
+    CommandId,
+    Device,
+    DeviceId,
+    DeviceReading,
     ForgetJob,
     SaveAttempt,
     StartAttempt,
     StopAttempt,
     TrustDevices,
 )
-from cotenant.controller.domain.events import AttemptSeen
-from cotenant.controller.domain.ids import CommandId, DeviceId
-from cotenant.controller.domain.indicators import DeviceReading
-from cotenant.controller.wire.agents import (
+from cotenant.controller.wire import (
     CommandAck,
     CommandDelivery,
     GangRelay,

@@ -14,10 +14,8 @@ from cotenant.agent.daemon.core.memory import Attempt, Kept, Key
 from cotenant.agent.daemon.core.outbox import Outbox
 from cotenant.agent.daemon.core.quarantine import Quarantine
 from cotenant.agent.daemon.core.tenants import Tenants
-from cotenant.agent.ipc.channel import StopNow
-from cotenant.agent.ipc.records import Result, Status
-from cotenant.controller.domain.cluster import Device
-from cotenant.controller.domain.events import AttemptEnded, Outcome
+from cotenant.agent.ipc import Result, Status, StopNow
+from cotenant.controller.domain import AttemptEnded, Device, Outcome
 
 
 class Teardown:

@@ -19,11 +19,9 @@ from cotenant.agent.daemon.core.edge import AgentConfig, Tell
 from cotenant.agent.daemon.core.memory import Attempt, Key
 from cotenant.agent.daemon.core.outbox import Outbox
 from cotenant.agent.daemon.core.registration import Lease
-from cotenant.agent.ipc.channel import CoTenantsChanged, LeaseNow, ToSupervisor
-from cotenant.agent.ipc.records import Result, Status
-from cotenant.controller.domain.cluster import Device
-from cotenant.controller.domain.ids import DeviceId, HostId
-from cotenant.controller.wire.agents import AttemptProgress
+from cotenant.agent.ipc import CoTenantsChanged, LeaseNow, Result, Status, ToSupervisor
+from cotenant.controller.domain import Device, DeviceId, HostId
+from cotenant.controller.wire import AttemptProgress
 
 STOP_GRACE_S: Final = 60.0
 """How long after a stop's deadline a supervisor may take before it is ended as well."""

@@ -1,1 +1,28 @@
 """What the supervisor decides, from events and the time alone. Pure."""
+
+# fmt: off
+from cotenant.agent.supervisor.core import rank_messages
+from cotenant.agent.supervisor.core.departure import TERMINATE_S, unclean
+from cotenant.agent.supervisor.core.edge import (
+    AllGone, AnyEffect, AnyHappening, ClearLeftovers, ClientsTerminated, CouldNotStart, DumpStacks,
+    EndRanks, Finish, Noted, OverMemory, Publish, RankExited, RankMessageCame, Sampled, Started,
+    SupervisorTicked, TakeSample, TellRank, TerminateClients,
+)
+from cotenant.agent.supervisor.core.exit_classifier import (
+    TAIL_BYTES, Ending, Exit, Stage, StartProblem, decide,
+)
+from cotenant.agent.supervisor.core.rank_messages import (
+    AnyRankWord, DurableSaid, FirstStepReached, RankFailed, RankHello, Saving, StepConfirmed, StepDone,
+    Stopped, WindowReport, parse,
+)
+from cotenant.agent.supervisor.core.supervision import Supervision
+
+__all__ = [
+    "TAIL_BYTES", "TERMINATE_S", "AllGone", "AnyEffect", "AnyHappening", "AnyRankWord", "ClearLeftovers",
+    "ClientsTerminated", "CouldNotStart", "DumpStacks", "DurableSaid", "EndRanks", "Ending", "Exit",
+    "Finish", "FirstStepReached", "Noted", "OverMemory", "Publish", "RankExited", "RankFailed",
+    "RankHello", "RankMessageCame", "Sampled", "Saving", "Stage", "StartProblem", "Started",
+    "StepConfirmed", "StepDone", "Stopped", "Supervision", "SupervisorTicked", "TakeSample", "TellRank",
+    "TerminateClients", "WindowReport", "decide", "parse", "rank_messages", "unclean",
+]
+# fmt: on

@@ -17,8 +17,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from cotenant.agent.ipc.channel import GangIn, GangOut
-from cotenant.agent.ipc.records import Order
+from cotenant.agent.ipc import GangIn, GangOut, Order
 from cotenant.agent.supervisor.core.agreement import AgreementCoordinator, Words
 from cotenant.agent.supervisor.core.edge import TellRank
 from cotenant.agent.supervisor.core.progress import RankProgress
@@ -32,8 +31,8 @@ from cotenant.agent.supervisor.core.rank_messages import (
     ToRank,
     datagram,
 )
-from cotenant.controller.domain.ids import HostId
-from cotenant.controller.wire.codec import BadMessage, pack, unpack
+from cotenant.controller.domain import HostId
+from cotenant.controller.wire import BadMessage, pack, unpack
 
 PAYLOAD_BYTES_MAX = 256 * 1024
 MEMBER_PERIOD_S: Final = 5.0

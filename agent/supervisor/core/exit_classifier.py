@@ -15,10 +15,9 @@ from typing import Final, Literal
 
 import msgspec
 
-from cotenant.agent.ipc.records import Durable
+from cotenant.agent.ipc import Durable
 from cotenant.agent.supervisor.core.exit_rules import ROWS, SIGNALS_OF_SHELLS, ExitRule
-from cotenant.controller.domain.events import Outcome
-from cotenant.controller.domain.texts import one_line
+from cotenant.controller.domain import Outcome, one_line
 
 TAIL_BYTES: Final = 16 * 1024
 LAST_WORDS_CHARS: Final = 4096

@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from cotenant.controller.domain.events import Outcome
+from cotenant.controller.domain import Outcome
 
 
 class ExitRule(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,11 +12,11 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.ipc.records import Order
+from cotenant.agent.ipc import Order
 from cotenant.agent.supervisor.core.coordination import Coordination, Voice
 from cotenant.agent.supervisor.core.progress import RankProgress
 from cotenant.agent.supervisor.core.rank_messages import StepDone, ToRank, WindowReport
-from cotenant.controller.domain.perf import Profile
+from cotenant.controller.domain import Profile
 from cotenant.profiler.indicators.sources import Timed
 from cotenant.profiler.inplace import BLIND_AFTER_S, AccumulationWindow, InPlace
 

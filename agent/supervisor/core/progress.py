@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.ipc.records import Durable, Order, Status
+from cotenant.agent.ipc import Durable, Order, Status
 from cotenant.agent.supervisor.core.edge import Publish
 from cotenant.agent.supervisor.core.rank_messages import (
     DurableSaid,
@@ -27,8 +27,7 @@ from cotenant.agent.supervisor.core.rank_messages import (
     RankHello,
     StepDone,
 )
-from cotenant.controller.domain.job import SeenLength, cannot, capabilities_of_all
-from cotenant.controller.domain.texts import one_line
+from cotenant.controller.domain import SeenLength, cannot, capabilities_of_all, one_line
 
 REPORTS_KEPT: Final = 31
 DURABLES_KEPT: Final = 4

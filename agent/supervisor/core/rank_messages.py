@@ -11,8 +11,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from cotenant.controller.wire import BadMessage, Json
 from cotenant.controller.wire import job as protocol
-from cotenant.controller.wire.codec import BadMessage, Json
 
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 RankNo = Annotated[int, Meta(ge=0, le=1_000_000)]

@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 from math import inf
 from typing import Final
 
-from cotenant.agent.ipc.records import Order, Result, Status
+from cotenant.agent.ipc import Order, Result, Status
 from cotenant.agent.supervisor.core.departure import KILL_GRACE_S
 from cotenant.agent.supervisor.core.edge import AllGone, RankExited
 from cotenant.agent.supervisor.core.exit_classifier import Cause, Ending, Exit, StartProblem, decide

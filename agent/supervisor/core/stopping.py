@@ -16,8 +16,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from cotenant.agent.ipc.channel import StopNow
-from cotenant.agent.ipc.records import Order, Status
+from cotenant.agent.ipc import Order, Status, StopNow
 from cotenant.agent.supervisor.core.coordination import MEMBER_PERIOD_S, Coordination
 from cotenant.agent.supervisor.core.departure import KILL_GRACE_S, TERMINATE_S
 from cotenant.agent.supervisor.core.exit_classifier import Cause

@@ -15,8 +15,7 @@ from __future__ import annotations
 from math import inf
 from typing import Literal
 
-from cotenant.agent.ipc.channel import CoTenantsChanged, GangIn, LeaseNow, SaveNow, StopNow
-from cotenant.agent.ipc.records import Order, Status
+from cotenant.agent.ipc import CoTenantsChanged, GangIn, LeaseNow, Order, SaveNow, Status, StopNow
 from cotenant.agent.supervisor.core.coordination import Coordination, Voice
 from cotenant.agent.supervisor.core.departure import KILL_GRACE_S, TERMINATE_S, Departure, unclean
 from cotenant.agent.supervisor.core.edge import (
@@ -65,7 +64,7 @@ from cotenant.agent.supervisor.core.stopping import (
     may_run_elsewhere,
 )
 from cotenant.agent.supervisor.core.watchdog import StartLimit, Watchdog
-from cotenant.controller.domain.texts import one_line
+from cotenant.controller.domain import one_line
 
 
 class Supervision:

@@ -1,1 +1,30 @@
 """How the supervisor acts: workers, their environment, their output, their end."""
+
+# fmt: off
+from cotenant.agent.supervisor.processes import ranks
+from cotenant.agent.supervisor.processes.attempt_folder import (
+    give_job_folder, make_job_folder, remove_short_folder,
+)
+from cotenant.agent.supervisor.processes.environment import (
+    STACKS_SIGNAL, Account, command_of, environment_of, needs_cuda_indices,
+)
+from cotenant.agent.supervisor.processes.launchers import NotLaunchable, launcher_of
+from cotenant.agent.supervisor.processes.logs import LogWriter, log_end, read_log
+from cotenant.agent.supervisor.processes.measuring import Measuring, host_oom_kills, tree_of
+from cotenant.agent.supervisor.processes.outputs import Output, Outputs, UnusableOutput
+from cotenant.agent.supervisor.processes.ranks import (
+    RankStartFailed, abort_others, account_of, become_subreaper, cuda_indices, dump, end_groups,
+    has_children, keep_files_to_ourselves, kill_children, reap, start,
+)
+from cotenant.agent.supervisor.processes.reaper import end_leftovers, end_others, leave_to_reaper
+from cotenant.agent.supervisor.processes.termination import Terminations, by_pipe
+
+__all__ = [
+    "STACKS_SIGNAL", "Account", "LogWriter", "Measuring", "NotLaunchable", "Output", "Outputs",
+    "RankStartFailed", "Terminations", "UnusableOutput", "abort_others", "account_of", "become_subreaper",
+    "by_pipe", "command_of", "cuda_indices", "dump", "end_groups", "end_leftovers", "end_others",
+    "environment_of", "give_job_folder", "has_children", "host_oom_kills", "keep_files_to_ourselves",
+    "kill_children", "launcher_of", "leave_to_reaper", "log_end", "make_job_folder", "needs_cuda_indices",
+    "ranks", "read_log", "reap", "remove_short_folder", "start", "tree_of",
+]
+# fmt: on

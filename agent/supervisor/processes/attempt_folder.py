@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from cotenant.agent.host.user_files import OpenFolder, exposed, remove_tree
-from cotenant.agent.ipc.records import JOB, JOB_SOCKET, Order
+from cotenant.agent.ipc import JOB, JOB_SOCKET, Order
 
 ADDRESS_BYTES_MAX: Final = 107
 """The kernel's limit for a Unix socket's path; libraries in other processes have to fit it."""

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.agent.ipc.records import MODULES, MpsClient, Order, RankOrder
+from cotenant.agent.ipc import MODULES, MpsClient, Order, RankOrder
 from cotenant.agent.supervisor.processes.launchers import (
     Meeting,
     host_command,

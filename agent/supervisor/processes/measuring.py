@@ -19,8 +19,8 @@ from typing import Final
 
 from cotenant.agent.host.cgroups import AttemptCgroup
 from cotenant.agent.host.identity import ProcessStat, children_of, stat_of
-from cotenant.agent.ipc.records import Order
-from cotenant.agent.supervisor.core.edge import OverMemory, Sampled
+from cotenant.agent.ipc import Order
+from cotenant.agent.supervisor.core import OverMemory, Sampled
 from cotenant.profiler.indicators.sources import MetricsSource, Timed
 from cotenant.profiler.inplace import SAMPLE_PERIOD_S as PROFILE_SAMPLE_PERIOD_S
 

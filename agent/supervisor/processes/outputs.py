@@ -19,8 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from cotenant.agent.ipc.records import LOGS, Order, RankOrder
-from cotenant.agent.supervisor.core.exit_classifier import TAIL_BYTES
+from cotenant.agent.ipc import LOGS, Order, RankOrder
+from cotenant.agent.supervisor.core import TAIL_BYTES
 from cotenant.agent.supervisor.processes.attempt_folder import open_output, owner_of
 from cotenant.agent.supervisor.processes.logs import LogWriter
 

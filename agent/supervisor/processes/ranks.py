@@ -28,10 +28,10 @@ import msgspec
 
 from cotenant.agent.host.cgroups import RANKS, AttemptCgroup
 from cotenant.agent.host.identity import children_of, identity_of, open_pidfd
-from cotenant.agent.ipc.records import Order, RankOrder
-from cotenant.agent.supervisor.core.exit_classifier import Stage, StartProblem
+from cotenant.agent.ipc import Order, RankOrder
+from cotenant.agent.supervisor.core import Stage, StartProblem
 from cotenant.agent.supervisor.processes.environment import STACKS_SIGNAL, Account
-from cotenant.controller.wire.codec import BadMessage, decode_json
+from cotenant.controller.wire import BadMessage, decode_json
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36

@@ -34,13 +34,22 @@ from typing import Final
 
 from cotenant.agent.host.cgroups import RANKS, SUPERVISOR, AttemptCgroup
 from cotenant.agent.host.identity import boot_id, identity_of, open_pidfd, stat_of
-from cotenant.agent.ipc.files import BadRecord, read_record
-from cotenant.agent.ipc.records import ORDER, RESULT, UNCLEAN, Order, ProcessIdentity, Result, job_socket
-from cotenant.agent.ipc.records import SUPERVISOR as SUPERVISOR_FILE
-from cotenant.agent.supervisor.core.departure import TERMINATE_S, unclean
+from cotenant.agent.ipc import (
+    ORDER,
+    RESULT,
+    UNCLEAN,
+    BadRecord,
+    Order,
+    ProcessIdentity,
+    Result,
+    job_socket,
+    read_record,
+)
+from cotenant.agent.ipc import SUPERVISOR as SUPERVISOR_FILE
+from cotenant.agent.supervisor.core import TERMINATE_S, unclean
 from cotenant.agent.supervisor.processes.attempt_folder import remove_short_folder
 from cotenant.agent.supervisor.processes.termination import by_pipe, terminate
-from cotenant.controller.wire.job import ENV_SOCKET
+from cotenant.controller.wire import ENV_SOCKET
 
 _ROUNDS_MAX = 50
 _LOOK_S = 0.05

@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from cotenant.agent.ipc.records import Order
-from cotenant.controller.wire.codec import BadMessage, decode_json
+from cotenant.agent.ipc import Order
+from cotenant.controller.wire import BadMessage, decode_json
 
 PROGRAM: Final = (sys.executable, "-m", "cotenant.mps.terminate")
 START_S: Final = 2.0

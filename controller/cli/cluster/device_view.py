@@ -11,9 +11,8 @@ from typing import Final, NamedTuple
 
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.screen import GAP, NONE, STATE_COLOURS, Column, duration, size
-from cotenant.controller.domain.cluster import HostState
-from cotenant.controller.domain.ids import HostId
-from cotenant.controller.wire.clients import DeviceView, JobView, NodeView
+from cotenant.controller.domain import HostId, HostState
+from cotenant.controller.wire import DeviceView, JobView, NodeView
 
 STALE_S_MIN: Final = 5.0
 STALE_PERIODS: Final = 3.0

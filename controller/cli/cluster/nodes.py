@@ -19,9 +19,8 @@ from cotenant.controller.cli.frame.output import (
 )
 from cotenant.controller.cli.frame.parameters import argument, option
 from cotenant.controller.cli.frame.screen import NONE, STATE_COLOURS, Column, duration, size
-from cotenant.controller.domain.cluster import sharing_in_words
-from cotenant.controller.domain.ids import HostId
-from cotenant.controller.wire.clients import ChangeNode, DeviceView, ListNodes, Nodes, NodeView
+from cotenant.controller.domain import HostId, sharing_in_words
+from cotenant.controller.wire import ChangeNode, DeviceView, ListNodes, Nodes, NodeView
 
 HostArgument = Annotated[str, argument(metavar="HOST", help="Its name.", complete=complete_host)]
 

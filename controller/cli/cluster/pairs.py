@@ -17,7 +17,7 @@ from cotenant.controller.cli.frame.output import (
 )
 from cotenant.controller.cli.frame.parameters import argument, option
 from cotenant.controller.cli.frame.screen import NONE, Column
-from cotenant.controller.wire.clients import ListPairs
+from cotenant.controller.wire import ListPairs
 
 LIMIT_MAX: Final = 10_000
 

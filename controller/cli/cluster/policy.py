@@ -24,8 +24,8 @@ from cotenant.controller.cli.frame.output import (
 from cotenant.controller.cli.frame.parameters import argument
 from cotenant.controller.cli.frame.problem import Problem, suggestion
 from cotenant.controller.cli.frame.screen import Column, say, value_text
-from cotenant.controller.domain.texts import for_people
-from cotenant.controller.wire.clients import NOT_AVAILABLE, GetPolicy, Parameters, Policies, SetPolicy
+from cotenant.controller.domain import for_people
+from cotenant.controller.wire import NOT_AVAILABLE, GetPolicy, Parameters, Policies, SetPolicy
 
 
 @group(acts_alone=True)

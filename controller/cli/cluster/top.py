@@ -26,15 +26,14 @@ from cotenant.controller.cli.frame.parameters import option
 from cotenant.controller.cli.frame.problem import OK, heard
 from cotenant.controller.cli.jobs import show
 from cotenant.controller.client import Client, Refusal, Unreachable
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.texts import for_people, one_line
-from cotenant.controller.wire.clients import ChangeJobs, GetDecisions, GetStatus, ListJobs, ListNodes, ShowJob
+from cotenant.controller.domain import JobId, for_people, one_line
+from cotenant.controller.wire import ChangeJobs, GetDecisions, GetStatus, ListJobs, ListNodes, ShowJob
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from cotenant.controller.cli.cluster.top_screen import Asks
-from cotenant.controller.wire.views import utc
+from cotenant.controller.wire import utc
 
 JOBS_MAX: Final = 500
 DECISIONS_MAX: Final = 20

@@ -15,10 +15,8 @@ from cotenant.controller.cli.cluster.device_view import DeviceLine, columns_for,
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.screen import Column, duration, paint, plural
 from cotenant.controller.cli.jobs.view import COLUMNS
-from cotenant.controller.domain.cluster import HostState
-from cotenant.controller.domain.job import ENDED, ON_DEVICES, Phase
-from cotenant.controller.domain.texts import for_people, one_line
-from cotenant.controller.wire.clients import ControllerStatus, Decisions, DecisionView, Jobs, JobView, Nodes
+from cotenant.controller.domain import ENDED, ON_DEVICES, HostState, Phase, for_people, one_line
+from cotenant.controller.wire import ControllerStatus, Decisions, DecisionView, Jobs, JobView, Nodes
 
 AROUND: Final = 3
 """Lines of a section beside its rows: title, column heads, and the blank before it."""

@@ -39,9 +39,7 @@ from cotenant.controller.cli.cluster.top_view import (
 )
 from cotenant.controller.cli.cluster.top_widgets import ChangeQuestion, PaneTable
 from cotenant.controller.client import Refusal, Unreachable
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import Phase
-from cotenant.controller.domain.texts import one_line
+from cotenant.controller.domain import JobId, Phase, one_line
 
 W = TypeVar("W", bound=Widget)
 T = TypeVar("T")

@@ -26,11 +26,8 @@ from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.screen import GAP, NONE, Column, duration
 from cotenant.controller.cli.jobs.view import COLUMNS as JOB_COLUMNS
 from cotenant.controller.client import Unreachable
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.indicators import INDICATOR_NAMES
-from cotenant.controller.domain.job import ENDED, ON_DEVICES, WAITING, Phase
-from cotenant.controller.domain.texts import one_line
-from cotenant.controller.wire.clients import ControllerStatus, DecisionView, JobView
+from cotenant.controller.domain import ENDED, INDICATOR_NAMES, ON_DEVICES, WAITING, JobId, Phase, one_line
+from cotenant.controller.wire import ControllerStatus, DecisionView, JobView
 
 JobVerb = Literal["cancel", "hold", "release"]
 

@@ -15,7 +15,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, DataTable, Static
 
 from cotenant.controller.cli.cluster.top_view import Choice, JobVerb, Pane, Row, consequence
-from cotenant.controller.wire.clients import JobView
+from cotenant.controller.wire import JobView
 
 
 class PaneTable(DataTable[Text]):

@@ -16,8 +16,8 @@ from pathlib import Path
 from types import TracebackType
 
 from cotenant.controller.client import Client, Refusal, Unreachable
-from cotenant.controller.domain.job import ENDED
-from cotenant.controller.wire.clients import ChangeJobs, ListJobs, ListNodes, WaitJobs
+from cotenant.controller.domain import ENDED
+from cotenant.controller.wire import ChangeJobs, ListJobs, ListNodes, WaitJobs
 
 READY_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 15.0

@@ -17,10 +17,8 @@ from cotenant.controller.cli.demo.cluster import PrivateCluster
 from cotenant.controller.cli.demo.plan import DemoJob, MeasuredJob
 from cotenant.controller.cli.profiles.series import measured_only
 from cotenant.controller.client import Client
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import ENDED, JobSpec, Launch
-from cotenant.controller.domain.perf import Profile
-from cotenant.controller.wire.clients import ShowJob, Shown, Submit, WaitJobs
+from cotenant.controller.domain import ENDED, JobId, JobSpec, Launch, Profile
+from cotenant.controller.wire import ShowJob, Shown, Submit, WaitJobs
 
 MANY_STEPS: Final = 1_000_000
 PROFILE_S: Final = (10.0, 40.0)

@@ -19,8 +19,7 @@ from cotenant.controller.cli.demo.timeline import (
     Timeline,
     WaitSpan,
 )
-from cotenant.controller.wire.clients import AttemptView, NodeView, Shown
-from cotenant.controller.wire.views import wall_s
+from cotenant.controller.wire import AttemptView, NodeView, Shown, wall_s
 
 SHORTEST_WAIT_S = 0.2
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from cotenant.controller.domain.perf import Profile
+from cotenant.controller.domain import Profile
 
 WORKLOADS = Path(__file__).parent / "workloads"
 CHECKPOINT_SLACK_MIB = 64

@@ -20,8 +20,7 @@ from typing import Final
 
 from cotenant.controller.cli.demo.measuring import job_environment
 from cotenant.controller.cli.demo.plan import MeasuredJob
-from cotenant.controller.wire.clients import AttemptView
-from cotenant.controller.wire.job import ENV_ACCUMULATION_SCHEDULE
+from cotenant.controller.wire import ENV_ACCUMULATION_SCHEDULE, AttemptView
 
 POLL_S: Final = 0.05
 

@@ -24,10 +24,9 @@ from cotenant.controller.cli.demo.reference import ReferenceFailed, run_uninterr
 from cotenant.controller.cli.demo.report import DemoReport, failures, plain_table, rich_table, to_json
 from cotenant.controller.cli.demo.watching import QueueWatcher, TooSlow, all_ended
 from cotenant.controller.client import Client
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import Phase
+from cotenant.controller.domain import JobId, Phase
 from cotenant.controller.system.files import write_output
-from cotenant.controller.wire.clients import GetStatus, ListNodes, SetPolicy, ShowJob, Shown, Submit
+from cotenant.controller.wire import GetStatus, ListNodes, SetPolicy, ShowJob, Shown, Submit
 
 SLOTS = 2
 ACT_TIMEOUT_S = 420.0

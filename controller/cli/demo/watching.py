@@ -6,9 +6,8 @@ import time
 from collections.abc import Callable, Iterable
 
 from cotenant.controller.client import Client
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import ENDED, Phase
-from cotenant.controller.wire.clients import Jobs, JobView, ListJobs
+from cotenant.controller.domain import ENDED, JobId, Phase
+from cotenant.controller.wire import Jobs, JobView, ListJobs
 
 POLL_S = 0.25
 

@@ -13,11 +13,11 @@ from typing import Final
 import msgspec
 
 from cotenant.controller.client import Client, Refusal, Unreachable
-from cotenant.controller.domain.settings import Settings
+from cotenant.controller.domain import Settings
 from cotenant.controller.system import paths
 from cotenant.controller.system.endpoint import BadEndpoint, socket_path
 from cotenant.controller.system.keys import KeyFile, KeyProblem, find_key
-from cotenant.controller.wire.clients import GetStatus
+from cotenant.controller.wire import GetStatus
 
 ANSWER_S_MAX: Final = 3.0
 

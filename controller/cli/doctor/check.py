@@ -16,7 +16,7 @@ from cotenant.controller.cli.doctor.gpu_host import HostFiles
 from cotenant.controller.cli.doctor.surroundings import Surroundings
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.system.settings import LoadedSettings
-from cotenant.controller.wire.clients import ControllerStatus, Nodes
+from cotenant.controller.wire import ControllerStatus, Nodes
 from cotenant.mps.detection import DetectedHost
 from cotenant.profiler.driver.facts import DriverFacts, GpuFacts
 from cotenant.profiler.indicators.choice import Explanation

@@ -21,7 +21,7 @@ from cotenant.controller.cli.frame.output import (
 from cotenant.controller.cli.frame.parameters import option
 from cotenant.controller.cli.frame.problem import FAILED, OK
 from cotenant.controller.cli.frame.screen import LAST_WIDTH_MIN, cut, paint, say, terminal_width, wrapped
-from cotenant.controller.domain.texts import for_people
+from cotenant.controller.domain import for_people
 
 COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "red"}
 WORST_FIRST: Final = ("fail", "warn", "ok")

@@ -22,7 +22,7 @@ from cotenant.controller.cli.doctor.check import (
 from cotenant.controller.cli.doctor.counter_checks import counters, indicators
 from cotenant.controller.cli.doctor.enabling import EnablingStep, as_us
 from cotenant.controller.cli.frame.screen import plural, size
-from cotenant.controller.domain.cluster import HELD_MIB_MIN
+from cotenant.controller.domain import HELD_MIB_MIN
 from cotenant.profiler.driver.facts import (
     COMPUTE_DEFAULT,
     COMPUTE_MODES,

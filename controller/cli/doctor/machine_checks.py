@@ -28,13 +28,12 @@ from cotenant.controller.cli.doctor.surroundings import look_around
 from cotenant.controller.cli.frame.asking import asking
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.screen import duration, plural, size
-from cotenant.controller.domain.cluster import HostState
-from cotenant.controller.domain.settings import ProfilerSettings
+from cotenant.controller.domain import HostState, ProfilerSettings
 from cotenant.controller.system import paths
 from cotenant.controller.system.endpoint import socket_path
 from cotenant.controller.system.keys import KeyProblem, find_key
 from cotenant.controller.system.settings import LoadedSettings
-from cotenant.controller.wire.clients import DAMAGED_JOURNAL_ADVICE, GetStatus, ListNodes
+from cotenant.controller.wire import DAMAGED_JOURNAL_ADVICE, GetStatus, ListNodes
 from cotenant.mps import detection
 from cotenant.profiler.driver.facts import DriverFacts
 from cotenant.profiler.driver.probe_client import driver_facts

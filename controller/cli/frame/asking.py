@@ -14,12 +14,11 @@ from typing import Any, Final
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.screen import tell
 from cotenant.controller.client import Client, Refusal, Unreachable
-from cotenant.controller.domain.texts import for_people
+from cotenant.controller.domain import for_people
 from cotenant.controller.system import paths, settings
 from cotenant.controller.system.endpoint import BadEndpoint, socket_path
 from cotenant.controller.system.keys import KeyProblem
-from cotenant.controller.wire.clients import GetPolicy, ListJobs, ListNodes
-from cotenant.controller.wire.codec import BadMessage
+from cotenant.controller.wire import BadMessage, GetPolicy, ListJobs, ListNodes
 
 ANSWER_WITHIN_S: Final = 1.0
 PATIENCE_S: Final = 600.0

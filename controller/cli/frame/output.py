@@ -21,7 +21,7 @@ from cotenant.controller.cli.frame.parameters import option
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.screen import Column
 from cotenant.controller.cli.submission.quantities import count
-from cotenant.controller.domain.texts import HIDDEN, for_people, one_line
+from cotenant.controller.domain import HIDDEN, for_people, one_line
 
 T = TypeVar("T")
 

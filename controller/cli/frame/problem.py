@@ -63,7 +63,7 @@ class Problem(Exception):
         return EXIT_CODES[self.code]
 
     def __str__(self) -> str:
-        from cotenant.controller.domain.texts import one_line  # `--help` imports nothing.
+        from cotenant.controller.domain import one_line  # `--help` imports nothing.
 
         line = f"error[{self.code}]: {' '.join(self.message.split()).rstrip('.')}"
         return one_line(f"{line}; {self.hint}" if self.hint else line)

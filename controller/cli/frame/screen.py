@@ -16,7 +16,7 @@ from typing import Any, Final, TextIO
 
 import msgspec
 
-from cotenant.controller.domain.texts import one_line
+from cotenant.controller.domain import one_line
 
 RESET: Final = "\x1b[0m"
 COLOURS: Final = {

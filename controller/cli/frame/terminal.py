@@ -13,7 +13,7 @@ import sys
 from typing import Final
 
 from cotenant.controller.cli.frame.screen import RESET, is_terminal
-from cotenant.controller.domain.texts import HIDDEN
+from cotenant.controller.domain import HIDDEN
 
 SEQUENCE_MAX: Final = 4096
 """A longer one is none: its characters are words then."""

@@ -20,10 +20,8 @@ from cotenant.controller.cli.frame.screen import duration, paint
 from cotenant.controller.cli.jobs.verify import STEPS, verify
 from cotenant.controller.cli.submission.quantities import duration_s
 from cotenant.controller.client import Client
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import ENDED, Phase
-from cotenant.controller.domain.texts import for_people, one_line
-from cotenant.controller.wire.clients import ChangeJobs, Jobs, JobView, WaitJobs
+from cotenant.controller.domain import ENDED, JobId, Phase, for_people, one_line
+from cotenant.controller.wire import ChangeJobs, Jobs, JobView, WaitJobs
 
 VERIFY: Final = "verify"
 

@@ -18,10 +18,8 @@ from cotenant.controller.cli.frame.screen import plural, tell
 from cotenant.controller.cli.frame.terminal import JobOutput
 from cotenant.controller.cli.jobs.show import JobArgument
 from cotenant.controller.client import Client, Refusal
-from cotenant.controller.domain.ids import AttemptNo, JobId
-from cotenant.controller.domain.job import ENDED
-from cotenant.controller.domain.texts import for_people, one_line
-from cotenant.controller.wire.clients import JobView, ListJobs, LogPart, ReadJobLog, WaitJobs
+from cotenant.controller.domain import ENDED, AttemptNo, JobId, for_people, one_line
+from cotenant.controller.wire import JobView, ListJobs, LogPart, ReadJobLog, WaitJobs
 
 
 def logs(

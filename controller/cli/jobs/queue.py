@@ -22,9 +22,8 @@ from cotenant.controller.cli.frame.parameters import argument, option
 from cotenant.controller.cli.jobs.view import COLUMNS, WIDE_COLUMNS
 from cotenant.controller.cli.submission.recording import user_name
 from cotenant.controller.client import Client
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import WAITING
-from cotenant.controller.wire.clients import Jobs, ListJobs
+from cotenant.controller.domain import WAITING, JobId
+from cotenant.controller.wire import Jobs, ListJobs
 
 PAGE: Final = 1_000
 """Jobs in one answer: the first rows come at once, and neither side holds more."""

@@ -28,14 +28,11 @@ from cotenant.controller.cli.jobs.submit import prepared, takes_job_flags
 from cotenant.controller.cli.jobs.view import devices
 from cotenant.controller.cli.submission.options import Options
 from cotenant.controller.client import Client
-from cotenant.controller.domain.cluster import HostState
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import ENDED, Phase
-from cotenant.controller.domain.texts import one_line
+from cotenant.controller.domain import ENDED, HostState, JobId, Phase, one_line
 from cotenant.controller.system import paths
 from cotenant.controller.system.endpoint import socket_path
 from cotenant.controller.system.locks import Lock, LockTaken
-from cotenant.controller.wire.clients import ChangeJobs, GetStatus, JobView, ListNodes
+from cotenant.controller.wire import ChangeJobs, GetStatus, JobView, ListNodes
 
 GIVEN_UP: Final = ("held-infra", "workdir-missing")
 

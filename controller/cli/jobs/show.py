@@ -13,10 +13,8 @@ from cotenant.controller.cli.frame.parameters import argument
 from cotenant.controller.cli.frame.screen import NONE, Column, duration, local_time, paint, wrapped
 from cotenant.controller.cli.jobs.view import devices, left, state_colour
 from cotenant.controller.cli.profiles.throughput import throughput_lines
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import JobSpec
-from cotenant.controller.wire.clients import AttemptView, Explain, Explained, JobDetails, JobView, ShowJob
-from cotenant.controller.wire.views import wall_s
+from cotenant.controller.domain import JobId, JobSpec
+from cotenant.controller.wire import AttemptView, Explain, Explained, JobDetails, JobView, ShowJob, wall_s
 
 JobArgument = Annotated[str, argument(metavar="JOB", help="Its number.", complete=complete_job)]
 

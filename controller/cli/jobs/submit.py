@@ -35,7 +35,7 @@ from cotenant.controller.cli.submission.options import (
 from cotenant.controller.client import Client
 from cotenant.controller.system import paths
 from cotenant.controller.system.endpoint import socket_path
-from cotenant.controller.wire.clients import SpecView, Submit, spec_view
+from cotenant.controller.wire import SpecView, Submit, spec_view
 
 _PREFIX: Final = "job_"
 _CONTAINER: Final = "container"

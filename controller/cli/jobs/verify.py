@@ -22,8 +22,8 @@ from typing import Any, Final
 import msgspec
 
 from cotenant.controller.cli.frame.problem import Problem
+from cotenant.controller.wire import BadMessage, Json, decode_json
 from cotenant.controller.wire import job as protocol
-from cotenant.controller.wire.codec import BadMessage, Json, decode_json
 
 STEPS: Final = 20
 WAIT_S: Final = 600.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from cotenant.controller.cli.frame.screen import NONE, STATE_COLOURS, Column, duration
-from cotenant.controller.wire.clients import JobView
+from cotenant.controller.wire import JobView
 
 
 def devices(names: tuple[str, ...]) -> str:

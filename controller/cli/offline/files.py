@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.problem import Problem
+from cotenant.controller.sim import Outcome
 from cotenant.controller.sim.results.document import write_document, write_jobs
-from cotenant.controller.sim.world.outcome import Outcome
-from cotenant.controller.store.journal_file import JournalError, JournalMissing
+from cotenant.controller.store import JournalError, JournalMissing
 
 YOURS: Final = "name a state folder: `cotenant config controller.state_dir` shows yours"
 

@@ -18,11 +18,10 @@ from cotenant.controller.cli.frame.output import JsonFlag, OutputFlag, chosen, s
 from cotenant.controller.cli.frame.parameters import argument, option
 from cotenant.controller.cli.frame.problem import Problem, nearest
 from cotenant.controller.cli.offline.files import contents
-from cotenant.controller.domain.texts import one_line
+from cotenant.controller.domain import one_line
 
 if TYPE_CHECKING:
-    from cotenant.controller.training.forecast.evaluate import ForecastEvaluation, Judged
-    from cotenant.controller.training.forecast.reading import DemandFile
+    from cotenant.controller.training.forecast import DemandFile, ForecastEvaluation, Judged
 
 DemandArgument = Annotated[
     str, argument(metavar="FILE", help="Hourly demand, .csv or .csv.gz: `hour` or `time`, gpus_active_NAME.")
@@ -89,8 +88,8 @@ def evaluate(
     wanted = _models(models)
     found = _demand(file, columns, start)
     days = _holidays(holidays, found)
-    from cotenant.controller.training.forecast.evaluate import TooFewHours
-    from cotenant.controller.training.forecast.evaluate import evaluate as judge
+    from cotenant.controller.training.forecast import TooFewHours
+    from cotenant.controller.training.forecast import evaluate as judge
 
     try:
         with _bar(len(wanted)) as tell:
@@ -131,7 +130,7 @@ def _as_json(row: Judged) -> dict[str, Any]:
 
 def _models(text: str) -> tuple[str, ...]:
     """Raises Problem."""
-    from cotenant.controller.training.forecast.evaluate import MODELS
+    from cotenant.controller.training.forecast import MODELS
 
     words = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip())) or tuple(MODELS)
     for word in words:
@@ -144,8 +143,8 @@ def _models(text: str) -> tuple[str, ...]:
 
 def _demand(file: str, columns: str, start: str) -> DemandFile:
     """Raises Problem."""
-    from cotenant.controller.sim.traces.problems import TraceProblem
-    from cotenant.controller.training.forecast.reading import read
+    from cotenant.controller.sim import TraceProblem
+    from cotenant.controller.training.forecast import read
 
     names = [name.strip() for name in columns.split(",") if name.strip()]
     try:
@@ -167,7 +166,7 @@ def _holidays(country: str, found: DemandFile) -> frozenset[int]:
     """Raises Problem."""
     if not country:
         return frozenset()
-    from cotenant.controller.training.forecast.holiday_dates import NoHolidays, days_of
+    from cotenant.controller.training.forecast import NoHolidays, days_of
 
     try:
         return days_of(country, found.demand)
@@ -204,7 +203,7 @@ def _bar(total: int) -> Iterator[Callable[[int, str], None]]:
 
 
 def _page(result: ForecastEvaluation, rows: tuple[Judged, ...], horizon_h: int, aggregation: str) -> str:
-    from cotenant.controller.training.forecast.evaluate import MODELS
+    from cotenant.controller.training.forecast import MODELS
 
     last = next((row.mae for row in rows if row.model == "last-value"), None)
     columns = (

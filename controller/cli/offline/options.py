@@ -19,18 +19,28 @@ from cotenant.controller.cli.frame.parameters import argument, option
 from cotenant.controller.cli.frame.problem import Problem, heard
 from cotenant.controller.cli.frame.screen import is_terminal
 from cotenant.controller.policies import registry
-from cotenant.controller.sim.choices import BadChoice, PolicyChoice, policies_named
-from cotenant.controller.sim.compare import Report, Task, TaskProgress, TaskRun, WorkerLost, run_all
-from cotenant.controller.sim.scenario import Scenario, tasks
-from cotenant.controller.sim.traces.problems import TraceProblem
-from cotenant.controller.sim.world.physics import NoPairTable
-from cotenant.controller.training.kinds import compute
+from cotenant.controller.sim import (
+    BadChoice,
+    NoPairTable,
+    PolicyChoice,
+    Report,
+    Scenario,
+    Task,
+    TaskProgress,
+    TaskRun,
+    TraceProblem,
+    WorkerLost,
+    policies_named,
+    run_all,
+    tasks,
+)
+from cotenant.controller.training import compute
 
 DEFAULT_POLICIES: Final = "fifo,sjf,srtf"
 
 
 def complete_trace(incomplete: str) -> list[str]:
-    from cotenant.controller.sim.traces.reading import NAMES
+    from cotenant.controller.sim import NAMES
 
     return [name for name in NAMES if name.startswith(incomplete)]
 

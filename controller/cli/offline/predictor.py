@@ -34,8 +34,8 @@ from cotenant.controller.cli.offline.predictor_page import (
 )
 
 if TYPE_CHECKING:
-    from cotenant.controller.domain.interference import InterferenceModel
-    from cotenant.controller.training.pair_rows import PairRows
+    from cotenant.controller.domain import InterferenceModel
+    from cotenant.controller.training import PairRows
 
 
 PairsFlag = Annotated[
@@ -89,8 +89,7 @@ def train(
     for each in files:
         tell_of_rows(each)
     from cotenant.controller.models.interference import predictor
-    from cotenant.controller.training import interference
-    from cotenant.controller.training.boosting import NoXGBoost
+    from cotenant.controller.training import NoXGBoost, interference
 
     try:
         model = interference.train(files, seed, screen.tell if screen.is_terminal() else lambda _: None)
@@ -124,8 +123,8 @@ def evaluate(
     form = chosen(output, as_json)
     found = model_of(model)
     from cotenant.controller.models.interference.predictor import Predictor
-    from cotenant.controller.training.judging import evaluate as judge
-    from cotenant.controller.training.pair_rows import together
+    from cotenant.controller.training import evaluate as judge
+    from cotenant.controller.training import together
 
     files = [pairs_of(name) for name in pairs]
     for each in files:
@@ -170,9 +169,9 @@ def export(
 
     from cotenant.controller.cli.frame.asking import loaded_settings
     from cotenant.controller.sim.past.journal import NothingToReplay
-    from cotenant.controller.store.journal_file import JournalError
+    from cotenant.controller.store import JournalError
     from cotenant.controller.system import paths
-    from cotenant.controller.training.journal_pairs import measured_pairs
+    from cotenant.controller.training import measured_pairs
 
     path = Path(file).expanduser()
     where = Path(journal).expanduser() if journal else paths.controller_state_dir(loaded_settings().settings)
@@ -203,7 +202,7 @@ def export(
 
 def pairs_of(name: str, licence: str = "") -> PairRows:
     """Raises Problem."""
-    from cotenant.controller.training.pair_rows import PairsProblem, read
+    from cotenant.controller.training import PairsProblem, read
 
     try:
         return read(contents(name), Path(name).name, licence)

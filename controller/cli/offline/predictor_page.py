@@ -10,9 +10,8 @@ from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.screen import Column
 
 if TYPE_CHECKING:
-    from cotenant.controller.domain.interference import InterferenceModel
-    from cotenant.controller.training.judging import Evaluation
-    from cotenant.controller.training.pair_rows import PairRows
+    from cotenant.controller.domain import InterferenceModel
+    from cotenant.controller.training import Evaluation, PairRows
 
 NAMES_SHOWN: Final = 4
 

@@ -39,10 +39,9 @@ from cotenant.controller.cli.offline.options import (
 from cotenant.controller.cli.offline.table import show_runs
 from cotenant.controller.cli.offline.trace import trace
 from cotenant.controller.cli.offline.whatif import AskedFlag, SinceFlag, replayed
+from cotenant.controller.sim import Scenario, Task, TaskRun
 from cotenant.controller.sim import windows as windowing
-from cotenant.controller.sim.compare import Task, TaskRun
 from cotenant.controller.sim.results.document import document
-from cotenant.controller.sim.scenario import Scenario
 
 TAIL_JOBS: Final = 200
 """With fewer jobs, fewer than ten lie beyond the 95th percentile."""

@@ -19,8 +19,7 @@ from cotenant.controller.cli.offline.options import (
     VcFlag,
     as_problems,
 )
-from cotenant.controller.sim.scenario import SYNTH, open_trace
-from cotenant.controller.sim.traces.trace import Trace
+from cotenant.controller.sim import SYNTH, Trace, open_trace
 
 FileArgument = Annotated[str, argument(metavar="FILE", help="To write: .csv, or .csv.gz to have it packed.")]
 ForceFlag = Annotated[bool, option("--force", help="Replace FILE if it is there.")]
@@ -50,9 +49,7 @@ class KnownTrace(NamedTuple):
 @trace.part("list")
 def list_traces(output: OutputFlag = None, as_json: JsonFlag = False) -> None:
     """The traces that come with cotenant, and those it can generate."""
-    from cotenant.controller.sim.traces.reading import NAMES
-    from cotenant.controller.sim.traces.spot import LIKE
-    from cotenant.controller.sim.traces.synth import KINDS
+    from cotenant.controller.sim import KINDS, LIKE, NAMES
 
     real = [KnownTrace(name, False, _about_bundled(name)) for name in NAMES]
     made = [
@@ -100,7 +97,7 @@ def show_trace(
     as_json: JsonFlag = False,
 ) -> None:
     """How many jobs, how long, how wide, how often; what was left out, and where it comes from."""
-    from cotenant.controller.sim.traces.description import describe
+    from cotenant.controller.sim import describe
 
     form = chosen(output, as_json)
     with as_problems():
@@ -187,7 +184,7 @@ def synth(
       cotenant sim trace synth earth.csv.gz --like earth --jobs 50000 --seed 7
       cotenant sim trace synth spot.csv.gz --like gfs --spot-scale 4 --days 5
     """
-    from cotenant.controller.sim.traces.spot import synthesise_spot
+    from cotenant.controller.sim import synthesise_spot
 
     wrong = {"--jobs": jobs} if like == "gfs" else {"--days": days, "--spot-scale": spot_scale}
     for flag, given in wrong.items():
@@ -229,7 +226,7 @@ def import_trace(
 
 def write(made: Trace, file: str, force: bool) -> None:
     """Raises Problem."""
-    from cotenant.controller.sim.traces.schema import write_csv
+    from cotenant.controller.sim import write_csv
 
     path = Path(file).expanduser()
     if path.exists() and not force:

@@ -31,15 +31,13 @@ from cotenant.controller.cli.offline.options import (
 )
 from cotenant.controller.cli.offline.table import show_runs
 from cotenant.controller.cli.submission.quantities import duration_s
-from cotenant.controller.sim.choices import PolicyChoice
-from cotenant.controller.sim.compare import TaskRun
+from cotenant.controller.sim import PolicyChoice, TaskRun
 from cotenant.controller.sim.past import what_if
 from cotenant.controller.sim.past.journal import NothingToReplay
 from cotenant.controller.sim.past.replay import JournalRecord, read_journal
-from cotenant.controller.store.journal_file import JournalError
+from cotenant.controller.store import JournalError
 from cotenant.controller.system import paths
-from cotenant.controller.wire.clients import GetStatus
-from cotenant.controller.wire.views import utc
+from cotenant.controller.wire import GetStatus, utc
 
 ASK_WITHIN_S: Final = 3.0
 

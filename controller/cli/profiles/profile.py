@@ -35,8 +35,8 @@ from cotenant.controller.cli.profiles.view import (
     series_table,
 )
 from cotenant.controller.cli.submission.options import Options
-from cotenant.controller.domain.texts import one_line
-from cotenant.controller.wire.clients import ForgetProfiles, KnownProfile, KnownProfiles, ListProfiles
+from cotenant.controller.domain import one_line
+from cotenant.controller.wire import ForgetProfiles, KnownProfile, KnownProfiles, ListProfiles
 
 MEASURE: Final = "measure"
 NO_BATCH: Final = (

@@ -20,21 +20,19 @@ import msgspec
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.screen import duration, plural, tell
 from cotenant.controller.client import Client
-from cotenant.controller.domain.cluster import HostState
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import ENDED, Dependency, JobSpec
-from cotenant.controller.wire.clients import (
+from cotenant.controller.domain import ENDED, Dependency, HostState, JobId, JobSpec
+from cotenant.controller.wire import (
     ChangeJobs,
     Jobs,
     JobView,
     ListNodes,
     ListProfiles,
     NodeView,
+    ProfileView,
     ShowJob,
     Submit,
     WaitJobs,
 )
-from cotenant.controller.wire.views import ProfileView
 
 PROFILING_VARIABLE: Final = "COTENANT_PROFILING"
 BLIND_S: Final = 60.0

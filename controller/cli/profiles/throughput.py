@@ -11,8 +11,8 @@ from typing import Final
 
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.screen import NONE, Column
-from cotenant.controller.domain.perf import ProfilePoint
-from cotenant.controller.wire.views import StepTimeView, ThroughputView
+from cotenant.controller.domain import ProfilePoint
+from cotenant.controller.wire import StepTimeView, ThroughputView
 
 FIT_NEEDS: Final = "a fit needs three sub-batches or more, and their times to agree"
 

@@ -12,9 +12,8 @@ from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.screen import NONE, Column, duration, size
 from cotenant.controller.cli.profiles.series import SeriesPlan, SeriesResult
 from cotenant.controller.cli.profiles.throughput import throughput_lines
-from cotenant.controller.domain.perf import ProfilePoint
-from cotenant.controller.wire.clients import KnownProfile
-from cotenant.controller.wire.views import ProfileView, profile_view, wall_s
+from cotenant.controller.domain import ProfilePoint
+from cotenant.controller.wire import KnownProfile, ProfileView, profile_view, wall_s
 
 Measured = KnownProfile | ProfileView
 

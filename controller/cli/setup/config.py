@@ -28,9 +28,7 @@ from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.screen import Column, hint, value_text
 from cotenant.controller.domain import settings as definitions
 from cotenant.controller.system import paths, settings
-from cotenant.controller.wire.clients import GetStatus
-from cotenant.controller.wire.codec import WIRE_VERSION
-from cotenant.controller.wire.job import PROTOCOL_VERSION
+from cotenant.controller.wire import PROTOCOL_VERSION, WIRE_VERSION, GetStatus
 
 
 class SettingRow(NamedTuple):

@@ -24,9 +24,9 @@ from cotenant.controller.cli.frame.parameters import option
 from cotenant.controller.cli.frame.problem import FAILED, NEVER_FITS, NOT_ALLOWED, OK, USAGE, Problem
 from cotenant.controller.cli.frame.screen import plural, say, size, tell
 from cotenant.controller.cli.submission.quantities import duration_s
-from cotenant.controller.domain.cluster import HostState
+from cotenant.controller.domain import HostState
 from cotenant.controller.system.paths import client_endpoint
-from cotenant.controller.wire.clients import GetStatus, ListNodes, NodeView
+from cotenant.controller.wire import GetStatus, ListNodes, NodeView
 
 CONTROLLER: Final = "cotenant.controller"
 AGENT: Final = "cotenant.agent"

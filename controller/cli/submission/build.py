@@ -17,10 +17,8 @@ import msgspec
 from cotenant.controller.cli.submission import commands, directives, recording
 from cotenant.controller.cli.submission.options import BadSubmission, Options, merged
 from cotenant.controller.cli.submission.recording import code_sha256
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import JobSpec, Launch
-from cotenant.controller.domain.texts import one_line
-from cotenant.controller.wire.clients import Submit
+from cotenant.controller.domain import JobId, JobSpec, Launch, one_line
+from cotenant.controller.wire import Submit
 
 YAML_SUFFIXES = (".yaml", ".yml")
 NAME_SHOWN_MAX = 80

@@ -18,7 +18,7 @@ from typing import Final
 
 from cotenant.controller.cli.frame.problem import nearest, suggestion
 from cotenant.controller.cli.submission.options import CONTAINERS, BadSubmission
-from cotenant.controller.domain.job import LaunchMode
+from cotenant.controller.domain import LaunchMode
 
 CONTAINER_PROGRAMS: Final = ("docker", "podman", "apptainer", "singularity", "enroot", "nerdctl", "ch-run")
 HOST_MODULES: Final = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")

@@ -26,10 +26,8 @@ from cotenant.controller.cli.submission.quantities import (
     word_list,
     yes_or_no,
 )
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import Dependency
-from cotenant.controller.domain.perf import Profile
-from cotenant.controller.wire.codec import BadMessage, decode_json
+from cotenant.controller.domain import Dependency, JobId, Profile
+from cotenant.controller.wire import BadMessage, decode_json
 
 
 class MissingFile(ValueError):

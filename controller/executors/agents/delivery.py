@@ -11,8 +11,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain.commands import AgentCommand, ForgetJob, StopAttempt, TrustDevices
-from cotenant.controller.domain.ids import CommandId, HostId
+from cotenant.controller.domain import AgentCommand, CommandId, ForgetJob, HostId, StopAttempt, TrustDevices
 
 REPEAT_FIRST_S: Final = 1.0
 REPEAT_MAX_S: Final = 5.0

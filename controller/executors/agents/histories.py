@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import logging
 
-from cotenant.controller.domain import epochs
-from cotenant.controller.domain.events import AttemptEnded
-from cotenant.controller.domain.ids import HostId
-from cotenant.controller.engine.claims import agree
-from cotenant.controller.store.core import Core
-from cotenant.controller.wire.agents import Hello, Report
+from cotenant.controller.domain import AttemptEnded, HostId, epochs
+from cotenant.controller.engine import agree
+from cotenant.controller.store import Core
+from cotenant.controller.wire import Hello, Report
 
 log = logging.getLogger("cotenant.controller")
 

@@ -12,22 +12,30 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from cotenant.controller.domain.commands import AgentCommand, ComputeRequest, StartAttempt
-from cotenant.controller.domain.events import AttemptEnded, HostJoined, HostLost
-from cotenant.controller.domain.ids import DeviceId, HostId, JobId
-from cotenant.controller.domain.indicators import DeviceReading, ForkServers
-from cotenant.controller.domain.job import ON_DEVICES, Job
+from cotenant.controller.domain import (
+    ON_DEVICES,
+    AgentCommand,
+    AttemptEnded,
+    ComputeRequest,
+    DeviceId,
+    DeviceReading,
+    ForkServers,
+    HostId,
+    HostJoined,
+    HostLost,
+    Job,
+    JobId,
+    StartAttempt,
+)
 from cotenant.controller.executors.agents.delivery import Delivery, Overflow
 from cotenant.controller.executors.agents.histories import Histories
 from cotenant.controller.executors.agents.log_relay import ControllerLogRelay
 from cotenant.controller.executors.agents.reducers import HostWatch, ProgressFilter
-from cotenant.controller.store.committing import Decided
-from cotenant.controller.store.core import Core
+from cotenant.controller.store import Core, Decided
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.system.secrets import BadSecrets, Secrets
+from cotenant.controller.wire import FROM_AGENTS, Inadmissible, admitted, encode
 from cotenant.controller.wire import agents as wire
-from cotenant.controller.wire.codec import encode
-from cotenant.controller.wire.entrance import FROM_AGENTS, Inadmissible, admitted
 
 Send = Callable[[bytes, bytes], bool]
 

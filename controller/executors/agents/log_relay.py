@@ -11,9 +11,9 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
-from cotenant.controller.store.clock import Clock
-from cotenant.controller.wire.agents import LogReply, ReadLog, ToAgent
+from cotenant.controller.domain import AttemptNo, HostId, JobId
+from cotenant.controller.store import Clock
+from cotenant.controller.wire import LogReply, ReadLog, ToAgent
 
 OPEN_MAX: Final = 1_000
 PATIENCE_S: Final = 10.0

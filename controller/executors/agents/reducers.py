@@ -10,9 +10,8 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from cotenant.controller.domain.events import HostBack, HostLost, HostSilent, ProgressSeen
-from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
-from cotenant.controller.wire.agents import AttemptProgress
+from cotenant.controller.domain import AttemptNo, HostBack, HostId, HostLost, HostSilent, JobId, ProgressSeen
+from cotenant.controller.wire import AttemptProgress
 
 DEAF_AFTER_S = 3.0
 """A longer gap between two ticks is ours: the controller was stopped, starved or busy."""

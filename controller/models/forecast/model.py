@@ -12,12 +12,12 @@ from typing import Final, Literal
 
 import msgspec
 
-from cotenant.controller.domain.interference import Trees
+from cotenant.controller.domain import Trees
 from cotenant.controller.models.forecast.conformal import WINDOW
 from cotenant.controller.models.forecast.linear import LinearWeights
 from cotenant.controller.models.forecast.rows import COLUMNS, HORIZON_H_MAX
 from cotenant.controller.models.interference.forest import Forest
-from cotenant.controller.wire.codec import BadMessage, decode_json
+from cotenant.controller.wire import BadMessage, decode_json
 
 FORECAST_SCHEMA: Final = "forecast-model/1"
 BYTES_MAX: Final = 32 * 1024 * 1024

@@ -14,8 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from cotenant.controller.domain.indicators import INDICATOR_NAMES
-from cotenant.controller.domain.job import Job
+from cotenant.controller.domain import INDICATOR_NAMES, Job
 
 Matrix = npt.NDArray[np.float32]
 

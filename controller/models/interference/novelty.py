@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from cotenant.controller.domain.interference import Band, KnownJobs
+from cotenant.controller.domain import Band, KnownJobs
 from cotenant.controller.models.interference.features import UNLIMITED, Matrix
 
 Vector = npt.NDArray[np.float64]

@@ -18,13 +18,11 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from cotenant.controller.domain.interference import MODEL_SCHEMA, InterferenceModel
-from cotenant.controller.domain.job import Job
-from cotenant.controller.domain.perf import Interference, Profile
+from cotenant.controller.domain import MODEL_SCHEMA, Interference, InterferenceModel, Job, Profile
 from cotenant.controller.models.interference.features import Matrix, beside, names_in, of_job
 from cotenant.controller.models.interference.forest import Forest, Values
 from cotenant.controller.models.interference.novelty import Novelty, band_of, scale_of
-from cotenant.controller.wire.codec import BadMessage, decode_json
+from cotenant.controller.wire import BadMessage, decode_json
 
 SEEN_MIN: Final = 0.5
 """Of the importance of a job's own features: what must be measured of it."""

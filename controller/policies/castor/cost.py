@@ -23,11 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cotenant.controller.domain.ids import DeviceId
-from cotenant.controller.domain.job import Job
-from cotenant.controller.domain.plan import Plan
-from cotenant.controller.domain.reasons import Reason, because
-from cotenant.controller.domain.view import View
+from cotenant.controller.domain import DeviceId, Job, Plan, Reason, View, because
 from cotenant.controller.policies.castor.expected_free import NEVER, ExpectedFree
 from cotenant.controller.policies.castor.newcomers import beside_all, may_be_whole
 from cotenant.controller.policies.castor.policy import GangHosts, places_of
@@ -36,12 +32,16 @@ from cotenant.controller.policies.castor.sharing import (
     why_unknown,
 )
 from cotenant.controller.policies.classic import by_remaining
-from cotenant.controller.policies.toolkit.colocation import Colocation, ColocationParameters, CoTenant, nobody
-from cotenant.controller.policies.toolkit.shareable_slots import ShareableSlot, ShareableSlots
-from cotenant.controller.policies.toolkit.sub_batches import (
+from cotenant.controller.policies.toolkit import (
+    Colocation,
+    ColocationParameters,
+    CoTenant,
     Numbers,
+    ShareableSlot,
+    ShareableSlots,
     SubBatch,
     known_batches,
+    nobody,
     sub_batches,
 )
 

@@ -7,12 +7,8 @@ had, or a job whose estimate was too short would make waiting look free for as l
 
 from __future__ import annotations
 
-from cotenant.controller.domain.cluster import HostState
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import LEAVING, RUNNING, Job
-from cotenant.controller.domain.plan import Plan
-from cotenant.controller.domain.view import SchedulingClass, View
-from cotenant.controller.policies.toolkit.shareable_slots import Place, is_suitable
+from cotenant.controller.domain import LEAVING, RUNNING, HostState, Job, JobId, Plan, SchedulingClass, View
+from cotenant.controller.policies.toolkit import Place, is_suitable
 
 OVERRUN_RATIO = 0.1
 NEVER = float("inf")

@@ -18,11 +18,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cotenant.controller.domain.job import Job
-from cotenant.controller.domain.view import View
-from cotenant.controller.policies.toolkit.shareable_slots import Mask, ShareableSlots
-from cotenant.controller.policies.toolkit.sub_batches import (
+from cotenant.controller.domain import Job, View
+from cotenant.controller.policies.toolkit import (
+    Mask,
     Numbers,
+    ShareableSlots,
     SubBatch,
     known_batches,
     least_slowdown,

@@ -14,12 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from cotenant.controller.domain.cluster import HostState
-from cotenant.controller.domain.ids import DeviceId, HostId
-from cotenant.controller.domain.job import Job
-from cotenant.controller.domain.plan import Plan
-from cotenant.controller.domain.reasons import Reason, because
-from cotenant.controller.domain.view import View
+from cotenant.controller.domain import DeviceId, HostId, HostState, Job, Plan, Reason, View, because
 from cotenant.controller.policies.castor.sharing import (
     Chances,
     SharingChoice,
@@ -29,12 +24,15 @@ from cotenant.controller.policies.castor.sharing import (
     with_all,
 )
 from cotenant.controller.policies.classic import by_remaining
-from cotenant.controller.policies.toolkit.colocation import Colocation, ColocationParameters, CoTenant, nobody
-from cotenant.controller.policies.toolkit.shareable_slots import (
+from cotenant.controller.policies.toolkit import (
+    Colocation,
+    ColocationParameters,
+    CoTenant,
     Place,
     ShareableSlot,
     ShareableSlots,
     is_suitable,
+    nobody,
 )
 
 Offers = Sequence[ShareableSlot]

@@ -13,14 +13,25 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from cotenant.controller.domain.job import Job
-from cotenant.controller.domain.perf import XiSource, pair_timing
-from cotenant.controller.domain.reasons import Reason, because
-from cotenant.controller.domain.tenancy import memory_unknown, peak_mib
-from cotenant.controller.domain.view import View
+from cotenant.controller.domain import (
+    Job,
+    Reason,
+    View,
+    XiSource,
+    because,
+    memory_unknown,
+    pair_timing,
+    peak_mib,
+)
 from cotenant.controller.policies.castor.newcomers import beside_all, may_be_whole
-from cotenant.controller.policies.toolkit.shareable_slots import Mask, ShareableSlots
-from cotenant.controller.policies.toolkit.sub_batches import Numbers, SubBatch, slowdown, sub_batches
+from cotenant.controller.policies.toolkit import (
+    Mask,
+    Numbers,
+    ShareableSlots,
+    SubBatch,
+    slowdown,
+    sub_batches,
+)
 
 
 class SharingChoice(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,9 +12,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from cotenant.controller.domain.ids import AttemptNo, JobId
-from cotenant.controller.domain.job import Job, Phase
-from cotenant.controller.domain.view import View
+from cotenant.controller.domain import AttemptNo, Job, JobId, Phase, View
 
 
 class Deferral(msgspec.Struct, frozen=True, kw_only=True, array_like=True):

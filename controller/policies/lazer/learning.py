@@ -21,12 +21,21 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from cotenant.controller.domain.actions import AnyAction, Compute, Decision, Defer, Place
-from cotenant.controller.domain.events import AnyEvent, Computed, JobArrived
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import Job, Phase
-from cotenant.controller.domain.reasons import because
-from cotenant.controller.domain.view import View
+from cotenant.controller.domain import (
+    AnyAction,
+    AnyEvent,
+    Compute,
+    Computed,
+    Decision,
+    Defer,
+    Job,
+    JobArrived,
+    JobId,
+    Phase,
+    Place,
+    View,
+    because,
+)
 from cotenant.controller.policies.lazer.improvement import Improvement
 from cotenant.controller.policies.lazer.parameters import LazerParameters
 from cotenant.controller.policies.lazer.surrogate import (

@@ -14,21 +14,27 @@ from collections.abc import Iterator
 
 import msgspec
 
-from cotenant.controller.domain.actions import NOTHING, AnyAction, Decision, Defer
-from cotenant.controller.domain.events import AnyEvent
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import Job, Phase
-from cotenant.controller.domain.plan import Plan
-from cotenant.controller.domain.reasons import Reason, because
-from cotenant.controller.domain.view import View
+from cotenant.controller.domain import (
+    NOTHING,
+    AnyAction,
+    AnyEvent,
+    Decision,
+    Defer,
+    Job,
+    JobId,
+    Phase,
+    Plan,
+    Reason,
+    View,
+    because,
+)
 from cotenant.controller.policies.base import first_aged, is_quiet, why_waiting
 from cotenant.controller.policies.classic import by_remaining, preempt_for_each, take
 from cotenant.controller.policies.lazer.deferrals import Deferral, Deferrals
 from cotenant.controller.policies.lazer.learning import PREDICTED, LearnedMemory, Learner
 from cotenant.controller.policies.lazer.parameters import LazerParameters
 from cotenant.controller.policies.newcomers import newcomers
-from cotenant.controller.policies.toolkit.in_order import place_in_order
-from cotenant.controller.policies.toolkit.victims import victims_for, worth_preempting
+from cotenant.controller.policies.toolkit import place_in_order, victims_for, worth_preempting
 
 
 class LazerState(msgspec.Struct, kw_only=True):

@@ -15,15 +15,21 @@ from typing import NamedTuple, Self
 
 import msgspec
 
-from cotenant.controller.domain.actions import NOTHING, Decision
-from cotenant.controller.domain.events import AnyEvent, PairObserved, ProgressSeen
-from cotenant.controller.domain.ids import DeviceId
-from cotenant.controller.domain.job import Job
-from cotenant.controller.domain.pairs import OBSERVATIONS
-from cotenant.controller.domain.plan import Plan
-from cotenant.controller.domain.reasons import Reason, because
-from cotenant.controller.domain.tenancy import why_alone
-from cotenant.controller.domain.view import View
+from cotenant.controller.domain import (
+    NOTHING,
+    OBSERVATIONS,
+    AnyEvent,
+    Decision,
+    DeviceId,
+    Job,
+    PairObserved,
+    Plan,
+    ProgressSeen,
+    Reason,
+    View,
+    because,
+    why_alone,
+)
 from cotenant.controller.policies.base import QUIET, Parameters, Stateless, why_waiting
 from cotenant.controller.policies.toolkit.in_order import place_in_order
 from cotenant.controller.policies.toolkit.parting import parting

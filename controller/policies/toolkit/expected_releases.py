@@ -12,10 +12,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Final
 
-from cotenant.controller.domain.ids import DeviceId, HostId
-from cotenant.controller.domain.job import Job
-from cotenant.controller.domain.plan import Freed, HostType, Plan
-from cotenant.controller.domain.view import View
+from cotenant.controller.domain import DeviceId, Freed, HostId, HostType, Job, Plan, View
 from cotenant.controller.policies.toolkit.victims import devices_by_host, is_kept_together
 
 NEVER_S: Final = float("inf")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cotenant.controller.domain.job import Job
-from cotenant.controller.domain.plan import Plan
-from cotenant.controller.domain.reasons import because
+from cotenant.controller.domain import Job, Plan, because
 from cotenant.controller.policies.base import (
     Candidates,
     is_possible,

@@ -21,13 +21,18 @@ Two jobs that were parted do not share again, whatever is measured later (`Slots
 
 from __future__ import annotations
 
-from cotenant.controller.domain.actions import Preempt
-from cotenant.controller.domain.events import PairObserved, ProgressSeen
-from cotenant.controller.domain.job import Job, Phase
-from cotenant.controller.domain.pairs import loses
-from cotenant.controller.domain.perf import Interference, shared_ends
-from cotenant.controller.domain.reasons import because
-from cotenant.controller.domain.view import View
+from cotenant.controller.domain import (
+    Interference,
+    Job,
+    PairObserved,
+    Phase,
+    Preempt,
+    ProgressSeen,
+    View,
+    because,
+    loses,
+    shared_ends,
+)
 
 
 def parting(

@@ -14,15 +14,27 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cotenant.controller.domain.cluster import HostState
-from cotenant.controller.domain.ids import DeviceId, HostId, JobId
-from cotenant.controller.domain.job import LOADING, RUNNING, Job
-from cotenant.controller.domain.pairs import loses, signature
-from cotenant.controller.domain.perf import Interference
-from cotenant.controller.domain.plan import Plan
-from cotenant.controller.domain.reasons import Reason, because
-from cotenant.controller.domain.tenancy import memory_unknown, tenant_mib, why_alone
-from cotenant.controller.domain.view import SchedulingClass, View, suits
+from cotenant.controller.domain import (
+    LOADING,
+    RUNNING,
+    DeviceId,
+    HostId,
+    HostState,
+    Interference,
+    Job,
+    JobId,
+    Plan,
+    Reason,
+    SchedulingClass,
+    View,
+    because,
+    loses,
+    memory_unknown,
+    signature,
+    suits,
+    tenant_mib,
+    why_alone,
+)
 from cotenant.controller.policies.toolkit.sub_batches import Batches, Numbers
 
 Place = tuple[HostId, str]

@@ -11,9 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cotenant.controller.domain.job import Job
-from cotenant.controller.domain.perf import step_s
-from cotenant.controller.domain.tenancy import peak_mib
+from cotenant.controller.domain import Job, peak_mib, step_s
 
 Numbers = NDArray[np.float64]
 Batches = dict[tuple[object, ...], "tuple[SubBatch, ...]"]

@@ -11,10 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from cotenant.controller.domain.ids import DeviceId, HostId
-from cotenant.controller.domain.job import RESERVED, Job
-from cotenant.controller.domain.plan import Plan
-from cotenant.controller.domain.view import SchedulingClass, View
+from cotenant.controller.domain import RESERVED, DeviceId, HostId, Job, Plan, SchedulingClass, View
 
 
 def longest_first(view: View) -> Iterator[tuple[float, Job]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import msgspec
 
-from cotenant.controller.domain.actions import Decision, Wake
+from cotenant.controller.domain import Decision, Wake
 
 
 class WakeUp:

@@ -13,13 +13,24 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import NamedTuple, Protocol
 
-from cotenant.controller.domain.actions import Place, Wake
-from cotenant.controller.domain.events import AnyEvent, AttemptEnded, FirstStepDone, JobArrived
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import CHECKPOINTING, LOADING, RUNNING, Job, Phase
-from cotenant.controller.domain.plan import Plan
-from cotenant.controller.domain.reasons import Reason, because
-from cotenant.controller.domain.view import View
+from cotenant.controller.domain import (
+    CHECKPOINTING,
+    LOADING,
+    RUNNING,
+    AnyEvent,
+    AttemptEnded,
+    FirstStepDone,
+    Job,
+    JobArrived,
+    JobId,
+    Phase,
+    Place,
+    Plan,
+    Reason,
+    View,
+    Wake,
+    because,
+)
 from cotenant.controller.policies.base import Candidates, is_aged_waiting, is_possible
 from cotenant.controller.policies.toolkit.victims import FreedDevices, enough_of, room_of, victims_for
 

@@ -13,20 +13,19 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from cotenant.controller.domain import AnyCommand, Decision
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.actions import Decision
-from cotenant.controller.domain.commands import AnyCommand
 from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.policies import registry
-from cotenant.controller.store.journal import JOURNAL_NAME
-from cotenant.controller.store.journal_file import (
+from cotenant.controller.store import (
+    JOURNAL_NAME,
     JournalError,
     JournalMissing,
     check_version,
     checksum,
     damaged,
 )
-from cotenant.controller.wire.codec import BadMessage, unpack
+from cotenant.controller.wire import BadMessage, unpack
 
 _RUNS: Final = "SELECT first_seq, configuration FROM runs ORDER BY rowid"
 _ENTRIES: Final = "SELECT seq, now_s, event, decision, commands, crc FROM entries ORDER BY seq"

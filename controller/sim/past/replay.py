@@ -19,10 +19,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from cotenant.controller.domain import ENDED, AnyCommand, HostId, Job, JobId, Phase, StartAttempt
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.commands import AnyCommand, StartAttempt
-from cotenant.controller.domain.ids import HostId, JobId
-from cotenant.controller.domain.job import ENDED, Job, Phase
 from cotenant.controller.engine import Engine
 from cotenant.controller.policies.base import Parameters
 from cotenant.controller.sim.past.journal import NothingToReplay, extent, find_journal, fold, opened

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from cotenant.controller.domain import HostState, JobId
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.cluster import HostState
-from cotenant.controller.domain.ids import JobId
 from cotenant.controller.engine import Engine
 
 WORTH_A_WORD: Final = 0.005

@@ -15,9 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import inf
 
-from cotenant.controller.domain.cluster import HostReport
-from cotenant.controller.domain.commands import GangMember
-from cotenant.controller.domain.ids import DeviceId, HostId
+from cotenant.controller.domain import DeviceId, GangMember, HostId, HostReport
 from cotenant.controller.sim.world.physics import Ratios
 from cotenant.controller.sim.world.run import TRAINS, JobRun
 

@@ -9,11 +9,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from cotenant.controller.domain.cluster import Device, HostReport
-from cotenant.controller.domain.ids import DeviceId, HostId, JobId
-from cotenant.controller.domain.job import JobSpec, Launch
-from cotenant.controller.domain.pairs import PairTable
-from cotenant.controller.domain.perf import Profile, ProfilePoint
+from cotenant.controller.domain import (
+    Device,
+    DeviceId,
+    HostId,
+    HostReport,
+    JobId,
+    JobSpec,
+    Launch,
+    PairTable,
+    Profile,
+    ProfilePoint,
+)
 from cotenant.controller.sim.world.outcome import cells
 from cotenant.controller.sim.world.physics import Ratios
 from cotenant.controller.sim.world.workload import Cluster, Workload

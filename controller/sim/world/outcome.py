@@ -16,7 +16,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from cotenant.controller.domain.job import Job
+from cotenant.controller.domain import Job
 from cotenant.controller.policies.base import Parameters
 from cotenant.controller.sim.world.workload import Cluster, Seconds, Workload
 

@@ -5,15 +5,15 @@ Rule: nothing of the truth passes here that a real job could not say: steps done
 
 from __future__ import annotations
 
-from cotenant.controller.domain.events import (
+from cotenant.controller.domain import (  # fmt: skip
     AttemptEnded,
     CapabilitiesSeen,
     CheckpointDurable,
     FirstStepDone,
+    HostId,
     Outcome,
     ProgressSeen,
-)  # fmt: skip
-from cotenant.controller.domain.ids import HostId
+)
 from cotenant.controller.sim.world.jobs import STEP_S
 from cotenant.controller.sim.world.run import JobRun
 

@@ -12,8 +12,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
-from cotenant.controller.domain.commands import GangMember
-from cotenant.controller.domain.ids import AttemptNo, JobId
+from cotenant.controller.domain import AttemptNo, GangMember, JobId
 from cotenant.controller.sim.world.jobs import STEP_S, STEPS_PER_S
 
 NEARLY: Final = 1e-6

@@ -18,19 +18,19 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import Final
 
-from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.cluster import HostReport
-from cotenant.controller.domain.commands import (
+from cotenant.controller.domain import (  # fmt: skip
+    OBSERVATIONS,
     AnyCommand,
     ComputeRequest,
     ForgetJob,
+    HostId,
+    HostReport,
     SaveAttempt,
     StartAttempt,
     StopAttempt,
     TrustDevices,
-)  # fmt: skip
-from cotenant.controller.domain.ids import HostId
-from cotenant.controller.domain.pairs import OBSERVATIONS
+)
+from cotenant.controller.domain import events as ev
 from cotenant.controller.sim.world import reports
 from cotenant.controller.sim.world.devices import Devices, part_on, wait_s
 from cotenant.controller.sim.world.failures import FailureTimes

@@ -1,1 +1,12 @@
 """Which metrics there are, and the endpoint that answers Prometheus."""
+
+# fmt: off
+from cotenant.controller.system.metrics.endpoint import Address, Endpoint, MetricsProblem, opened
+from cotenant.controller.system.metrics.sheet import Histogram, Sheet, Sheets
+from cotenant.controller.system.metrics.table import AGENT, CONTROLLER, INCIDENTS, RATES, SHARES
+
+__all__ = [
+    "AGENT", "CONTROLLER", "INCIDENTS", "RATES", "SHARES", "Address", "Endpoint", "Histogram",
+    "MetricsProblem", "Sheet", "Sheets", "opened",
+]
+# fmt: on

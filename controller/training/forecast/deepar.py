@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cotenant.controller.models.forecast.demand import DAY_H, WEEK_H, Calendar, Demand, Floats, Hours
+from cotenant.controller.models.forecast import DAY_H, WEEK_H, Calendar, Demand, Floats, Hours
 from cotenant.controller.training.forecast.linear import EMBEDDING, STEP_NORM_MAX, likelihood
 
 HIDDEN: Final = 40

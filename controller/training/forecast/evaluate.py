@@ -18,13 +18,23 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from cotenant.controller.models.forecast import naive
-from cotenant.controller.models.forecast.conformal import in_order, rolling
-from cotenant.controller.models.forecast.demand import TOTAL, Calendar, Demand, Floats, Hours
-from cotenant.controller.models.forecast.forecaster import Asker
-from cotenant.controller.models.forecast.linear import LinearWeights, gaussian, mean_and_spread
-from cotenant.controller.models.forecast.rows import units
-from cotenant.controller.models.forecast.scores import Scores, scores
+from cotenant.controller.models.forecast import (
+    TOTAL,
+    Asker,
+    Calendar,
+    Demand,
+    Floats,
+    Hours,
+    LinearWeights,
+    Scores,
+    gaussian,
+    in_order,
+    mean_and_spread,
+    naive,
+    rolling,
+    scores,
+    units,
+)
 from cotenant.controller.training import boosting
 from cotenant.controller.training.forecast import trees
 from cotenant.controller.training.forecast.train import HOURS_MIN, calibration_origins

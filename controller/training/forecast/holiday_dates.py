@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final
 
-from cotenant.controller.models.forecast.demand import DAY_H, Demand
+from cotenant.controller.models.forecast import DAY_H, Demand
 from cotenant.controller.training.forecast.reading import EPOCH
 
 HINT: Final = 'holidays need a library: pip install "cotenant[gfs]"'

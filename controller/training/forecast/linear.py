@@ -19,8 +19,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cotenant.controller.models.forecast.demand import DAY_H, MONTH_H, Calendar, Demand, Floats, Hours
-from cotenant.controller.models.forecast.linear import LinearWeights, Table, windows
+from cotenant.controller.models.forecast import (
+    DAY_H,
+    MONTH_H,
+    Calendar,
+    Demand,
+    Floats,
+    Hours,
+    LinearWeights,
+    Table,
+    windows,
+)
 
 KERNEL_H: Final = 25
 EMBEDDING: Final = 8

@@ -14,9 +14,17 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from cotenant.controller.models.forecast.demand import DAY_H, TOTAL, Demand
-from cotenant.controller.sim.traces.problems import TraceProblem, nearest, shown
-from cotenant.controller.sim.traces.table import GZIP_MAGIC, TextTable, decoded, table, unpacked
+from cotenant.controller.models.forecast import DAY_H, TOTAL, Demand
+from cotenant.controller.sim import (
+    GZIP_MAGIC,
+    TextTable,
+    TraceProblem,
+    decoded,
+    nearest,
+    shown,
+    table,
+    unpacked,
+)
 
 PREFIX: Final = "gpus_active_"
 OWN_TOTAL: Final = "gpus_active_requested"

@@ -14,19 +14,23 @@ from typing import Final, Literal
 
 import numpy as np
 
-from cotenant.controller.models.forecast.conformal import WINDOW
-from cotenant.controller.models.forecast.demand import DAY_H, Calendar, Demand, Floats, Hours
-from cotenant.controller.models.forecast.forecaster import Asker
-from cotenant.controller.models.forecast.linear import LinearWeights
-from cotenant.controller.models.forecast.model import (
+from cotenant.controller.models.forecast import (
+    DAY_H,
     LEVELS,
+    WINDOW,
+    Asker,
+    Calendar,
+    Demand,
     ErrorTable,
+    Floats,
     ForecastModel,
+    Hours,
     LastChange,
+    LinearWeights,
     QuantileTrees,
     errors_kept,
+    units,
 )
-from cotenant.controller.models.forecast.rows import units
 from cotenant.controller.training.forecast import trees
 
 Kind = Literal["xgboost-cqr", "orglinear"]

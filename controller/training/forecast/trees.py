@@ -10,9 +10,17 @@ from typing import Final
 
 import numpy as np
 
-from cotenant.controller.models.forecast.demand import DAY_H, Calendar, Demand, Floats
-from cotenant.controller.models.forecast.model import QuantileTrees
-from cotenant.controller.models.forecast.rows import COLUMNS, Rows, rows_of, units
+from cotenant.controller.models.forecast import (
+    COLUMNS,
+    DAY_H,
+    Calendar,
+    Demand,
+    Floats,
+    QuantileTrees,
+    Rows,
+    rows_of,
+    units,
+)
 from cotenant.controller.training import boosting
 
 SETTINGS: Final = {

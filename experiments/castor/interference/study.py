@@ -19,14 +19,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from cotenant.controller.domain.interference import InterferenceModel
-from cotenant.controller.domain.perf import DEFAULT_XI, pair_timing
+from cotenant.controller.domain import DEFAULT_XI, InterferenceModel, pair_timing
 from cotenant.controller.models.interference import novelty, predictor
 from cotenant.controller.models.interference.predictor import Predictor
-from cotenant.controller.training import boosting
+from cotenant.controller.training import Both, PairRows, boosting, part, predictions, read, widened
 from cotenant.controller.training import interference as training
-from cotenant.controller.training.judging import Both, predictions
-from cotenant.controller.training.pair_rows import PairRows, part, read, widened
 from experiments.shared import paths
 
 CACHE: Final = paths.CACHE / "predictor"

@@ -13,9 +13,8 @@ from pathlib import Path
 from statistics import median
 from typing import Final, NamedTuple
 
-from cotenant.controller.domain.events import ProgressSeen
-from cotenant.controller.store.journal import Journal
-from cotenant.controller.store.recovery import read_entry
+from cotenant.controller.domain import ProgressSeen
+from cotenant.controller.store import Journal, read_entry
 from experiments.shared.live.run import JobRow
 
 TOGETHER_S_MIN: Final = 6.0

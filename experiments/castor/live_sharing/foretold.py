@@ -21,10 +21,7 @@ import msgspec
 import numpy as np
 
 from cotenant.controller.policies.base import Parameters
-from cotenant.controller.sim.simulate import simulate
-from cotenant.controller.sim.world.outcome import Outcome
-from cotenant.controller.sim.world.physics import COLUMNS, Physics
-from cotenant.controller.sim.world.workload import Cluster, Workload
+from cotenant.controller.sim import COLUMNS, Cluster, Outcome, Physics, Workload, simulate
 from experiments.castor.live_sharing import jobs
 from experiments.castor.live_sharing.counted import alone_step_s, counted
 from experiments.castor.live_sharing.run import CastorRun

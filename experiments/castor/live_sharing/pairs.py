@@ -11,7 +11,7 @@ from itertools import combinations
 from statistics import fmean, median
 from typing import Final, NamedTuple
 
-from cotenant.controller.domain.pairs import LOSS_MIN
+from cotenant.controller.domain import LOSS_MIN
 from experiments.castor.live_sharing import foretold, jobs, texts
 from experiments.castor.live_sharing.side import Side, found
 from experiments.shared.live.run import JobRow

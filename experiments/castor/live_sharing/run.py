@@ -24,7 +24,7 @@ from cotenant.controller.cli.demo.outcome import timeline_of
 from cotenant.controller.cli.demo.timeline import Timeline
 from cotenant.controller.client import Client
 from cotenant.controller.policies.base import Parameters
-from cotenant.controller.wire.clients import GetStatus, ListNodes, ListPairs, PairView, SetPolicy, Shown
+from cotenant.controller.wire import GetStatus, ListNodes, ListPairs, PairView, SetPolicy, Shown
 from experiments.castor.live_sharing import jobs
 from experiments.castor.live_sharing.counted import marks_of
 from experiments.shared.live.run import DEVICES, JobRow, Play, Say, job_row, no_job_left

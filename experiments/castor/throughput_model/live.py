@@ -16,12 +16,16 @@ import msgspec
 from cotenant.controller.cli.demo.cluster import PrivateCluster
 from cotenant.controller.cli.demo.measuring import job_environment, profiled
 from cotenant.controller.cli.demo.plan import WORKLOADS
-from cotenant.controller.domain.fitting import measured_steps
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import JobSpec, Launch
-from cotenant.controller.domain.perf import Profile, fit_step_model
-from cotenant.controller.domain.reasons import Reason
-from cotenant.controller.domain.throughput import Gang
+from cotenant.controller.domain import (
+    Gang,
+    JobId,
+    JobSpec,
+    Launch,
+    Profile,
+    Reason,
+    fit_step_model,
+    measured_steps,
+)
 from cotenant.profiler.throughput import fit, hold_out_points
 
 PROFILE_S: Final = 20.0

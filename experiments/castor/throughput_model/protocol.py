@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from cotenant.controller.domain.throughput import Gang, MeasuredStep, ThroughputModel
+from cotenant.controller.domain import Gang, MeasuredStep, ThroughputModel
 from cotenant.profiler.step_law import StepTable, solve
 from cotenant.profiler.throughput import fit
 

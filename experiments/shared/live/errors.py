@@ -13,10 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from cotenant.controller.sim.simulate import simulate
-from cotenant.controller.sim.world.outcome import Outcome
-from cotenant.controller.sim.world.physics import Physics
-from cotenant.controller.sim.world.workload import Cluster, Workload
+from cotenant.controller.sim import Cluster, Outcome, Physics, Workload, simulate
 from experiments.shared.live.run import DEVICES, JobRow, LiveRun
 
 PARTS: Final = ("wait_s", "load_s", "run_s", "pause_s")

@@ -23,15 +23,21 @@ from cotenant.controller.cli.demo.cluster import PrivateCluster
 from cotenant.controller.cli.demo.measuring import job_environment
 from cotenant.controller.cli.demo.plan import WORKLOADS
 from cotenant.controller.client import Client
-from cotenant.controller.domain.actions import Compute, Defer, Place
-from cotenant.controller.domain.events import Computed
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import ENDED, JobSpec, Launch, Phase
-from cotenant.controller.domain.reasons import render
+from cotenant.controller.domain import (
+    ENDED,
+    Compute,
+    Computed,
+    Defer,
+    JobId,
+    JobSpec,
+    Launch,
+    Phase,
+    Place,
+    render,
+)
 from cotenant.controller.policies.base import Parameters
-from cotenant.controller.store.journal import Journal
-from cotenant.controller.store.recovery import read_entry
-from cotenant.controller.wire.clients import (
+from cotenant.controller.store import Journal, read_entry
+from cotenant.controller.wire import (
     AttemptView,
     ChangeJobs,
     ListJobs,

@@ -7,9 +7,8 @@ import pytest
 
 from cotenant.agent.daemon.core.memory import Attempt
 from cotenant.agent.daemon.core.reporting import from_result
-from cotenant.agent.supervisor.core.exit_classifier import Ending, Exit, decide
-from cotenant.controller.domain.events import AttemptEnded
-from cotenant.controller.domain.ids import AttemptNo, CommandId, HostId, JobId
+from cotenant.agent.supervisor.core import Ending, Exit, decide
+from cotenant.controller.domain import AttemptEnded, AttemptNo, CommandId, HostId, JobId
 from tests.building.results import result
 
 HOST = "RuntimeError: [enforce fail at alloc_cpu.cpp:75] err == 0. DefaultCPUAllocator: can't allocate memory"

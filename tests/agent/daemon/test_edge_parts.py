@@ -27,14 +27,12 @@ from cotenant.agent.daemon.log_relay import BYTES_MAX, LogReader, look
 from cotenant.agent.daemon.runtime import Runtime
 from cotenant.agent.daemon.spool import Spool
 from cotenant.agent.host.locks import DeviceLocks, LockOwner
-from cotenant.agent.ipc.records import LOGS, RESULT, Order, attempt_folder
-from cotenant.agent.supervisor.processes.logs import LogWriter
-from cotenant.controller.domain.cluster import HostReport
-from cotenant.controller.domain.commands import ForgetJob
-from cotenant.controller.domain.ids import AttemptNo, CommandId, HostId, JobId
-from cotenant.controller.domain.job import Launch
+from cotenant.agent.ipc import LOGS, RESULT, Order, attempt_folder
+from cotenant.agent.supervisor.processes import LogWriter
+from cotenant.controller.domain import AttemptNo, CommandId, ForgetJob, HostId, HostReport, JobId, Launch
 from cotenant.controller.system.endpoint import BadEndpoint
-from cotenant.controller.wire.agents import (
+from cotenant.controller.wire import (
+    BadMessage,
     CommandAck,
     CommandDelivery,
     FromAgent,
@@ -42,8 +40,8 @@ from cotenant.controller.wire.agents import (
     LogReply,
     ReadLog,
     Renew,
+    decode,
 )
-from cotenant.controller.wire.codec import BadMessage, decode
 from tests.building.limits import within_s
 from tests.building.orders import PLAIN, changed
 

@@ -20,8 +20,7 @@ from cotenant.agent.daemon.core.edge import (
     MemoryFree,
 )
 from cotenant.agent.daemon.core.memory import Fault
-from cotenant.controller.domain.events import AttemptEnded, GpuFaultRole
-from cotenant.controller.domain.ids import JobId
+from cotenant.controller.domain import AttemptEnded, GpuFaultRole, JobId
 from tests.agent.daemon.test_gpu_faults import CRASH, ONE, THREE, TWO, XID, host, sharing
 from tests.agent.daemon.test_state import Agent, only
 from tests.building.results import result

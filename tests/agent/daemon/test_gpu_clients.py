@@ -21,15 +21,23 @@ from cotenant.agent.daemon.core.edge import (
 )
 from cotenant.agent.daemon.core.gpu_clients import CUDA_PROCESSES, cuda_processes
 from cotenant.agent.daemon.core.orders import order_for
-from cotenant.agent.ipc.files import read_record, write_record
-from cotenant.agent.ipc.records import Order, WatchRule
-from cotenant.agent.supervisor.processes.environment import Account, environment_of
+from cotenant.agent.ipc import Order, WatchRule, read_record, write_record
+from cotenant.agent.supervisor.processes import Account, environment_of
 from cotenant.checkpoint.device_limit import share_of
 from cotenant.checkpoint.talk.protocol import JobEnvironment
-from cotenant.controller.domain.cluster import Device, HostReport, SharingMode
-from cotenant.controller.domain.commands import GangMember, StartAttempt
-from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId, JobId
-from cotenant.controller.domain.job import Launch
+from cotenant.controller.domain import (
+    AttemptNo,
+    CommandId,
+    Device,
+    DeviceId,
+    GangMember,
+    HostId,
+    HostReport,
+    JobId,
+    Launch,
+    SharingMode,
+    StartAttempt,
+)
 from cotenant.mps.environment import pipe_directory
 from tests.agent.daemon import test_state
 from tests.agent.daemon.test_state import only, welcomed

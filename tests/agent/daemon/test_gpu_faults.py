@@ -24,12 +24,17 @@ from cotenant.agent.daemon.core.edge import (
     Trust,
 )
 from cotenant.agent.daemon.core.memory import Attempt, Fault, Kept, Key
-from cotenant.agent.ipc.channel import StopNow
-from cotenant.agent.ipc.records import Result
-from cotenant.controller.domain.cluster import HostReport
-from cotenant.controller.domain.commands import TrustDevices
-from cotenant.controller.domain.events import AttemptEnded, GpuFaultRole
-from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, JobId
+from cotenant.agent.ipc import Result, StopNow
+from cotenant.controller.domain import (
+    AttemptEnded,
+    AttemptNo,
+    CommandId,
+    DeviceId,
+    GpuFaultRole,
+    HostReport,
+    JobId,
+    TrustDevices,
+)
 from tests.agent.daemon.test_state import (
     HOST,
     Agent,

@@ -26,11 +26,9 @@ from cotenant.agent.daemon.core.edge import (
     TroubleNoticed,
 )
 from cotenant.agent.daemon.core.memory import AgentMemory, Key
-from cotenant.agent.ipc.records import Result
-from cotenant.controller.domain.cluster import Device
-from cotenant.controller.domain.events import AttemptEnded
-from cotenant.controller.domain.ids import DeviceId
-from cotenant.controller.wire.agents import Report
+from cotenant.agent.ipc import Result
+from cotenant.controller.domain import AttemptEnded, Device, DeviceId
+from cotenant.controller.wire import Report
 from tests.agent.daemon.test_histories import HOST, World
 
 GPUS = tuple(

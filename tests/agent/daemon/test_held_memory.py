@@ -21,13 +21,18 @@ from cotenant.agent.daemon.core.edge import (
     StatusCame,
 )
 from cotenant.agent.daemon.core.memory import AgentMemory, Key
-from cotenant.agent.gpus.conditions import UNASKED, Waits, who_holds
-from cotenant.agent.gpus.probe_results import OwnerKind, ProbeResult, Process, ProcessOwner
-from cotenant.controller.domain.cluster import HELD_MIB_MIN, Device, HostReport
-from cotenant.controller.domain.commands import GangMember
-from cotenant.controller.domain.events import AttemptEnded
-from cotenant.controller.domain.ids import AttemptNo, DeviceId, JobId
-from cotenant.controller.wire.agents import Hello, Welcome
+from cotenant.agent.gpus import UNASKED, OwnerKind, ProbeResult, Process, ProcessOwner, Waits, who_holds
+from cotenant.controller.domain import (
+    HELD_MIB_MIN,
+    AttemptEnded,
+    AttemptNo,
+    Device,
+    DeviceId,
+    GangMember,
+    HostReport,
+    JobId,
+)
+from cotenant.controller.wire import Hello, Welcome
 from tests.agent.daemon.test_state import (
     HOST,
     KEY,

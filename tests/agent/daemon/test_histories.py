@@ -36,14 +36,25 @@ from cotenant.agent.daemon.core.edge import (
 )
 from cotenant.agent.daemon.core.memory import AgentMemory, AnyNote, Key
 from cotenant.agent.daemon.core.state import AgentState
-from cotenant.agent.ipc.records import Durable, Order, Result, Status
-from cotenant.controller.domain.cluster import Device, HostReport
-from cotenant.controller.domain.commands import ForgetJob, GangMember, StartAttempt, StopAttempt
-from cotenant.controller.domain.events import AttemptEnded, FromAttempt
-from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId, JobId
-from cotenant.controller.domain.job import Launch
-from cotenant.controller.domain.reasons import because
-from cotenant.controller.wire.agents import (
+from cotenant.agent.ipc import Durable, Order, Result, Status
+from cotenant.controller.domain import (
+    AttemptEnded,
+    AttemptNo,
+    CommandId,
+    Device,
+    DeviceId,
+    ForgetJob,
+    FromAttempt,
+    GangMember,
+    HostId,
+    HostReport,
+    JobId,
+    Launch,
+    StartAttempt,
+    StopAttempt,
+    because,
+)
+from cotenant.controller.wire import (
     CommandAck,
     CommandDelivery,
     Heartbeat,

@@ -12,9 +12,7 @@ from typing import Any
 import pytest
 
 from cotenant.agent.host.indicators import RETRY_S, STARTING, Gpus, IndicatorReader, SlotUse, reading_of
-from cotenant.controller.domain.cluster import Device
-from cotenant.controller.domain.ids import DeviceId, HostId
-from cotenant.controller.domain.indicators import DeviceReading
+from cotenant.controller.domain import Device, DeviceId, DeviceReading, HostId
 from cotenant.profiler.indicators.device_process import Answer
 from cotenant.profiler.indicators.sources import Wanted
 

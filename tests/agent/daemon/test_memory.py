@@ -14,8 +14,7 @@ from cotenant.agent.daemon.core.memory import (
     Unfenced,
 )
 from cotenant.agent.daemon.core.registration import Lease
-from cotenant.controller.domain.events import AttemptEnded, AttemptStarted
-from cotenant.controller.domain.ids import AttemptNo, CommandId, HostId, JobId
+from cotenant.controller.domain import AttemptEnded, AttemptNo, AttemptStarted, CommandId, HostId, JobId
 
 
 def started(job: int) -> AttemptStarted:

@@ -15,9 +15,8 @@ from cotenant.agent.daemon.metrics import STALE_S, AgentReading, Edge, sheet_of
 from cotenant.agent.daemon.runtime import Runtime
 from cotenant.agent.daemon.spool import Spool
 from cotenant.agent.host.locks import DeviceLocks, LockOwner
-from cotenant.controller.domain.ids import DeviceId
-from cotenant.controller.domain.indicators import DeviceReading
-from cotenant.controller.system.metrics.sheet import Sheet
+from cotenant.controller.domain import DeviceId, DeviceReading
+from cotenant.controller.system.metrics import Sheet
 from tests.agent.daemon.test_held_memory import GPU, OTHER, REPORT, ended
 from tests.agent.daemon.test_state import config, welcomed
 from tests.building.limits import within_s

@@ -8,15 +8,18 @@ import msgspec
 
 from cotenant.agent.daemon.core.memory import Attempt
 from cotenant.agent.daemon.core.reporting import TROUBLES_MAX, from_result, from_status
-from cotenant.agent.ipc.records import Status
-from cotenant.controller.domain.events import (
+from cotenant.agent.ipc import Status
+from cotenant.controller.domain import (
     AnyEvent,
     AttemptEnded,
+    AttemptNo,
     AttemptStarted,
     CapabilitiesSeen,
+    CommandId,
+    HostId,
+    JobId,
     TroubleSeen,
 )
-from cotenant.controller.domain.ids import AttemptNo, CommandId, HostId, JobId
 from tests.building.results import result
 
 HOST = HostId("h")

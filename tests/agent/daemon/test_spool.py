@@ -21,8 +21,7 @@ from cotenant.agent.daemon.core.memory import (
     StopAsked,
 )
 from cotenant.agent.daemon.spool import COMPACT_ABOVE, Spool, SpoolProblem
-from cotenant.controller.domain.events import AttemptEnded
-from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId, JobId
+from cotenant.controller.domain import AttemptEnded, AttemptNo, CommandId, DeviceId, HostId, JobId
 
 
 def note(number: int) -> AnyNote:

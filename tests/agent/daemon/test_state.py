@@ -38,24 +38,32 @@ from cotenant.agent.daemon.core.edge import (
 )
 from cotenant.agent.daemon.core.memory import AgentMemory
 from cotenant.agent.daemon.core.state import AgentState
-from cotenant.agent.ipc.channel import CoTenantsChanged, GangIn, LeaseNow, SaveNow, StopNow
-from cotenant.agent.ipc.records import Durable, Order, Status
-from cotenant.controller.domain.cluster import Device, HostReport
-from cotenant.controller.domain.commands import ForgetJob, GangMember, SaveAttempt, StartAttempt, StopAttempt
-from cotenant.controller.domain.events import (
+from cotenant.agent.ipc import CoTenantsChanged, Durable, GangIn, LeaseNow, Order, SaveNow, Status, StopNow
+from cotenant.controller.domain import (
     AttemptEnded,
+    AttemptNo,
     AttemptStarted,
     CapabilitiesSeen,
     CheckpointDurable,
+    CommandId,
+    Device,
+    DeviceId,
+    DeviceReading,
     FirstStepDone,
+    ForgetJob,
+    GangMember,
+    HostId,
+    HostReport,
+    JobId,
+    Launch,
+    Profile,
     ProfileLearned,
+    SaveAttempt,
+    StartAttempt,
+    StopAttempt,
+    because,
 )
-from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId, JobId
-from cotenant.controller.domain.indicators import DeviceReading
-from cotenant.controller.domain.job import Launch
-from cotenant.controller.domain.perf import Profile
-from cotenant.controller.domain.reasons import because
-from cotenant.controller.wire.agents import (
+from cotenant.controller.wire import (
     CommandAck,
     CommandDelivery,
     GangRelay,

@@ -8,7 +8,7 @@ import pytest
 
 from cotenant.agent.gpus.device_states import BY_BUCKET, TABLE, Happening, after
 from cotenant.agent.gpus.xid import ROWS, Bucket, bus_address, meaning, xid_in
-from cotenant.controller.domain.cluster import DeviceState
+from cotenant.controller.domain import DeviceState
 
 STATES: tuple[DeviceState, ...] = get_args(DeviceState)
 HAPPENINGS: tuple[Happening, ...] = get_args(Happening)

@@ -13,8 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cotenant.agent.daemon.core.edge import AgentConfig, GpuFault
-from cotenant.agent.daemon.core.memory import Attempt, Key
+from cotenant.agent.daemon.core import AgentConfig, Attempt, GpuFault, Key
 from cotenant.agent.gpus.conditions import UNASKED, DeviceCondition
 from cotenant.agent.gpus.device_states import DeviceStateStore, NotedState, PastStates
 from cotenant.agent.gpus.gpu_watch import MARKS, GpuWatch, offered
@@ -25,10 +24,9 @@ from cotenant.agent.host.cgroups import group_tag
 from cotenant.agent.host.devices import cuda_devices
 from cotenant.agent.host.identity import boot_id, own_identity
 from cotenant.agent.host.locks import DeviceLocks, LockOwner
-from cotenant.agent.ipc.records import SUPERVISOR, attempt_folder, job_socket
-from cotenant.controller.domain.cluster import HostReport
-from cotenant.controller.domain.ids import AttemptNo, CommandId, HostId, JobId
-from cotenant.controller.wire.job import ENV_ATTEMPT, ENV_JOB, ENV_SOCKET
+from cotenant.agent.ipc import SUPERVISOR, attempt_folder, job_socket
+from cotenant.controller.domain import AttemptNo, CommandId, HostId, HostReport, JobId
+from cotenant.controller.wire import ENV_ATTEMPT, ENV_JOB, ENV_SOCKET
 from cotenant.profiler.driver.facts import GpuFacts
 from tests.agent.mock_gpus import ONE, TWO, MockGpus
 from tests.building.limits import within_s

@@ -9,14 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.agent.daemon.core.edge import GpuFault
-from cotenant.agent.daemon.core.memory import Key
+from cotenant.agent.daemon.core import GpuFault, Key
 from cotenant.agent.gpus.conditions import LEAVE_GRACE_S, DeviceCondition
 from cotenant.agent.gpus.device_states import QUIET_S, DeviceStateStore, recalled
 from cotenant.agent.gpus.health import Health
 from cotenant.agent.gpus.probe_results import ProbeResult, Process, ProcessOwner, XidSeen
 from cotenant.agent.gpus.xid import ROWS, meaning
-from cotenant.controller.domain.ids import AttemptNo, JobId
+from cotenant.controller.domain import AttemptNo, JobId
 
 ONE, TWO = "GPU-1", "GPU-2"
 JOB: Key = (JobId("7"), AttemptNo(1))

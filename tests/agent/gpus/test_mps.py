@@ -16,18 +16,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from cotenant.agent.daemon.core.edge import (
+from cotenant.agent.daemon.core import (
     AgentConfig,
+    AgentState,
     AnyAgentEvent,
+    Attempt,
     ClientsCounted,
     DevicesChanged,
     GpuFault,
+    Live,
     Say,
     TroubleNoticed,
 )
-from cotenant.agent.daemon.core.memory import Attempt
-from cotenant.agent.daemon.core.state import AgentState
-from cotenant.agent.daemon.core.tenants import Live
 from cotenant.agent.gpus import mps_edge, mps_setup
 from cotenant.agent.gpus.mps_edge import MpsEdge
 from cotenant.agent.gpus.mps_setup import Setup, plan, shared
@@ -41,13 +41,20 @@ from cotenant.agent.gpus.mps_watch import (
     look_for,
     verdict,
 )
-from cotenant.agent.ipc.files import write_record
-from cotenant.agent.ipc.records import ORDER, MpsClient, Order, attempt_folder, job_socket
-from cotenant.controller.domain.cluster import Device, HostReport, sharing_in_words
-from cotenant.controller.domain.events import TroubleSeen
-from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId, JobId
-from cotenant.controller.domain.settings import MpsSettings
-from cotenant.controller.wire.job import ENV_SOCKET
+from cotenant.agent.ipc import ORDER, MpsClient, Order, attempt_folder, job_socket, write_record
+from cotenant.controller.domain import (
+    AttemptNo,
+    CommandId,
+    Device,
+    DeviceId,
+    HostId,
+    HostReport,
+    JobId,
+    MpsSettings,
+    TroubleSeen,
+    sharing_in_words,
+)
+from cotenant.controller.wire import ENV_SOCKET
 from cotenant.mps import process
 from cotenant.mps.detection import DetectedHost
 from cotenant.mps.environment import pipe_directory

@@ -10,10 +10,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cotenant.agent.gpus.gpu_watch import offered
+from cotenant.agent.gpus import offered
 from cotenant.agent.host.locks import LOCK_DIR_ENV, DeviceLocks, LockOwner, LockProblem, lock_folder
-from cotenant.controller.domain.cluster import Device
-from cotenant.controller.domain.ids import DeviceId, HostId
+from cotenant.controller.domain import Device, DeviceId, HostId
 
 HOLD = """
 import sys

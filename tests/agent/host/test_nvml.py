@@ -9,7 +9,7 @@ import pytest
 
 from cotenant.agent.host import devices
 from cotenant.agent.host.devices import DeviceChoice, Inventory
-from cotenant.controller.domain.ids import HostId
+from cotenant.controller.domain import HostId
 from tests.agent.mock_gpus import ONE, TWO, MockGpus
 
 HOST = HostId("h")

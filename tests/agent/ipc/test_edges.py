@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.agent.daemon.core.edge import AnyAgentEvent, EndCame, GangMessageCame
+from cotenant.agent.daemon.core import AnyAgentEvent, EndCame, GangMessageCame
 from cotenant.agent.daemon.supervisor_link import Line
 from cotenant.agent.host.identity import children_of, identity_of, is_alive, open_pidfd, own_identity, stat_of
 from cotenant.agent.ipc.channel import FromSupervisor, GangOut, LeaseNow, SaveNow, StopNow, ToSupervisor
@@ -34,9 +34,8 @@ from cotenant.agent.ipc.framing import (
     write_message,
 )
 from cotenant.agent.ipc.records import CONTROL, RECORD_VERSION, RESULT, ProcessIdentity
-from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
-from cotenant.controller.wire import codec
-from cotenant.controller.wire.codec import BadMessage
+from cotenant.controller.domain import AttemptNo, HostId, JobId
+from cotenant.controller.wire import BadMessage, codec
 
 OF_BEFORE = Path(__file__).parents[2] / "compat" / "attempt-1"
 

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.agent.ipc.channel import GangIn, GangOut, SaveNow, StopNow
-from cotenant.agent.ipc.records import Order, RankOrder
+from cotenant.agent.ipc import GangIn, GangOut, Order, RankOrder, SaveNow, StopNow
 from cotenant.agent.supervisor.core.coordination import (
     GangSays,
     MemberConfirm,
@@ -40,9 +39,7 @@ from cotenant.agent.supervisor.core.rank_messages import (
     ToRank,
 )
 from cotenant.agent.supervisor.core.supervision import Supervision
-from cotenant.controller.domain.commands import GangMember
-from cotenant.controller.domain.ids import DeviceId, HostId
-from cotenant.controller.domain.job import Launch
+from cotenant.controller.domain import DeviceId, GangMember, HostId, Launch
 from tests.building.orders import PLAIN, changed
 
 TICK_S = 0.1

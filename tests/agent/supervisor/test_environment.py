@@ -8,12 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from cotenant.agent.ipc.records import Order, RankOrder
+from cotenant.agent.ipc import Order, RankOrder
 from cotenant.agent.supervisor.processes.environment import Account, command_of, environment_of, meeting_of
 from cotenant.agent.supervisor.processes.launchers import NotLaunchable, launcher_of
-from cotenant.controller.domain.commands import GangMember
-from cotenant.controller.domain.ids import AttemptNo, DeviceId, HostId
-from cotenant.controller.domain.job import Launch
+from cotenant.controller.domain import AttemptNo, DeviceId, GangMember, HostId, Launch
 from cotenant.controller.wire import job as protocol
 from tests.building.orders import PLAIN, changed
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cotenant.agent.ipc.records import Durable
+from cotenant.agent.ipc import Durable
 from cotenant.agent.supervisor.core.exit_classifier import (
     DETAIL_CHARS,
     Ending,

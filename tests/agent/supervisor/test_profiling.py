@@ -6,8 +6,7 @@ from typing import Any
 
 import msgspec
 
-from cotenant.agent.ipc.channel import CoTenantsChanged, StopNow
-from cotenant.agent.ipc.records import Order, RankOrder, Status
+from cotenant.agent.ipc import CoTenantsChanged, Order, RankOrder, Status, StopNow
 from cotenant.agent.supervisor.core.edge import (
     AllGone,
     AnyHappening,
@@ -30,9 +29,7 @@ from cotenant.agent.supervisor.core.rank_messages import (
     WindowReport,
 )
 from cotenant.agent.supervisor.core.supervision import Supervision
-from cotenant.controller.domain.commands import GangMember
-from cotenant.controller.domain.ids import DeviceId, HostId
-from cotenant.controller.domain.job import SeenLength
+from cotenant.controller.domain import DeviceId, GangMember, HostId, SeenLength
 from cotenant.profiler.indicators.sources import Indicator, Reading, Timed
 from tests.building.orders import PLAIN, changed
 

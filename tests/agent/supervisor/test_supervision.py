@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.agent.ipc.channel import LeaseNow, SaveNow, StopNow
-from cotenant.agent.ipc.records import Order, RankOrder, Result
+from cotenant.agent.ipc import LeaseNow, Order, RankOrder, Result, SaveNow, StopNow
 from cotenant.agent.supervisor.core.departure import KILL_GRACE_S
 from cotenant.agent.supervisor.core.edge import (
     AllGone,
@@ -46,8 +45,7 @@ from cotenant.agent.supervisor.core.rank_messages import (
 from cotenant.agent.supervisor.core.rank_tracker import LINGER_S, PEER_GRACE_S
 from cotenant.agent.supervisor.core.stopping import LOADING_GRACE_S, PLAIN_GRACE_S, SAVE_RETRY_S
 from cotenant.agent.supervisor.core.supervision import Supervision
-from cotenant.controller.domain.commands import GangMember
-from cotenant.controller.domain.ids import DeviceId, HostId
+from cotenant.controller.domain import DeviceId, GangMember, HostId
 from tests.building.orders import PLAIN, changed
 
 HOST = HostId("h")

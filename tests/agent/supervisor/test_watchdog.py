@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.agent.ipc.records import WatchRule
+from cotenant.agent.ipc import WatchRule
 from cotenant.agent.supervisor.core.watchdog import SAVE_PATIENCE_S, STEPS_MIN, Watchdog
-from cotenant.controller.domain.settings import AgentSettings
+from cotenant.controller.domain import AgentSettings
 
 RULE = WatchRule(floor_s=600.0, multiple=20.0)
 RANKS = frozenset((0, 1))

@@ -19,12 +19,12 @@ from pathlib import Path
 
 from cotenant.agent.host import jobside
 from cotenant.agent.host.cgroups import AttemptCgroup
-from cotenant.agent.ipc.records import Order, RankOrder, WarmOffer
+from cotenant.agent.ipc import Order, RankOrder, WarmOffer
 from cotenant.agent.warm.client import Nanny, start_warm
 from cotenant.agent.warm.key import ServerKind, early
 from cotenant.agent.warm.refusals import program_of
 from cotenant.agent.warm.spawn import ForkServer, ServerWord
-from cotenant.controller.domain.job import Launch, LaunchMode
+from cotenant.controller.domain import Launch, LaunchMode
 from tests.building.orders import PLAIN, changed
 from tests.processes import IMPORT_S
 

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from cotenant.agent.daemon.warm_starts import WarmStarts, kind_of
-from cotenant.agent.ipc.records import MpsClient, Order, RankOrder
+from cotenant.agent.ipc import MpsClient, Order, RankOrder
 from cotenant.agent.warm.client import RANKS_MAX
 from cotenant.agent.warm.pool import EXPECTED_MIB, ColdRunTold, Pool, ServerReady, ServerRefused
 from cotenant.agent.warm.refusals import (
@@ -24,7 +24,7 @@ from cotenant.agent.warm.refusals import (
     sentence,
 )
 from cotenant.agent.warm.spawn import ForkServer
-from cotenant.controller.domain.job import Launch
+from cotenant.controller.domain import Launch
 from tests.agent.warm.servers import Environment, bare_environment, packages_of, said
 from tests.building.orders import PLAIN, changed
 

@@ -13,12 +13,10 @@ from cotenant.controller.api.handlers import answers_of
 from cotenant.controller.api.permissions import BURST, Rates
 from cotenant.controller.api.profiles import ProfileRequests
 from cotenant.controller.api.queries import Queries
-from cotenant.controller.domain.ids import HostId, JobId
-from cotenant.controller.domain.job import Launch
+from cotenant.controller.domain import HostId, JobId, Launch
 from cotenant.controller.policies import registry
 from cotenant.controller.system.keys import Identity
-from cotenant.controller.wire import clients
-from cotenant.controller.wire.agents import Heartbeat, LogReply, ReadLog
+from cotenant.controller.wire import Heartbeat, LogReply, ReadLog, clients
 from tests.controller.station import ADMIN, ALICE, BOB, Station, job, run_one
 
 AGENT = Identity(name="agent@h1", role="agent", uid=65534, gid=65534, host="h1")

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from cotenant.controller.api.queries import pair_views
-from cotenant.controller.domain.pairs import PairSeen, PairTable, Verdict, kind_of, loses
-from cotenant.controller.domain.perf import Interference
+from cotenant.controller.domain import Interference, PairSeen, PairTable, Verdict, kind_of, loses
 from cotenant.controller.wire import clients
 from tests.controller.building import spec
 from tests.controller.domain.test_pairs import job

@@ -8,11 +8,8 @@ from typing import Any
 
 from msgspec.structs import asdict, replace
 
-from cotenant.controller.domain.events import ProfileLearned
-from cotenant.controller.domain.ids import HostId, JobId
-from cotenant.controller.domain.perf import Profile, ProfilePoint
-from cotenant.controller.wire import agents, clients
-from cotenant.controller.wire.views import profile_view
+from cotenant.controller.domain import HostId, JobId, Profile, ProfileLearned, ProfilePoint
+from cotenant.controller.wire import agents, clients, profile_view
 from tests.controller.station import ADMIN, ALICE, BOB, Station, run_one
 
 MEASURED = Profile(

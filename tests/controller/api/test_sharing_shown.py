@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cotenant.controller.api import views
-from cotenant.controller.domain.reasons import render
+from cotenant.controller.domain import render
 from tests.controller.building import Desk, report
 
 NOBODY = (

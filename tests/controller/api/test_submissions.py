@@ -10,10 +10,9 @@ import msgspec
 import pytest
 
 from cotenant.controller.api.submissions import Denied, accept
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import Dependency, JobSpec, Launch
+from cotenant.controller.domain import Dependency, JobId, JobSpec, Launch
 from cotenant.controller.system.secrets import BadSecrets, Secrets
-from cotenant.controller.wire.clients import Submit
+from cotenant.controller.wire import Submit
 from tests.controller.station import ALICE, Station, job
 
 

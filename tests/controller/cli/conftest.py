@@ -16,7 +16,7 @@ import zmq
 
 from cotenant.controller.cli.main import main
 from cotenant.controller.wire import clients as wire
-from cotenant.controller.wire.codec import decode, encode
+from cotenant.controller.wire import decode, encode
 from tests.building.limits import within_s
 
 Answer = Callable[[Any], Any]

@@ -7,13 +7,18 @@ from typing import Any
 
 import msgspec
 
-from cotenant.controller.domain.cluster import HostState
-from cotenant.controller.domain.ids import DeviceId, HostId, JobId
-from cotenant.controller.domain.indicators import INDICATOR_NAMES
-from cotenant.controller.domain.job import JobSpec, Phase
-from cotenant.controller.domain.perf import Profile
+from cotenant.controller.domain import (
+    INDICATOR_NAMES,
+    DeviceId,
+    HostId,
+    HostState,
+    JobId,
+    JobSpec,
+    Phase,
+    Profile,
+)
+from cotenant.controller.wire import Utc, profile_view, throughput_view, utc
 from cotenant.controller.wire import clients as wire
-from cotenant.controller.wire.views import Utc, profile_view, throughput_view, utc
 
 NOW_S = 1000.0
 WALL_S = 1_763_629_200.0

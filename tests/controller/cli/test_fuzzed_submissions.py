@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 from cotenant.controller.cli.submission.build import Submitter, submission
 from cotenant.controller.cli.submission.directives import LEFT_OUT, SAME, SWITCHES
 from cotenant.controller.cli.submission.options import BY_FLAG, BY_KEY, BadSubmission
-from cotenant.controller.wire.clients import Request
-from cotenant.controller.wire.codec import BadMessage, decode, encode
-from cotenant.controller.wire.entrance import FROM_CLIENTS, Inadmissible, admitted
+from cotenant.controller.wire import FROM_CLIENTS, BadMessage, Inadmissible, Request, admitted, decode, encode
 
 if TYPE_CHECKING:
     from tests.controller.cli.conftest import Cotenant, StandIn

@@ -20,9 +20,7 @@ from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.output import as_text
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.terminal import TerminalFilter
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import JobSpec, Launch
-from cotenant.controller.domain.texts import HIDDEN, is_one_line, one_line
+from cotenant.controller.domain import HIDDEN, JobId, JobSpec, Launch, is_one_line, one_line
 from cotenant.controller.wire import clients as wire
 
 if TYPE_CHECKING:

@@ -28,8 +28,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Trained once, on invented pairs."""
     pytest.importorskip("xgboost")
     from cotenant.controller.models.interference import predictor
-    from cotenant.controller.training import interference
-    from cotenant.controller.training.pair_rows import read
+    from cotenant.controller.training import interference, read
 
     pairs = read(invented(1, models=5).encode(), "known.csv", "ours")
     path = tmp_path_factory.mktemp("model") / "model.json"
@@ -165,11 +164,8 @@ def journals() -> Any:
 
 
 def test_export_writes_what_the_journal_has_measured(cotenant: Cotenant, at_home: Path) -> None:
+    from cotenant.controller.domain import Indicators, IndicatorStats, JobId, Launch, Profile
     from cotenant.controller.domain import events as ev
-    from cotenant.controller.domain.ids import JobId
-    from cotenant.controller.domain.indicators import Indicators, IndicatorStats
-    from cotenant.controller.domain.job import Launch
-    from cotenant.controller.domain.perf import Profile
 
     told = journals()
 
@@ -197,7 +193,7 @@ def test_export_writes_what_the_journal_has_measured(cotenant: Cotenant, at_home
     result = cotenant("predictor", "export", "pairs.csv", "--journal", str(folder))
     assert (result.code, result.out) == (0, "")
     assert "pairs.csv: 1 pair; 1 pair without a profile of both left out" in result.err
-    from cotenant.controller.training.pair_rows import read
+    from cotenant.controller.training import read
 
     pairs = read((at_home / "pairs.csv").read_bytes(), "pairs.csv")
     assert pairs.ignored == ()

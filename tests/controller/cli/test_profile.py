@@ -13,13 +13,18 @@ import msgspec
 import pytest
 
 from cotenant.controller.cli.submission.recording import FILES_MAX, code_sha256
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.indicators import INDICATOR_NAMES, Indicators, IndicatorStats
-from cotenant.controller.domain.job import Phase
-from cotenant.controller.domain.perf import Profile, ProfilePoint
-from cotenant.controller.domain.throughput import Gang
+from cotenant.controller.domain import (
+    INDICATOR_NAMES,
+    Gang,
+    Indicators,
+    IndicatorStats,
+    JobId,
+    Phase,
+    Profile,
+    ProfilePoint,
+)
 from cotenant.controller.wire import clients as wire
-from cotenant.controller.wire.views import profile_view, throughput_view, utc
+from cotenant.controller.wire import profile_view, throughput_view, utc
 
 if TYPE_CHECKING:
     from tests.controller.cli.conftest import Cotenant, StandIn

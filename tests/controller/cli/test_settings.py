@@ -10,7 +10,7 @@ from typing import Literal, get_args, get_origin
 
 import pytest
 
-from cotenant.controller.domain.settings import Settings
+from cotenant.controller.domain import Settings
 from cotenant.controller.system import paths, settings
 
 

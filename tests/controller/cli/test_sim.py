@@ -12,8 +12,7 @@ import pytest
 from cotenant.controller.cli.offline import options as sim_options
 from cotenant.controller.cli.offline import table as sim_table
 from cotenant.controller.cli.offline.sim import windowed
-from cotenant.controller.sim.choices import policies_named
-from cotenant.controller.sim.scenario import Scenario, tasks
+from cotenant.controller.sim import Scenario, policies_named, tasks
 
 if TYPE_CHECKING:
     from tests.controller.cli.conftest import Cotenant

@@ -13,7 +13,7 @@ from cotenant.controller.cli.submission.build import Submission, Submitter, subm
 from cotenant.controller.cli.submission.options import BY_KEY, OPTIONS, BadSubmission, Option, Options, read
 from cotenant.controller.cli.submission.recording import is_secret, record
 from cotenant.controller.cli.submission.yaml_file import read_job_file
-from cotenant.controller.domain.job import Dependency, JobSpec
+from cotenant.controller.domain import Dependency, JobSpec
 
 PYTHON = ("python3", "-c", "pass")
 ENVIRON = {"PATH": os.environ["PATH"], "HOME": "/home/ada", "HF_TOKEN": "hush", "LANG": "C"}

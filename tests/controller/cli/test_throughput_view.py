@@ -9,10 +9,9 @@ import msgspec
 import pytest
 
 from cotenant.controller.cli.profiles.throughput import throughput_lines
-from cotenant.controller.domain.perf import Profile, ProfilePoint
-from cotenant.controller.domain.throughput import Coefficients, Gang, ThroughputModel
+from cotenant.controller.domain import Coefficients, Gang, Profile, ProfilePoint, ThroughputModel
+from cotenant.controller.wire import StepTimeView, throughput_view
 from cotenant.controller.wire import clients as wire
-from cotenant.controller.wire.views import StepTimeView, throughput_view
 from tests.controller.cli.test_profile import known, known_list
 
 if TYPE_CHECKING:

@@ -21,8 +21,7 @@ from cotenant.controller.cli.cluster.top_page import Moment, lines_for, page
 from cotenant.controller.cli.cluster.top_view import JobVerb
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.client import Client, Refusal, Unreachable
-from cotenant.controller.domain.cluster import HostState
-from cotenant.controller.domain.ids import JobId
+from cotenant.controller.domain import HostState, JobId
 from cotenant.controller.wire import clients as wire
 
 FAILURE = wire.Failure(request_id=0, code="not-allowed", message="not yours")

@@ -17,7 +17,7 @@ from cotenant.controller.cli.cluster.top_screen import TopScreen
 from cotenant.controller.cli.cluster.top_view import JobVerb
 from cotenant.controller.cli.cluster.top_widgets import ChangeQuestion, PaneTable
 from cotenant.controller.client import Refusal, Unreachable
-from cotenant.controller.domain.ids import JobId
+from cotenant.controller.domain import JobId
 from cotenant.controller.wire import clients as wire
 
 LONG_S = 3600.0

@@ -20,9 +20,7 @@ from cotenant.controller.cli.cluster.top_view import (
     refusal,
 )
 from cotenant.controller.cli.frame import screen
-from cotenant.controller.domain.cluster import HostState
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import Phase
+from cotenant.controller.domain import HostState, JobId, Phase
 from cotenant.controller.wire import clients as wire
 
 

@@ -18,9 +18,7 @@ from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.jobs import queue
 from cotenant.controller.cli.jobs.run import exit_code
 from cotenant.controller.client import Client, Unreachable
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import JobSpec, Launch, Phase
-from cotenant.controller.domain.perf import Profile
+from cotenant.controller.domain import JobId, JobSpec, Launch, Phase, Profile
 from cotenant.controller.wire import clients as wire
 from tests.building.limits import within_s
 

@@ -7,12 +7,12 @@ from typing import get_type_hints
 import msgspec
 import pytest
 
-from cotenant.agent.daemon.core.memory import Attempt
-from cotenant.agent.ipc.records import Status
-from cotenant.agent.supervisor.core.rank_messages import RankHello
+from cotenant.agent.daemon.core import Attempt
+from cotenant.agent.ipc import Status
+from cotenant.agent.supervisor.core import RankHello
 from cotenant.controller.domain.events import CapabilitiesSeen
 from cotenant.controller.domain.job import NOTES, Capabilities, Job
-from cotenant.controller.wire.clients import JobView
+from cotenant.controller.wire import JobView
 
 
 def types(kind: type[msgspec.Struct]) -> dict[str, type]:

@@ -18,7 +18,7 @@ from cotenant.controller.domain.profiles import PROFILES_MAX, Profiles, StoredPr
 from cotenant.controller.domain.settings import PolicySettings
 from cotenant.controller.engine import Engine, EngineConfig, Snapshot
 from cotenant.controller.policies import registry
-from cotenant.controller.wire.codec import pack, unpack
+from cotenant.controller.wire import pack, unpack
 from tests.controller.building import Desk, profile, report, spec
 
 T_PROF_S = 60.0

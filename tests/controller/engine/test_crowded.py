@@ -6,11 +6,8 @@ from typing import Any
 
 import msgspec
 
+from cotenant.controller.domain import ENTRIES_MAX, Decision, DeviceId, JobId, PairTable, Share, because
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.actions import Decision, Share
-from cotenant.controller.domain.ids import DeviceId, JobId
-from cotenant.controller.domain.pairs import ENTRIES_MAX, PairTable
-from cotenant.controller.domain.reasons import because
 from cotenant.controller.engine import Engine, Snapshot
 from cotenant.controller.policies import registry
 from tests.controller.building import Desk, profile, report

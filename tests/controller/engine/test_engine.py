@@ -6,16 +6,21 @@ from typing import Any, get_args
 
 import pytest
 
-from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.commands import (
+from cotenant.controller.domain import (
+    LOAD_S,
+    AttemptNo,
     ComputeRequest,
+    Dependency,
     ForgetJob,
+    HostId,
+    JobId,
+    JobSpec,
+    LaunchKind,
     SaveAttempt,
     StartAttempt,
     StopAttempt,
 )
-from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
-from cotenant.controller.domain.job import LOAD_S, Dependency, JobSpec, LaunchKind
+from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.engine.engine import HANDLERS
 from cotenant.controller.policies import registry

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from cotenant.controller.domain import HostId, Profile
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.ids import HostId
-from cotenant.controller.domain.perf import Profile
 from cotenant.controller.engine.estimating import estimate_arrival
 from cotenant.controller.engine.ledger import Estimates
 from tests.controller.building import Desk, profile, report, spec

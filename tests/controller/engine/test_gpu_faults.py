@@ -7,14 +7,21 @@ from typing import Any
 import msgspec
 import pytest
 
-from cotenant.controller.api.queries import pair_views
+from cotenant.controller.api import pair_views
+from cotenant.controller.domain import (
+    APART_S,
+    APART_S_MAX,
+    Decision,
+    DeviceId,
+    HostId,
+    HostReport,
+    JobId,
+    PairTable,
+    Share,
+    TrustDevices,
+    because,
+)
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.actions import Decision, Share
-from cotenant.controller.domain.cluster import HostReport
-from cotenant.controller.domain.commands import TrustDevices
-from cotenant.controller.domain.ids import DeviceId, HostId, JobId
-from cotenant.controller.domain.pairs import APART_S, APART_S_MAX, PairTable
-from cotenant.controller.domain.reasons import because
 from cotenant.controller.engine import Engine, Snapshot
 from cotenant.controller.policies import registry
 from tests.controller.building import Desk, profile, report

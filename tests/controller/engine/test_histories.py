@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cotenant.controller.domain import Decision, PolicySettings
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.actions import Decision
-from cotenant.controller.domain.settings import PolicySettings
 from cotenant.controller.engine import Engine, EngineConfig, Snapshot
 from cotenant.controller.policies import registry
-from cotenant.controller.wire.codec import pack, unpack
+from cotenant.controller.wire import pack, unpack
 from tests.controller.histories import HOSTS, STEPS, WAITS_S, Step, event_of
 from tests.controller.hostile import make_hostile
 from tests.controller.watching import Watcher

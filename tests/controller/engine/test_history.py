@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from cotenant.controller.api.views import note_text
+from cotenant.controller.api import note_text
+from cotenant.controller.domain import AnyCommand, HostId, JobId
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.commands import AnyCommand
-from cotenant.controller.domain.ids import HostId, JobId
 from cotenant.controller.engine.history import AttemptRecord, History
 from tests.controller.building import Desk, report
 

@@ -7,14 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cotenant.controller.domain import HostId, HostReport, scheduling_class_of
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.cluster import HostReport
-from cotenant.controller.domain.ids import HostId
-from cotenant.controller.domain.view import scheduling_class_of
 from cotenant.controller.engine import Snapshot
 from cotenant.controller.engine.free_index import FreeIndex
 from cotenant.controller.engine.ledger import Ledger
-from cotenant.controller.policies.toolkit.victims import longest_first
+from cotenant.controller.policies.toolkit import longest_first
 from tests.controller.building import Desk, engine, profile, report
 
 LENGTHS = st.lists(

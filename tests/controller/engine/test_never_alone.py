@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cotenant.controller.api.queries import pair_views
+from cotenant.controller.api import pair_views
 from cotenant.controller.engine import Engine, Snapshot
 from cotenant.controller.policies import registry
 from tests.controller.building import Desk, profile

@@ -6,11 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from cotenant.controller.domain import Change, DeviceId, HostId, JobId, Place, Share, because
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.actions import Place, Share
-from cotenant.controller.domain.ids import DeviceId, HostId, JobId
-from cotenant.controller.domain.job import Change
-from cotenant.controller.domain.reasons import because
 from cotenant.controller.engine import placing
 from cotenant.controller.engine.ledger import Ledger
 from tests.controller.building import Desk, profile, report

@@ -8,15 +8,24 @@ import msgpack
 import msgspec
 import pytest
 
-from cotenant.controller.domain.commands import StartAttempt, StopAttempt
-from cotenant.controller.domain.events import AttemptSeen, AttemptStarted
-from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId, JobId
-from cotenant.controller.domain.indicators import DeviceReading
-from cotenant.controller.domain.job import Launch, Phase
+from cotenant.controller.domain import (
+    AttemptNo,
+    AttemptSeen,
+    AttemptStarted,
+    CommandId,
+    DeviceId,
+    DeviceReading,
+    HostId,
+    JobId,
+    Launch,
+    Phase,
+    StartAttempt,
+    StopAttempt,
+)
 from cotenant.controller.system.keys import Identity
-from cotenant.controller.wire import clients
-from cotenant.controller.wire.agents import (
+from cotenant.controller.wire import (  # fmt: skip
     AttemptProgress,
+    BadMessage,
     CommandAck,
     CommandDelivery,
     FromAgent,
@@ -27,8 +36,9 @@ from cotenant.controller.wire.agents import (
     Report,
     ReportAck,
     Welcome,
-)  # fmt: skip
-from cotenant.controller.wire.codec import BadMessage, decode
+    clients,
+    decode,
+)
 from tests.controller.station import ALICE, Station, hello, job, run_one
 
 AGENT_H1 = Identity(name="agent@h1", role="agent", uid=65534, gid=65534, host="h1")

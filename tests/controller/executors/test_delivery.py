@@ -7,10 +7,18 @@ from typing import Any
 
 import pytest
 
-from cotenant.controller.domain.commands import ForgetJob, SaveAttempt, StartAttempt, StopAttempt
-from cotenant.controller.domain.ids import AttemptNo, CommandId, HostId, JobId
-from cotenant.controller.domain.job import Launch
-from cotenant.controller.domain.reasons import because
+from cotenant.controller.domain import (
+    AttemptNo,
+    CommandId,
+    ForgetJob,
+    HostId,
+    JobId,
+    Launch,
+    SaveAttempt,
+    StartAttempt,
+    StopAttempt,
+    because,
+)
 from cotenant.controller.executors.agents.delivery import Delivery, Overflow
 
 H1 = HostId("h1")

@@ -5,11 +5,18 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from cotenant.controller.domain.events import HostBack, HostLost, HostSilent, ProgressSeen
-from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
-from cotenant.controller.domain.job import SeenLength
+from cotenant.controller.domain import (
+    AttemptNo,
+    HostBack,
+    HostId,
+    HostLost,
+    HostSilent,
+    JobId,
+    ProgressSeen,
+    SeenLength,
+)
 from cotenant.controller.executors.agents.reducers import HostWatch, ProgressFilter
-from cotenant.controller.wire.agents import AttemptProgress
+from cotenant.controller.wire import AttemptProgress
 
 H1, H2 = HostId("h1"), HostId("h2")
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotenant.controller.domain.interference import LEAF, Trees
+from cotenant.controller.domain import LEAF, Trees
 from cotenant.controller.models.interference.forest import LEAVES_MAX, Forest
 from cotenant.controller.training import boosting
 

@@ -10,34 +10,41 @@ import msgspec
 import numpy as np
 import pytest
 
-from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.indicators import INDICATOR_NAMES, Indicators, IndicatorStats
-from cotenant.controller.domain.interference import (
+from cotenant.controller.domain import (
+    INDICATOR_NAMES,
     LEAF,
     MODEL_SCHEMA,
     Band,
+    ControllerSettings,
     CrossValidation,
+    Indicators,
+    IndicatorStats,
     InterferenceModel,
+    Job,
+    JobId,
+    JobSpec,
     KnownJobs,
+    Launch,
+    PairTable,
+    PolicySettings,
+    Profile,
+    ProfilePoint,
+    Settings,
     Training,
     TrainingFile,
     Trees,
+    because,
 )
-from cotenant.controller.domain.job import Job, JobSpec, Launch
-from cotenant.controller.domain.pairs import PairTable
-from cotenant.controller.domain.perf import Profile, ProfilePoint
-from cotenant.controller.domain.reasons import because
-from cotenant.controller.domain.settings import ControllerSettings, PolicySettings, Settings
+from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.models.interference import predictor
 from cotenant.controller.models.interference.features import VOCABULARY, beside, columns_of, names_in, of_job
 from cotenant.controller.models.interference.predictor import ModelProblem, Predictor
 from cotenant.controller.policies import registry
 from cotenant.controller.server import engine_config
-from cotenant.controller.store.recovery import digest, recover, replay
+from cotenant.controller.store import digest, recover, replay
 from cotenant.controller.system.settings import SettingsError
-from cotenant.controller.wire.codec import pack, unpack
+from cotenant.controller.wire import pack, unpack
 from tests.building.journals import a_journal
 from tests.controller.building import Desk, profile, report
 

@@ -6,12 +6,8 @@ from typing import Any
 
 import pytest
 
+from cotenant.controller.domain import HostId, Job, JobId, Place, Share, StartAttempt, because
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.actions import Place, Share
-from cotenant.controller.domain.commands import StartAttempt
-from cotenant.controller.domain.ids import HostId, JobId
-from cotenant.controller.domain.job import Job
-from cotenant.controller.domain.reasons import because
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.toolkit.sub_batches import accumulation_choices
 from tests.controller.building import Desk, profile, report, spec

@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cotenant.controller.domain import Job, JobId, Plan
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import Job
-from cotenant.controller.domain.plan import Plan
 from cotenant.controller.policies.castor.cost import Beside, CastorCost, balances, beside, best_set, outcome
 from cotenant.controller.policies.castor.policy import Castor, CastorParameters, paying, places_of
 from cotenant.controller.policies.castor.sharing import ranked

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
+from cotenant.controller.domain import AnyAction, HostId, JobId, Place, Preempt, Share
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.actions import AnyAction, Place, Preempt, Share
-from cotenant.controller.domain.ids import HostId, JobId
 from tests.controller.building import Desk, report
 
 Before = Callable[[Desk], object]

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
+from cotenant.controller.domain import JobId, Share
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.actions import Share
-from cotenant.controller.domain.ids import JobId
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters
 from tests.controller.building import Desk, profile, report

@@ -6,11 +6,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotenant.controller.domain.cluster import HostReport
-from cotenant.controller.domain.ids import DeviceId, JobId
-from cotenant.controller.domain.job import Job
-from cotenant.controller.domain.plan import Plan
-from cotenant.controller.domain.view import View
+from cotenant.controller.domain import DeviceId, HostReport, Job, JobId, Plan, View
 from cotenant.controller.policies.toolkit.expected_releases import ExpectedReleases, Together
 from tests.controller.building import Desk, report
 

@@ -10,18 +10,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cotenant.controller.domain import (
+    ON_DEVICES,
+    AnyAction,
+    AnyCommand,
+    ComputeRequest,
+    Decision,
+    Defer,
+    HostId,
+    Job,
+    JobId,
+    Phase,
+    Place,
+    PolicySettings,
+    Preempt,
+    View,
+)
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.actions import AnyAction, Decision, Defer, Place, Preempt
-from cotenant.controller.domain.commands import AnyCommand, ComputeRequest
-from cotenant.controller.domain.ids import HostId, JobId
-from cotenant.controller.domain.job import ON_DEVICES, Job, Phase
-from cotenant.controller.domain.settings import PolicySettings
-from cotenant.controller.domain.view import View
 from cotenant.controller.engine import Engine, EngineConfig, Snapshot
 from cotenant.controller.policies.lazer.learning import KIND, Learner, Prediction
 from cotenant.controller.policies.lazer.parameters import LazerParameters
 from cotenant.controller.policies.lazer.policy import Lazer
-from cotenant.controller.wire.codec import pack, unpack
+from cotenant.controller.wire import pack, unpack
 from tests.controller.building import Desk, report, spec
 from tests.controller.histories import HOSTS, STEPS, Step, event_of
 from tests.controller.watching import Watcher

@@ -10,11 +10,18 @@ from typing import Any
 import msgspec
 import pytest
 
+from cotenant.controller.domain import (
+    NOTHING,
+    AnyAction,
+    Compute,
+    Decision,
+    Defer,
+    Job,
+    JobId,
+    Phase,
+    because,
+)
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.actions import NOTHING, AnyAction, Compute, Decision, Defer
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import Job, Phase
-from cotenant.controller.domain.reasons import because
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.lazer.learning import DEFERRED, KIND, LearnedMemory, Learner, Prediction
 from cotenant.controller.policies.lazer.parameters import LazerParameters

@@ -8,17 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cotenant.controller.domain import HostId, PolicySettings
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.ids import HostId
-from cotenant.controller.domain.settings import PolicySettings
 from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.policies import registry
-from cotenant.controller.sim import scenario
-from cotenant.controller.sim.choices import policies_named
-from cotenant.controller.sim.scenario import Scenario
-from cotenant.controller.sim.simulate import simulate
-from cotenant.controller.sim.world.world import World
-from cotenant.controller.wire.codec import pack
+from cotenant.controller.sim import Scenario, World, policies_named, scenario, simulate
+from cotenant.controller.wire import pack
 from tests.controller.building import Desk, report, spec
 from tests.controller.histories import HOSTS, STEPS, Step, event_of
 from tests.controller.policies.test_classic import written

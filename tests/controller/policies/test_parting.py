@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cotenant.controller.domain import JobId
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.engine.estimating import LAG_S
+from cotenant.controller.engine import LAG_S
 from cotenant.controller.policies import registry
 from tests.controller.building import Desk, profile, report
 

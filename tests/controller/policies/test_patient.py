@@ -9,14 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cotenant.controller.domain import Job, Phase, PolicySettings, Preempt
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.actions import Preempt
-from cotenant.controller.domain.job import Job, Phase
-from cotenant.controller.domain.settings import PolicySettings
 from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.policies import registry
-from cotenant.controller.sim.simulate import simulate
-from cotenant.controller.sim.world.workload import Cluster, Workload
+from cotenant.controller.sim import Cluster, Workload, simulate
 from tests.controller.building import Desk, report
 from tests.controller.histories import HOSTS, STEPS, WAITS_S, Step, event_of
 from tests.controller.policies.test_classic import (

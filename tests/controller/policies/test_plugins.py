@@ -9,16 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.controller.api.permissions import policies_offered
+from cotenant.controller.api import policies_offered
+from cotenant.controller.domain import JobId, PolicySettings
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.settings import PolicySettings
 from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.policies import plugins, registry
 from cotenant.controller.policies.registry import MissingPolicy, make_or_stand_in
-from cotenant.controller.sim.choices import BadChoice, policies_named
-from cotenant.controller.sim.scenario import Scenario, tasks
-from cotenant.controller.sim.simulate import simulate
+from cotenant.controller.sim import BadChoice, Scenario, policies_named, simulate, tasks
 from tests.controller.building import Desk, report
 
 SOURCE = '''

@@ -7,11 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
+from cotenant.controller.domain import HostId, Plan, PolicySettings, Wake
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.actions import Wake
-from cotenant.controller.domain.ids import HostId
-from cotenant.controller.domain.plan import Plan
-from cotenant.controller.domain.settings import PolicySettings
 from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Candidates, is_quiet

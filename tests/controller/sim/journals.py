@@ -6,15 +6,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from cotenant.controller.domain import (
+    AttemptNo,
+    Device,
+    DeviceId,
+    HostId,
+    HostReport,
+    JobId,
+    JobSpec,
+    PolicySettings,
+)
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.cluster import Device, HostReport
-from cotenant.controller.domain.ids import AttemptNo, DeviceId, HostId, JobId
-from cotenant.controller.domain.job import JobSpec
-from cotenant.controller.domain.settings import PolicySettings
 from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.policies import registry
-from cotenant.controller.store.recovery import digest
-from cotenant.controller.wire.codec import pack
+from cotenant.controller.store import digest
+from cotenant.controller.wire import pack
 from tests.building.journals import a_journal
 
 WALL_S = 1_763_000_000.0

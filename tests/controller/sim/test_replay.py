@@ -9,16 +9,14 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from cotenant.controller.domain import HostId, JobId, Profile, ProfilePoint
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.ids import HostId, JobId
-from cotenant.controller.domain.perf import Profile, ProfilePoint
 from cotenant.controller.sim.choices import PolicyChoice
 from cotenant.controller.sim.compare import run_all
 from cotenant.controller.sim.past.journal import NothingToReplay
 from cotenant.controller.sim.past.replay import NEVER_TRAINED, STILL_THERE, read_journal
 from cotenant.controller.sim.past.what_if import HAPPENED, actual_summary, calibration, replay_tasks
-from cotenant.controller.store.journal import JOURNAL_NAME, Journal
-from cotenant.controller.store.journal_file import JournalDamaged, JournalError
+from cotenant.controller.store import JOURNAL_NAME, Journal, JournalDamaged, JournalError
 
 
 @pytest.fixture(scope="module")

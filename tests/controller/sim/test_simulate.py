@@ -15,11 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cotenant.controller.domain import Compute, Decision, Phase, View, because
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.actions import Compute, Decision
-from cotenant.controller.domain.job import Phase
-from cotenant.controller.domain.reasons import because
-from cotenant.controller.domain.view import View
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters, Policy
 from cotenant.controller.policies.classic import Classic
@@ -30,7 +27,7 @@ from cotenant.controller.sim.world.outcome import Outcome
 from cotenant.controller.sim.world.physics import Physics
 from cotenant.controller.sim.world.workload import Workload
 from cotenant.controller.sim.world.world import World
-from cotenant.controller.training.kinds import compute
+from cotenant.controller.training import compute
 from tests.building.limits import within_s
 from tests.controller.sim.workloads import JobRow, cluster, workload
 

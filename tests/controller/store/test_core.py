@@ -8,17 +8,22 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from cotenant.controller.domain.actions import Decision
-from cotenant.controller.domain.events import AnyEvent, AttemptEnded, HostJoined, JobArrived
-from cotenant.controller.domain.ids import HostId, JobId
-from cotenant.controller.domain.job import Launch
-from cotenant.controller.domain.view import View
+from cotenant.controller.domain import (
+    AnyEvent,
+    AttemptEnded,
+    Decision,
+    HostId,
+    HostJoined,
+    JobArrived,
+    JobId,
+    Launch,
+    View,
+)
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters, Policy
 from cotenant.controller.store.committing import Decided, let_follow
 from cotenant.controller.store.core import Fatal, Poisoned, Stuck
-from cotenant.controller.wire import clients
-from cotenant.controller.wire.agents import CommandDelivery, Report, ReportAck, Welcome
+from cotenant.controller.wire import CommandDelivery, Report, ReportAck, Welcome, clients
 from tests.controller.station import ALICE, Station, job, report, run_one
 
 Make = Callable[..., Station]

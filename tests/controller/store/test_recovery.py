@@ -11,12 +11,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from cotenant.controller.domain.actions import Decision
-from cotenant.controller.domain.events import AlarmRang, AnyEvent, HostJoined
-from cotenant.controller.domain.ids import HostId, JobId
-from cotenant.controller.domain.job import ENDED, Phase
-from cotenant.controller.domain.perf import Profile, ProfilePoint
-from cotenant.controller.domain.view import View
+from cotenant.controller.domain import (
+    ENDED,
+    AlarmRang,
+    AnyEvent,
+    Decision,
+    HostId,
+    HostJoined,
+    JobId,
+    Phase,
+    Profile,
+    ProfilePoint,
+    View,
+)
 from cotenant.controller.engine import EngineConfig
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters, Policy

@@ -11,12 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cotenant.controller.api import ClusterMetrics, ServerFacts
 from cotenant.controller.api import metrics as cluster
-from cotenant.controller.api.metrics import ClusterMetrics, ServerFacts
-from cotenant.controller.domain.cluster import HostState
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import Phase
-from cotenant.controller.store.core import DECISION_BOUNDS_S
+from cotenant.controller.domain import HostState, JobId, Phase
+from cotenant.controller.store import DECISION_BOUNDS_S
 from cotenant.controller.system.metrics.endpoint import Address, MetricsProblem, opened, parse
 from cotenant.controller.system.metrics.sheet import Histogram, Sheet
 from cotenant.controller.system.metrics.table import AGENT, CONTROLLER, INCIDENTS, markdown

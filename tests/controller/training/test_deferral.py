@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cotenant.controller.training.kinds import KINDS, compute
-from cotenant.controller.wire.compute import ComputeQuestion, Payload
+from cotenant.controller.wire import ComputeQuestion, Payload
 
 pytest.importorskip("botorch")
 

@@ -8,13 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cotenant.controller.models.forecast.demand import Calendar, Demand
-from cotenant.controller.models.forecast.forecaster import Forecaster
-from cotenant.controller.models.forecast.linear import mean_and_spread, moving_average
-from cotenant.controller.models.forecast.model import LastChange, QuantileTrees, read, write
-from cotenant.controller.training.forecast import evaluate as judging
+from cotenant.controller.models.forecast import (
+    Calendar,
+    Demand,
+    Forecaster,
+    LastChange,
+    QuantileTrees,
+    mean_and_spread,
+    moving_average,
+    read,
+    write,
+)
 from cotenant.controller.training.forecast import trees as tree_training
-from cotenant.controller.training.forecast.evaluate import LEVELS, MODELS, TooFewHours, evaluate
+from cotenant.controller.training.forecast.evaluate import FITS, LEVELS, MODELS, Ask, TooFewHours, evaluate
 from cotenant.controller.training.forecast.reading import read as read_demand
 from cotenant.controller.training.forecast.train import HOURS_MIN, train
 from tests.controller.demands import rhythmic
@@ -238,10 +244,10 @@ def test_an_organisation_may_begin_late(seed: int) -> None:
 
 
 def test_a_missing_library_is_told(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(*_: object) -> judging.Ask:
+    def absent(*_: object) -> Ask:
         raise ImportError("torch")
 
-    monkeypatch.setitem(judging.FITS, "orglinear", absent)
+    monkeypatch.setitem(FITS, "orglinear", absent)
     found = evaluate(
         rhythmic(HOURS, seed), horizon_h=1, test_last_h=TEST_H, seed=0, models=("orglinear", "last-value")
     )

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotenant.controller.models.forecast.demand import Demand
-from cotenant.controller.sim.traces.problems import TraceProblem
+from cotenant.controller.models.forecast import Demand
+from cotenant.controller.sim import TraceProblem
 from cotenant.controller.training.forecast.holiday_dates import NoHolidays, days_of
 from cotenant.controller.training.forecast.reading import read
 

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from cotenant.controller.domain.interference import InterferenceModel
+from cotenant.controller.domain import InterferenceModel
 from cotenant.controller.models.interference import predictor
 from cotenant.controller.models.interference.novelty import KNOWN_MAX, Novelty, bands, conformal, known_jobs
 from cotenant.controller.models.interference.predictor import Predictor

@@ -9,11 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cotenant.controller.domain import (
+    AgentCommand,
+    AttemptNo,
+    CommandId,
+    Decision,
+    DeviceId,
+    HostId,
+    JobId,
+    Place,
+    StopAttempt,
+    Wake,
+    because,
+)
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.actions import Decision, Place, Wake
-from cotenant.controller.domain.commands import AgentCommand, StopAttempt
-from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId, JobId
-from cotenant.controller.domain.reasons import because
 from cotenant.controller.wire import agents as wire
 from cotenant.controller.wire.codec import (
     MESSAGE_BYTES_MAX,

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from cotenant.controller.cli.demo.outcome import timeline_of
 from cotenant.controller.cli.demo.reference import schedule_of
-from cotenant.controller.domain.cluster import HostState
-from cotenant.controller.domain.ids import DeviceId, HostId, JobId
-from cotenant.controller.domain.job import Phase
-from cotenant.controller.wire.clients import AttemptView, DeviceView, JobDetails, NodeView, Shown, SpecView
-from cotenant.controller.wire.views import utc
+from cotenant.controller.domain import DeviceId, HostId, HostState, JobId, Phase
+from cotenant.controller.wire import AttemptView, DeviceView, JobDetails, NodeView, Shown, SpecView, utc
 
 CPU0, CPU1 = "h/cpu0", "h/cpu1"
 
