@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from cotenant.controller.domain import JobId
+from cotenant.controller.domain import JobId, Phase
 from cotenant.controller.wire import ChangeJobs
 from tests.live.cluster import PATIENCE_S, Cluster, References, Training, all_done
 
@@ -54,11 +54,12 @@ def test_a_second_job_of_its_kind_starts_warm(cluster: Cluster, references: Refe
 def test_a_preempted_job_goes_on_warm_from_its_step(cluster: Cluster, references: References) -> None:
     cluster.add_controller("policy.name=fifo").start()
     cluster.add_agent("one", "agent.devices=cpu:1", "launch.warm=true", "launch.first_word_s=60").start()
-    training = Training(name="long", script="compute_bound", steps=20, seed=5, gate_at=4)
+    training = Training(name="long", script="compute_bound", steps=300, seed=5, gate_at=4)
     job_id = cluster.submit(training)
     cluster.until(lambda jobs: cluster.trains_at_gate(jobs[job_id]))
     await_server(cluster)
     cluster.client.ask(ChangeJobs(verb="preempt", job_ids=(job_id,)))
+    cluster.until(lambda jobs: jobs[job_id].phase is Phase.CHECKPOINTING)
     cluster.open_gate(job_id, attempt=1)
     cluster.until(lambda jobs: jobs[job_id].attempt == 2 and cluster.trains_at_gate(jobs[job_id]))
     cluster.open_gate(job_id)
