@@ -28,6 +28,8 @@ SOURCE_LINES_MAX: Final = 20_000
 _Loop = Union[ast.For, ast.While, ast.AsyncFor]
 _Function = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _LIBRARY: Final = tuple({sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib")})
+_PACKAGES: Final = tuple(os.sep + name + os.sep for name in ("site-packages", "dist-packages"))
+"""Also those of another environment that this one was put upon."""
 _STANDARD: Final = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})
 _OURS: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
@@ -75,7 +77,7 @@ def frames_from(frame: types.FrameType | None) -> Iterator[types.FrameType]:
         if frame is None:
             return
         name = frame.f_code.co_filename
-        is_library = name.startswith(_LIBRARY)
+        is_library = name.startswith(_LIBRARY) or any(each in name for each in _PACKAGES)
         is_torch = str(frame.f_globals.get("__name__")).partition(".")[0] == "torch"
         is_standard = name.startswith(("<frozen", *_STANDARD)) and not is_library
         if not (is_torch or is_standard or name.startswith(_OURS)) and not (is_library and own):

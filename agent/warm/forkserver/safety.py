@@ -156,10 +156,12 @@ def _look_at_pth(path: str) -> None:
 
 
 def _site_folders() -> list[str]:
+    """Those of another environment included, where a `.pth` file puts this one upon it."""
     folders = list(site.getsitepackages())
     if site.ENABLE_USER_SITE:
         folders.append(site.getusersitepackages())
-    return folders
+    named = ("site-packages", "dist-packages")
+    return folders + [each for each in sys.path if os.path.basename(each) in named and each not in folders]
 
 
 def _look_at_devices() -> None:
