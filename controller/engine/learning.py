@@ -52,6 +52,24 @@ def learn_profile(ledger: Ledger, job: Job, event: ProfileLearned) -> None:
         if needed is not None and unclaimed and not ledger.partners(job):
             ledger.plan_memory(job, needed)
     _keep(ledger, job, event, hosts)
+    _give_its_like(ledger, job)
+
+
+def _give_its_like(ledger: Ledger, job: Job) -> None:
+    """Jobs of its kind that have waited from the start: the rest of a sweep, mostly."""
+    mine = job.spec
+    if not mine.code_sha256:
+        return
+    alike = [
+        other
+        for other in ledger.queued()
+        if other.profile is None
+        and other.attempt == 0
+        and (other.spec.user, other.spec.code_sha256) == (mine.user, mine.code_sha256)
+    ]
+    for other in alike:
+        if (profile := known_profile(ledger, other.spec)) is not None:
+            give_profile(ledger, other, profile)
 
 
 def _keep(ledger: Ledger, job: Job, event: ProfileLearned, hosts: int) -> None:

@@ -222,8 +222,9 @@ class GpuHost:
         if not logs.is_dir():
             return lambda: None
         for name in ("control.log", "server.log"):
-            (logs / name).unlink(missing_ok=True)
-            (logs / name).symlink_to("/dev/full")
+            link = logs / f"{name}.full"  # In one step: the daemon may just write its log anew.
+            link.symlink_to("/dev/full")
+            link.replace(logs / name)
 
         def undo() -> None:
             for name in ("control.log", "server.log"):

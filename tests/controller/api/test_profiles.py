@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import asdict, replace
 
-from cotenant.controller.domain import HostId, JobId, Profile, ProfileLearned, ProfilePoint
+from cotenant.controller.domain import HostId, JobId, Phase, Profile, ProfileLearned, ProfilePoint
 from cotenant.controller.wire import agents, clients, profile_view
 from tests.controller.station import ADMIN, ALICE, BOB, Station, run_one
 
@@ -19,10 +19,17 @@ MEASURED = Profile(
 )
 
 
-def measured(station: Station, address: bytes, who: Any = ALICE, code: str = "c0de") -> JobId:
-    """A job of theirs runs, is profiled, and ends."""
+def measured(
+    station: Station,
+    address: bytes,
+    who: Any = ALICE,
+    code: str = "c0de",
+    meanwhile: Callable[[], object] = lambda: None,
+) -> JobId:
+    """A job of theirs runs and is profiled."""
     job_id = station.submit(who, code_sha256=code, batch_size=8)
     run_one(station, address, job_id, until="step")
+    meanwhile()
     job = station.core.state.engine.jobs[job_id]
     learned = ProfileLearned(
         job_id=job_id, profile=MEASURED, attempt=job.attempt, host_id=HostId("h1"), device_type="cpu"
@@ -77,6 +84,19 @@ def test_show_has_the_jobs_profile_and_says_whether_it_was_given(station: Statio
     like = station.submit(ALICE, code_sha256="c0de", batch_size=8)
     shown = station.ask(clients.ShowJob(job_id=like), ALICE).job
     assert shown.profile == profile_view(MEASURED) and shown.profile_given
+
+
+def test_what_waits_since_before_gets_the_profile_of_its_like(station: Station) -> None:
+    address, waiting = station.join("h1", devices=1), list[JobId]()
+
+    def submit() -> None:
+        waiting.append(station.submit(ALICE, code_sha256="c0de", batch_size=8))
+        waiting.append(station.submit(ALICE, code_sha256="beef", batch_size=8))
+
+    measured(station, address, meanwhile=submit)
+    like, other = (station.ask(clients.ShowJob(job_id=each), ALICE).job for each in waiting)
+    assert like.phase is Phase.QUEUED and like.profile == profile_view(MEASURED) and like.profile_given
+    assert other.profile is None
 
 
 def test_a_job_is_submitted_with_what_a_view_shows() -> None:

@@ -43,9 +43,7 @@ def moment(replies: ModuleType) -> Moment:
     running = [
         replies.job_view(each, name=f"train-{each}", run_s=float(each) * 100, user="ada") for each in "12"
     ]
-    waiting = [
-        replies.waiting(each, "behind 1", user="bob", run_s=0.0, left_s=None) for each in ("9", "10")
-    ]
+    waiting = [replies.waiting(each, "behind 1", user="bob", run_s=0.0, left_s=None) for each in ("9", "10")]
     said = wire.DecisionView(
         at_s=990.0, event="x", job_id=JobId("2"), what="place on h/gpu-9", reason="it pays"
     )
