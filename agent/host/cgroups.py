@@ -83,12 +83,19 @@ def device_regions(capacity: Path | None = None) -> tuple[tuple[str, str], ...]:
         return ()
 
 
+NEW_S: Final = 60.0
+"""A supervisor makes its groups a moment before it starts anything in them."""
+
+
 def sweep(found: Cgroups) -> None:
-    """Remove empty groups that attempts have left behind; those in use stay."""
+    """Remove empty groups that attempts have left behind. Those in use stay, and new ones: another agent
+    of this machine may be about to use them."""
     v1 = {_v1_base("memory"), _v1_base("cpu")} - {""}
     for base in {found.track, *v1} - {""}:
         for folder in [*Path(base).glob("*/*/"), *Path(base).glob("*/")]:
-            _removed(folder)
+            with suppress(FileNotFoundError):
+                if time.time() - folder.stat().st_ctime >= NEW_S:
+                    _removed(folder)
     for base in v1:  # The v2 base stays: what it passes down is set once.
         _removed(Path(base))
 

@@ -818,6 +818,14 @@ def cgroup_root() -> Iterator[str]:
     sweep(found)
 
 
+def test_a_group_that_was_just_made_is_left_to_its_supervisor(cgroup_root: str) -> None:
+    """Its ranks are not in it yet, and the agent that cleans up may be another."""
+    new = Path(cgroup_root) / "another-agents"
+    new.mkdir()
+    sweep(find_cgroups())
+    new.rmdir()  # Raises where it was taken away.
+
+
 def test_ranks_live_in_a_cgroup_of_their_own_and_none_escapes(
     make: Make, cgroup_root: str, tmp_path: Path
 ) -> None:
