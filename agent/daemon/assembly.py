@@ -115,35 +115,17 @@ def assemble(settings: Settings, *, checkpoint_every_s: float | None = None) -> 
     attempts = state_dir / ATTEMPTS
     watch = _watch(settings, inventory, state_dir, attempts, warnings)
     root = paths.checkpoint_root(settings).absolute()
+    ready = offered(inventory.devices, locks, watch.conditions() if watch is not None else None)
     mps = _or_problem(
         lambda: prepare(
-            settings.mps,
-            offered(inventory.devices, locks, watch.conditions() if watch is not None else None),
-            inventory.gpus,
-            state_dir=state_dir,
-            attempts=attempts,
-            owner=token,
+            settings.mps, ready, inventory.gpus, state_dir=state_dir, attempts=attempts, owner=token
         ),
         1,
     )
     warnings += mps.said
-    alone = socket_path(endpoint) is not None and not agent.address
-    ports = _or_problem(
-        lambda: first_port(
-            agent.port_first,
-            agent.port_count,
-            alone=alone,
-            uid=os.geteuid(),
-            folder=state_dir,
-            take=locks.take,
-        ),
-        2,
-    )
+    ports = _ports(agent, endpoint, state_dir, locks)
     report = _report(agent, host_id, mps.devices, _domain(root, host_id, warnings), ports)
-    spool = Spool(state_dir / SPOOL)
-    notes = _or_problem(spool.load, 1)
-    if spool.damaged:
-        warnings.append(f"{spool.path} was damaged in {spool.damaged} places; what could be read is kept")
+    spool, memory = _remembered(state_dir / SPOOL, warnings)
     config = _config(
         settings,
         report,
@@ -156,7 +138,7 @@ def assemble(settings: Settings, *, checkpoint_every_s: float | None = None) -> 
     )
     return AgentParts(
         config=config,
-        memory=AgentMemory(notes),
+        memory=memory,
         spool=spool,
         locks=locks,
         attempts=attempts,
@@ -169,6 +151,30 @@ def assemble(settings: Settings, *, checkpoint_every_s: float | None = None) -> 
         warm=_pool(settings),
         first_word_s=settings.launch.first_word_s,
     )
+
+
+def _ports(agent: AgentSettings, endpoint: str, state_dir: Path, locks: DeviceLocks) -> int:
+    """The first one of its gangs'."""
+    alone = socket_path(endpoint) is not None and not agent.address
+    return _or_problem(
+        lambda: first_port(
+            agent.port_first,
+            agent.port_count,
+            alone=alone,
+            uid=os.geteuid(),
+            folder=state_dir,
+            take=locks.take,
+        ),
+        2,
+    )
+
+
+def _remembered(path: Path, warnings: list[str]) -> tuple[Spool, AgentMemory]:
+    spool = Spool(path)
+    notes = _or_problem(spool.load, 1)
+    if spool.damaged:
+        warnings.append(f"{path} was damaged in {spool.damaged} places; what could be read is kept")
+    return spool, AgentMemory(notes)
 
 
 def _inventory(

@@ -91,8 +91,6 @@ from cotenant.agent.supervisor.processes import (
     command_of,
     cuda_indices,
     dump,
-    end_groups,
-    end_others,
     environment_of,
     has_children,
     host_oom_kills,
@@ -100,13 +98,10 @@ from cotenant.agent.supervisor.processes import (
     kill_children,
     leave_to_reaper,
     needs_cuda_indices,
-    reap,
     remove_short_folder,
-    start,
     tree_of,
 )
-from cotenant.agent.warm.client import Nanny, start_warm
-from cotenant.agent.warm.refusals import WarmRefused, program_of, sentence
+from cotenant.agent.supervisor.ranks import RankProcesses, WantedRank
 from cotenant.agent.warm.spawn import MODULES_BYTES_MAX
 from cotenant.controller.wire import BadMessage
 
@@ -114,8 +109,6 @@ CLEAR_PERIOD_S: Final = 0.1
 TERMINATION_PERIOD_S: Final = 0.05
 STUBBORN_S: Final = 10.0
 RETRY_S: Final = 5.0
-NANNY_S: Final = 5.0
-"""From a forced end, or from the last one, to that of a nanny."""
 LONGEST_WAIT_S: Final = 3600.0
 EXIT_USAGE: Final = 2
 EXIT_HAS_RUN: Final = 3
@@ -132,15 +125,9 @@ class Supervisor:
         self._cgroup = AttemptCgroup(order, folder)
         self._selector = selectors.DefaultSelector()
         self._supervision = Supervision(order, time.monotonic())
-        self._pids: dict[int, int] = {}
-        """Of processes that were started and that have not ended, by rank."""
-        self._nanny: Nanny | None = None
-        """Whose children they are, if they were started warm and it lives."""
-        self._nanny_kill_s = inf
+        self._ranks = RankProcesses(self._selector, self._rank_ended)
         self._outputs = Outputs(folder, order, self._selector, lambda text: self._handle(Noted(text=text)))
-        self._roots: dict[int, int] = {}
-        """What is measured of each rank is below this: itself, or the nanny that has a launcher's workers."""
-        self._measuring = Measuring(order, self._roots)
+        self._measuring = Measuring(order, self._ranks.roots)
         self._terminations = Terminations()
         self._clear_s = inf
         self._clearing_since_s = inf
@@ -220,48 +207,25 @@ class Supervisor:
         self._handle(CouldNotStart(problem=problem))
 
     def _start_ranks(self, argv: tuple[str, ...]) -> Started:
-        """All of them warm, or all of them cold."""
-        order = self._order
         outputs: list[Output] = []
         try:
             wanted = []
-            for rank in order.ranks:
+            for rank in self._order.ranks:
                 outputs.append(self._outputs.open(rank))
-                wanted.append((rank, self._environment(rank), outputs[-1].rank_end))
-            why = self._start_warm(wanted)
-            if self._nanny is None:
-                for rank, env, output in wanted:
-                    dies = not self._has_reaper
-                    pid = start(order, rank, argv, env, output, self._cgroup, dies_with_us=dies)
-                    self._pids[rank.rank] = pid
+                wanted.append(WantedRank(rank, self._environment(rank), outputs[-1].rank_end))
+            dies = not self._has_reaper
+            started = self._ranks.start(self._order, argv, wanted, self._cgroup, dies_with_us=dies)
         finally:
             for each in outputs:
                 each.hand_over()
-        for rank in order.ranks:
+        for rank in self._order.ranks:
             self._outputs.listen(rank.rank)
-        self._roots.update(self._pids)
-        if self._nanny is not None and order.launch.mode == "host":
-            self._roots[order.ranks[0].rank] = self._nanny.pid
-        return Started(launch="cold" if self._nanny is None else "warm", launch_why=why)
+        return started
 
     def _environment(self, rank: RankOrder) -> dict[str, str]:
         order = self._order
         indices = cuda_indices(rank.cuda_uuids) if needs_cuda_indices(order) else ()
         return environment_of(order, rank, self._datagrams.path, account_of(order.launch.uid), indices)
-
-    def _start_warm(self, wanted: list[tuple[RankOrder, dict[str, str], int]]) -> str:
-        """Leaves a nanny if it can be done; else returns why not."""
-        offer = self._order.warm
-        if not offer.server:
-            return sentence(offer.why, offer.detail) if offer.why else ""
-        try:
-            program = program_of(self._order.launch.argv)
-            self._nanny = start_warm(self._order, program, wanted, self._cgroup)
-        except WarmRefused as refused:
-            return str(refused)
-        self._pids.update(self._nanny.pids)
-        self._selector.register(self._nanny, selectors.EVENT_READ, self._nanny_said)
-        return ""
 
     # --- What happens -------------------------------------------------------------------------------
 
@@ -271,31 +235,9 @@ class Supervisor:
                 pass
         except BlockingIOError:
             pass
-        ranks = {pid: rank for rank, pid in self._pids.items()}
-        for pid, code in reap():
-            if pid in ranks:
-                rank = ranks[pid]
-                self._rank_ended(rank, code)
-
-    def _nanny_said(self) -> None:
-        nanny = self._nanny
-        assert nanny is not None
-        for exited in nanny.read():
-            if exited.rank in self._pids:
-                self._rank_ended(exited.rank, exited.code)
-        if not nanny.is_gone:
-            return
-        self._selector.unregister(nanny)
-        nanny.kill()  # Those that are left die with it; what they would have said of themselves is lost.
-        nanny.close()
-        self._nanny = None
-        self._nanny_kill_s = inf
-        for rank in list(self._pids):
-            self._rank_ended(rank, -signal.SIGKILL)
+        self._ranks.reap()
 
     def _rank_ended(self, rank: int, code: int) -> None:
-        del self._pids[rank]
-        self._roots.pop(rank, None)
         self._outputs.drain(rank)  # Its last words are in the pipe: they say why.
         self._handle(
             RankExited(rank=rank, exit_code=code) if code >= 0 else RankExited(rank=rank, signal=-code)
@@ -306,7 +248,7 @@ class Supervisor:
     def _wait_s(self) -> float:
         measuring = [self._measuring.sample_s, self._measuring.collect_s]
         alarms = [self._supervision.next_alarm_s, self._outputs.next_alarm_s, *measuring]
-        alarms += [self._clear_s, self._result_s, self._nanny_kill_s]
+        alarms += [self._clear_s, self._result_s, self._ranks.kill_s]
         if self._terminations.is_under_way:
             alarms.append(time.monotonic() + TERMINATION_PERIOD_S)
         return max(0.0, min(LONGEST_WAIT_S, min(alarms) - time.monotonic()))
@@ -319,9 +261,7 @@ class Supervisor:
         self._look_at_terminations(now_s)
         if now_s >= self._measuring.collect_s:
             self._measuring.collect(now_s)
-        if now_s >= self._nanny_kill_s and self._nanny is not None:
-            self._nanny_kill_s = now_s + NANNY_S
-            self._nanny.kill()
+        self._ranks.kill_late_nanny(now_s)
         if now_s >= self._clear_s:
             self._clear(now_s)
         if now_s >= self._result_s:
@@ -342,7 +282,7 @@ class Supervisor:
 
     def _clients(self) -> dict[str, list[int]]:
         """Every process of the attempt, by the pipe directory of the MPS daemon that may know it."""
-        trees = {rank: tree_of(pid) for rank, pid in self._pids.items()}
+        trees = {rank: tree_of(pid) for rank, pid in self._ranks.pids.items()}
         return by_pipe(self._order, trees, tree_of(os.getpid())[1:])
 
     # --- What follows -------------------------------------------------------------------------------
@@ -356,9 +296,9 @@ class Supervisor:
             case TellRank(rank=rank, data=data):
                 self._datagrams.tell(rank, data)
             case EndRanks(force=False):
-                self._signal_ranks(signal.SIGTERM)
+                self._ranks.signal(signal.SIGTERM)
             case EndRanks():
-                self._signal_ranks(signal.SIGKILL)
+                self._ranks.signal(signal.SIGKILL)
                 self._cgroup.kill(RANKS)
                 kill_children()
             case TerminateClients(timeout_s=timeout_s):
@@ -389,14 +329,6 @@ class Supervisor:
                 names = self._datagrams.read_file(MODULES, MODULES_BYTES_MAX)
                 (self._folder / MODULES).write_bytes(names)
                 self._order = msgspec.structs.replace(self._order, warm=WarmOffer())
-
-    def _signal_ranks(self, number: signal.Signals) -> None:
-        if self._nanny is None:
-            end_groups(list(self._pids.values()), number)
-            return
-        self._nanny.signal(number)
-        if number == signal.SIGKILL:
-            self._nanny_kill_s = min(self._nanny_kill_s, time.monotonic() + NANNY_S)
 
     def _keep(self, name: str, record: msgspec.Struct) -> bool:
         """Whether it is on disk. A full disk does not end a job."""
@@ -433,15 +365,8 @@ class Supervisor:
         )
 
     def _has_warm_leftovers(self, now_s: float) -> bool:
-        """A nanny ends what is below it; what outlives a nanny that was killed is known by its
-        environment."""
-        if self._supervision.status.launch != "warm":
-            return False
-        if self._nanny is not None:
-            self._nanny.clear()
-            self._nanny_kill_s = min(self._nanny_kill_s, now_s + NANNY_S)
-            return True
-        return bool(end_others(self._folder, self._order))
+        is_warm = self._supervision.status.launch == "warm"
+        return is_warm and self._ranks.has_warm_leftovers(self._folder, self._order, now_s)
 
     def _write_result(self) -> None:
         assert self._result is not None

@@ -63,8 +63,9 @@ class Length:
 class StepReporter:
     """`stepped` is called after each step of each optimizer; the first one to step is the one that counts."""
 
-    def __init__(self, loaders: Loaders) -> None:
-        self._loaders = loaders
+    def __init__(self, loaders: Loaders, turns_in: Callable[..., Any] = loops.turns_in) -> None:
+        """`turns_in`: what sees the loops around a step."""
+        self._loaders, self._turns_in = loaders, turns_in
         self._handle: Any = None
         self._start_anew()
 
@@ -197,7 +198,7 @@ class StepReporter:
             if known is not None:
                 self.length.said(steps + known[0], known[1])
             else:
-                self.length.seen(steps, loops.turns_in(frames, self._loaders, session))
+                self.length.seen(steps, self._turns_in(frames, self._loaders, session))
         except NotSeen as error:
             self.length.not_seen(str(error))
 

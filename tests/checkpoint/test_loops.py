@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import json
+import os
+import socket
 import sys
 import types
 import weakref
@@ -19,6 +22,7 @@ from cotenant.checkpoint import progress
 from cotenant.checkpoint.progress import loops
 from cotenant.checkpoint.progress.loops import Loaders, NotSeen
 from cotenant.checkpoint.progress.steps import Length, StepReporter
+from tests.building.limits import within_s
 
 BATCHES = 5
 
@@ -221,18 +225,12 @@ def test_a_look_keeps_nothing_of_the_script_alive(script: Callable[..., Seeing])
 # --- Counting ------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def reporter(monkeypatch: pytest.MonkeyPatch) -> StepReporter:
-    made = StepReporter(Loaders())
-    monkeypatch.setattr(made, "_speak", lambda steps: None)
-    return made
-
-
 def optimizer() -> torch.optim.Optimizer:
     return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
 
 
-def test_the_first_optimizer_counts_until_it_is_gone(reporter: StepReporter) -> None:
+def test_the_first_optimizer_counts_until_it_is_gone() -> None:
+    reporter = StepReporter(Loaders())
     first, second = optimizer(), optimizer()
     for each in (first, second, second, first):
         reporter.stepped(each)
@@ -243,20 +241,25 @@ def test_the_first_optimizer_counts_until_it_is_gone(reporter: StepReporter) -> 
     assert reporter.steps == 3
 
 
-def test_a_failure_of_ours_ends_the_counting_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = StepReporter(Loaders())
-    said: list[tuple[str, dict[str, object]]] = []
+def test_a_failure_of_ours_ends_the_counting_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> object:
+        return 1 // 0
 
-    def say(name: str, **fields: object) -> bool:
-        said.append((name, fields))
-        return True
-
-    monkeypatch.setattr(made, "_open", lambda now_s: True)
-    monkeypatch.setattr(made, "_say", say)
-    monkeypatch.setattr(loops, "turns_in", lambda *_: 1 // 0)
-    monkeypatch.setattr(made, "_out", object())
-    own = optimizer()
-    for _ in range(5):
-        made.stepped(own)
-    note = "steps are counted no more: ZeroDivisionError: integer division or modulo by zero"
-    assert said == [("length", {"total": None, "note": note})]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor, monkeypatch.context() as job:
+        supervisor.bind(os.path.relpath(tmp_path / "s"))
+        supervisor.settimeout(within_s(10))
+        job.setenv("COTENANT_SOCKET", os.path.relpath(tmp_path / "s"))
+        made, own = StepReporter(Loaders(), broken), optimizer()
+        for _ in range(5):
+            made.stepped(own)
+        said = json.loads(supervisor.recv(4096))
+        assert (said["m"], said["total"]) == ("length", None)
+        assert (
+            said["note"] == "steps are counted no more: ZeroDivisionError: integer division or modulo by zero"
+        )
+        supervisor.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            supervisor.recv(1)
+    assert made.steps == 5

@@ -16,17 +16,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 THEIRS = frozenset((
-    "Path", "builtins", "importlib", "os", "psutil", "sys", "tempfile", "tomllib", "torch", "botorch",
+    "Path", "builtins", "importlib", "os", "psutil", "sys", "tempfile", "tomllib", "torch", "DataLoader",
+    "botorch",
 ))  # fmt: skip
 """What stands first in the name of whatever is patched."""
 NOT_YET = {
     "tests/agent/ipc/test_edges.py": "the wire has had one version: an older one has to be made up",
     "tests/controller/wire/test_peer_versions.py": "as above",
-    "tests/checkpoint/test_loops.py": "the hook finds torch's loader by its name, and opens its own socket",
-    "tests/controller/cli/test_forecast.py": "fits of forecasters take no settings, and minutes",
     "tests/controller/cli/test_top.py": "the page that refreshes itself",
-    "tests/controller/models/test_forecaster.py": "as test_forecast.py",
-    "tests/controller/training/test_forecast.py": "as test_forecast.py",
 }
 LIMITS = frozenset(("timeout",))
 

@@ -19,6 +19,7 @@ from cotenant.controller.models.forecast.conformal import WINDOW, correction, en
 from cotenant.controller.models.forecast.demand import TOTAL, Calendar, Demand, Floats, Hours
 from cotenant.controller.models.forecast.linear import LinearWeights, gaussian, mean_and_spread
 from cotenant.controller.models.forecast.model import (
+    ERRORS_MAX,
     ErrorTable,
     ForecastModel,
     LastChange,
@@ -142,11 +143,12 @@ class Forecaster:
         levels = [f"{level:g}" for level in self.model.levels if not enough(count, level)]
         return f"too few errors yet for quantiles of {', '.join(levels)}" if levels else ""
 
-    def errors(self) -> ErrorTable:
-        """All that it has learned, to be kept in the model's document."""
+    def errors(self, errors_max: int = ERRORS_MAX) -> ErrorTable:
+        """What it has learned, to be kept in the model's document: the newest, no more than so many."""
         if not self._corrects:
             return ()
-        kept = errors_kept(len(self.model.series), self.model.horizon_h, len(self.model.levels))
+        series, levels = len(self.model.series), len(self.model.levels)
+        kept = errors_kept(series, self.model.horizon_h, levels, errors_max)
         return tuple(
             tuple(self._of_ahead(name, ahead, kept) for ahead in range(self.model.horizon_h))
             for name in self.model.series

@@ -99,9 +99,9 @@ class ForecastModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise ValueError("an error is not a finite number")
 
 
-def errors_kept(series: int, horizon_h: int, levels: int) -> int:
+def errors_kept(series: int, horizon_h: int, levels: int, errors_max: int = ERRORS_MAX) -> int:
     """So many of the newest, of each series, hours ahead and level, fit into a document."""
-    return max(1, min(WINDOW, ERRORS_MAX // (series * horizon_h * levels)))
+    return max(1, min(WINDOW, errors_max // (series * horizon_h * levels)))
 
 
 class ForecastModelProblem(ValueError):

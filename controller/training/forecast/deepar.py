@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from cotenant.controller.models.forecast import DAY_H, WEEK_H, Calendar, Demand, Floats, Hours
+from cotenant.controller.training.forecast.effort import FULL
 from cotenant.controller.training.forecast.linear import EMBEDDING, STEP_NORM_MAX, likelihood
 
 HIDDEN: Final = 40
 BATCH: Final = 64
-STEPS: Final = 1200
 RATE: Final = 3e-3
 PATHS: Final = 100
 AT_ONCE: Final = 512
@@ -97,7 +97,9 @@ class Trained:
         return np.asarray(paths.double().numpy() * deviation, np.float64)
 
 
-def fit(demand: Demand, horizon_h: int, seed: int, calendar: Calendar) -> Trained:
+def fit(
+    demand: Demand, horizon_h: int, seed: int, calendar: Calendar, steps: int = FULL.deepar_steps
+) -> Trained:
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     drawn = np.random.default_rng(seed)
@@ -107,9 +109,9 @@ def fit(demand: Demand, horizon_h: int, seed: int, calendar: Calendar) -> Traine
     model = DeepAr(len(demand.names))
     optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
     length = context_h + horizon_h - 1
-    for step in range(STEPS):
+    for step in range(steps):
         for group in optimizer.param_groups:
-            group["lr"] = RATE * (1 - step / STEPS)
+            group["lr"] = RATE * (1 - step / steps)
         number = drawn.integers(len(filled), size=BATCH)
         start = drawn.integers(demand.hours - length, size=BATCH)
         places = start[:, None] + np.arange(length)

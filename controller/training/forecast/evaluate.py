@@ -37,6 +37,7 @@ from cotenant.controller.models.forecast import (
 )
 from cotenant.controller.training import boosting
 from cotenant.controller.training.forecast import trees
+from cotenant.controller.training.forecast.effort import FULL, Effort
 from cotenant.controller.training.forecast.train import HOURS_MIN, calibration_origins
 
 LEVELS: Final = (0.5, 0.9, 0.95)
@@ -121,6 +122,7 @@ def evaluate(
     seed: int,
     models: Sequence[str] = tuple(MODELS),
     holidays: frozenset[int] = frozenset(),
+    effort: Effort = FULL,
     tell: Callable[[int, str], None] = lambda _done, _model: None,
 ) -> ForecastEvaluation:
     """Judge `models` (of MODELS) on the last hours of the demand.
@@ -132,7 +134,7 @@ def evaluate(
     cut = demand.hours - test_last_h
     check_hours(demand, cut, horizon_h, test_last_h)
     calendar = Calendar.of(demand, holidays)
-    study = _Study(demand, cut, horizon_h, seed, calendar)
+    study = _Study(demand, cut, horizon_h, seed, calendar, effort)
     answers, left_out = [], {}
     for done, model in enumerate(models):
         tell(done, model)
@@ -183,9 +185,11 @@ class _Study:
     """One demand, cut in two, and how each kind of model is trained on the one part and asked about the
     other."""
 
-    def __init__(self, demand: Demand, cut: int, horizon_h: int, seed: int, calendar: Calendar) -> None:
+    def __init__(
+        self, demand: Demand, cut: int, horizon_h: int, seed: int, calendar: Calendar, effort: Effort
+    ) -> None:
         self.demand, self.known = demand, demand.first(cut)
-        self.horizon_h, self.seed, self.calendar = horizon_h, seed, calendar
+        self.horizon_h, self.seed, self.calendar, self.effort = horizon_h, seed, calendar, effort
         self.origins = np.arange(cut - 1, demand.hours - horizon_h)
         self.before = calibration_origins(cut, horizon_h)
         self._asked: dict[str, _Asked] = {}
@@ -223,7 +227,8 @@ class _Study:
         return ask
 
     def trees(self, demand: Demand) -> Ask:
-        asker = Asker(trees.fit(demand, self.horizon_h, LEVELS, self.seed, self.calendar), self.horizon_h)
+        fitted = trees.fit(demand, self.horizon_h, LEVELS, self.seed, self.calendar, self.effort)
+        asker = Asker(fitted, self.horizon_h)
 
         def ask(demand: Demand, origins: Hours) -> Floats:
             each = [
@@ -253,7 +258,8 @@ class _Study:
     def deepar(self, demand: Demand) -> Ask:
         from cotenant.controller.training.forecast import deepar
 
-        trained = deepar.fit(demand, self.horizon_h, self.seed, self.calendar)
+        steps = self.effort.deepar_steps
+        trained = deepar.fit(demand, self.horizon_h, self.seed, self.calendar, steps)
         return lambda demand, origins: trained.quantiles(
             demand, origins, self.horizon_h, LEVELS, self.calendar
         )

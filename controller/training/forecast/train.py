@@ -32,6 +32,7 @@ from cotenant.controller.models.forecast import (
     units,
 )
 from cotenant.controller.training.forecast import trees
+from cotenant.controller.training.forecast.effort import FULL, Effort
 
 Kind = Literal["xgboost-cqr", "orglinear"]
 HOURS_MIN: Final = 14 * DAY_H
@@ -48,6 +49,7 @@ def train(
     kind: Kind = "xgboost-cqr",
     levels: tuple[float, ...] = LEVELS,
     holidays: Iterable[int] = (),
+    effort: Effort = FULL,
 ) -> ForecastModel:
     """A forecaster of each series and of their total.
 
@@ -69,8 +71,8 @@ def train(
 
         fitted, errors = linear.fit(demand, horizon_h, seed, calendar), None
     else:
-        errors = trees_errors(demand, horizon_h, levels, seed, calendar)
-        fitted = trees.fit(demand, horizon_h, levels, seed, calendar)
+        errors = trees_errors(demand, horizon_h, levels, seed, calendar, effort)
+        fitted = trees.fit(demand, horizon_h, levels, seed, calendar, effort)
     return ForecastModel(
         fitted=fitted,
         series=demand.names,
@@ -93,11 +95,16 @@ def calibration_origins(hours: int, horizon_h: int) -> Hours:
 
 
 def trees_errors(
-    demand: Demand, horizon_h: int, levels: tuple[float, ...], seed: int, calendar: Calendar
+    demand: Demand,
+    horizon_h: int,
+    levels: tuple[float, ...],
+    seed: int,
+    calendar: Calendar,
+    effort: Effort = FULL,
 ) -> Floats:
     """Of trees that end where these origins begin."""
     origins = calibration_origins(demand.hours, horizon_h)
-    fitted = trees.fit(demand.first(int(origins[0]) + 1), horizon_h, levels, seed, calendar)
+    fitted = trees.fit(demand.first(int(origins[0]) + 1), horizon_h, levels, seed, calendar, effort)
     return errors_of(fitted, demand, origins, horizon_h, calendar, levels)
 
 

@@ -22,13 +22,12 @@ from cotenant.controller.models.forecast import (
     units,
 )
 from cotenant.controller.training import boosting
+from cotenant.controller.training.forecast.effort import FULL, Effort
 
 SETTINGS: Final = {
-    "trees": 200.0, "eta": 0.04, "max_leaves": 16.0, "max_depth": 0.0, "min_child_weight": 60.0,
+    "max_leaves": 16.0, "max_depth": 0.0, "min_child_weight": 60.0,
     "subsample": 0.7, "colsample_bytree": 0.6,
 }  # fmt: skip
-ROWS_MAX: Final = 160_000
-"""More are thinned out at random: hundreds of organisations need no hour of training."""
 HISTORY_H_MIN: Final = DAY_H
 """Before the first origin that is learned from."""
 LABEL_MAX: Final = 1000.0
@@ -36,20 +35,32 @@ LABEL_MAX: Final = 1000.0
 
 
 def fit(
-    demand: Demand, horizon_h: int, levels: tuple[float, ...], seed: int, calendar: Calendar
+    demand: Demand,
+    horizon_h: int,
+    levels: tuple[float, ...],
+    seed: int,
+    calendar: Calendar,
+    effort: Effort = FULL,
 ) -> QuantileTrees:
     """Raises boosting.NoXGBoost."""
-    rows, labels = examples(demand, horizon_h, calendar, seed)
-    settings = {**SETTINGS, "min_child_weight": min(SETTINGS["min_child_weight"], len(rows) / 200)}
+    rows, labels = examples(demand, horizon_h, calendar, seed, effort.rows_max)
+    settings = {
+        **SETTINGS,
+        "trees": float(effort.trees),
+        "eta": effort.trees_rate,
+        "min_child_weight": min(SETTINGS["min_child_weight"], len(rows) / 200),
+    }
     forests = [boosting.fit(rows, labels, settings, seed, quantile=level).trees() for level in levels]
     return QuantileTrees(columns=COLUMNS, forests=tuple(forests))
 
 
-def examples(demand: Demand, horizon_h: int, calendar: Calendar, seed: int) -> tuple[Rows, Floats]:
+def examples(
+    demand: Demand, horizon_h: int, calendar: Calendar, seed: int, rows_max: int = FULL.rows_max
+) -> tuple[Rows, Floats]:
     """Rows, and how far the truth was from the last value, in units of the series."""
     origins = np.arange(min(HISTORY_H_MIN, demand.hours - horizon_h - 1), demand.hours - horizon_h)
     kept = np.random.default_rng(seed)
-    share = ROWS_MAX / (len(demand.names) * len(origins) * horizon_h)
+    share = rows_max / (len(demand.names) * len(origins) * horizon_h)
     rows, labels = [], []
     for values, filled in zip(demand.values, demand.filled(), strict=True):
         some = origins if share >= 1 else origins[kept.random(len(origins)) < share]

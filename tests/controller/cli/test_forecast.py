@@ -37,11 +37,8 @@ def file(at_home: Path) -> str:
     return written(at_home / "demand.csv", rhythmic(500, 1, missing=0.01), extra="note")
 
 
-def test_evaluate_keeps_its_contract(cotenant: Cotenant, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evaluate_keeps_its_contract(cotenant: Cotenant, file: str) -> None:
     pytest.importorskip("xgboost")
-    from cotenant.controller.training.forecast import trees
-
-    monkeypatch.setattr(trees, "SETTINGS", {**trees.SETTINGS, "trees": 10.0, "eta": 0.3})
     words = ("forecast", "evaluate", file, "--horizon-h", "2", "--test-last-h", "100", "-o", "json")
     result = cotenant(*words, "--models", "last-value,xgboost-cqr")
     assert result.code == 0

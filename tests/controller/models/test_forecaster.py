@@ -163,16 +163,15 @@ def test_a_linear_model_says_which_series_it_does_not_know(seed: int) -> None:
 # --- The document ------------------------------------------------------------------------------------
 
 
-def test_hundreds_of_organisations_fit_into_a_document(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hundreds_of_organisations_fit_into_a_document(seed: int) -> None:
     """The newest errors of each are kept."""
     assert [errors_kept(count, 4, 4) for count in (7, 84, 400, 2001)] == [672, 672, 312, 62]
     demand = rhythmic(300, seed)
     asked = Forecaster(untrained(demand))
     for hours in range(280, 300):
         asked.forecast(demand.first(hours))
-    monkeypatch.setattr("cotenant.controller.models.forecast.model.ERRORS_MAX", 3 * HORIZON_H * 4 * 5)
     whole = {key: list(errors) for key, errors in asked._errors.items()}
-    assert asked.errors()[0][0][1] == tuple(whole["team-0", 0, 1][-5:])
+    assert asked.errors(3 * HORIZON_H * 4 * 5)[0][0][1] == tuple(whole["team-0", 0, 1][-5:])
 
 
 def test_the_same_model_the_same_bytes() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,19 +21,19 @@ from cotenant.controller.models.forecast import (
     write,
 )
 from cotenant.controller.training.forecast import trees as tree_training
-from cotenant.controller.training.forecast.evaluate import FITS, LEVELS, MODELS, Ask, TooFewHours, evaluate
+from cotenant.controller.training.forecast.effort import Effort
+from cotenant.controller.training.forecast.evaluate import FITS, LEVELS, MODELS, Ask, TooFewHours
+from cotenant.controller.training.forecast.evaluate import evaluate as evaluate_fully
 from cotenant.controller.training.forecast.reading import read as read_demand
-from cotenant.controller.training.forecast.train import HOURS_MIN, train
+from cotenant.controller.training.forecast.train import HOURS_MIN
+from cotenant.controller.training.forecast.train import train as train_fully
 from tests.controller.demands import rhythmic
 
 HOURS, TEST_H, HORIZON_H = 24 * 30, 24 * 5, 3
 NO_TRAINING = ("last-change", "last-value", "seasonal-naive", "last-week-peak")
-
-
-@pytest.fixture(autouse=True)
-def few_trees(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a size that takes no minute."""
-    monkeypatch.setattr(tree_training, "SETTINGS", {**tree_training.SETTINGS, "trees": 20.0, "eta": 0.3})
+LITTLE = Effort(trees=20, trees_rate=0.3, deepar_steps=20)
+"""Takes no minute."""
+train, evaluate = partial(train_fully, effort=LITTLE), partial(evaluate_fully, effort=LITTLE)
 
 
 # --- OrgLinear and DeepAR in torch -------------------------------------------------------------------
@@ -133,7 +134,8 @@ def test_trees_in_numpy_are_those_of_xgboost(seed: int) -> None:
     demand = rhythmic(400, seed, missing=0.05)
     rows, labels = tree_training.examples(demand, HORIZON_H, Calendar(), seed)
     assert np.isfinite(labels).all()
-    fitted = boosting.fit(rows, labels, tree_training.SETTINGS, seed, quantile=0.9)
+    settings = {**tree_training.SETTINGS, "trees": 20.0, "eta": 0.3}
+    fitted = boosting.fit(rows, labels, settings, seed, quantile=0.9)
     assert np.allclose(Forest(fitted.trees(), rows.shape[1]).predict(rows), fitted.predict(rows), atol=1e-4)
     assert 0.85 < float((labels <= fitted.predict(rows)).mean()) < 0.95
 
@@ -168,9 +170,9 @@ def test_training_is_pure_given_the_seed(seed: int) -> None:
     assert model.hours == demand.known().any(axis=0).sum()
 
 
-def test_many_organisations_are_thinned_out(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree_training, "ROWS_MAX", 2000)
-    rows, labels = tree_training.examples(rhythmic(400, seed, series=60), HORIZON_H, Calendar(), seed)
+def test_many_organisations_are_thinned_out(seed: int) -> None:
+    demand = rhythmic(400, seed, series=60)
+    rows, labels = tree_training.examples(demand, HORIZON_H, Calendar(), seed, rows_max=2000)
     assert len(rows) == len(labels)
     assert 1500 < len(rows) < 2500
 
@@ -178,12 +180,9 @@ def test_many_organisations_are_thinned_out(seed: int, monkeypatch: pytest.Monke
 # --- Judging -----------------------------------------------------------------------------------------
 
 
-def test_all_models_are_judged(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_models_are_judged(seed: int) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("xgboost")
-    from cotenant.controller.training.forecast import deepar
-
-    monkeypatch.setattr(deepar, "STEPS", 20)
     demand, told = rhythmic(HOURS, seed, missing=0.02), []
     found = evaluate(
         demand, horizon_h=HORIZON_H, test_last_h=TEST_H, seed=1, tell=lambda done, model: told.append(model)

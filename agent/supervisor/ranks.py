@@ -1,0 +1,142 @@
+"""The processes of an attempt's ranks: started, signalled, and told of when they end.
+
+Rule: all of them start warm, or all of them cold. Cold ones are our children. Warm ones are those of a nanny
+(`agent/warm`), which tells how each has ended and ends after the last; one that does not is killed, and takes
+with it what is left below it.
+"""
+
+from __future__ import annotations
+
+import selectors
+import signal
+import time
+from collections.abc import Callable, Sequence
+from math import inf
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from cotenant.agent.host.cgroups import AttemptCgroup
+from cotenant.agent.ipc import Order, RankOrder
+from cotenant.agent.supervisor.core import Started
+from cotenant.agent.supervisor.processes import end_groups, end_others, reap, start
+from cotenant.agent.warm.client import Nanny, start_warm
+from cotenant.agent.warm.refusals import WarmRefused, program_of, sentence
+
+NANNY_S: Final = 5.0
+"""From a forced end, or from the last one, to that of a nanny."""
+
+
+class WantedRank(NamedTuple):
+    """One rank, its environment, and the descriptor that it writes to."""
+
+    rank: RankOrder
+    env: dict[str, str]
+    output: int
+
+
+class RankProcesses:
+    """Those that were started and have not ended."""
+
+    def __init__(self, selector: selectors.BaseSelector, ended: Callable[[int, int], None]) -> None:
+        """`ended` is told a rank and its exit code, negative: minus the signal."""
+        self._selector = selector
+        self._ended = ended
+        self.pids: dict[int, int] = {}
+        """By rank."""
+        self.roots: dict[int, int] = {}
+        """What is measured of each rank is below this: itself, or the nanny that has a launcher's workers."""
+        self._nanny: Nanny | None = None
+        """Whose children they are, if they were started warm and it lives."""
+        self.kill_s = inf
+        """When the nanny is killed, unless it has ended by then."""
+
+    # --- Starting -----------------------------------------------------------------------------------
+
+    def start(
+        self,
+        order: Order,
+        argv: tuple[str, ...],
+        wanted: Sequence[WantedRank],
+        cgroup: AttemptCgroup,
+        *,
+        dies_with_us: bool,
+    ) -> Started:
+        """Raises RankStartFailed: one could not be started; nothing of the attempt has run."""
+        why = self._start_warm(order, wanted, cgroup)
+        if self._nanny is None:
+            for rank, env, output in wanted:
+                pid = start(order, rank, argv, env, output, cgroup, dies_with_us=dies_with_us)
+                self.pids[rank.rank] = pid
+        self.roots.update(self.pids)
+        if self._nanny is not None and order.launch.mode == "host":
+            self.roots[order.ranks[0].rank] = self._nanny.pid
+        return Started(launch="cold" if self._nanny is None else "warm", launch_why=why)
+
+    def _start_warm(self, order: Order, wanted: Sequence[WantedRank], cgroup: AttemptCgroup) -> str:
+        """Leaves a nanny if it can be done; else returns why not."""
+        offer = order.warm
+        if not offer.server:
+            return sentence(offer.why, offer.detail) if offer.why else ""
+        try:
+            self._nanny = start_warm(order, program_of(order.launch.argv), wanted, cgroup)
+        except WarmRefused as refused:
+            return str(refused)
+        self.pids.update(self._nanny.pids)
+        self._selector.register(self._nanny, selectors.EVENT_READ, self._nanny_said)
+        return ""
+
+    # --- Ends ---------------------------------------------------------------------------------------
+
+    def reap(self) -> None:
+        """Children have ended."""
+        ranks = {pid: rank for rank, pid in self.pids.items()}
+        for pid, code in reap():
+            if pid in ranks:
+                self._rank_ended(ranks[pid], code)
+
+    def _nanny_said(self) -> None:
+        nanny = self._nanny
+        assert nanny is not None
+        for exited in nanny.read():
+            if exited.rank in self.pids:
+                self._rank_ended(exited.rank, exited.code)
+        if not nanny.is_gone:
+            return
+        self._selector.unregister(nanny)
+        nanny.kill()  # Those that are left die with it; what they would have said of themselves is lost.
+        nanny.close()
+        self._nanny, self.kill_s = None, inf
+        for rank in list(self.pids):
+            self._rank_ended(rank, -signal.SIGKILL)
+
+    def _rank_ended(self, rank: int, code: int) -> None:
+        del self.pids[rank]
+        self.roots.pop(rank, None)
+        self._ended(rank, code)
+
+    # --- Ending them --------------------------------------------------------------------------------
+
+    def signal(self, number: signal.Signals) -> None:
+        if self._nanny is None:
+            end_groups(list(self.pids.values()), number)
+            return
+        self._nanny.signal(number)
+        if number == signal.SIGKILL:
+            self._kill_within(NANNY_S, time.monotonic())
+
+    def kill_late_nanny(self, now_s: float) -> None:
+        if now_s >= self.kill_s and self._nanny is not None:
+            self.kill_s = now_s + NANNY_S
+            self._nanny.kill()
+
+    def has_warm_leftovers(self, folder: Path, order: Order, now_s: float) -> bool:
+        """Of an attempt that was started warm: a nanny ends what is below it; what outlives a nanny that was
+        killed is known by its environment."""
+        if self._nanny is not None:
+            self._nanny.clear()
+            self._kill_within(NANNY_S, now_s)
+            return True
+        return bool(end_others(folder, order))
+
+    def _kill_within(self, grace_s: float, now_s: float) -> None:
+        self.kill_s = min(self.kill_s, now_s + grace_s)
