@@ -12,19 +12,12 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
 THEIRS = frozenset((
     "Path", "builtins", "importlib", "os", "psutil", "sys", "tempfile", "tomllib", "torch", "DataLoader",
     "botorch",
 ))  # fmt: skip
 """What stands first in the name of whatever is patched."""
-NOT_YET = {
-    "tests/agent/ipc/test_edges.py": "the wire has had one version: an older one has to be made up",
-    "tests/controller/wire/test_peer_versions.py": "as above",
-    "tests/controller/cli/test_top.py": "the page that refreshes itself",
-}
 LIMITS = frozenset(("timeout",))
 
 
@@ -87,16 +80,10 @@ def test_nothing_of_ours_is_patched() -> None:
     found = {
         f"{name}:{line}: {what}"
         for name, tree in files("setattr")
-        if name not in NOT_YET
         for line, what in patched(tree)
         if what not in THEIRS
     }
     assert found == set(), "hand it in, or say whose it is"
-
-
-@pytest.mark.parametrize("where", NOT_YET)
-def test_what_is_patched_still_has_a_reason(where: str) -> None:
-    assert {name for _, name in patched(ast.parse((ROOT / where).read_text()))} - THEIRS
 
 
 def test_limits_know_the_machine() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
@@ -73,7 +74,7 @@ def top(
         if form == "json":
             write_json(moment_json(look(client)))
         elif form == "jsonl" and every is not None and not once:
-            stream(client, every)
+            stream(look(client), every, lambda: look(client, LIVE_TIMEOUT_S))
         elif form != "table":
             show_listing(devices_of(look(client)), form)
         elif once or not screen.is_terminal() or os.environ.get("TERM") == "dumb":
@@ -154,20 +155,16 @@ def refreshed(questions: Asks, first: Moment, every_s: float, console: Console, 
             display.refresh()
 
 
-def stream(client: Client, every_s: float) -> None:
-    """A line per device and look, until Ctrl-C or until nobody reads; none while nobody answers.
-
-    Raises:
-        Unreachable: at the very first question.
-    """
-    moment: Moment | None = look(client)
+def stream(first: Moment, every_s: float, ask: Callable[[], Moment]) -> None:
+    """A line per device and moment, until Ctrl-C or until nobody reads; none while nobody answers."""
+    moment: Moment | None = first
     while True:
         if moment is not None:
             show_listing(devices_of(moment), "jsonl")
             sys.stdout.flush()
         time.sleep(every_s)
         try:
-            moment = look(client, LIVE_TIMEOUT_S)
+            moment = ask()
         except Unreachable as error:
             screen.tell(f"no lines for now: {error}")
             moment = None

@@ -37,6 +37,7 @@ from cotenant.agent.ipc.records import CONTROL, RECORD_VERSION, RESULT, ProcessI
 from cotenant.controller.domain import AttemptNo, HostId, JobId
 from cotenant.controller.wire import BadMessage, codec
 
+OLDER = codec.WIRE_VERSION - 1
 OF_BEFORE = Path(__file__).parents[2] / "compat" / "attempt-1"
 
 # --- Files -----------------------------------------------------------------------------------------
@@ -135,10 +136,7 @@ def test_blocking_and_asyncio_ends_understand_each_other_at_a_deep_path(tmp_path
         assert asyncio.run(talk()) == WORDS[0]
 
 
-def test_a_supervisor_from_before_an_upgrade_is_spoken_to_in_its_version(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(codec, "WIRE_VERSION", 78)
+def test_a_supervisor_from_before_an_upgrade_is_spoken_to_in_its_version(tmp_path: Path) -> None:
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(tmp_path / CONTROL))
     listener.listen()
@@ -146,7 +144,7 @@ def test_a_supervisor_from_before_an_upgrade_is_spoken_to_in_its_version(
     def older(heard: list[bytes]) -> None:
         peer, _ = listener.accept()
         with peer:
-            peer.sendall(framed(GangOut(to_host=HostId("h"), payload=b"x"), 77))
+            peer.sendall(framed(GangOut(to_host=HostId("h"), payload=b"x"), OLDER))
             heard.append(peer.recv(4096))
 
     async def talk() -> bytes:
@@ -168,7 +166,7 @@ def test_a_supervisor_from_before_an_upgrade_is_spoken_to_in_its_version(
         return heard[0]
 
     with listener:
-        assert codec.version_of(asyncio.run(talk())[4:]) == 77, "behind the four bytes of its length"
+        assert codec.version_of(asyncio.run(talk())[4:]) == OLDER, "behind the four bytes of its length"
 
 
 def test_the_end_of_an_attempt_from_before_an_upgrade_is_read(tmp_path: Path) -> None:

@@ -217,23 +217,21 @@ def test_without_the_extra_it_is_the_plain_table(
 def test_json_lines_go_on_over_a_silence(
     replies: ModuleType,
     moment: Moment,
-    monkeypatch: pytest.MonkeyPatch,
     capsysbinary: pytest.CaptureFixture[bytes],
 ) -> None:
     node = replies.node("h", replies.device("gpu-1", "h", kind="cuda", type="T", cores=()))
     one = moment._replace(nodes=replies.nodes(node), jobs=replies.jobs())
-    looks: list[Any] = [one, Unreachable("gone"), one, KeyboardInterrupt()]
+    looks: list[Any] = [Unreachable("gone"), one, KeyboardInterrupt()]
 
-    def look(_client: object, _timeout_s: float | None = None) -> Moment:
+    def look() -> Moment:
         found = looks.pop(0)
         if isinstance(found, BaseException):
             raise found
         assert isinstance(found, Moment)
         return found
 
-    monkeypatch.setattr(top, "look", look)
     with pytest.raises(KeyboardInterrupt):
-        top.stream(None, 0.0)  # type: ignore[arg-type]
+        top.stream(one, 0.0, look)
     out, err = capsysbinary.readouterr()
     lines = [json.loads(line) for line in out.decode().splitlines()]
     assert [(line["schema"], line["device"], line["state"]) for line in lines] == [

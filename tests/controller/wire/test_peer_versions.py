@@ -6,12 +6,10 @@ import msgpack
 import pytest
 
 from cotenant.controller.wire import clients as wire
-from cotenant.controller.wire import codec, peer_versions
 from cotenant.controller.wire.codec import WIRE_VERSION, decode, encode, in_version, request_in, version_of
 from cotenant.controller.wire.peer_versions import PeerVersions
 
-OURS, OLDER, NEWER = WIRE_VERSION, 77, 99
-"""The last two as no version of ours is yet: what counts is that they differ."""
+OURS, OLDER, NEWER = WIRE_VERSION, WIRE_VERSION - 1, 99
 ASKED = wire.Request(request_id=7, body=wire.GetStatus())
 
 
@@ -44,12 +42,11 @@ def test_who_was_upgraded_is_answered_in_the_new_version() -> None:
     assert version_of(sent.frames[-1][1]) == OURS
 
 
-def test_a_refusal_names_what_to_upgrade(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_versions, "WIRE_VERSION", 80)
+def test_a_refusal_names_what_to_upgrade() -> None:
     peers = PeerVersions(Sent())
     peers.heard(b"older", encode(ASKED, OLDER))
     peers.heard(b"newer", encode(ASKED, NEWER))
-    assert peers.refusal(b"older").endswith("you speak 77: upgrade cotenant where you are")
+    assert peers.refusal(b"older").endswith(f"you speak {OLDER}: upgrade cotenant where you are")
     assert "you speak 99: upgrade the controller" in peers.refusal(b"newer")
 
 
@@ -76,7 +73,7 @@ def test_a_request_that_nobody_knows_has_a_number_still() -> None:
         assert request_in(msgpack.packb([WIRE_VERSION, odd])) is None
 
 
-def test_what_was_put_into_another_version_is_read_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_put_into_the_version_before_is_still_read() -> None:
     frame = in_version(encode(ASKED), OLDER)
-    monkeypatch.setattr(codec, "WIRE_VERSION", OLDER)
+    assert version_of(frame) == OLDER
     assert decode(frame, wire.Request) == ASKED
