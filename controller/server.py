@@ -87,6 +87,7 @@ def engine_config(settings: Settings) -> EngineConfig:
         SettingsError: the interference model cannot be used.
     """
     return EngineConfig(
+        limits=settings.limits,
         policy=settings.policy,
         checkpoint_every_s=settings.checkpoint.every_s,
         profile_s=settings.profiler.seconds,

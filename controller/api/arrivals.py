@@ -74,6 +74,7 @@ class Arrivals:
         if before:
             return Submitted(request_id=request_id, job_ids=before)
         accepted = accept(request, who, engine.next_number, engine.jobs)
+        self._check_priority(who, accepted.specs)
         self._check_fit(accepted)
         notes: tuple[str, ...] = () if engine.hosts else (NO_HOST,)
         if request.dry_run:
@@ -113,7 +114,10 @@ class Arrivals:
         engine = self._core.state.engine
         reports = [host.report for host in engine.hosts.values()]
         kinds = {
-            (s.gpus_min, s.nodes, s.gpu_type, s.features, s.memory_mib, s.cpus, s.host_memory_mib): s
+            (
+                (s.gpus_min, s.nodes, s.gpu_type, s.features, s.memory_mib, s.cpus, s.host_memory_mib),
+                s.organisation,
+            ): s
             for s in accepted.specs
         }
         for spec in kinds.values():
@@ -122,6 +126,16 @@ class Arrivals:
                 raise Denied(
                     "never-fits", f"it can never run here: {render(reason)}", _what_to_do(reason, reports)
                 )
+
+    def _check_priority(self, who: Identity, specs: Sequence[JobSpec]) -> None:
+        highest = self._core.state.engine.config.limits.user_priority
+        asked = max(spec.priority for spec in specs)
+        if who.role == "user" and asked > highest:
+            raise Denied(
+                "not-allowed",
+                f"users may ask for a priority of up to {highest}, not for {asked}",
+                "ask an admin, or take a lower one: below 0 others go first",
+            )
 
     def _check_memory(self, who: Identity, specs: Sequence[JobSpec]) -> None:
         """One key's jobs may not take all of the controller's memory."""

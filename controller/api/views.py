@@ -97,6 +97,8 @@ def job_view(
         reason_code=shown.code,
         attempt=job.attempt,
         job_class=spec.job_class,
+        priority=spec.priority,
+        organisation=spec.organisation or None,
         share=spec.share,
         gpus=len(placement.devices) if placement else spec.gpus_min,
         devices=devices_shown(job, newest),

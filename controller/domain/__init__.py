@@ -42,7 +42,9 @@ from cotenant.controller.domain.job.record import (
     GUESS, LOAD_S, NOTES, PAUSE_S, Capabilities, CheckpointRecord, Job, Placement, SeenLength, SharedPace,
     StopCause, cannot, capabilities_of, capabilities_of_all,
 )
-from cotenant.controller.domain.job.spec import Dependency, JobSpec, Launch, LaunchKind, LaunchMode
+from cotenant.controller.domain.job.spec import (
+    PRIORITY_MAX, Dependency, JobSpec, Launch, LaunchKind, LaunchMode,
+)
 from cotenant.controller.domain.pairs import (
     APART_S, APART_S_MAX, ENTRIES_MAX, LOSS_MIN, OBSERVATIONS, Observed, PairSeen, PairTable, Verdict,
     kind_of, loses, signature,
@@ -57,8 +59,8 @@ from cotenant.controller.domain.profiles import (
 )
 from cotenant.controller.domain.reasons import TEMPLATES, Reason, because, render
 from cotenant.controller.domain.settings import (
-    SECTION_NAMES, AgentSettings, ControllerSettings, MpsSettings, PolicySettings, ProfilerSettings,
-    Settings,
+    SECTION_NAMES, AgentSettings, ControllerSettings, JobLimit, LimitSettings, MpsSettings, PolicySettings,
+    ProfilerSettings, Settings,
 )
 from cotenant.controller.domain.tenancy import memory_unknown, peak_mib, tenant_mib, why_alone
 from cotenant.controller.domain.texts import (
@@ -74,7 +76,8 @@ __all__ = [
     "ENDED_BYTES_MAX", "ENTRIES_MAX", "FINISH", "FIRST_STEP", "GUESS", "HELD_MIB_MIN", "HIDDEN",
     "INDICATOR_NAMES", "JOB_BYTES", "KEY_CHARACTERS", "LAUNCH", "LEAF", "LEAVE", "LEAVING", "LIFECYCLE",
     "LOADING", "LOAD_S", "LOSS_MIN", "MODEL_SCHEMA", "NOTES", "NOTHING", "OBSERVATIONS", "ON_DEVICES",
-    "OVERLAP", "PAST_KEPT", "PAUSE_S", "QUEUED", "RESERVED", "RUNNING", "SECTION_NAMES", "STOPPING",
+    "OVERLAP", "PAST_KEPT", "PAUSE_S", "PRIORITY_MAX", "QUEUED", "RESERVED", "RUNNING",
+    "SECTION_NAMES", "STOPPING",
     "SUSPECT_AFTER", "TEMPLATES", "TEXT_MAX", "USER_BYTES_MAX", "WAITING", "AgentCommand",
     "AgentSettings", "AlarmRang", "AnyAction", "AnyCommand", "AnyEvent", "AttemptEnded", "AttemptNo",
     "AttemptSeen", "AttemptStarted", "Band", "CancelRequested", "Capabilities", "CapabilitiesSeen",
@@ -85,7 +88,8 @@ __all__ = [
     "GangMember", "GpuFaultRole", "Hold", "HoldRequested", "Host", "HostBack", "HostDrained", "HostId",
     "HostJoined", "HostLost", "HostReport", "HostResumed", "HostSilent", "HostState", "HostType",
     "IndicatorStats", "Indicators", "Interference", "InterferenceModel", "Job", "JobArrived", "JobId",
-    "JobKept", "JobSpec", "KnownJobs", "Launch", "LaunchKind", "LaunchMode", "MeasuredStep",
+    "JobKept", "JobLimit", "JobSpec", "KnownJobs", "Launch", "LaunchKind", "LaunchMode",
+    "LimitSettings", "MeasuredStep",
     "MpsSettings", "Observed", "Outcome", "PairObserved", "PairSeen", "PairTable", "Past", "Phase",
     "Place", "Placement", "Plan", "PolicyChanged", "PolicySettings", "Preempt", "PreemptRequested",
     "Profile", "ProfileLearned", "ProfilePoint", "ProfilerSettings", "Profiles", "ProfilesForgotten",

@@ -69,6 +69,13 @@ TEMPLATES: Final[dict[str, str]] = {
     "restored": "may still run on a host that has not joined since the journal was restored; waits {0} s",
     "number-taken": "attempt {0} ran on {1} before the journal was restored; the next has another number",
     "held-by": "held by {0}",
+    "limit-devices": "{0} may hold {1} device{1:s} at once, {2} {2:are} taken or next in the queue, and this "
+    "needs {3}",
+    "limit-jobs": "{0} may run {1} job{1:s} at once, and so many run or are next in the queue",
+    "limit-never": "needs {0} devices, and {1} may hold {2} at once",
+    "fair-share": "{0} has used {1} device-hours of late (decayed); {2} has used {3}, so job {4} goes first",
+    "priority": "job {0} has priority {1}, this one {2}",
+    "held-by-users": "devices are held by {0}",
     "held-infra": "held after {0} infrastructure failures in a row; the last: {1}",
     "pinned": "its checkpoint is on {0}, which is {1}",
     "workdir-missing": "working directory {0} does not exist on {1}",
@@ -217,5 +224,6 @@ TEMPLATES: Final[dict[str, str]] = {
     "refused-time": "refused to wake at {0} s",
     "refused-resumable": "refused to preempt {0}: it cannot resume",
     "refused-profiling": "refused: nobody is preempted for a job that only runs to be measured",
+    "refused-priority": "refused to preempt {0}: its priority {1} is higher than that of {2}",
     "refused-class": "refused to preempt {0}: it has class hp",
 }

@@ -6,9 +6,12 @@ Environment: COTENANT_<SECTION>__<KEY>. Precedence: flag > environment > file > 
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from functools import cache
+from typing import Literal, NamedTuple, get_args
 
 import msgspec
+
+from cotenant.controller.domain.job.spec import PRIORITY_MAX
 
 
 class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -55,6 +58,95 @@ class PolicySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Infrastructure failures in a row before a job is held."""
     back_off_s: float = 10.0
     """Wait before the first retry; doubles each time."""
+    fair_share_half_life_s: float = 0.0
+    """Who has used less of late goes first, before the policy's order; usage decays by half in so long (a
+    week is usual: 604800). 0 = off."""
+    fair_share_by: Literal["user", "organisation"] = "user"
+    """Whose usage is added up."""
+
+    def __post_init__(self) -> None:
+        if self.fair_share_half_life_s and not 1.0 <= self.fair_share_half_life_s < 1e9:
+            raise ValueError(
+                "policy.fair_share_half_life_s must be 0 (off) or at least 1, got "
+                f"{self.fair_share_half_life_s}"
+            )
+
+
+class JobLimit(NamedTuple):
+    """What a user or an organisation has, or may have, at once; 0 in a limit: as much as there is."""
+
+    devices: int
+    jobs: int
+
+
+class LimitSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[limits]`"""
+
+    user_devices: int = 0
+    """Devices that each user's jobs may hold at once; 0 = as many as there are."""
+    user_jobs: int = 0
+    """Jobs of each user that may run at once; 0 = any number."""
+    organisation_devices: int = 0
+    """The same for all jobs of an organisation (`--org`)."""
+    organisation_jobs: int = 0
+    """The same for all jobs of an organisation."""
+    exceptions: tuple[str, ...] = ()
+    """For some: `user ann devices=16 jobs=8`, `organisation vision devices=0`."""
+    user_priority: int = 0
+    """The highest `--priority` that a user may ask for; admins may ask for any."""
+
+    def __post_init__(self) -> None:
+        for name in ("user_devices", "user_jobs", "organisation_devices", "organisation_jobs"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"limits.{name} must not be negative, got {getattr(self, name)}")
+        if not -PRIORITY_MAX <= self.user_priority <= PRIORITY_MAX:
+            raise ValueError(
+                f"limits.user_priority must be {-PRIORITY_MAX} to {PRIORITY_MAX}, got {self.user_priority}"
+            )
+        for text in self.exceptions:
+            _exception(text)
+
+    @property
+    def any(self) -> bool:
+        """Whether anything is limited."""
+        return bool(
+            self.user_devices
+            or self.user_jobs
+            or self.organisation_devices
+            or self.organisation_jobs
+            or self.exceptions
+        )
+
+    def of(self, kind: Literal["user", "organisation"], name: str) -> JobLimit:
+        """What one may have; the last exception that names them counts."""
+        limit = (
+            JobLimit(self.user_devices, self.user_jobs)
+            if kind == "user"
+            else JobLimit(self.organisation_devices, self.organisation_jobs)
+        )
+        for text in self.exceptions:
+            whose, others = _exception(text)
+            if whose == (kind, name):
+                limit = limit._replace(**others)
+        return limit
+
+
+@cache
+def _exception(text: str) -> tuple[tuple[str, str], dict[str, int]]:
+    """Whose it is, and what is different for them.
+
+    Raises:
+        ValueError: it does not read like the examples.
+    """
+    words = text.split()
+    facts = [word.partition("=") for word in words[2:]]
+    if (
+        len(words) < 3
+        or words[0] not in ("user", "organisation")
+        or not all(name in JobLimit._fields and number.isdigit() for name, _, number in facts)
+    ):
+        raise ValueError(f"limits.exceptions: {text!r} is not like `user ann devices=16 jobs=8`")
+    return (words[0], words[1]), {name: int(number) for name, _, number in facts}
 
 
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -197,6 +289,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     controller: ControllerSettings = ControllerSettings()
     policy: PolicySettings = PolicySettings()
+    limits: LimitSettings = LimitSettings()
     agent: AgentSettings = AgentSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()
     profiler: ProfilerSettings = ProfilerSettings()
@@ -205,5 +298,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     launch: LaunchSettings = LaunchSettings()
 
 
-SectionName = Literal["controller", "policy", "agent", "checkpoint", "profiler", "mps", "metrics", "launch"]
+SectionName = Literal[
+    "controller", "policy", "limits", "agent", "checkpoint", "profiler", "mps", "metrics", "launch"
+]
 SECTION_NAMES: tuple[SectionName, ...] = get_args(SectionName)

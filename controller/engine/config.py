@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
-from cotenant.controller.domain import InterferenceModel, PolicySettings
+from cotenant.controller.domain import InterferenceModel, LimitSettings, PolicySettings
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What the engine is told once; part of the configuration hash."""
 
     policy: PolicySettings = PolicySettings()
+    limits: LimitSettings = LimitSettings()
     checkpoint_every_s: float = 600.0
     profile_s: float = 0.0
     """T_prof of the profile in place; 0 = none."""

@@ -58,6 +58,7 @@ from cotenant.controller.engine.config import EngineConfig
 from cotenant.controller.engine.dispatch import Alarm, Dispatch
 from cotenant.controller.engine.ledger import Ledger, SavedLedger
 from cotenant.controller.engine.placing import spared
+from cotenant.controller.engine.standing import Standing
 from cotenant.controller.policies.base import Parameters, Policy, shares, why_impossible
 
 MakePolicy = Callable[[str, Parameters], Policy]
@@ -112,6 +113,7 @@ class Engine:
             self._ledger.pairs.foresight = Predictor(self.config.predictor)
         self._dispatch = Dispatch(self._ledger, self.config)
         self._validate = validate
+        self._standing = Standing(self._dispatch, self.config)
 
     # --- Reading -----------------------------------------------------------------------------------
 
@@ -178,7 +180,7 @@ class Engine:
         before_s, self._ledger.now_s = self._ledger.now_s, max(self._ledger.now_s, now_s)
         try:
             now = why_impossible(self._ledger, job) or self._policy.explain(self._ledger, job)
-            return [now, *self._not_offered(job), job.reason]
+            return [now, *self._standing.explain(job), *self._not_offered(job), job.reason]
         finally:
             self._ledger.now_s = before_s
 
@@ -198,8 +200,8 @@ class Engine:
         if not self.hosts:
             return None
         probe = Job(spec=spec, number=0, submitted_s=self.now_s, reason=because("submitted", spec.user))
-        reason = why_impossible(self._ledger, probe)
-        permanent = ("never-fits", "no-such-type", "no-such-feature", "needs-memory")
+        reason = self._standing.never(spec) or why_impossible(self._ledger, probe)
+        permanent = ("limit-never", "never-fits", "no-such-type", "no-such-feature", "needs-memory")
         return reason if reason is not None and reason.code in permanent else None
 
     # --- The one way in ----------------------------------------------------------------------------
@@ -233,6 +235,8 @@ class Engine:
             self._set_policy(event.name, event.parameters)
         else:
             HANDLERS[type(event)](self._dispatch, event)
+        if self._ledger.entered is not None:
+            self._standing.admit()
 
     def _commit(self, decision: Decision) -> None:
         self.decision = decision
@@ -246,6 +250,8 @@ class Engine:
                     self.refusals.append(refusal)
         if self._dispatch.vacated:
             self._dispatch.launch_reserved()
+        if self._standing.fair_share is not None:
+            self._standing.fair_share.settle(self._ledger)
         if self._ledger.has_more_ended:
             self._ledger.forget_ended(self.config.keep_ended)
         if self._validate:
@@ -316,6 +322,9 @@ class Engine:
             return because("refused-phase", f"to preempt job {action.job_id}", job.phase if job else "gone")
         if job.spec.job_class == "hp":
             return because("refused-class", job.job_id)
+        other = self._ledger.jobs.get(action.for_job) if action.for_job is not None else None
+        if other is not None and other.spec.priority < job.spec.priority:
+            return because("refused-priority", job.job_id, job.spec.priority, other.job_id)
         if job.phase is RESERVED:
             self._dispatch.unreserve(job, action.reason, preempted=True)
             return None
@@ -352,6 +361,7 @@ class Engine:
         self._ledger.load(snapshot.ledger, snapshot.now_s)
         self._dispatch.alarms = list(snapshot.alarms)
         heapq.heapify(self._dispatch.alarms)
+        self._standing.restore()
         if self._validate:
             self._ledger.check()
 

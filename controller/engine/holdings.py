@@ -39,6 +39,8 @@ class Holdings:
         self._tenants: dict[DeviceId, list[JobId]] = {}
         """Of the devices that have any."""
         self._claims: dict[DeviceId, JobId] = {}
+        self.changes = 0
+        """How often devices have been occupied or vacated."""
         self._shared_count = 0
         """Devices with more than one tenant."""
         self._shareable: list[DeviceId] | None = []
@@ -165,6 +167,7 @@ class Holdings:
         """The gang holds its devices, and has processes on their hosts, from now on; a claim on them has done
         its work."""
         assert job.placement is not None
+        self.changes += 1
         job_id, tenants, claims, is_claimed = job.spec.job_id, self._tenants, self._claims, False
         for device_id in job.placement.devices:
             if device_id in claims:
@@ -189,6 +192,7 @@ class Holdings:
     def vacate(self, job: Job, host_id: HostId) -> list[DeviceId]:
         """Every process of the gang on this host is gone: the devices that it held there."""
         job_id = job.spec.job_id
+        self.changes += 1
         gone, tenants = self._on_host[host_id].pop(job_id), self._tenants
         for device_id in gone:
             here = tenants[device_id]

@@ -53,6 +53,16 @@ class Estimates(msgspec.Struct, kw_only=True):
     """Stop request to devices free, likewise."""
 
 
+class DecayedUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """What somebody has used, for fair share (`fair_share.py`)."""
+
+    device_s: float
+    """Decayed device-seconds at `at_s`."""
+    at_s: float
+    devices: float
+    """Held since then."""
+
+
 class SavedLedger(msgspec.Struct, kw_only=True):
     """The ledger's whole state; indexes are rebuilt from it."""
 
@@ -71,6 +81,8 @@ class SavedLedger(msgspec.Struct, kw_only=True):
     epochs_past: list[Past] = []
     epochs_of_run: list[str] = []
     hold_until_s: float = 0.0
+    accounts: dict[str, DecayedUsage] = {}
+    rank_again_s: float | None = None
 
 
 class Ledger(Records):
@@ -93,6 +105,10 @@ class Ledger(Records):
         """Tokens of those that the present run of the controller began."""
         self.hold_until_s = 0.0
         """After a restore: until then jobs of earlier runs may be at work on hosts that have not joined."""
+        self.accounts: dict[str, DecayedUsage] = {}
+        """By who is charged; empty without fair share."""
+        self.rank_again_s: float | None = None
+        """When all waiting jobs are ranked by fair share again."""
         self.waiting_on: dict[JobId, set[JobId]] = {}
         """Job -> blocked jobs that depend on it."""
         self._sizes = Sizes(self.hosts)
@@ -187,6 +203,8 @@ class Ledger(Records):
             epochs_past=self.epochs_past,
             epochs_of_run=self.epochs_of_run,
             hold_until_s=self.hold_until_s,
+            accounts=self.accounts,
+            rank_again_s=self.rank_again_s,
         )
 
     def load(self, saved: SavedLedger, now_s: float) -> None:
@@ -199,6 +217,7 @@ class Ledger(Records):
         self.next_number, self.next_command = saved.next_number, saved.next_command
         self.epoch, self.epochs_past = saved.epoch, saved.epochs_past
         self.epochs_of_run, self.hold_until_s = saved.epochs_of_run, saved.hold_until_s
+        self.accounts, self.rank_again_s = saved.accounts, saved.rank_again_s
         for host in saved.hosts:
             self.hosts[host.host_id] = host
             for device in host.report.devices:

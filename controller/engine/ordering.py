@@ -11,17 +11,19 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from operator import itemgetter
-from typing import Any, overload
+from typing import Any, Final, overload
 
 from cotenant.controller.domain import LEAVING, LOADING, RUNNING, Job, SchedulingClass, scheduling_class_of
 
 QueueKey = Callable[[Job], tuple[float, ...]]
-Waits = tuple[bool, tuple[float, ...], int, Job]
-"""Not aged, the policy's key, the number: the order of waiting jobs."""
+Waits = tuple[int, tuple[float, ...], int, Job]
+"""The rank, the policy's key, the number: the order of waiting jobs."""
 Runs = tuple[float, int, Job]
 """Seconds and the number, negated: of two equal ones the first to arrive stands last."""
 
 EMPTY_QUEUES_KEPT = 1_000
+AGED: Final = -(1 << 30)
+"""The rank of aged jobs: before all others."""
 
 _job_of: Callable[[Any], Job] = itemgetter(-1)
 
@@ -83,7 +85,7 @@ class WaitingJobs:
         queue = self._queues.get(scheduling_class)
         if queue is None:
             queue = self._add_queue(scheduling_class)
-        entry = (not job.aged, self._queue_key(job), job.number, job)
+        entry = (AGED if job.aged else job.rank, self._queue_key(job), job.number, job)
         insort(queue.entries, entry)
         self._at[job.number] = (entry, queue)
         if queue.head is None or entry < queue.head:
@@ -169,9 +171,11 @@ class WaitingJobs:
         return scheduling_class_of(job)
 
     def order_key(self, job: Job) -> tuple[Any, ...]:
-        """The policy's order, aged jobs first, ties by arrival."""
+        """Aged jobs first, then by rank, then the policy's order, ties by arrival."""
         number = job.number
-        return self._at[number][0] if number in self._at else (not job.aged, self._queue_key(job), number)
+        if number in self._at:
+            return self._at[number][0]
+        return AGED if job.aged else job.rank, self._queue_key(job), number
 
     def check(self, queued: Iterable[Job]) -> None:
         """Assert that exactly these wait, each in its queue, and that the heads are the heads."""
@@ -182,7 +186,8 @@ class WaitingJobs:
             assert queue.head is (queue.entries[0] if queue.entries else None), queue.scheduling_class
             for entry in queue.entries:
                 job = entry[-1]
-                assert entry[:3] == (not job.aged, self._queue_key(job), job.number), job
+                rank = AGED if job.aged else job.rank
+                assert entry[:3] == (rank, self._queue_key(job), job.number), job
                 assert scheduling_class_of(job) == queue.scheduling_class, job
         assert self._heads == sorted(q.head for q in self._queues.values() if q.head is not None)
 

@@ -43,6 +43,8 @@ class Phases:
         self.ended_bytes_max = ENDED_BYTES_MAX
         self.has_more_ended = False
         """Since some were last forgotten."""
+        self.entered: list[Job] | None = None
+        """Jobs in another phase than before this event; None: nobody asks."""
         self._waiting = WaitingJobs(queue_key)
         self._active = Active()
 
@@ -121,6 +123,8 @@ class Phases:
     def _enter(self, job: Job, *, is_new: bool = True) -> None:
         """Into the index of its phase; `is_new`: it was not there before this event."""
         phase = job.phase
+        if self.entered is not None and is_new:
+            self.entered.append(job)
         if phase is QUEUED:
             self._waiting.add(job, is_new=is_new)
         elif phase in ON_DEVICES:

@@ -124,6 +124,12 @@ class Records(Phases):
         """Why it is where it is, said anew."""
         job.reason = reason
 
+    def rank(self, job: Job, rank: int) -> None:
+        """Where it stands before the policy's order counts."""
+        if job.rank != rank:
+            job.rank = rank
+            self._moved(job)
+
     def age(self, job: Job, reason: Reason) -> None:
         """It has waited so long that all others wait for it."""
         job.aged, job.reason = True, reason

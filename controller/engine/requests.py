@@ -7,6 +7,7 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.dispatch import Dispatch
 from cotenant.controller.engine.ending import ended
 from cotenant.controller.engine.estimating import estimate_arrival, estimate_overheads
+from cotenant.controller.engine.fair_share import rank_of
 from cotenant.controller.engine.learning import known_profile
 
 
@@ -25,6 +26,7 @@ def on_arrived(dispatch: Dispatch, event: ev.JobArrived) -> None:
         number=ledger.next_number,
         submitted_s=now_s,
         epoch=ledger.epoch.token,
+        rank=rank_of(spec.priority),
         phase=Phase.HELD if spec.hold else QUEUED,
         phase_since_s=now_s,
         reason=because(*by),

@@ -169,7 +169,10 @@ class AttainedService:
         return (
             other
             for _, _, other in later
-            if other.preemptible and not other.aged and not plan.is_leaving(other.spec.job_id)
+            if other.preemptible
+            and not other.aged
+            and other.spec.priority <= job.spec.priority
+            and not plan.is_leaving(other.spec.job_id)
         )
 
     def is_last(self, job: Job) -> bool:

@@ -180,14 +180,17 @@ class Round:
         found = NOBODY
         if mine_s < self._most_spare_s:
             if self._may_put_back_less(job):
-                found = _worth_preempting(plan, running, 0.0, mine_s)
+                found = _worth_preempting(plan, running, job, 0.0)
             elif mine_gpu_s < self._most_gpu_s:
-                found = _worth_preempting(plan, running, mine_gpu_s, mine_s)
+                found = _worth_preempting(plan, running, job, mine_gpu_s)
         if self._reserved:
             replaced = [
                 other
                 for other_gpu_s, other_s, other in self._reserved
-                if mine_gpu_s < other_gpu_s and mine_s < other_s and not plan.is_leaving(other.job_id)
+                if mine_gpu_s < other_gpu_s
+                and mine_s < other_s
+                and other.spec.priority <= job.spec.priority
+                and not plan.is_leaving(other.job_id)
             ]
             return chain(found, replaced)
         return found
@@ -279,13 +282,15 @@ class Round:
 
 
 def _worth_preempting(
-    plan: Plan, running: Sequence[Spare], mine_gpu_s: float, mine_s: float
+    plan: Plan, running: Sequence[Spare], newcomer: Job, mine_gpu_s: float
 ) -> Iterator[Job]:
-    """Jobs that stand after one of this service and have more to spare than it needs."""
+    """Jobs that stand after one of this service and have more to spare than the newcomer needs; none of a
+    higher priority."""
+    mine_s, priority = needs_s(newcomer), newcomer.spec.priority
     for less_gpu_s, _, spare_s, job in running:
         if -less_gpu_s <= mine_gpu_s:
             return
-        if spare_s > mine_s and not plan.is_leaving(job.job_id):
+        if spare_s > mine_s and job.spec.priority <= priority and not plan.is_leaving(job.job_id):
             yield job
 
 

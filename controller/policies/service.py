@@ -53,7 +53,10 @@ class RemainingService:
         return (
             other
             for _, _, other in more
-            if other.preemptible and not other.aged and not plan.is_leaving(other.job_id)
+            if other.preemptible
+            and not other.aged
+            and other.spec.priority <= job.spec.priority
+            and not plan.is_leaving(other.job_id)
         )
 
     def is_last(self, job: Job) -> bool:

@@ -176,6 +176,8 @@ class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
     reason_code: str
     attempt: int
     job_class: str = field(name="class")
+    priority: int = 0
+    organisation: str | None = None
     share: str
     gpus: int
     devices: tuple[str, ...]

@@ -14,6 +14,7 @@ from cotenant.controller.domain import (
     JobId,
     JobSpec,
     Launch,
+    LimitSettings,
     PolicySettings,
     Profile,
     ProfilePoint,
@@ -81,8 +82,10 @@ def profile(
     )
 
 
-def engine(policy: str = "fifo", *, validate: bool = True, **settings: Any) -> Engine:
-    config = EngineConfig(policy=PolicySettings(name=policy, **settings))
+def engine(
+    policy: str = "fifo", *, validate: bool = True, limits: LimitSettings | None = None, **settings: Any
+) -> Engine:
+    config = EngineConfig(policy=PolicySettings(name=policy, **settings), limits=limits or LimitSettings())
     return Engine(registry.make, config, validate=validate)
 
 

@@ -59,7 +59,9 @@ def page(job: JobDetails, room: int | None, wide: bool = False) -> str:
 
 def _standing(job: JobDetails) -> Iterator[tuple[str, str]]:
     yield "why", job.reason
-    yield "user", f"{job.user}, class {job.job_class}"
+    of = f" of {job.organisation}" if job.organisation else ""
+    priority = f", priority {job.priority}" if job.priority else ""
+    yield "user", f"{job.user}{of}, class {job.job_class}{priority}"
     yield "times", _times(job)
     yield (
         "spent",

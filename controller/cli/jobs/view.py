@@ -54,6 +54,7 @@ COLUMNS: Final = (
 WIDE_COLUMNS: Final = (
     *COLUMNS[:-1],
     Column("CLASS", lambda j: j.job_class),
+    Column("PRIO", lambda j: str(j.priority), right=True),
     Column("STEP", lambda j: steps(j), right=True),
     Column("SAVED", lambda j: str(j.durable_step), right=True),
     Column("PREEMPTED", lambda j: str(j.preemptions), right=True),

@@ -173,6 +173,8 @@ def _spec(values: dict[str, Any], launch: Launch, code: str) -> JobSpec:
             expected_s=values.get("expect"),
             time_limit_s=values.get("time"),
             share=values.get("share", "auto"),
+            priority=values.get("priority", 0),
+            organisation=values.get("organisation", ""),
             resumable=values.get("resumable"),
             retries=values.get("retries", 0),
             after=tuple(each for group in values.get("after", ()) for each in group),

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from cotenant.controller.domain import PRIORITY_MAX
+
 COUNT_MAX: Final = 1_000_000_000
 DURATION_MAX_S: Final = 366 * 86_400.0
 ARRAY_TASKS_MAX: Final = 1_000
@@ -88,6 +90,17 @@ def count(text: str, at_least: int = 1) -> int:
 
 def from_zero(text: str) -> int:
     return count(text, at_least=0)
+
+
+def priority(text: str) -> int:
+    """A whole number, negative ones included."""
+    try:
+        number = int(text)
+    except ValueError:
+        raise ValueError(f"must be a whole number, got {shown(text)}") from None
+    if abs(number) > PRIORITY_MAX:
+        raise ValueError(f"must be {-PRIORITY_MAX} to {PRIORITY_MAX}, got {shown(text)}")
+    return number
 
 
 def yes_or_no(text: str) -> bool:

@@ -189,6 +189,8 @@ class Job(msgspec.Struct, kw_only=True):
     profile: Profile | None = None
     profile_given: bool = False
     """Nothing was to be measured: it came with the submission, or from a like job before it."""
+    rank: int = 0
+    """Waiting jobs go by this first, the lowest before the others: priority, and fair share."""
     aged: bool = False
     queued_s: float = 0.0
     """Time it could have run and did not; time held or blocked makes nobody old."""

@@ -5,13 +5,15 @@ Rule: a spec never changes after submission, and one that makes no sense is neve
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.perf import Profile
 from cotenant.controller.domain.throughput import Gang, sized_gang
+
+PRIORITY_MAX: Final = 1_000
 
 LaunchMode = Literal["worker", "host"]
 
@@ -61,6 +63,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     user: str = ""
     organisation: str = ""
     job_class: Literal["hp", "spot"] = "spot"
+    priority: int = 0
+    """Before the policy's order: greater goes first. -1,000 to 1,000."""
     gpus_min: int = 1
     gpus_max: int = 1
     """Above gpus_min only for elastic jobs (PCS)."""
@@ -118,7 +122,7 @@ def _is_plain(spec: JobSpec) -> bool:
     quickly. A simulation makes hundreds of thousands of them."""
     return (
         0 < spec.gpus_min == spec.gpus_max
-        and spec.nodes == spec.cpus == spec.host_memory_mib == spec.retries == 0
+        and spec.nodes == spec.cpus == spec.host_memory_mib == spec.retries == spec.priority == 0
         and spec.gpu_fraction == 1.0
         and spec.memory_mib is spec.batch_size is spec.time_limit_s is None
         and (spec.iterations is None or spec.iterations > 0)
@@ -165,6 +169,10 @@ def _problem(spec: JobSpec) -> str:
         (
             spec.time_limit_s is not None and not 0 < spec.time_limit_s < 1e9,
             f"time limit must be positive, got {spec.time_limit_s}",
+        ),
+        (
+            abs(spec.priority) > PRIORITY_MAX,
+            f"priority must be {-PRIORITY_MAX} to {PRIORITY_MAX}, got {spec.priority}",
         ),
         (spec.retries < 0, f"retries must not be negative, got {spec.retries}"),
         (any(d.job_id == spec.job_id for d in spec.after), "a job cannot wait for itself"),

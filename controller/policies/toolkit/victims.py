@@ -58,15 +58,21 @@ def _loading_and_paced(view: View, now_s: float) -> Iterator[tuple[float, int, J
 
 
 def worth_preempting(plan: Plan, newcomer: Job) -> Iterator[Job]:
-    """Jobs that may be preempted and have more remaining time than the newcomer, longest first."""
-    mine_s, is_leaving = newcomer.remaining_s, plan.is_leaving
+    """Jobs that may be preempted and have more remaining time than the newcomer, longest first; none of a
+    higher priority."""
+    mine_s, is_leaving, priority = newcomer.remaining_s, plan.is_leaving, newcomer.spec.priority
     if mine_s is None:
         return
     for left_s, job in longest_first(plan.view):
         if left_s <= mine_s:
             return
         # One that has aged has waited long enough for all its life.
-        if job.preemptible and not job.aged and not is_leaving(job.spec.job_id):
+        if (
+            job.preemptible
+            and not job.aged
+            and job.spec.priority <= priority
+            and not is_leaving(job.spec.job_id)
+        ):
             yield job
 
 

@@ -72,12 +72,14 @@ def test_every_flag_reaches_the_specification(tmp_path: Path) -> None:
         workdir=str(tmp_path), output="out-%j.txt", retries="2", env="A=1", after="3,any:4_1", launch="host",
         hold="yes", profile=str(measured), resumable="yes", accumulate="mean", checkpoint="auto",
         watchdog="90s",
+        priority="-7", organisation="vision",
         **{"class": "hp"},
     )  # fmt: skip
     assert (spec.gpus_min, spec.gpus_max, spec.nodes) == (4, 4, 2)
     assert (spec.time_limit_s, spec.expected_s) == (7200, 5400)
     assert (spec.memory_mib, spec.cpus, spec.host_memory_mib) == (8192, 3, 16_384)
     assert (spec.name, spec.batch_size, spec.iterations, spec.retries) == ("x", 64, 100, 2)
+    assert (spec.priority, spec.organisation) == (-7, "vision")
     assert (spec.share, spec.job_class, spec.gpu_type, spec.features) == (
         "never",
         "hp",
@@ -96,6 +98,7 @@ def test_every_flag_reaches_the_specification(tmp_path: Path) -> None:
         "gpus", "nodes", "time", "expect", "mem", "cpus", "host_mem", "name", "batch_size", "iterations",
         "share", "class", "gpu_type", "constraint", "workdir", "output", "retries", "env", "after", "launch",
         "hold", "profile", "resumable", "cold", "accumulate", "checkpoint", "watchdog", "progress",
+        "priority", "organisation",
     }, "a new option needs its line here"  # fmt: skip
 
 

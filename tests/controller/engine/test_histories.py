@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotenant.controller.domain import Decision, PolicySettings
+from cotenant.controller.domain import Decision, LimitSettings, Phase, PolicySettings
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, EngineConfig, Snapshot
+from cotenant.controller.engine.fair_share import rank_of
+from cotenant.controller.engine.limits import TAKES, is_over_limit, owners_of
 from cotenant.controller.policies import registry
 from cotenant.controller.wire import pack, unpack
 from tests.controller.histories import HOSTS, STEPS, WAITS_S, Step, event_of
@@ -27,8 +29,15 @@ def examples(share: float) -> int:
     return int(settings().max_examples * share)
 
 
-def fresh(name: str, *, ageing_s: float = 5000.0) -> Engine:
-    config = EngineConfig(policy=PolicySettings(name=name, ageing_s=ageing_s), keep_ended=6)
+LIMITS = LimitSettings(
+    user_devices=6, user_jobs=3, organisation_devices=8, exceptions=("user bob devices=0 jobs=0",)
+)
+
+
+def fresh(name: str, *, ageing_s: float = 5000.0, people: bool = False) -> Engine:
+    """`people`: limits and fair share are configured."""
+    policy = PolicySettings(name=name, ageing_s=ageing_s, fair_share_half_life_s=900.0 if people else 0.0)
+    config = EngineConfig(policy=policy, limits=LIMITS if people else LimitSettings(), keep_ended=6)
     return Engine(make_hostile if name == "hostile" else registry.make, config, validate=True)
 
 
@@ -56,33 +65,72 @@ def test_nothing_that_can_happen_breaks_a_promise(name: str, steps: list[Step]) 
     play(fresh(name), steps)
 
 
+@given(name=st.sampled_from(POLICIES), steps=STEPS)
+@settings(max_examples=examples(1.0))
+def test_nobody_is_ever_over_a_limit(name: str, steps: list[Step]) -> None:
+    """Nor is a job kept waiting that would be within it."""
+    engine = fresh(name, people=True)
+    watcher = Watcher(engine)
+    for event, now_s in play(fresh(name, people=True), steps, watch=False):
+        watcher.saw(event, engine.handle(event, now_s))
+        jobs = engine.jobs.values()
+        over = [job for job in jobs if is_over_limit(job)]
+        for owner in {owner for job in jobs for owner in owners_of(job.spec)}:
+            most = LIMITS.of(owner.kind, owner.name)
+            theirs = [job for job in jobs if job.phase in TAKES and owner in owners_of(job.spec)]
+            held = sum(job.spec.gpus for job in theirs)
+            assert held <= (most.devices or held) and len(theirs) <= (most.jobs or len(theirs)), owner
+        for job in over:
+            assert any(
+                sum(each.spec.gpus for each in jobs if each.phase in TAKES and owner in owners_of(each.spec))
+                + job.spec.gpus
+                > (LIMITS.of(owner.kind, owner.name).devices or 1_000_000)
+                or sum(each.phase in TAKES and owner in owners_of(each.spec) for each in jobs)
+                >= (LIMITS.of(owner.kind, owner.name).jobs or 1_000_000)
+                for owner in owners_of(job.spec)
+            ), f"job {job.job_id} is kept out, and would be within all limits"
+
+
+@given(steps=STEPS)
+@settings(max_examples=examples(0.3))
+def test_who_is_over_a_limit_that_is_gone_is_let_in(steps: list[Step]) -> None:
+    limited = fresh("fifo", people=True)
+    told = play(limited, steps, watch=False)
+    free = fresh("fifo")
+    free.restore(msgspec.msgpack.decode(msgspec.msgpack.encode(limited.snapshot()), type=Snapshot))
+    free.handle(ev.AlarmRang(), told[-1][1])
+    assert not any(is_over_limit(job) for job in free.jobs.values())
+    assert {job.rank for job in free.jobs.values() if job.phase is Phase.QUEUED} <= {
+        rank_of(job.spec.priority) for job in free.jobs.values()
+    }
+
+
 def bytes_of(engine: Engine, told: Sequence[Told]) -> list[bytes]:
     return [pack(engine.handle(event, now_s)) for event, now_s in told]
 
 
-@given(name=st.sampled_from(POLICIES), steps=STEPS, cut=st.integers(0, 80))
+@given(name=st.sampled_from(POLICIES), steps=STEPS, cut=st.integers(0, 80), people=st.booleans())
 @settings(max_examples=examples(0.6))
 def test_the_same_inputs_give_the_same_commands_in_whatever_way_the_state_was_reached(
-    name: str, steps: list[Step], cut: int
+    name: str, steps: list[Step], cut: int, people: bool
 ) -> None:
-    asked = fresh(name)
-    told = play(asked, steps, watch=False)
-    first, decided = fresh(name), []
+    told = play(fresh(name, people=people), steps, watch=False)
+    first, decided = fresh(name, people=people), []
     commands = []
     for event, now_s in told:
         commands.append(pack(first.handle(event, now_s)))
         decided.append(pack(first.decision))
-    assert bytes_of(fresh(name), told) == commands
+    assert bytes_of(fresh(name, people=people), told) == commands
 
-    folded = fresh(name)
+    folded = fresh(name, people=people)
     for (event, now_s), decision, wanted in zip(told, decided, commands, strict=True):
         assert pack(folded.fold(event, unpack(decision, Decision), now_s)) == wanted
     assert msgspec.msgpack.encode(folded.snapshot()) == msgspec.msgpack.encode(first.snapshot())
 
     cut = min(cut, len(told))
-    before = fresh(name)
+    before = fresh(name, people=people)
     bytes_of(before, told[:cut])
-    restored = fresh(name)
+    restored = fresh(name, people=people)
     restored.restore(msgspec.msgpack.decode(msgspec.msgpack.encode(before.snapshot()), type=Snapshot))
     assert bytes_of(restored, told[cut:]) == commands[cut:]
     assert msgspec.msgpack.encode(restored.snapshot()) == msgspec.msgpack.encode(first.snapshot())

@@ -1,0 +1,99 @@
+"""Fair share: who has used less of the cluster lately goes first, whatever the policy's order.
+
+Rule: usage is device-seconds, decayed by half every `half_life_s`; a device with two tenants counts half for
+each. Users stand in levels, a factor of two apart: somebody who has used more than twice as much as another
+is behind them, and within a level the policy's own order holds. Slurm's fair share weighs usage against age
+and size; here it comes before the policy, and only a priority before it.
+
+The arithmetic is exact between changes: with `rate` devices held since `at_s`, usage at t is
+
+    u(t) = u(at) d + rate (half_life / ln 2) (1 - d),   d = 2^-((t - at) / half_life)
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Final, Literal
+
+from cotenant.controller.domain import QUEUED, Job, Reason, because
+from cotenant.controller.engine.dispatch import Dispatch
+from cotenant.controller.engine.ledger import DecayedUsage, Ledger
+
+LEVELS: Final = 64
+"""A device-second and less are level 0, and each level is twice the one before."""
+LOOKS_PER_HALF_LIFE: Final = 64.0
+LOOK_S_MIN, LOOK_S_MAX = 1.0, 300.0
+
+
+def level(device_s: float) -> int:
+    """The level of a usage: of two that are more than twice apart the greater has a higher one."""
+    return 0 if device_s <= 1.0 else min(LEVELS - 1, 1 + math.floor(math.log2(device_s)))
+
+
+def rank_of(priority: int, level: int = 0) -> int:
+    """Where a job stands before the policy's order counts: by priority, then by level."""
+    return level - priority * LEVELS
+
+
+class FairShare:
+    """Charges users for devices, and ranks waiting jobs by it."""
+
+    def __init__(self, half_life_s: float, by: Literal["user", "organisation"]) -> None:
+        self._half_life_s = half_life_s
+        self._by = by
+        self._every_s = min(LOOK_S_MAX, max(LOOK_S_MIN, half_life_s / LOOKS_PER_HALF_LIFE))
+        self._changes = 0
+
+    def name_of(self, job: Job) -> str:
+        """Who is charged for a job."""
+        return job.spec.user if self._by == "user" else job.spec.organisation
+
+    def usage(self, account: DecayedUsage | None, now_s: float) -> float:
+        """Decayed device-seconds at this moment."""
+        if account is None:
+            return 0.0
+        kept = math.exp2((account.at_s - now_s) / self._half_life_s)
+        return account.device_s * kept + account.devices * (self._half_life_s / math.log(2)) * (1.0 - kept)
+
+    def settle(self, ledger: Ledger) -> None:
+        """Devices may have changed hands at this moment: what was held until now is charged."""
+        if ledger.holdings.changes == self._changes:
+            return
+        self._changes = ledger.holdings.changes
+        held = defaultdict[str, float](float)
+        for job in (*ledger.running(), *ledger.loading(), *ledger.leaving()):
+            assert job.placement is not None, f"job {job.job_id} is {job.phase}"
+            here = map(ledger.tenants, job.placement.devices)
+            held[self.name_of(job)] += sum(1.0 / len(tenants) for tenants in here if job.job_id in tenants)
+        accounts, now_s = ledger.accounts, ledger.now_s
+        for name in sorted({*held, *(name for name, account in accounts.items() if account.devices)}):
+            used_s = self.usage(accounts.get(name), now_s)
+            accounts[name] = DecayedUsage(device_s=used_s, at_s=now_s, devices=held.get(name, 0.0))
+
+    def why_behind(self, ledger: Ledger, job: Job, first: Job) -> Reason:
+        """That somebody who has used less goes before a job."""
+        mine, other = self.name_of(job), self.name_of(first)
+        used_h, other_h = (
+            self.usage(ledger.accounts.get(name), ledger.now_s) / 3600.0 for name in (mine, other)
+        )
+        return because("fair-share", mine, used_h, other, other_h, first.job_id)
+
+    def rank(self, dispatch: Dispatch, changed: Iterable[Job]) -> None:
+        """Newly queued jobs get their places; from time to time all that wait, since usage goes on."""
+        ledger, now_s = dispatch.ledger, dispatch.ledger.now_s
+        if ledger.rank_again_s is not None and now_s >= ledger.rank_again_s:
+            ledger.rank_again_s = None
+            waiting = list(ledger.queued())
+        else:
+            waiting = [job for job in changed if job.phase is QUEUED]
+        if ledger.rank_again_s is None and ledger.queued_count():
+            ledger.rank_again_s = now_s + self._every_s
+            dispatch.wake_at(ledger.rank_again_s, "wake", "", 0)
+        levels: dict[str, int] = {}
+        for job in waiting:
+            name = self.name_of(job)
+            if name not in levels:
+                levels[name] = level(self.usage(ledger.accounts.get(name), now_s))
+            ledger.rank(job, rank_of(job.spec.priority, levels[name]))

@@ -1,0 +1,141 @@
+"""What one user or organisation may have at once: devices, and jobs that run.
+
+Rule: a job counts from the moment in which it may be given devices until it has left them. So whatever a
+policy chooses from the queue stays within the limits, and nobody is preempted for a job that may not run.
+What is over a limit waits outside the queue (blocked, with the reason), and joins it as soon as it fits, the
+first in the policy's order before the others. An aged job is no exception.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Literal, NamedTuple
+
+from cotenant.controller.domain import (
+    ON_DEVICES,
+    QUEUED,
+    RESERVED,
+    Change,
+    Job,
+    JobId,
+    JobLimit,
+    JobSpec,
+    LimitSettings,
+    Phase,
+    Reason,
+    because,
+)
+from cotenant.controller.engine.dispatch import Dispatch
+
+TAKES = ON_DEVICES | {QUEUED, RESERVED}
+"""Phases in which a job counts."""
+CODES = ("limit-devices", "limit-jobs")
+
+
+class Owner(NamedTuple):
+    """Whose jobs are counted together."""
+
+    kind: Literal["user", "organisation"]
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+def owners_of(spec: JobSpec) -> Iterator[Owner]:
+    if spec.user:
+        yield Owner("user", spec.user)
+    if spec.organisation:
+        yield Owner("organisation", spec.organisation)
+
+
+def is_over_limit(job: Job) -> bool:
+    return job.phase is Phase.BLOCKED and job.reason.code in CODES
+
+
+class Limits:
+    """Keeps jobs that are over a limit out of the queue."""
+
+    def __init__(self, settings: LimitSettings) -> None:
+        self._settings = settings
+        self._taking: dict[Owner, dict[JobId, Job]] = {}
+        """Jobs that count."""
+        self._over: dict[Owner, dict[JobId, Job]] = {}
+        """Jobs that are blocked for a limit."""
+
+    def admit(self, dispatch: Dispatch, changed: Iterable[Job]) -> None:
+        """These jobs have another phase: who may wait for devices now, and who must not?"""
+        changed = list(changed)
+        for job in changed:
+            self._note(job)
+        kept_out = [last for job in changed for last in self._make_fit(dispatch, job)]
+        for owner in dict.fromkeys(owner for job in changed + kept_out for owner in owners_of(job.spec)):
+            self._let_in(dispatch, owner)
+
+    def never(self, spec: JobSpec) -> Reason | None:
+        """Why a job may never run, whatever ends."""
+        for owner in owners_of(spec):
+            most = self._limit(owner).devices
+            if 0 < most < spec.gpus:
+                return because("limit-never", spec.gpus, str(owner), most)
+        return None
+
+    def taken(self, owner: Owner) -> JobLimit:
+        """Devices and jobs of a owner that count now."""
+        taking = self._taking.get(owner, {})
+        return JobLimit(devices=sum(job.spec.gpus for job in taking.values()), jobs=len(taking))
+
+    def _limit(self, owner: Owner) -> JobLimit:
+        return self._settings.of(owner.kind, owner.name)
+
+    def _note(self, job: Job) -> None:
+        job_id, over = job.spec.job_id, is_over_limit(job)
+        for owner in owners_of(job.spec):
+            for index, belongs in ((self._taking, job.phase in TAKES), (self._over, over)):
+                if belongs:
+                    index.setdefault(owner, {})[job_id] = job
+                elif owner in index:
+                    index[owner].pop(job_id, None)
+                    if not index[owner]:
+                        del index[owner]
+
+    def _why_not(self, job: Job) -> tuple[Owner, Reason] | None:
+        """Which limit a job is over, together with all others that count."""
+        for owner in owners_of(job.spec):
+            most = self._limit(owner)
+            if not (most.devices or most.jobs):
+                continue
+            taken, counts = self.taken(owner), job.spec.job_id in self._taking.get(owner, {})
+            devices = taken.devices + (0 if counts else job.spec.gpus)
+            jobs = taken.jobs + (0 if counts else 1)
+            if 0 < most.devices < devices:
+                others = devices - job.spec.gpus
+                return owner, because("limit-devices", str(owner), most.devices, others, job.spec.gpus)
+            if 0 < most.jobs < jobs:
+                return owner, because("limit-jobs", str(owner), most.jobs)
+        return None
+
+    def _make_fit(self, dispatch: Dispatch, job: Job) -> Iterator[Job]:
+        """A job has come to the queue. Where that is too much, the last of its owner's go: perhaps itself."""
+        while job.phase is QUEUED and (why := self._why_not(job)) is not None:
+            owner, reason = why
+            waiting = [other for other in self._taking[owner].values() if other.phase is QUEUED]
+            last = max(waiting, key=dispatch.ledger.order_key)
+            dispatch.ledger.change(last, Change.BLOCK, reason)
+            self._note(last)
+            yield last
+
+    def _let_in(self, dispatch: Dispatch, owner: Owner) -> None:
+        """There may be room for jobs of the owner that were over a limit."""
+        order_key = dispatch.ledger.order_key
+        while True:
+            most, taken = self._limit(owner), self.taken(owner)
+            if 0 < most.devices <= taken.devices or 0 < most.jobs <= taken.jobs:
+                return
+            fitting = [job for job in self._over.get(owner, {}).values() if self._why_not(job) is None]
+            if not fitting:
+                return
+            first = min(fitting, key=order_key)
+            dispatch.ledger.change(first, Change.UNBLOCK, dispatch.submitted(first))
+            self._note(first)
+            dispatch.start_ageing(first)

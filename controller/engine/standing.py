@@ -1,0 +1,78 @@
+"""Who may wait for devices, and before whom: limits and fair share, before any policy is asked.
+
+Rule: nothing happens here where neither is configured. Both follow from the state and the time alone, so that
+recovery comes to the same; a controller that starts with other settings lets in whom those let in.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cotenant.controller.domain import ENDED, Job, JobSpec, Reason, because
+from cotenant.controller.engine.config import EngineConfig
+from cotenant.controller.engine.dispatch import Dispatch
+from cotenant.controller.engine.fair_share import FairShare, rank_of
+from cotenant.controller.engine.limits import Limits, is_over_limit
+
+USERS_SHOWN: Final = 5
+
+
+class Standing:
+    """Both, in their order."""
+
+    def __init__(self, dispatch: Dispatch, config: EngineConfig) -> None:
+        half_life_s = config.policy.fair_share_half_life_s
+        self._dispatch, self._ledger, self._config = dispatch, dispatch.ledger, config
+        self.fair_share = FairShare(half_life_s, config.policy.fair_share_by) if half_life_s else None
+        self.limits = Limits(config.limits) if config.limits.any else None
+        if self.fair_share is not None or self.limits is not None:
+            self._ledger.entered = []
+
+    def admit(self) -> None:
+        """An event has been applied: who may wait for devices now, and where they stand."""
+        ledger = self._ledger
+        if ledger.entered is None:
+            return
+        changed, ledger.entered = ledger.entered, []
+        if self.limits is not None:
+            self.limits.admit(self._dispatch, changed)
+        if self.fair_share is not None:
+            self.fair_share.rank(self._dispatch, changed + ledger.entered)
+        ledger.entered.clear()
+
+    def never(self, spec: JobSpec) -> Reason | None:
+        """Why a job would be over a limit all by itself."""
+        return None if self.limits is None else self.limits.never(spec)
+
+    def explain(self, job: Job) -> list[Reason]:
+        """Who is before a queued job, and because of whom it waits, beyond what its policy says."""
+        ledger = self._ledger
+        found: list[Reason] = []
+        first = next(ledger.heads(), None)
+        if first is not None and not first.aged and first.rank < job.rank:
+            if first.spec.priority > job.spec.priority:
+                found.append(because("priority", first.job_id, first.spec.priority, job.spec.priority))
+            elif self.fair_share is not None:
+                found.append(self.fair_share.why_behind(ledger, job, first))
+        held: dict[str, int] = {}
+        for other in ledger.on_devices():
+            user = other.spec.user or "somebody"
+            held[user] = held.get(user, 0) + len(other.placement.devices if other.placement else ())
+        if held.keys() - {job.spec.user}:
+            most_first = sorted(held.items(), key=lambda each: (-each[1], each[0]))
+            shown = [f"{user} ({devices})" for user, devices in most_first[:USERS_SHOWN]]
+            more = len(held) - len(shown)
+            found.append(because("held-by-users", ", ".join(shown) + (f" and {more} more" if more else "")))
+        return found
+
+    def restore(self) -> None:
+        """The ledger has taken over a saved state, perhaps one of other settings."""
+        ledger = self._ledger
+        if self.limits is None and any(is_over_limit(job) for job in ledger.jobs.values()):
+            self.limits, ledger.entered = Limits(self._config.limits), []  # It lets them all in.
+        if ledger.entered is not None:
+            ledger.entered = [job for job in ledger.jobs.values() if job.phase not in ENDED]
+        if self.fair_share is None:
+            ledger.rank_again_s = None
+            for job in list(ledger.queued()):
+                ledger.rank(job, rank_of(job.spec.priority))

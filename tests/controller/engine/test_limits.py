@@ -1,0 +1,103 @@
+"""Limits of users and organisations: what is over one waits outside the queue."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cotenant.controller.domain import JobSpec, LimitSettings
+from tests.controller.building import Desk, report, spec
+
+
+def limited(policy: str, devices: int, **limits: Any) -> Desk:
+    return Desk(policy, report("a", devices), limits=LimitSettings(**limits))
+
+
+def test_a_job_beyond_the_limit_waits_and_says_for_what() -> None:
+    desk = limited("fifo", 8, user_devices=4)
+    for number, gpus in ((1, 2), (2, 2), (3, 1)):
+        desk.submit(number, gpus=gpus)
+    assert [desk.phase(number) for number in (1, 2, 3)] == ["loading", "loading", "blocked"]
+    why = "user ann may hold 4 devices at once, 4 are taken or next in the queue, and this needs 1"
+    assert desk.why(3) == why
+    desk.submit(4, user="bob", gpus=4)
+    assert desk.phase(4) == "loading", "others are not kept waiting"
+
+
+def test_it_starts_when_its_owner_is_within_the_limit_again() -> None:
+    desk = limited("fifo", 8, user_jobs=1)
+    for number in (1, 2, 3):
+        desk.submit(number)
+    desk.end(1)
+    assert [desk.phase(number) for number in (1, 2, 3)] == ["done", "loading", "blocked"]
+
+
+def test_the_first_in_the_policys_order_waits_in_the_queue() -> None:
+    desk = limited("sjf", 1, user_jobs=1)
+    desk.submit("1", user="bob")
+    desk.submit("2", expected_s=100.0)
+    desk.submit("3", expected_s=10.0)
+    assert (desk.phase(2), desk.phase(3)) == ("blocked", "queued")
+    desk.end(1)
+    assert desk.phase(3) == "loading"
+
+
+def test_an_organisation_is_limited_as_a_whole() -> None:
+    desk = limited("fifo", 8, organisation_devices=2, exceptions=("organisation speech devices=0",))
+    desk.submit(1, organisation="vision", gpus=2)
+    desk.submit(2, organisation="vision", user="bob")
+    desk.submit(3, organisation="speech", gpus=3)
+    assert [desk.phase(number) for number in (1, 2, 3)] == ["loading", "blocked", "loading"]
+
+
+def test_nobody_is_preempted_for_who_may_not_run() -> None:
+    desk = limited("srtf", 2, user_jobs=1)
+    desk.submit(1, user="bob", expected_s=1000.0, resumable=True)
+    desk.submit(2, user="ann", expected_s=500.0, resumable=True)
+    for number in (1, 2):
+        desk.begin(number)
+    desk.submit(3, user="ann", expected_s=1.0)
+    assert desk.phase(1) == "running" and desk.phase(3) == "blocked"
+
+
+def test_what_can_never_be_within_a_limit_is_refused() -> None:
+    desk = limited("fifo", 8, user_devices=4)
+    refused = desk.engine.never_fits(wide("ann"))
+    assert str(refused) == "needs 6 devices, and user ann may hold 4 at once"
+    spared = limited("fifo", 8, user_devices=4, exceptions=("user ann devices=8",))
+    assert spared.engine.never_fits(wide("ann")) is None
+
+
+def wide(user: str) -> JobSpec:
+    return spec(1, user=user, gpus=6)
+
+
+@pytest.mark.parametrize(
+    ("priorities", "order"), [((0, 5), ["2", "1"]), ((-5, 0), ["2", "1"]), ((0, 0), ["1", "2"])]
+)
+def test_priority_comes_before_the_policys_order(priorities: tuple[int, int], order: list[str]) -> None:
+    desk = Desk("sjf", report("a", 1))
+    desk.submit("0")
+    for number, (priority, expected_s) in enumerate(zip(priorities, (10.0, 100.0), strict=True), start=1):
+        desk.submit(number, priority=priority, expected_s=expected_s)
+    assert [job.job_id for job in desk.engine.view().queued()] == order
+
+
+@pytest.mark.parametrize("policy", ["srtf", "srtf-full", "srsf", "tiresias", "patient"])
+@pytest.mark.parametrize("priority", [0, 5])
+def test_nobody_makes_room_for_a_lower_priority(policy: str, priority: int) -> None:
+    desk = Desk(policy, report("a", 1))
+    desk.submit(1, expected_s=100_000.0, resumable=True, priority=priority)
+    desk.run(1)
+    desk.wait(50_000.0)
+    desk.submit(2, expected_s=10.0)
+    assert desk.phase(1) == ("running" if priority else "checkpointing"), "without a priority it would"
+
+
+@pytest.mark.parametrize(
+    "text", ["user ann", "group x devices=1", "user ann devices", "user ann devices=-1", "user ann gpus=3"]
+)
+def test_a_wrong_exception_is_an_error(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is not like `user ann devices=16 jobs=8`"):
+        LimitSettings(exceptions=(text,))
