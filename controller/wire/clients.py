@@ -27,6 +27,7 @@ from cotenant.controller.domain import (
     SharingMode,
     Verdict,
 )
+from cotenant.controller.wire.sharing import ReportView, SharingView
 from cotenant.controller.wire.views import IndicatorView, JsonView, ProfileView, ThroughputView, Utc, wall_s
 
 Parameters = dict[str, str | int | float | bool]
@@ -118,6 +119,13 @@ class ListPairs(Question["Pairs"], frozen=True, kw_only=True, tag="pairs"):
     limit: int = 1_000
 
 
+class GetReport(Question["Reported"], frozen=True, kw_only=True, tag="report"):
+    """What sharing and preemption brought and cost."""
+
+    since_s: float | None = None
+    """Only what happened in so many seconds before now; None: all that is remembered."""
+
+
 class GetPolicy(Question["Policies"], frozen=True, kw_only=True, tag="policy"):
     pass
 
@@ -153,7 +161,8 @@ class Stop(Question["Done"], frozen=True, kw_only=True, tag="stop"):
 
 AnyRequest = (
     Submit | ListJobs | ShowJob | Explain | ChangeJobs | WaitJobs | ReadJobLog | ListNodes | ListPairs
-    | ChangeNode | GetPolicy | SetPolicy | GetStatus | GetDecisions | ListProfiles | ForgetProfiles | Stop
+    | ChangeNode | GetPolicy | SetPolicy | GetStatus | GetDecisions | ListProfiles | ForgetProfiles
+    | GetReport | Stop
 )  # fmt: skip
 
 
@@ -218,6 +227,10 @@ class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
     """What saving and leaving should take."""
     left_s: float | None
     left_source: str | None
+    sharing: tuple[SharingView, ...] = ()
+    """What was predicted and measured beside each of the others it trained beside."""
+    won_device_s: float | None = None
+    """Its part of what sharing won; null: nothing of it could be compared."""
 
     @property
     def submitted_s(self) -> float:
@@ -364,6 +377,15 @@ class PairView(JsonView, frozen=True, kw_only=True, tag="pair/1"):
     first_never_alone: bool = False
     second_never_alone: bool = False
     """It shared, and what it takes alone is not known: neither a profile nor a time alone since."""
+    first_predicted_xi: float | None = None
+    """Here and below, of jobs that are remembered: what was thought when they were put together."""
+    second_predicted_xi: float | None = None
+    alone_device_s: float = 0.0
+    """What their steps beside each other would have taken alone."""
+    measured_device_s: float = 0.0
+    """What they took, of devices that count in equal parts for those who hold them."""
+    won_device_s: float | None = None
+    """The first minus the second; null: nothing could be compared."""
     benefit: float | None
     """1 / first_xi + 1 / second_xi - 1: what sharing yields beyond taking turns."""
     verdict: Verdict
@@ -508,6 +530,10 @@ class Pairs(Reply, frozen=True, kw_only=True, tag="pair-list"):
     """How many matched beyond `limit`."""
 
 
+class Reported(Reply, frozen=True, kw_only=True, tag="report-view"):
+    report: ReportView
+
+
 class Policies(Reply, frozen=True, kw_only=True, tag="policy-view"):
     current: PolicyView
     given: Parameters
@@ -555,7 +581,7 @@ class Failure(Reply, frozen=True, kw_only=True, tag="failure"):
 
 AnyReply = (
     Submitted | Jobs | Shown | Explained | LogPart | Nodes | Pairs | Policies | ControllerStatus | Decisions
-    | KnownProfiles | Done | Failure
+    | KnownProfiles | Reported | Done | Failure
 )  # fmt: skip
 
 
