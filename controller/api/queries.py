@@ -151,11 +151,11 @@ class Queries:
             wall_s=self._core.clock.wall(),
         )
 
-    def reported(self, request_id: int, request: wire.GetReport, who: Identity) -> wire.Reported:
+    def reported(self, request_id: int, request: wire.GetReport, who: Identity) -> wire.SharingReport:
         state, now = self._core.state, self._now()
         since_s = None if request.since_s is None else now.now_s - max(0.0, request.since_s)
         report = sharing.report_view(state.engine, state.history, now, since_s)
-        return wire.Reported(request_id=request_id, report=report)
+        return wire.SharingReport(request_id=request_id, report=report)
 
     # --- The cluster -------------------------------------------------------------------------------
 

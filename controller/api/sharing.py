@@ -32,7 +32,7 @@ NOT_KNOWN: Final = (
 )
 
 
-def sharing_view(row: accounts.Together) -> SharingView:
+def sharing_view(row: accounts.SharedWork) -> SharingView:
     return SharingView(
         beside=row.beside,
         steps=row.steps,

@@ -134,7 +134,7 @@ def job_view(
         expected_pause_s=None if ended else job.expected_pause_s,
         left_s=None if ended else job.known_left_s(now.now_s),
         left_source=None if ended else job.estimate_source or None,
-        sharing=shared,
+        shared=shared,
         won_device_s=won(shared),
     )
 

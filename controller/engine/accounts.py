@@ -16,14 +16,14 @@ import msgspec
 
 from cotenant.controller.domain import ENDED, Job, JobId, XiSource, signature
 from cotenant.controller.engine.attempt_records import AttemptRecord, Cause
-from cotenant.controller.engine.spells import Account, Forecast, Spell
+from cotenant.controller.engine.spells import AttemptAccount, Foretold, Spell
 
 ALWAYS_S: Final = -float("inf")
 Attempts = Callable[[JobId], Sequence[AttemptRecord]]
 """Of a job, the oldest first."""
 
 
-class Together(msgspec.Struct, frozen=True, kw_only=True):
+class SharedWork(msgspec.Struct, frozen=True, kw_only=True):
     """What a job did beside the same others, over all its attempts."""
 
     beside: tuple[JobId, ...]
@@ -46,7 +46,7 @@ class Together(msgspec.Struct, frozen=True, kw_only=True):
     def won_device_s(self) -> float | None:
         return None if self.work_device_s is None else self.work_device_s - self.device_s
 
-    def and_later(self, later: Together) -> Together:
+    def and_later(self, later: SharedWork) -> SharedWork:
         return msgspec.structs.replace(
             self,
             seconds=self.seconds + later.seconds,
@@ -64,10 +64,10 @@ def _sum(one: float | None, other: float | None) -> float | None:
 
 def together(
     jobs: Mapping[JobId, Job], job: Job, attempts: Sequence[AttemptRecord], since_s: float = ALWAYS_S
-) -> list[Together]:
+) -> list[SharedWork]:
     """All that a job did beside others since then, in the order in which it met them. Of a spell that began
     before, the part that lies after it in time."""
-    found: dict[tuple[JobId, ...], Together] = {}
+    found: dict[tuple[JobId, ...], SharedWork] = {}
     for attempt in attempts:
         if attempt.account is None:
             continue
@@ -87,14 +87,19 @@ def _part_since(from_s: float, to_s: float, since_s: float) -> float:
 
 
 def _row(
-    jobs: Mapping[JobId, Job], job: Job, attempt: AttemptRecord, account: Account, spell: Spell, part: float
-) -> Together:
+    jobs: Mapping[JobId, Job],
+    job: Job,
+    attempt: AttemptRecord,
+    account: AttemptAccount,
+    spell: Spell,
+    part: float,
+) -> SharedWork:
     step_s, steps = job.solo_step_s, spell.steps * part
     alone_s = None if step_s is None else step_s * steps
     forecast = _slowest(account.forecasts, spell.beside)
     is_known = all((other := jobs.get(o)) is not None and other.solo_step_s is not None for o in spell.beside)
     split = job.split_slowdown(attempt.accumulation_steps)
-    return Together(
+    return SharedWork(
         beside=spell.beside,
         seconds=spell.seconds * part,
         device_s=spell.device_s * part,
@@ -107,7 +112,7 @@ def _row(
     )
 
 
-def _slowest(forecasts: Iterable[Forecast], beside: tuple[JobId, ...]) -> Forecast | None:
+def _slowest(forecasts: Iterable[Foretold], beside: tuple[JobId, ...]) -> Foretold | None:
     """Of a job with several co-tenants the slowest device sets the pace. None where one was not foretold."""
     found = [forecast for forecast in forecasts if forecast.beside in beside]
     return max(found, key=lambda each: each.xi) if len(found) == len(beside) else None
@@ -134,7 +139,7 @@ class Sums(msgspec.Struct, kw_only=True):
     def predicted_xi(self) -> float | None:
         return self.predicted_s / self.alone_s if self.alone_s > 0.0 else None
 
-    def add(self, row: Together, part: float = 1.0) -> None:
+    def add(self, row: SharedWork, part: float = 1.0) -> None:
         if row.work_device_s is None:
             self.unknown_device_s += row.device_s * part
         else:
@@ -202,7 +207,7 @@ def interruptions(
 
 
 def _add_interruption(
-    sums: Interrupted, job: Job, attempt: AttemptRecord, account: Account, after: AttemptRecord | None
+    sums: Interrupted, job: Job, attempt: AttemptRecord, account: AttemptAccount, after: AttemptRecord | None
 ) -> None:
     sums.count += 1
     if attempt.first_step_s is None:

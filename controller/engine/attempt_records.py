@@ -29,7 +29,7 @@ from cotenant.controller.domain import (
     because,
 )
 from cotenant.controller.domain import events as ev
-from cotenant.controller.engine.spells import Account
+from cotenant.controller.engine.spells import AttemptAccount
 
 Cause = Literal["", "preempted", "by-hand", "parted", "crowded", "faulted"]
 """For another job; by a person; from a co-tenant with which it lost; out of memory beside one; with a GPU
@@ -64,7 +64,7 @@ class AttemptRecord(msgspec.Struct, kw_only=True):
     launch: LaunchKind = ""
     launch_why: str = ""
     """Why a host did not start it warm."""
-    account: Account | None = None
+    account: AttemptAccount | None = None
     """What it had of its devices; None: of an attempt that had ended before this was kept."""
     cause: Cause = ""
     """Why its job had to leave its devices, if somebody else was the reason."""

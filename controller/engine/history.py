@@ -37,7 +37,7 @@ from cotenant.controller.engine.attempt_records import (
     with_one_more,
 )
 from cotenant.controller.engine.engine import Engine
-from cotenant.controller.engine.spells import Account, Doing, Forecast, Piece
+from cotenant.controller.engine.spells import AttemptAccount, Doing, Foretold, HeldSpan
 
 ATTEMPTS_KEPT = 100
 NOTES_KEPT_PER_JOB = 40
@@ -190,7 +190,7 @@ class History:
         if attempt_record is None:
             return
         if attempt_record.account is None:
-            attempt_record.account = Account()
+            attempt_record.account = AttemptAccount()
         before, piece = attempt_record.account.now, piece_now(engine, job_id, attempt_record.devices)
         if before is None or (before.doing, before.beside, before.share) != (
             piece.doing,
@@ -219,7 +219,7 @@ class History:
             launched_s=engine.now_s,
             start_step=command.resume_step,
             end_step=command.resume_step,
-            account=Account(),
+            account=AttemptAccount(),
         )
         self._keep_open(job_id, attempt_record)
         known_before = self._saved.stretches.setdefault(job_id, [])
@@ -235,9 +235,9 @@ class History:
             if theirs is not None:
                 theirs.co_tenants = with_one_more(theirs.co_tenants, job_id)
             xi = engine.view().interference(engine.jobs[job_id], engine.jobs[other_id])
-            expect(mine, Forecast(beside=other_id, xi=xi.first, source=xi.source, margin=xi.margin(0)))
+            expect(mine, Foretold(beside=other_id, xi=xi.first, source=xi.source, margin=xi.margin(0)))
             if theirs is not None:
-                expect(theirs, Forecast(beside=job_id, xi=xi.second, source=xi.source, margin=xi.margin(1)))
+                expect(theirs, Foretold(beside=job_id, xi=xi.second, source=xi.source, margin=xi.margin(1)))
 
     def _stop_asked(self, engine: Engine, command: StopAttempt) -> None:
         attempt_record = self._open.get(command.job_id)
@@ -310,7 +310,7 @@ class History:
                     del table[job_id]
 
 
-def piece_now(engine: Engine, job_id: JobId, devices: Sequence[DeviceId]) -> Piece:
+def piece_now(engine: Engine, job_id: JobId, devices: Sequence[DeviceId]) -> HeldSpan:
     """What a job on devices does there just now, beside whom, and how much of them is its own."""
     job, now_s = engine.jobs[job_id], engine.now_s
     doing: Doing = (
@@ -320,7 +320,7 @@ def piece_now(engine: Engine, job_id: JobId, devices: Sequence[DeviceId]) -> Pie
     others = {other: engine.jobs[other] for tenants in held for other in tenants if other != job_id}
     training = sorted((o for o in others.values() if o.phase is Phase.RUNNING), key=lambda o: o.number)
     slowest = max((engine.view().interference(job, other).first for other in training), default=1.0)
-    return Piece(
+    return HeldSpan(
         doing=doing,
         from_s=now_s,
         to_s=now_s,
@@ -330,7 +330,7 @@ def piece_now(engine: Engine, job_id: JobId, devices: Sequence[DeviceId]) -> Pie
     )
 
 
-def expect(attempt_record: AttemptRecord, forecast: Forecast) -> None:
+def expect(attempt_record: AttemptRecord, forecast: Foretold) -> None:
     """What was thought first of each of its co-tenants."""
     account = attempt_record.account
     if account is not None and all(known.beside != forecast.beside for known in account.forecasts):

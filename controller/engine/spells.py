@@ -24,7 +24,7 @@ OTHERS = (JobId("others"),)
 Doing = Literal["loads", "trains", "leaves"]
 
 
-class Forecast(msgspec.Struct, frozen=True, kw_only=True):
+class Foretold(msgspec.Struct, frozen=True, kw_only=True):
     """What was thought of a pair when it was made: step time beside the other / alone."""
 
     beside: JobId
@@ -48,7 +48,7 @@ class Spell(msgspec.Struct, kw_only=True):
     steps: float = 0.0
 
 
-class Piece(msgspec.Struct, frozen=True, kw_only=True):
+class HeldSpan(msgspec.Struct, frozen=True, kw_only=True):
     """A stretch of an attempt in which nothing about its devices changed."""
 
     doing: Doing
@@ -65,7 +65,7 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
         return self.to_s - self.from_s
 
 
-class Account(msgspec.Struct, kw_only=True):
+class AttemptAccount(msgspec.Struct, kw_only=True):
     """Of one attempt, kept while it goes on."""
 
     load_device_s: float = 0.0
@@ -74,15 +74,15 @@ class Account(msgspec.Struct, kw_only=True):
     train_device_s: float = 0.0
     """All its training, also what is in no spell."""
     spells: list[Spell] = []
-    forecasts: list[Forecast] = []
-    now: Piece | None = None
+    forecasts: list[Foretold] = []
+    now: HeldSpan | None = None
     """The stretch that goes on; None: it is over."""
-    uncounted: list[Piece] = []
+    uncounted: list[HeldSpan] = []
     """Trained since the last count of steps."""
     step: int | None = None
     """At that count; None: there was none, or none that can be relied on."""
 
-    def turn(self, now_s: float, next_: Piece | None) -> None:
+    def turn(self, now_s: float, next_: HeldSpan | None) -> None:
         """From now on it goes on as `next_` says."""
         before, self.now = self.now, next_
         if before is None:
@@ -124,7 +124,7 @@ class Account(msgspec.Struct, kw_only=True):
             if piece.beside:
                 self._spell(piece, steps * weight / total)
 
-    def _spell(self, piece: Piece, steps: float) -> None:
+    def _spell(self, piece: HeldSpan, steps: float) -> None:
         known = next((spell for spell in self.spells if spell.beside == piece.beside), None)
         if known is None:
             beside = piece.beside if len(self.spells) < SPELLS_KEPT else OTHERS

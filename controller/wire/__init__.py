@@ -14,7 +14,7 @@ from cotenant.controller.wire.clients import (
     ControllerStatus, DecisionView, Decisions, DeviceView, Explain, Explained, Failure, ForgetProfiles,
     GetDecisions, GetPolicy, GetReport, GetStatus, JobDetails, JobView, Jobs, KnownProfile, KnownProfiles,
     ListJobs, ListNodes, ListPairs, ListProfiles, LogPart, NodeView, Nodes, PairView, Parameters, Policies,
-    ReadJobLog, ReadingView, Reported, Request, SetPolicy, ShowJob, Shown, SpecView, Submit, Submitted,
+    ReadJobLog, ReadingView, SharingReport, Request, SetPolicy, ShowJob, Shown, SpecView, Submit, Submitted,
     WaitJobs, spec_view,
 )
 from cotenant.controller.wire.codec import (
@@ -53,7 +53,7 @@ __all__ = [
     "ListJobs", "ListNodes", "ListPairs", "ListProfiles", "LogPart", "LogReply", "NodeView", "Nodes",
     "NotFollowed", "PairTotals", "PairView", "Parameters", "Payload", "PeerVersions", "Policies",
     "ProfileView", "ReadJobLog", "ReadLog", "ReadingView", "Renew", "Report", "ReportAck", "ReportView",
-    "Reported", "Request", "SetPolicy", "SharingTotals", "SharingView", "ShowJob", "Shown", "SpecView",
+    "SharingReport", "Request", "SetPolicy", "SharingTotals", "SharingView", "ShowJob", "Shown", "SpecView",
     "StepTimeView", "Submit", "Submitted", "ThroughputView", "ToAgent", "Utc", "WaitJobs", "Welcome",
     "WrongVersion", "admitted", "agents", "clients", "codec", "decode", "decode_json", "decode_text",
     "encode", "heard", "in_version", "is_of_before", "job", "pack", "profile_view", "request_in",

@@ -119,7 +119,7 @@ class ListPairs(Question["Pairs"], frozen=True, kw_only=True, tag="pairs"):
     limit: int = 1_000
 
 
-class GetReport(Question["Reported"], frozen=True, kw_only=True, tag="report"):
+class GetReport(Question["SharingReport"], frozen=True, kw_only=True, tag="report"):
     """What sharing and preemption brought and cost."""
 
     since_s: float | None = None
@@ -227,7 +227,7 @@ class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
     """What saving and leaving should take."""
     left_s: float | None
     left_source: str | None
-    sharing: tuple[SharingView, ...] = ()
+    shared: tuple[SharingView, ...] = ()
     """What was predicted and measured beside each of the others it trained beside."""
     won_device_s: float | None = None
     """Its part of what sharing won; null: nothing of it could be compared."""
@@ -530,7 +530,7 @@ class Pairs(Reply, frozen=True, kw_only=True, tag="pair-list"):
     """How many matched beyond `limit`."""
 
 
-class Reported(Reply, frozen=True, kw_only=True, tag="report-view"):
+class SharingReport(Reply, frozen=True, kw_only=True, tag="report-view"):
     report: ReportView
 
 
@@ -581,7 +581,7 @@ class Failure(Reply, frozen=True, kw_only=True, tag="failure"):
 
 AnyReply = (
     Submitted | Jobs | Shown | Explained | LogPart | Nodes | Pairs | Policies | ControllerStatus | Decisions
-    | KnownProfiles | Reported | Done | Failure
+    | KnownProfiles | SharingReport | Done | Failure
 )  # fmt: skip
 
 

@@ -122,7 +122,10 @@ def controller_of_2(at_home: str) -> Iterator[ControllerOf2]:
     controller.close()
 
 
-ADDED: Final = frozenset(("total_steps", "total_note", "fork_servers", "launch_why", "warm"))
+ADDED: Final = frozenset(
+    """total_steps total_note fork_servers launch_why warm shared won_device_s first_predicted_xi
+    second_predicted_xi alone_device_s measured_device_s""".split()
+)
 """What people and commands are told since then; so are an attempt's `launch` and the column FORK SERVERS."""
 
 

@@ -63,9 +63,9 @@ def _won(row: SharingView) -> str:
 
 def _each(of: Callable[[SharingView], str]) -> Callable[[JobView], str]:
     def cell(job: JobView) -> str:
-        left_out = len(job.sharing) - SHOWN_MAX
+        left_out = len(job.shared) - SHOWN_MAX
         first = [f"{left_out} before"] if left_out > 0 and of is beside else []
-        return "; ".join([*first, *map(of, job.sharing[-SHOWN_MAX:])])
+        return "; ".join([*first, *map(of, job.shared[-SHOWN_MAX:])])
 
     return cell
 
@@ -96,7 +96,7 @@ def at_the_end(job: JobView) -> list[str]:
     lines = [
         f"beside job {beside(row)}, {row.steps:.0f} steps: predicted {predicted(row)} from {source(row)}, "
         f"measured {measured(row)}, alone {alone(row)}"
-        for row in job.sharing[-SHOWN_MAX:]
+        for row in job.shared[-SHOWN_MAX:]
     ]
     if lines:
         lines.append(in_all(job))
@@ -113,6 +113,6 @@ def in_all(job: JobView) -> str:
 
 def table(job: JobView, room: int | None) -> list[str]:
     """For `show`."""
-    if not job.sharing:
+    if not job.shared:
         return []
-    return ["", screen.table(ROWS, job.sharing, room), in_all(job)]
+    return ["", screen.table(ROWS, job.shared, room), in_all(job)]

@@ -40,7 +40,9 @@ def test_pairs_as_json(controller: StandIn, replies: ModuleType, cotenant: Coten
         {
             "schema": "pair/1", "first": "python a.py, batch 8", "second": "python b.py x2", "first_xi": 1.25,
             "second_xi": 1.6, "first_count": 7, "second_count": 5, "first_never_alone": False,
-            "second_never_alone": False, "benefit": 0.425, "verdict": "pays", "quarantine": "",
+            "second_never_alone": False, "first_predicted_xi": None, "second_predicted_xi": None,
+                "alone_device_s": 0.0, "measured_device_s": 0.0, "won_device_s": None,
+                "benefit": 0.425, "verdict": "pays", "quarantine": "",
         }
     ]  # fmt: skip
     assert json.loads(cotenant("pairs", "-o", "jsonl").out)["schema"] == "pair/1"

@@ -11,8 +11,8 @@ from cotenant.controller.domain import ENDED, JobId
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.accounts import (
     ALWAYS_S,
+    SharedWork,
     Sums,
-    Together,
     by_kinds,
     interruptions,
     together,
@@ -40,7 +40,7 @@ def desk_of_two(**second: object) -> Watched:
     return desk
 
 
-def rows(desk: Watched, job_id: str) -> list[Together]:
+def rows(desk: Watched, job_id: str) -> list[SharedWork]:
     return together(desk.engine.jobs, desk.job(job_id), desk.history.attempts(JobId(job_id)))
 
 
