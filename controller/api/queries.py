@@ -103,8 +103,8 @@ class Queries:
         reason: Reason | None = None
         if fresh_reason and job.phase is Phase.QUEUED:
             reason = state.engine.explain(job.job_id, now.now_s)[0]
-        shared = sharing.sharing_views(state.engine.jobs, job, state.history.attempts(job.job_id))
-        return views.job_view(state.engine, state.history, self._link.telemetry, job, now, reason, shared)
+        beside = sharing.views_of(state.engine.jobs, job, state.history.attempts(job.job_id))
+        return views.job_view(state.engine, state.history, self._link.telemetry, job, now, reason, *beside)
 
     def shown(self, request_id: int, request: wire.ShowJob, who: Identity) -> wire.Shown:
         job = one_job(self._core.state.engine.jobs, request.job_id)

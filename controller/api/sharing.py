@@ -11,6 +11,7 @@ from cotenant.controller.engine import AttemptRecord, Engine, History, accounts
 from cotenant.controller.wire import (
     InterruptionView,
     PairTotals,
+    PromiseView,
     ReportView,
     SharingTotals,
     SharingView,
@@ -46,10 +47,22 @@ def sharing_view(row: accounts.SharedWork) -> SharingView:
     )
 
 
-def sharing_views(
+def views_of(
     jobs: Mapping[JobId, Job], job: Job, attempts: Sequence[AttemptRecord]
-) -> tuple[SharingView, ...]:
-    return tuple(sharing_view(row) for row in accounts.together(jobs, job, attempts))
+) -> tuple[tuple[SharingView, ...], tuple[PromiseView, ...]]:
+    """What a job did beside others, and what had been expected of that."""
+    return (
+        tuple(sharing_view(row) for row in accounts.together(jobs, job, attempts)),
+        tuple(
+            PromiseView(
+                beside=promise.beside,
+                promised_s=promise.shared_s,
+                took_s=took_s,
+                sequential_s=promise.sequential_s,
+            )
+            for promise, took_s in accounts.promises(jobs, job, attempts)
+        ),
+    )
 
 
 def report_view(engine: Engine, history: History, now: Now, since_s: float | None) -> ReportView:

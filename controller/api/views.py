@@ -38,6 +38,7 @@ from cotenant.controller.wire import (
     JobDetails,
     JobView,
     NodeView,
+    PromiseView,
     ReadingView,
     SharingView,
     SpecView,
@@ -77,6 +78,7 @@ def job_view(
     now: Now,
     reason: Reason | None = None,
     shared: tuple[SharingView, ...] = (),
+    promises: tuple[PromiseView, ...] = (),
 ) -> JobView:
     """One job now. `reason`: the present one, where the job's own may be out of date."""
     spec, placed, ended = job.spec, job.phase in ON_DEVICES, job.ended_s is not None
@@ -135,6 +137,7 @@ def job_view(
         left_s=None if ended else job.known_left_s(now.now_s),
         left_source=None if ended else job.estimate_source or None,
         shared=shared,
+        promises=promises,
         won_device_s=won(shared),
     )
 

@@ -14,9 +14,9 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain import ENDED, Job, JobId, XiSource, signature
+from cotenant.controller.domain import ENDED, Job, JobId, Phase, XiSource, signature
 from cotenant.controller.engine.attempt_records import AttemptRecord, Cause
-from cotenant.controller.engine.spells import AttemptAccount, Foretold, Spell
+from cotenant.controller.engine.spells import AttemptAccount, Foretold, Promise, Spell
 
 ALWAYS_S: Final = -float("inf")
 Attempts = Callable[[JobId], Sequence[AttemptRecord]]
@@ -116,6 +116,22 @@ def _slowest(forecasts: Iterable[Foretold], beside: tuple[JobId, ...]) -> Foreto
     """Of a job with several co-tenants the slowest device sets the pace. None where one was not foretold."""
     found = [forecast for forecast in forecasts if forecast.beside in beside]
     return max(found, key=lambda each: each.xi) if len(found) == len(beside) else None
+
+
+def promises(
+    jobs: Mapping[JobId, Job], job: Job, attempts: Sequence[AttemptRecord]
+) -> list[tuple[Promise, float | None]]:
+    """What was expected of placing it beside others, and what came of it: the average of the two ends, from
+    its launch; None before both have finished."""
+    found = []
+    for attempt in attempts:
+        promise = attempt.account.promise if attempt.account is not None else None
+        if promise is not None:
+            other = jobs.get(promise.beside)
+            ends_s = [each.ended_s for each in (job, other) if each is not None and each.phase is Phase.DONE]
+            known_s = [end_s - attempt.launched_s for end_s in ends_s if end_s is not None]
+            found.append((promise, sum(known_s) / 2 if len(known_s) == 2 else None))
+    return found
 
 
 # --- By kind --------------------------------------------------------------------------------------------

@@ -18,7 +18,9 @@ from cotenant.controller.domain import (
     HostId,
     JobId,
     Phase,
+    Placement,
     Preempt,
+    Reason,
     StartAttempt,
     StopAttempt,
     Wake,
@@ -37,7 +39,7 @@ from cotenant.controller.engine.attempt_records import (
     with_one_more,
 )
 from cotenant.controller.engine.engine import Engine
-from cotenant.controller.engine.spells import AttemptAccount, Doing, Foretold, HeldSpan
+from cotenant.controller.engine.spells import AttemptAccount, Doing, Foretold, HeldSpan, Promise
 
 ATTEMPTS_KEPT = 100
 NOTES_KEPT_PER_JOB = 40
@@ -219,7 +221,7 @@ class History:
             launched_s=engine.now_s,
             start_step=command.resume_step,
             end_step=command.resume_step,
-            account=AttemptAccount(),
+            account=AttemptAccount(promise=promise_of(engine.jobs[job_id].placement)),
         )
         self._keep_open(job_id, attempt_record)
         known_before = self._saved.stretches.setdefault(job_id, [])
@@ -328,6 +330,16 @@ def piece_now(engine: Engine, job_id: JobId, devices: Sequence[DeviceId]) -> Hel
         pace=1.0 / slowest,
         share=sum(1.0 / len(tenants) for tenants in held),
     )
+
+
+def promise_of(placement: Placement | None) -> Promise | None:
+    """In numbers, where the reason has them."""
+    match placement.reason if placement is not None else None:
+        case Reason("sharing-pays", (beside, shared_s, sequential_s, *_)):
+            return Promise(
+                beside=JobId(str(beside)), shared_s=float(shared_s), sequential_s=float(sequential_s)
+            )
+    return None
 
 
 def expect(attempt_record: AttemptRecord, forecast: Foretold) -> None:

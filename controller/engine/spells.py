@@ -34,6 +34,15 @@ class Foretold(msgspec.Struct, frozen=True, kw_only=True):
     """Half the width of a prediction's interval; None without a model."""
 
 
+class Promise(msgspec.Struct, frozen=True, kw_only=True):
+    """What the policy expected of placing this attempt beside a job: the average of the two ends, from then."""
+
+    beside: JobId
+    shared_s: float
+    sequential_s: float
+    """One after the other."""
+
+
 class Spell(msgspec.Struct, kw_only=True):
     """All the time an attempt trained beside the same others."""
 
@@ -75,6 +84,7 @@ class AttemptAccount(msgspec.Struct, kw_only=True):
     """All its training, also what is in no spell."""
     spells: list[Spell] = []
     forecasts: list[Foretold] = []
+    promise: Promise | None = None
     now: HeldSpan | None = None
     """The stretch that goes on; None: it is over."""
     uncounted: list[HeldSpan] = []

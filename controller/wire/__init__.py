@@ -14,7 +14,7 @@ from cotenant.controller.wire.clients import (
     ControllerStatus, DecisionView, Decisions, DeviceView, Explain, Explained, Failure, ForgetProfiles,
     GetDecisions, GetPolicy, GetReport, GetStatus, JobDetails, JobView, Jobs, KnownProfile, KnownProfiles,
     ListJobs, ListNodes, ListPairs, ListProfiles, LogPart, NodeView, Nodes, PairView, Parameters, Policies,
-    ReadJobLog, ReadingView, SharingReport, Request, SetPolicy, ShowJob, Shown, SpecView, Submit, Submitted,
+    ReadJobLog, ReadingView, Request, SetPolicy, SharingReport, ShowJob, Shown, SpecView, Submit, Submitted,
     WaitJobs, spec_view,
 )
 from cotenant.controller.wire.codec import (
@@ -32,7 +32,7 @@ from cotenant.controller.wire.job import (
 )
 from cotenant.controller.wire.peer_versions import SPEAKS, UNKNOWN_REQUEST, PeerVersions, is_of_before
 from cotenant.controller.wire.sharing import (
-    InterruptionView, PairTotals, ReportView, SharingTotals, SharingView,
+    InterruptionView, PairTotals, PromiseView, ReportView, SharingTotals, SharingView,
 )
 from cotenant.controller.wire.versions import heard
 from cotenant.controller.wire.views import (
@@ -52,11 +52,12 @@ __all__ = [
     "InterruptionView", "JobDetails", "JobView", "Jobs", "Json", "KnownProfile", "KnownProfiles",
     "ListJobs", "ListNodes", "ListPairs", "ListProfiles", "LogPart", "LogReply", "NodeView", "Nodes",
     "NotFollowed", "PairTotals", "PairView", "Parameters", "Payload", "PeerVersions", "Policies",
-    "ProfileView", "ReadJobLog", "ReadLog", "ReadingView", "Renew", "Report", "ReportAck", "ReportView",
-    "SharingReport", "Request", "SetPolicy", "SharingTotals", "SharingView", "ShowJob", "Shown", "SpecView",
-    "StepTimeView", "Submit", "Submitted", "ThroughputView", "ToAgent", "Utc", "WaitJobs", "Welcome",
-    "WrongVersion", "admitted", "agents", "clients", "codec", "decode", "decode_json", "decode_text",
-    "encode", "heard", "in_version", "is_of_before", "job", "pack", "profile_view", "request_in",
-    "spec_view", "throughput_view", "unpack", "unpack_struct", "utc", "version_of", "wall_s",
+    "ProfileView", "PromiseView", "ReadJobLog", "ReadLog", "ReadingView", "Renew", "Report", "ReportAck",
+    "ReportView", "Request", "SetPolicy", "SharingReport", "SharingTotals", "SharingView", "ShowJob",
+    "Shown", "SpecView", "StepTimeView", "Submit", "Submitted", "ThroughputView", "ToAgent", "Utc",
+    "WaitJobs", "Welcome", "WrongVersion", "admitted", "agents", "clients", "codec", "decode",
+    "decode_json", "decode_text", "encode", "heard", "in_version", "is_of_before", "job", "pack",
+    "profile_view", "request_in", "spec_view", "throughput_view", "unpack", "unpack_struct", "utc",
+    "version_of", "wall_s",
 ]
 # fmt: on

@@ -27,7 +27,7 @@ from cotenant.controller.domain import (
     SharingMode,
     Verdict,
 )
-from cotenant.controller.wire.sharing import ReportView, SharingView
+from cotenant.controller.wire.sharing import PromiseView, ReportView, SharingView
 from cotenant.controller.wire.views import IndicatorView, JsonView, ProfileView, ThroughputView, Utc, wall_s
 
 Parameters = dict[str, str | int | float | bool]
@@ -229,6 +229,7 @@ class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
     left_source: str | None
     shared: tuple[SharingView, ...] = ()
     """What was predicted and measured beside each of the others it trained beside."""
+    promises: tuple[PromiseView, ...] = ()
     won_device_s: float | None = None
     """Its part of what sharing won; null: nothing of it could be compared."""
 

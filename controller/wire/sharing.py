@@ -32,6 +32,17 @@ class SharingView(msgspec.Struct, frozen=True, kw_only=True):
     """`alone_s` on all its devices, minus `device_s`; null while one of them is not known alone."""
 
 
+class PromiseView(msgspec.Struct, frozen=True, kw_only=True):
+    """What the policy expected of placing a job beside another: when they end, from its launch, on average."""
+
+    beside: JobId
+    promised_s: float
+    took_s: float | None
+    """Loads included, which no promise has; null before both have finished."""
+    sequential_s: float
+    """Expected of one after the other."""
+
+
 class SharingTotals(msgspec.Struct, frozen=True, kw_only=True):
     """Over all jobs that trained beside others."""
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.screen import NONE, Column, device_hours, duration
-from cotenant.controller.wire import JobView, SharingView
+from cotenant.controller.wire import JobView, PromiseView, SharingView
 
 SHOWN_MAX: Final = 4
 """Co-tenants in one row of `queue -o wide`, the last ones."""
@@ -37,10 +37,10 @@ def slowed(seconds: float | None, row: SharingView, margin_s: float | None = Non
     if not row.alone_s:
         return duration(seconds)
     margin = "" if margin_s is None else f" ± {margin_s / row.alone_s:.2f}"
-    return f"{_exact(seconds)} ({seconds / row.alone_s:.2f}x{margin})"
+    return f"{exact(seconds)} ({seconds / row.alone_s:.2f}x{margin})"
 
 
-def _exact(seconds: float | None) -> str:
+def exact(seconds: float | None) -> str:
     """Short times with a decimal: the difference of two is what is looked for."""
     return f"{seconds:.1f}s" if seconds is not None and seconds < 60.0 else duration(seconds)
 
@@ -54,7 +54,7 @@ def measured(row: SharingView) -> str:
 
 
 def alone(row: SharingView) -> str:
-    return _exact(row.alone_s)
+    return exact(row.alone_s)
 
 
 def _won(row: SharingView) -> str:
@@ -98,9 +98,19 @@ def at_the_end(job: JobView) -> list[str]:
         f"measured {measured(row)}, alone {alone(row)}"
         for row in job.shared[-SHOWN_MAX:]
     ]
-    if lines:
+    lines += [promised(each) for each in job.promises]
+    if job.shared:
         lines.append(in_all(job))
     return lines
+
+
+def promised(promise: PromiseView) -> str:
+    """The policy's word, and what became of it."""
+    took = "not both have finished" if promise.took_s is None else f"it took {exact(promise.took_s)}"
+    return (
+        f"average completion beside job {promise.beside}: promised {exact(promise.promised_s)}, {took}; "
+        f"one after the other, {exact(promise.sequential_s)} was expected"
+    )
 
 
 def in_all(job: JobView) -> str:
@@ -115,4 +125,5 @@ def table(job: JobView, room: int | None) -> list[str]:
     """For `show`."""
     if not job.shared:
         return []
-    return ["", screen.table(ROWS, job.shared, room), in_all(job)]
+    said = [*map(promised, job.promises), in_all(job)]
+    return ["", screen.table(ROWS, job.shared, room), *(screen.wrapped(each, 2, room) for each in said)]

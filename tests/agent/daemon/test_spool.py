@@ -17,7 +17,7 @@ from cotenant.agent.daemon.core.memory import (
     Confirmed,
     Kept,
     Obeyed,
-    SharingReport,
+    Reported,
     StopAsked,
 )
 from cotenant.agent.daemon.spool import COMPACT_ABOVE, Spool, SpoolProblem
@@ -44,7 +44,7 @@ def note(number: int) -> AnyNote:
     kinds: list[AnyNote] = [
         Bound(journal=f"j{number}"),
         Kept(attempt=attempt),
-        SharingReport(sequence=number, event=ended, attempt=attempt),
+        Reported(sequence=number, event=ended, attempt=attempt),
         Obeyed(command_id=CommandId(number)),
         Confirmed(sequence=number),
     ]
@@ -160,11 +160,11 @@ def test_compaction_keeps_the_memory_and_bounds_the_file(tmp_path: Path) -> None
     spool.load()
     memory = AgentMemory()
     ended = note(2)
-    assert isinstance(ended, SharingReport)
+    assert isinstance(ended, Reported)
     biggest = 0
     for number in range(1, 6001):
         notes: list[AnyNote] = [
-            SharingReport(sequence=number, event=ended.event, attempt=ended.attempt),
+            Reported(sequence=number, event=ended.event, attempt=ended.attempt),
             Confirmed(sequence=number),
         ]
         for each in notes:
