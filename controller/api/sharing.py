@@ -40,6 +40,7 @@ def sharing_view(row: accounts.SharedWork) -> SharingView:
         predicted_s=row.predicted_s,
         measured_s=row.seconds,
         alone_s=row.alone_s,
+        predicted_slowdown=row.slowdown,
         predicted_from=row.source,
         predicted_margin_s=None if row.margin is None or row.alone_s is None else row.margin * row.alone_s,
         device_s=row.device_s,

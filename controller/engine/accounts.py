@@ -37,6 +37,8 @@ class SharedWork(msgspec.Struct, frozen=True, kw_only=True):
     """That, on all its devices. None where it or one of the others is not known alone."""
     predicted_s: float | None
     """The same steps as was thought when they were put together, its sub-batch included."""
+    slowdown: float | None
+    """As was thought the first time: step time beside them over that alone at the whole batch."""
     source: XiSource | None = None
     """Where that came from, the first time."""
     margin: float | None = None
@@ -98,7 +100,7 @@ def _row(
     alone_s = None if step_s is None else step_s * steps
     forecast = _slowest(account.forecasts, spell.beside)
     is_known = all((other := jobs.get(o)) is not None and other.solo_step_s is not None for o in spell.beside)
-    split = job.split_slowdown(attempt.accumulation_steps)
+    slowdown = None if forecast is None else forecast.xi * job.split_slowdown(attempt.accumulation_steps)
     return SharedWork(
         beside=spell.beside,
         seconds=spell.seconds * part,
@@ -106,7 +108,8 @@ def _row(
         steps=steps,
         alone_s=alone_s,
         work_device_s=None if alone_s is None or not is_known else alone_s * len(attempt.devices),
-        predicted_s=None if alone_s is None or forecast is None else alone_s * forecast.xi * split,
+        predicted_s=None if alone_s is None or slowdown is None else alone_s * slowdown,
+        slowdown=slowdown,
         source=None if forecast is None else forecast.source,
         margin=None if forecast is None else forecast.margin,
     )

@@ -35,7 +35,7 @@ class Foretold(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Promise(msgspec.Struct, frozen=True, kw_only=True):
-    """What the policy expected of placing this attempt beside a job: the average of the two ends, from then."""
+    """What the policy expected of placing this attempt beside a job: when both end from then, on average."""
 
     beside: JobId
     shared_s: float

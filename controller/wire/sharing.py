@@ -23,6 +23,8 @@ class SharingView(msgspec.Struct, frozen=True, kw_only=True):
     measured_s: float
     alone_s: float | None
     """These steps at the whole batch with nobody beside it."""
+    predicted_slowdown: float | None
+    """The first time: step time beside them, its sub-batch included, over that alone at the whole batch."""
     predicted_from: XiSource | None
     predicted_margin_s: float | None = None
     """Half the width of the prediction's interval; null without a trained model."""
@@ -33,7 +35,7 @@ class SharingView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PromiseView(msgspec.Struct, frozen=True, kw_only=True):
-    """What the policy expected of placing a job beside another: when they end, from its launch, on average."""
+    """What the policy expected of placing a job beside another: when they end from its launch, on average."""
 
     beside: JobId
     promised_s: float

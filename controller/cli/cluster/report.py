@@ -94,11 +94,12 @@ def _sharing(report: ReportView) -> Iterator[str]:
     yield paint("Sharing", "bold") + f": {screen.plural(shared.jobs, 'job')} trained beside others"
     if not shared.jobs:
         return
-    yield f"  alone this work takes  {_hours(shared.alone_device_s):>9} device-hours"
-    yield f"  measured               {_hours(shared.measured_device_s):>9}"
-    yield f"  won                    {device_hours(shared.won_device_s):>9}"
-    yield f"  cost of undoing it     {device_hours(-shared.cost_device_s):>9}"
-    yield f"  net                    {device_hours(shared.net_device_s):>9}"
+    if shared.measured_device_s > 0.0:
+        yield f"  alone this work takes  {_hours(shared.alone_device_s):>9} device-hours"
+        yield f"  measured               {_hours(shared.measured_device_s):>9}"
+        yield f"  won                    {device_hours(shared.won_device_s):>9}"
+        yield f"  cost of undoing it     {_hours(shared.cost_device_s):>9}"
+        yield f"  net                    {device_hours(shared.net_device_s):>9}"
     if shared.unknown_device_s > 0.0:
         yield (
             f"  not compared           {_hours(shared.unknown_device_s):>9}  (a pace alone is unknown: such "

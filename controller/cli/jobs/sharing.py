@@ -46,6 +46,8 @@ def exact(seconds: float | None) -> str:
 
 
 def predicted(row: SharingView) -> str:
+    if row.predicted_s is None:
+        return NONE if row.predicted_slowdown is None else f"{row.predicted_slowdown:.2f}x"
     return slowed(row.predicted_s, row, row.predicted_margin_s)
 
 
