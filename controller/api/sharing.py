@@ -20,8 +20,9 @@ from cotenant.controller.wire import (
 PAIRS_SHOWN: Final = 100
 
 FORMULAS: Final = {
-    "won_device_s": "sum over the time in which jobs trained beside others of (steps x alone step time x "
-    "devices) - device-seconds taken; a second of a device counts once, in equal parts for those who hold it",
+    "won_device_s": "sum over the time in which jobs trained beside others of (steps x alone step time, at "
+    "most the time itself) x devices - device-seconds taken; a second of a device counts once, in equal "
+    "parts for those who hold it",
     "cost_device_s": "save (request to stop until devices are free) + load (again, to the first step) + "
     "rework (steps done again x alone step time x devices) + futile (loads that ended before a first step)",
     "net_device_s": "won - cost of parting, of running out of memory and of GPU faults beside others",

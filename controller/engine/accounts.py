@@ -34,7 +34,8 @@ class SharedWork(msgspec.Struct, frozen=True, kw_only=True):
     alone_s: float | None
     """The same steps alone, at the whole batch; None: what one takes alone is not known."""
     work_device_s: float | None
-    """That, on all its devices. None where it or one of the others is not known alone."""
+    """That, on all its devices, and at most what it took: nobody is faster beside others than alone, and a
+    pace alone that says so was measured badly. None where it or one of the others is not known alone."""
     predicted_s: float | None
     """The same steps as was thought when they were put together, its sub-batch included."""
     slowdown: float | None
@@ -96,18 +97,20 @@ def _row(
     spell: Spell,
     part: float,
 ) -> SharedWork:
-    step_s, steps = job.solo_step_s, spell.steps * part
+    step_s, steps, seconds = job.solo_step_s, spell.steps * part, spell.seconds * part
     alone_s = None if step_s is None else step_s * steps
     forecast = _slowest(account.forecasts, spell.beside)
     is_known = all((other := jobs.get(o)) is not None and other.solo_step_s is not None for o in spell.beside)
     slowdown = None if forecast is None else forecast.xi * job.split_slowdown(attempt.accumulation_steps)
     return SharedWork(
         beside=spell.beside,
-        seconds=spell.seconds * part,
+        seconds=seconds,
         device_s=spell.device_s * part,
         steps=steps,
         alone_s=alone_s,
-        work_device_s=None if alone_s is None or not is_known else alone_s * len(attempt.devices),
+        work_device_s=(
+            None if alone_s is None or not is_known else min(alone_s, seconds) * len(attempt.devices)
+        ),
         predicted_s=None if alone_s is None or slowdown is None else alone_s * slowdown,
         slowdown=slowdown,
         source=None if forecast is None else forecast.source,

@@ -72,6 +72,9 @@ def _each(of: Callable[[SharingView], str]) -> Callable[[JobView], str]:
     return cell
 
 
+DISTURBED: Final = 0.95
+"""Below this slowdown the pace alone was measured badly; above it is noise."""
+
 ROWS: Final = (
     Column("BESIDE JOB", beside, limit=24),
     Column("STEPS", lambda row: f"{row.steps:.0f}", right=True),
@@ -116,6 +119,13 @@ def promised(promise: PromiseView) -> str:
 
 
 def in_all(job: JobView) -> str:
+    told = _in_all(job)
+    if any(row.alone_s is not None and row.measured_s < DISTURBED * row.alone_s for row in job.shared):
+        told += "; it was slower when it was measured alone, which counts as no slowdown and as no gain"
+    return told
+
+
+def _in_all(job: JobView) -> str:
     if job.won_device_s is None:
         return "whether sharing paid is not known: what a step takes alone was not seen of each of them"
     verb = "won" if job.won_device_s >= 0.0 else "lost"

@@ -85,6 +85,10 @@ def test_the_end_of_a_run_tells_each_partner_and_what_became_of_the_promise(repl
     lost = replies.done(shared=(ROW,), won_device_s=-36.0)
     assert at_the_end(lost)[-1] == "sharing lost 0.01 device-hours (this job's part)"
     assert at_the_end(replies.done()) == []
+    fast = msgspec.structs.replace(ROW, measured_s=60.0)
+    assert at_the_end(replies.done(shared=(fast,), won_device_s=30.0))[-1].endswith(
+        "; it was slower when it was measured alone, which counts as no slowdown and as no gain"
+    )
 
 
 def report(replies: ModuleType, **more: Any) -> wire.SharingReport:

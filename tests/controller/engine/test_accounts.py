@@ -106,6 +106,16 @@ def test_what_is_not_known_alone_proves_nothing() -> None:
     assert found.shared.unknown_device_s == pytest.approx(20.0)
 
 
+def test_a_bad_measurement_alone_wins_no_more_than_there_is() -> None:
+    desk = desk_of_two()
+    desk.wait(40.0)
+    desk.progress(1, 1 + 2000, STEP_S / 4)
+    desk.progress(2, 1 + 400, STEP_S)
+    (one,), (two,) = rows(desk, "1"), rows(desk, "2")
+    assert one.alone_s == pytest.approx(160.0)
+    assert one.work_device_s == two.work_device_s == pytest.approx(40.0)
+
+
 def test_what_comes_after_the_last_count_of_a_lost_host_is_left_out() -> None:
     desk = desk_of_two()
     desk.wait(20.0)
