@@ -142,7 +142,7 @@ def with_one_more(jobs: tuple[JobId, ...], job_id: JobId) -> tuple[JobId, ...]:
     return jobs if job_id in jobs else (*jobs, job_id)
 
 
-def in_words(action: Place | Share | Preempt | Resize | Hold | Defer) -> str:
+def action_in_words(action: Place | Share | Preempt | Resize | Hold | Defer) -> str:
     """An action as a short phrase."""
     match action:
         case Place() | Share():

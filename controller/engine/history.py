@@ -32,7 +32,7 @@ from cotenant.controller.engine.attempt_records import (
     CAUSES,
     AttemptRecord,
     HistoryNote,
-    in_words,
+    action_in_words,
     outcome_of,
     resumed,
     why_it_ended,
@@ -101,7 +101,7 @@ class History:
                 touched[command.job_id] = None
         for action in engine.decision.actions:
             if not isinstance(action, (Wake, Compute)):
-                self._note(HistoryNote(now_s, name, action.job_id, in_words(action), action.reason))
+                self._note(HistoryNote(now_s, name, action.job_id, action_in_words(action), action.reason))
         for refusal in engine.refusals:
             self._note(HistoryNote(now_s, name, None, "refused", refusal))
         where = [self._open[job_id].devices for job_id in touched if job_id in self._open]

@@ -13,9 +13,9 @@ from cotenant.controller.wire.clients import (
     CLIENT_MARK, DAMAGED_JOURNAL_ADVICE, NOT_AVAILABLE, AnyReply, AttemptView, ChangeJobs, ChangeNode,
     ControllerStatus, DecisionView, Decisions, DeviceView, Explain, Explained, Failure, ForgetProfiles,
     GetDecisions, GetPolicy, GetReport, GetStatus, JobDetails, JobView, Jobs, KnownProfile, KnownProfiles,
-    ListJobs, ListNodes, ListPairs, ListProfiles, LogPart, NodeView, Nodes, PairView, Parameters, Policies,
-    ReadJobLog, ReadingView, Request, SetPolicy, SharingReport, ShowJob, Shown, SpecView, Submit, Submitted,
-    WaitJobs, spec_view,
+    ListJobs, ListNodes, ListPairs, ListProfiles, LogPart, NodeView, Nodes, PairView, Parameters,
+    Policies, PolicyPreview, PolicyPreviewed, PreviewedAction, PreviewPolicy, ReadJobLog, ReadingView,
+    Request, SetPolicy, SharingReport, ShowJob, Shown, SpecView, Submit, Submitted, WaitJobs, spec_view,
 )
 from cotenant.controller.wire.codec import (
     MESSAGE_BYTES_MAX, WIRE_VERSION, BadMessage, Json, WrongVersion, decode, decode_json, decode_text,
@@ -52,12 +52,12 @@ __all__ = [
     "InterruptionView", "JobDetails", "JobView", "Jobs", "Json", "KnownProfile", "KnownProfiles",
     "ListJobs", "ListNodes", "ListPairs", "ListProfiles", "LogPart", "LogReply", "NodeView", "Nodes",
     "NotFollowed", "PairTotals", "PairView", "Parameters", "Payload", "PeerVersions", "Policies",
-    "ProfileView", "PromiseView", "ReadJobLog", "ReadLog", "ReadingView", "Renew", "Report", "ReportAck",
-    "ReportView", "Request", "SetPolicy", "SharingReport", "SharingTotals", "SharingView", "ShowJob",
-    "Shown", "SpecView", "StepTimeView", "Submit", "Submitted", "ThroughputView", "ToAgent", "Utc",
-    "WaitJobs", "Welcome", "WrongVersion", "admitted", "agents", "clients", "codec", "decode",
-    "decode_json", "decode_text", "encode", "heard", "in_version", "is_of_before", "job", "pack",
-    "profile_view", "request_in", "spec_view", "throughput_view", "unpack", "unpack_struct", "utc",
-    "version_of", "wall_s",
+    "PolicyPreview", "PolicyPreviewed", "PreviewPolicy", "PreviewedAction", "ProfileView", "PromiseView",
+    "ReadJobLog", "ReadLog", "ReadingView", "Renew", "Report", "ReportAck", "ReportView", "Request",
+    "SetPolicy", "SharingReport", "SharingTotals", "SharingView", "ShowJob", "Shown", "SpecView",
+    "StepTimeView", "Submit", "Submitted", "ThroughputView", "ToAgent", "Utc", "WaitJobs", "Welcome",
+    "WrongVersion", "admitted", "agents", "clients", "codec", "decode", "decode_json", "decode_text",
+    "encode", "heard", "in_version", "is_of_before", "job", "pack", "profile_view", "request_in",
+    "spec_view", "throughput_view", "unpack", "unpack_struct", "utc", "version_of", "wall_s",
 ]
 # fmt: on

@@ -135,6 +135,13 @@ class SetPolicy(Question["Done"], frozen=True, kw_only=True, tag="set-policy"):
     parameters: Parameters = {}
 
 
+class PreviewPolicy(Question["PolicyPreviewed"], frozen=True, kw_only=True, tag="preview-policy"):
+    """What a policy would decide at once; nothing is changed."""
+
+    name: str
+    parameters: Parameters = {}
+
+
 class ListProfiles(Question["KnownProfiles"], frozen=True, kw_only=True, tag="profiles"):
     """What is kept of kinds of jobs; a user sees their own, an admin all."""
 
@@ -162,7 +169,7 @@ class Stop(Question["Done"], frozen=True, kw_only=True, tag="stop"):
 AnyRequest = (
     Submit | ListJobs | ShowJob | Explain | ChangeJobs | WaitJobs | ReadJobLog | ListNodes | ListPairs
     | ChangeNode | GetPolicy | SetPolicy | GetStatus | GetDecisions | ListProfiles | ForgetProfiles
-    | GetReport | Stop
+    | GetReport | PreviewPolicy | Stop
 )  # fmt: skip
 
 
@@ -447,6 +454,23 @@ class PolicyOffer(JsonView, frozen=True, kw_only=True, tag="policy/1"):
     defaults: Parameters
 
 
+class PolicyPreview(JsonView, frozen=True, kw_only=True, tag="policy-preview/1"):
+    """What would be done at once, had it been set."""
+
+    policy: str
+    actions: tuple[PreviewedAction, ...]
+    queued: int
+    """Jobs that wait now."""
+    more: int = 0
+
+
+class PreviewedAction(msgspec.Struct, frozen=True, kw_only=True):
+    job_id: JobId = field(name="job")
+    name: str
+    what: str
+    reason: str
+
+
 class DecisionView(msgspec.Struct, frozen=True, kw_only=True):
     at_s: float
     event: str
@@ -542,6 +566,10 @@ class Policies(Reply, frozen=True, kw_only=True, tag="policy-view"):
     offers: tuple[PolicyOffer, ...]
 
 
+class PolicyPreviewed(Reply, frozen=True, kw_only=True, tag="policy-previewed"):
+    preview: PolicyPreview
+
+
 class ControllerStatus(Reply, frozen=True, kw_only=True, tag="status-view"):
     version: str
     pid: int
@@ -582,7 +610,7 @@ class Failure(Reply, frozen=True, kw_only=True, tag="failure"):
 
 AnyReply = (
     Submitted | Jobs | Shown | Explained | LogPart | Nodes | Pairs | Policies | ControllerStatus | Decisions
-    | KnownProfiles | SharingReport | Done | Failure
+    | KnownProfiles | SharingReport | PolicyPreviewed | Done | Failure
 )  # fmt: skip
 
 
