@@ -16,6 +16,7 @@ from cotenant.controller.domain import (
     AnyEvent,
     CancelRequested,
     CheckpointRequested,
+    Compute,
     HoldRequested,
     HostDrained,
     HostId,
@@ -28,13 +29,17 @@ from cotenant.controller.domain import (
     PolicyChanged,
     PreemptRequested,
     ReleaseRequested,
+    Wake,
+    render,
 )
+from cotenant.controller.engine import action_in_words
 from cotenant.controller.policies import plugins, registry
 from cotenant.controller.store import Core
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.wire import clients as wire
 
 Make = Callable[[JobId, str], AnyEvent]
+PREVIEWED_MAX: Final = 1_000
 
 EVENTS: Final[dict[str, Make]] = {
     "cancel": lambda job_id, by: CancelRequested(job_id=job_id, by=by),
@@ -130,24 +135,50 @@ class Changing:
 
     def policy(self, request_id: int, request: wire.SetPolicy, who: Identity) -> wire.Done:
         must_be_admin(who, "change the policy")
-        try:
-            if plugins.is_path(request.name) and request.name not in policies_offered(
-                self._core.state.engine
-            ):
-                raise ValueError(
-                    f"policy {request.name} is not offered here: a controller imports policies of installed "
-                    "packages (entry point cotenant.policies), and the one that policy.name in its "
-                    "configuration names"
-                )
-            registry.make(request.name, request.parameters)
-        except ValueError as error:
-            raise Denied("usage", str(error), "`cotenant policy list` describes them") from None
+        self._must_be_a_policy(request.name, request.parameters)
         engine = self._core.state.engine
         before = engine.policy_name, engine.policy_parameters
         self._core.happen(PolicyChanged(name=request.name, parameters=request.parameters, by=who.name))
         self._core.audit(who, "policy", request.name, repr(request.parameters))
         lines = policy_change(*before, request.name, request.parameters)
         return wire.Done(request_id=request_id, lines=lines)
+
+    def preview(self, request_id: int, request: wire.PreviewPolicy, who: Identity) -> wire.PolicyPreviewed:
+        must_be_admin(who, "preview a policy: it copies the controller's whole state")
+        self._must_be_a_policy(request.name, request.parameters)
+        engine = self._core.state.engine
+        decision = self._core.preview(
+            PolicyChanged(name=request.name, parameters=request.parameters, by=who.name)
+        )
+        actions = [each for each in decision.actions if not isinstance(each, (Wake, Compute))]
+        preview = wire.PolicyPreview(
+            policy=request.name,
+            actions=tuple(
+                wire.PreviewedAction(
+                    job_id=each.job_id,
+                    name=engine.jobs[each.job_id].spec.name,
+                    what=action_in_words(each),
+                    reason=render(each.reason),
+                )
+                for each in actions[:PREVIEWED_MAX]
+            ),
+            queued=sum(job.phase is Phase.QUEUED for job in engine.jobs.values()),
+            more=max(0, len(actions) - PREVIEWED_MAX),
+        )
+        return wire.PolicyPreviewed(request_id=request_id, preview=preview)
+
+    def _must_be_a_policy(self, name: str, parameters: wire.Parameters) -> None:
+        """Raises Denied."""
+        try:
+            if plugins.is_path(name) and name not in policies_offered(self._core.state.engine):
+                raise ValueError(
+                    f"policy {name} is not offered here: a controller imports policies of installed "
+                    "packages (entry point cotenant.policies), and the one that policy.name in its "
+                    "configuration names"
+                )
+            registry.make(name, parameters)
+        except ValueError as error:
+            raise Denied("usage", str(error), "`cotenant policy list` describes them") from None
 
 
 def policy_change(old_name: str, old: wire.Parameters, name: str, given: wire.Parameters) -> tuple[str, ...]:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
 
-from cotenant.controller.api import views
+from cotenant.controller.api import sharing, views
 from cotenant.controller.api.permissions import jobs_named, may_touch, one_job, policies_offered
 from cotenant.controller.domain import ENDED, OBSERVATIONS, Job, PairSeen, Phase, Reason, Verdict, render
+from cotenant.controller.engine import accounts
 from cotenant.controller.executors.agents import AgentExecutor
 from cotenant.controller.policies import registry
 from cotenant.controller.store import Core
@@ -101,7 +103,8 @@ class Queries:
         reason: Reason | None = None
         if fresh_reason and job.phase is Phase.QUEUED:
             reason = state.engine.explain(job.job_id, now.now_s)[0]
-        return views.job_view(state.engine, state.history, self._link.telemetry, job, now, reason)
+        beside = sharing.views_of(state.engine.jobs, job, state.history.attempts(job.job_id))
+        return views.job_view(state.engine, state.history, self._link.telemetry, job, now, reason, *beside)
 
     def shown(self, request_id: int, request: wire.ShowJob, who: Identity) -> wire.Shown:
         job = one_job(self._core.state.engine.jobs, request.job_id)
@@ -148,6 +151,12 @@ class Queries:
             wall_s=self._core.clock.wall(),
         )
 
+    def reported(self, request_id: int, request: wire.GetReport, who: Identity) -> wire.SharingReport:
+        state, now = self._core.state, self._now()
+        since_s = None if request.since_s is None else now.now_s - max(0.0, request.since_s)
+        report = sharing.report_view(state.engine, state.history, now, since_s)
+        return wire.SharingReport(request_id=request_id, report=report)
+
     # --- The cluster -------------------------------------------------------------------------------
 
     def nodes(self, request_id: int, request: wire.ListNodes, who: Identity) -> wire.Nodes:
@@ -172,7 +181,13 @@ class Queries:
         engine = self._core.state.engine
         observations = int(engine.policy_parameters.get("observations", OBSERVATIONS))
         now = self._now()
-        found = pair_views(engine.pairs.seen(), observations, request.containing, now_s=now.now_s)
+        found = pair_views(
+            engine.pairs.seen(),
+            observations,
+            request.containing,
+            now_s=now.now_s,
+            sums=accounts.by_kinds(engine.jobs, self._core.state.history.attempts),
+        )
         limit = min(max(1, request.limit), PAIRS_MAX)
         return wire.Pairs(
             request_id=request_id,
@@ -236,11 +251,18 @@ class Queries:
 
 
 def pair_views(
-    seen: Iterable[PairSeen], observations: int, containing: str = "", *, now_s: float = 0.0
+    seen: Iterable[PairSeen],
+    observations: int,
+    containing: str = "",
+    *,
+    now_s: float = 0.0,
+    sums: Mapping[tuple[str, str], accounts.Sums] = MappingProxyType({}),
 ) -> list[wire.PairView]:
     """Those that are not made again first, then by benefit, the worst first; unmeasured ones last."""
     shown = [
-        pair_view(pair, observations, now_s) for pair in seen if containing in pair.first + "\n" + pair.second
+        pair_view(pair, observations, now_s, sums)
+        for pair in seen
+        if containing in pair.first + "\n" + pair.second
     ]
     inf = float("inf")
     shown.sort(
@@ -254,8 +276,13 @@ def pair_views(
     return shown
 
 
-def pair_view(pair: PairSeen, observations: int, now_s: float) -> wire.PairView:
+def pair_view(
+    pair: PairSeen, observations: int, now_s: float, sums: Mapping[tuple[str, str], accounts.Sums]
+) -> wire.PairView:
     xi, verdict = pair.xi, pair.verdict(observations)
+    ways = tuple(sums.get(key, accounts.Sums()) for key in (pair.keys, pair.keys[::-1]))
+    took = ways[:1] if pair.keys[0] == pair.keys[1] else ways
+    alone_s, took_s = (sum(each.work_device_s for each in took), sum(each.device_s for each in took))
     return wire.PairView(
         first=pair.first,
         second=pair.second,
@@ -265,6 +292,11 @@ def pair_view(pair: PairSeen, observations: int, now_s: float) -> wire.PairView:
         second_count=pair.second_count,
         first_never_alone=pair.first_xi is None and pair.first_not_compared > 0,
         second_never_alone=pair.second_xi is None and pair.second_not_compared > 0,
+        first_predicted_xi=ways[0].predicted_xi,
+        second_predicted_xi=ways[1].predicted_xi,
+        alone_device_s=alone_s,
+        measured_device_s=took_s,
+        won_device_s=alone_s - took_s if took_s > 0.0 else None,
         benefit=None if xi is None else xi.gain,
         verdict=verdict,
         quarantine=_quarantine(pair, verdict, now_s),

@@ -38,7 +38,9 @@ from cotenant.controller.wire import (
     JobDetails,
     JobView,
     NodeView,
+    PromiseView,
     ReadingView,
+    SharingView,
     SpecView,
     profile_view,
     spec_view,
@@ -75,6 +77,8 @@ def job_view(
     job: Job,
     now: Now,
     reason: Reason | None = None,
+    shared: tuple[SharingView, ...] = (),
+    promises: tuple[PromiseView, ...] = (),
 ) -> JobView:
     """One job now. `reason`: the present one, where the job's own may be out of date."""
     spec, placed, ended = job.spec, job.phase in ON_DEVICES, job.ended_s is not None
@@ -134,7 +138,16 @@ def job_view(
         expected_pause_s=None if ended else job.expected_pause_s,
         left_s=None if ended else job.known_left_s(now.now_s),
         left_source=None if ended else job.estimate_source or None,
+        shared=shared,
+        promises=promises,
+        won_device_s=won(shared),
     )
+
+
+def won(shared: Sequence[SharingView]) -> float | None:
+    """A job's part of what sharing won, as far as it is known; None where nothing of it is."""
+    known = [row.won_device_s for row in shared if row.won_device_s is not None]
+    return sum(known) if known else None
 
 
 def job_details(

@@ -47,7 +47,7 @@ from cotenant.controller.domain.job.spec import (
 )
 from cotenant.controller.domain.pairs import (
     APART_S, APART_S_MAX, ENTRIES_MAX, LOSS_MIN, OBSERVATIONS, Observed, PairSeen, PairTable, Verdict,
-    kind_of, loses, signature,
+    is_beyond, kind_of, loses, signature,
 )
 from cotenant.controller.domain.perf import (
     DEFAULT_XI, Interference, Profile, ProfilePoint, XiSource, duty_cycle_rule, fit_step_model,
@@ -99,9 +99,9 @@ __all__ = [
     "TroubleSeen", "TrustDevices", "Verdict", "View", "Wake", "XiSource", "advance", "base_key",
     "because", "beginning", "bytes_in", "cannot", "capabilities_of", "capabilities_of_all", "cluster",
     "cut_to", "duty_cycle_rule", "epochs", "events", "fit_step_model", "fitting", "for_people",
-    "held_bytes", "is_one_line", "job", "key_of", "kind_of", "loses", "measured_steps", "memory_unknown",
-    "natural_key", "numbers", "one_line", "pair_timing", "pairs", "peak_mib", "perf", "render",
-    "scheduling_class_of", "settings", "shared_ends", "sharing_in_words", "signature", "standing",
+    "held_bytes", "is_beyond", "is_one_line", "job", "key_of", "kind_of", "loses", "measured_steps",
+    "memory_unknown", "natural_key", "numbers", "one_line", "pair_timing", "pairs", "peak_mib", "perf",
+    "render", "scheduling_class_of", "settings", "shared_ends", "sharing_in_words", "signature", "standing",
     "step_s", "steps_in", "suits", "tenant_mib", "text_fields", "why_alone", "with_texts",
 ]
 # fmt: on

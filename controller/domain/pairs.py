@@ -73,7 +73,7 @@ take turns on the device (xi = 2 both) measurements scatter around 1 by about so
 APART_S = 86_400.0
 """A pair is kept apart for so long after the first fault that struck it, twice as long after each more."""
 APART_S_MAX = 30 * 86_400.0
-OBSERVATIONS = 3
+OBSERVATIONS = 2
 """So many measurements, both ways, make a verdict on a pair, unless a policy's parameter says otherwise."""
 KINDS_KNOWN_MAX = 500
 """Kinds of jobs of which answers are kept; their square bounds the memory."""
@@ -87,11 +87,22 @@ def loses(xi: Interference, observations: int) -> bool:
     return xi.both and xi.count >= observations and xi.gain < -LOSS_MIN
 
 
+def is_beyond(xi: Interference, foretold: Interference) -> bool:
+    """Whether one of the two is slowed by more than its prediction's interval has room for; never without a
+    trained model, which alone knows how far off it may be."""
+    margins = foretold.margins
+    return margins is not None and (
+        xi.first > foretold.first + margins[0] or xi.second > foretold.second + margins[1]
+    )
+
+
 class PairSeen(msgspec.Struct, frozen=True, kw_only=True):
     """All that is known of one kind of pair, for people. `first` is the smaller of the two keys."""
 
     first: str
     second: str
+    keys: tuple[str, str] = ("", "")
+    """Their `signature`s."""
     first_xi: float | None
     second_xi: float | None
     first_count: int
@@ -246,6 +257,7 @@ class PairTable:
             found[pair] = PairSeen(
                 first=names[0],
                 second=names[1],
+                keys=pair,
                 first_xi=there.xi if there is not None and there.count else None,
                 second_xi=back.xi if back is not None and back.count else None,
                 first_count=there.count if there is not None else 0,

@@ -205,6 +205,10 @@ class Interference(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             margins=self.margins and (self.margins[1], self.margins[0]),
         )
 
+    def margin(self, number: Literal[0, 1]) -> float | None:
+        """Of the first or second ratio."""
+        return None if self.margins is None else self.margins[number]
+
     @property
     def gain(self) -> float:
         """What sharing yields beyond taking turns: 1 / xi of the one + 1 / xi of the other - 1. Below 0 the

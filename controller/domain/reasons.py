@@ -163,6 +163,8 @@ TEMPLATES: Final[dict[str, str]] = {
     "preempted-by-user": "preempted by {0}",
     "parted-loss": "parted from {0}: together they were measured to be slowed {1} and {2} times, worse than "
     "taking turns",
+    "parted-surprise": "parted from {0}: together they were measured to be slowed {1} and {2} times, worse "
+    "than taking turns, where at most {3} and {4} had been predicted",
     "parted-theorem": "parted from {0}: slowed {1} and {2} times as measured, the two would end after {3} s "
     "on average, against {4} s if this one goes on later, its pause and load counted twice",
     "crowded-out": "ran out of device memory beside {0} ({1}); this pair is not made again, and the job "

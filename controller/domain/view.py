@@ -166,6 +166,9 @@ class View(Protocol):
     def interference(self, first: Job, second: Job) -> Interference:
         """The best known ratios for a pair, with their source."""
 
+    def foretold(self, first: Job, second: Job) -> Interference:
+        """What would be thought of the pair had it never been observed."""
+
     def foresee(self, job: Job, partners: Sequence[Job]) -> None:
         """Called before `interference(job, partner)` of many partners: a trained model, where there is one,
         answers a thousand together in the time of a few alone."""

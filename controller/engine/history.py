@@ -7,29 +7,20 @@ the same history. Bounded: old attempts and notes fall out, the journal keeps ev
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal
 
 import msgspec
 
 from cotenant.controller.domain import (
-    ENDED,
     ON_DEVICES,
     AnyCommand,
-    AttemptNo,
     Compute,
-    Defer,
     DeviceId,
-    Hold,
     HostId,
-    Job,
     JobId,
-    LaunchKind,
     Phase,
-    Place,
+    Placement,
     Preempt,
     Reason,
-    Resize,
-    Share,
     StartAttempt,
     StopAttempt,
     Wake,
@@ -37,51 +28,24 @@ from cotenant.controller.domain import (
     render,
 )
 from cotenant.controller.domain import events as ev
+from cotenant.controller.engine.attempt_records import (
+    CAUSES,
+    AttemptRecord,
+    HistoryNote,
+    action_in_words,
+    outcome_of,
+    resumed,
+    why_it_ended,
+    with_one_more,
+)
 from cotenant.controller.engine.engine import Engine
+from cotenant.controller.engine.spells import AttemptAccount, Doing, Foretold, HeldSpan, Promise
 
 ATTEMPTS_KEPT = 100
 NOTES_KEPT_PER_JOB = 40
 NOTES_KEPT = 1_000
-
-
-class AttemptRecord(msgspec.Struct, kw_only=True):
-    """One attempt on its devices."""
-
-    attempt: AttemptNo
-    devices: tuple[DeviceId, ...]
-    hosts: tuple[HostId, ...]
-    """Host of each device."""
-    accumulation_steps: int
-    sub_batch: int | None
-    launched_s: float
-    start_step: int
-    end_step: int = 0
-    co_tenants: tuple[JobId, ...] = ()
-    first_step_s: float | None = None
-    first_step: int | None = None
-    stop_requested_s: float | None = None
-    ended_s: float | None = None
-    outcome: str = ""
-    reason: str = ""
-    exact: bool | None = None
-    stop_reason: Reason | None = None
-    failed_as: Literal["", "infra-failed", "user-failed"] = ""
-    """The worst that a host of its gang said of it; empty: none of them said that it failed."""
-    failure: str = ""
-    """What failed, in that host's words."""
-    launch: LaunchKind = ""
-    launch_why: str = ""
-    """Why a host did not start it warm."""
-
-
-class HistoryNote(msgspec.Struct, frozen=True, array_like=True):
-    """One thing that was decided, or that ended."""
-
-    at_s: float
-    event: str
-    job_id: JobId | None
-    what: str
-    reason: Reason
+FORECASTS_KEPT = 200
+"""Of an attempt: one for each co-tenant."""
 
 
 class SavedHistory(msgspec.Struct, kw_only=True):
@@ -137,13 +101,18 @@ class History:
                 touched[command.job_id] = None
         for action in engine.decision.actions:
             if not isinstance(action, (Wake, Compute)):
-                self._note(HistoryNote(now_s, name, action.job_id, in_words(action), action.reason))
+                self._note(HistoryNote(now_s, name, action.job_id, action_in_words(action), action.reason))
         for refusal in engine.refusals:
             self._note(HistoryNote(now_s, name, None, "refused", refusal))
+        where = [self._open[job_id].devices for job_id in touched if job_id in self._open]
         for job_id in touched:
             self._close_if_over(engine, job_id, event)
         for job_id in started:
             self._join_partners(engine, job_id)
+            where.append(self._open[job_id].devices)
+        here = (job_id for devices in where for device_id in devices for job_id in engine.tenants(device_id))
+        for job_id in dict.fromkeys(here):
+            self._turn(engine, job_id)
         self._forget_old(engine)
 
     def _keep_open(self, job_id: JobId, attempt_record: AttemptRecord) -> None:
@@ -161,6 +130,7 @@ class History:
             (
                 ev.AttemptStarted,
                 ev.FirstStepDone,
+                ev.ProgressSeen,
                 ev.CapabilitiesSeen,
                 ev.CheckpointDurable,
                 ev.AttemptEnded,
@@ -174,7 +144,12 @@ class History:
             if attempt_record.launch != "cold":
                 attempt_record.launch, attempt_record.launch_why = event.launch, event.launch_why
             return
+        if isinstance(event, ev.ProgressSeen):
+            self._count(attempt_record, event.step, now_s)
+            return
         attempt_record.end_step = max(attempt_record.end_step, event.step)
+        if isinstance(event, ev.FirstStepDone) and not event.assumed:
+            self._count(attempt_record, event.step, now_s)
         if isinstance(event, ev.FirstStepDone) and attempt_record.first_step_s is None and not event.assumed:
             attempt_record.first_step_s, attempt_record.first_step = now_s, event.step
         elif isinstance(event, ev.CapabilitiesSeen):
@@ -183,6 +158,8 @@ class History:
                 attempt_record.exact = event.exact
                 self._note(HistoryNote(now_s, "CapabilitiesSeen", event.job_id, "resume", resumed(event)))
         elif isinstance(event, ev.AttemptEnded):
+            if event.gpu_fault in ("culprit", "suspect", "hit") and attempt_record.co_tenants:
+                attempt_record.cause = "faulted"
             if event.outcome == "user-failed" or (
                 event.outcome == "infra-failed" and not attempt_record.failed_as
             ):
@@ -200,8 +177,31 @@ class History:
         if isinstance(event, (ev.HostLost, ev.HostJoined)):
             host_id = event.host_id if isinstance(event, ev.HostLost) else event.report.host_id
             yield from self._on_host.get(host_id, ())
-        elif isinstance(event, ev.AttemptEnded):
+        elif isinstance(event, (ev.AttemptEnded, ev.FirstStepDone)):
             yield event.job_id
+
+    # --- Accounts ----------------------------------------------------------------------------------
+
+    def _count(self, attempt_record: AttemptRecord, step: int, now_s: float) -> None:
+        if attempt_record.account is not None:
+            attempt_record.account.count(now_s, step)
+
+    def _turn(self, engine: Engine, job_id: JobId) -> None:
+        """Who is on its devices, or what it does there, may be another from now on."""
+        attempt_record = self._open.get(job_id)
+        if attempt_record is None:
+            return
+        if attempt_record.account is None:
+            attempt_record.account = AttemptAccount()
+        before, piece = attempt_record.account.now, piece_now(engine, job_id, attempt_record.devices)
+        if before is None or (before.doing, before.beside, before.share) != (
+            piece.doing,
+            piece.beside,
+            piece.share,
+        ):
+            attempt_record.account.turn(engine.now_s, piece)
+
+    # --- Beginning and ending ----------------------------------------------------------------------
 
     def _started(
         self, engine: Engine, event: ev.AnyEvent, command: StartAttempt, started: list[JobId]
@@ -221,6 +221,7 @@ class History:
             launched_s=engine.now_s,
             start_step=command.resume_step,
             end_step=command.resume_step,
+            account=AttemptAccount(promise=promise_of(engine.jobs[job_id].placement)),
         )
         self._keep_open(job_id, attempt_record)
         known_before = self._saved.stretches.setdefault(job_id, [])
@@ -235,6 +236,10 @@ class History:
             theirs = self._open.get(other_id)
             if theirs is not None:
                 theirs.co_tenants = with_one_more(theirs.co_tenants, job_id)
+            xi = engine.view().interference(engine.jobs[job_id], engine.jobs[other_id])
+            expect(mine, Foretold(beside=other_id, xi=xi.first, source=xi.source, margin=xi.margin(0)))
+            if theirs is not None:
+                expect(theirs, Foretold(beside=job_id, xi=xi.second, source=xi.source, margin=xi.margin(1)))
 
     def _stop_asked(self, engine: Engine, command: StopAttempt) -> None:
         attempt_record = self._open.get(command.job_id)
@@ -243,6 +248,10 @@ class History:
         if attempt_record.stop_requested_s is None:
             attempt_record.stop_requested_s = engine.now_s
         attempt_record.reason, attempt_record.stop_reason = render(command.reason), command.reason
+        job = engine.jobs.get(command.job_id)
+        attempt_record.cause = CAUSES.get(job.stop_cause, "") if job is not None else ""
+        if attempt_record.cause == "preempted" and command.reason.code.startswith("parted-"):
+            attempt_record.cause = "parted"
         if not any(  # The policy's own action tells it.
             isinstance(action, Preempt) and (action.job_id, action.reason) == (command.job_id, command.reason)
             for action in engine.decision.actions
@@ -263,9 +272,15 @@ class History:
         for host_id in set(attempt_record.hosts):
             del self._on_host[host_id][job_id]
         attempt_record.ended_s = engine.now_s
+        if attempt_record.account is not None:
+            is_orderly = isinstance(event, ev.AttemptEnded) and event.outcome in ("finished", "stopped")
+            attempt_record.account.end(engine.now_s, attempt_record.end_step if is_orderly else None)
         job = engine.jobs.get(job_id)
         if job is None:  # Ended, and forgotten at once.
             return
+        earlier = sum(each.cause == "crowded" for each in self.attempts(job_id))
+        if job.crowded + job.outgrown > earlier:
+            attempt_record.cause = "crowded"
         attempt_record.outcome = outcome_of(job, attempt_record, event)
         what = f"attempt {attempt_record.attempt} {attempt_record.outcome}"
         reason = why_it_ended(job, attempt_record, event)
@@ -297,79 +312,39 @@ class History:
                     del table[job_id]
 
 
-def resumed(event: ev.CapabilitiesSeen) -> Reason:
-    if event.exact:
-        return because("resumed-exact", event.step)
-    return because("resumed-equivalent", event.step, event.note or "something differs")
+def piece_now(engine: Engine, job_id: JobId, devices: Sequence[DeviceId]) -> HeldSpan:
+    """What a job on devices does there just now, beside whom, and how much of them is its own."""
+    job, now_s = engine.jobs[job_id], engine.now_s
+    doing: Doing = (
+        "loads" if job.phase is Phase.LOADING else "trains" if job.phase is Phase.RUNNING else "leaves"
+    )
+    held = [tenants for device_id in devices if job_id in (tenants := engine.tenants(device_id))]
+    others = {other: engine.jobs[other] for tenants in held for other in tenants if other != job_id}
+    training = sorted((o for o in others.values() if o.phase is Phase.RUNNING), key=lambda o: o.number)
+    slowest = max((engine.view().interference(job, other).first for other in training), default=1.0)
+    return HeldSpan(
+        doing=doing,
+        from_s=now_s,
+        to_s=now_s,
+        beside=tuple(other.job_id for other in training) if doing == "trains" else (),
+        pace=1.0 / slowest,
+        share=sum(1.0 / len(tenants) for tenants in held),
+    )
 
 
-def why_it_ended(job: Job, attempt_record: AttemptRecord, event: ev.AnyEvent) -> Reason:
-    """What ended the attempt, which is not what the job waits for now, nor why it has started again: a
-    failure comes before a lost host, and either before the request to stop that it forestalled."""
-    if job.attempt == attempt_record.attempt and (job.phase in ENDED or job.phase is Phase.HELD):
-        return job.reason
-    if attempt_record.failed_as == "user-failed":
-        return because("user-failed", attempt_record.failure)
-    if isinstance(event, ev.HostLost):
-        return because("host-lost", event.host_id, event.by)
-    if attempt_record.failed_as and not _went_with_host(attempt_record):
-        return because("infra-failed", attempt_record.failure)
-    if attempt_record.stop_reason is not None:
-        return attempt_record.stop_reason
-    return because("stopped-as", _words_of(event))
+def promise_of(placement: Placement | None) -> Promise | None:
+    """In numbers, where the reason has them."""
+    match placement.reason if placement is not None else None:
+        case Reason("sharing-pays", (beside, shared_s, sequential_s, *_)):
+            return Promise(
+                beside=JobId(str(beside)), shared_s=float(shared_s), sequential_s=float(sequential_s)
+            )
+    return None
 
 
-def _words_of(event: ev.AnyEvent) -> str:
-    if isinstance(event, ev.AttemptEnded):
-        return event.detail or event.outcome
-    return f"ended with {type(event).__name__}"
-
-
-def outcome_of(job: Job, attempt_record: AttemptRecord, event: ev.AnyEvent) -> str:
-    """How an attempt ended, in the words of `show`."""
-    if isinstance(event, ev.HostLost):
-        return "host-lost"
-    if job.phase is Phase.CANCELLED:
-        return "cancelled"
-    if isinstance(event, ev.AttemptEnded):
-        if attempt_record.failed_as and not _went_with_host(attempt_record):
-            return attempt_record.failed_as
-        if event.outcome != "stopped" or attempt_record.stop_requested_s is None:
-            return event.outcome
-        if job.phase is Phase.FAILED:
-            return "stopped"
-        return _NOT_PREEMPTED.get(
-            attempt_record.stop_reason.code if attempt_record.stop_reason else "", "preempted"
-        )
-    return "ended"
-
-
-def _went_with_host(attempt_record: AttemptRecord) -> bool:
-    """Its other hosts' parts were stopped, or failed, because one host was lost."""
-    lost = attempt_record.stop_reason is not None and attempt_record.stop_reason.code == "host-lost"
-    return lost and attempt_record.failed_as != "user-failed"
-
-
-_NOT_PREEMPTED = {"host-lost": "host-lost", "gang-peer-ended": "stopped", "fenced": "stopped"}
-"""Codes of stops that nobody wanted: the rest of a gang is stopped when a part of it is gone."""
-
-
-def with_one_more(jobs: tuple[JobId, ...], job_id: JobId) -> tuple[JobId, ...]:
-    return jobs if job_id in jobs else (*jobs, job_id)
-
-
-def in_words(action: Place | Share | Preempt | Resize | Hold | Defer) -> str:
-    """An action as a short phrase."""
-    match action:
-        case Place() | Share():
-            s = action.accumulation_steps
-            steps = f" with {s} accumulation steps" if s > 1 else ""
-            return f"{type(action).__name__.lower()} on {', '.join(action.devices)}{steps}"
-        case Preempt():
-            return "preempt" + (f" for {action.for_job}" if action.for_job else "")
-        case Resize():
-            return f"resize to {', '.join(action.devices)}"
-        case Hold():
-            return "hold back"
-        case Defer():
-            return "put off"
+def expect(attempt_record: AttemptRecord, forecast: Foretold) -> None:
+    """What was thought first of each of its co-tenants."""
+    account = attempt_record.account
+    if account is not None and all(known.beside != forecast.beside for known in account.forecasts):
+        account.forecasts.append(forecast)
+        del account.forecasts[:-FORECASTS_KEPT]

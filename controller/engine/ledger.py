@@ -132,6 +132,9 @@ class Ledger(Records):
     def interference(self, first: Job, second: Job) -> Interference:
         return self.pairs.interference(first, second)
 
+    def foretold(self, first: Job, second: Job) -> Interference:
+        return self.pairs.expected(first, second)
+
     def foresee(self, job: Job, partners: Sequence[Job]) -> None:
         self.pairs.foresee(job, partners)
 

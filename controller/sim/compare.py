@@ -48,6 +48,12 @@ class Task:
     """So many jobs at the beginning run without being counted: a window's company."""
     window: int | None = None
     """Which window of the trace it is about; None: all of it."""
+    differs: str = ""
+    """In what else but the policy, in a few words."""
+
+    @property
+    def label(self) -> str:
+        return f"{self.policy.label}, {self.differs}" if self.differs else self.policy.label
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +67,7 @@ class TaskRun:
 
     @property
     def label(self) -> str:
-        return self.task.policy.label
+        return self.task.label
 
 
 class StopFlag(Protocol):
@@ -204,10 +210,10 @@ def _run(number: int, task: Task, keep: bool, stop: StopFlag, report: Report, co
             compute=compute,
         )
     except Exception as error:  # Most often a mistake in a policy of one's own: the traceback shows the line.
-        error.add_note(f"while policy {task.policy.label} was simulated, seed {task.seed}")
+        error.add_note(f"while policy {task.label} was simulated, seed {task.seed}")
         raise
     report(TaskProgress(number, int(outcome.finished.sum()), len(task.workload)))
-    said = {"label": task.policy.label, "window": task.window}
+    said = {"label": task.label, "window": task.window}
     summary = {**said, **summarise(outcome, task.trim, task.warm)}
     return TaskRun(task=task, summary=summary, outcome=outcome if keep else None)
 

@@ -18,8 +18,8 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
-from cotenant.controller.domain import AnyCommand, AnyEvent, Epoch, EpochBegan
-from cotenant.controller.engine import EngineConfig, MakePolicy
+from cotenant.controller.domain import AnyCommand, AnyEvent, Decision, Epoch, EpochBegan
+from cotenant.controller.engine import Engine, EngineConfig, MakePolicy
 from cotenant.controller.store.clock import UNKNOWN, Clock, Uptime
 from cotenant.controller.store.committing import Decided, Effect
 from cotenant.controller.store.journal import Journal
@@ -186,6 +186,14 @@ class Core:
         """Whether the engine wants to be woken now."""
         alarm_s = self.state.engine.next_alarm_s()
         return alarm_s is not None and alarm_s <= self.clock.now_s()
+
+    def preview(self, event: AnyEvent) -> Decision:
+        """What would be decided if this happened now, in a copy of the state: nothing is changed. Costs as
+        much as a snapshot and a start from it."""
+        copy = RecoveredState(Engine(self._make_policy, self._config))
+        copy.load(self.state.save())
+        copy.handle(event, self.clock.now_s())
+        return copy.engine.decision
 
     # --- When it goes wrong ------------------------------------------------------------------------
 

@@ -12,7 +12,14 @@ from collections.abc import Sequence
 import msgspec
 
 from cotenant.controller.domain import AnyCommand, AnyEvent, Computed, ComputeRequest, Decision
-from cotenant.controller.engine import SNAPSHOT_VERSION, Engine, EngineConfig, History, MakePolicy, history
+from cotenant.controller.engine import (
+    SNAPSHOT_VERSION,
+    Engine,
+    EngineConfig,
+    History,
+    MakePolicy,
+    SavedHistory,
+)
 from cotenant.controller.engine import Snapshot as EngineSnapshot
 from cotenant.controller.store.journal import ControllerRun, Entry, Journal
 from cotenant.controller.store.journal_file import damaged
@@ -25,7 +32,7 @@ class Image(msgspec.Struct, kw_only=True):
     """All that a snapshot holds."""
 
     engine: EngineSnapshot
-    history: history.SavedHistory
+    history: SavedHistory
     compute_requests: list[ComputeRequest]
 
 

@@ -12,10 +12,10 @@ from cotenant.controller.wire.agents import (
 from cotenant.controller.wire.clients import (
     CLIENT_MARK, DAMAGED_JOURNAL_ADVICE, NOT_AVAILABLE, AnyReply, AttemptView, ChangeJobs, ChangeNode,
     ControllerStatus, DecisionView, Decisions, DeviceView, Explain, Explained, Failure, ForgetProfiles,
-    GetDecisions, GetPolicy, GetStatus, JobDetails, JobView, Jobs, KnownProfile, KnownProfiles, ListJobs,
-    ListNodes, ListPairs, ListProfiles, LogPart, NodeView, Nodes, PairView, Parameters, Policies,
-    ReadJobLog, ReadingView, Request, SetPolicy, ShowJob, Shown, SpecView, Submit, Submitted, WaitJobs,
-    spec_view,
+    GetDecisions, GetPolicy, GetReport, GetStatus, JobDetails, JobView, Jobs, KnownProfile, KnownProfiles,
+    ListJobs, ListNodes, ListPairs, ListProfiles, LogPart, NodeView, Nodes, PairView, Parameters,
+    Policies, PolicyPreview, PolicyPreviewed, PreviewedAction, PreviewPolicy, ReadJobLog, ReadingView,
+    Request, SetPolicy, SharingReport, ShowJob, Shown, SpecView, Submit, Submitted, WaitJobs, spec_view,
 )
 from cotenant.controller.wire.codec import (
     MESSAGE_BYTES_MAX, WIRE_VERSION, BadMessage, Json, WrongVersion, decode, decode_json, decode_text,
@@ -31,6 +31,9 @@ from cotenant.controller.wire.job import (
     ENV_MEMORY_FRACTION, ENV_MEMORY_MIB, ENV_SOCKET, PROTOCOL_VERSION, STEP_REPORT_PERIOD_S,
 )
 from cotenant.controller.wire.peer_versions import SPEAKS, UNKNOWN_REQUEST, PeerVersions, is_of_before
+from cotenant.controller.wire.sharing import (
+    InterruptionView, PairTotals, PromiseView, ReportView, SharingTotals, SharingView,
+)
 from cotenant.controller.wire.versions import heard
 from cotenant.controller.wire.views import (
     ProfileView, StepTimeView, ThroughputView, Utc, profile_view, throughput_view, utc, wall_s,
@@ -45,14 +48,16 @@ __all__ = [
     "AttemptView", "BadMessage", "ChangeJobs", "ChangeNode", "CommandAck", "CommandDelivery",
     "ComputeQuestion", "ComputeResult", "ControllerStatus", "DecisionView", "Decisions", "DeviceView",
     "Explain", "Explained", "Failure", "ForgetProfiles", "FromAgent", "GangRelay", "GetDecisions",
-    "GetPolicy", "GetStatus", "Heartbeat", "Hello", "HostRefused", "Inadmissible", "JobDetails",
-    "JobView", "Jobs", "Json", "KnownProfile", "KnownProfiles", "ListJobs", "ListNodes", "ListPairs",
-    "ListProfiles", "LogPart", "LogReply", "NodeView", "Nodes", "NotFollowed", "PairView", "Parameters",
-    "Payload", "PeerVersions", "Policies", "ProfileView", "ReadJobLog", "ReadLog", "ReadingView", "Renew",
-    "Report", "ReportAck", "Request", "SetPolicy", "ShowJob", "Shown", "SpecView", "StepTimeView",
-    "Submit", "Submitted", "ThroughputView", "ToAgent", "Utc", "WaitJobs", "Welcome", "WrongVersion",
-    "admitted", "agents", "clients", "codec", "decode", "decode_json", "decode_text", "encode", "heard",
-    "in_version", "is_of_before", "job", "pack", "profile_view", "request_in", "spec_view",
-    "throughput_view", "unpack", "unpack_struct", "utc", "version_of", "wall_s",
+    "GetPolicy", "GetReport", "GetStatus", "Heartbeat", "Hello", "HostRefused", "Inadmissible",
+    "InterruptionView", "JobDetails", "JobView", "Jobs", "Json", "KnownProfile", "KnownProfiles",
+    "ListJobs", "ListNodes", "ListPairs", "ListProfiles", "LogPart", "LogReply", "NodeView", "Nodes",
+    "NotFollowed", "PairTotals", "PairView", "Parameters", "Payload", "PeerVersions", "Policies",
+    "PolicyPreview", "PolicyPreviewed", "PreviewPolicy", "PreviewedAction", "ProfileView", "PromiseView",
+    "ReadJobLog", "ReadLog", "ReadingView", "Renew", "Report", "ReportAck", "ReportView", "Request",
+    "SetPolicy", "SharingReport", "SharingTotals", "SharingView", "ShowJob", "Shown", "SpecView",
+    "StepTimeView", "Submit", "Submitted", "ThroughputView", "ToAgent", "Utc", "WaitJobs", "Welcome",
+    "WrongVersion", "admitted", "agents", "clients", "codec", "decode", "decode_json", "decode_text",
+    "encode", "heard", "in_version", "is_of_before", "job", "pack", "profile_view", "request_in",
+    "spec_view", "throughput_view", "unpack", "unpack_struct", "utc", "version_of", "wall_s",
 ]
 # fmt: on

@@ -27,6 +27,7 @@ from cotenant.controller.domain import (
     SharingMode,
     Verdict,
 )
+from cotenant.controller.wire.sharing import PromiseView, ReportView, SharingView
 from cotenant.controller.wire.views import IndicatorView, JsonView, ProfileView, ThroughputView, Utc, wall_s
 
 Parameters = dict[str, str | int | float | bool]
@@ -118,11 +119,25 @@ class ListPairs(Question["Pairs"], frozen=True, kw_only=True, tag="pairs"):
     limit: int = 1_000
 
 
+class GetReport(Question["SharingReport"], frozen=True, kw_only=True, tag="report"):
+    """What sharing and preemption brought and cost."""
+
+    since_s: float | None = None
+    """Only what happened in so many seconds before now; None: all that is remembered."""
+
+
 class GetPolicy(Question["Policies"], frozen=True, kw_only=True, tag="policy"):
     pass
 
 
 class SetPolicy(Question["Done"], frozen=True, kw_only=True, tag="set-policy"):
+    name: str
+    parameters: Parameters = {}
+
+
+class PreviewPolicy(Question["PolicyPreviewed"], frozen=True, kw_only=True, tag="preview-policy"):
+    """What a policy would decide at once; nothing is changed."""
+
     name: str
     parameters: Parameters = {}
 
@@ -153,7 +168,8 @@ class Stop(Question["Done"], frozen=True, kw_only=True, tag="stop"):
 
 AnyRequest = (
     Submit | ListJobs | ShowJob | Explain | ChangeJobs | WaitJobs | ReadJobLog | ListNodes | ListPairs
-    | ChangeNode | GetPolicy | SetPolicy | GetStatus | GetDecisions | ListProfiles | ForgetProfiles | Stop
+    | ChangeNode | GetPolicy | SetPolicy | GetStatus | GetDecisions | ListProfiles | ForgetProfiles
+    | GetReport | PreviewPolicy | Stop
 )  # fmt: skip
 
 
@@ -220,6 +236,11 @@ class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
     """What saving and leaving should take."""
     left_s: float | None
     left_source: str | None
+    shared: tuple[SharingView, ...] = ()
+    """What was predicted and measured beside each of the others it trained beside."""
+    promises: tuple[PromiseView, ...] = ()
+    won_device_s: float | None = None
+    """Its part of what sharing won; null: nothing of it could be compared."""
 
     @property
     def submitted_s(self) -> float:
@@ -366,6 +387,15 @@ class PairView(JsonView, frozen=True, kw_only=True, tag="pair/1"):
     first_never_alone: bool = False
     second_never_alone: bool = False
     """It shared, and what it takes alone is not known: neither a profile nor a time alone since."""
+    first_predicted_xi: float | None = None
+    """Here and below, of jobs that are remembered: what was thought when they were put together."""
+    second_predicted_xi: float | None = None
+    alone_device_s: float = 0.0
+    """What their steps beside each other would have taken alone."""
+    measured_device_s: float = 0.0
+    """What they took, of devices that count in equal parts for those who hold them."""
+    won_device_s: float | None = None
+    """The first minus the second; null: nothing could be compared."""
     benefit: float | None
     """1 / first_xi + 1 / second_xi - 1: what sharing yields beyond taking turns."""
     verdict: Verdict
@@ -424,6 +454,23 @@ class PolicyOffer(JsonView, frozen=True, kw_only=True, tag="policy/1"):
     current: bool
     available: bool
     defaults: Parameters
+
+
+class PolicyPreview(JsonView, frozen=True, kw_only=True, tag="policy-preview/1"):
+    """What would be done at once, had it been set."""
+
+    policy: str
+    actions: tuple[PreviewedAction, ...]
+    queued: int
+    """Jobs that wait now."""
+    more: int = 0
+
+
+class PreviewedAction(msgspec.Struct, frozen=True, kw_only=True):
+    job_id: JobId = field(name="job")
+    name: str
+    what: str
+    reason: str
 
 
 class DecisionView(msgspec.Struct, frozen=True, kw_only=True):
@@ -510,11 +557,19 @@ class Pairs(Reply, frozen=True, kw_only=True, tag="pair-list"):
     """How many matched beyond `limit`."""
 
 
+class SharingReport(Reply, frozen=True, kw_only=True, tag="report-view"):
+    report: ReportView
+
+
 class Policies(Reply, frozen=True, kw_only=True, tag="policy-view"):
     current: PolicyView
     given: Parameters
     """Those of its parameters that somebody has set."""
     offers: tuple[PolicyOffer, ...]
+
+
+class PolicyPreviewed(Reply, frozen=True, kw_only=True, tag="policy-previewed"):
+    preview: PolicyPreview
 
 
 class ControllerStatus(Reply, frozen=True, kw_only=True, tag="status-view"):
@@ -557,7 +612,7 @@ class Failure(Reply, frozen=True, kw_only=True, tag="failure"):
 
 AnyReply = (
     Submitted | Jobs | Shown | Explained | LogPart | Nodes | Pairs | Policies | ControllerStatus | Decisions
-    | KnownProfiles | Done | Failure
+    | KnownProfiles | SharingReport | PolicyPreviewed | Done | Failure
 )  # fmt: skip
 
 

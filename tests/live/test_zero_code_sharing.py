@@ -15,7 +15,7 @@ import torch
 
 from cotenant.controller.client import Client
 from cotenant.controller.domain import JobId, JobSpec, Launch, Profile, ProfilePoint
-from cotenant.controller.wire import ShowJob, Shown, Submit
+from cotenant.controller.wire import GetReport, ShowJob, Shown, Submit
 from tests.live.person import SAY, Person, at_home
 
 SCRIPT = (Path(__file__).parents[1] / "gradaccum" / "scripts" / "late_zero.py").read_text()
@@ -71,11 +71,17 @@ def test_its_batches_are_split_and_the_result_is_that_of_whole_ones(person: Pers
         (second,) = client.ask(Submit(specs=(newcomer,))).job_ids
         person.until_state(second, "done")
         shown = client.ask(ShowJob(job_id=second))
+        report = client.ask(GetReport()).report
     person.write("go", "")
     assert isinstance(shown, Shown)
     (attempt,) = shown.attempts
     assert (attempt.accumulation_steps, attempt.co_tenants) == (2, (first,))
     assert shown.job.step == STEPS
+    (promise,) = shown.job.promises
+    assert (promise.beside, promise.took_s) == (first, None), "the other has not finished"
+    assert 0.0 < promise.promised_s < promise.sequential_s
+    assert report.held_device_s > 0.0
+    assert {row.beside for row in shown.job.shared} <= {(first,)}
 
     assert person.python(str(script), "plain.pt").code == 0
     ours, plain = (torch.load(person.work / name, weights_only=True) for name in ("ours.pt", "plain.pt"))

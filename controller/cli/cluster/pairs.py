@@ -16,8 +16,8 @@ from cotenant.controller.cli.frame.output import (
     whole_number,
 )
 from cotenant.controller.cli.frame.parameters import argument, option
-from cotenant.controller.cli.frame.screen import NONE, Column
-from cotenant.controller.wire import ListPairs
+from cotenant.controller.cli.frame.screen import NONE, Column, device_hours
+from cotenant.controller.wire import ListPairs, PairView
 
 LIMIT_MAX: Final = 10_000
 
@@ -32,7 +32,9 @@ def pairs(
     """What was measured of jobs that shared devices.
 
     Slowdowns are iteration time beside the other / alone, both ways. The benefit is what sharing yields
-    beyond taking turns: 0.30 means 30 % more work done. A pair that loses, or ran out of device memory, is
+    beyond taking turns: 0.30 means 30 % more work done. Predicted is what was believed when the jobs were
+    put together; won is what their steps beside each other would have taken alone, minus what they took (of
+    jobs that the controller remembers). A pair that loses, or ran out of device memory, is
     not made again. A job that shared from its first step on, of a kind that nobody profiled, says "never
     alone": what it takes alone is not known, until it has gone on alone for a while.
 
@@ -68,12 +70,19 @@ def _ratio(value: float | None, count: int, never_alone: bool) -> str:
     return f"{value:.2f} ({count})"
 
 
+def _predicted(pair: PairView) -> str:
+    both = (pair.first_predicted_xi, pair.second_predicted_xi)
+    return ", ".join(NONE if each is None else f"{each:.2f}" for each in both) if any(both) else NONE
+
+
 COLUMNS: Final = (
     Column("FIRST", lambda p: p.first, limit=40),
     Column("SECOND", lambda p: p.second, limit=40),
     Column("FIRST SLOWED", lambda p: _ratio(p.first_xi, p.first_count, p.first_never_alone), right=True),
     Column("SECOND SLOWED", lambda p: _ratio(p.second_xi, p.second_count, p.second_never_alone), right=True),
+    Column("PREDICTED", _predicted, right=True, rank=3),
     Column("BENEFIT", lambda p: NONE if p.benefit is None else f"{p.benefit:+.2f}", right=True),
+    Column("WON, DEVICE-H", lambda p: device_hours(p.won_device_s), right=True, rank=1),
     Column("VERDICT", lambda p: p.verdict),
     Column("WHY NOT AGAIN", lambda p: p.quarantine, rank=2),
 )

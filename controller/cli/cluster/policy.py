@@ -21,11 +21,19 @@ from cotenant.controller.cli.frame.output import (
     show_listing,
     show_one,
 )
-from cotenant.controller.cli.frame.parameters import argument
+from cotenant.controller.cli.frame.parameters import argument, option
 from cotenant.controller.cli.frame.problem import Problem, suggestion
-from cotenant.controller.cli.frame.screen import Column, say, value_text
+from cotenant.controller.cli.frame.screen import Column, plural, say, value_text, wrapped
 from cotenant.controller.domain import for_people
-from cotenant.controller.wire import NOT_AVAILABLE, GetPolicy, Parameters, Policies, SetPolicy
+from cotenant.controller.wire import (
+    NOT_AVAILABLE,
+    GetPolicy,
+    Parameters,
+    Policies,
+    PolicyPreview,
+    PreviewPolicy,
+    SetPolicy,
+)
 
 
 @group(acts_alone=True)
@@ -93,6 +101,9 @@ def set_policy(
         argument(metavar="NAME", help="One of `cotenant policy list`.", complete=complete_policy),
     ],
     parameters: Annotated[list[str] | None, argument(metavar="KEY=VALUE", help="Its parameters.")] = None,
+    preview: Annotated[
+        bool, option("--preview", help="Change nothing: say what it would do at once.")
+    ] = False,
     as_json: JsonFlag = False,
     endpoint: EndpointFlag = None,
 ) -> None:
@@ -102,6 +113,7 @@ def set_policy(
     For example:
       cotenant policy set srtf
       cotenant policy set castor ageing_s=3600
+      cotenant policy set srtf --preview
     """
     with asking(endpoint) as client:
         known = client.ask(GetPolicy())
@@ -114,6 +126,10 @@ def set_policy(
             lacks = offer.about.removeprefix(NOT_AVAILABLE)
             raise Problem("usage", f"policy {name} is not available", lacks)
         given = _parameters(parameters or (), offer.defaults)
+        if preview:
+            told = client.ask(PreviewPolicy(name=name, parameters=given)).preview
+            show_one("json" if as_json else "table", told, name, told, previewed)
+            return
         reply = client.ask(SetPolicy(name=name, parameters=given))
         after = client.ask(GetPolicy())
     if as_json:
@@ -122,6 +138,19 @@ def set_policy(
         return
     for line in reply.lines or (page(for_people(after)),):
         say(line)
+
+
+def previewed(told: PolicyPreview) -> str:
+    lines = [
+        f"  {each.what}: job {each.job_id} ({each.name})\n    {wrapped(each.reason, 4)}"
+        for each in told.actions
+    ]
+    more = [f"  and {plural(told.more, 'action')} more: --json"] if told.more else []
+    head = (
+        f"policy {told.policy} would at once:" if lines else f"policy {told.policy} would do nothing at once"
+    )
+    tail = f"nothing has been changed; {plural(told.queued, 'job')} wait now"
+    return "\n".join([head, *lines, *more, tail])
 
 
 def _parameters(texts: Sequence[str], known: Parameters) -> Parameters:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from cotenant.controller.cli.demo.plan import MeasuredJob
-from cotenant.controller.cli.demo.report import DemoReport, JobReport
+from cotenant.controller.cli.demo.report import BesideReport, DemoReport, JobReport, PromiseReport
 from cotenant.controller.cli.demo.timeline import (
     AttemptSpan,
     DeviceRow,
@@ -50,7 +50,33 @@ def job_reports(
                 uninterrupted_sha256=uninterrupted.get(s.job.name),
             )
         )
-    return DemoReport(jobs=tuple(reports))
+    return DemoReport(
+        jobs=tuple(reports),
+        shared=tuple(
+            BesideReport(
+                job=s.job.name,
+                beside=tuple(names.get(other, other) for other in row.beside),
+                steps=round(row.steps, 1),
+                predicted_s=row.predicted_s,
+                measured_s=row.measured_s,
+                alone_s=row.alone_s,
+                won_device_s=row.won_device_s,
+            )
+            for s in shown
+            for row in s.job.shared
+        ),
+        promises=tuple(
+            PromiseReport(
+                job=s.job.name,
+                beside=names.get(each.beside, each.beside),
+                promised_s=each.promised_s,
+                took_s=each.took_s,
+                sequential_s=each.sequential_s,
+            )
+            for s in shown
+            for each in s.job.promises
+        ),
+    )
 
 
 def read_result(path: Path) -> dict[str, object]:

@@ -6,6 +6,7 @@ Rule: fields come from what the jobs did; a job that did not finish has null whe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -42,10 +43,39 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
         return self.final_loss is not None and self.parameters_sha256 is not None
 
 
+class BesideReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The steps that a job did beside others: three times for the same work."""
+
+    job: str
+    beside: tuple[str, ...]
+    steps: float
+    predicted_s: float | None
+    """As was thought when they were put together."""
+    measured_s: float
+    alone_s: float | None
+    """With the whole batch and nobody beside it."""
+    won_device_s: float | None
+    """Its part: its work alone minus what it took of its devices."""
+
+
+class PromiseReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The average completion that a policy expected of a job beside another, and what became of it."""
+
+    job: str
+    beside: str
+    promised_s: float
+    took_s: float | None
+    """With their loads, which a promise does not have."""
+    sequential_s: float
+    """Expected of one after the other."""
+
+
 class DemoReport(msgspec.Struct, frozen=True, kw_only=True):
     """All jobs, in the order of their submission."""
 
     jobs: tuple[JobReport, ...]
+    shared: tuple[BesideReport, ...] = ()
+    promises: tuple[PromiseReport, ...] = ()
 
 
 def to_json(report: DemoReport) -> bytes:
@@ -83,7 +113,12 @@ HEADINGS: Final = (
     "final loss",
     "exact resume",
 )
-_RIGHT: Final = frozenset(("accum.", "preempted", "waiting", "loading", "running", "final loss"))
+_RIGHT: Final = frozenset(
+    (
+        *("accum.", "preempted", "waiting", "loading", "running", "final loss"),
+        *("steps", "predicted", "measured", "alone", "device-s won"),
+    )
+)
 
 
 def cells(job: JobReport) -> tuple[str, ...]:
@@ -120,16 +155,62 @@ def rich_table(report: DemoReport) -> Table:
 
 def plain_table(report: DemoReport) -> str:
     """For a file or a pipe."""
-    lines = [HEADINGS, *(cells(job) for job in report.jobs)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(HEADINGS))]
-    shown = []
-    for line in lines:
-        aligned = (
-            cell.rjust(width) if heading in _RIGHT else cell.ljust(width)
-            for cell, width, heading in zip(line, widths, HEADINGS, strict=True)
+    return aligned([HEADINGS, *(cells(job) for job in report.jobs)])
+
+
+SHARED_HEADINGS: Final = ("job", "beside", "steps", "predicted", "measured", "alone", "device-s won")
+
+
+def what_sharing_brought(report: DemoReport) -> str:
+    """Whether the policies kept their word, in the columns of `show` and `report`."""
+    if not report.shared:
+        return "no two jobs trained together\n"
+    rows = [
+        (
+            each.job,
+            " and ".join(each.beside),
+            f"{each.steps:.0f}",
+            _slowed(each.predicted_s, each),
+            _slowed(each.measured_s, each),
+            _seconds(each.alone_s),
+            "-" if each.won_device_s is None else f"{each.won_device_s:+.1f}",
         )
-        shown.append("  ".join(aligned).rstrip())
-    return "\n".join(shown) + "\n"
+        for each in report.shared
+    ]
+    known = [each.won_device_s for each in report.shared if each.won_device_s is not None]
+    lines = ["What sharing brought: three times for the same steps", aligned([SHARED_HEADINGS, *rows])]
+    if known:
+        verb = "won" if sum(known) >= 0.0 else "lost"
+        lines.append(f"in all {abs(sum(known)):.1f} device-seconds {verb} against taking turns\n")
+    lines += [
+        f"average completion of {each.job} and {each.beside}: promised {each.promised_s:.1f} s, took "
+        f"{_seconds(each.took_s)} with their loads; one after the other, {each.sequential_s:.1f} s expected\n"
+        for each in report.promises
+    ]
+    return lines[0] + "\n" + "".join(lines[1:])
+
+
+def _seconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds:.1f} s"
+
+
+def _slowed(seconds: float | None, row: BesideReport) -> str:
+    if seconds is None or not row.alone_s:
+        return _seconds(seconds)
+    return f"{seconds:.1f} s ({seconds / row.alone_s:.2f}x)"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """A table of words, the headings first."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        shown = (
+            cell.rjust(width) if heading in _RIGHT else cell.ljust(width)
+            for cell, width, heading in zip(row, widths, rows[0], strict=True)
+        )
+        lines.append("  ".join(shown).rstrip())
+    return "\n".join(lines) + "\n"
 
 
 def _short(sha256: str | None) -> str:

@@ -21,7 +21,14 @@ from cotenant.controller.cli.demo.outcome import job_reports, timeline_of
 from cotenant.controller.cli.demo.picture import render
 from cotenant.controller.cli.demo.plan import DemoJob, MeasuredJob
 from cotenant.controller.cli.demo.reference import ReferenceFailed, run_uninterrupted, schedule_of
-from cotenant.controller.cli.demo.report import DemoReport, failures, plain_table, rich_table, to_json
+from cotenant.controller.cli.demo.report import (
+    DemoReport,
+    failures,
+    plain_table,
+    rich_table,
+    to_json,
+    what_sharing_brought,
+)
 from cotenant.controller.cli.demo.watching import QueueWatcher, TooSlow, all_ended
 from cotenant.controller.client import Client
 from cotenant.controller.domain import JobId, Phase
@@ -38,8 +45,10 @@ def run_demo(out_dir: Path) -> int:
     """The whole demo. Returns the exit code: 0 iff every job finished and the resume was exact."""
     started_s = time.monotonic()
 
+    clock = DemoClock()
+
     def say(line: str) -> None:
-        print(f"{time.monotonic() - started_s:6.1f} s  {line}", flush=True)
+        print(f"{clock.shown()}  {line}", flush=True)
 
     try:
         out_dir.mkdir(parents=True, exist_ok=True)
@@ -49,7 +58,7 @@ def run_demo(out_dir: Path) -> int:
         return 1
     folder = Path(tempfile.mkdtemp(prefix="cotenant-demo-"))
     try:
-        report = _Demo(out_dir, folder, say).play()
+        report = _Demo(out_dir, folder, say, clock).play()
     except (NotMeasured, ProcessStartFailed, TooSlow, ReferenceFailed, plan.MemoryTooClose) as error:
         kept = out_dir / "logs"
         _keep_logs(folder, kept)
@@ -60,11 +69,28 @@ def run_demo(out_dir: Path) -> int:
     return _conclude(report, out_dir, time.monotonic() - started_s)
 
 
+class DemoClock:
+    """One clock for the log and the picture: both count from the first submission."""
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s = now_s
+        self._zero_s: float | None = None
+
+    def start(self) -> None:
+        """The first job is submitted now; later calls change nothing."""
+        if self._zero_s is None:
+            self._zero_s = self._now_s()
+
+    def shown(self) -> str:
+        """Before that no time has a meaning to the picture, so none is told."""
+        return " " * 8 if self._zero_s is None else f"{self._now_s() - self._zero_s:6.1f} s"
+
+
 class _Demo:
     """One run: measured jobs, a private cluster, two acts, an uninterrupted run to compare with."""
 
-    def __init__(self, out_dir: Path, folder: Path, say: Callable[[str], None]) -> None:
-        self._out_dir, self._folder, self._say = out_dir, folder, say
+    def __init__(self, out_dir: Path, folder: Path, say: Callable[[str], None], clock: DemoClock) -> None:
+        self._out_dir, self._folder, self._say, self._clock = out_dir, folder, say, clock
         self._results = folder / "results"
         self._slots = slot_cores(SLOTS)
         self._names: dict[JobId, str] = {}
@@ -125,6 +151,7 @@ class _Demo:
         measured = self._measured[job.name]
         result = self._results / f"{job.name}.json"
         spec = job_spec(job, measured.steps, result, measured.profile)
+        self._clock.start()
         job_id = self._client.ask(Submit(specs=(spec,))).job_ids[0]
         self._names[job_id] = job.name
         length = f"{measured.steps} steps, about {job.train_s:.0f} s alone"
@@ -172,6 +199,7 @@ def _conclude(report: DemoReport, out_dir: Path, wall_s: float) -> int:
         Console().print(rich_table(report))
     else:
         print(plain_table(report), end="")
+    print(f"\n{what_sharing_brought(report)}", end="")
     print(f"\nreport: {out_dir / 'report.json'}\ntimeline: {out_dir / 'timeline.svg'}")
     found = failures(report)
     for failure in found:

@@ -103,6 +103,11 @@ def duration(seconds: float | None) -> str:
     return f"{days}d{hours:02d}h"
 
 
+def device_hours(device_s: float | None) -> str:
+    """`+0.0123`: won or, with a minus, lost."""
+    return NONE if device_s is None else f"{device_s / 3600:+.3g}"
+
+
 def size(mib: float | None) -> str:
     if mib is None:
         return NONE

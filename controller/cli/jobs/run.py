@@ -24,6 +24,7 @@ from cotenant.controller.cli.frame.problem import FAILED, NEVER_STARTED, OK, Pro
 from cotenant.controller.cli.frame.screen import tell
 from cotenant.controller.cli.frame.terminal import JobOutput
 from cotenant.controller.cli.jobs.logs import Follower, Missing, Piece
+from cotenant.controller.cli.jobs.sharing import at_the_end
 from cotenant.controller.cli.jobs.submit import prepared, takes_job_flags
 from cotenant.controller.cli.jobs.view import devices
 from cotenant.controller.cli.submission.options import Options
@@ -99,6 +100,8 @@ class RunWatch:
         self._output.close()
         assert self._last is not None  # follow tells the job before it ends
         code = exit_code(self._last, self._cancelled)
+        for line in at_the_end(self._last) if not self._quiet else ():
+            tell(f"job {self._job_id} {line}")
         if code:
             tell(f"job {self._job_id} {why(self._last)}")
         if given_up(self._last):

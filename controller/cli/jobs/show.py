@@ -11,6 +11,7 @@ from cotenant.controller.cli.frame.asking import asking, complete_job
 from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, OutputFlag, chosen, show_one
 from cotenant.controller.cli.frame.parameters import argument
 from cotenant.controller.cli.frame.screen import NONE, Column, duration, local_time, paint, wrapped
+from cotenant.controller.cli.jobs import sharing
 from cotenant.controller.cli.jobs.view import devices, left, state_colour
 from cotenant.controller.cli.profiles.throughput import throughput_lines
 from cotenant.controller.domain import JobId, JobSpec
@@ -52,6 +53,7 @@ def page(job: JobDetails, room: int | None, wide: bool = False) -> str:
     ]
     if job.attempts:
         lines += ["", screen.table(ATTEMPT_COLUMNS, job.attempts, None if wide else room)]
+    lines += sharing.table(job, None if wide else room)
     points = job.profile.points if job.profile is not None else ()
     lines += throughput_lines(points, job.throughput, spec.batch_size)
     return "\n".join(lines)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from cotenant.controller.cli.frame.screen import NONE, STATE_COLOURS, Column, duration
+from cotenant.controller.cli.jobs.sharing import OF_JOBS
 from cotenant.controller.wire import JobView
 
 
@@ -60,5 +61,6 @@ WIDE_COLUMNS: Final = (
     Column("PREEMPTED", lambda j: str(j.preemptions), right=True),
     Column("LOAD", lambda j: duration(j.load_s), right=True),
     Column("PAUSE", lambda j: duration(j.pause_s), right=True),
+    *OF_JOBS,
     COLUMNS[-1],
 )

@@ -313,7 +313,7 @@ class ProgressBar:
     def _running(self) -> str:
         """The runs under way, and how many are over."""
         under_way = [
-            task.policy.label
+            task.label
             for task, finished in zip(self._tasks, self._finished, strict=True)
             if 0 < finished < len(task.workload)
         ]

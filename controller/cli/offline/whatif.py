@@ -14,6 +14,7 @@ from cotenant.controller.cli.frame.output import (
     JsonFlag,
     OutputFlag,
     chosen,
+    whole_number,
 )
 from cotenant.controller.cli.frame.parameters import option
 from cotenant.controller.cli.frame.problem import OK, Problem, ended_by
@@ -40,6 +41,7 @@ from cotenant.controller.system import paths
 from cotenant.controller.wire import GetStatus, utc
 
 ASK_WITHIN_S: Final = 3.0
+GPUS_MAX: Final = 100_000
 
 SinceFlag = Annotated[
     str, option("--since", metavar="TIME", help="Only jobs of so long before the journal's last entry.")
@@ -53,6 +55,9 @@ AskedFlag = Annotated[
 def whatif(
     policies: AskedFlag = "",
     since: SinceFlag = "",
+    add_gpus: Annotated[
+        str, option("--add-gpus", metavar="N", help="Also with so many more GPUs, on hosts like those there.")
+    ] = "",
     journal: Annotated[
         str,
         option("--journal", metavar="PATH", help="A state folder or journal file (default: yours)."),
@@ -69,12 +74,14 @@ def whatif(
 
     The jobs that this cluster's controller has seen, with the lengths, loads and pauses that it measured,
     are simulated under the policy of the time (how well does that reproduce what happened?) and under those
-    asked for. Nothing is changed: the journal is only read, also while the controller runs.
+    asked for, each also with more GPUs if you say how many. Nothing is changed: the journal is only read,
+    also while the controller runs.
 
     For example:
 
       cotenant whatif --policy srtf --since 7d
       cotenant whatif --policies srtf,lazer,patient --out what-if
+      cotenant whatif --add-gpus 4 --since 30d
       cotenant whatif --policy sjf --journal /var/lib/cotenant/controller -o json
     """
     form = chosen(output, as_json)
@@ -85,6 +92,7 @@ def whatif(
         choices,
         named=bool(journal),
         since=since,
+        add_gpus=whole_number("--add-gpus", add_gpus, GPUS_MAX) if add_gpus else 0,
         pairs=pairs,
         seed=seed,
         workers=workers,
@@ -122,6 +130,7 @@ def replayed(
     *,
     named: bool,
     since: str,
+    add_gpus: int = 0,
     pairs: str,
     seed: int,
     workers: int | None,
@@ -132,7 +141,7 @@ def replayed(
     folder = writable(out)
     record = read(where, since, named=named)
     with as_problems():
-        tasks = what_if.replay_tasks(record, choices, pairs=pairs, seed=seed)
+        tasks = what_if.replay_tasks(record, choices, pairs=pairs, seed=seed, add_gpus=add_gpus)
     if not tasks:
         raise Problem(
             "usage", f"{record.setting.policy} is not available here", "name others with --policies"

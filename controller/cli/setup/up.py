@@ -14,7 +14,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Final, NoReturn
 
@@ -307,16 +308,31 @@ def demo(
     """Real PyTorch jobs on this machine: two share a device, one is preempted and resumes exactly.
 
     Starts a controller and an agent of its own, which end with it. Takes a few minutes; needs torch
-    and scikit-learn (pip install 'cotenant[train,demo]').
+    and scikit-learn.
 
     For example:
 
       cotenant demo --out demo-out
     """
-    try:
-        from cotenant.controller.cli.demo.run import run_demo
-    except ModuleNotFoundError as error:
-        raise Problem(
-            "failed", f"the demo needs {error.name}", "pip install 'cotenant[train,demo]'"
-        ) from None
+    problem = cannot_train()
+    if problem is not None:
+        raise problem
+    from cotenant.controller.cli.demo.run import run_demo
+
     return run_demo(Path(out))
+
+
+DEMO_NEEDS: Final = {"torch": "torch", "sklearn": "scikit-learn"}
+"""What the demo's jobs import, and what to install for it."""
+
+
+def cannot_train(find: Callable[[str], object | None] = find_spec) -> Problem | None:
+    """What the demo lacks, and the command that installs it; nothing is imported."""
+    lacking = [package for module, package in DEMO_NEEDS.items() if find(module) is None]
+    if not lacking:
+        return None
+    return Problem(
+        "failed",
+        f"the demo's jobs need {' and '.join(lacking)}, which {sys.executable} does not have",
+        f"{sys.executable} -m pip install {' '.join(lacking)}",
+    )

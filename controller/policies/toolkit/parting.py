@@ -1,8 +1,9 @@
 """Pairs that turn out to lose are parted: one of the two saves its state and goes on later.
 
 Source: ours, from Castor's Theorem 1 and what is measured while two jobs share (the paper decides once, by
-predicted ratios, and keeps to it). Only what was observed of this kind of pair, both ways and several times,
-parts a pair; a model's opinion does not.
+predicted ratios, and keeps to it). Only what was observed of this kind of pair, both ways, parts a pair; a
+model's opinion does not. It takes several observations, or one that shows a loss beyond the interval that a
+trained model had predicted: then chance is no explanation for it.
 
 What loses: under every policy a pair that gets less work done than taking turns would (`loses`); that is a
 fact about the two kinds of jobs, and such a pair is not made again. Under `castor` and `castor-cost`, which
@@ -30,6 +31,7 @@ from cotenant.controller.domain import (
     ProgressSeen,
     View,
     because,
+    is_beyond,
     loses,
     shared_ends,
 )
@@ -62,7 +64,8 @@ def co_tenants(view: View, job: Job) -> list[Job]:
 def part(view: View, job: Job, partner: Job, observations: int, *, by_theorem: bool) -> Preempt | None:
     """The one of two jobs that share which should stop, if the pair loses as measured."""
     xi = view.interference(job, partner)
-    is_lost = loses(xi, observations)
+    foretold = _surprise(view, job, partner, xi, observations)
+    is_lost = foretold is not None or loses(xi, observations)
     if not is_lost and not (by_theorem and xi.both and xi.count >= observations):
         return None
     able = [one for one in (job, partner) if one.preemptible and not one.aged]
@@ -72,14 +75,23 @@ def part(view: View, job: Job, partner: Job, observations: int, *, by_theorem: b
     if together_s is None:
         if not is_lost:
             return None
-        return _stop(max(able, key=lambda one: one.number), job, partner, xi)
+        return _stop(max(able, key=lambda one: one.number), job, partner, xi, foretold)
     apart = {one.number: _apart_s(view, one, partner if one is job else job) for one in able}
     stops = min(able, key=lambda one: (apart[one.number], -one.number))
     if together_s <= apart[stops.number]:
         return None
     if is_lost:
-        return _stop(stops, job, partner, xi)
-    return _stop(stops, job, partner, xi, (together_s, apart[stops.number]))
+        return _stop(stops, job, partner, xi, foretold)
+    return _stop(stops, job, partner, xi, ends_s=(together_s, apart[stops.number]))
+
+
+def _surprise(view: View, job: Job, partner: Job, xi: Interference, observations: int) -> Interference | None:
+    """What had been predicted, if fewer measurements than it takes otherwise show that the pair loses, and
+    that it does so beyond what the prediction has room for."""
+    if not loses(xi, 1) or loses(xi, observations):
+        return None
+    foretold = view.foretold(job, partner)
+    return foretold if is_beyond(xi, foretold) else None
 
 
 def alone_s(view: View, job: Job) -> float | None:
@@ -107,9 +119,23 @@ def _apart_s(view: View, stops: Job, stays: Job) -> float:
 
 
 def _stop(
-    stops: Job, job: Job, partner: Job, xi: Interference, ends_s: tuple[float, float] | None = None
+    stops: Job,
+    job: Job,
+    partner: Job,
+    xi: Interference,
+    foretold: Interference | None = None,
+    *,
+    ends_s: tuple[float, float] | None = None,
 ) -> Preempt:
-    other, ratios = (partner, (xi.first, xi.second)) if stops is job else (job, (xi.second, xi.first))
-    if ends_s is None:
-        return Preempt(job_id=stops.job_id, reason=because("parted-loss", other.job_id, *ratios))
-    return Preempt(job_id=stops.job_id, reason=because("parted-theorem", other.job_id, *ratios, *ends_s))
+    other = partner if stops is job else job
+    of = (lambda each: each) if stops is job else Interference.swapped
+    ratios = (of(xi).first, of(xi).second)
+    if ends_s is not None:
+        reason = because("parted-theorem", other.job_id, *ratios, *ends_s)
+    elif foretold is not None and foretold.margins is not None:
+        expected = of(foretold)
+        most = (expected.first + (expected.margin(0) or 0.0), expected.second + (expected.margin(1) or 0.0))
+        reason = because("parted-surprise", other.job_id, *ratios, *most)
+    else:
+        reason = because("parted-loss", other.job_id, *ratios)
+    return Preempt(job_id=stops.job_id, reason=reason)

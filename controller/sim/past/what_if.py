@@ -7,6 +7,7 @@ the only measure of trust in the others, so the two are never shown apart.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +18,7 @@ from cotenant.controller.sim.compare import Task, TaskRun
 from cotenant.controller.sim.past.replay import JournalRecord
 from cotenant.controller.sim.results.summary import summarise
 from cotenant.controller.sim.world.physics import Physics
+from cotenant.controller.sim.world.workload import Cluster
 
 HAPPENED: Final = "what happened"
 SCHEMA: Final = "whatif/1"
@@ -29,24 +31,47 @@ def in_force(record: JournalRecord) -> PolicyChoice | None:
 
 
 def replay_tasks(
-    record: JournalRecord, policies: Sequence[PolicyChoice], *, pairs: str, seed: int
+    record: JournalRecord, policies: Sequence[PolicyChoice], *, pairs: str, seed: int, add_gpus: int = 0
 ) -> list[Task]:
-    """The policy of the time first, then those asked for."""
+    """The policy of the time first, then those asked for; then all of them with so many more GPUs.
+
+    Raises:
+        ValueError: hosts like those there are cannot have so many.
+    """
     then = in_force(record)
     choices = {choice.label: choice for choice in ([then] if then else [])}
     choices.update({choice.label: choice for choice in policies})
     workload, physics = record.workload(), Physics(pairs=pairs)
+    sizes = {"": record.cluster}
+    if add_gpus:
+        sizes[f"{add_gpus} more GPU{'s' * (add_gpus > 1)}"] = grown(record.cluster, add_gpus)
     return [
         Task(
             policy=choice,
             seed=seed,
             workload=workload,
-            cluster=record.cluster,
+            cluster=cluster,
             physics=physics,
             ageing_s=record.ageing_s,
+            differs=differs,
         )
+        for differs, cluster in sizes.items()
         for choice in choices.values()
     ]
+
+
+def grown(cluster: Cluster, gpus: int) -> Cluster:
+    """More hosts like those there are; a single host may become a larger one.
+
+    Raises:
+        ValueError: it would take a part of a host.
+    """
+    each = cluster.gpus_per_host
+    if gpus % each == 0:
+        return replace(cluster, hosts=cluster.hosts + gpus // each)
+    if cluster.hosts == 1:
+        return replace(cluster, gpus_per_host=each + gpus)
+    raise ValueError(f"hosts have {each} GPUs each here: add {each}, {2 * each}, ... of them, not {gpus}")
 
 
 def actual_summary(record: JournalRecord) -> dict[str, Any]:

@@ -80,12 +80,24 @@ def test_without_a_controller_the_settings_say_where_the_journal_is(
     ]
 
 
+def test_more_gpus_are_simulated_beside_the_ones_there_are(cotenant: Cotenant, journal: Path) -> None:
+    words = ("whatif", "--journal", str(journal), "--policy", "sjf", "--add-gpus", "1")
+    runs = json.loads(cotenant(*words, "-o", "json").out)["runs"]
+    assert [run["label"] for run in runs] == ["fifo", "sjf", "fifo, 1 more GPU", "sjf, 1 more GPU"]
+    waits_s = {run["label"]: run["wait_s"]["mean"] for run in runs}
+    assert waits_s["fifo, 1 more GPU"] < waits_s["fifo"], "two jobs in turn, and then at once"
+    table = cotenant(*words).out
+    assert "fifo, 1 more GPU" in table
+    assert "trust: fifo, simulated" in table, "what is believed rests on the cluster that there was"
+
+
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
         (("--since", "soon"), 2, "--since must be a duration"),
         (("--since", "1s"), 1, "take more with a longer --since"),
         (("--policy", "srft"), 2, "did you mean srtf?"),
+        (("--add-gpus", "few"), 2, "--add-gpus"),
     ],
 )
 def test_a_mistake_is_one_line(

@@ -9,7 +9,8 @@ import pytest
 from cotenant.controller.api import note_text
 from cotenant.controller.domain import AnyCommand, HostId, JobId
 from cotenant.controller.domain import events as ev
-from cotenant.controller.engine.history import AttemptRecord, History
+from cotenant.controller.engine.attempt_records import AttemptRecord
+from cotenant.controller.engine.history import History
 from tests.controller.building import Desk, report
 
 

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from cotenant.controller.api import pair_views
+from cotenant.controller.domain import OBSERVATIONS
 from cotenant.controller.engine import Engine, Snapshot
 from cotenant.controller.policies import registry
 from tests.controller.building import Desk, profile
@@ -74,7 +75,7 @@ def test_it_counts_as_no_more_than_a_verdict_needs() -> None:
     for step in range(30, 90, 10):
         desk.progress(2, step, 0.6)
     alone(desk, 100, 0.4)
-    assert seen(desk).second_count == 3
+    assert seen(desk).second_count == OBSERVATIONS
 
 
 def test_a_restart_in_between_changes_nothing() -> None:

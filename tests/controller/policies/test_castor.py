@@ -246,7 +246,7 @@ def test_the_parameters_have_the_papers_values_and_names() -> None:
     assert registry.defaults("castor") == {
         "lookahead": 64,
         "part": True,
-        "observations": 3,
+        "observations": 2,
         "shared_first": False,
     }
 

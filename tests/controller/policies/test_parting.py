@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.controller.domain import JobId
+from cotenant.controller.domain import Interference, Job, JobId
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import LAG_S
 from cotenant.controller.policies import registry
@@ -36,11 +37,11 @@ def pair(policy: str = "castor", first: Any = None, second: Any = None, **parame
     return desk
 
 
-def measure(desk: Desk, first_xi: float, second_xi: float, times: int = 3) -> None:
+def measure(desk: Desk, first_xi: float, second_xi: float, times: int = 3, first_step: int = 2) -> None:
     """Both report a step that takes so many times as long as alone, so many times, when they have been
     together for some seconds."""
     desk.wait(LAG_S)
-    for step in range(2, 2 + times):
+    for step in range(first_step, first_step + times):
         for number, xi in ((1, first_xi), (2, second_xi)):
             if desk.phase(number) == "running":
                 desk.progress(number, step, xi * STEP_S)
@@ -73,14 +74,51 @@ def test_without_the_option_nobody_is_parted(policy: str) -> None:
     assert [desk.phase(1), desk.phase(2)] == ["running", "running"]
 
 
-def test_a_few_measurements_part_nobody() -> None:
-    desk = pair()
-    measure(desk, 4.0, 4.0, times=2)
+@pytest.mark.parametrize(("parameters", "enough"), [({}, 2), ({"observations": 4}, 4)])
+def test_a_few_measurements_part_nobody(parameters: Any, enough: int) -> None:
+    desk = pair(**parameters)
+    measure(desk, 4.0, 4.0, times=enough - 1)
     assert [desk.phase(1), desk.phase(2)] == ["running", "running"]
-    assert [pair(observations=2).phase(2), pair().phase(2)] == ["running", "running"]
-    early = pair(observations=2)
-    measure(early, 4.0, 4.0, times=2)
-    assert early.phase(2) == "checkpointing"
+    measure(desk, 4.0, 4.0, times=1, first_step=1 + enough)
+    assert desk.phase(2) == "checkpointing"
+
+
+class Model:
+    """A trained model that expects each to be slowed so much, give or take a margin."""
+
+    def __init__(self, xi: float, margin: float) -> None:
+        self._answer = Interference(first=xi, second=xi, source="predicted", margins=(margin, margin))
+
+    def beside(self, job: Job, partners: Sequence[Job]) -> Sequence[Interference | None]:
+        return [self._answer for _ in partners]
+
+
+def test_one_measurement_beyond_what_was_predicted_parts_a_pair_that_loses() -> None:
+    desk = pair()
+    desk.engine.pairs.foresight = Model(1.2, 0.3)
+    measure(desk, 2.6, 2.4, times=1)
+    assert desk.phase(2) == "checkpointing"
+    assert str(desk.job(2).stop_reason) == (
+        "parted from 1: together they were measured to be slowed 2.40 and 2.60 times, worse than taking "
+        "turns, where at most 1.50 and 1.50 had been predicted"
+    )
+
+
+@pytest.mark.parametrize(
+    ("xi", "margin", "measured", "parameters"),
+    [
+        (2.3, 0.5, 2.5, {}),  # As was predicted: it may be chance.
+        (1.2, 0.1, 1.6, {}),  # Unexpected, and no loss.
+        (1.2, 0.3, 2.6, {"part": False}),
+    ],
+)
+def test_one_measurement_that_proves_no_loss_parts_nobody(
+    xi: float, margin: float, measured: float, parameters: Any
+) -> None:
+    desk = pair("sjf-ffs", **parameters)
+    desk.engine.pairs.foresight = Model(xi, margin)
+    measure(desk, measured, measured, times=1)
+    assert [desk.phase(1), desk.phase(2)] == ["running", "running"]
 
 
 def test_one_sided_measurements_part_nobody() -> None:

@@ -11,13 +11,17 @@ from rich.console import Console
 
 from cotenant.controller.cli.demo.report import (
     HEADINGS,
+    BesideReport,
     DemoReport,
     JobReport,
+    PromiseReport,
     failures,
     plain_table,
     rich_table,
     to_json,
+    what_sharing_brought,
 )
+from cotenant.controller.cli.demo.run import DemoClock
 
 ALONE = JobReport(
     job="compute-bound", devices=("cpu0",), load_s=3.1, run_s=20.0, final_loss=0.1, parameters_sha256="aa"
@@ -46,7 +50,7 @@ WHOLE = DemoReport(jobs=(ALONE, SHARED, RESUMED))
 def test_report_json_has_exactly_the_published_fields() -> None:
     content = json.loads(to_json(WHOLE))
     assert content["schema"] == "demo/1"
-    assert set(content) == {"schema", "jobs"}
+    assert set(content) == {"schema", "jobs", "shared", "promises"}
     assert list(content["jobs"][0]) == [
         "job",
         "devices",
@@ -102,3 +106,51 @@ def test_the_rich_table_shows_every_job() -> None:
     output = io.StringIO()
     Console(file=output, width=200, color_system=None).print(rich_table(WHOLE))
     assert all(job.job in output.getvalue() for job in WHOLE.jobs)
+
+
+BROKEN_WORD = DemoReport(
+    jobs=(ALONE, SHARED),
+    shared=(
+        BesideReport(
+            job="loader", beside=("digits",), steps=120.0, predicted_s=11.0, measured_s=15.0, alone_s=10.0,
+            won_device_s=2.5,
+        ),
+        BesideReport(
+            job="digits", beside=("loader", "sonnets"), steps=80.0, predicted_s=None, measured_s=15.0,
+            alone_s=4.0, won_device_s=-3.5,
+        ),
+    ),
+    promises=(
+        PromiseReport(job="loader", beside="digits", promised_s=29.1, took_s=40.7, sequential_s=36.9),
+        PromiseReport(job="heavy", beside="sonnets", promised_s=9.0, took_s=None, sequential_s=12.0),
+    ),
+)  # fmt: skip
+
+
+def test_a_promise_that_was_not_kept_is_told() -> None:
+    told = what_sharing_brought(BROKEN_WORD).splitlines()
+    assert told[1].split() == ["job", "beside", "steps", "predicted", "measured", "alone", "device-s", "won"]
+    row = "loader digits 120 11.0 s (1.10x) 15.0 s (1.50x) 10.0 s +2.5"
+    assert " ".join(told[2].split()) == row
+    assert "digits  loader and sonnets" in told[3] and told[3].endswith("-3.5")
+    assert told[4] == "in all 1.0 device-seconds lost against taking turns"
+    assert told[5] == (
+        "average completion of loader and digits: promised 29.1 s, took 40.7 s with their loads; one after "
+        "the other, 36.9 s expected"
+    )
+    assert "took - with" in told[6]
+    assert json.loads(to_json(BROKEN_WORD))["promises"][0]["took_s"] == 40.7
+
+
+def test_where_nobody_shared_no_table_is_made_up() -> None:
+    assert what_sharing_brought(WHOLE) == "no two jobs trained together\n"
+
+
+def test_the_log_counts_as_the_picture_does_from_the_first_submission() -> None:
+    now_s = 50.0
+    clock = DemoClock(lambda: now_s)
+    assert clock.shown().strip() == "", "before it no time of the log is one of the picture"
+    clock.start()
+    now_s = 62.5
+    clock.start()
+    assert clock.shown() == "  12.5 s"

@@ -1,0 +1,293 @@
+"""What sharing and preemption brought and cost, from the histories of attempts. Pure.
+
+Rule: one account for all who ask: `show`, `queue`, `pairs`, `report` and the demo take it from here, so that
+they cannot tell different stories. Won by sharing = the work that was done beside others, in device-seconds
+as alone (alone step time x steps x devices), minus the device-seconds that it took; a second
+of a device counts in equal parts for the jobs that hold it. It is stated where each of those who trained
+together is known alone, and is unknown otherwise: one side alone would prove nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from cotenant.controller.domain import ENDED, Job, JobId, Phase, XiSource, signature
+from cotenant.controller.engine.attempt_records import AttemptRecord, Cause
+from cotenant.controller.engine.spells import AttemptAccount, Foretold, Promise, Spell
+
+ALWAYS_S: Final = -float("inf")
+Attempts = Callable[[JobId], Sequence[AttemptRecord]]
+"""Of a job, the oldest first."""
+
+
+class SharedWork(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job did beside the same others, over all its attempts."""
+
+    beside: tuple[JobId, ...]
+    seconds: float
+    device_s: float
+    """Its share of its devices' time."""
+    steps: float
+    alone_s: float | None
+    """The same steps alone, at the whole batch; None: what one takes alone is not known."""
+    work_device_s: float | None
+    """That, on all its devices, and at most what it took: nobody is faster beside others than alone, and a
+    pace alone that says so was measured badly. None where it or one of the others is not known alone."""
+    predicted_s: float | None
+    """The same steps as was thought when they were put together, its sub-batch included."""
+    slowdown: float | None
+    """As was thought the first time: step time beside them over that alone at the whole batch."""
+    source: XiSource | None = None
+    """Where that came from, the first time."""
+    margin: float | None = None
+    """Half the width of the predicted interval, in `alone_s`; None without a trained model."""
+
+    @property
+    def won_device_s(self) -> float | None:
+        return None if self.work_device_s is None else self.work_device_s - self.device_s
+
+    def and_later(self, later: SharedWork) -> SharedWork:
+        return msgspec.structs.replace(
+            self,
+            seconds=self.seconds + later.seconds,
+            device_s=self.device_s + later.device_s,
+            steps=self.steps + later.steps,
+            alone_s=_sum(self.alone_s, later.alone_s),
+            work_device_s=_sum(self.work_device_s, later.work_device_s),
+            predicted_s=_sum(self.predicted_s, later.predicted_s),
+        )
+
+
+def _sum(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else one + other
+
+
+def together(
+    jobs: Mapping[JobId, Job], job: Job, attempts: Sequence[AttemptRecord], since_s: float = ALWAYS_S
+) -> list[SharedWork]:
+    """All that a job did beside others since then, in the order in which it met them. Of a spell that began
+    before, the part that lies after it in time."""
+    found: dict[tuple[JobId, ...], SharedWork] = {}
+    for attempt in attempts:
+        if attempt.account is None:
+            continue
+        for spell in attempt.account.spells:
+            part = _part_since(spell.from_s, spell.to_s, since_s)
+            if part > 0.0:
+                row = _row(jobs, job, attempt, attempt.account, spell, part)
+                known = found.get(spell.beside)
+                found[spell.beside] = row if known is None else known.and_later(row)
+    return list(found.values())
+
+
+def _part_since(from_s: float, to_s: float, since_s: float) -> float:
+    if from_s >= since_s:
+        return 1.0
+    return max(0.0, (to_s - since_s) / (to_s - from_s)) if to_s > from_s else 0.0
+
+
+def _row(
+    jobs: Mapping[JobId, Job],
+    job: Job,
+    attempt: AttemptRecord,
+    account: AttemptAccount,
+    spell: Spell,
+    part: float,
+) -> SharedWork:
+    step_s, steps, seconds = job.solo_step_s, spell.steps * part, spell.seconds * part
+    alone_s = None if step_s is None else step_s * steps
+    forecast = _slowest(account.forecasts, spell.beside)
+    is_known = all((other := jobs.get(o)) is not None and other.solo_step_s is not None for o in spell.beside)
+    slowdown = None if forecast is None else forecast.xi * job.split_slowdown(attempt.accumulation_steps)
+    return SharedWork(
+        beside=spell.beside,
+        seconds=seconds,
+        device_s=spell.device_s * part,
+        steps=steps,
+        alone_s=alone_s,
+        work_device_s=(
+            None if alone_s is None or not is_known else min(alone_s, seconds) * len(attempt.devices)
+        ),
+        predicted_s=None if alone_s is None or slowdown is None else alone_s * slowdown,
+        slowdown=slowdown,
+        source=None if forecast is None else forecast.source,
+        margin=None if forecast is None else forecast.margin,
+    )
+
+
+def _slowest(forecasts: Iterable[Foretold], beside: tuple[JobId, ...]) -> Foretold | None:
+    """Of a job with several co-tenants the slowest device sets the pace. None where one was not foretold."""
+    found = [forecast for forecast in forecasts if forecast.beside in beside]
+    return max(found, key=lambda each: each.xi) if len(found) == len(beside) else None
+
+
+def promises(
+    jobs: Mapping[JobId, Job], job: Job, attempts: Sequence[AttemptRecord]
+) -> list[tuple[Promise, float | None]]:
+    """What was expected of placing it beside others, and what came of it: the average of the two ends, from
+    its launch; None before both have finished."""
+    found = []
+    for attempt in attempts:
+        promise = attempt.account.promise if attempt.account is not None else None
+        if promise is not None:
+            other = jobs.get(promise.beside)
+            ends_s = [each.ended_s for each in (job, other) if each is not None and each.phase is Phase.DONE]
+            known_s = [end_s - attempt.launched_s for end_s in ends_s if end_s is not None]
+            found.append((promise, sum(known_s) / 2 if len(known_s) == 2 else None))
+    return found
+
+
+# --- By kind --------------------------------------------------------------------------------------------
+
+
+class Sums(msgspec.Struct, kw_only=True):
+    """Of many rows. Those with work unknown count in `unknown_device_s` alone."""
+
+    device_s: float = 0.0
+    work_device_s: float = 0.0
+    unknown_device_s: float = 0.0
+    alone_s: float = 0.0
+    """Here and below: of rows that have both."""
+    predicted_s: float = 0.0
+
+    @property
+    def won_device_s(self) -> float:
+        return self.work_device_s - self.device_s
+
+    @property
+    def predicted_xi(self) -> float | None:
+        return self.predicted_s / self.alone_s if self.alone_s > 0.0 else None
+
+    def add(self, row: SharedWork, part: float = 1.0) -> None:
+        if row.work_device_s is None:
+            self.unknown_device_s += row.device_s * part
+        else:
+            self.device_s += row.device_s * part
+            self.work_device_s += row.work_device_s * part
+        if row.alone_s is not None and row.predicted_s is not None:
+            self.alone_s += row.alone_s * part
+            self.predicted_s += row.predicted_s * part
+
+
+def by_kinds(
+    jobs: Mapping[JobId, Job], attempts: Attempts, since_s: float = ALWAYS_S
+) -> dict[tuple[str, str], Sums]:
+    """(this kind, beside that kind) -> sums. What a job did beside several counts in equal parts for each."""
+    found: dict[tuple[str, str], Sums] = {}
+    for job in jobs.values():
+        for row in together(jobs, job, attempts(job.job_id), since_s):
+            for other_id in row.beside:
+                other = jobs.get(other_id)
+                beside = signature(other.spec) if other is not None else ""
+                key = (signature(job.spec), beside)
+                found.setdefault(key, Sums()).add(row, 1.0 / len(row.beside))
+    return found
+
+
+# --- Interruptions --------------------------------------------------------------------------------------
+
+
+class Interrupted(msgspec.Struct, kw_only=True):
+    """What it cost that jobs had to leave their devices for one cause."""
+
+    count: int = 0
+    save_device_s: float = 0.0
+    """From the request until the devices were free, of jobs that had trained."""
+    load_device_s: float = 0.0
+    """Loading once more, up to the first step."""
+    rework_device_s: float = 0.0
+    """Steps done once more, at what they take alone."""
+    futile_device_s: float = 0.0
+    """Loads that ended before a first step, and leaving after them."""
+    unknown_steps: int = 0
+    """Done once more by jobs whose step alone is not known: in no sum."""
+
+    @property
+    def cost_device_s(self) -> float:
+        return self.save_device_s + self.load_device_s + self.rework_device_s + self.futile_device_s
+
+
+def interruptions(
+    jobs: Mapping[JobId, Job], attempts: Attempts, since_s: float = ALWAYS_S
+) -> dict[Cause, Interrupted]:
+    """By cause. An attempt's own leaving counts with it; the load and the steps of the next one with the one
+    before it, so nothing counts twice."""
+    found: dict[Cause, Interrupted] = {}
+    for job in jobs.values():
+        known = attempts(job.job_id)
+        for number, attempt in enumerate(known):
+            if not attempt.cause or attempt.ended_s is None or attempt.outcome in ("finished", "cancelled"):
+                continue
+            if attempt.ended_s >= since_s and attempt.account is not None:
+                after = known[number + 1] if number + 1 < len(known) else None
+                sums = found.setdefault(attempt.cause, Interrupted())
+                _add_interruption(sums, job, attempt, attempt.account, after)
+    return found
+
+
+def _add_interruption(
+    sums: Interrupted, job: Job, attempt: AttemptRecord, account: AttemptAccount, after: AttemptRecord | None
+) -> None:
+    sums.count += 1
+    if attempt.first_step_s is None:
+        sums.futile_device_s += account.load_device_s + account.leave_device_s
+    else:
+        sums.save_device_s += account.leave_device_s
+    if after is not None and after.account is not None and not (after.cause and after.first_step_s is None):
+        sums.load_device_s += after.account.load_device_s
+    if after is None and job.phase in ENDED:
+        return  # Nothing is done once more.
+    again = max(0, attempt.end_step - (after.start_step if after is not None else job.durable_step))
+    if job.solo_step_s is None:
+        sums.unknown_steps += again
+    else:
+        sums.rework_device_s += again * job.solo_step_s * len(attempt.devices)
+
+
+# --- The whole cluster ----------------------------------------------------------------------------------
+
+OF_SHARING: Final[tuple[Cause, ...]] = ("parted", "crowded", "faulted")
+"""Causes that there are only because jobs share."""
+
+
+class Totals(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened on all devices."""
+
+    held_device_s: float
+    """Devices were held by somebody, each second of a device once."""
+    shared: Sums
+    jobs_shared: int
+    interrupted: dict[Cause, Interrupted]
+
+    @property
+    def net_sharing_device_s(self) -> float:
+        """After what it cost to part, and to recover from what happened beside others."""
+        costs = (self.interrupted[cause].cost_device_s for cause in OF_SHARING if cause in self.interrupted)
+        return self.shared.won_device_s - sum(costs)
+
+
+def totals(jobs: Mapping[JobId, Job], attempts: Attempts, since_s: float, now_s: float) -> Totals:
+    """Since then, of all jobs that are remembered."""
+    held_device_s, shared, jobs_shared = 0.0, Sums(), 0
+    for job in jobs.values():
+        known = attempts(job.job_id)
+        for each in known:
+            if each.account is not None:
+                end_s = now_s if each.ended_s is None else each.ended_s
+                account, part = each.account, _part_since(each.launched_s, end_s, since_s)
+                held_device_s += part * (
+                    account.load_device_s + account.train_device_s + account.leave_device_s
+                )
+        rows = together(jobs, job, known, since_s)
+        jobs_shared += bool(rows)
+        for row in rows:
+            shared.add(row)
+    return Totals(
+        held_device_s=held_device_s,
+        shared=shared,
+        jobs_shared=jobs_shared,
+        interrupted=interruptions(jobs, attempts, since_s),
+    )

@@ -1,0 +1,163 @@
+"""What a person is told of sharing: `show`, `queue -o wide`, the end of `run`, and `report`."""
+
+from __future__ import annotations
+
+import json
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from cotenant.controller.cli.jobs.sharing import at_the_end
+from cotenant.controller.domain import JobId, JobSpec, Launch
+from cotenant.controller.wire import (
+    InterruptionView,
+    PairTotals,
+    PromiseView,
+    ReportView,
+    SharingTotals,
+    SharingView,
+)
+from cotenant.controller.wire import clients as wire
+
+if TYPE_CHECKING:
+    from tests.controller.cli.conftest import Cotenant, StandIn
+
+SPEC = JobSpec(job_id=JobId("7"), launch=Launch(argv=("python", "train.py")))
+ROW = SharingView(
+    beside=(JobId("4"),), steps=820.0, predicted_s=112.0, measured_s=130.0, alone_s=91.0,
+    predicted_slowdown=1.23, predicted_from="duty-cycle", device_s=65.0, won_device_s=26.0,
+)  # fmt: skip
+BOTH = SharingView(
+    beside=(JobId("5"), JobId("6")), steps=10.0, predicted_s=None, measured_s=20.0, alone_s=None,
+    predicted_slowdown=1.5, predicted_from="default", device_s=10.0, won_device_s=None,
+)  # fmt: skip
+PROMISE = PromiseView(beside=JobId("4"), promised_s=29.1, took_s=40.7, sequential_s=36.9)
+
+
+def shared(replies: ModuleType, **more: Any) -> wire.JobView:
+    view: wire.JobView = replies.done(shared=(ROW, BOTH), promises=(PROMISE,), won_device_s=26.0, **more)
+    return view
+
+
+def test_show_names_all_partners_with_three_times_for_the_same_steps(
+    controller: StandIn, replies: ModuleType, cotenant: Cotenant
+) -> None:
+    controller.says(wire.ShowJob, replies.shown(shared(replies), SPEC, [replies.attempt()]))
+    out = cotenant("show", "7").out
+    one = next(line for line in out.splitlines() if "820" in line)
+    assert " ".join(one.split()) == "4 820 1m52s (1.23x) 2m10s (1.43x) 1m31s +0.00722 duty cycles"
+    other = next(line for line in out.splitlines() if line.startswith("5 and 6"))
+    assert other.split()[3:7] == ["10", "1.50x", "20s", "-"]
+    assert "average completion beside job 4: promised 29.1s, it took 40.7s; one after the other, 36.9s" in out
+    assert "sharing won 0.00722 device-hours (this job's part)" in out
+
+
+def test_a_prediction_with_an_interval_says_so(
+    controller: StandIn, replies: ModuleType, cotenant: Cotenant
+) -> None:
+    row = msgspec.structs.replace(ROW, predicted_margin_s=18.2, predicted_from="predicted")
+    controller.says(wire.ShowJob, replies.shown(replies.done(shared=(row,)), SPEC))
+    out = cotenant("show", "7").out
+    assert "1m52s (1.23x ± 0.20)" in out and "a trained model" in out
+    assert "whether sharing paid is not known" in out
+
+
+def test_queue_wide_has_them_in_a_row(controller: StandIn, replies: ModuleType, cotenant: Cotenant) -> None:
+    controller.says(wire.ListJobs, replies.jobs(shared(replies)))
+    out = cotenant("queue", "-a", "-o", "wide").out
+    assert "4; 5 and 6" in out and "1m52s (1.23x); 1.50x" in out and "2m10s (1.43x); 20s" in out
+    assert "1m31s; -" in out and "+0.00722" in out
+    value = json.loads(cotenant("queue", "-a", "-o", "json").out)["jobs"][0]
+    assert (value["won_device_s"], value["shared"][0]["measured_s"]) == (26.0, 130.0)
+
+
+def test_the_end_of_a_run_tells_each_partner_and_what_became_of_the_promise(replies: ModuleType) -> None:
+    told = at_the_end(shared(replies))
+    assert told[0] == (
+        "beside job 4, 820 steps: predicted 1m52s (1.23x) from duty cycles, measured 2m10s (1.43x), "
+        "alone 1m31s"
+    )
+    assert told[1].startswith("beside job 5 and 6, 10 steps: predicted 1.50x from an assumption")
+    assert told[2].startswith("average completion beside job 4: promised 29.1s, it took 40.7s")
+    assert told[3] == "sharing won 0.00722 device-hours (this job's part)"
+    lost = replies.done(shared=(ROW,), won_device_s=-36.0)
+    assert at_the_end(lost)[-1] == "sharing lost 0.01 device-hours (this job's part)"
+    assert at_the_end(replies.done()) == []
+    fast = msgspec.structs.replace(ROW, measured_s=60.0)
+    assert at_the_end(replies.done(shared=(fast,), won_device_s=30.0))[-1].endswith(
+        "; it was slower when it was measured alone, which counts as no slowdown and as no gain"
+    )
+
+
+def report(replies: ModuleType, **more: Any) -> wire.SharingReport:
+    known: dict[str, Any] = {
+        "now": replies.NOW,
+        "since": None,
+        "remembered_since": replies.at(100.0),
+        "forgotten_jobs": 0,
+        "held_device_s": 36_000.0,
+        "sharing": SharingTotals(
+            jobs=4, alone_device_s=7200.0, measured_device_s=5400.0, won_device_s=1800.0,
+            unknown_device_s=360.0, cost_device_s=36.0, net_device_s=1764.0,
+        ),
+        "interruptions": (
+            InterruptionView(
+                cause="preempted", count=2, save_device_s=36.0, load_device_s=72.0, rework_device_s=18.0,
+                futile_device_s=0.0, cost_device_s=126.0, rework_unknown_steps=0,
+            ),
+        ),
+        "pairs": tuple(
+            PairTotals(first=f"a{n}", second="b", alone_device_s=6.0, measured_device_s=9.0, won_device_s=-n)
+            for n in range(12)
+        ),
+        "formulas": {"won_device_s": "steps x alone - taken"},
+        "not_known": ("what preemption gained",),
+    }  # fmt: skip
+    return wire.SharingReport(request_id=0, report=ReportView(**{**known, **more}))
+
+
+def test_the_report_has_gains_costs_formula_and_what_is_not_known(
+    controller: StandIn, replies: ModuleType, cotenant: Cotenant
+) -> None:
+    controller.says(wire.GetReport, report(replies, forgotten_jobs=3))
+    out = cotenant("report", "--since", "7d").out
+    (asked,) = controller.asked_for(wire.GetReport)
+    assert asked.since_s == 7 * 86_400
+    assert "4 jobs trained beside others" in out
+    assert next(line.split()[-1] for line in out.splitlines() if line.startswith("  won ")) == "+0.5"
+    assert next(line.split() for line in out.splitlines() if line.startswith("  net ")) == ["net", "+0.49"]
+    assert next(line.split()[2] for line in out.splitlines() if line.startswith("  not compared")) == "0.1"
+    assert next(line for line in out.splitlines() if line.startswith("preempted for")).split()[-5:] == [
+        "0.01", "0.02", "0.005", "0", "0.035",
+    ]  # fmt: skip
+    assert "a4" in out and "a7" in out and "a5 " not in out and "2 pairs between them" in out
+    assert "won = steps x alone - taken" in out and "what preemption gained" in out
+    assert "3 older jobs only the journal knows" in out
+
+
+def test_the_report_as_json_is_what_came(
+    controller: StandIn, replies: ModuleType, cotenant: Cotenant
+) -> None:
+    controller.says(wire.GetReport, report(replies))
+    value = json.loads(cotenant("report", "-o", "json").out)
+    assert value["schema"] == "report/1"
+    assert value["sharing"]["net_device_s"] == 1764.0
+    assert value["interruptions"][0]["cause"] == "preempted"
+
+
+def test_a_cluster_without_jobs_says_so(controller: StandIn, replies: ModuleType, cotenant: Cotenant) -> None:
+    nothing = SharingTotals(
+        jobs=0, alone_device_s=0.0, measured_device_s=0.0, won_device_s=0.0, unknown_device_s=0.0,
+        cost_device_s=0.0, net_device_s=0.0,
+    )  # fmt: skip
+    empty = report(replies, remembered_since=None, sharing=nothing, interruptions=(), pairs=())
+    controller.says(wire.GetReport, empty)
+    out = cotenant("report").out
+    assert out.startswith("no jobs yet") and "0 jobs trained beside others" in out
+
+
+@pytest.mark.parametrize("wrong", ["yesterday", "-3h"])
+def test_a_wrong_since_is_a_mistake_in_usage(controller: StandIn, cotenant: Cotenant, wrong: str) -> None:
+    assert cotenant("report", f"--since={wrong}").code == 2
