@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Final
 
 import torch
 
+from cotenant.checkpoint.carried import warn_of_forgotten
 from cotenant.checkpoint.device_limit import SharedLimits, limit_memory
 from cotenant.checkpoint.disk import saver
 from cotenant.checkpoint.disk.layout import CheckpointError, Manifest
@@ -148,6 +149,8 @@ class Session:
 
     def epochs(self, count: int) -> Iterator[int]:
         """The epochs that are left of `count`, from 0."""
+        if self._saver is not None and self._env.rank == 0:
+            warn_of_forgotten(sys._getframe(1))
         for epoch in range(self._cursor.position.epoch, count):
             self._loops = 0
             self._find_counter()
@@ -404,6 +407,15 @@ class Session:
     def accumulation_known(self, reason: str | None) -> None:
         """What was not known when the session was made: batches can be split (None), or why not."""
         self._introduction.accumulation_known(reason)
+
+    def differs(self, note: str) -> None:
+        """The resume is not exact, for a reason that only the caller can know."""
+        self._lineage.differs(note)
+
+    def epoch_ends(self, step: int, batches: int) -> None:
+        """After which step the present epoch is over, and how many it has, for loops that do not use
+        `batches`."""
+        self._agreement.epoch = (step, batches)
 
     def keep_within_epochs(self) -> None:
         """Never stop at the last step of an epoch, however short: what follows could need its last batch."""

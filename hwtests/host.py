@@ -98,6 +98,12 @@ def lacks_torch() -> str:
     return "" if version >= TORCH_MIN else f"torch {torch.__version__} is older than 2.5"
 
 
+def lacks_two_gpus() -> str:
+    """That torch sees, and that no two jobs of a run meet on."""
+    count = len([gpu for gpu in driver().gpus if not gpu.problem and not gpu.mig])
+    return "" if count > 1 else f"a gang needs two GPUs, and this machine has {count}"
+
+
 def lacks_gpm() -> str:
     gpu = first_gpu()
     if gpu is None:

@@ -89,7 +89,7 @@ def built(torch: Any, kind: str, device: str) -> tuple[Work, str]:
     return matmul(torch, device, types[kind], side), "TFLOP"
 
 
-KINDS: Final = ("matmul", "fp32", "fp64", "d2d", "h2d", "d2h", "idle", "hold")
+KINDS: Final = ("matmul", "fp32", "fp64", "d2d", "h2d", "d2h", "idle", "hold", "all-reduce")
 
 
 def hold(torch: Any, device: str, most_mib: int) -> dict[str, Any]:
@@ -106,6 +106,35 @@ def hold(torch: Any, device: str, most_mib: int) -> dict[str, Any]:
     return {"held_mib": len(pieces) * 64, "free_mib": free // MIB, "total_mib": total // MIB, "error": error}
 
 
+def all_reduce(torch: Any, device: str, seconds: float) -> None:
+    """One rank of a gang, by the variables that torch reads. What it says is NCCL's bus bandwidth: 2 (n - 1)
+    / n of each tensor cross the slowest link. All ranks leave after the same round, when one is asked to."""
+    began_s = time.monotonic()
+    distributed, local = torch.distributed, int(os.environ["LOCAL_RANK"])
+    if device == "cuda":
+        torch.cuda.set_device(local)
+    distributed.init_process_group("nccl" if device == "cuda" else "gloo")
+    world = distributed.get_world_size()
+    size_mib = COPY_MIB if device == "cuda" else 4
+    data = torch.zeros(size_mib * MIB // 4, device=device)
+    ends = torch.zeros(1, device=device)
+    distributed.all_reduce(data)
+    finish(torch, device)
+    say(ready=os.getpid(), load_s=time.monotonic() - began_s, unit="GiB", **memory(torch, device))
+    until_s = time.monotonic() + seconds
+    while not ends.item():
+        since_s = time.monotonic()
+        for _ in range(AT_ONCE):
+            distributed.all_reduce(data)
+        finish(torch, device)
+        elapsed_s = time.monotonic() - since_s
+        done = AT_ONCE * size_mib / 1024 * 2 * (world - 1) / world
+        say(done=done, elapsed_s=elapsed_s, per_s=done / elapsed_s)
+        ends.fill_(time.monotonic() >= until_s or bool(select.select([sys.stdin], [], [], 0)[0]))
+        distributed.all_reduce(ends)
+    distributed.destroy_process_group()
+
+
 KEPT: Final[list[Any]] = []
 """What `hold` took, until the program ends."""
 
@@ -118,6 +147,9 @@ def run(kind: str, device: str, seconds: float, most_mib: int) -> None:
     began_s = time.monotonic()
     import torch
 
+    if kind == "all-reduce":
+        all_reduce(torch, device, seconds)
+        return
     if kind == "hold":
         torch.zeros(1, device=device)
         say(ready=os.getpid(), load_s=time.monotonic() - began_s, **memory(torch, device))

@@ -88,7 +88,7 @@ class Daemon:
         self._ask_at_s = 0.0
 
     def look(self, running: Running | None = None, *, in_use: bool) -> DaemonStatus:
-        """See and repair. `in_use`: jobs run on its devices, as its clients or not."""
+        """See and repair. `in_use`: jobs run as its clients."""
         now = running if running is not None else look_around()
         ours = self._ours(now)
         strangers = [found for found in daemons_at(self.spec, now) if found.owner != self.spec.owner]
@@ -105,7 +105,7 @@ class Daemon:
         )
         seen = health.condition(sight)
         todo = health.remedy(sight, in_use=in_use)
-        faults = tuple(health.faults(before, self._servers, _alive(before)))
+        losses = tuple(health.losses(before, _alive(before)))
         why = ""
         if todo is Remedy.REFUSE:
             why = f"{seen.value}: {strangers[0]}"
@@ -117,7 +117,7 @@ class Daemon:
         else:
             self._meet(ours[0])
             self._bound_logs()
-        return self._standing(daemon, why or self._obstacle(daemon, now, in_use), faults)
+        return self._standing(daemon, why or self._obstacle(daemon, now, in_use), losses)
 
     def stop(self, timeout_s: float) -> str:
         """End the daemon and its servers, by force after `timeout_s`; why that failed, for a person.
@@ -227,6 +227,7 @@ class Daemon:
             return
         known = {daemon, *(server.identity for server in self._servers)}
         news = not known <= self._settled or not all(map(process.is_alive, known))
+        news |= any(server.state is ServerState.FAULT for server in self._servers)  # When is it over?
         if self._clock() < self._ask_at_s and not news and not self._silent:
             return
         self._ask_at_s = self._clock() + ASK_EVERY_S
@@ -304,7 +305,7 @@ class Daemon:
         return self._why_not_settled
 
     def _standing(
-        self, daemon: MpsProcessIdentity | None, why_not: str, faults: tuple[str, ...]
+        self, daemon: MpsProcessIdentity | None, why_not: str, losses: tuple[str, ...]
     ) -> DaemonStatus:
         said, self._said = tuple(self._said), []
         return DaemonStatus(
@@ -313,7 +314,7 @@ class Daemon:
             daemon=daemon,
             servers=self._servers,
             said=said,
-            faults=faults,
+            losses=losses,
         )
 
 

@@ -203,28 +203,22 @@ class MpsChoice:
 
 def choose(mode: Mode, uuids: Sequence[str], *, one_uid: bool) -> MpsChoice:
     """`uuids`: the devices that can be shared through MPS. `one_uid`: all jobs of this host have one uid."""
-    single = tuple((uuid,) for uuid in uuids)
     if mode == "off":
         return MpsChoice(groups=(), per_host=False, reason="MPS is switched off (mps.mode = off)")
     if not uuids:
         return MpsChoice(groups=(), per_host=False, reason="no device here can be shared through MPS")
-    if mode == "per-host" and not one_uid:
+    if mode == "per-device":
         return MpsChoice(
-            groups=single,
+            groups=tuple((uuid,) for uuid in uuids),
             per_host=False,
-            reason="one daemon per device, although mps.mode asks for one per host: jobs of several users "
-            "run here, and a daemon serves one user at a time",
+            reason="one daemon per device (mps.mode = per-device): a fault reaches one device only; each "
+            "worker sees one device, is LOCAL_RANK 0 and does without NCCL's direct transports",
         )
-    if mode == "per-host":
-        return MpsChoice(
-            groups=(tuple(uuids),),
-            per_host=True,
-            reason="one daemon for all devices (mps.mode = per-host): a fault on one device keeps new "
-            "clients off all of them",
-        )
+    whose = "one daemon" if one_uid else "one daemon for each user with jobs here,"
     return MpsChoice(
-        groups=single,
-        per_host=False,
-        reason="one daemon per device: a fault reaches one device only"
-        + ("" if mode == "per-device" else " (the default; mps.mode = per-host changes it)"),
+        groups=(tuple(uuids),),
+        per_host=True,
+        reason=f"{whose} for all devices: gangs have their true LOCAL_RANK and NCCL's direct transports; a "
+        "fault on one device keeps new clients off all of them until it is over"
+        + ("" if mode == "per-host" else " (the default; mps.mode = per-device changes it)"),
     )

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -36,6 +36,9 @@ class MemoryLimit:
 
     device_uuid: str
     limit_mib: int
+    daemon_number: int | None = None
+    """Its number among the devices of a daemon that serves several; None: the daemon serves what its client
+    sees."""
 
     def __post_init__(self) -> None:
         if not _UUID.fullmatch(self.device_uuid):
@@ -47,12 +50,10 @@ class MemoryLimit:
                 f"{self.device_uuid}: a memory limit must be at least 1 MiB, got {self.limit_mib}"
             )
 
-    def text(self, number: int) -> str:
-        """Whole MiB only: the daemon takes `<int>M` or `<int>G` and drops anything else without a word. By
-        number: a limit by UUID is dropped just so (by the daemon of driver 535, and NVIDIA's own device
-        plugin went back to numbers because such limits were not applied).
-        """
-        return f"{number}={self.limit_mib}M"
+    def numbers(self, seen_as: int) -> set[int]:
+        """By which numbers it may be known. The manual says: as its daemon counts it; with a list of visible
+        devices a client counts from 0 again, and which of the two holds then has not been seen on a GPU."""
+        return {seen_as} if self.daemon_number is None else {seen_as, self.daemon_number}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,11 +87,24 @@ def client_environment(pipe_directory: PurePosixPath, limits: ClientLimits) -> d
         environment[ACTIVE_THREAD_PERCENTAGE] = percentage_text(limits.active_thread_percentage)
     if limits.memory:
         environment[PINNED_DEVICE_MEM_LIMIT] = ",".join(
-            limit.text(number) for number, limit in enumerate(limits.memory)
+            f"{number}={limit_mib}M" for number, limit_mib in sorted(_by_number(limits.memory).items())
         )
     if limits.priority != PRIORITY_NORMAL:
         environment[CLIENT_PRIORITY] = str(limits.priority)
     return environment
+
+
+def _by_number(memory: Sequence[MemoryLimit]) -> dict[int, int]:
+    """Whole MiB only: the daemon takes `<int>M` or `<int>G` and drops anything else without a word. By
+    number: a limit by UUID is dropped just so (by the daemon of driver 535, and NVIDIA's own device plugin
+    went back to numbers because such limits were not applied). Where a number may mean two devices, the
+    smaller limit counts.
+    """
+    found: dict[int, int] = {}
+    for seen_as, limit in enumerate(memory):
+        for number in limit.numbers(seen_as):
+            found[number] = min(limit.limit_mib, found.get(number, limit.limit_mib))
+    return found
 
 
 def without_mps(environment: Mapping[str, str]) -> dict[str, str]:
@@ -101,6 +115,12 @@ def without_mps(environment: Mapping[str, str]) -> dict[str, str]:
 def percentage_text(percentage: float) -> str:
     """Plain decimals. A value that rounds to 0 would be ignored and leave the client without a cap."""
     return f"{max(percentage, 0.001):.3f}".rstrip("0").rstrip(".")
+
+
+def host_daemon(uid: int, *, one_uid: bool) -> str:
+    """In place of a device's UUID in the paths of a daemon for all devices of a host: of the one user whom
+    all jobs run as, or of that user."""
+    return "" if one_uid else f"uid {uid}"
 
 
 PIPE_DIRECTORY_BYTES_MAX = 87

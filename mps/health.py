@@ -111,26 +111,24 @@ class DaemonStatus:
     servers: tuple[Server, ...] = ()
     said: tuple[str, ...] = ()
     """What was done or noticed, for the log; each once."""
-    faults: tuple[str, ...] = ()
-    """What ended the GPU work of its clients since the look before; each once."""
+    losses: tuple[str, ...] = ()
+    """Servers that went away under their clients since the look before; each once."""
+
+    @property
+    def in_fault(self) -> bool:
+        return any(server.state is ServerState.FAULT for server in self.servers)
 
 
 IN_FAULT = "its MPS server is in FAULT"
 
 
-def faults(before: Sequence[Server], now: Sequence[Server], alive: Iterable[MpsProcessIdentity]) -> list[str]:
-    """What happened to those who were its clients: each fault once, as a line for a person.
+def losses(before: Sequence[Server], alive: Iterable[MpsProcessIdentity]) -> list[str]:
+    """Servers that went away under their clients: a line for a person each.
 
-    A server that went with its clients is none: it had nothing left to do.
+    One that went with its clients is none: it had nothing left to do.
     """
     living = set(alive)
     found = []
-    known = {server.identity: server for server in before}
-    for server in now:
-        previous = known.get(server.identity)
-        was_in_fault = previous is not None and previous.state is ServerState.FAULT
-        if server.state is ServerState.FAULT and not was_in_fault:
-            found.append(IN_FAULT)
     for server in before:
         left = [client for client in server.clients if client in living]
         if server.identity not in living and left:

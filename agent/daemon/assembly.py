@@ -249,7 +249,7 @@ def _config(
         prune_after_s=agent.prune_after_days * _DAY_S,
         keep_checkpoints_s=settings.checkpoint.keep_days * _DAY_S,
         mps_runtime=mps.runtime,
-        mps_per_host=mps.per_host,
+        mps_host_devices=mps.setup.host_devices,
         indicators=Wanted(
             source=settings.profiler.source,
             dcgm=settings.profiler.dcgm,

@@ -289,7 +289,7 @@ class Runtime:
             case RemoveAttempt() | RemoveCheckpoints() if self._unwritten:
                 self._postponed.append(effect)
             case StartSupervisor(order=order):
-                self._attempts.start(self._warm.offered(order))
+                self._start(order)
             case Tell(job_id=job_id, attempt=attempt, message=message):
                 self._attempts.tell(job_id, attempt, message)
             case Adopt(job_id=job_id, attempt=attempt):
@@ -314,6 +314,18 @@ class Runtime:
             case Halt(why=why):
                 self.why_halted = why
                 self._leave.set()
+
+    def _start(self, order: Order) -> None:
+        if self._mps is None or self._mps.serves(order):
+            self._attempts.start(self._warm.offered(order))
+        else:
+            self._tasks.keep(self._start_served(order, self._mps))
+
+    async def _start_served(self, order: Order, mps: MpsEdge) -> None:
+        """It may have been ended while its user's MPS daemon was started."""
+        await mps.serve(order)
+        if self._state.is_there((order.job_id, order.attempt)):
+            self._attempts.start(self._warm.offered(order))
 
     def _remove(self, folder: Path, trusted: Path) -> None:
         """In a thread: a folder of checkpoints may be large, and its file system slow. No link is followed

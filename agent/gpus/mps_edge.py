@@ -25,6 +25,7 @@ from cotenant.agent.daemon.core import (
     TroubleNoticed,
 )
 from cotenant.agent.gpus import mps_setup
+from cotenant.agent.gpus.fault_reach import FaultReach
 from cotenant.agent.gpus.gpu_watch import TAKEN
 from cotenant.agent.gpus.mps_setup import Setup, shared
 from cotenant.agent.gpus.mps_watch import (
@@ -41,12 +42,15 @@ from cotenant.controller.domain import Device, DeviceId, MpsSettings, sharing_in
 from cotenant.controller.system import paths
 from cotenant.mps import detection
 from cotenant.mps.environment import daemons_folder
+from cotenant.mps.health import IN_FAULT
 from cotenant.mps.ownership import Spec
 from cotenant.mps.process import CONTROL
 from cotenant.mps.sweep import sweep
 from cotenant.profiler.driver.facts import GpuFacts
 
 PERIOD_S: Final = 2.0
+SERVE_S: Final = 15.0
+"""How long a start waits for the daemon of its user."""
 LEAVE_S: Final = 20.0
 """How long an agent that leaves waits for its daemons to end."""
 
@@ -67,10 +71,6 @@ class Mps(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def runtime(self) -> str:
         return self.setup.runtime
-
-    @property
-    def per_host(self) -> bool:
-        return self.setup.per_host
 
 
 def prepare(
@@ -100,8 +100,9 @@ def prepare(
     if not left:
         needed = {spec.pipe_directory for spec in setup.specs}
         swept = sweep(daemons_folder(runtime), owner, needed, host.control_path or CONTROL)
-    in_use, plain = _uuids(devices, left), _uuids(devices, [order for order in left if not order.mps])
-    seen = watch.look(GpuUse(held=held(devices), in_use=in_use))
+    plain = _uuids(devices, [order for order in left if not _served(order, setup)])
+    facts = GpuUse(held=held(devices), clients=clients_in(devices, left), of_users=_of_users(left, setup))
+    seen = watch.look(facts)
     return Mps(
         setup=setup,
         watch=watch,
@@ -147,6 +148,9 @@ class MpsEdge:
         """How often an attempt was looked for among the clients."""
         self._proven: set[Key] = set()
         """Attempts about which that is settled."""
+        self._reach = FaultReach()
+        self._serving: frozenset[str] = frozenset()
+        """Pipe directories of daemons that were seen to work in the last round."""
         self._task: asyncio.Task[None] | None = None
         self.wrong: Mapping[str, str] = {}
         """By UUID of each device that has a daemon: what is wrong with that, as it was last seen; empty if
@@ -193,15 +197,28 @@ class MpsEdge:
     async def look(self, *, ask: bool = False) -> None:
         """One round: what runs goes out, what was seen comes back. `ask`: every daemon, also one that seems
         well."""
-        seen = await self._watch.round(msgspec.structs.replace(self.facts(), ask=ask))
-        self.wrong = seen.why_not
+        facts = msgspec.structs.replace(self.facts(), ask=ask)
+        seen = await self._watch.round(facts)
+        self.wrong, self._serving = seen.why_not, seen.serving
         for line in seen.said:
             self._log(line)
-        for uuids, why in seen.faults:
-            self._post(GpuFault(uuids=uuids, why=why))
+        self._tell_faults(seen, facts)
         self._tell_devices(seen)
         for key, found in seen.attachments.items():
             self._tell_attachment(key, found)
+
+    def serves(self, order: Order) -> bool:
+        """Whether the daemon that its processes are told to use runs, as far as that is known; that of a user
+        who had no job here yet is still to be started."""
+        wanted = {client.pipe_directory for client in order.mps}
+        return self._setup.of_user(order.launch.uid) is None or wanted <= self._serving
+
+    async def serve(self, order: Order) -> None:
+        """Returns when that daemon was seen to, or took too long: then its processes run all the same, and
+        time-slice."""
+        self._orders[order.job_id, order.attempt] = order
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.look(), SERVE_S)
 
     # --- What runs ---------------------------------------------------------------------------------
 
@@ -216,19 +233,20 @@ class MpsEdge:
             for key, attempt in running.items()
             if attempt.first_step and key not in self._proven and (client := self._client(key)) is not None
         ]
-        used = {device for attempt in running.values() for device in attempt.devices}
+        orders = [order for key in running if (order := self._order(key)) is not None]
         return GpuUse(
             held=held(devices),
-            in_use=_named(devices, used),
+            clients=clients_in(devices, orders),
+            of_users=_of_users(orders, self._setup),
             unproven=tuple(waiting),
         )
 
     def _plain(self) -> frozenset[str]:
-        """Devices with jobs on them that were not told to be clients."""
+        """Devices with jobs on them that were not told to be clients of the daemons that serve them now."""
         used = {
             device
             for attempt in self._state.running
-            if (order := self._order(attempt.key)) is None or not order.mps
+            if (order := self._order(attempt.key)) is None or not _served(order, self._setup)
             for device in attempt.devices
         }
         return _named(self._devices, used)
@@ -252,6 +270,23 @@ class MpsEdge:
 
     # --- What was seen -----------------------------------------------------------------------------
 
+    def _tell_faults(self, seen: MpsWatchReport, facts: GpuUse) -> None:
+        for pipe, why in seen.losses:
+            gone = _all_of(facts.clients.get(pipe, ()))
+            self._post(GpuFault(uuids=gone, why=why, one_server=True))
+        faulted = self._state.faulted()
+        known = _named(self._devices, {device for each in faulted for device in each.devices})
+        for group in self._reach.look(seen.in_fault, facts.clients, known, decide=facts.ask):
+            by_xid = tuple(
+                each.key
+                for each in faulted
+                if each.fault is not None
+                and each.fault.is_by_xid
+                and not group.isdisjoint(_named(self._devices, {*each.devices}))
+            )  # They were told what they did, or who did it to them.
+            uuids = tuple(sorted(group))
+            self._post(GpuFault(uuids=uuids, why=IN_FAULT, culprits=by_xid, spared=by_xid, one_server=True))
+
     def _tell_devices(self, seen: MpsWatchReport) -> None:
         before = self._devices
         after = shared(before, self._setup, seen.why_not, plain=self._plain())
@@ -272,6 +307,34 @@ class MpsEdge:
             self._post(TroubleNoticed(job_id=key[0], attempt=key[1], what=said))
         if found.processes > 1:
             self._post(ClientsCounted(job_id=key[0], attempt=key[1], processes=found.processes))
+
+
+def clients_in(devices: Sequence[Device], orders: Sequence[Order]) -> dict[str, tuple[frozenset[str], ...]]:
+    """By pipe directory of a daemon: the devices of each of its clients."""
+    found: dict[str, tuple[frozenset[str], ...]] = {}
+    for order in orders:
+        for client in order.mps:
+            where = frozenset((client.device_uuid,)) if client.device_uuid else _uuids(devices, [order])
+            found[client.pipe_directory] = (*found.get(client.pipe_directory, ()), where)
+    return found
+
+
+def _all_of(groups: Sequence[frozenset[str]]) -> tuple[str, ...]:
+    return tuple(sorted(frozenset().union(*groups)))
+
+
+def _of_users(orders: Sequence[Order], setup: Setup) -> tuple[Spec, ...]:
+    """Of those who have clients here, in a fixed order."""
+    uids = sorted({order.launch.uid for order in orders if order.mps})
+    return tuple(spec for uid in uids if (spec := setup.of_user(uid)) is not None)
+
+
+def _served(order: Order, setup: Setup) -> bool:
+    """Whether its processes are clients of daemons as they are here now: under another `mps.mode` they may
+    have been started as clients of others."""
+    user = setup.of_user(order.launch.uid)
+    here = {str(spec.pipe_directory) for spec in ((user,) if user is not None else setup.specs)}
+    return bool(order.mps) and {client.pipe_directory for client in order.mps} <= here
 
 
 def _named(devices: Sequence[Device], wanted: set[DeviceId]) -> frozenset[str]:

@@ -6,23 +6,27 @@ Until its daemon was seen to work, a device time-slices.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 import msgspec
 
+from cotenant.agent.gpus.gpu_watch import TAKEN
 from cotenant.controller.domain import Device, MpsSettings
 from cotenant.mps import detection
-from cotenant.mps.detection import DetectedHost, MpsChoice, choose
-from cotenant.mps.environment import log_directory, pipe_directory
+from cotenant.mps.detection import DetectedHost, choose
+from cotenant.mps.environment import host_daemon, log_directory, pipe_directory
 from cotenant.mps.ownership import Spec
 from cotenant.mps.process import CONTROL
 from cotenant.profiler.driver.facts import GpuFacts
 
-WHOLE_HOST = ""
-"""Stands for the UUID in the paths of a daemon that serves all devices."""
 TENANTS = 2
 """Who share a device through MPS."""
+TAKEN_AT_START = (
+    "another agent held it when this one started, and one MPS daemon serves all devices of an agent: restart "
+    "this agent when it is free"
+)
 NOT_SEEN = "its MPS daemon has not been seen to work yet"
 
 
@@ -31,14 +35,28 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
 
     runtime: str = ""
     """Where the daemons' pipe directories are; empty: MPS is not used here at all."""
-    per_host: bool = False
     specs: tuple[Spec, ...] = ()
+    """Daemons that always run. Where each user has one: the agent's own, by which is seen what works."""
+    host_devices: tuple[str, ...] = ()
+    """UUIDs, in the order of the daemons that serve all of them; empty: one daemon for each."""
+    one_uid: bool = True
+    """All jobs here run as one user, and so have one daemon for all devices in common."""
     why_not: Mapping[str, str] = {}
     """By device UUID: why it is not shared through MPS, whatever its daemon does."""
     tenants: Mapping[str, int] = {}
     """By device UUID: how many may share it without MPS."""
     reason: str = ""
     """Why one daemon per device or per host; empty on a host without GPUs."""
+
+    def of_user(self, uid: int) -> Spec | None:
+        """The daemon of one user's jobs, on a host where each has one; None: there is no such thing."""
+        if self.one_uid or not self.host_devices:
+            return None
+        pipe = pipe_directory(PurePosixPath(self.runtime), host_daemon(uid, one_uid=False))
+        own = self.specs[0]
+        return dataclasses.replace(
+            own, pipe_directory=pipe, log_directory=own.log_directory.with_name(pipe.name)
+        )
 
 
 def plan(
@@ -59,14 +77,27 @@ def plan(
         found = detection.verdict(host, _facts(device.local, known.get(device.local)))
         if not found.usable:
             why_not[device.local] = found.reason
+        elif settings.mode != "per-device" and device.note.startswith(TAKEN):
+            why_not[device.local] = TAKEN_AT_START
     usable = [device.local for device in cuda if device.local not in why_not]
     choice = choose(settings.mode, usable, one_uid=one_uid)
     for uuid in usable if not choice.groups else ():
         why_not[uuid] = choice.reason
     return Setup(
         runtime=str(host.runtime) if choice.groups else "",
-        per_host=choice.per_host,
-        specs=tuple(_spec(settings, host, choice, group, logs, owner) for group in choice.groups),
+        host_devices=choice.groups[0] if choice.per_host else (),
+        one_uid=one_uid,
+        specs=tuple(
+            _spec(
+                settings,
+                host,
+                host_daemon(host.uid, one_uid=one_uid) if choice.per_host else group[0],
+                group,
+                logs,
+                owner,
+            )
+            for group in choice.groups
+        ),
         why_not=why_not,
         tenants={device.local: device.max_tenants for device in cuda},
         reason=choice.reason if cuda else "",
@@ -76,12 +107,11 @@ def plan(
 def _spec(
     settings: MpsSettings,
     host: DetectedHost,
-    choice: MpsChoice,
+    name: str,
     group: tuple[str, ...],
     logs: Path,
     owner: str,
 ) -> Spec:
-    name = WHOLE_HOST if choice.per_host else group[0]
     return Spec(
         pipe_directory=pipe_directory(host.runtime, name),
         log_directory=log_directory(PurePosixPath(logs), name),

@@ -16,7 +16,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from enum import Enum
 from pathlib import PurePosixPath
@@ -124,8 +124,10 @@ class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
 
     held: frozenset[str] = frozenset()
     """Devices that are ours to use: another agent's daemon is left alone."""
-    in_use: frozenset[str] = frozenset()
-    """Devices that jobs run on."""
+    clients: Mapping[str, tuple[frozenset[str], ...]] = {}
+    """By pipe directory: the devices of each job that is a client of its daemon."""
+    of_users: tuple[Spec, ...] = ()
+    """Daemons of other users whose jobs are here, where each has one."""
     unproven: tuple[AttachedClient, ...] = ()
     """Attempts that should be clients of a daemon by now, and have not been seen to be."""
     ask: bool = False
@@ -135,8 +137,12 @@ class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
 class MpsWatchReport(msgspec.Struct, frozen=True, kw_only=True):
     why_not: Mapping[str, str] = {}
     """By UUID: why the device is not shared through its daemon now; empty: it is."""
-    faults: tuple[tuple[tuple[str, ...], str], ...] = ()
-    """Devices, and what happened there to the clients of their daemon."""
+    serving: frozenset[str] = frozenset()
+    """Pipe directories of daemons that new jobs can be clients of."""
+    in_fault: frozenset[str] = frozenset()
+    """Those whose server is in FAULT."""
+    losses: tuple[tuple[str, str], ...] = ()
+    """Pipe directories, and what happened to the clients of their daemon."""
     said: tuple[str, ...] = ()
     attachments: Mapping[Key, FoundClient] = {}
 
@@ -202,18 +208,25 @@ class MpsWatch:
         """See to every daemon once. Blocks."""
         running = self._around()
         why_not: dict[str, str] = {}
-        said: list[str] = []
-        faults: list[tuple[tuple[str, ...], str]] = []
-        for spec in self._specs:
-            standing = self._standing(spec, facts, running)
-            why_not |= dict.fromkeys(spec.devices, standing.why_not)
+        specs = dict.fromkeys((*self._specs, *facts.of_users))
+        said = self._end_unwanted(specs)
+        losses: list[tuple[str, str]] = []
+        serving, in_fault = set(), set()
+        for spec in specs:
+            standing, pipe = self._standing(spec, facts, running), str(spec.pipe_directory)
+            for uuid in spec.devices:  # Of several daemons that serve it, all have to be well.
+                why_not[uuid] = why_not.get(uuid, "") or standing.why_not
             said += standing.said
-            faults += [(spec.devices, fault) for fault in standing.faults]
+            losses += [(pipe, loss) for loss in standing.losses]
+            serving |= {pipe} if standing.shares else set()
+            in_fault |= {pipe} if standing.in_fault else set()
             if standing.said or not standing.shares:
                 self._running = None  # Something was done, or is to be done: look again.
         return MpsWatchReport(
             why_not=why_not,
-            faults=tuple(faults),
+            serving=frozenset(serving),
+            in_fault=frozenset(in_fault),
+            losses=tuple(losses),
             said=tuple(said),
             attachments={each.key: look_for(each, self._program) for each in facts.unproven},
         )
@@ -230,6 +243,16 @@ class MpsWatch:
         self._around_until_s = time.monotonic() + AROUND_EVERY_S
         self._running = look_around()
         return self._running
+
+    def _end_unwanted(self, wanted: Collection[Spec]) -> list[str]:
+        """Daemons of users who have no job here any more."""
+        said = []
+        for spec in [each for each in self._daemons if each not in wanted]:
+            daemon = self._daemons.pop(spec)
+            left = daemon.stop(QUIT_S)
+            daemon.release()
+            said.append(left or f"ended the MPS daemon of {spec.pipe_directory}: its user has no job here")
+        return said
 
     def quit(self) -> str:
         """End our daemons; what could not be ended."""
@@ -255,4 +278,4 @@ class MpsWatch:
                 return DaemonStatus(shares=False, why_not=str(error))
         if facts.ask:
             daemon.ask_next()
-        return daemon.look(running, in_use=not facts.in_use.isdisjoint(spec.devices))
+        return daemon.look(running, in_use=bool(facts.clients.get(str(spec.pipe_directory))))

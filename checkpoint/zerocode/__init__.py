@@ -14,6 +14,7 @@ from cotenant.checkpoint.disk.layout import CheckpointError, names_newest_first
 from cotenant.checkpoint.session import Session
 from cotenant.checkpoint.talk import gang
 from cotenant.checkpoint.talk.protocol import ENV_RESUME, RESUME_NONE
+from cotenant.checkpoint.zerocode import hugging_face
 from cotenant.checkpoint.zerocode.loop import Driver
 
 __all__ = ["CHECKPOINT", "Reporter", "install"]
@@ -22,12 +23,15 @@ CHECKPOINT: Final = "checkpoint"
 NOT_ASKED = "checkpoints were not asked for (--checkpoint auto)"
 
 
-def install(standing: Any, wanted: Sequence[str]) -> Reporter:
-    """Begin. standing: what `cotenant.gradaccum.zerocode.install` returned; its verdict is told."""
+def install(standing: Any, wanted: Sequence[str], when_imported: Any = None) -> Reporter:
+    """Begin. standing: what `cotenant.gradaccum.zerocode.install` returned; its verdict is told.
+    `when_imported(name, callback)` says when a framework's module is there."""
     reporter = Reporter()
     standing.observers.append(reporter)
     if CHECKPOINT in wanted:
         reporter.not_resumable = Driver(sys.modules["__main__"], reporter.driven).begin()
+        if when_imported is not None:
+            hugging_face.watch(when_imported, reporter.driven)
     return reporter
 
 

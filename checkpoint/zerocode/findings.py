@@ -7,7 +7,9 @@ starts with one forgotten object looks well and is wrong.
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import enum
+import inspect
 import os
 import sys
 import types
@@ -62,9 +64,18 @@ def look(frame: types.FrameType, plan: LoopPlan) -> Findings:
     """Raises NotPlain."""
     found = Findings()
     scope = {**frame.f_globals, **frame.f_locals}
+    owner = vars(scope[plan.owner]) if plan.owner else {}
+    scope |= {f"{plan.owner}.{name}": value for name, value in owner.items()}
     for name in dict.fromkeys((*plan.used, *plan.carried)):
-        if name in scope:
-            _sort(found, name, scope[name], name in plan.carried, name in plan.changed)
+        try:
+            if name in scope:
+                _sort(found, name, scope[name], name in plan.carried, name in plan.changed)
+            elif "." in name and name not in plan.carried:
+                _check_inherited(name, type(scope[plan.owner]))
+        except NotPlain as error:
+            raise NotPlain(
+                f"line {plan.lines[name]}: {error}" if name in plan.lines else str(error)
+            ) from None
     found.variables += [name for name in plan.carried if name not in scope]
     found.models = _roots(found.models)
     if not found.optimizers or not found.models:
@@ -99,10 +110,19 @@ def _sort(found: Findings, name: str, value: Any, carried: bool, changed: bool) 
         raise NotPlain(f"{name} is a {type(value).__name__}, whose state only the script knows")
 
 
+def _check_inherited(name: str, kind: type) -> None:
+    """A constant of the class; what comes from elsewhere has not been read."""
+    value = inspect.getattr_static(kind, name.partition(".")[2], None)
+    if not isinstance(value, PLAIN) or value is None:
+        raise NotPlain(f"{name} is no attribute of its own (a base class's, or made on demand)")
+
+
 def _is_constant_object(value: Any) -> bool:
     """Options, tuples of constants, functions in other clothes."""
     if isinstance(value, (tuple, frozenset)):
         return all(isinstance(each, _CONSTANT) or _is_constant_object(each) for each in value)
+    if dataclasses.is_dataclass(value):
+        return all(isinstance(each, _CONSTANT) or _is_constant_object(each) for each in vars(value).values())
     return type(value).__module__ in ("argparse", "functools", "torch", "typing")
 
 
@@ -137,20 +157,33 @@ def _roots(models: Iterable[torch.nn.Module]) -> list[torch.nn.Module]:
     return roots
 
 
-class Variables(MutableMapping[str, Any]):
-    """Some of a running frame's variables, to read and to put back."""
+FIRST_EPOCH: Final = "range()"
+"""Among a script's variables, and no name of one."""
 
-    def __init__(self, frame: types.FrameType, names: Iterable[str]) -> None:
+
+class Variables(MutableMapping[str, Any]):
+    """Some of a running frame's variables and of the attributes of one of its objects, to read and to put
+    back; and where its epochs begin."""
+
+    def __init__(self, frame: types.FrameType, names: Iterable[str], owner: str = "", first: int = 0) -> None:
         self._frame = frame
         self._names = tuple(names)
+        self._owner = owner
+        self.first = first
+        """Of the first attempt's range: a script that goes on from a snapshot of its own asks for fewer."""
 
     def __getitem__(self, name: str) -> Any:
+        if name == FIRST_EPOCH:
+            return self.first
         if name not in self._names:
             raise KeyError(name)
-        return self._scope(name)[name]
+        return self._scope(name)[self._key(name)]
 
     def __setitem__(self, name: str, value: Any) -> None:
         """Lists and dicts keep their identity: others may hold them as well."""
+        if name == FIRST_EPOCH:
+            self.first = value
+            return
         try:
             old = self[name]
         except KeyError:
@@ -171,17 +204,28 @@ class Variables(MutableMapping[str, Any]):
         raise TypeError("a script's variables are not deleted")
 
     def __iter__(self) -> Iterator[str]:
-        return iter([name for name in self._names if name in self._scope(name)])
+        return iter([FIRST_EPOCH, *(name for name in self._names if self._key(name) in self._scope(name))])
 
     def __len__(self) -> int:
         return len(list(iter(self)))
 
+    def _key(self, name: str) -> str:
+        return name[len(self._owner) + 1 :] if self._is_attribute(name) else name
+
+    def _is_attribute(self, name: str) -> bool:
+        return bool(self._owner) and name.startswith(f"{self._owner}.")
+
     def _scope(self, name: str) -> Any:
         variables = self._frame.f_locals  # a new look at them, each time
+        if self._is_attribute(name):
+            return vars(variables[self._owner])
         return variables if name in variables else self._frame.f_globals
 
     def _bind(self, name: str, value: Any) -> None:
         scope = self._scope(name)
+        if self._is_attribute(name):
+            setattr(self._frame.f_locals[self._owner], self._key(name), value)
+            return
         is_global = self._frame.f_locals is self._frame.f_globals or scope is self._frame.f_globals
         if is_global and name not in self._frame.f_code.co_varnames:
             self._frame.f_globals[name] = value

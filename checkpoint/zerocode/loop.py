@@ -70,7 +70,7 @@ class Driver:
             del self._names["range"]
         try:
             findings = look(frame, self._plan)
-            self._variables = Variables(frame, findings.variables)
+            self._variables = Variables(frame, findings.variables, self._plan.owner, counted.start)
             session = _session(findings, self._variables)
         except NotPlain as error:
             self._begun(None, str(error))
@@ -78,7 +78,7 @@ class Driver:
         session.keep_within_epochs()
         self._session, self._fresh = session, True
         self._begun(session, "")
-        return self._epochs(session, counted)
+        return self._epochs(session, range(self._variables.first, counted.stop, counted.step))
 
     def _epochs(self, session: Session, counted: range) -> Iterator[int]:
         for position in session.epochs(len(counted)):

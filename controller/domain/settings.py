@@ -237,8 +237,9 @@ class MpsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """`[mps]`"""
 
     mode: Literal["auto", "off", "per-device", "per-host"] = "auto"
-    """NVIDIA's Multi-Process Service on this host's GPUs: `auto` uses it where it works, one daemon per
-    device; `off`: co-tenants time-slice."""
+    """NVIDIA's Multi-Process Service on this host's GPUs: `auto` uses it where it works, one daemon for all
+    GPUs (`per-host`; for each user, where several run jobs); `per-device`: one for each GPU; `off`:
+    co-tenants time-slice."""
     active_thread_percentage: float = 100.0
     """Cap on the share of a GPU's multiprocessors that one client gets, 1 to 100."""
     runtime_dir: str = ""

@@ -85,7 +85,8 @@ def _torch_is_there(startup: Startup, wanted: list[str]) -> Any:
     def begin(_: Any) -> None:
         try:
             standing = importlib.import_module("cotenant.gradaccum.zerocode").install(startup, wanted)
-            importlib.import_module("cotenant.checkpoint.zerocode").install(standing, wanted)
+            resuming = importlib.import_module("cotenant.checkpoint.zerocode")
+            resuming.install(standing, wanted, startup.when_imported)
         except Exception as error:  # noqa: BLE001  # whatever it is, the script must run
             text = "cotenant: the zero-code hook does not work here ({}: {}); the script runs without it\n"
             sys.stderr.write(text.format(type(error).__name__, error))

@@ -21,8 +21,10 @@ HOOKED = HERE.parent / "gradaccum" / "hooked.py"
 
 
 def start(warm: Warm, folder: Path, name: str, env: Mapping[str, str] | None = None) -> Gang:
+    """A snapshot of the script's own is common to the attempts, and the whole run's is not."""
     script = HERE / "scripts" / f"{name}.py"
-    return launch(warm, HOOKED, folder, str(script), str(folder / "saved.pt"), env=env)
+    snapshot = folder.with_name("whole.pt" if folder.name == "whole" else "snapshot.pt")
+    return launch(warm, HOOKED, folder, str(script), str(folder / "saved.pt"), str(snapshot), env=env)
 
 
 def assert_equal(left: Path, right: Path) -> None:
@@ -34,8 +36,8 @@ def assert_equal(left: Path, right: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "stop"),
-    [("plain", 3), ("plain", 16), ("toplevel", 8)],
-    ids=["plain-3", "plain-16", "toplevel-8"],
+    [("plain", 3), ("plain", 16), ("toplevel", 8), ("trainer_class", 3), ("trainer_class", 18)],
+    ids=["plain-3", "plain-16", "toplevel-8", "trainer-3", "trainer-18"],
 )
 def test_a_stopped_script_resumes_bit_for_bit(warm: Warm, tmp_path: Path, name: str, stop: int) -> None:
     start(warm, tmp_path / "whole", name).wait()
@@ -110,6 +112,39 @@ def test_what_is_used_is_followed_into_the_scripts_functions() -> None:
     assert found.changed == ("seen",)
 
 
+TRAINER = """
+class Trainer:
+    def _run_batch(self, x, y):
+        self.optimizer.zero_grad()
+        self.model(x, y).backward()
+        self.optimizer.step()
+        self.step += 1
+    def _run_epoch(self, epoch):
+        self.loader.sampler.set_epoch(epoch)
+        for x, y in self.loader:
+            self._run_batch(x, y)
+    def _save_snapshot(self, epoch):
+        save(self.model.state_dict(), self.path)
+    def train(self, epochs):
+        for epoch in range(self.epochs_run, epochs):
+            self._run_epoch(epoch)
+            if self.rank == 0:
+                self._save_snapshot(epoch)
+class Other:
+    def train(self): self.hidden.backward()
+"""
+
+
+def test_a_trainer_class_is_followed_into_its_methods_and_attributes() -> None:
+    found = plan_of(TRAINER)
+    assert (found.owner, found.carried) == ("self", ("self.step",))
+    attributes = {name for name in found.used if name.startswith("self.")}
+    assert attributes == {
+        f"self.{name}" for name in ("optimizer", "model", "step", "loader", "path", "epochs_run", "rank")
+    }
+    assert (found.epoch_lines[0], found.batch_lines[0], found.lines["self.path"]) == (15, 10, 13)
+
+
 CALLED = """
 def train(loader):
     total = 0
@@ -127,7 +162,19 @@ for epoch in range(3):
     ("script", "reason"),
     [
         ("print('no loop')", "no loop over range"),
-        (LOOP.replace("range(10)", "epochs()"), "no loop over range"),
+        (LOOP.replace("range(10)", "epochs()"), "line 5: the loop around backward() is none over range"),
+        ("while True:\n    loss.backward()\n    optimizer.step()", "line 4: the loop around backward()"),
+        ("loss.backward()", "line 4: backward() is in no loop over batches"),
+        (
+            TRAINER.replace("save(self.model", "keep(self)\n        save(self.model"),
+            "line 16: self is handed on",
+        ),
+        (
+            TRAINER.replace("self.step += 1", "if self.step: break").replace(
+                "x, y)\n    def _s", "x, y)\n            break\n    def _s"
+            ),
+            "line 13: the loop over batches can be left",
+        ),
         (LOOP + LOOP, "more than one training loop (lines 5 and 11)"),
         (with_lines(inner="if loss < 0.1: break"), "can be left before its end"),
         (LOOP.replace("in loader", "in make()[2].batches"), "not over a loader with a name"),
@@ -145,7 +192,11 @@ def test_other_patterns_are_not_resumable_and_say_why(script: str, reason: str) 
 @pytest.mark.parametrize(
     ("replaced", "by", "reason"),
     [
-        ("per_epoch = []", "per_epoch = Meter()", "per_epoch is a Meter, whose state only the script knows"),
+        (
+            "per_epoch = []",
+            "per_epoch = Meter()",
+            "line 40: per_epoch is a Meter, whose state only the script knows",
+        ),
         (
             "Adam(model.parameters()",
             "Adam([torch.zeros(1, requires_grad=True)]",

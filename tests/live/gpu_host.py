@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 
 from cotenant.mps import process
-from cotenant.mps.environment import log_directory, pipe_directory
+from cotenant.mps.environment import host_daemon, log_directory, pipe_directory
 from cotenant.mps.process import CONTROL, FoundProcess
 from tests.agent.mock_gpus import MockGpus, build
 from tests.building.limits import within_s
@@ -34,9 +34,11 @@ LOST, RESET_REQUIRED = 15, 16
 
 
 class GpuHost:
-    def __init__(self, base: Path, runtime: Path, state: Path, *, program: str) -> None:
-        """`program`: stub, genuine or none. `runtime`: short, for sockets. `state`: the agent's folder."""
+    def __init__(self, base: Path, runtime: Path, state: Path, *, program: str, per_device: bool) -> None:
+        """`program`: stub, genuine or none. `runtime`: short, for sockets. `state`: the agent's folder.
+        `per_device`: each GPU has an MPS daemon of its own."""
         self.base, self.runtime, self.state, self.program = base, runtime, state, program
+        self.per_device = per_device
         for name in ("nvml", "bin", "claims"):
             (base / name).mkdir()
         self.starts = base / "starts"
@@ -89,8 +91,29 @@ class GpuHost:
         """Ranks that live, on that GPU or anywhere."""
         return [each for each in self.witnessed() if gpu in (None, each["gpu"]) and living(each["pid"])]
 
+    def daemon_of(self, gpu: str) -> str:
+        """What stands for the daemon that serves it in the paths."""
+        uid = os.getuid()
+        return gpu if self.per_device else host_daemon(uid, one_uid=uid != 0)
+
     def pipe(self, gpu: str) -> Path:
-        return Path(pipe_directory(_pure(self.runtime), gpu))
+        return Path(pipe_directory(_pure(self.runtime), self.daemon_of(gpu)))
+
+    def connected(self, gpu: str) -> list[dict[str, Any]]:
+        """Clients whom a fault on that GPU reaches: those on it, and who shares GPUs with them."""
+        clients = [each for each in self.tenants() if each["pipe"]]
+        here = {gpu}
+        while (
+            more := {
+                each["gpu"]
+                for each in clients
+                if not self.per_device
+                and each["job"] in {one["job"] for one in clients if one["gpu"] in here}
+            }
+            - here
+        ):
+            here |= more
+        return [each for each in clients if each["gpu"] in here]
 
     def daemons(self, gpu: str | None = None) -> list[FoundProcess]:
         """Control daemons below this host's folder."""
@@ -218,7 +241,7 @@ class GpuHost:
         return undo
 
     def full_log_disk(self, gpu: str) -> Callable[[], None]:
-        logs = Path(log_directory(_pure(self.state), gpu))
+        logs = Path(log_directory(_pure(self.state), self.daemon_of(gpu)))
         if not logs.is_dir():
             return lambda: None
         for name in ("control.log", "server.log"):

@@ -165,15 +165,16 @@ class Storm:
     # --- Xids --------------------------------------------------------------------------------------
 
     def _do_xid_of_a_program(self, blow: Blow) -> None:
-        """One rank's; under MPS its neighbours and their server go with it."""
+        """One rank's; under MPS its neighbours, who is connected with them, and their server go with it."""
         there = self._host.tenants(UUIDS[blow.gpu])
         if not there:
             return
         culprit = there[blow.pick % len(there)]
-        hit = [each for each in there if each is culprit or (culprit["pipe"] and each["pipe"])]
+        hit = [culprit]
         if culprit["pipe"]:
+            hit = self._host.connected(UUIDS[blow.gpu])
             recovers = self._host.server_fault(UUIDS[blow.gpu])
-            self._faults.append(([each["pid"] for each in there if each["pipe"]], recovers))
+            self._faults.append(([each["pid"] for each in hit], recovers))
         named = culprit["pid"] if blow.pick % 3 else None
         number = PROGRAM[blow.pick % len(PROGRAM)]
         self._news_and_deaths(blow, number, named, hit, by_device=False)
@@ -197,7 +198,7 @@ class Storm:
     ) -> None:
         by_event, by_log = blow.sources
         for each in hit:
-            clients = [other for other in self._host.tenants(each["gpu"]) if each["pipe"] and other["pipe"]]
+            clients = self._host.connected(each["gpu"]) if each["pipe"] else []
             beside = tuple(sorted({other["job"] for other in clients} - {each["job"]}))
             self.deeds.crashed[each["job"], each["attempt"]] = Crash(beside=beside, by_device=by_device)
 

@@ -82,7 +82,7 @@ def start(cluster: Cluster, host: GpuHost, rng: random.Random) -> None:
         "agent.heartbeat_s=0.25",
         f"checkpoint.root={cluster.folder / 'checkpoints'}",
         f"mps.runtime_dir={host.runtime}",
-        f"mps.mode={'off' if host.program == 'none' else 'auto'}",
+        f"mps.mode={'off' if host.program == 'none' else 'per-device' if host.per_device else 'auto'}",
         "metrics.every_s=0.5",
     )
     agent.words[1:3] = [str(AGENT)]
@@ -168,14 +168,16 @@ class Run:
         return jobs
 
 
+@pytest.mark.parametrize("per_device", [False, True], ids=["one daemon", "a daemon per device"])
 @pytest.mark.parametrize("chaos_seed", SEEDS)
 def test_a_gpu_host_in_a_storm_loses_no_job_and_blames_nobody_wrongly(
-    cluster: Cluster, runtime: Path, chaos_seed: int
+    cluster: Cluster, runtime: Path, chaos_seed: int, per_device: bool
 ) -> None:
     rng = random.Random(chaos_seed)
     base = cluster.folder / "gpus"
     base.mkdir()
-    host = GpuHost(base, runtime, cluster.state(HOST), program=program_of(chaos_seed))
+    program = program_of(chaos_seed)
+    host = GpuHost(base, runtime, cluster.state(HOST), program=program, per_device=per_device)
     run = Run(cluster, host, rng)
     print(f"seed {chaos_seed}")
     try:

@@ -61,6 +61,18 @@ def test_a_vanilla_sweep_shares_when_its_first_minute_is_over(person: Person) ->
     assert (done["step"], done["exit_code"]) == (26, 0)
 
 
+def test_a_script_that_spawns_its_own_workers_uses_its_devices_and_tells_its_steps(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    settings = {"agent__devices": "cpu:2", "agent__heartbeat_s": "0.3"}
+    with at_home(tmp_path_factory.mktemp("s"), **settings) as person:
+        script = person.write("spawns.py", (SCRIPTS / "ddp_spawn.py").read_text())
+        job = person.submit("-g", "2", *ONE_THREAD, "--", sys.executable, str(script), "5", "2")
+        done = person.until_state(job, "done")
+    assert (done["step"], done["total_steps"], done["exit_code"]) == (80, 80, 0)
+    assert "loops seen: range(5) x 16 batches" in done["total_note"]
+
+
 def test_without_the_hook_nothing_is_counted(person: Person) -> None:
     person.write("go", "")
     script = person.write("plain.py", PLAIN)

@@ -297,20 +297,19 @@ def test_a_server_that_was_there_before_us_gets_our_settings(
     assert server_percentage(place.channel, server.identity.pid) == 60.0
 
 
-def test_a_fault_is_told_once_and_nobody_joins_until_all_clients_have_gone(
+def test_a_fault_is_told_and_nobody_joins_until_all_clients_have_gone(
     owner: Owner, place: Place, client: subprocess.Popen[bytes]
 ) -> None:
     place.tell(gpu=True, clients=[client.pid])
     owner.look()
-    assert owner.look(in_use=True).faults == ()
+    assert not owner.look(in_use=True).in_fault
     place.tell(gpu=True, clients=[client.pid], fault=True)
     ill = owner.look(in_use=True)
-    assert ill.faults == ("its MPS server is in FAULT",)
+    assert ill.in_fault
     assert (ill.shares, ill.why_not) == (False, "its MPS server is in FAULT: every client has to end first")
-    assert owner.look(in_use=True).faults == ()
     client.kill()
     client.wait()
-    assert owner.look().shares
+    assert owner.daemon.look(in_use=False).shares, "it is asked at every look until it is well again"
 
 
 def test_a_server_that_stays_in_fault_without_clients_is_ended(
@@ -333,8 +332,8 @@ def test_a_server_that_goes_under_its_clients_is_a_fault(
     (server,) = owner.look(in_use=True).servers
     place.tell(gpu=False)
     assert process.end(server.identity, 10)
-    (fault,) = owner.look(in_use=True).faults
-    assert fault == f"its MPS server (pid {server.identity.pid}) went away under 1 clients"
+    (loss,) = owner.look(in_use=True).losses
+    assert loss == f"its MPS server (pid {server.identity.pid}) went away under 1 clients"
 
 
 def test_jobs_on_the_server_of_a_dead_daemon_keep_it_and_it_goes_after_them(

@@ -44,6 +44,19 @@ def test_all_limits() -> None:
     }
 
 
+def test_a_device_that_a_daemon_counts_otherwise_is_limited_under_both_numbers() -> None:
+    def limits(*numbers: int) -> str:
+        memory = tuple(
+            MemoryLimit(device_uuid=uuid, limit_mib=mib, daemon_number=number)
+            for uuid, mib, number in zip((UUID, OTHER), (200, 100), numbers, strict=True)
+        )
+        return client_environment(PIPE, ClientLimits(memory=memory))["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"]
+
+    assert limits(2, 7) == "0=200M,1=100M,2=200M,7=100M"
+    assert limits(0, 1) == "0=200M,1=100M"
+    assert limits(1, 0) == "0=100M,1=100M", "where a number may mean two devices, the smaller limit"
+
+
 def test_a_pipe_directory_that_cannot_work_is_refused() -> None:
     with pytest.raises(PathTooLong):
         client_environment(PurePosixPath("/" + "x" * 87), ClientLimits())

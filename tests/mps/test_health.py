@@ -13,11 +13,12 @@ from cotenant.mps.health import (
     SILENT_MAX,
     TABLE,
     DaemonCondition,
+    DaemonStatus,
     Remedy,
     Server,
     Sight,
     condition,
-    faults,
+    losses,
     remedy,
 )
 from cotenant.mps.process import MpsProcessIdentity
@@ -73,26 +74,25 @@ ILL = Server(identity=SERVER, state=ServerState.FAULT, clients=(FIRST, SECOND))
 EVERYBODY = (SERVER, FIRST, SECOND)
 
 
-def test_a_server_that_falls_into_fault_is_told_once() -> None:
-    assert faults([WELL], [ILL], EVERYBODY) == ["its MPS server is in FAULT"]
-    assert faults([ILL], [ILL], EVERYBODY) == []
-    assert faults([], [ILL], EVERYBODY) == ["its MPS server is in FAULT"]
+def test_a_daemon_is_in_fault_as_long_as_a_server_of_it_is() -> None:
+    assert DaemonStatus(shares=False, servers=(WELL, ILL)).in_fault
+    assert not DaemonStatus(shares=True, servers=(WELL,)).in_fault
 
 
-def test_a_server_that_goes_away_under_its_clients_is_a_fault_and_after_them_is_none() -> None:
-    assert faults([WELL], [], [FIRST]) == ["its MPS server (pid 10) went away under 1 clients"]
-    assert faults([WELL], [], []) == []
-    assert faults([Server(identity=SERVER)], [], [FIRST]) == []
-    assert faults([WELL], [], EVERYBODY) == [], "not listed any more, and alive"
+def test_a_server_that_goes_away_under_its_clients_is_a_loss_and_after_them_is_none() -> None:
+    assert losses([WELL], [FIRST]) == ["its MPS server (pid 10) went away under 1 clients"]
+    assert losses([WELL], []) == []
+    assert losses([Server(identity=SERVER)], [FIRST]) == []
+    assert losses([WELL], EVERYBODY) == [], "not listed any more, and alive"
 
 
 # --- The choice of daemons -------------------------------------------------------------------------
 
 CHOICES: dict[str, tuple[Mode, tuple[str, ...], bool, tuple[tuple[str, ...], ...], str]] = {
-    "per device by default": ("auto", ("a", "b"), True, (("a",), ("b",)), "the default"),
+    "per host by default": ("auto", ("a", "b"), True, (("a", "b"),), "the default"),
     "per device when asked": ("per-device", ("a", "b"), True, (("a",), ("b",)), "a fault reaches one device"),
     "per host when asked": ("per-host", ("a", "b"), True, (("a", "b"),), "one daemon for all devices"),
-    "not per host with several users": ("per-host", ("a", "b"), False, (("a",), ("b",)), "several users"),
+    "per host and user with several users": ("auto", ("a", "b"), False, (("a", "b"),), "for each user"),
     "none when switched off": ("off", ("a",), True, (), "switched off"),
     "none without devices": ("auto", (), True, (), "no device here"),
 }

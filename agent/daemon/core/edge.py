@@ -48,8 +48,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     keep_checkpoints_s: float = 7 * 86_400.0
     mps_runtime: str = ""
     """Below it live the MPS daemons' pipe directories (`mps.environment`); empty = no MPS on this host."""
-    mps_per_host: bool = False
-    """One daemon serves all devices of the host, not one each."""
+    mps_host_devices: tuple[str, ...] = ()
+    """UUIDs in the order of the daemon that serves all of them, of each user; empty: one daemon each."""
     mps_percentage: float = 100.0
     """Cap on the share of a device's multiprocessors that one client gets."""
     watchdog_floor_s: float = 600.0
@@ -186,6 +186,8 @@ class GpuFault(AgentEvent, frozen=True, kw_only=True):
     """Processes that are not ours were on the devices as well."""
     spared: tuple[Key, ...] = ()
     """Attempts that are on the devices by now and came after it."""
+    one_server: bool = False
+    """One MPS server serves all of them: a client on any may have caused it, and no other process has."""
     by_words: bool = False
     """The only evidence is the exit of a process."""
 

@@ -4,9 +4,11 @@ Rule: every job on a device with a daemon is its client from the start, alone or
 is read when its CUDA context is made and fixed from then on, and a newcomer may come at any time. An attempt
 is wholly a client or not at all; where it cannot be one, it says why and time-slices.
 
-A process talks to one daemon. With one daemon per device each worker therefore sees its own device alone and
-is LOCAL_RANK 0, as under `torchrun --virtual-local-rank`; a launcher that starts several workers itself gives
-all of them one environment, so they cannot be clients of several daemons.
+A process talks to one daemon. One for all devices of the host, of the job's user, is the default: every
+worker sees all devices of its gang here and has its true LOCAL_RANK. With one daemon per device each worker
+sees its own device alone and is LOCAL_RANK 0, as under `torchrun --virtual-local-rank`, which is said at its
+start; a launcher that starts several workers itself gives all of them one environment, so they cannot be
+clients of several daemons.
 """
 
 from __future__ import annotations
@@ -20,15 +22,23 @@ from cotenant.agent.daemon.core.edge import AgentConfig
 from cotenant.agent.ipc import MpsClient
 from cotenant.agent.supervisor.processes import launcher_of
 from cotenant.controller.domain import Device, StartAttempt
-from cotenant.mps.environment import PRIORITY_BELOW_NORMAL, PRIORITY_NORMAL, MemoryLimit, pipe_directory
+from cotenant.mps.environment import (
+    PRIORITY_BELOW_NORMAL,
+    PRIORITY_NORMAL,
+    MemoryLimit,
+    host_daemon,
+    pipe_directory,
+)
 
-HOST_DAEMON: Final = ""
-"""In place of a device's UUID, where one daemon serves all of them."""
 CUDA_PROCESSES: Final = "COTENANT_CUDA_PROCESSES"
 """Said by the user (`--env`): how many processes of one worker open the GPU, where it is not one (data
 loaders that decode on it, say). A memory limit holds for each client, so the worker's part is divided by
 it."""
 CUDA_PROCESSES_MAX: Final = 64
+ONE_DEVICE_EACH: Final = (
+    "MPS: one daemon per device here (mps.mode = per-device): every worker is LOCAL_RANK 0 and sees one GPU "
+    "(who does something once per host goes by RANK % LOCAL_WORLD_SIZE), NCCL's direct transports are off"
+)
 
 
 class Clients(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +48,13 @@ class Clients(msgspec.Struct, frozen=True, kw_only=True):
     """Each worker sees its own device and no other."""
     why_not: str = ""
     """Why an attempt on devices with a daemon is not its client; empty if it is one, or if there is none."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What its user should know of it from the start."""
+        if self.why_not:
+            return (f"time-slicing, not MPS: {self.why_not}",)
+        return (ONE_DEVICE_EACH,) if self.one_device_each else ()
 
 
 def clients_of(
@@ -54,7 +71,9 @@ def clients_of(
     if why:
         return Clients(why_not=why)
     try:
-        served = [HOST_DAEMON] if config.mps_per_host else [device.local for device in devices]
+        whole = config.mps_host_devices
+        of_user = host_daemon(command.launch.uid, one_uid=config.uid != 0)
+        served = [of_user] if whole else [device.local for device in devices]
         runtime = PurePosixPath(config.mps_runtime)
         pipes = [str(pipe_directory(runtime, each)) for each in served]
         for device in devices:  # Checked here, while the sender can still be answered.
@@ -62,9 +81,12 @@ def clients_of(
     except ValueError as error:
         return Clients(why_not=str(error))
     mps = tuple(
-        _client(command, config, processes_seen, pipe, "" if config.mps_per_host else device.local)
+        _client(command, config, processes_seen, pipe, "" if whole else device.local)
         for pipe, device in zip(pipes, devices, strict=False)
     )
+    if whole:
+        numbers = tuple(whole.index(device.local) for device in devices)
+        mps = tuple(msgspec.structs.replace(each, device_numbers=numbers) for each in mps)
     return Clients(mps=mps, one_device_each=len(mps) > 1)
 
 
@@ -78,11 +100,11 @@ def _obstacle(command: StartAttempt, config: AgentConfig, devices: tuple[Device,
         return ""
     if launcher_of(launch.argv) == "deepspeed":
         return "deepspeed numbers its devices itself, which goes wrong where an MPS daemon numbers them anew"
-    if len(devices) > 1 and not config.mps_per_host:
+    if len(devices) > 1 and not config.mps_host_devices:
         return (
             f"its command starts {len(devices)} workers here itself, and each device has an MPS daemon of "
-            "its own: let cotenant start the workers (--launch worker with the plain script), or set "
-            'mps.mode = "per-host"'
+            "its own (mps.mode = per-device): let cotenant start the workers (--launch worker with the plain "
+            "script)"
         )
     return ""
 

@@ -27,7 +27,7 @@ from typing import Final
 import msgspec
 
 from cotenant.agent.daemon.core.edge import GpuFault
-from cotenant.agent.daemon.core.memory import AgentMemory, Attempt, Fault, Key, StopAsked
+from cotenant.agent.daemon.core.memory import BY_XID, AgentMemory, Attempt, Fault, Key, StopAsked
 from cotenant.agent.ipc import Result
 from cotenant.controller.domain import DeviceId, GpuFaultRole, HostReport
 
@@ -61,7 +61,7 @@ def _weight(fault: Fault) -> tuple[int, int, str, str]:
 
 def word(fault: GpuFault, role: GpuFaultRole, where: str, beside: Collection[Key] = ()) -> Fault:
     """One word about a fault, as an attempt's record keeps it."""
-    weight = 2 if fault.xid is not None else 0 if fault.by_words else 1
+    weight = BY_XID if fault.xid is not None else 0 if fault.by_words else 1
     jobs = tuple(sorted({key[0] for key in beside}))
     return Fault(role=role, why=fault.why, where=where, beside=jobs, weight=weight)
 
@@ -153,7 +153,8 @@ class FaultWitnesses:
                 role: GpuFaultRole = "device" if fault.device_failed else "suspect"
                 self._happened_near(key, word(fault, role, ", ".join(where)), now_s)
                 continue
-            others = self._others_on(key, where, live) | (self._just_departed(where, now_s) - {key})
+            near = hurt if fault.one_server else where
+            others = (self._on(near, live) | self._just_departed(near, now_s) | {*fault.culprits}) - {key}
             record = struck(attempt, fault, others, ", ".join(where))
             if record is not None:
                 yield record
@@ -166,7 +167,7 @@ class FaultWitnesses:
         clients = {other for other in self._on(where, live) if self._memory.attempts[other].mps}
         if not clients:
             return True
-        if any(culprit not in clients for culprit in fault.culprits):
+        if not fault.one_server and any(culprit not in clients for culprit in fault.culprits):
             return key in fault.culprits
         return key in clients
 

@@ -25,6 +25,8 @@ from cotenant.controller.domain import (
     JobId,
 )
 
+BY_XID: Final = 2
+"""`Fault.weight`."""
 COMMANDS_KEPT: Final = 1024
 FENCES_KEPT: Final = 50_000
 
@@ -54,6 +56,10 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     """Jobs that shared them then."""
     weight: int = 0
     """What `why` rests on: 2 an Xid, 1 the state of its MPS server, 0 the words of a process that died."""
+
+    @property
+    def is_by_xid(self) -> bool:
+        return self.weight == BY_XID
 
 
 class Attempt(Capabilities, frozen=True, kw_only=True):

@@ -78,7 +78,7 @@ def order_for(
         mps=clients.mps,
         collective_scale=float(max(device.max_tenants for device in devices)),
         watch=watch_rule(command, config),
-        notes=(f"time-slicing, not MPS: {clients.why_not}",) if clients.why_not else (),
+        notes=clients.notes,
         checkpoint_root=checkpoint_folder,
         lease_s=lease_s,
         indicators=config.indicators,

@@ -50,6 +50,7 @@ from cotenant.agent.daemon.core.memory import (
     DeviceQuarantine,
     Forgotten,
     JobKey,
+    Key,
     Obeyed,
     Renumbered,
 )
@@ -174,6 +175,14 @@ class AgentState:
     def running(self) -> tuple[Attempt, ...]:
         """Attempts that hold their devices."""
         return self._tenants.attempts
+
+    def is_there(self, key: Key) -> bool:
+        """A supervisor of it runs, or is to be started."""
+        return (live := self._tenants.live.get(key)) is not None and live.is_there
+
+    def faulted(self) -> tuple[Attempt, ...]:
+        """Who was struck by a fault of a GPU, or has died of a CUDA error, and still holds its devices."""
+        return self._tenants.faulted()
 
     def memory_seen_mib(self) -> dict[DeviceId, float]:
         """Per device: the peaks of its tenants' memory, added up; without those that nothing is known of."""

@@ -109,6 +109,10 @@ class Tenants:
             if device.device_id in attempt.devices and device.kind == "cuda"
         )
 
+    def faulted(self) -> tuple[Attempt, ...]:
+        died = {key for key, live in self.live.items() if live.releasing and live.releasing.cuda_fault}
+        return tuple(each for each in self.attempts if each.fault is not None or each.key in died)
+
     def device_type(self, attempt: Attempt) -> str:
         """Of the devices that it holds here; empty if they are not offered any more."""
         types = {d.type for d in self.config.report.devices if d.device_id in attempt.devices}

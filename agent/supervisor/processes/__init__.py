@@ -11,6 +11,7 @@ from cotenant.agent.supervisor.processes.environment import (
 from cotenant.agent.supervisor.processes.launchers import NotLaunchable, launcher_of
 from cotenant.agent.supervisor.processes.logs import LogWriter, log_end, read_log
 from cotenant.agent.supervisor.processes.measuring import Measuring, host_oom_kills, tree_of
+from cotenant.agent.supervisor.processes.nccl import NOT_DIRECT
 from cotenant.agent.supervisor.processes.outputs import Output, Outputs, UnusableOutput
 from cotenant.agent.supervisor.processes.ranks import (
     RankStartFailed, abort_others, account_of, become_subreaper, cuda_indices, dump, end_groups,
@@ -20,7 +21,7 @@ from cotenant.agent.supervisor.processes.reaper import end_leftovers, end_others
 from cotenant.agent.supervisor.processes.termination import Terminations, by_pipe
 
 __all__ = [
-    "STACKS_SIGNAL", "Account", "LogWriter", "Measuring", "NotLaunchable", "Output", "Outputs",
+    "NOT_DIRECT", "STACKS_SIGNAL", "Account", "LogWriter", "Measuring", "NotLaunchable", "Output", "Outputs",
     "RankStartFailed", "Terminations", "UnusableOutput", "abort_others", "account_of", "become_subreaper",
     "by_pipe", "command_of", "cuda_indices", "dump", "end_groups", "end_leftovers", "end_others",
     "environment_of", "give_job_folder", "has_children", "host_oom_kills", "keep_files_to_ourselves",

@@ -9,6 +9,7 @@ attach a job to a foreign daemon, or silently to none.
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -144,9 +145,13 @@ def _mps(order: Order, rank: RankOrder) -> dict[str, str]:
         return {}
     uuids = (client.device_uuid,) if client.device_uuid else rank.cuda_uuids
     limit_mib = client.memory_limit_mib
-    memory = () if limit_mib is None else uuids
+    numbered = zip_longest(uuids, client.device_numbers[: len(uuids)])
     limits = ClientLimits(
-        memory=tuple(MemoryLimit(device_uuid=uuid, limit_mib=limit_mib or 1) for uuid in memory),
+        memory=tuple(
+            MemoryLimit(device_uuid=uuid, limit_mib=limit_mib, daemon_number=number)
+            for uuid, number in numbered
+            if limit_mib is not None
+        ),
         active_thread_percentage=client.active_thread_percentage,
         priority=client.priority,
     )

@@ -16,6 +16,8 @@ HEARTBEAT_S: Final = 600
 version."""
 RECORDS: Final = 2000
 """Collectives kept by torch's flight recorder, a few hundred bytes each."""
+NOT_DIRECT: Final = {"NCCL_P2P_DISABLE": "1", "NCCL_NVLS_ENABLE": "0"}
+"""For ranks of one host that are clients of different MPS daemons."""
 TRACE: Final = "nccl-trace-a{attempt}-rank-"
 """In the job's checkpoint folder; torch adds the rank. Its own default in /tmp is one file per rank for all
 jobs of a host, so that co-tenants would overwrite each other's."""
@@ -51,4 +53,4 @@ def _transport(order: Order) -> dict[str, str]:
 
     A host-mode launcher never comes here with several daemons (see `clients.py`).
     """
-    return {"NCCL_P2P_DISABLE": "1", "NCCL_NVLS_ENABLE": "0"} if len(order.mps) > 1 else {}
+    return dict(NOT_DIRECT) if len(order.mps) > 1 else {}

@@ -15,9 +15,11 @@ from cotenant.profiler.driver.facts import GpuFacts
 
 V3_SINCE: Final = (13, 4)
 UNTIL_THEN: Final = "until then co-tenants time-slice"
-PER_DEVICE: Final = "one daemon per device: a fault stays on its device (mps.mode)"
+PER_DEVICE: Final = (
+    "one daemon per device (mps.mode = per-device): gangs are LOCAL_RANK 0, without NCCL's direct transports"
+)
 BY_CLIENTS: Final = "by MPS, or by torch where jobs time-slice"
-PER_HOST: Final = "one daemon for all devices (mps.mode = per-host): a fault stops new jobs on all of them"
+PER_HOST: Final = "one daemon for all devices, of each user: LOCAL_RANK and NCCL as without MPS (mps.mode)"
 
 
 def mps(facts: DoctorFacts) -> Check | None:
@@ -42,7 +44,7 @@ def mps(facts: DoctorFacts) -> Check | None:
     ]
     if len(refused) == len(alive):
         return Check("MPS", "warn", f"none: {refused[0][1]}", "co-tenants time-slice")
-    choice = PER_HOST if mode == "per-host" else PER_DEVICE
+    choice = PER_DEVICE if mode == "per-device" else PER_HOST
     words = f"{level(facts.mps)}; {choice}"
     if refused:
         without = ", ".join(f"{gpu.index} ({reason.replace(gpu.uuid, 'it')})" for gpu, reason in refused)

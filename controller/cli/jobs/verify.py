@@ -1,8 +1,9 @@
 """`cotenant checkpoint verify -- CMD`: stop a command, resume it, and compare with one that was not stopped.
 
 Rule: this is a trial with the user's own command, three short runs of one process on this machine, and
-nothing else: no controller is asked and no job is made. Only equal parameters, bit for bit, count. What the
-command prints goes to standard error, so that the answer stands alone.
+nothing else: no controller is asked and no job is made. The runs work in copies of the present folder, so
+that nothing of the user's is overwritten, and no run finds what another has written. Only equal parameters,
+bit for bit, count. What the command prints goes to standard error, so that the answer stands alone.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from typing import Any, Final
 import msgspec
 
 from cotenant.controller.cli.frame.problem import Problem
+from cotenant.controller.cli.frame.screen import tell
+from cotenant.controller.cli.jobs.scratch import Scratch
 from cotenant.controller.wire import BadMessage, Json, decode_json
 from cotenant.controller.wire import job as protocol
 
@@ -62,14 +65,17 @@ def verify(argv: Sequence[str], steps: int) -> Verified:
         folder = Path(name)
         jobside = _job_side(folder)
         interrupted, whole = folder / "interrupted", folder / "whole"
-        first = _run(argv, jobside, interrupted, 1, max(1, steps // 2))
-        second = _run(argv, jobside, interrupted, 2, max(steps, first.step + 1))
+        scratch = Scratch(Path.cwd(), folder)
+        cwd = _scratch_folder(scratch, "of-interrupted")
+        first = _run(argv, jobside, interrupted, 1, max(1, steps // 2), cwd)
+        second = _run(argv, jobside, interrupted, 2, max(steps, first.step + 1), cwd)
         if second.resumed_at != first.step:
             return Verified(
                 ok=False, steps=second.step, stopped_at=first.step, exact=False,
                 reason=f"it resumed at step {second.resumed_at}",
             )  # fmt: skip
-        plain = _run(argv, jobside, whole, 1, second.step, exactly=True)
+        cwd = _scratch_folder(scratch, "of-whole")
+        plain = _run(argv, jobside, whole, 1, second.step, cwd, exactly=True)
     same = plain.parameters_sha256 == second.parameters_sha256
     return Verified(
         ok=same,
@@ -93,16 +99,33 @@ def _job_side(folder: Path) -> Path:
     return base.parent
 
 
+def _scratch_folder(scratch: Scratch, name: str) -> Path:
+    """Raises Problem."""
+    try:
+        made = scratch.make(name)
+    except OSError as error:
+        problem = f"this folder cannot be copied for a trial: {error.strerror}: {error.filename}"
+        raise Problem("failed", problem, "run it in a folder that holds the script alone") from None
+    if scratch.linked:
+        say = ", ".join(scratch.linked[:5]) + (", ..." if len(scratch.linked) > 5 else "")
+        tell(f"too large to copy, and yours if the command writes there: {say}")
+    return made
+
+
 def _run(
-    argv: Sequence[str], jobside: Path, root: Path, attempt: int, stop_at: int, *, exactly: bool = False
+    argv: Sequence[str],
+    jobside: Path,
+    root: Path,
+    attempt: int,
+    stop_at: int,
+    cwd: Path,
+    *,
+    exactly: bool = False,
 ) -> _Stopped:
     root.mkdir(exist_ok=True)
     with (
         tempfile.TemporaryDirectory(prefix="ctv-") as place,
-        _started(argv, jobside, root, attempt, place) as (
-            process,
-            words,
-        ),
+        _started(argv, jobside, root, attempt, place, cwd) as (process, words),
     ):
         hello = words.wait_for(protocol.HELLO, process)
         if int(hello.get("world_size", 1)) != 1:
@@ -126,7 +149,7 @@ def _run(
 
 @contextmanager
 def _started(
-    argv: Sequence[str], jobside: Path, root: Path, attempt: int, place: str
+    argv: Sequence[str], jobside: Path, root: Path, attempt: int, place: str, cwd: Path
 ) -> Iterator[tuple[subprocess.Popen[bytes], _Words]]:
     path = Path(place) / "s"
     inbox = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -136,6 +159,7 @@ def _started(
     env = {
         **os.environ,
         **alone(),
+        "PWD": str(cwd),
         "PYTHONPATH": os.pathsep.join(parts),
         protocol.ENV_PROTOCOL: str(protocol.PROTOCOL_VERSION),
         protocol.ENV_JOB: "verify",
@@ -145,7 +169,7 @@ def _started(
         protocol.ENV_ZERO_CODE: "checkpoint",
     }
     try:
-        process = subprocess.Popen(list(argv), env=env, stdout=2)
+        process = subprocess.Popen(list(argv), env=env, cwd=cwd, stdout=2)
     except OSError as error:
         inbox.close()
         raise Problem("failed", f"{argv[0]}: {error.strerror or error}") from None

@@ -17,7 +17,8 @@ import msgspec
 from cotenant.controller.cli.submission import commands, directives, recording
 from cotenant.controller.cli.submission.options import BadSubmission, Options, merged
 from cotenant.controller.cli.submission.recording import code_sha256
-from cotenant.controller.domain import JobId, JobSpec, Launch, one_line
+from cotenant.controller.cli.submission.spawning import spawning
+from cotenant.controller.domain import JobId, JobSpec, Launch, LaunchMode, one_line
 from cotenant.controller.wire import Submit
 
 YAML_SUFFIXES = (".yaml", ".yml")
@@ -99,7 +100,7 @@ def _submission(source: _Source, flags: Options, where: Submitter) -> Submission
         env=environment.open,
         secrets=tuple(environment.secrets),
         output=_output(values.get("output"), workdir),
-        mode=values.get("launch") or ("host" if source.host else commands.launch_mode(source.argv)),
+        mode=_mode(values, source, workdir, notes),
         uid=os.getuid(),
         gid=os.getgid(),
         groups=tuple(sorted(os.getgroups())),
@@ -117,6 +118,19 @@ def _submission(source: _Source, flags: Options, where: Submitter) -> Submission
         idempotency_key=uuid.uuid4().hex,
     )
     return Submission(request=request, notes=tuple(notes), full_profile=values.get("profile") == FULL_PROFILE)
+
+
+def _mode(values: dict[str, Any], source: _Source, workdir: Path, notes: list[str]) -> LaunchMode:
+    """What was asked for, else by what the command is. Adds to the notes."""
+    given: LaunchMode | None = values.get("launch")
+    mode: LaunchMode = given or ("host" if source.host else commands.launch_mode(source.argv))
+    spawns = spawning(source.argv, workdir) if given is None and mode == "worker" else None
+    if spawns is None:
+        return mode
+    script, where = spawns
+    if (values.get("gpus") or values.get("nodes") or 1) != 1:
+        notes.append(where.note(script))
+    return "host" if where.certain else mode
 
 
 def _source(words: Sequence[str]) -> _Source:

@@ -38,7 +38,7 @@ from cotenant.controller.domain import (
     SharingMode,
     StartAttempt,
 )
-from cotenant.mps.environment import pipe_directory
+from cotenant.mps.environment import host_daemon, pipe_directory
 from tests.agent.daemon import test_state
 from tests.agent.daemon.test_state import only, welcomed
 from tests.building.results import result
@@ -74,11 +74,9 @@ def config(*devices: Device, **fields: Any) -> AgentConfig:
 
 
 def start(*argv: str, devices: int = 2, env: dict[str, str] | None = None, **fields: Any) -> StartAttempt:
-    mode = fields.pop("mode", "worker")
+    mode, uid = fields.pop("mode", "worker"), fields.pop("uid", 1000)
     watchdog_s = fields.pop("watchdog_s", None)
-    launch = Launch(
-        argv=argv or ("python", "t.py"), mode=mode, env=env or {}, uid=1000, watchdog_s=watchdog_s
-    )
+    launch = Launch(argv=argv or ("python", "t.py"), mode=mode, env=env or {}, uid=uid, watchdog_s=watchdog_s)
     member = GangMember(
         host_id=HOST, devices=tuple(DeviceId(f"h/gpu{no}") for no in range(devices)), first_rank=0
     )
@@ -102,19 +100,24 @@ def mps_of(order: Order, no: int = 0) -> dict[str, str]:
 # --- Who sees which devices, and is whose client ----------------------------------------------------
 
 
-def test_with_a_daemon_per_device_each_worker_sees_its_own_device_and_is_local_rank_0() -> None:
+def test_with_a_daemon_per_device_each_worker_sees_its_own_device_is_local_rank_0_and_says_so() -> None:
     order = order_of(start())
     for no in (0, 1):
         env = env_of(order, no)
         assert env["CUDA_VISIBLE_DEVICES"] == UUIDS[no]
         assert (env["RANK"], env["LOCAL_RANK"], env["LOCAL_WORLD_SIZE"]) == (str(no), "0", "2")
         assert mps_of(order, no) == {"pipe": PIPES[UUIDS[no]]}
+    (note,) = order.notes
+    assert "mps.mode = per-device" in note
+    assert "LOCAL_RANK 0" in note
+    assert "NCCL" in note
+    assert order_of(start(devices=1)).notes == ()
 
 
 @pytest.mark.parametrize(
     ("settings", "command"),
     [
-        pytest.param(config(mps_per_host=True), start(), id="one daemon for the host"),
+        pytest.param(config(mps_host_devices=UUIDS), start(), id="one daemon for the host"),
         pytest.param(config(mps_runtime=""), start(), id="no MPS here"),
         pytest.param(config(gpu(0, "time-slicing"), gpu(1, "time-slicing")), start(), id="no daemons"),
     ],
@@ -143,7 +146,7 @@ def test_everywhere_else_all_devices_are_visible_and_the_local_rank_is_the_true_
         (
             "torchrun with two, one daemon",
             start("torchrun", "t.py", mode="host"),
-            config(mps_per_host=True),
+            config(mps_host_devices=UUIDS),
             "",
         ),
         ("deepspeed", start("deepspeed", "t.py", mode="host", devices=1), config(), "numbers its devices"),
@@ -156,15 +159,35 @@ def test_an_attempt_is_wholly_a_client_or_says_why_not(
 ) -> None:
     order = order_of(command, settings)
     assert bool(order.mps) == (not why), name
-    assert len(order.notes) == (1 if why else 0)
-    assert all(note.startswith("time-slicing, not MPS: ") and why in note for note in order.notes)
+    sliced = [note for note in order.notes if note.startswith("time-slicing, not MPS: ")]
+    assert len(sliced) == (1 if why else 0)
+    assert all(why in note for note in sliced)
     assert bool(mps_of(order)) == (not why)
 
 
 def test_one_daemon_for_the_host_serves_every_worker() -> None:
-    order = order_of(start(memory_cap_mib=20_000), config(mps_per_host=True))
+    order = order_of(start(memory_cap_mib=20_000), config(mps_host_devices=UUIDS))
     expected = {"pipe": PIPES[""], "limit": "0=20000M,1=20000M"}
     assert (mps_of(order, 0), mps_of(order, 1)) == (expected, expected)
+    assert order.notes == ()
+
+
+def test_a_limit_holds_however_a_daemon_for_all_devices_and_its_client_count_them() -> None:
+    """The gang's are the daemon's third and fourth, and the first two that the workers see."""
+    settings = config(gpu(2), gpu(3), mps_host_devices=UUIDS)
+    member = GangMember(host_id=HOST, devices=(DeviceId("h/gpu2"), DeviceId("h/gpu3")), first_rank=0)
+    order = order_of(start(memory_cap_mib=20_000, gang=(member,)), settings)
+    assert env_of(order)["CUDA_VISIBLE_DEVICES"] == ",".join(UUIDS[2:])
+    assert mps_of(order)["limit"] == "0=20000M,1=20000M,2=20000M,3=20000M"
+
+
+def test_where_each_user_has_a_daemon_a_job_is_the_client_of_its_users() -> None:
+    settings = config(uid=0, mps_host_devices=UUIDS)
+    pipes = {uid: mps_of(order_of(start(uid=uid), settings))["pipe"] for uid in (0, 1000, 1001)}
+    assert pipes == {
+        uid: str(pipe_directory(PurePosixPath("/run/c"), host_daemon(uid, one_uid=False))) for uid in pipes
+    }
+    assert len(set(pipes.values())) == 3
 
 
 # --- Static partitions ------------------------------------------------------------------------------
@@ -209,7 +232,12 @@ def test_whatever_is_said_of_processes_there_is_at_least_one_and_not_too_many(te
 
 @pytest.mark.parametrize(
     "settings",
-    [config(), config(mps_per_host=True), config(mps_runtime=""), config(gpu(0), gpu(1, "time-slicing"))],
+    [
+        config(),
+        config(mps_host_devices=UUIDS),
+        config(mps_runtime=""),
+        config(gpu(0), gpu(1, "time-slicing")),
+    ],
     ids=("clients", "one daemon", "no MPS", "no client"),
 )
 @pytest.mark.parametrize(
@@ -270,7 +298,12 @@ def test_what_the_tenants_of_a_device_may_take_together_is_never_more_than_it_ha
     for cap, (program, mode), said, counted in zip(caps, launches, processes, seen, strict=True):
         command = start(program, "t.py", mode=mode, memory_cap_mib=cap, env={CUDA_PROCESSES: str(said)})
         order = order_for(
-            command, {}, config(*devices, mps_per_host=per_host), "/c", None, cuda_processes=counted
+            command,
+            {},
+            config(*devices, mps_host_devices=UUIDS if per_host else ()),
+            "/c",
+            None,
+            cuda_processes=counted,
         )
         for no, device in enumerate(devices):
             rank = order.ranks[min(no, len(order.ranks) - 1)]
@@ -326,7 +359,7 @@ def test_clients_of_several_daemons_do_not_use_cuda_ipc_unless_the_user_says_so(
     assert env_of(order_of(start()))["NCCL_NVLS_ENABLE"] == "0"
     assert env_of(order_of(start(env={"NCCL_P2P_DISABLE": "0"})))["NCCL_P2P_DISABLE"] == "0"
     both = {"NCCL_P2P_DISABLE", "NCCL_NVLS_ENABLE"}
-    for settings in (config(mps_per_host=True), config(mps_runtime="")):
+    for settings in (config(mps_host_devices=UUIDS), config(mps_runtime="")):
         assert not both & env_of(order_of(start(), settings)).keys()
     assert not both & env_of(order_of(start(devices=1))).keys()
 

@@ -190,6 +190,47 @@ def test_one_that_is_alone_has_caused_it_and_fails_for_it() -> None:
     assert ended.detail.endswith("on h1/cpu1, which it had to itself: an error of the program")
 
 
+SERVER = GpuFault(uuids=("0", "1"), why="its MPS server is in FAULT", one_server=True)
+
+
+def clients() -> Agent:
+    """As `sharing`, with one daemon for both GPUs."""
+    agent = sharing()
+    for key, attempt in agent.state.memory.attempts.items():
+        agent.state.memory.attempts[key] = msgspec.structs.replace(attempt, mps=True)
+    return agent
+
+
+def test_alone_on_its_gpu_is_not_alone_on_a_server_for_several() -> None:
+    agent = clients()
+    assert sorted(told_to_stop(agent.say(SERVER))) == ["7", "8", "9"]
+    ends = [end(agent, job) for job in "987"]
+    assert {(each.outcome, each.gpu_fault) for each in ends} == {("infra-failed", "suspect")}
+
+
+def test_who_is_on_another_gpu_of_the_server_is_only_hit_where_it_is_known_on_which_it_was() -> None:
+    agent = clients()
+    agent.say(XID)
+    assert told_to_stop(
+        agent.say(msgspec.structs.replace(SERVER, culprits=(ONE, TWO), spared=(ONE, TWO)))
+    ) == ["9"]
+    assert [end(agent, job).gpu_fault for job in "789"] == ["suspect", "suspect", "hit"]
+
+
+def test_what_a_server_does_ends_no_job_that_is_not_its_client() -> None:
+    agent = clients()
+    plain = msgspec.structs.replace(agent.state.memory.attempts[THREE], mps=False)
+    agent.state.memory.attempts[THREE] = plain
+    agent.obey(start("6", command=4, gang=(msgspec.structs.replace(start().gang[0], devices=plain.devices),)))
+    beside = JobId("6"), AttemptNo(1)
+    agent.state.memory.attempts[beside] = msgspec.structs.replace(
+        agent.state.memory.attempts[beside], mps=True
+    )
+    agent.say(SERVER)
+    stops = {each.job_id: each.stop is not None for each in agent.state.running}
+    assert stops == {"6": True, "7": True, "8": True, "9": False}
+
+
 def test_one_that_came_after_it_has_nothing_to_do_with_it() -> None:
     agent = sharing()
     assert told_to_stop(agent.say(msgspec.structs.replace(XID, spared=(TWO,)))) == ["7"]

@@ -11,7 +11,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -47,6 +47,7 @@ from cotenant.controller.domain import (
     CommandId,
     Device,
     DeviceId,
+    GangMember,
     HostId,
     HostReport,
     JobId,
@@ -57,7 +58,7 @@ from cotenant.controller.domain import (
 from cotenant.controller.wire import ENV_SOCKET
 from cotenant.mps import process
 from cotenant.mps.detection import DetectedHost
-from cotenant.mps.environment import pipe_directory
+from cotenant.mps.environment import host_daemon, pipe_directory
 from cotenant.mps.process import CONTROL
 from cotenant.profiler.driver.facts import GpuFacts
 from tests.agent.daemon import test_edge_parts, test_state
@@ -65,7 +66,7 @@ from tests.mps.conftest import Place, make_place, stub_in
 from tests.processes import await_shown
 
 HOST = HostId("h1")
-A, B = (f"GPU-{digit * 8}-2222-3333-4444-555555555555" for digit in "ab")
+A, B, C = (f"GPU-{digit * 8}-2222-3333-4444-555555555555" for digit in "abc")
 DAEMON_WELL = {A: "", B: ""}
 
 
@@ -110,19 +111,36 @@ def planned(
 # --- The plan --------------------------------------------------------------------------------------
 
 
-def test_each_gpu_gets_a_daemon_of_its_own_in_a_short_place() -> None:
+RUNTIME = PurePosixPath("/run/cotenant")
+
+
+def test_one_daemon_serves_all_gpus_in_a_short_place() -> None:
     setup = planned(MpsSettings(active_thread_percentage=50.0))
+    (spec,) = setup.specs
+    assert (spec.devices, spec.percentage) == ((A, B), 50.0)
+    assert spec.pipe_directory == pipe_directory(RUNTIME, host_daemon(1000, one_uid=True))
+    assert (setup.runtime, setup.host_devices, setup.why_not) == ("/run/cotenant", (A, B), {})
+    assert setup.of_user(1000) is None, "all jobs are of one user"
+
+
+def test_where_several_users_have_jobs_each_has_a_daemon_for_all_gpus() -> None:
+    setup = planned(MpsSettings(), where=host(uid=0), one_uid=False)
+    root, one, other = setup.specs[0], setup.of_user(1001), setup.of_user(1002)
+    assert one is not None
+    assert other is not None
+    assert setup.of_user(0) == root
+    assert {spec.devices for spec in (root, one, other)} == {(A, B)}
+    assert len({spec.pipe_directory for spec in (root, one, other)}) == 3
+    assert len({spec.log_directory for spec in (root, one, other)}) == 3
+    assert one.pipe_directory == pipe_directory(RUNTIME, host_daemon(1001, one_uid=False))
+
+
+@pytest.mark.parametrize("one_uid", [True, False])
+def test_each_gpu_gets_a_daemon_of_its_own_where_that_is_asked_for(one_uid: bool) -> None:
+    setup = planned(MpsSettings(mode="per-device"), one_uid=one_uid)
     assert [spec.devices for spec in setup.specs] == [(A,), (B,)]
-    assert setup.specs[0].pipe_directory == pipe_directory(PurePosixPath("/run/cotenant"), A)
-    assert setup.specs[0].percentage == 50.0
-    assert (setup.runtime, setup.per_host, setup.why_not) == ("/run/cotenant", False, {})
-
-
-def test_one_daemon_serves_the_host_where_that_is_asked_for_and_one_user_runs_everything() -> None:
-    (spec,) = planned(MpsSettings(mode="per-host")).specs
-    assert spec.devices == (A, B)
-    assert spec.pipe_directory == pipe_directory(PurePosixPath("/run/cotenant"), mps_setup.WHOLE_HOST)
-    assert len(planned(MpsSettings(mode="per-host"), one_uid=False).specs) == 2
+    assert setup.specs[0].pipe_directory == pipe_directory(RUNTIME, A)
+    assert (setup.host_devices, setup.of_user(1001)) == ((), None)
 
 
 WHY_NOT = {
@@ -194,8 +212,10 @@ def worker() -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
-def order(workdir: Path, pipe: Path | None) -> Order:
-    client = () if pipe is None else (MpsClient(pipe_directory=str(pipe), device_uuid=A),)
+def order(workdir: Path, pipe: Path | None, *, whole: bool = False) -> Order:
+    """`whole`: of a daemon for all devices."""
+    uuid = "" if whole else A
+    client = () if pipe is None else (MpsClient(pipe_directory=str(pipe), device_uuid=uuid),)
     return msgspec.structs.replace(test_edge_parts.order(workdir), mps=client)
 
 
@@ -237,23 +257,35 @@ def test_what_was_noticed_of_an_attempt_is_reported_once() -> None:
 # --- The edge --------------------------------------------------------------------------------------
 
 
-class Scene:
-    """An agent's loop with one GPU, one job on it, and a daemon of the stub's."""
+Mode = Literal["auto", "per-device"]
+MODES: tuple[Mode, ...] = ("auto", "per-device")
 
-    def __init__(self, place: Place, *, client: bool = True) -> None:
+
+class Scene:
+    """An agent's loop with GPUs (one, unless said otherwise), jobs on them, and daemons of the stub's."""
+
+    def __init__(
+        self,
+        place: Place,
+        *,
+        client: bool = True,
+        mode: Mode = "auto",
+        uuids: tuple[str, ...] = (A,),
+        one_uid: bool = True,
+    ) -> None:
         self.place = place
         runtime = PurePosixPath(place.base)
         self.setup = plan(
-            MpsSettings(),
-            host(control_path=place.program, runtime=runtime, version=(13, 1)),
-            (gpu_device(A),),
-            (gpu(A),),
+            MpsSettings(mode=mode),
+            host(control_path=place.program, runtime=runtime, version=(13, 1), uid=1000 if one_uid else 0),
+            tuple(map(gpu_device, uuids)),
+            tuple(map(gpu, uuids)),
             logs=place.base,
             owner="agent-7",
-            one_uid=True,
+            one_uid=one_uid,
         )
-        self.pipe = Path(pipe_directory(runtime, A))
-        device = shared((gpu_device(A),), self.setup, {A: ""})
+        self.pipe = Path(self.setup.specs[0].pipe_directory)
+        device = shared(tuple(map(gpu_device, uuids)), self.setup, dict.fromkeys(uuids, ""))
         self.state = AgentState(
             AgentConfig(
                 report=HostReport(host_id=HOST, devices=device),
@@ -280,24 +312,24 @@ class Scene:
         self.events.append(event)
         self.state.handle(event, float(len(self.events)))
 
-    def run_job(self) -> Path:
+    def run_job(self, number: str = "7", uuids: tuple[str, ...] = (A,)) -> Path:
         """A job on the GPU, after its first step; the path of its socket."""
-        key = JobId("7"), AttemptNo(1)
+        key = JobId(number), AttemptNo(1)
         folder = attempt_folder(self.folder, *key)
         folder.mkdir(parents=True)
-        write_record(folder / ORDER, order(folder, self.pipe if self.client else None))
+        devices = tuple(gpu_device(uuid).device_id for uuid in uuids)
+        member = GangMember(host_id=HOST, devices=devices, first_rank=0)
+        made = order(folder, self.pipe if self.client else None, whole=bool(self.setup.host_devices))
+        start = msgspec.structs.replace(made.start, gang=(member,), host_id=HOST, job_id=key[0])
+        write_record(folder / ORDER, msgspec.structs.replace(made, start=start))
         self.state.memory.attempts[key] = Attempt(
-            job_id=key[0],
-            attempt=key[1],
-            command_id=CommandId(1),
-            devices=(gpu_device(A).device_id,),
-            first_step=True,
+            job_id=key[0], attempt=key[1], command_id=CommandId(1), devices=devices, first_step=True
         )
         self.state._attempts._live[key] = Live()
         return job_socket(folder)
 
-    def end_job(self) -> None:
-        self.state._attempts._live.clear()
+    def end_job(self, number: str = "7") -> None:
+        del self.state._attempts._live[JobId(number), AttemptNo(1)]
 
     @property
     def device(self) -> Device:
@@ -314,9 +346,9 @@ class Scene:
                 process.end(found.identity, 10)
 
 
-@pytest.fixture
-def scene(place: Place) -> Iterator[Scene]:
-    made = Scene(place)
+@pytest.fixture(params=MODES)
+def scene(place: Place, request: pytest.FixtureRequest) -> Iterator[Scene]:
+    made = Scene(place, mode=request.param)
     yield made
     made.clear()
 
@@ -364,7 +396,7 @@ def test_an_agent_that_leaves_jobs_behind_leaves_their_daemon_and_the_next_goes_
 
     asyncio.run(play())
     before = scene.daemon()
-    again = Scene(scene.place)
+    again = Scene(scene.place, mode="auto" if scene.setup.host_devices else "per-device")
     asyncio.run(again.edge.look())
     assert again.daemon() == before
     assert "goes on with its MPS daemon" in again.lines[0]
@@ -383,7 +415,7 @@ def test_a_fault_reaches_the_state_machine_with_the_devices(
         await scene.edge.look()
 
     asyncio.run(play())
-    assert GpuFault(uuids=(A,), why="its MPS server is in FAULT") in scene.events
+    assert GpuFault(uuids=(A,), why="its MPS server is in FAULT", one_server=True) in scene.events
     assert scene.device.sharing == "time-slicing"
     assert "every client has to end first" in scene.device.sharing_note
 
@@ -401,10 +433,125 @@ def test_who_asks_hears_of_a_fault_before_the_answer_though_the_daemon_seems_wel
         assert not any(isinstance(event, GpuFault) for event in scene.events), "it was asked a moment ago"
         scene.edge.open()
         await scene.edge.looked()
-        assert GpuFault(uuids=(A,), why="its MPS server is in FAULT") in scene.events
+        assert GpuFault(uuids=(A,), why="its MPS server is in FAULT", one_server=True) in scene.events
         await scene.edge.leave()
 
     asyncio.run(play())
+
+
+def test_a_fault_of_a_daemon_for_all_gpus_ends_who_is_connected_with_the_one_that_it_was_on(
+    place: Place, worker: subprocess.Popen[bytes]
+) -> None:
+    scene = Scene(place, uuids=(A, B, C))
+    for number, uuids in (("7", (A,)), ("8", (A, B)), ("9", (C,))):
+        scene.run_job(number, uuids)
+
+    async def play() -> None:
+        place.tell(gpu=True, clients=[worker.pid])
+        await scene.edge.look()
+        scene.state.handle(GpuFault(uuids=(A,), why="Xid 31", xid=31), 1.0)
+        place.tell(gpu=True, clients=[worker.pid], fault=True)
+        scene.edge._watch._daemons[scene.setup.specs[0]]._ask_at_s = 0.0
+        await scene.edge.look()
+        faults = [event.uuids for event in scene.events if isinstance(event, GpuFault)]
+        assert faults == [(A, B)], "who is on the third GPU goes on"
+        assert {device.sharing for device in scene.state.config.report.devices} == {"time-slicing"}
+        scene.end_job("7")
+        scene.end_job("8")
+        place.tell(gpu=True, clients=[worker.pid])
+        await scene.edge.look()
+        assert {device.sharing for device in scene.state.config.report.devices} == {"mps"}
+        assert [event.uuids for event in scene.events if isinstance(event, GpuFault)] == [(A, B)]
+
+    try:
+        asyncio.run(play())
+    finally:
+        scene.clear()
+
+
+def test_a_server_that_goes_takes_all_its_clients_and_no_others_with_it(
+    place: Place, worker: subprocess.Popen[bytes]
+) -> None:
+    scene = Scene(place, uuids=(A, B, C))
+    scene.run_job("7", (A,))
+    scene.run_job("8", (B,))
+
+    async def play() -> None:
+        place.tell(gpu=True, clients=[worker.pid])
+        await scene.edge.look()
+        (server,) = [each for each in process.look_around().servers if each.pipe_directory == str(scene.pipe)]
+        place.tell(gpu=False)
+        assert process.end(server.identity, 10)
+        await scene.edge.look()
+
+    try:
+        asyncio.run(play())
+    finally:
+        scene.clear()
+    (fault,) = [event for event in scene.events if isinstance(event, GpuFault)]
+    assert fault.uuids == (A, B)
+    assert "went away under 1 clients" in fault.why
+
+
+def test_each_users_daemon_is_there_before_a_first_job_of_theirs_and_goes_after_the_last(
+    place: Place,
+) -> None:
+    scene = Scene(place, uuids=(A, B), one_uid=False)
+    theirs = scene.setup.of_user(1001)
+    assert theirs is not None
+    scene.pipe = Path(theirs.pipe_directory)
+
+    async def play() -> None:
+        await scene.edge.look()
+        made = order(place.base, scene.pipe, whole=True)
+        launch = msgspec.structs.replace(made.launch, uid=1001)
+        made = msgspec.structs.replace(made, start=msgspec.structs.replace(made.start, launch=launch))
+        assert not scene.edge.serves(made)
+        key = made.job_id, made.attempt
+        scene.state.memory.attempts[key] = Attempt(job_id=key[0], attempt=key[1], command_id=CommandId(1))
+        scene.state._attempts._live[key] = Live()
+        await scene.edge.serve(made)
+        assert scene.edge.serves(made)
+        assert (process.environment_of(scene.daemon().identity.pid) or {})[
+            "CUDA_VISIBLE_DEVICES"
+        ] == f"{A},{B}"
+        await scene.edge.look()
+        daemon = scene.daemon()
+        del scene.state._attempts._live[key]
+        await scene.edge.look()
+        assert not process.is_alive(daemon.identity)
+        assert "its user has no job here" in scene.lines[-1]
+        await scene.edge.leave()
+
+    try:
+        asyncio.run(play())
+    finally:
+        scene.clear()
+
+
+def test_a_client_of_a_daemon_that_serves_its_device_no_more_keeps_it_out(place: Place) -> None:
+    """It was started under another `mps.mode`."""
+    scene = Scene(place)
+    scene.pipe = Path("/run/cotenant/mps/of-before")
+    scene.run_job()
+    assert scene.edge._plain() == {A}
+
+
+def test_a_gpu_that_another_agent_holds_is_left_out_of_the_daemon_for_all() -> None:
+    taken = gpu_device(B, healthy=False, note="taken: in use by bob")
+    for mode, devices in (("auto", {(A,)}), ("per-device", {(A,), (B,)})):
+        settings = msgspec.convert({"mode": mode}, MpsSettings)
+        setup = plan(
+            settings,
+            host(),
+            (gpu_device(A), taken),
+            (gpu(A), gpu(B)),
+            logs=Path("/s"),
+            owner="t",
+            one_uid=True,
+        )
+        assert {spec.devices for spec in setup.specs} == devices
+        assert ("another agent" in setup.why_not.get(B, "")) == (mode == "auto")
 
 
 def test_a_device_whose_daemon_is_not_ours_time_slices_and_its_name_is_told(scene: Scene) -> None:
@@ -462,7 +609,7 @@ def test_facts_name_what_runs_and_what_is_not_ours(place: Place) -> None:
     scene = Scene(place, client=False)
     scene.run_job()
     mine = frozenset((A,))
-    assert scene.edge.facts() == GpuUse(held=mine, in_use=mine)
+    assert scene.edge.facts() == GpuUse(held=mine), "it is no client: a daemon can be replaced beside it"
     assert scene.edge._plain() == mine
     scene.end_job()
     assert scene.edge.facts() == GpuUse(held=mine)
@@ -481,17 +628,18 @@ def test_an_agent_starts_with_working_daemons_and_says_what_it_does(place: Place
     settings = MpsSettings(runtime_dir=str(place.base))
 
     def prepare(settings: MpsSettings) -> mps_edge.Mps:
-        devices = (gpu_device(A), gpu_device(B, healthy=False, note="taken: in use by bob"))
+        devices = (gpu_device(A), gpu_device(B))
         known = (gpu(A), gpu(B))
         return mps_edge.prepare(
             settings, devices, known, state_dir=tmp_path, attempts=tmp_path / "attempts", owner="agent-9"
         )
 
     mps = prepare(settings)
-    assert [device.sharing for device in mps.devices] == ["mps", "time-slicing"]
+    assert [device.sharing for device in mps.devices] == ["mps", "mps"]
     assert mps.runtime == str(place.base)
     assert "stand-in for tests" in mps.said[0]
-    assert "one daemon per device" in mps.said[1]
+    assert "one daemon" in mps.said[1]
+    assert "for all devices" in mps.said[1]
     assert "MPS daemon started" in mps.said[2]
     (found,) = [each for each in process.look_around().daemons if each.owner == "agent-9"]
     mps.watch.release()

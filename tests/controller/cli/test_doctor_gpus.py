@@ -253,8 +253,8 @@ CASES: dict[str, tuple[Says, DoctorFacts, str, str, str]] = {
         "no peer access between 0-1",
         "",
     ),
-    "MPS": (mps, host(H100), "ok", "v2 (CUDA 13.0); one daemon per device", ""),
-    "MPS per host": (mps, host(H100, mode="per-host"), "ok", "one daemon for all devices", ""),
+    "MPS": (mps, host(H100), "ok", "v2 (CUDA 13.0); one daemon for all devices", ""),
+    "MPS per device": (mps, host(H100, mode="per-device"), "ok", "one daemon per device", ""),
     "static partitions on offer": (
         mps,
         host(H100, mps=DIVIDES),

@@ -233,6 +233,43 @@ def test_launchers_run_once_per_host(tmp_path: Path, argv: tuple[str, ...], mode
     assert made.request.specs[0].launch.mode == mode
 
 
+SPAWN = "import torch.multiprocessing as mp\ndef main(rank): pass\nif __name__ == '__main__':\n    CALL\n"
+SPAWNS = {
+    "as the tutorial has it": ("mp.spawn(main, nprocs=2)", "host", "line 4: it starts its workers itself"),
+    "in a function": ("run(lambda: mp.start_processes(main))", "host", "line 4: it starts its workers"),
+    "under a condition": ("if args.many: mp.spawn(main)", "worker", "give --launch host where it does"),
+    "something else's": ("other.spawn(main)", "worker", ""),
+    "none": ("main(0)", "worker", ""),
+}
+
+
+@pytest.mark.parametrize(("call", "mode", "said"), SPAWNS.values(), ids=SPAWNS.keys())
+@pytest.mark.parametrize(
+    "imported", ["import torch.multiprocessing as mp", "from torch import multiprocessing as mp"]
+)
+def test_a_script_that_spawns_its_own_workers_runs_once_per_host(
+    tmp_path: Path, imported: str, call: str, mode: str, said: str
+) -> None:
+    file(
+        tmp_path / "t.py", SPAWN.replace("import torch.multiprocessing as mp", imported).replace("CALL", call)
+    )
+    made = submitted(tmp_path, "python3", "t.py", flags=given(gpus="2"))
+    assert made.request.specs[0].launch.mode == mode
+    assert bool(made.notes) == bool(said)
+    assert said in "".join(made.notes)
+    alone = submitted(tmp_path, "python3", "t.py")
+    assert (alone.request.specs[0].launch.mode, alone.notes) == (mode, ()), "one worker is one either way"
+    asked = submitted(tmp_path, "python3", "t.py", flags=given(gpus="2", launch="worker"))
+    assert (asked.request.specs[0].launch.mode, asked.notes) == ("worker", ())
+
+
+def test_names_of_the_spawning_function_alone_are_known_too(tmp_path: Path) -> None:
+    file(tmp_path / "t.py", "from torch.multiprocessing import spawn as begin\nbegin(print)\n")
+    assert spec_of(tmp_path, "python3", "-u", "t.py").launch.mode == "host"
+    file(tmp_path / "u.py", "import torch.multiprocessing\ntorch.multiprocessing.spawn(print)\n")
+    assert spec_of(tmp_path, "python3", "u.py").launch.mode == "host"
+
+
 def test_a_command_that_does_not_exist(tmp_path: Path) -> None:
     assert "no command 'trian'" in refused(tmp_path, "trian")
     assert "did you mean python" in refused(tmp_path, "pyhton3", "x.py")

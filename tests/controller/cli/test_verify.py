@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cotenant.controller.cli.jobs.scratch import ENTRIES_MAX, Scratch
+
 if TYPE_CHECKING:
     from tests.controller.cli.conftest import Cotenant
 
@@ -99,6 +101,54 @@ def test_what_cannot_be_tried_is_refused_with_the_reason(
     result = cotenant(*command, kind)
     assert result.code == 1
     assert said in result.err
+
+
+WRITES = """
+import os
+from pathlib import Path
+snapshot = Path("snapshot.pt")
+assert Path("data/rows").read_text() == "rows" and Path("../beside").read_text() == "beside"
+assert snapshot.read_text() == "mine" or os.environ["COTENANT_ATTEMPT"] == "2", snapshot.read_text()
+snapshot.write_text("the trial's")
+Path("data/new").write_text("")
+"""
+
+
+def test_it_runs_in_copies_of_the_folder(
+    cotenant: Cotenant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would write over the user's own snapshot, and a script that loads its own would go on from what
+    another run has left."""
+    work = tmp_path / "work"
+    (work / "data").mkdir(parents=True)
+    (tmp_path / "beside").write_text("beside")
+    (work / "data" / "rows").write_text("rows")
+    (work / "snapshot.pt").write_text("mine")
+    (work / "train.py").write_text(WRITES + RANK)
+    monkeypatch.chdir(work)
+    result = cotenant("checkpoint", "verify", "--steps", "9", "--", sys.executable, "-S", "train.py", "plain")
+    assert result.code == 0, result.err
+    assert (work / "snapshot.pt").read_text() == "mine"
+    assert sorted(path.name for path in work.rglob("*")) == ["data", "rows", "snapshot.pt", "train.py"]
+
+
+def test_what_is_too_large_to_copy_is_linked_and_told(tmp_path: Path) -> None:
+    work, place = tmp_path / "work", tmp_path / "place"
+    (work / "many").mkdir(parents=True)
+    (work / ".git").mkdir()
+    place.mkdir()
+    for number in range(ENTRIES_MAX + 1):
+        (work / "many" / str(number)).touch()
+    (work / "large").write_bytes(b"x" * (1 << 20))
+    (work / "small").write_text("s")
+    scratch = Scratch(work, place, copied_mib_max=0)
+    first = scratch.make("first")
+    assert sorted(scratch.linked) == ["large", "many", "small"]
+    assert (first / "many").resolve() == work / "many"
+    scratch = Scratch(work, place, copied_mib_max=2)
+    second = scratch.make("second")
+    assert scratch.linked == ["many"]
+    assert not (second / "large").is_symlink()
 
 
 def test_a_command_that_is_not_there_is_named(cotenant: Cotenant) -> None:
