@@ -179,6 +179,12 @@ class AttemptCgroup:
         for folder in folders:
             (folder / leaf / "cgroup.procs").write_text(str(pid))
 
+    def holds(self, leaf: str, pid: int) -> bool:
+        """Whether a process is in that leaf already, wherever it counts. Raises OSError."""
+        return all(
+            str(pid) in (folder / leaf / "cgroup.procs").read_text().split() for folder in self._distinct()
+        )
+
     def leave(self) -> None:
         """Move the calling process out, so that the folder can go with it."""
         if not self._folders:

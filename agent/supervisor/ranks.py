@@ -37,10 +37,16 @@ class WantedRank(NamedTuple):
 class RankProcesses:
     """Those that were started and have not ended."""
 
-    def __init__(self, selector: selectors.BaseSelector, ended: Callable[[int, int], None]) -> None:
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        ended: Callable[[int, int], None],
+        nanny_ended: Callable[[], None],
+    ) -> None:
         """`ended` is told a rank and its exit code, negative: minus the signal."""
         self._selector = selector
         self._ended = ended
+        self._nanny_ended = nanny_ended
         self.pids: dict[int, int] = {}
         """By rank."""
         self.roots: dict[int, int] = {}
@@ -108,6 +114,7 @@ class RankProcesses:
         self._nanny, self.kill_s = None, inf
         for rank in list(self.pids):
             self._rank_ended(rank, -signal.SIGKILL)
+        self._nanny_ended()
 
     def _rank_ended(self, rank: int, code: int) -> None:
         del self.pids[rank]

@@ -185,7 +185,7 @@ class Cluster:
         # Several slots, also on a machine with one core. Most tests have one job of a kind: a server for the
         # next would cost them seconds of a core. Those of warm starts ask for it.
         settings = (
-            "launch.warm=false",
+            f"launch.warm={os.environ.get('TRY_WARM', 'false')}",
             "agent.oversubscribe=true",
             f"agent.port_first={block_of_ports()}",
             *settings,

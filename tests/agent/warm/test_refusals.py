@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from cotenant.agent.daemon.spare_supervisor import SpareSupervisor
 from cotenant.agent.daemon.warm_starts import WarmStarts, kind_of
 from cotenant.agent.ipc import MpsClient, Order, RankOrder
 from cotenant.agent.warm.client import RANKS_MAX
@@ -38,7 +39,9 @@ def order(*argv: str, **env: str) -> Order:
 
 
 def starts(tmp_path: Path, pool: Pool | None) -> WarmStarts:
-    return WarmStarts(pool, folder=tmp_path, attempts=lambda job, attempt: tmp_path, log=print)
+    return WarmStarts(
+        pool, folder=tmp_path, attempts=lambda job, attempt: tmp_path, spare=SpareSupervisor(), log=print
+    )
 
 
 CLIENT = MpsClient(pipe_directory="/mps", device_uuid="")

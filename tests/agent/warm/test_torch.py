@@ -80,8 +80,13 @@ has_torchrun = pytest.mark.skipif(
 
 
 MODULE = (sys.executable, "-m", "torch.distributed.run")
-TELL = "import os, sys\nos.write(1, f'imported {\"torch\" in sys.modules}\\n'.encode())\n"
-"""A worker tells what it found imported already."""
+TELL = """
+import os, sys
+group = os.environ.get("COTENANT_GROUP", "no")
+is_there = group in open("/proc/self/cgroup").read()
+os.write(1, f"imported {'torch' in sys.modules}\\nin its group {is_there}\\n".encode())
+"""
+"""A worker tells what it found imported already, and where it is."""
 
 
 def workers(folder: Path, launcher: tuple[str, ...]) -> tuple[str, ...]:
@@ -111,11 +116,13 @@ def test_torchrun_and_its_workers(
     cold_parameters: list[str],
     launcher: tuple[str, ...],
 ) -> None:
-    """Both are forked."""
+    """Both are forked, and are in the attempt's control group: its limits are theirs."""
     argv = workers(tmp_path, launcher)
-    warm = environment.warm(server, argv, tmp_path, mode="host")
+    with environment.control_group() as group:
+        warm = environment.warm(server, argv, tmp_path, mode="host")
     assert warm.codes == {0: 0}, warm.outputs
     assert warm.one[1].count("imported True") == 2, warm.outputs
+    assert warm.one[1].count(f"in its group {bool(group)}") == 2, warm.outputs
     assert len(cold_parameters) == 2
     assert parameters_in(warm.one[1]) == cold_parameters
 
