@@ -79,7 +79,7 @@ class WarmStarts:
             raise WarmRefused("off")
         if not order.launch.warm:
             raise WarmRefused("asked")
-        if order.mps:
+        if order.mps and order.launch.mode == "host":
             raise WarmRefused("mps")
         kind = kind_of(order)
         ready, offer = self._pool.offer(kind.key, now_s())

@@ -291,7 +291,9 @@ class Supervisor:
     def _clients(self) -> dict[str, list[int]]:
         """Every process of the attempt, by the pipe directory of the MPS daemon that may know it."""
         trees = {rank: tree_of(pid) for rank, pid in self._ranks.pids.items()}
-        return by_pipe(self._order, trees, tree_of(os.getpid())[1:])
+        nanny = self._ranks.nanny_pid
+        others = tree_of(os.getpid())[1:] + (tree_of(nanny)[1:] if nanny is not None else [])
+        return by_pipe(self._order, trees, others)
 
     # --- What follows -------------------------------------------------------------------------------
 

@@ -160,6 +160,11 @@ class Nanny:
         for descriptor in self._rank_fds.values():
             _send(descriptor, signal.SIGKILL)
 
+    def handed_over(self) -> dict[int, int]:
+        """Descriptors of its ranks' processes, by rank: the caller's from now on, who sees them end."""
+        descriptors, self._rank_fds = self._rank_fds, {}
+        return descriptors
+
     def close(self) -> None:
         self._connection.close()
         for descriptor in (self._pidfd, *self._rank_fds.values()):
@@ -246,6 +251,7 @@ def _ask(
         "argv": order.launch.argv,
         "workdir": order.launch.workdir,
         "launches": order.launch.mode == "host",
+        "outlive": bool(order.mps),
         "first_word_s": order.warm.first_word_s,
         "target": {
             "script": program.script,

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from cotenant.agent.daemon.spare_supervisor import SpareSupervisor
@@ -59,7 +58,11 @@ BEFORE: dict[str, list[Order]] = {
     "options": [order("python", *words, "a.py") for words in (("-O",), ("-u", "-I"), ("-Xdev",), ("-E",))],
     "preloaded-library": [order(LD_PRELOAD="/lib/spy.so"), order(LD_AUDIT="/lib/spy.so")],
     "relative-path": [order(PYTHONPATH="src"), order(PYTHONPATH="/a::/b"), order(PYTHONPATH="/a:")],
-    "mps": [msgspec.structs.replace(order(), mps=(CLIENT,))],
+    "mps": [
+        changed(
+            PLAIN, launch=Launch(argv=("torchrun", "a.py"), mode="host"), ranks=(ONE,), mps=(CLIENT,)
+        )
+    ],
 }  # fmt: skip
 
 
