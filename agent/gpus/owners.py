@@ -4,9 +4,9 @@ Rule: the same proof as in `reaper.py`, and two more for what has left its sessi
 script started, a service of its own). The environment names a socket, which is that of an attempt of this
 agent's (of a rank that was forked from a server the kernel shows no other variable); else it is in the
 attempt's cgroup, whose name has a hash of that folder; else a supervisor of ours led its session or is an
-ancestor. A supervisor takes in whatever its job leaves behind, so a container of podman has it as an ancestor; one that a daemon starts
-(docker) has none of the four unless the script hands the variables on. Reading another process's environment
-can block on it, so only the watcher child asks here.
+ancestor. A supervisor takes in whatever its job leaves behind, so a container of podman has it as an
+ancestor; one that a daemon starts (docker) has none of the four unless the script hands the variables on.
+Reading another process's environment can block on it, so only the watcher child asks here.
 """
 
 from __future__ import annotations
