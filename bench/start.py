@@ -8,7 +8,7 @@ ones come after a cold run of their kind, once its server is ready. A rank says 
 how much memory of its own it had by then (`Private_*` of /proc/self/smaps_rollup), and what it has used of a
 processor.
 
-A preemption's round trip: under srtf a short job of two ranks takes both slots from a long one. From the
+A preemption: under srtf a short job of two ranks takes both slots from a long one. From the
 command to stop the long one, which saves and leaves, to the first step of the short one; both start cold, or
 both warm.
 """
