@@ -174,7 +174,7 @@ class AttemptCgroup:
 
     def enter(self, leaf: str, pid: int = 0) -> None:
         """Move a process, 0: the calling one. Ranks do so themselves between fork and exec, so that none
-        escapes; warm ones are moved while they wait."""
+        escapes; the nanny of warm ones is moved before it forks any."""
         folders = self._distinct() if leaf == RANKS else self._distinct()[:1]
         for folder in folders:
             (folder / leaf / "cgroup.procs").write_text(str(pid))

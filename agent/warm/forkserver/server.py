@@ -2,7 +2,7 @@
 
 Rule: it imports packages of the environment and does nothing else: no code of the user, no working directory,
 no tensor operation. It has one thread and no signal handler. It is ready only if `safety.py` found nothing,
-and looks before each fork whether a file that it has imported from was changed since. It ends with its agent.
+and looks at each start whether a file that it has imported from was changed since. It ends with its agent.
 
 Our arguments are descriptors: the agent's socket, which hears `ready` or `refused` and says no more than that
 we may go; a listening socket (SEQPACKET) to which supervisors come, each with one request in a memory file,
