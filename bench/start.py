@@ -1,4 +1,4 @@
-"""Submission to the first optimizer step: `python` and torchrun, cold and warm, side by side.
+"""`cotenant run` to the first optimizer step: `python` and torchrun, cold and warm, and a preemption.
 
     python bench/start.py [--rounds 20] [--write PAGE]
 
@@ -7,17 +7,22 @@ model under DDP (gloo) on CPU slots of one core; controller, agent and superviso
 ones come after a cold run of their kind, once its server is ready. A rank says when its first step was done,
 how much memory of its own it had by then (`Private_*` of /proc/self/smaps_rollup), and what it has used of a
 processor.
+
+A preemption: under srtf a short job of two ranks takes both slots from a long one. From the
+command to stop the long one, which saves and leaves, to the first step of the short one; both start cold, or
+both warm.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -26,10 +31,12 @@ import machine
 
 from cotenant.controller.cli.demo.cluster import PrivateCluster
 from cotenant.controller.client import Client
-from cotenant.controller.domain import JobId, JobSpec, Launch
-from cotenant.controller.wire import ListNodes, ShowJob, Submit, WaitJobs
+from cotenant.controller.domain import ENDED, JobId, Phase
+from cotenant.controller.wire import ChangeJobs, ListJobs, ListNodes, SetPolicy, ShowJob, Shown, WaitJobs
 
 PATIENCE_S = 180.0
+COTENANT = (sys.executable, "-m", "cotenant.controller.cli.main")
+LOOK_S = 0.1
 SCRIPT = """
 import json, os, sys, time
 import torch, torch.distributed as dist
@@ -46,6 +53,25 @@ with open(os.path.join(sys.argv[1], os.environ["RANK"]), "w") as file:
 dist.barrier()
 dist.destroy_process_group()
 """
+
+
+LONG_SCRIPT = """
+import time
+import torch, torch.distributed as dist
+from cotenant import checkpoint
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+state = checkpoint.Session(model, optimizer)
+while True:
+    optimizer.zero_grad()
+    model(torch.ones(4, 8)).sum().backward()
+    optimizer.step()
+    state.step_done()
+    time.sleep(0.01)
+"""
+LONG, SHORT = "9000s", "1s"
+"""What the two are expected to take."""
 
 
 class Way(NamedTuple):
@@ -76,60 +102,117 @@ def main() -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cotenant-bench-")))
         cluster = stack.enter_context(PrivateCluster(folder, "cpu:2", 2048))
         client = stack.enter_context(Client(cluster.endpoint, timeout_s=PATIENCE_S))
+        bench = Bench(client, cluster.endpoint, folder)
         (folder / "train.py").write_text(SCRIPT)
-        await_servers(client, folder)
+        (folder / "long.py").write_text(LONG_SCRIPT)
+        client.ask(SetPolicy(name="srtf"))
+        await_servers(bench)
         taken: dict[Way, list[dict[str, float]]] = {way: [] for way in WAYS}
+        trips: dict[bool, list[float]] = {False: [], True: []}
         for _ in range(options.rounds):
             for way in WAYS:
-                taken[way].append(one(client, folder, way))
-    text = page(taken, options)
+                taken[way].append(one(bench, way))
+            for warm, found in trips.items():
+                found.append(round_trip(bench, warm=warm))
+    text = page(taken, trips, options)
     print(text)
     if options.write is not None:
         options.write.write_text(text)
 
 
-def one(client: Client, folder: Path, way: Way, *, wants: bool = True) -> dict[str, float]:
+class Bench(NamedTuple):
+    client: Client
+    endpoint: str
+    folder: Path
+
+    def cotenant(self, verb: str, way: Way, script: str, *words: str, expected: str = "") -> str:
+        """`cotenant run` or `submit`, as a process of its own; what it printed."""
+        is_torchrun = way.launcher == "torchrun"
+        command = ("torchrun", f"--nproc-per-node={way.ranks}") if is_torchrun else ("python",)
+        flags = ["--endpoint", self.endpoint, "-g", str(way.ranks), "--env", "OMP_NUM_THREADS=1"]
+        flags += ["-q"] if verb == "run" else []
+        flags += [] if way.warm else ["--cold"]
+        flags += ["--expect", expected] if expected else []
+        done = subprocess.run(
+            [*COTENANT, verb, *flags, "--", *command, str(self.folder / script), *words],
+            env={"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "HOME": str(self.folder)},
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+        return done.stdout.strip()
+
+    def shown(self, job_id: JobId) -> Shown:
+        return self.client.ask(ShowJob(job_id=job_id))
+
+    def wait(self, job_id: JobId, within_s: float = PATIENCE_S) -> None:
+        self.client.ask(WaitJobs(job_ids=(job_id,), timeout_s=within_s))
+
+
+def one(bench: Bench, way: Way, *, wants: bool = True) -> dict[str, float]:
     """One job of that kind, to its end. `wants`: that it starts warm if it should."""
-    out = Path(tempfile.mkdtemp(dir=folder))
-    command = ("torchrun", f"--nproc-per-node={way.ranks}") if way.launcher == "torchrun" else ("python",)
-    path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
-    launch = Launch(
-        argv=(*command, str(folder / "train.py"), str(out)),
-        workdir=str(folder),
-        env={"PATH": path, "OMP_NUM_THREADS": "1"},
-        mode="host" if way.launcher == "torchrun" else "worker",
-        warm=way.warm,
-        uid=os.getuid(),
-        gid=os.getgid(),
-    )
-    spec = JobSpec(job_id=JobId("new-0"), launch=launch, gpus_min=way.ranks, gpus_max=way.ranks)
+    out = Path(tempfile.mkdtemp(dir=bench.folder))
     before_s = time.time()
-    job_id = client.ask(Submit(specs=(spec,))).job_ids[0]
-    client.ask(WaitJobs(job_ids=(job_id,), timeout_s=PATIENCE_S))
-    shown = client.ask(ShowJob(job_id=job_id))
-    if len(shown.attempts) != 1:
-        raise SystemExit(f"{way.name}: {[(a.outcome, a.reason, a.launch) for a in shown.attempts]}")
+    bench.cotenant("run", way, "train.py", str(out))
+    newest = max(bench.client.ask(ListJobs(include_ended=True)).jobs, key=lambda job: int(job.job_id))
+    shown = bench.shown(newest.job_id)
     (attempt,) = shown.attempts
-    if wants and attempt.launch != ("warm" if way.warm else "cold"):
-        raise SystemExit(f"{way.name}: {attempt.launch}, {attempt.launch_why}: {shown.job.reason}")
+    if wants:
+        check_start(way, shown)
     said = [json.loads(each.read_text()) for each in out.iterdir()]
     return {
-        "submitted_s": max(each["done"] for each in said) - before_s,
+        "run_s": max(each["done"] for each in said) - before_s,
         "launched_s": max(each["done"] for each in said) - attempt.launched_s,
         "private_mib": max(each["private_mib"] for each in said),
         "cpu_s": max(each["cpu_s"] for each in said),
     }
 
 
-def await_servers(client: Client, folder: Path) -> None:
+def round_trip(bench: Bench, *, warm: bool) -> float:
+    """From the command to stop a long job to the first step of the short one for which it leaves."""
+    way = Way("python", 2, warm)
+    long = JobId(bench.cotenant("submit", way, "long.py", expected=LONG))
+    until(bench, long, lambda shown: shown.job.phase is Phase.RUNNING and shown.job.resumable)
+    out = Path(tempfile.mkdtemp(dir=bench.folder))
+    short = JobId(bench.cotenant("submit", way, "train.py", str(out), expected=SHORT))
+    bench.wait(short)
+    for job_id in (long, short):
+        check_start(way, bench.shown(job_id))
+    asked_s = bench.shown(long).attempts[0].stop_requested_s
+    if asked_s is None:
+        raise SystemExit("the long job was not preempted")
+    bench.client.ask(ChangeJobs(verb="cancel", job_ids=(long,)))
+    bench.wait(long)
+    done_s: float = max(json.loads(each.read_text())["done"] for each in out.iterdir())
+    return done_s - asked_s
+
+
+def check_start(way: Way, shown: Shown) -> None:
+    """That its first attempt started as it should."""
+    attempt = shown.attempts[0]
+    if attempt.launch != ("warm" if way.warm else "cold"):
+        raise SystemExit(f"{way.name}: {attempt.launch}, {attempt.launch_why}: {shown.job.reason}")
+
+
+def until(bench: Bench, job_id: JobId, true: Callable[[Shown], bool]) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not true(shown := bench.shown(job_id)):
+        if shown.job.phase in ENDED or time.monotonic() > deadline_s:
+            raise SystemExit(f"{job_id} is {shown.job.phase}: {shown.job.reason}")
+        bench.wait(job_id, LOOK_S)
+
+
+def await_servers(bench: Bench) -> None:
     """Cold runs, until the agent has a server for each way."""
     for launcher in ("python", "torchrun"):
         deadline_s = time.monotonic() + PATIENCE_S
         while True:
-            one(client, folder, Way(launcher, 1, True), wants=False)
-            newest = client.ask(ListNodes()).nodes[0].fork_servers
+            one(bench, Way(launcher, 1, True), wants=False)
+            newest = bench.client.ask(ListNodes()).nodes[0].fork_servers
             try:
-                one(client, folder, Way(launcher, 1, True))
+                one(bench, Way(launcher, 1, True))
             except SystemExit:
                 if time.monotonic() > deadline_s:
                     raise
@@ -146,22 +229,24 @@ def quantile(values: list[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
-def page(taken: dict[Way, list[dict[str, float]]], options: argparse.Namespace) -> str:
+def page(
+    taken: dict[Way, list[dict[str, float]]], trips: dict[bool, list[float]], options: argparse.Namespace
+) -> str:
     import torch
 
     rows = [
         (
-            "| | start | launch to first step, s: p50 | p99 | submission to first step, s: p50 | p99 "
+            "| | start | launch to first step, s: p50 | p99 | `cotenant run` to first step, s: p50 | p99 "
             "| processor s of a rank | private MiB of a rank |"
         ),
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for way, runs in taken.items():
-        launched, submitted = ([run[key] for run in runs] for key in ("launched_s", "submitted_s"))
+        launched, asked = ([run[key] for run in runs] for key in ("launched_s", "run_s"))
         rows.append(
             f"| {way.name} | {'warm' if way.warm else 'cold'} "
             f"| {statistics.median(launched):.2f} | {quantile(launched, 0.99):.2f} "
-            f"| {statistics.median(submitted):.2f} | {quantile(submitted, 0.99):.2f} "
+            f"| {statistics.median(asked):.2f} | {quantile(asked, 0.99):.2f} "
             f"| {statistics.median(run['cpu_s'] for run in runs):.2f} "
             f"| {statistics.median(run['private_mib'] for run in runs):.0f} |"
         )
@@ -172,6 +257,17 @@ def page(taken: dict[Way, list[dict[str, float]]], options: argparse.Namespace) 
         "",
         *([options.note, ""] if options.note else []),
         *rows,
+        "",
+        "## A preemption's round trip",
+        "",
+        __doc__.strip().split("\n\n")[3].replace("\n", " ") if __doc__ else "",
+        "",
+        "| start | command to stop A, to first step of B, s: p50 | p99 |",
+        "| --- | --- | --- |",
+        *(
+            f"| {'warm' if warm else 'cold'} | {statistics.median(found):.2f} | {quantile(found, 0.99):.2f} |"
+            for warm, found in trips.items()
+        ),
         "",
         f"Command: `python bench/start.py --rounds {options.rounds}`",
         machine.sentences(torch=str(torch.__version__)),

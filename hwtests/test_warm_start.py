@@ -1,6 +1,6 @@
 """A rank that was forked from a fork server opens the GPU as a cold one does, and trains to the same bits.
 
-Rule: jobs come through the real controller and agent, without MPS, whose clients start cold. What a warm
+Rule: jobs come through the real controller and agent, without MPS. What a warm
 start cannot save (the CUDA context, and what its first kernels load) is in the numbers.
 """
 

@@ -117,6 +117,7 @@ class Runtime:
             first_word_s=first_word_s,
             folder=attempts.with_name(WARM),
             attempts=self._attempts.folder,
+            spare=self._attempts.spare,
             log=log,
         )
         self._release = GpuRelease(self.post, watch, self._mps.looked if self._mps is not None else None)

@@ -14,7 +14,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -23,6 +22,8 @@ from typing import Final, TypeVar
 import msgspec
 
 from cotenant.agent.daemon.core import AnyAgentEvent, EndCame, FoundAttempt, Key, StartFailed, SupervisorGone
+from cotenant.agent.daemon.spare_supervisor import SUPERVISOR as PROGRAM
+from cotenant.agent.daemon.spare_supervisor import SpareSupervisor
 from cotenant.agent.daemon.supervisor_link import Line
 from cotenant.agent.daemon.tasks import Tasks
 from cotenant.agent.host.checkpoint_root import make_checkpoint_folder
@@ -71,6 +72,7 @@ class Supervisors:
 
     def __init__(self, base: Path, *, post: Post, log: Log, lock_devices: LockDevices) -> None:
         self.base = base
+        self.spare = SpareSupervisor()
         self._post = post
         self._log = log
         self._lock_devices = lock_devices
@@ -155,16 +157,18 @@ class Supervisors:
         write_record(folder / ORDER, without_secrets(order), durable=False)
 
     def _spawn(self, folder: Path, order: Order) -> subprocess.Popen[bytes]:
-        held = [open_locked(folder / ALIVE_LOCK)]
+        locks = [open_locked(folder / ALIVE_LOCK)]
+        held = locks
         try:
-            held += self._lock_devices(order)
-            held.append(secrets := kept_in_memory(order.secrets))
+            locks += self._lock_devices(order)
+            held = [*locks, secrets := kept_in_memory(order.secrets)]
             log = os.open(
                 folder / SUPERVISOR_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
             )
             with open(log, "ab") as output:
-                return subprocess.Popen(
-                    [sys.executable, "-m", "cotenant.agent.supervisor.runtime", str(folder), str(secrets)],
+                spare = self.spare.take(folder, log, secrets, locks)
+                return spare or subprocess.Popen(
+                    [*PROGRAM, str(folder), str(secrets)],
                     cwd="/",
                     stdin=subprocess.DEVNULL,
                     stdout=output,
@@ -260,6 +264,7 @@ class Supervisors:
 
     async def leave(self) -> None:
         """Stop watching; everything lives on."""
+        self.spare.drop()
         await self._tasks.leave()
         for line in self._lines.values():
             line.close()

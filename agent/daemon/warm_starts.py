@@ -1,7 +1,8 @@
 """This host's fork servers: started, listened to and ended as `agent/warm/pool.py` decides.
 
 Rule: nothing waits for a server. An attempt that could be forked from one that is ready is offered it, any
-other starts cold and is told why; a server that dies takes nothing along.
+other starts cold and is told why; a server that dies takes nothing along. As long as one is ready a
+supervisor is started ahead as well, when an attempt has come to its first step or its end.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from cotenant.agent.daemon.core import AnyAgentEvent, EndCame, StatusCame
+from cotenant.agent.daemon.spare_supervisor import SpareSupervisor
 from cotenant.agent.host.facts import memory_available_mib, now_s, private_mib
 from cotenant.agent.ipc import MODULES, Order, WarmOffer
 from cotenant.agent.supervisor.processes import account_of, environment_of
@@ -48,6 +50,7 @@ class WarmStarts:
         first_word_s: float = 2.0,
         folder: Path,
         attempts: Callable[[str, int], Path],
+        spare: SpareSupervisor,
         log: Callable[[str], None],
     ) -> None:
         """`pool` None: switched off. `folder`: for sockets, ours alone."""
@@ -55,6 +58,7 @@ class WarmStarts:
         self._folder = folder
         self._first_word_s = first_word_s
         self._attempts = attempts
+        self._spare = spare
         self._log = log
         self._servers: dict[str, ForkServer] = {}
         self._learning: dict[tuple[str, int], tuple[ServerKind, Path]] = {}
@@ -75,7 +79,7 @@ class WarmStarts:
             raise WarmRefused("off")
         if not order.launch.warm:
             raise WarmRefused("asked")
-        if order.mps:
+        if order.mps and order.launch.mode == "host":
             raise WarmRefused("mps")
         kind = kind_of(order)
         ready, offer = self._pool.offer(kind.key, now_s())
@@ -91,9 +95,17 @@ class WarmStarts:
         """Whether a cold run has come so far that it has told what it imports."""
         if isinstance(event, StatusCame) and event.status.first_step is not None:
             self._learn(event.status.job_id, event.status.attempt)
+            self._keep_spare()
         elif isinstance(event, EndCame):
             self._learn(event.result.job_id, event.result.attempt)
             self._learning.pop((event.result.job_id, event.result.attempt), None)
+            self._keep_spare()
+
+    def _keep_spare(self) -> None:
+        if self._pool is not None and any(each.is_ready for each in self._pool.servers.values()):
+            self._spare.keep()
+        else:
+            self._spare.drop()
 
     def _learn(self, job_id: str, attempt: int) -> None:
         if self._pool is None or (job_id, attempt) not in self._learning:
@@ -142,6 +154,7 @@ class WarmStarts:
         if word.m == "ready":
             self._log(f"fork server {key[:8]} is ready")
             self._handle(ServerReady(key=key, memory_mib=private_mib(server.pid)))
+            self._keep_spare()
             return
         assert self._pool is not None
         was_ready = (known := self._pool.servers.get(key)) is not None and known.is_ready
@@ -177,6 +190,7 @@ class WarmStarts:
             await asyncio.sleep(TICK_S)
             sizes = {key: private_mib(server.pid) for key, server in self._servers.items()}
             self._handle(PoolTicked(available_mib=memory_available_mib(), sizes_mib=sizes))
+            self._keep_spare()
 
     def leave(self) -> None:
         """They end with the agent; what they forked lives on."""

@@ -1,18 +1,19 @@
 """Whose a process on a GPU is: a job's of ours, our MPS server's, or a foreign one's.
 
 Rule: the same proof as in `reaper.py`, and two more for what has left its session (a container that the
-script started, a service of its own). The environment names the attempt and its own socket, and the socket
-must be the one that this agent's folder has for it; else it is in the attempt's cgroup, whose name has a
-hash of that folder; else a supervisor of ours led its session or is an ancestor. A supervisor takes in
-whatever its job leaves behind, so a container of podman has it as an ancestor; one that a daemon starts
-(docker) has none of the four unless the script hands the variables on. Reading another process's environment
-can block on it, so only the watcher child asks here.
+script started, a service of its own). The environment names a socket, which is that of an attempt of this
+agent's (of a rank that was forked from a server the kernel shows no other variable); else it is in the
+attempt's cgroup, whose name has a hash of that folder; else a supervisor of ours led its session or is an
+ancestor. A supervisor takes in whatever its job leaves behind, so a container of podman has it as an
+ancestor; one that a daemon starts (docker) has none of the four unless the script hands the variables on.
+Reading another process's environment can block on it, so only the watcher child asks here.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -28,7 +29,7 @@ from cotenant.agent.ipc import (
     job_socket,
     read_record,
 )
-from cotenant.controller.wire import ENV_ATTEMPT, ENV_JOB, ENV_SOCKET
+from cotenant.controller.wire import ENV_SOCKET
 from cotenant.profiler.driver import process_info
 
 COMMAND_CHARS: Final = 80
@@ -62,16 +63,10 @@ class Owners:
     def _find_out(self, pid: int, session: int, start_ticks: int) -> ProcessOwner:
         user, command = process_info.user(pid), process_info.command(pid, COMMAND_CHARS)
         environment = process_info.environment(pid)
-        job_id, attempt = environment.get(ENV_JOB, ""), environment.get(ENV_ATTEMPT, "")
-        if job_id and attempt.isdecimal():
-            own = job_socket(attempt_folder(self._attempts, job_id, int(attempt)))
-            if environment.get(ENV_SOCKET) == str(own):
-                return ProcessOwner(
-                    kind="attempt", user=user, command=command, job_id=job_id, attempt=int(attempt)
-                )
-        led = self._grouped(pid) or self._led({session, *_ancestors(pid)}, start_ticks)
-        if led is not None:
-            return ProcessOwner(kind="attempt", user=user, command=command, job_id=led[0], attempt=led[1])
+        found = self._listens(environment.get(ENV_SOCKET, "")) or self._grouped(pid)
+        found = found or self._led({session, *_ancestors(pid)}, start_ticks)
+        if found is not None:
+            return ProcessOwner(kind="attempt", user=user, command=command, job_id=found[0], attempt=found[1])
         if _MPS_SERVER in command and self._is_our_mps(environment):
             return ProcessOwner(kind="mps", user=user, command=command)
         return ProcessOwner(kind="foreign", user=user, command=command)
@@ -79,6 +74,22 @@ class Owners:
     def _is_our_mps(self, environment: dict[str, str]) -> bool:
         pipe = environment.get(_MPS_PIPE, "")
         return bool(self._mps_runtime) and pipe.startswith(f"{self._mps_runtime.rstrip('/')}/")
+
+    def _listens(self, socket: str) -> tuple[str, int] | None:
+        """The attempt whose socket that is."""
+        for job_id, attempt in self._folders() if socket else ():
+            if str(job_socket(attempt_folder(self._attempts, job_id, attempt))) == socket:
+                return job_id, attempt
+        return None
+
+    def _folders(self) -> Iterator[tuple[str, int]]:
+        try:
+            names = os.listdir(self._attempts)
+        except OSError:
+            return
+        for match in map(FOLDER_NAME.fullmatch, names):
+            if match is not None:
+                yield match["job"], int(match["attempt"])
 
     def _grouped(self, pid: int) -> tuple[str, int] | None:
         """The attempt in whose cgroup it is."""
@@ -90,22 +101,16 @@ class Owners:
 
     def _led(self, leaders: set[int], start_ticks: int) -> tuple[str, int] | None:
         """The attempt whose supervisor is one of these."""
-        try:
-            names = os.listdir(self._attempts)
-        except OSError:
-            return None
-        for name in names:
-            match = FOLDER_NAME.fullmatch(name)
-            if match is None:
-                continue
+        for job_id, attempt in self._folders():
+            folder = attempt_folder(self._attempts, job_id, attempt)
             try:
-                leader = read_record(self._attempts / name / SUPERVISOR, ProcessIdentity)
+                leader = read_record(folder / SUPERVISOR, ProcessIdentity)
             except (BadRecord, OSError):
                 continue
             if leader is None or leader.pid not in leaders or leader.boot_id != boot_id():
                 continue
             if start_ticks >= leader.start_ticks:
-                return match["job"], int(match["attempt"])
+                return job_id, attempt
         return None
 
 

@@ -174,10 +174,16 @@ class AttemptCgroup:
 
     def enter(self, leaf: str, pid: int = 0) -> None:
         """Move a process, 0: the calling one. Ranks do so themselves between fork and exec, so that none
-        escapes; warm ones are moved while they wait."""
+        escapes; the nanny of warm ones is moved before it forks any."""
         folders = self._distinct() if leaf == RANKS else self._distinct()[:1]
         for folder in folders:
             (folder / leaf / "cgroup.procs").write_text(str(pid))
+
+    def holds(self, leaf: str, pid: int) -> bool:
+        """Whether a process is in that leaf already, wherever it counts. Raises OSError."""
+        return all(
+            str(pid) in (folder / leaf / "cgroup.procs").read_text().split() for folder in self._distinct()
+        )
 
     def leave(self) -> None:
         """Move the calling process out, so that the folder can go with it."""

@@ -2,15 +2,19 @@
 
 Rule: all of them start warm, or all of them cold. Cold ones are our children. Warm ones are those of a nanny
 (`agent/warm`), which tells how each has ended and ends after the last; one that does not is killed, and takes
-with it what is left below it.
+with it what is left below it. Clients of an MPS daemon outlive it: they are signalled, and seen to end, by
+descriptors of their own, and nobody knows their exit codes.
 """
 
 from __future__ import annotations
 
+import os
 import selectors
 import signal
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -37,16 +41,26 @@ class WantedRank(NamedTuple):
 class RankProcesses:
     """Those that were started and have not ended."""
 
-    def __init__(self, selector: selectors.BaseSelector, ended: Callable[[int, int], None]) -> None:
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        ended: Callable[[int, int], None],
+        nanny_ended: Callable[[], None],
+    ) -> None:
         """`ended` is told a rank and its exit code, negative: minus the signal."""
         self._selector = selector
         self._ended = ended
+        self._nanny_ended = nanny_ended
         self.pids: dict[int, int] = {}
         """By rank."""
         self.roots: dict[int, int] = {}
         """What is measured of each rank is below this: itself, or the nanny that has a launcher's workers."""
         self._nanny: Nanny | None = None
         """Whose children they are, if they were started warm and it lives."""
+        self._outlive = False
+        """Ranks are no nanny's to take along."""
+        self._orphans: dict[int, int] = {}
+        """Those whose nanny is gone: descriptors of their processes, by rank."""
         self.kill_s = inf
         """When the nanny is killed, unless it has ended by then."""
 
@@ -77,6 +91,7 @@ class RankProcesses:
         offer = order.warm
         if not offer.server:
             return sentence(offer.why, offer.detail) if offer.why else ""
+        self._outlive = bool(order.mps)
         try:
             self._nanny = start_warm(order, program_of(order.launch.argv), wanted, cgroup)
         except WarmRefused as refused:
@@ -103,11 +118,35 @@ class RankProcesses:
         if not nanny.is_gone:
             return
         self._selector.unregister(nanny)
-        nanny.kill()  # Those that are left die with it; what they would have said of themselves is lost.
+        if self._outlive:
+            self._take_over(nanny)
+        else:
+            nanny.kill()  # Those that are left die with it; what they would have said of themselves is lost.
         nanny.close()
         self._nanny, self.kill_s = None, inf
         for rank in list(self.pids):
-            self._rank_ended(rank, -signal.SIGKILL)
+            if rank not in self._orphans:
+                self._rank_ended(rank, -signal.SIGKILL)
+        self._nanny_ended()
+
+    def _take_over(self, nanny: Nanny) -> None:
+        for rank, descriptor in nanny.handed_over().items():
+            if rank in self.pids:
+                self._orphans[rank] = descriptor
+                self._selector.register(descriptor, selectors.EVENT_READ, partial(self._orphan_ended, rank))
+            else:
+                os.close(descriptor)
+
+    def _orphan_ended(self, rank: int) -> None:
+        descriptor = self._orphans.pop(rank)
+        self._selector.unregister(descriptor)
+        os.close(descriptor)
+        self._rank_ended(rank, -signal.SIGKILL)
+
+    @property
+    def nanny_pid(self) -> int | None:
+        """Orphans of warm ranks are below it."""
+        return self._nanny.pid if self._nanny is not None else None
 
     def _rank_ended(self, rank: int, code: int) -> None:
         del self.pids[rank]
@@ -118,7 +157,10 @@ class RankProcesses:
 
     def signal(self, number: signal.Signals) -> None:
         if self._nanny is None:
-            end_groups(list(self.pids.values()), number)
+            end_groups([pid for rank, pid in self.pids.items() if rank not in self._orphans], number)
+            for descriptor in self._orphans.values():
+                with suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(descriptor, number)
             return
         self._nanny.signal(number)
         if number == signal.SIGKILL:

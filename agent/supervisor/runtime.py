@@ -1,6 +1,7 @@
 """The supervisor of one attempt: `python -m cotenant.agent.supervisor.runtime ATTEMPT_FOLDER [SECRETS]`.
 
-`SECRETS` is the number of an open file with them (`secrets.py`).
+`SECRETS` is the number of an open file with them (`secrets.py`). With `--wait SOCKET` instead it waits until
+its agent hands it both (`waiting.py`).
 
 Rule: it outlives its agent, needs nobody, and leaves a result. It takes no decision (`core/supervision.py`
 does); this loop only waits for something to happen and carries out what follows. One thread, one
@@ -102,6 +103,7 @@ from cotenant.agent.supervisor.processes import (
     tree_of,
 )
 from cotenant.agent.supervisor.ranks import RankProcesses, WantedRank
+from cotenant.agent.supervisor.waiting import handed_over
 from cotenant.agent.warm.spawn import MODULES_BYTES_MAX
 from cotenant.controller.wire import BadMessage
 
@@ -125,7 +127,7 @@ class Supervisor:
         self._cgroup = AttemptCgroup(order, folder)
         self._selector = selectors.DefaultSelector()
         self._supervision = Supervision(order, time.monotonic())
-        self._ranks = RankProcesses(self._selector, self._rank_ended)
+        self._ranks = RankProcesses(self._selector, self._rank_ended, self._nanny_ended)
         self._outputs = Outputs(folder, order, self._selector, lambda text: self._handle(Noted(text=text)))
         self._measuring = Measuring(order, self._ranks.roots)
         self._terminations = Terminations()
@@ -160,6 +162,7 @@ class Supervisor:
         """Start the processes, stay with them to the end, write the result."""
         self._enter_cgroup()
         self._start_all()
+        self._keep(SUPERVISOR_FILE, own_identity())
         while not self._is_over:
             for key, _ in self._selector.select(self._wait_s()):
                 key.data()
@@ -243,6 +246,11 @@ class Supervisor:
             RankExited(rank=rank, exit_code=code) if code >= 0 else RankExited(rank=rank, signal=-code)
         )
 
+    def _nanny_ended(self) -> None:
+        """Whoever waits for that to be the last of them need not wait for the next look."""
+        if self._clear_s < inf:
+            self._clear_s = time.monotonic()
+
     # --- Time ---------------------------------------------------------------------------------------
 
     def _wait_s(self) -> float:
@@ -283,7 +291,9 @@ class Supervisor:
     def _clients(self) -> dict[str, list[int]]:
         """Every process of the attempt, by the pipe directory of the MPS daemon that may know it."""
         trees = {rank: tree_of(pid) for rank, pid in self._ranks.pids.items()}
-        return by_pipe(self._order, trees, tree_of(os.getpid())[1:])
+        nanny = self._ranks.nanny_pid
+        others = tree_of(os.getpid())[1:] + (tree_of(nanny)[1:] if nanny is not None else [])
+        return by_pipe(self._order, trees, others)
 
     # --- What follows -------------------------------------------------------------------------------
 
@@ -388,6 +398,11 @@ class Supervisor:
 
 
 def main(arguments: list[str]) -> int:
+    if arguments[:1] == ["--wait"] and len(arguments) == 2 and arguments[1].isdecimal():
+        handed = handed_over(int(arguments[1]))
+        if handed is None:
+            return 0
+        arguments = handed
     if len(arguments) not in (1, 2) or not all(each.isdecimal() for each in arguments[1:]):
         print("usage: python -m cotenant.agent.supervisor.runtime ATTEMPT_FOLDER [SECRETS]", file=sys.stderr)
         return EXIT_USAGE
@@ -410,7 +425,7 @@ def main(arguments: list[str]) -> int:
     keep_files_to_ourselves()
     if os.getsid(0) != os.getpid():
         os.setsid()
-    write_record(folder / SUPERVISOR_FILE, own_identity())
+    write_record(folder / SUPERVISOR_FILE, own_identity(), durable=False)  # Flushed once the ranks run.
     _forget_on_disk(folder)
     reaper = _reaper(folder) if order.mps else None
     become_subreaper()

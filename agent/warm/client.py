@@ -22,7 +22,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from cotenant.agent.host.cgroups import RANKS, SUPERVISOR, AttemptCgroup
+from cotenant.agent.host.cgroups import RANKS, AttemptCgroup
 from cotenant.agent.host.identity import identity_of, open_pidfd
 from cotenant.agent.ipc import Order, RankOrder, short_address
 from cotenant.agent.warm.refusals import Program, WarmRefused
@@ -64,6 +64,8 @@ class Nanny:
         """Of ranks, by rank, as the kernel has told."""
         self.is_gone = False
         self._is_clearing = False
+        self._is_fresh = False
+        """The server has found its environment unchanged."""
 
     def fileno(self) -> int:
         return self._connection.fileno()
@@ -74,17 +76,18 @@ class Nanny:
         """Raises WarmRefused, OSError."""
         pid = self._expected("nanny", until_s)[1]
         self.pid, self._pidfd = pid, self._opened(pid)
-        if cgroup:
-            cgroup.enter(SUPERVISOR, pid)
+        cgroup.enter(RANKS, pid)  # What it forks is there from its first moment on.
         self._say({"m": "go"})
         while set(self.pids) != ranks:
             word, pid = self._expected("up", until_s)
             if word.rank not in ranks or word.rank in self.pids:
                 raise WarmRefused("rank", "it said whom it is twice")
             self._rank_fds[word.rank] = self._opened(pid)
-            if cgroup:
+            if not cgroup.holds(RANKS, pid):
                 cgroup.enter(RANKS, pid)
             self.pids[word.rank] = pid
+        if not self._is_fresh:
+            self._expected("fresh", until_s)
         self._say({"m": "run"})
         self._connection.setblocking(False)
 
@@ -100,6 +103,9 @@ class Nanny:
         word, pid, uid = heard
         if word.m in ("refused", "failed"):
             raise WarmRefused(str(word.code), word.detail)
+        if word.m == "fresh" and not self._is_fresh:  # It looks while its nanny comes up.
+            self._is_fresh = True
+            return (word, pid) if kind == "fresh" else self._expected(kind, until_s)
         if word.m != kind or uid != self._uid or pid <= 0:
             raise WarmRefused("rank", f"a word that was not expected: {word.m[:20]!r} of uid {uid}")
         return word, pid
@@ -153,6 +159,11 @@ class Nanny:
             _send(self._pidfd, signal.SIGKILL)
         for descriptor in self._rank_fds.values():
             _send(descriptor, signal.SIGKILL)
+
+    def handed_over(self) -> dict[int, int]:
+        """Descriptors of its ranks' processes, by rank: the caller's from now on, who sees them end."""
+        descriptors, self._rank_fds = self._rank_fds, {}
+        return descriptors
 
     def close(self) -> None:
         self._connection.close()
@@ -240,6 +251,7 @@ def _ask(
         "argv": order.launch.argv,
         "workdir": order.launch.workdir,
         "launches": order.launch.mode == "host",
+        "outlive": bool(order.mps),
         "first_word_s": order.warm.first_word_s,
         "target": {
             "script": program.script,

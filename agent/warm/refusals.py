@@ -22,7 +22,7 @@ SEEN_BEFORE: Final = {
     "preloaded-library": "LD_PRELOAD or LD_AUDIT changes every process",
     "relative-path": "PYTHONPATH has entries that depend on the working directory",
     "interpreter": "its interpreter was not found",
-    "mps": "it is a client of an MPS daemon: such processes have to end one by one",
+    "mps": "workers of its launcher are clients of an MPS daemon: we must end each of these ourselves",
     "ranks": "it has more ranks on this host than one request holds",
 }
 """By the agent, from the order alone."""

@@ -30,6 +30,9 @@ SIGN_BYTES: Final = 512
 OUTPUT_BYTES_MAX: Final = 65536
 MODULES_MAX: Final = 10_000
 MODULES_BYTES_MAX: Final = 512 * 1024
+TORCH: Final = "torch.distributed"
+TORCHRUN: Final = "torch.distributed.run"
+"""Imported where torch is, as `python` and torchrun are of one kind, and only the first of them has told."""
 MODULE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 _BACKLOG: Final = 64
 END_S: Final = 1.0
@@ -141,6 +144,7 @@ class ForkServer:
 
 def _wanted(kind: ServerKind, modules: tuple[str, ...]) -> int:
     """A file with what it is to import: nobody has to wait until it can read."""
+    modules = (*modules, TORCHRUN) if TORCH in modules else modules
     wanted = {"modules": modules, "env": kind.env, "late": sorted(LATE), "late_prefixes": LATE_PREFIXES}
     file = os.memfd_create("wanted", os.MFD_CLOEXEC)
     os.write(file, json.dumps(wanted).encode())

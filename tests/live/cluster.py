@@ -182,8 +182,8 @@ class Cluster:
         """`before`: words in front of the command, such as those that put it into a namespace."""
         words = [*before, sys.executable, "-m", "cotenant.agent", "--controller", self.endpoint]
         words += ["--host", host, "--state-dir", str(self.state(host))]
-        # Several slots, also on a machine with one core. Most tests have one job of a kind: a server for the
-        # next would cost them seconds of a core. Those of warm starts ask for it.
+        # Several slots, also on a machine with one core. Most tests start a job or two of a kind, for which
+        # a server is as dear as a cold start (docs/results/bench-start.md). Those whom it serves ask for it.
         settings = (
             "launch.warm=false",
             "agent.oversubscribe=true",

@@ -49,7 +49,7 @@ def await_deferred(cluster: Cluster, training: Training) -> JobId:
 def test_a_deferral_is_kept_explained_and_not_forgotten_with_the_controller(cluster: Cluster) -> None:
     controller = cluster.add_controller()
     controller.start()
-    cluster.add_agent("a", "agent.devices=cpu:1", "agent.heartbeat_s=0.3").start()
+    cluster.add_agent("a", "agent.devices=cpu:1", "agent.heartbeat_s=0.3", "launch.warm=true").start()
     long = cluster.submit(LONG)
     cluster.until(lambda jobs: jobs[long].phase is Phase.RUNNING and jobs[long].resumable)
     cluster.client.ask(SetPolicy(name="lazer", parameters=PARAMETERS.as_parameters()))

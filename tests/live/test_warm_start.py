@@ -252,8 +252,8 @@ def test_ranks_are_in_the_attempts_control_group(host: Host, cgroup_root: str) -
     cgroup = AttemptCgroup(attempt.order, attempt.folder)
     nanny = nanny_of(attempt)
     children = {int(attempt.log(rank)) for rank in (0, 1)}
-    assert set(cgroup.pids(RANKS)) == {*children_of(nanny), *children}
-    assert nanny in cgroup.pids(SUPERVISOR)
+    assert set(cgroup.pids(RANKS)) == {nanny, *children_of(nanny), *children}
+    assert attempt.process is not None and attempt.process.pid in cgroup.pids(SUPERVISOR)
     os.kill(nanny, signal.SIGKILL)
     assert attempt.result().outcome != "finished"
     assert cgroup.pids(RANKS) == []

@@ -2,7 +2,8 @@
 
 Rule: it is the attempt's from its first moment (session leader, subreaper) and works for one supervisor
 alone: when that is gone, everything below it is killed. Ranks die with it. It acts on the supervisor's words
-and keeps no time: who takes too long is ended by the supervisor.
+and keeps no time: who takes too long is ended by the supervisor. Clients of an MPS daemon alone outlive both,
+for somebody else ends them in their order.
 
 No rank runs a line of the user's before all of them have said that they can, so that until then the
 supervisor may end them and start them cold. A rank says so itself, and the kernel says to the supervisor who
@@ -69,6 +70,8 @@ class _Nanny:
         """Readable when that process ends: ours, and no worker's."""
         self._ranks: dict[int, int] = {}
         """Those that have not ended, by pid."""
+        self._outlive = bool(request.get("outlive"))
+        """Ranks are not killed because supervisor or nanny are gone."""
         self._gate = -1
         """The end of a pipe: no rank runs the user's code before it has read a byte from it."""
 
@@ -89,7 +92,9 @@ class _Nanny:
                 output = self._outputs[number]
                 others = [each for each in self._outputs if each != output]
                 self._workers.close()
-                place = ranks.RankPlace(parent, (output, output), others, gate, self._forked.added)
+                place = ranks.RankPlace(
+                    parent, (output, output), others, gate, self._forked.added, dies=not self._outlive
+                )
                 asks = self._asks if self._request["launches"] else None
                 return ranks.prepared(self._connection, self._request, wanted, place, asks)
             self._ranks[pid] = int(wanted["rank"])
@@ -102,7 +107,8 @@ class _Nanny:
         waiting = select.poll()
         waiting.register(self._connection, select.POLLIN)
         waiting.register(self._workers, select.POLLIN)
-        while True:
+        is_left = False
+        while not is_left or self._ranks:
             for pid in {*self._ranks, *self._answers} - set(self._pidfds.values()):
                 descriptor = os.pidfd_open(pid)
                 self._pidfds[descriptor] = pid
@@ -113,9 +119,14 @@ class _Nanny:
                     waiting.unregister(fd)
                     os.close(fd)
             self._reap()
-            if self._connection.fileno() in ready and not self._obey(self._hear()):
-                self._end_all()
-                return None
+            if self._connection.fileno() in ready:
+                word = self._hear()
+                if word is None and self._outlive and self._gate < 0:  # They run.
+                    waiting.unregister(self._connection)
+                    is_left = True
+                elif not self._obey(word):
+                    self._end_all()
+                    return None
             if self._workers.fileno() in ready:
                 try:
                     run = self._fork_worker()
@@ -124,6 +135,7 @@ class _Nanny:
                     continue
                 if run is not None:
                     return run
+        return None
 
     def _fork_worker(self) -> Callable[[], None] | None:
         """Returns in the worker what is to be run. Raises OSError, ValueError: the launcher is gone."""
@@ -146,7 +158,7 @@ class _Nanny:
                 held.close()
             for descriptor in self._pidfds:
                 os.close(descriptor)
-            place = ranks.RankPlace(parent, (out, err), [], gate, self._forked.added)
+            place = ranks.RankPlace(parent, (out, err), [], gate, self._forked.added, dies=True)
             return ranks.prepared_worker(answer, request, place, self._forked.serves(request["env"]))
         for each in (out, err, gate):
             os.close(each)

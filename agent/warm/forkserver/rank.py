@@ -46,8 +46,12 @@ class RankPlace:
         others: list[int],
         gate: int,
         added: dict[str, str],
+        *,
+        dies: bool,
     ) -> None:
+        """`dies`: with its parent."""
         self.parent = parent
+        self.dies = dies
         self.outputs = outputs
         self.others = others
         self.gate = gate
@@ -139,7 +143,8 @@ def _through_the_gate(
 
 
 def _become(place: RankPlace, given: dict[str, str], cores: list[int], workdir: str) -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if place.dies:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != place.parent:
         os._exit(126)
     for each in place.others:

@@ -2,7 +2,7 @@
 
 Rule: it imports packages of the environment and does nothing else: no code of the user, no working directory,
 no tensor operation. It has one thread and no signal handler. It is ready only if `safety.py` found nothing,
-and looks before each fork whether a file that it has imported from was changed since. It ends with its agent.
+and looks at each start whether a file that it has imported from was changed since. It ends with its agent.
 
 Our arguments are descriptors: the agent's socket, which hears `ready` or `refused` and says no more than that
 we may go; a listening socket (SEQPACKET) to which supervisors come, each with one request in a memory file,
@@ -146,17 +146,14 @@ def _answer(
     packages: safety.Packages,
     ours: tuple[socket.socket, ...],
 ) -> Callable[[], None] | None:
-    """Fork a nanny for one request; returns in a rank, and in the server."""
+    """Fork a nanny for one request; returns in a rank, and in the server. While it comes up we look whether
+    what we have imported is still there: no rank runs before we have said so."""
     connection.settimeout(1.0)
     descriptors: list[int] = []
     try:
         _, descriptors, _, _ = socket.recv_fds(connection, 64, DESCRIPTORS_MAX)
         if not descriptors:
             return None
-        stale = packages.stale()
-        if stale:
-            _tell(connection, {"m": "refused", "code": "stale", "detail": stale})
-            os._exit(0)  # None of those that come would be served.
         request = json.loads(os.pread(descriptors[0], REQUEST_BYTES_MAX, 0))
         if os.fork() == 0:
             for each in ours:
@@ -165,6 +162,11 @@ def _answer(
             outputs, descriptors = descriptors, []  # They are the nanny's to close, and its ranks'.
             connection.settimeout(None)
             return nanny.main(connection, request, outputs, forked)
+        stale = packages.stale()
+        if stale:
+            _tell(connection, {"m": "refused", "code": "stale", "detail": stale})
+            os._exit(0)  # None of those that come would be served.
+        _tell(connection, {"m": "fresh"})
     except (OSError, ValueError, RecursionError):
         return None  # The supervisor sees that nobody answers, and starts it cold.
     finally:

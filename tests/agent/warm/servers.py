@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cotenant.agent.host import jobside
-from cotenant.agent.host.cgroups import AttemptCgroup
+from cotenant.agent.host.cgroups import RANKS, AttemptCgroup, find_cgroups, group_tag
 from cotenant.agent.ipc import Order, RankOrder, WarmOffer
 from cotenant.agent.warm.client import Nanny, start_warm
 from cotenant.agent.warm.key import ServerKind, early
@@ -55,6 +55,8 @@ class Environment:
         self.first_word_s = IMPORT_S
         self.late: dict[str, str] = {}
         """Of ranks alone."""
+        self.cgroup = ""
+        """That of the next attempts."""
         path = f"{self.jobside / STARTUP}:{self.jobside}"
         if "PYTHONPATH" in more:
             path += ":" + more.pop("PYTHONPATH")
@@ -118,6 +120,23 @@ class Environment:
         codes = {rank: each.returncode for rank, each in enumerate(processes)}
         return Ended(codes, {rank: data.decode() for rank, data in outputs.items()})
 
+    @contextmanager
+    def control_group(self) -> Iterator[str]:
+        """A group for the attempts within, and its part for ranks; empty: there is none."""
+        found = find_cgroups()
+        self.cgroup = f"{found.track}/7-a1" if found.track else ""
+        group = self._group()
+        group.make()
+        self.late = {"COTENANT_GROUP": f"{group_tag(self.folder)}/{RANKS}"} if group else {}
+        try:
+            yield self.late.get("COTENANT_GROUP", "")
+        finally:
+            group.remove()
+            self.cgroup, self.late = "", {}
+
+    def _group(self) -> AttemptCgroup:
+        return AttemptCgroup(changed(PLAIN, cgroup=self.cgroup), self.folder)
+
     def order(
         self, server: ForkServer, argv: Sequence[str], workdir: Path, ranks: int, mode: LaunchMode
     ) -> Order:
@@ -144,9 +163,7 @@ class Environment:
         envs: list[Mapping[str, str]] = [self.rank_env(rank, ranks, port) for rank in range(ranks)]
         wanted = [(each, envs[each.rank], pipes[each.rank][1]) for each in order.ranks]
         try:
-            nanny = start_warm(
-                order, program_of(order.launch.argv), wanted, AttemptCgroup.none(order, Path())
-            )
+            nanny = start_warm(order, program_of(order.launch.argv), wanted, self._group())
         except BaseException:
             for reading, _ in pipes:
                 os.close(reading)

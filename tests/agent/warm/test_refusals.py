@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import pytest
 
+from cotenant.agent.daemon.spare_supervisor import SpareSupervisor
 from cotenant.agent.daemon.warm_starts import WarmStarts, kind_of
 from cotenant.agent.ipc import MpsClient, Order, RankOrder
 from cotenant.agent.warm.client import RANKS_MAX
@@ -38,7 +38,9 @@ def order(*argv: str, **env: str) -> Order:
 
 
 def starts(tmp_path: Path, pool: Pool | None) -> WarmStarts:
-    return WarmStarts(pool, folder=tmp_path, attempts=lambda job, attempt: tmp_path, log=print)
+    return WarmStarts(
+        pool, folder=tmp_path, attempts=lambda job, attempt: tmp_path, spare=SpareSupervisor(), log=print
+    )
 
 
 CLIENT = MpsClient(pipe_directory="/mps", device_uuid="")
@@ -56,7 +58,11 @@ BEFORE: dict[str, list[Order]] = {
     "options": [order("python", *words, "a.py") for words in (("-O",), ("-u", "-I"), ("-Xdev",), ("-E",))],
     "preloaded-library": [order(LD_PRELOAD="/lib/spy.so"), order(LD_AUDIT="/lib/spy.so")],
     "relative-path": [order(PYTHONPATH="src"), order(PYTHONPATH="/a::/b"), order(PYTHONPATH="/a:")],
-    "mps": [msgspec.structs.replace(order(), mps=(CLIENT,))],
+    "mps": [
+        changed(
+            PLAIN, launch=Launch(argv=("torchrun", "a.py"), mode="host"), ranks=(ONE,), mps=(CLIENT,)
+        )
+    ],
 }  # fmt: skip
 
 

@@ -51,12 +51,13 @@ def server(environment: Environment) -> Iterator[ForkServer]:
         yield server
 
 
-@pytest.mark.parametrize(("ranks", "loaders"), [(1, 0), (2, 0), (2, 2), (4, 0)])
 def test_parameters_are_equal_bit_for_bit(
-    environment: Environment, server: ForkServer, tmp_path: Path, ranks: int, loaders: int
+    environment: Environment, server: ForkServer, tmp_path: Path
 ) -> None:
+    """A gang whose loaders are processes; gangs of other sizes are in `test_examples.py`."""
+    ranks = 2
     (tmp_path / "train.py").write_text(TRAIN)
-    argv = (sys.executable, "train.py", "7", str(loaders))
+    argv = (sys.executable, "train.py", "7", "2")
     warm = environment.warm(server, argv, tmp_path, ranks, free_port())
     assert warm.codes == dict.fromkeys(range(ranks), 0), warm.outputs
     assert warm == environment.cold(argv, tmp_path, ranks, free_port())
@@ -78,27 +79,52 @@ has_torchrun = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize(
-    "launcher",
-    [pytest.param(("torchrun",), marks=has_torchrun), (sys.executable, "-m", "torch.distributed.run")],
-)
-def test_torchrun_and_its_workers(
-    environment: Environment, server: ForkServer, tmp_path: Path, launcher: tuple[str, ...]
-) -> None:
-    """Both are forked: a worker tells what it found imported already."""
-    tell = "import os, sys\nos.write(1, f'imported {\"torch\" in sys.modules}\\n'.encode())\n"
-    (tmp_path / "train.py").write_text(tell + TRAIN)
-    argv = (*launcher, "--nproc-per-node=2", f"--master-port={free_port()}", "train.py", "7", "0")
-    warm = environment.warm(server, argv, tmp_path, mode="host")
-    cold = environment.cold(argv, tmp_path)
-    assert warm.codes == cold.codes == {0: 0}, warm.outputs
-    assert warm.one[1].count("imported True") == 2, warm.outputs
+MODULE = (sys.executable, "-m", "torch.distributed.run")
+TELL = """
+import os, sys
+group = os.environ.get("COTENANT_GROUP", "no")
+is_there = group in open("/proc/self/cgroup").read()
+os.write(1, f"imported {'torch' in sys.modules}\\nin its group {is_there}\\n".encode())
+"""
+"""A worker tells what it found imported already, and where it is."""
+
+
+def workers(folder: Path, launcher: tuple[str, ...]) -> tuple[str, ...]:
+    (folder / "train.py").write_text(TELL + TRAIN)
+    return (*launcher, "--nproc-per-node=2", f"--master-port={free_port()}", "train.py", "7", "0")
+
+
+def parameters_in(output: str) -> list[str]:
+    return sorted(line for line in output.splitlines() if line[:2] in ("0 ", "1 "))
+
+
+@pytest.fixture(scope="module")
+def cold_parameters(environment: Environment, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Of torchrun, by whichever name: it is the same program."""
+    folder = tmp_path_factory.mktemp("cold")
+    cold = environment.cold(workers(folder, MODULE), folder)
+    assert cold.codes == {0: 0}, cold.outputs
     assert cold.one[1].count("imported False") == 2, cold.outputs
-    lines = [
-        sorted(line for line in each.one[1].splitlines() if line[:2] in ("0 ", "1 ")) for each in (warm, cold)
-    ]
-    assert len(lines[0]) == 2
-    assert lines[0] == lines[1]
+    return parameters_in(cold.one[1])
+
+
+@pytest.mark.parametrize("launcher", [pytest.param(("torchrun",), marks=has_torchrun), MODULE])
+def test_torchrun_and_its_workers(
+    environment: Environment,
+    server: ForkServer,
+    tmp_path: Path,
+    cold_parameters: list[str],
+    launcher: tuple[str, ...],
+) -> None:
+    """Both are forked, and are in the attempt's control group: its limits are theirs."""
+    argv = workers(tmp_path, launcher)
+    with environment.control_group() as group:
+        warm = environment.warm(server, argv, tmp_path, mode="host")
+    assert warm.codes == {0: 0}, warm.outputs
+    assert warm.one[1].count("imported True") == 2, warm.outputs
+    assert warm.one[1].count(f"in its group {bool(group)}") == 2, warm.outputs
+    assert len(cold_parameters) == 2
+    assert parameters_in(warm.one[1]) == cold_parameters
 
 
 @has_torchrun
