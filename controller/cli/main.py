@@ -9,7 +9,7 @@ import errno
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from cotenant.controller.cli.frame.problem import (
@@ -38,13 +38,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return answer()
     open_streams()
     with listening():
-        return guarded(words)
+        return guarded(lambda: run(words))
 
 
-def guarded(words: list[str]) -> int:
+def guarded(act: Callable[[], int]) -> int:
     """What goes wrong, as one line and an exit code."""
     try:
-        code = run(words)
+        code = act()
         sys.stdout.flush()  # here, where a full disk can still be said
         return code
     except Problem as problem:

@@ -50,6 +50,7 @@ GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
         Verb("hold", "jobs.change", "keep waiting jobs back"),
         Verb("release", "jobs.change", "let held jobs go"),
         Verb("preempt", "jobs.change", "save jobs and put them back in the queue"),
+        Verb("requeue", "jobs.change", "put running jobs back in the queue, also those that begin anew"),
         Verb("checkpoint", "jobs.change", "save jobs that go on running; verify: can a command resume?"),
     ),
     "Hosts and policy": (
@@ -77,6 +78,7 @@ GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
         Verb("init", "setup.init", "keys for a cluster, its users and its hosts"),
         Verb("doctor", "doctor.doctor", "what works here, what does not, and what to do"),
         Verb("config", "setup.config", "every setting and where it comes from"),
+        Verb("slurm-aliases", "slurm.write", "write sbatch, squeue, scancel, sinfo and sacct into a folder"),
         Verb("completion", "setup.completion", "completion for bash, zsh or fish"),
         Verb("version", "setup.config", "versions of this command and of the controller"),
     ),
@@ -110,7 +112,9 @@ def as_command(verb: Verb) -> click.Command:
 
     from cotenant.controller.cli.frame.command import command
 
-    found = getattr(importlib.import_module(f"cotenant.controller.cli.{verb.module}"), verb.name)
+    found = getattr(
+        importlib.import_module(f"cotenant.controller.cli.{verb.module}"), verb.name.replace("-", "_")
+    )
     if isinstance(found, click.Command):
         return found
     return command(found, verb.name, passes_words=verb.passes_words)
