@@ -86,6 +86,11 @@ GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
 
 BY_NAME: Final[dict[str, Verb]] = {verb.name: verb for verbs in GROUPS.values() for verb in verbs}
 
+SYNONYMS: Final = {
+    "ps": "queue", "status": "queue", "kill": "cancel", "rm": "cancel", "delete": "cancel", "stop": "cancel",
+}  # fmt: skip
+"""What other programs call a verb."""
+
 ABOUT: Final = "Two training jobs, one GPU, nobody goes hungry."
 
 

@@ -64,6 +64,10 @@ class Problem(Exception):
     def exit_code(self) -> int:
         return EXIT_CODES[self.code]
 
+    def as_json(self) -> dict[str, Any]:
+        known = {"code": self.code, "exit_code": self.exit_code, "message": self.message, "hint": self.hint}
+        return {"schema": "error/1", **known, "parts": list(self.parts)}
+
     def __str__(self) -> str:
         from cotenant.controller.domain import one_line  # `--help` imports nothing.
 
