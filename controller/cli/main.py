@@ -51,11 +51,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def asks_for_json(words: Sequence[str]) -> bool:
-    """Of the words before the user's own command."""
+    """Of the words before the user's own command, and nothing else."""
     ours = [*words[: words.index("--")]] if "--" in words else [*words]
-    if {"--json", "-ojson", "-ojsonl", "--output=json", "--output=jsonl"} & set(ours):
-        return True
-    return any(flag in ("-o", "--output") and form in ("json", "jsonl") for flag, form in pairwise(ours))
+    forms = {form for flag, form in pairwise(ours) if flag in ("-o", "--output")}
+    forms |= {word[2:] for word in ours if word.startswith("-o") and len(word) > 2}
+    forms |= {word.removeprefix("--output=") for word in ours if word.startswith("--output=")}
+    forms |= {"json"} if "--json" in ours else set()
+    return bool(forms) and forms <= {"json", "jsonl"}
 
 
 def guarded(act: Callable[[], int], *, as_json: bool = False) -> int:

@@ -50,25 +50,23 @@ GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
         Verb("hold", "jobs.change", "keep waiting jobs back"),
         Verb("release", "jobs.change", "let held jobs go"),
         Verb("preempt", "jobs.change", "save jobs and put them back in the queue"),
-        Verb("requeue", "jobs.change", "put running jobs back in the queue, also those that begin anew"),
-        Verb("checkpoint", "jobs.change", "save jobs that go on running; verify: can a command resume?"),
+        Verb("requeue", "jobs.change", "put running jobs back in the queue; some begin anew"),
+        Verb("checkpoint", "jobs.change", "save jobs that go on; verify: can a command resume?"),
     ),
     "Hosts and policy": (
         Verb("nodes", "cluster.nodes", "hosts and devices; drain, resume, lost"),
         Verb("top", "cluster.top", "a live table of devices and jobs"),
-        Verb("pairs", "cluster.pairs", "which jobs share well: slowdowns measured both ways, and verdicts"),
+        Verb("pairs", "cluster.pairs", "which jobs share well: slowdowns both ways, and verdicts"),
         Verb("policy", "cluster.policy", "list, show or set the policy"),
-        Verb(
-            "predictor", "offline.predictor", "train and judge a model of how much jobs slow each other down"
-        ),
+        Verb("predictor", "offline.predictor", "train and judge a model of how jobs slow each other down"),
     ),
     "What if": (
-        Verb("forecast", "offline.forecast", "how well the demand of the next hours could be foreseen here"),
+        Verb("forecast", "offline.forecast", "how well the demand of the next hours can be foreseen"),
         Verb("sim", "offline.sim", "policies over a trace; replay of a journal; traces"),
         Verb(
             "whatif",
             "offline.whatif",
-            "what this cluster's last days would have been under another policy",
+            "what the last days would have been under another policy",
         ),
     ),
     "Set up": (
