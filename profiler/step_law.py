@@ -223,5 +223,5 @@ def _optimize() -> ModuleType:
         return importlib.import_module("scipy.optimize")
     except ImportError as error:
         raise SciPyMissing(
-            "a throughput model is fitted with SciPy: pip install 'cotenant[predict]'"
+            "a throughput model is fitted with SciPy: pip install '.[predict]' in the source folder"
         ) from error

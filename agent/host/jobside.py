@@ -10,7 +10,9 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+import shlex
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -19,8 +21,30 @@ PACKAGES: Final = {
     "checkpoint": "cotenant/checkpoint",
     "gradaccum": "cotenant/gradaccum",
     "agent.warm.forkserver": "warm/cotenant_forkserver",
+    "agent.slurm": "steps/cotenant_steps",
 }
 """Where each goes."""
+PROGRAMS: Final = {
+    "srun": """#!/bin/sh
+# Starts the tasks of a step: cotenant's, inside a job that came with #SBATCH lines.
+here=${0%/*}/..
+for python in PYTHON python3 /usr/bin/python3; do
+    command -v "$python" >/dev/null 2>&1 || continue
+    exec "$python" -E -s -c 'import sys
+sys.path[0] = sys.argv.pop(1)
+from cotenant_steps import srun as program
+sys.exit(program.main(sys.argv[1:]))' "$here" "$@"
+done
+echo "srun: there is no python3 here" >&2
+exit 127
+""",
+    "module": """#!/bin/sh
+# Where there are environment modules, a shell function of this name comes before this program.
+echo "note: module $*: this host has no environment modules; left out" >&2
+""",
+}
+"""What a script with #SBATCH lines finds first on its PATH; PYTHON is the agent's."""
+PROGRAMS_FOLDER: Final = "steps/bin"
 _SUFFIXES: Final = (".py", ".typed")
 
 
@@ -36,7 +60,8 @@ def prepare(base: Path, installed: Callable[[str], Path] | None = None) -> Path:
         OSError: the folder cannot be written.
     """
     files = {name: _files((installed or _installed)(name)) for name in PACKAGES}
-    target = base / _digest(files)
+    programs = _programs()
+    target = base / _digest({**files, PROGRAMS_FOLDER: programs})
     if target.is_dir():
         return target
     base.mkdir(parents=True, exist_ok=True)
@@ -49,6 +74,11 @@ def prepare(base: Path, installed: Callable[[str], Path] | None = None) -> Path:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
             path.chmod(0o644)
+    (fresh / PROGRAMS_FOLDER).mkdir(parents=True)
+    for relative, data in programs.items():
+        path = fresh / PROGRAMS_FOLDER / relative
+        path.write_bytes(data)
+        path.chmod(0o755)
     for folder in (fresh, *(path for path in fresh.rglob("*") if path.is_dir())):
         folder.chmod(0o755)
     os.rename(fresh, target)
@@ -76,6 +106,18 @@ def _files(folder: Path) -> dict[Path, bytes]:
         for path in sorted(folder.rglob("*"))
         if path.suffix in _SUFFIXES and path.is_file()
     }
+
+
+def _programs() -> dict[Path, bytes]:
+    texts = {
+        **PROGRAMS,
+        "scontrol": PROGRAMS["srun"]
+        .replace("import srun as", "import scontrol as")
+        .replace("srun:", "scontrol:"),
+        "ml": PROGRAMS["module"],
+    }
+    python = shlex.quote(sys.executable)
+    return {Path(name): text.replace("PYTHON", python).encode() for name, text in texts.items()}
 
 
 def _digest(files: dict[str, dict[Path, bytes]]) -> str:

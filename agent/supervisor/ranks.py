@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 from cotenant.agent.host.cgroups import AttemptCgroup
 from cotenant.agent.ipc import Order, RankOrder
 from cotenant.agent.supervisor.core import Started
-from cotenant.agent.supervisor.processes import end_groups, end_others, reap, start
+from cotenant.agent.supervisor.processes import catches, end_groups, end_others, reap, start
 from cotenant.agent.warm.client import Nanny, start_warm
 from cotenant.agent.warm.refusals import WarmRefused, program_of, sentence
 
@@ -165,6 +165,18 @@ class RankProcesses:
         self._nanny.signal(number)
         if number == signal.SIGKILL:
             self._kill_within(NANNY_S, time.monotonic())
+
+    def warn(self, order: Order) -> bool:
+        """The signal that its `#SBATCH` lines want before the time limit, to the script alone. Not before it
+        has a trap for it, for to any other it is death; whether there is nothing left to do."""
+        slurm = order.launch.slurm
+        number = slurm.signal if slurm else 0
+        for pid in self.pids.values():
+            if not catches(pid, number):
+                return False
+            with suppress(ProcessLookupError):  # It has ended just now.
+                os.kill(pid, number)
+        return True
 
     def kill_late_nanny(self, now_s: float) -> None:
         if now_s >= self.kill_s and self._nanny is not None:

@@ -101,6 +101,7 @@ from cotenant.agent.supervisor.processes import (
     needs_cuda_indices,
     remove_short_folder,
     tree_of,
+    warned_after_s,
 )
 from cotenant.agent.supervisor.ranks import RankProcesses, WantedRank
 from cotenant.agent.supervisor.waiting import handed_over
@@ -109,6 +110,7 @@ from cotenant.controller.wire import BadMessage
 
 CLEAR_PERIOD_S: Final = 0.1
 TERMINATION_PERIOD_S: Final = 0.05
+WARN_PERIOD_S: Final = 0.2
 STUBBORN_S: Final = 10.0
 RETRY_S: Final = 5.0
 LONGEST_WAIT_S: Final = 3600.0
@@ -133,6 +135,8 @@ class Supervisor:
         self._terminations = Terminations()
         self._clear_s = inf
         self._clearing_since_s = inf
+        self._warn_s = inf
+        """When the script is sent the signal before its time limit."""
         self._result: Result | None = None
         self._result_s = inf
         self._is_over = False
@@ -203,6 +207,7 @@ class Supervisor:
             self._could_not_start("process", error.errno or 0, f"{error.strerror}: {error.filename or ''}")
             return
         self._measuring.begin(self._cgroup, time.monotonic())
+        self._warn_s = time.monotonic() + warned_after_s(order)
         self._handle(started)
 
     def _could_not_start(self, stage: Stage, code: int, text: str) -> None:
@@ -256,7 +261,7 @@ class Supervisor:
     def _wait_s(self) -> float:
         measuring = [self._measuring.sample_s, self._measuring.collect_s]
         alarms = [self._supervision.next_alarm_s, self._outputs.next_alarm_s, *measuring]
-        alarms += [self._clear_s, self._result_s, self._ranks.kill_s]
+        alarms += [self._clear_s, self._result_s, self._ranks.kill_s, self._warn_s]
         if self._terminations.is_under_way:
             alarms.append(time.monotonic() + TERMINATION_PERIOD_S)
         return max(0.0, min(LONGEST_WAIT_S, min(alarms) - time.monotonic()))
@@ -270,6 +275,8 @@ class Supervisor:
         if now_s >= self._measuring.collect_s:
             self._measuring.collect(now_s)
         self._ranks.kill_late_nanny(now_s)
+        if now_s >= self._warn_s:
+            self._warn_s = inf if self._ranks.warn(self._order) else now_s + WARN_PERIOD_S
         if now_s >= self._clear_s:
             self._clear(now_s)
         if now_s >= self._result_s:

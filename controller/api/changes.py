@@ -29,6 +29,7 @@ from cotenant.controller.domain import (
     PolicyChanged,
     PreemptRequested,
     ReleaseRequested,
+    RequeueRequested,
     Wake,
     render,
 )
@@ -47,6 +48,7 @@ EVENTS: Final[dict[str, Make]] = {
     "release": lambda job_id, by: ReleaseRequested(job_id=job_id, by=by),
     "preempt": lambda job_id, by: PreemptRequested(job_id=job_id, by=by),
     "checkpoint": lambda job_id, by: CheckpointRequested(job_id=job_id, by=by),
+    "requeue": lambda job_id, by: RequeueRequested(job_id=job_id, by=by),
 }
 
 NODE_EVENTS: Final[dict[str, Callable[[HostId, str], AnyEvent]]] = {
@@ -61,6 +63,7 @@ POSSIBLE: Final[dict[str, frozenset[Phase]]] = {
     "release": frozenset({Phase.HELD}),
     "preempt": frozenset({Phase.LOADING, Phase.RUNNING}),
     "checkpoint": frozenset({Phase.RUNNING}),
+    "requeue": frozenset({Phase.LOADING, Phase.RUNNING}),
 }
 
 ADVICE: Final[dict[str, str]] = {
@@ -68,6 +71,7 @@ ADVICE: Final[dict[str, str]] = {
     "release": "only held jobs can be released",
     "preempt": "only running jobs can be preempted",
     "checkpoint": "only running jobs can be saved",
+    "requeue": "only running jobs can go back to the queue",
 }
 
 DONE: Final[dict[str, str]] = {
@@ -76,6 +80,7 @@ DONE: Final[dict[str, str]] = {
     "release": "is released",
     "preempt": "saves its state and makes room",
     "checkpoint": "saves its state and goes on",
+    "requeue": "leaves its devices and queues again",
 }
 
 

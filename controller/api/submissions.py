@@ -120,13 +120,15 @@ def resolved(
 
 
 def with_tasks(job_id: JobId, jobs: Mapping[JobId, Job]) -> list[JobId]:
-    """The job itself, or all tasks of the array of this number; empty if there is neither."""
+    """The job itself, all tasks of the array of this number, or the task of which it is the SLURM_JOB_ID;
+    empty if there is none."""
     if job_id in jobs:
         return [job_id]
     if not job_id.isdigit():
         return []
     prefix = f"{job_id}_"
-    return sorted((known for known in jobs if known.startswith(prefix)), key=natural_key)
+    tasks = sorted((known for known in jobs if known.startswith(prefix)), key=natural_key)
+    return tasks or [known for known, job in jobs.items() if job.number == int(job_id)]
 
 
 def owned(

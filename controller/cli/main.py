@@ -9,7 +9,8 @@ import errno
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Final
 
 from cotenant.controller.cli.frame.problem import (
@@ -24,7 +25,15 @@ from cotenant.controller.cli.frame.problem import (
     part_of,
     usage_problem,
 )
-from cotenant.controller.cli.verbs import BY_NAME, COMPLETE_VARIABLE, PROGRAM, Verb, as_command, help_text
+from cotenant.controller.cli.verbs import (
+    BY_NAME,
+    COMPLETE_VARIABLE,
+    PROGRAM,
+    SYNONYMS,
+    Verb,
+    as_command,
+    help_text,
+)
 
 UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
@@ -38,17 +47,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return answer()
     open_streams()
     with listening():
-        return guarded(words)
+        return guarded(lambda: run(words), as_json=asks_for_json(words))
 
 
-def guarded(words: list[str]) -> int:
-    """What goes wrong, as one line and an exit code."""
+def asks_for_json(words: Sequence[str]) -> bool:
+    """Of the words before the user's own command, and nothing else."""
+    ours = [*words[: words.index("--")]] if "--" in words else [*words]
+    forms = {form for flag, form in pairwise(ours) if flag in ("-o", "--output")}
+    forms |= {word[2:] for word in ours if word.startswith("-o") and len(word) > 2}
+    forms |= {word.removeprefix("--output=") for word in ours if word.startswith("--output=")}
+    forms |= {"json"} if "--json" in ours else set()
+    return bool(forms) and forms <= {"json", "jsonl"}
+
+
+def guarded(act: Callable[[], int], *, as_json: bool = False) -> int:
+    """What goes wrong, as one line and an exit code; `as_json`: on standard output as an object, too."""
     try:
-        code = run(words)
+        code = act()
         sys.stdout.flush()  # here, where a full disk can still be said
         return code
     except Problem as problem:
         print(problem, file=sys.stderr)
+        if as_json:
+            from cotenant.controller.cli.frame.output import write_json
+
+            write_json(problem.as_json())
         return problem.exit_code
     except KeyboardInterrupt:
         code = ended_by()
@@ -90,7 +113,7 @@ def run(words: list[str]) -> int:
         return OK
     if words[0] in ("-V", "--version"):
         words = ["version"]
-    verb = BY_NAME.get(words[0])
+    verb = BY_NAME.get(SYNONYMS.get(words[0], words[0]))
     if verb is None:
         meant = nearest(words[0], BY_NAME, cutoff=0.6)
         hint = f"did you mean `cotenant {meant}`?" if meant else "`cotenant --help` lists the verbs"

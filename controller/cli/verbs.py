@@ -50,25 +50,24 @@ GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
         Verb("hold", "jobs.change", "keep waiting jobs back"),
         Verb("release", "jobs.change", "let held jobs go"),
         Verb("preempt", "jobs.change", "save jobs and put them back in the queue"),
-        Verb("checkpoint", "jobs.change", "save jobs that go on running; verify: can a command resume?"),
+        Verb("requeue", "jobs.change", "put running jobs back in the queue; some begin anew"),
+        Verb("checkpoint", "jobs.change", "save jobs that go on; verify: can a command resume?"),
     ),
     "Hosts and policy": (
         Verb("nodes", "cluster.nodes", "hosts and devices; drain, resume, lost"),
         Verb("top", "cluster.top", "a live table of devices and jobs"),
-        Verb("pairs", "cluster.pairs", "which jobs share well: slowdowns measured both ways, and verdicts"),
+        Verb("pairs", "cluster.pairs", "which jobs share well: slowdowns both ways, and verdicts"),
         Verb("report", "cluster.report", "what sharing and preemption brought and cost here"),
         Verb("policy", "cluster.policy", "list, show or set the policy"),
-        Verb(
-            "predictor", "offline.predictor", "train and judge a model of how much jobs slow each other down"
-        ),
+        Verb("predictor", "offline.predictor", "train and judge a model of how jobs slow each other down"),
     ),
     "What if": (
-        Verb("forecast", "offline.forecast", "how well the demand of the next hours could be foreseen here"),
+        Verb("forecast", "offline.forecast", "how well the demand of the next hours can be foreseen"),
         Verb("sim", "offline.sim", "policies over a trace; replay of a journal; traces"),
         Verb(
             "whatif",
             "offline.whatif",
-            "what this cluster's last days would have been under another policy",
+            "what the last days would have been under another policy",
         ),
     ),
     "Set up": (
@@ -78,12 +77,18 @@ GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
         Verb("init", "setup.init", "keys for a cluster, its users and its hosts"),
         Verb("doctor", "doctor.doctor", "what works here, what does not, and what to do"),
         Verb("config", "setup.config", "every setting and where it comes from"),
+        Verb("slurm-aliases", "slurm.write", "write sbatch, squeue, scancel, sinfo and sacct into a folder"),
         Verb("completion", "setup.completion", "completion for bash, zsh or fish"),
         Verb("version", "setup.config", "versions of this command and of the controller"),
     ),
 }
 
 BY_NAME: Final[dict[str, Verb]] = {verb.name: verb for verbs in GROUPS.values() for verb in verbs}
+
+SYNONYMS: Final = {
+    "ps": "queue", "status": "queue", "kill": "cancel", "rm": "cancel", "delete": "cancel", "stop": "cancel",
+}  # fmt: skip
+"""What other programs call a verb."""
 
 ABOUT: Final = "Two training jobs, one GPU, nobody goes hungry."
 
@@ -111,7 +116,9 @@ def as_command(verb: Verb) -> click.Command:
 
     from cotenant.controller.cli.frame.command import command
 
-    found = getattr(importlib.import_module(f"cotenant.controller.cli.{verb.module}"), verb.name)
+    found = getattr(
+        importlib.import_module(f"cotenant.controller.cli.{verb.module}"), verb.name.replace("-", "_")
+    )
     if isinstance(found, click.Command):
         return found
     return command(found, verb.name, passes_words=verb.passes_words)

@@ -22,11 +22,13 @@ from cotenant.controller.domain.events import (
     CheckpointDurable, CheckpointRequested, Computed, EpochBegan, FirstStepDone, FromAttempt,
     GpuFaultRole, HoldRequested, HostBack, HostDrained, HostJoined, HostLost, HostResumed, HostSilent,
     JobArrived, JobKept, Outcome, PairObserved, PolicyChanged, PreemptRequested, ProfileLearned,
-    ProfilesForgotten, ProgressSeen, ReleaseRequested, TroubleSeen,
+    ProfilesForgotten, ProgressSeen, ReleaseRequested, RequeueRequested, TroubleSeen,
 )
 from cotenant.controller.domain.fitting import measured_steps, numbers, steps_in
 from cotenant.controller.domain.held import ENDED_BYTES_MAX, JOB_BYTES, USER_BYTES_MAX, held_bytes
-from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId, JobId, natural_key
+from cotenant.controller.domain.ids import (
+    AttemptNo, CommandId, DeviceId, HostId, JobId, array_of, natural_key,
+)
 from cotenant.controller.domain.indicators import (
     INDICATOR_NAMES, TEXT_MAX, DeviceReading, ForkServers, IndicatorStats, Indicators,
 )
@@ -43,7 +45,7 @@ from cotenant.controller.domain.job.record import (
     StopCause, cannot, capabilities_of, capabilities_of_all,
 )
 from cotenant.controller.domain.job.spec import (
-    PRIORITY_MAX, Dependency, JobSpec, Launch, LaunchKind, LaunchMode,
+    PRIORITY_MAX, Dependency, JobSpec, Launch, LaunchKind, LaunchMode, SlurmScript,
 )
 from cotenant.controller.domain.pairs import (
     APART_S, APART_S_MAX, ENTRIES_MAX, LOSS_MIN, OBSERVATIONS, Observed, PairSeen, PairTable, Verdict,
@@ -93,10 +95,11 @@ __all__ = [
     "MpsSettings", "Observed", "Outcome", "PairObserved", "PairSeen", "PairTable", "Past", "Phase",
     "Place", "Placement", "Plan", "PolicyChanged", "PolicySettings", "Preempt", "PreemptRequested",
     "Profile", "ProfileLearned", "ProfilePoint", "ProfilerSettings", "Profiles", "ProfilesForgotten",
-    "ProgressSeen", "Reach", "Reason", "ReleaseRequested", "Resize", "SaveAttempt", "SchedulingClass",
-    "SeenLength", "Settings", "Share", "SharedPace", "SharingMode", "StartAttempt", "StopAttempt",
+    "ProgressSeen", "Reach", "Reason", "ReleaseRequested", "RequeueRequested", "Resize", "SaveAttempt",
+    "SchedulingClass", "SeenLength", "Settings", "Share", "SharedPace", "SharingMode", "SlurmScript",
+    "StartAttempt", "StopAttempt",
     "StopCause", "StoredProfile", "ThroughputModel", "Training", "TrainingFile", "Trees", "Trial",
-    "TroubleSeen", "TrustDevices", "Verdict", "View", "Wake", "XiSource", "advance", "base_key",
+    "TroubleSeen", "TrustDevices", "Verdict", "View", "Wake", "XiSource", "advance", "array_of", "base_key",
     "because", "beginning", "bytes_in", "cannot", "capabilities_of", "capabilities_of_all", "cluster",
     "cut_to", "duty_cycle_rule", "epochs", "events", "fit_step_model", "fitting", "for_people",
     "held_bytes", "is_beyond", "is_one_line", "job", "key_of", "kind_of", "loses", "measured_steps",

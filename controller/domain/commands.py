@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId, JobId
 from cotenant.controller.domain.job import Launch as LaunchSpec
@@ -56,6 +57,8 @@ class StartAttempt(Command, frozen=True, kw_only=True, tag="StartAttempt"):
     """Token of the epoch in which it was launched. Here and below, empty: before there were epochs."""
     job_epoch: str = ""
     """Of that in which its job arrived: the job's number and this are its identity, on disk as well."""
+    time_left_s: float | UnsetType = UNSET
+    """To its time limit; only said of Slurm scripts, which read it."""
 
 
 class StopAttempt(Command, frozen=True, kw_only=True, tag="StopAttempt"):

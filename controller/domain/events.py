@@ -51,6 +51,13 @@ class PreemptRequested(Event, frozen=True, kw_only=True, tag="PreemptRequested")
     by: str
 
 
+class RequeueRequested(Event, frozen=True, kw_only=True, tag="RequeueRequested"):
+    """As `PreemptRequested`, and a job that cannot resume begins anew."""
+
+    job_id: JobId
+    by: str
+
+
 class CheckpointRequested(Event, frozen=True, kw_only=True, tag="CheckpointRequested"):
     job_id: JobId
     by: str
@@ -301,6 +308,7 @@ FromUser = (
     | HoldRequested
     | ReleaseRequested
     | PreemptRequested
+    | RequeueRequested
     | CheckpointRequested
     | PolicyChanged
 )

@@ -22,3 +22,8 @@ AttemptNo = NewType("AttemptNo", int)
 def natural_key(job_id: str) -> tuple[tuple[int, str], ...]:
     """Order `9` before `10` and `7_2` before `7_10`: ties between jobs break by this."""
     return tuple((int(part), "") if part.isdigit() else (0, part) for part in job_id.split("_"))
+
+
+def array_of(job_id: str) -> str:
+    """The number of the array that a task is of; of any other job its own."""
+    return job_id.partition("_")[0]

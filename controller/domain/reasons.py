@@ -63,6 +63,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "needs-cpus": "needs {0} cores on one host; the largest host has {1}",
     "needs-host-memory": "needs {0} MiB of main memory on one host; the largest host has {1} MiB",
     "after-job": "waits for job {0} to finish{1}",
+    "array-limit": "waits for another task of array {0}: at most {1} of them at once",
     "after-failed": "job {0}, which it depends on, ended as {1}",
     "back-off": "retries in {0} s after {1}",
     "stray": "{0} still ends an attempt of it that the journal lost when it was restored",
@@ -160,6 +161,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "preempted-and-gains": "preempted for {0}, which needs {1} s to its end; with {2} s for the change that "
     "is less than the {3} s this one has left",
     "reservation-replaced": "job {0} has taken over another's reservation",
+    "requeued-by": "put back in the queue by {0}",
     "preempted-by-user": "preempted by {0}",
     "parted-loss": "parted from {0}: together they were measured to be slowed {1} and {2} times, worse than "
     "taking turns",

@@ -153,7 +153,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """`[agent]`"""
 
     controller: str = ""
-    """Endpoint of the controller; empty = the user's socket."""
+    """Endpoint of the controller; empty = `controller.endpoint`."""
     host: str = ""
     """This host's name in the cluster; empty = the host name."""
     state_dir: str = ""

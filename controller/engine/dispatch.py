@@ -37,7 +37,7 @@ from cotenant.controller.domain import (
 from cotenant.controller.engine import starting
 from cotenant.controller.engine.config import EngineConfig
 from cotenant.controller.engine.learning import give_profile, known_profile
-from cotenant.controller.engine.ledger import Ledger
+from cotenant.controller.engine.ledger import ASIDE, Ledger
 
 AlarmKind = Literal["deadline", "limit", "back-off", "age", "probation", "wake", "reunite"]
 
@@ -80,7 +80,7 @@ class Dispatch:
             self.share(job, partners)
         self._send_start(job, parts, shared=bool(partners))
         if job.spec.time_limit_s is not None:
-            left_s = job.spec.time_limit_s - job.load_s - job.run_s
+            left_s = job.spec.time_limit_s + job.past_limit_s - job.load_s - job.run_s
             self.wake_at(now_s + max(0.0, left_s), "limit", job.job_id, job.attempt)
 
     def _send_start(self, job: Job, parts: Mapping[HostId, list[DeviceId]], *, shared: bool) -> None:
@@ -186,6 +186,13 @@ class Dispatch:
         if self.ledger.now_s < self.ledger.hold_until_s:
             self.wake_at(self.ledger.hold_until_s, "back-off", job.job_id, job.attempt)
         return True
+
+    def fill_array(self, job: Job) -> None:
+        """A task may have left a place of its array to another."""
+        task = self.ledger.next_of_array(job) if job.spec.array_limit and job.phase in ASIDE else None
+        if task is not None:
+            self.ledger.change(task, Change.UNBLOCK, self.submitted(task))
+            self.queue_or_block(task)
 
     def share(self, job: Job, partners: tuple[JobId, ...]) -> None:
         """A job has come to devices that others hold: everybody concerned has a new pace."""

@@ -141,6 +141,7 @@ def requeue(dispatch: Dispatch, job: Job, change: Change, reason: Reason) -> Non
     dispatch.ledger.requeue(job, change, reason, left_s)
     if change is LEAVE and not dispatch.hold_back(job):
         dispatch.start_ageing(job)
+    dispatch.fill_array(job)
 
 
 def end(dispatch: Dispatch, job: Job, change: Change, reason: Reason, *, is_complete: bool = False) -> None:
@@ -156,6 +157,7 @@ def ended(dispatch: Dispatch, job: Job) -> None:
         job_id = one.spec.job_id
         for host_id in one.visited:
             forget(dispatch, host_id, job_id, one.epoch)
+        dispatch.fill_array(one)
         waiting_on = dispatch.ledger.waiting_on
         for waiting_id in sorted(waiting_on.pop(job_id), key=natural_key) if job_id in waiting_on else ():
             waiting = dispatch.ledger.jobs.get(waiting_id)

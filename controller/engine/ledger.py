@@ -30,12 +30,17 @@ from cotenant.controller.domain import (
     Phase,
     Profiles,
     Reason,
+    array_of,
     because,
 )
 from cotenant.controller.engine.holdings import Holdings
 from cotenant.controller.engine.ordering import QueueKey
 from cotenant.controller.engine.records import Records
 from cotenant.controller.engine.sizes import Sizes
+
+ARRAY_LIMIT = "array-limit"
+ASIDE = ENDED | {Phase.BLOCKED, Phase.HELD}
+"""Phases in which a task takes no place of its array."""
 
 
 class Estimates(msgspec.Struct, kw_only=True):
@@ -111,6 +116,8 @@ class Ledger(Records):
         """When all waiting jobs are ranked by fair share again."""
         self.waiting_on: dict[JobId, set[JobId]] = {}
         """Job -> blocked jobs that depend on it."""
+        self._limited: dict[str, dict[JobId, Job]] = {}
+        """By number of the array: its tasks that have not ended, in order of arrival."""
         self._sizes = Sizes(self.hosts)
         # Most of the view is what an index says, without a layer between: they are asked at every event.
         self.heads, self.queue, self.queued = self._waiting.heads, self._waiting.queue, self._waiting.in_order
@@ -154,7 +161,40 @@ class Ledger(Records):
             return because("stray", job.strays[0])
         if self.now_s < self.hold_until_s and job.epoch not in self.epochs_of_run:
             return because("restored", self.hold_until_s - self.now_s)
+        limit = job.spec.array_limit
+        if limit and self._is_full(array_of(job.job_id), limit, job):
+            return because(ARRAY_LIMIT, array_of(job.job_id), limit)
         return None
+
+    # --- Arrays with a limit -----------------------------------------------------------------------
+
+    def join_array(self, job: Job) -> None:
+        """It is a task of an array that may have so many at once."""
+        self._limited.setdefault(array_of(job.job_id), {})[job.job_id] = job
+
+    def next_of_array(self, job: Job) -> Job | None:
+        """A task has left its array's places, for good or for now: the first of those that wait for one."""
+        tasks = self._limited.get(array_of(job.job_id), {})
+        if job.phase in ENDED:
+            tasks.pop(job.job_id, None)
+            if not tasks:
+                self._limited.pop(array_of(job.job_id), None)
+        waiting = (task for task in tasks.values() if task.phase is Phase.BLOCKED and task is not job)
+        found = next((task for task in waiting if task.reason.code == ARRAY_LIMIT), None)
+        return (
+            None
+            if found is None or self._is_full(array_of(job.job_id), job.spec.array_limit or 0, found)
+            else found
+        )
+
+    def _is_full(self, array: str, limit: int, but: Job) -> bool:
+        count = 0
+        for task in self._limited.get(array, {}).values():  # Those with a place stand first.
+            if task is not but and task.phase not in ASIDE:
+                count += 1
+                if count >= limit:
+                    return True
+        return False
 
     # --- Hosts -------------------------------------------------------------------------------------
 
@@ -244,6 +284,8 @@ class Ledger(Records):
             self._active.add(job)  # With the `end_s` it had: computed again it could stand elsewhere.
         for dependency in job.spec.after if job.phase in (Phase.BLOCKED, Phase.HELD) else ():
             self.waiting_on.setdefault(dependency.job_id, set()).add(job.job_id)
+        if job.spec.array_limit:
+            self.join_array(job)
         self.holdings.restore(job)
 
     def check(self) -> None:

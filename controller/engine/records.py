@@ -34,6 +34,8 @@ from cotenant.controller.domain import (
 )
 from cotenant.controller.engine.phases import Phases
 
+REQUEUED = "requeued-by"
+"""Why a job was stopped that begins another time limit."""
 CHECKPOINTS_KNOWN = 4
 """Of a job, the newest."""
 
@@ -110,6 +112,8 @@ class Records(Phases):
         job.preemptions += job.stop_cause in ("preempted", "user")
         job.placement, job.step, job.remaining_s, job.slowdown = None, job.durable_step, remaining_s, 1.0
         job.start_assumed_s = None
+        if job.stop_reason is not None and job.stop_reason.code == REQUEUED:
+            job.past_limit_s = job.load_s + job.run_s
         job.phase, job.phase_since_s, job.reason = after, self.now_s, reason
         self._enter(job)
 

@@ -9,6 +9,7 @@ from cotenant.controller.engine.ending import ended
 from cotenant.controller.engine.estimating import estimate_arrival, estimate_overheads
 from cotenant.controller.engine.fair_share import rank_of
 from cotenant.controller.engine.learning import known_profile
+from cotenant.controller.engine.records import REQUEUED
 
 
 def on_arrived(dispatch: Dispatch, event: ev.JobArrived) -> None:
@@ -41,6 +42,8 @@ def on_arrived(dispatch: Dispatch, event: ev.JobArrived) -> None:
     )
     ledger.next_number += 1
     ledger.add_job(job)
+    if spec.array_limit:
+        ledger.join_array(job)
     if not spec.hold and not dispatch.queue_or_block(job):
         ended(dispatch, job)
 
@@ -70,6 +73,7 @@ def on_hold(dispatch: Dispatch, event: ev.HoldRequested) -> None:
         dispatch.unreserve(job, because("held-by", event.by), Change.HOLD)
     elif job.phase in (Phase.QUEUED, Phase.BLOCKED):
         dispatch.ledger.change(job, Change.HOLD, because("held-by", event.by))
+    dispatch.fill_array(job)
 
 
 def on_release(dispatch: Dispatch, event: ev.ReleaseRequested) -> None:
@@ -87,6 +91,13 @@ def on_preempt(dispatch: Dispatch, event: ev.PreemptRequested) -> None:
     job = dispatch.ledger.jobs.get(event.job_id)
     if job is not None and job.phase in (Phase.RUNNING, Phase.LOADING) and job.resumable:
         dispatch.stop(job, "user", because("preempted-by-user", event.by), save=True)
+
+
+def on_requeue(dispatch: Dispatch, event: ev.RequeueRequested) -> None:
+    """A job leaves its devices, with a save if it can resume, and waits again."""
+    job = dispatch.ledger.jobs.get(event.job_id)
+    if job is not None and job.phase in (Phase.RUNNING, Phase.LOADING):
+        dispatch.stop(job, "user", because(REQUEUED, event.by), save=True)
 
 
 def on_checkpoint(dispatch: Dispatch, event: ev.CheckpointRequested) -> None:

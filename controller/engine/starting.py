@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from msgspec import UNSET, UnsetType
+
 from cotenant.controller.domain import AttemptNo, CommandId, DeviceId, GangMember, HostId, Job, StartAttempt
 from cotenant.controller.engine.config import EngineConfig
 from cotenant.controller.engine.ledger import Ledger
@@ -82,6 +84,14 @@ def start_commands(
             job_class=job.spec.job_class,
             epoch=job.attempt_epoch,
             job_epoch=job.epoch,
+            time_left_s=_time_left_s(job),
         )
         for member in gang
     ]
+
+
+def _time_left_s(job: Job) -> float | UnsetType:
+    limit_s = job.spec.time_limit_s
+    if limit_s is None or not job.spec.launch.slurm:
+        return UNSET
+    return max(0.0, limit_s + job.past_limit_s - job.load_s - job.run_s)

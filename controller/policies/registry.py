@@ -61,7 +61,7 @@ def lacks(name: str) -> str:
     library, extra = _EXTRAS.get(name, ("", ""))
     if not library or importlib.util.find_spec(library) is not None:
         return ""
-    return f'it learns with {library}, which is not installed: pip install "cotenant[{extra}]"'
+    return f'it learns with {library}, which is not installed: pip install ".[{extra}]" in the source folder'
 
 
 UNAVAILABLE: dict[str, str] = {name: why for name in _ABOUT if (why := lacks(name))}

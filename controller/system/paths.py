@@ -83,7 +83,7 @@ def client_endpoint(settings: Settings) -> str:
 
 def agent_endpoint(settings: Settings) -> str:
     """Where the agent finds its controller."""
-    return settings.agent.controller or user_endpoint()
+    return settings.agent.controller or client_endpoint(settings)
 
 
 def controller_state_dir(settings: Settings) -> Path:

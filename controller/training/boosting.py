@@ -20,7 +20,7 @@ FIXED: Final = {"tree_method": "hist", "grow_policy": "lossguide", "nthread": 1,
 Rows = npt.NDArray[np.float32]
 Values = npt.NDArray[np.float64]
 
-MISSING_HINT: Final = 'training a model needs XGBoost: pip install "cotenant[predict]"'
+MISSING_HINT: Final = 'training a model needs XGBoost: pip install ".[predict]" in the source folder'
 
 
 class NoXGBoost(RuntimeError):

@@ -81,7 +81,7 @@ class Explain(Question["Explained"], frozen=True, kw_only=True, tag="explain"):
 
 
 class ChangeJobs(Question["Done"], frozen=True, kw_only=True, tag="change"):
-    verb: Literal["cancel", "hold", "release", "preempt", "checkpoint"]
+    verb: Literal["cancel", "hold", "release", "preempt", "checkpoint", "requeue"]
     job_ids: tuple[JobId, ...]
 
 

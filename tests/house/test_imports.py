@@ -171,6 +171,12 @@ RULES = (
         allowed=only("cotenant.agent.warm.forkserver"),
     ),
     Rule(
+        name="job-side code runs inside the user's process",
+        why="cotenant may not be installed there: standard library only, and itself by relative names",
+        where=modules("cotenant.agent.slurm"),
+        allowed=only("cotenant.agent.slurm"),
+    ),
+    Rule(
         name="the profiler's packages import nothing by themselves",
         why="an agent that wants one source must not load them all",
         where=lambda module: module in ("cotenant.profiler", "cotenant.profiler.indicators"),
@@ -239,7 +245,7 @@ def test_every_import_points_the_right_way() -> None:
 
 def test_job_side_code_is_python_3_9() -> None:
     """Annotations may be newer, as long as nobody evaluates them."""
-    for folder in ("agent/warm/forkserver", "checkpoint", "gradaccum"):
+    for folder in ("agent/slurm", "agent/warm/forkserver", "checkpoint", "gradaccum"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             tree = ast.parse(path.read_text(), filename=str(path), feature_version=(3, 9))
             postponed = any(

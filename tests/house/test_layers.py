@@ -36,11 +36,12 @@ profiler                        controller.domain profiler.indicators
 agent.ipc                       controller.domain controller.wire controller.system profiler.indicators
 agent.host                      controller.wire controller.domain controller.system mps profiler.driver
                                 profiler.indicators agent.ipc
+agent.slurm
 agent.warm.forkserver
 agent.warm                      controller.wire agent.ipc agent.host
 agent.supervisor.core           controller.domain controller.wire profiler profiler.indicators agent.ipc
-agent.supervisor.processes      controller.wire mps profiler profiler.indicators agent.ipc agent.host
-                                agent.supervisor.core
+agent.supervisor.processes      controller.domain controller.wire mps profiler profiler.indicators agent.ipc
+                                agent.host agent.supervisor.core
 agent.supervisor                controller.wire agent.ipc agent.host agent.supervisor.core
                                 agent.supervisor.processes agent.warm
 agent.daemon.core               controller.domain controller.wire mps profiler.indicators agent.ipc

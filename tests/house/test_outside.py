@@ -136,8 +136,8 @@ def paths_followed(source: str) -> Iterator[str]:
                 yield f".{name}"
 
 
-WITH_USERS_RIGHTS = "cotenant.agent.warm.forkserver"
-"""Runs as the job's user, under his interpreter: no agent loads it."""
+WITH_USERS_RIGHTS = ("cotenant.agent.slurm", "cotenant.agent.warm.forkserver")
+"""Run as the job's user: no agent loads them."""
 
 
 def of_agents() -> list[str]:

@@ -14,18 +14,20 @@ from cotenant.agent.supervisor.processes.measuring import Measuring, host_oom_ki
 from cotenant.agent.supervisor.processes.nccl import NOT_DIRECT
 from cotenant.agent.supervisor.processes.outputs import Output, Outputs, UnusableOutput
 from cotenant.agent.supervisor.processes.ranks import (
-    RankStartFailed, abort_others, account_of, become_subreaper, cuda_indices, dump, end_groups,
+    RankStartFailed, abort_others, account_of, become_subreaper, catches, cuda_indices, dump, end_groups,
     has_children, keep_files_to_ourselves, kill_children, reap, start,
 )
 from cotenant.agent.supervisor.processes.reaper import end_leftovers, end_others, leave_to_reaper
+from cotenant.agent.supervisor.processes.slurm import warned_after_s
 from cotenant.agent.supervisor.processes.termination import Terminations, by_pipe
 
 __all__ = [
     "NOT_DIRECT", "STACKS_SIGNAL", "Account", "LogWriter", "Measuring", "NotLaunchable", "Output", "Outputs",
     "RankStartFailed", "Terminations", "UnusableOutput", "abort_others", "account_of", "become_subreaper",
-    "by_pipe", "command_of", "cuda_indices", "dump", "end_groups", "end_leftovers", "end_others",
+    "by_pipe", "catches", "command_of", "cuda_indices", "dump", "end_groups", "end_leftovers", "end_others",
     "environment_of", "give_job_folder", "has_children", "host_oom_kills", "keep_files_to_ourselves",
     "kill_children", "launcher_of", "leave_to_reaper", "log_end", "make_job_folder", "needs_cuda_indices",
     "ranks", "read_log", "reap", "remove_short_folder", "start", "tree_of",
+    "warned_after_s",
 ]
 # fmt: on

@@ -23,6 +23,8 @@ from cotenant.agent.supervisor.processes.launchers import (
     meeting_environment,
 )
 from cotenant.agent.supervisor.processes.nccl import nccl_environment
+from cotenant.agent.supervisor.processes.slurm import slurm_environment
+from cotenant.controller.domain import SlurmScript
 from cotenant.controller.wire import job as protocol
 from cotenant.mps.environment import ClientLimits, MemoryLimit, client_environment, without_mps
 
@@ -30,6 +32,9 @@ STARTUP: Final = "cotenant/gradaccum/startup"
 """In the job-side folder: what every Python interpreter of a job runs first."""
 STACKS_SIGNAL: Final = 47
 """SIGRTMIN + 13 on Linux: nobody else's. Only ever sent to a process that has taken it (see `ranks.py`)."""
+
+
+PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +77,7 @@ def environment_of(
     """Everything that a process gets. `cuda_indices` only for launchers that cannot read device UUIDs."""
     helpful = _account_words(account) | _threads(order, rank) | _network(order) | nccl_environment(order)
     return {
-        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "PATH": PATH,
         "LANG": "C.UTF-8",
         "PYTHONUNBUFFERED": "1",  # Else `logs -f` lags behind by 8 KiB.
         "PYTHONFAULTHANDLER": "1",  # A crash says where.
@@ -84,12 +89,16 @@ def environment_of(
         **_mps(order, rank),
         **_place(order, rank),
         **_protocol_words(order, socket),
+        **slurm_environment(order, rank, order.launch.env.get("PATH", PATH)),
         **rank.env,
     }
 
 
 def needs_cuda_indices(order: Order) -> bool:
     """deepspeed reads CUDA_VISIBLE_DEVICES as a list of numbers."""
+    slurm = order.launch.slurm
+    if isinstance(slurm, SlurmScript) and slurm.numbers_devices:
+        return True
     return order.launch.mode == "host" and launcher_of(order.launch.argv) == "deepspeed"
 
 

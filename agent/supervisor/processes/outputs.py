@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import selectors
 import time
 from collections.abc import Callable, Iterator
@@ -23,9 +24,11 @@ from cotenant.agent.ipc import LOGS, Order, RankOrder
 from cotenant.agent.supervisor.core import TAIL_BYTES
 from cotenant.agent.supervisor.processes.attempt_folder import open_output, owner_of
 from cotenant.agent.supervisor.processes.logs import LogWriter
+from cotenant.agent.supervisor.processes.slurm import job_number
 
 PAUSE_S: Final = 0.05
 PIPE_BYTES: Final = 256 * 1024
+_PLACEHOLDER: Final = re.compile(r"%(\d{0,2})([a-zA-Z%])")
 EXTRA_BYTES_MAX: Final = 1024 * 1024 * 1024
 """Of the user's own output file: their disk, but not without end."""
 
@@ -103,14 +106,28 @@ class Output:
             self._extra = None
 
 
-def output_path(pattern: str, workdir: str, job_id: str, attempt: int, rank: int) -> Path:
-    """`--output` with %j, %a and %r filled in; a relative one starts at the working directory."""
-    words = {"%j": job_id, "%a": str(attempt), "%r": str(rank), "%%": "%"}
-    filled, rest = "", pattern
-    while rest:
-        word = words.get(rest[:2])
-        filled, rest = (filled + word, rest[2:]) if word is not None else (filled + rest[0], rest[1:])
-    return Path(workdir) / filled
+def output_path(order: Order, rank: int) -> Path:
+    """`--output` with its placeholders filled in; a relative one starts at the working directory."""
+    start, slurm = order.start, order.launch.slurm
+    array, _, index = order.job_id.partition("_")
+    words = {
+        "j": job_number(order.job_id, slurm) if slurm else order.job_id,
+        "a": str(order.attempt),
+        "r": str(rank),
+        "x": start.name.replace("/", "_"),
+        "N": order.host_id,
+        "A": array,
+        "i": index or "0",
+        "u": start.user,
+        "n": str(next(at for at, member in enumerate(order.gang) if member.host_id == order.host_id)),
+        "%": "%",
+    }
+
+    def fill(match: re.Match[str]) -> str:
+        text = words.get(match[2])
+        return match[0] if text is None else text.zfill(int(match[1] or 0))
+
+    return Path(order.launch.workdir) / _PLACEHOLDER.sub(fill, order.launch.output)
 
 
 class UnusableOutput(Exception):
@@ -134,9 +151,7 @@ class Outputs:
         order = self._order
         extra = None
         if order.launch.output:
-            path = output_path(
-                order.launch.output, order.launch.workdir, order.job_id, order.attempt, rank.rank
-            )
+            path = output_path(order, rank.rank)
             try:
                 extra = open_output(path, order)
             except OSError as error:

@@ -41,7 +41,7 @@ DECISIONS_MAX: Final = 20
 EVERY_S: Final = 1.0
 LIVE_TIMEOUT_S: Final = 3.0
 """Then an open screen says that what it shows is old."""
-WITHOUT_EXTRA: Final = "Ctrl-C ends it. Sorting, details and more: pip install 'cotenant[tui]'"
+WITHOUT_EXTRA: Final = "Ctrl-C ends it. Sorting, details and more: pip install '.[tui]' in the source folder"
 
 
 def top(

@@ -51,22 +51,29 @@ EXIT_CODES: Final[dict[str, int]] = {
 class Problem(Exception):
     """Ends the command. `code` is a key of EXIT_CODES; `hint` is a command to try, or advice."""
 
-    def __init__(self, code: str, message: str, hint: str = "") -> None:
+    def __init__(self, code: str, message: str, hint: str = "", parts: Sequence[str] = ()) -> None:
+        """`parts`: where several things are wrong, a sentence for each."""
         super().__init__(message)
         assert code in EXIT_CODES, code
         self.code = code
         self.message = message
         self.hint = hint
+        self.parts = tuple(parts)
 
     @property
     def exit_code(self) -> int:
         return EXIT_CODES[self.code]
 
+    def as_json(self) -> dict[str, Any]:
+        known = {"code": self.code, "exit_code": self.exit_code, "message": self.message, "hint": self.hint}
+        return {"schema": "error/1", **known, "parts": list(self.parts)}
+
     def __str__(self) -> str:
         from cotenant.controller.domain import one_line  # `--help` imports nothing.
 
         line = f"error[{self.code}]: {' '.join(self.message.split()).rstrip('.')}"
-        return one_line(f"{line}; {self.hint}" if self.hint else line)
+        lines = [f"{line}; {self.hint}" if self.hint else line, *(f"  {part}" for part in self.parts)]
+        return "\n".join(map(one_line, lines))
 
 
 def usage_problem(error: click.UsageError, name: str) -> Problem:

@@ -1,5 +1,5 @@
-"""`cotenant cancel`, `hold`, `release`, `preempt`, `checkpoint` ask for a change of jobs; `wait` waits for
-the end.
+"""`cotenant cancel`, `hold`, `release`, `preempt`, `requeue`, `checkpoint` ask for a change of jobs; `wait`
+waits for the end.
 
 Rule: the answer says what was asked for, not that it has happened; `wait` and `show` tell when it has.
 """
@@ -71,6 +71,16 @@ def preempt(jobs: JobsArgument, as_json: JsonFlag = False, endpoint: EndpointFla
     _change("preempt", jobs, as_json, endpoint)
 
 
+def requeue(jobs: JobsArgument, as_json: JsonFlag = False, endpoint: EndpointFlag = None) -> None:
+    """Put running jobs back in the queue: those that can resume go on from a save, others begin anew.
+
+    For example:
+
+      cotenant requeue 7 && cotenant explain 7
+    """
+    _change("requeue", jobs, as_json, endpoint)
+
+
 def checkpoint(
     jobs: JobsArgument,
     as_json: JsonFlag = False,
@@ -113,7 +123,7 @@ def _verify(command: list[str], steps: int, as_json: bool) -> int:
 
 
 def _change(
-    verb: Literal["cancel", "hold", "release", "preempt", "checkpoint"],
+    verb: Literal["cancel", "hold", "release", "preempt", "checkpoint", "requeue"],
     jobs: list[str],
     as_json: bool,
     endpoint: str | None,

@@ -23,7 +23,7 @@ from cotenant.controller.cli.frame.parameters import Declared, argument, option
 from cotenant.controller.cli.frame.problem import OK, Problem
 from cotenant.controller.cli.frame.screen import tell
 from cotenant.controller.cli.profiles.series import behind, planned
-from cotenant.controller.cli.submission.build import Submission, Submitter, submission
+from cotenant.controller.cli.submission.build import Sbatch, Submission, Submitter, submission
 from cotenant.controller.cli.submission.options import (
     CONTAINERS,
     OPTIONS,
@@ -81,7 +81,8 @@ def _sentence(text: str) -> str:
 
 def submission_problem(error: BadSubmission) -> Problem:
     """As it leaves the command: a file that is not there is another exit code than a wrong value."""
-    return Problem("not-found" if error.missing else "usage", error.message, error.hint)
+    parts = [each.sentence for each in error.parts]
+    return Problem("not-found" if error.missing else "usage", error.message, error.hint, parts)
 
 
 def _read(written: dict[Option, Any]) -> Options:
@@ -110,7 +111,12 @@ def prepared(words: Sequence[str], flags: Options, endpoint: str | None, *, comm
 
 
 def prepared_submission(
-    words: Sequence[str], flags: Options, endpoint: str | None, *, command_only: bool
+    words: Sequence[str],
+    flags: Options,
+    endpoint: str | None,
+    *,
+    command_only: bool,
+    sbatch: Sbatch | None = None,
 ) -> Submission:
     """All that was meant.
 
@@ -122,13 +128,15 @@ def prepared_submission(
         folder = Path.cwd()
     except FileNotFoundError:
         raise Problem("usage", "the folder you are in does not exist any more", "cd to another") from None
+    controller = paths.client_endpoint(loaded.settings)
     where = Submitter(
         folder=folder,
         environ=os.environ,
-        same_machine=socket_path(paths.client_endpoint(loaded.settings)) is not None,
+        endpoint=controller,
+        same_machine=socket_path(controller) is not None,
     )
     try:
-        made = submission(words, flags, where, command_only=command_only)
+        made = submission(words, flags, where, command_only=command_only, sbatch=sbatch)
     except BadSubmission as error:
         raise submission_problem(error) from None
     for note in made.notes:

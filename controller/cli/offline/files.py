@@ -40,7 +40,9 @@ def journal_problem(error: JournalError, *, named: bool) -> Problem:
     return Problem("usage" if named else "failed", str(error))
 
 
-MATPLOTLIB_HINT: Final = 'no plots without matplotlib; to have them: pip install "cotenant[sim]"'
+MATPLOTLIB_HINT: Final = (
+    'no plots without matplotlib; to have them: pip install ".[sim]" in the source folder'
+)
 
 
 def writable(out: str | None) -> Path | None:

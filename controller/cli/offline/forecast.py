@@ -101,7 +101,9 @@ def evaluate(
         raise Problem("refused", f"{file}: {error}", "give more hours, or a smaller --test-last-h") from None
     for model, library in result.left_out.items():
         extra = {"torch": "train", "xgboost": "gfs"}[library]
-        screen.tell(f'{model} is not judged: it needs {library}: pip install "cotenant[{extra}]"')
+        screen.tell(
+            f'{model} is not judged: it needs {library}: pip install ".[{extra}]" in the source folder'
+        )
     if not result.answers:
         raise Problem("refused", "no model is left to judge", "leave --models out")
     rows = result.judged(aggregation)

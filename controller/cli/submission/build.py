@@ -7,18 +7,20 @@ controller gives the real ones.
 from __future__ import annotations
 
 import os
+import socket
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from cotenant.controller.cli.submission import commands, directives, recording
-from cotenant.controller.cli.submission.options import BadSubmission, Options, merged
+from cotenant.controller.cli.submission.options import BY_KEY, BadSubmission, Options, merged, read
 from cotenant.controller.cli.submission.recording import code_sha256
 from cotenant.controller.cli.submission.spawning import spawning
-from cotenant.controller.domain import JobId, JobSpec, Launch, LaunchMode, one_line
+from cotenant.controller.domain import JobId, JobSpec, Launch, LaunchMode, SlurmScript, one_line
 from cotenant.controller.wire import Submit
 
 YAML_SUFFIXES = (".yaml", ".yml")
@@ -42,8 +44,18 @@ class Submitter(msgspec.Struct, frozen=True, kw_only=True):
 
     folder: Path
     environ: Mapping[str, str]
+    endpoint: str = ""
+    """Of the controller; what runs in a job of a Slurm script asks the same one."""
     same_machine: bool = True
     """The controller is this user's own: a command that cannot start here can start nowhere."""
+
+
+class Sbatch(msgspec.Struct, frozen=True, kw_only=True):
+    """The rest of an `sbatch` command line."""
+
+    options: tuple[str, ...] = ()
+    text: str | None = None
+    """The script itself, where it is no file; the first word is then what it is called."""
 
 
 class _Source(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,16 +64,22 @@ class _Source(msgspec.Struct, frozen=True, kw_only=True):
     argv: tuple[str, ...]
     options: Options
     notes: tuple[str, ...] = ()
-    slurm: bool = False
+    slurm: SlurmScript | None = None
     host: bool = False
 
 
 def submission(
-    words: Sequence[str], flags: Options, where: Submitter, *, command_only: bool = False
+    words: Sequence[str],
+    flags: Options,
+    where: Submitter,
+    *,
+    command_only: bool = False,
+    sbatch: Sbatch | None = None,
 ) -> Submission:
     """What `submit WORDS` means: a YAML file, a script with directives, or a command.
 
-    Flags win over what a file says. `command_only` (after `--`, and for `run`) takes words as a command.
+    Flags win over what a file says. `command_only` (after `--`, and for `run`) takes words as a command;
+    `sbatch` takes them as a script and its arguments, as that does.
 
     Raises:
         BadSubmission: something in it is wrong.
@@ -69,6 +87,8 @@ def submission(
     if not words:
         raise BadSubmission("no command was given", "put it behind `--`, as in: -- python train.py")
     try:
+        if sbatch is not None:
+            return _submission(_slurm_source(words, sbatch), flags, where)
         return _submission(_command(words) if command_only else _source(words), flags, where)
     except OSError as error:  # A name too long for a file, a folder that may not be looked into.
         raise BadSubmission(f"{_named(error)}: {error.strerror}", "check the names in it") from None
@@ -107,12 +127,13 @@ def _submission(source: _Source, flags: Options, where: Submitter) -> Submission
         zero_code=_zero_code(values),
         watchdog_s=values.get("watchdog"),
         warm=not values.get("cold", False),
+        slurm=_placed(source.slurm, where) if source.slurm is not None else UNSET,
     )
     path = {**environment.open}.get("PATH", os.defpath)
     spec = _spec(values, launch, code_sha256(source.argv, Path(launch.workdir), path))
-    indices: tuple[int, ...] = values.get("array", ())
+    indices = values["array"].indices if "array" in values else ()
     request = Submit(
-        specs=tuple(_task(spec, at, index, source.slurm) for at, index in enumerate(indices)) or (spec,),
+        specs=tuple(_task(spec, at, indices) for at in range(len(indices))) or (spec,),
         array_indices=indices,
         secrets=environment.secrets,
         idempotency_key=uuid.uuid4().hex,
@@ -156,9 +177,29 @@ def _source(words: Sequence[str]) -> _Source:
             options=script.options,
             notes=script.notes,
             slurm=script.slurm,
-            host=script.launches_ranks,
+            host=script.runs_per_host,
         )
     return _command(words)
+
+
+def _slurm_source(words: Sequence[str], sbatch: Sbatch) -> _Source:
+    """A script, whatever its file is called; its output goes where Slurm's would."""
+    path, text = Path(words[0]), sbatch.text
+    if text is None and not path.is_file():
+        raise BadSubmission(f"{path} does not exist", commands.near_file(str(path), Path()), missing=True)
+    if text is None:
+        script = directives.read_script(path, sbatch.options)
+        argv = (*script.interpreter, os.path.abspath(path), *words[1:])
+    else:
+        script = directives.script_of(text.splitlines(), path, sbatch.options)
+        argv = (*script.interpreter, "-c", text, *words)
+    name = "slurm-%A_%i.out" if "array" in script.options else "slurm-%j.out"
+    usual = {
+        key: read(BY_KEY[key], (text,), "sbatch") for key, text in (("output", name), ("name", path.name))
+    }
+    return _Source(
+        argv=argv, options=usual | script.options, notes=script.notes, slurm=script.slurm, host=True
+    )
 
 
 def _command(words: Sequence[str]) -> _Source:
@@ -193,6 +234,7 @@ def _spec(values: dict[str, Any], launch: Launch, code: str) -> JobSpec:
             retries=values.get("retries", 0),
             after=tuple(each for group in values.get("after", ()) for each in group),
             hold=values.get("hold", False),
+            array_limit=(values["array"].limit if "array" in values else 0) or UNSET,
             profile=None if isinstance(profile, str) else profile,
             profiling="never" if profile == "never" else "auto",
             code_sha256=code,
@@ -226,11 +268,31 @@ def _name(argv: Sequence[str]) -> str:
     return one_line(os.path.splitext(named)[0])[:64] or "job"
 
 
-def _task(spec: JobSpec, at: int, index: int, slurm: bool) -> JobSpec:
-    env = {**spec.launch.env, ARRAY_VARIABLE: str(index)}
+def _placed(slurm: SlurmScript, where: Submitter) -> SlurmScript:
+    """With where it was submitted."""
+    said = {
+        "SLURM_SUBMIT_DIR": str(where.folder),
+        "SLURM_SUBMIT_HOST": socket.gethostname(),
+        **({"COTENANT_CONTROLLER__ENDPOINT": where.endpoint} if where.endpoint else {}),
+    }
+    return msgspec.structs.replace(slurm, variables={**slurm.variables, **said})
+
+
+def _task(spec: JobSpec, at: int, indices: Sequence[int]) -> JobSpec:
+    launch = spec.launch
+    env = {**launch.env, ARRAY_VARIABLE: str(indices[at])}
+    slurm = launch.slurm
     if slurm:
-        env[SLURM_ARRAY_VARIABLE] = str(index)
-    launch = msgspec.structs.replace(spec.launch, env=env)
+        env[SLURM_ARRAY_VARIABLE] = str(indices[at])
+        step = indices[1] - indices[0] if len(indices) > 1 else 1
+        said = {
+            "SLURM_ARRAY_TASK_COUNT": str(len(indices)),
+            "SLURM_ARRAY_TASK_MIN": str(indices[0]),
+            "SLURM_ARRAY_TASK_MAX": str(indices[-1]),
+            "SLURM_ARRAY_TASK_STEP": str(step),
+        }
+        slurm = msgspec.structs.replace(slurm, variables={**slurm.variables, **said}, array_position=at)
+    launch = msgspec.structs.replace(launch, env=env, slurm=slurm)
     return msgspec.structs.replace(spec, job_id=JobId(f"new-{at}"), launch=launch)
 
 

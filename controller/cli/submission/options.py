@@ -7,7 +7,7 @@ so a new option is one line here and one in `build.py`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ import msgspec
 from cotenant.controller.cli.frame.problem import suggestion
 from cotenant.controller.cli.submission.quantities import (
     DURATION_FORMS,
-    array_indices,
+    array_tasks,
     count,
     duration_s,
     from_zero,
@@ -41,11 +41,19 @@ class BadSubmission(ValueError):
     `missing`: a file that was named is not there, which scripts can tell from a wrong value.
     """
 
-    def __init__(self, message: str, hint: str = "", *, missing: bool = False) -> None:
+    def __init__(
+        self, message: str, hint: str = "", *, missing: bool = False, parts: Sequence[BadSubmission] = ()
+    ) -> None:
         super().__init__(message)
         self.missing = missing
         self.message = message
         self.hint = hint
+        self.parts = tuple(parts)
+        """Of several things that are wrong, each."""
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.message}; {self.hint}" if self.hint else self.message
 
 
 PROFILE_BYTES_MAX: Final = 1024 * 1024
@@ -220,7 +228,12 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("export", "NAMES", exported, "copy these variables as well: ALL, NONE, or names", listed=True),
     Option("after", "JOB", dependencies, "only after JOB finished; any:JOB: ended at all", repeat=True),
     Option(
-        "array", "LIST", array_indices, "one task per index: 0-9, 1,3,7 or 0-20:5", short="-a", listed=True
+        "array",
+        "LIST",
+        array_tasks,
+        "one task per index: 0-9, 1,3,7 or 0-20:5; %2: two at once",
+        short="-a",
+        listed=True,
     ),
     Option("launch", "worker|host", choice("worker", "host"), "start the command per GPU or per host"),
     Option("cold", "", yes_or_no, "do not fork its ranks from one that has its packages", switch=True),
@@ -278,3 +291,33 @@ def unknown_key(key: str, where: str) -> BadSubmission:
     return BadSubmission(
         f"{where}: unknown key {key!r}", suggestion(key.lower(), known) or f"keys are {', '.join(known)}"
     )
+
+
+def flag_values(words: Sequence[str], where: str, switch: Callable[[str], bool]) -> Iterator[tuple[str, str]]:
+    """Flags and values of `--flag value`, `--flag=value`, `-f value`, `-fvalue`; `yes` for a switch."""
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if word.startswith("--"):
+            flag, equals, value = word.partition("=")
+        elif word.startswith("-") and len(word) > 1:
+            flag, value = word[:2], word[2:].removeprefix("=")
+            equals = value
+        else:
+            raise BadSubmission(f"{where}: {word!r} is not an option")
+        if switch(flag):
+            yield flag, "yes"
+        elif equals:
+            yield flag, value
+        elif rest:
+            yield flag, rest.pop(0)
+        else:
+            raise BadSubmission(f"{where}: {flag} needs a value")
+
+
+def refuse_all(problems: Sequence[BadSubmission], subject: str) -> None:
+    """Raises BadSubmission: what is wrong, all of it."""
+    if len(problems) == 1:
+        raise problems[0]
+    if problems:
+        raise BadSubmission(f"{subject} has {len(problems)} problems", parts=problems)

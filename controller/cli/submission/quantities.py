@@ -7,7 +7,7 @@ the whole sentence a person needs, the name of the option aside.
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Final, NamedTuple
 
 from cotenant.controller.domain import PRIORITY_MAX
 
@@ -118,10 +118,25 @@ def word_list(text: str) -> tuple[str, ...]:
     return words
 
 
-def array_indices(text: str) -> tuple[int, ...]:
-    """Indices of `0-9`, `1,3,7`, `0-20:5`, in rising order, each once."""
-    if "%" in text:
-        raise ValueError(f"cannot limit how many tasks run at once ({text!r}): leave out the % part")
+class ArrayTasks(NamedTuple):
+    """The indices of an array, in rising order, and how many of its tasks may run at once; 0: all."""
+
+    indices: tuple[int, ...]
+    limit: int = 0
+
+
+def array_tasks(text: str) -> ArrayTasks:
+    """`0-9`, `1,3,7`, `0-20:5`; with `%4` behind it at most four run at once."""
+    ranges, percent, at_once = text.partition("%")
+    if percent and not re.fullmatch(r"\d{1,9}", at_once.strip()):
+        raise ValueError(f"must have a number behind %, got {shown(text)}")
+    limit = int(at_once) if percent else 0
+    if percent and not limit:
+        raise ValueError(f"must let at least 1 task run, got {shown(text)}")
+    return ArrayTasks(_indices(ranges), limit)
+
+
+def _indices(text: str) -> tuple[int, ...]:
     found: set[int] = set()
     for part in text.split(","):
         match = _ARRAY_PART.fullmatch(part.strip())

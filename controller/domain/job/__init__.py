@@ -44,6 +44,7 @@ from cotenant.controller.domain.job.spec import (
     Launch,
     LaunchKind,
     LaunchMode,
+    SlurmScript,
 )
 
 __all__ = [
@@ -76,6 +77,7 @@ __all__ = [
     "Launch",
     "LaunchKind",
     "LaunchMode",
+    "SlurmScript",
     "Phase",
     "Placement",
     "SeenLength",

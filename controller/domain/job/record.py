@@ -215,6 +215,8 @@ class Job(msgspec.Struct, kw_only=True):
     """Preempted while loading: the load was for nothing."""
     aborted_preemptions: int = 0
     """Its devices were taken away again while its victims still left them: their pause was for nothing."""
+    past_limit_s: float = 0.0
+    """On devices before it was last put back by `requeue`: its time limit counts from there."""
     futile_s: float = 0.0
     """Part of `load_s` that ended in a futile preemption."""
     user_failures: int = 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.perf import Profile
@@ -21,6 +22,27 @@ LaunchMode = Literal["worker", "host"]
 LaunchKind = Literal["", "warm", "cold"]
 """How processes were started: forked from one that had imported their packages, or each from nothing; empty:
 not known."""
+
+
+class SlurmScript(msgspec.Struct, frozen=True, kw_only=True):
+    """What a script with `#SBATCH` lines finds around it: SLURM_* variables, `srun`, its warning signal."""
+
+    variables: dict[str, str] = {}
+    """Those that are known at submission; the host adds the others."""
+    tasks: int = 0
+    """Of a step that does not say how many; 0: one per host, or `tasks_per_host` on each."""
+    tasks_per_host: int = 0
+    gpus_per_task: int = 0
+    """Above 0: a task of a step sees so many GPUs and no other."""
+    array_position: int = 0
+    """Of its task in the array, from 0."""
+    numbers_devices: bool = False
+    """CUDA_VISIBLE_DEVICES holds numbers where that can be: what it starts cannot read UUIDs."""
+    signal: int = 0
+    """Sent before the time limit (`--signal`); 0: none."""
+    signal_before_s: float = 0.0
+    signal_script: bool = False
+    """To the script (`B:`), else to the tasks of its steps."""
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +65,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     watchdog_s: float | None = None
     """`--watchdog`: seconds without an optimizer step after which it hangs; 0 = never; None = the agent's
     rule."""
+    slurm: SlurmScript | UnsetType = UNSET
+    """It came with `#SBATCH` lines. Unset, it is not said to anybody, and in no digest."""
     uid: int = 0
     gid: int = 0
     groups: tuple[int, ...] = ()
@@ -94,6 +118,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     retries: int = 0
     after: tuple[Dependency, ...] = ()
     hold: bool = False
+    array_limit: int | UnsetType = UNSET
+    """So many tasks of its array may wait for devices or have them at once; unset: all."""
     profile: Profile | None = None
     profiling: Literal["auto", "never", "only"] = "auto"
     """auto: measured in place, while its first attempt runs alone, if no like job was before. only: it runs
@@ -130,6 +156,7 @@ def _is_plain(spec: JobSpec) -> bool:
         and (spec.load_s is None or 0 <= spec.load_s < 1e9)
         and (spec.pause_s is None or 0 <= spec.pause_s < 1e9)
         and not spec.after
+        and not spec.array_limit
     )
 
 
@@ -175,6 +202,7 @@ def _problem(spec: JobSpec) -> str:
             f"priority must be {-PRIORITY_MAX} to {PRIORITY_MAX}, got {spec.priority}",
         ),
         (spec.retries < 0, f"retries must not be negative, got {spec.retries}"),
+        ((spec.array_limit or 0) < 0, f"an array's limit must not be negative, got {spec.array_limit}"),
         (any(d.job_id == spec.job_id for d in spec.after), "a job cannot wait for itself"),
     )
     return next((text for wrong, text in checks if wrong), "")

@@ -95,7 +95,7 @@ class Endpoint:
         except ImportError:
             raise MetricsProblem(
                 f"{key} is set, but the Python package prometheus-client is not installed: "
-                "pip install 'cotenant[metrics]', or leave the setting out"
+                "pip install '.[metrics]' in the source folder, or leave the setting out"
             ) from None
         self._newest: Callable[[], Sheet | None] = lambda: None
         self._core: Any = prometheus_client.core

@@ -12,7 +12,7 @@ from typing import Final
 from cotenant.controller.models.forecast import DAY_H, Demand
 from cotenant.controller.training.forecast.reading import EPOCH
 
-HINT: Final = 'holidays need a library: pip install "cotenant[gfs]"'
+HINT: Final = 'holidays need a library: pip install ".[gfs]" in the source folder'
 DAYS_AHEAD: Final = 366
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from cotenant.agent.host.cgroups import MemoryKills, memory_kills_in, mounts_in, mounts_of, own_group_in
 from cotenant.agent.supervisor.processes.outputs import output_path
+from cotenant.controller.domain import AttemptNo, JobId, Launch, SlurmScript
+from tests.building.orders import PLAIN, changed
 
 V2 = "30 24 0:26 / {point} rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate"
 V1_KILLED = {
@@ -65,11 +68,18 @@ def test_no_groups_at_all() -> None:
         ("/logs/%j/%r", "/logs/7_3/1"),
         ("100%%.txt", "/home/ada/100%.txt"),
         ("%%j", "/home/ada/%j"),
-        ("%x%", "/home/ada/%x%"),
+        ("%y%", "/home/ada/%y%"),
+        ("%x/%N-%A_%i-%u-%n", "/home/ada/a_b/h-7_3-ada-0"),
+        ("%4A-%03i", "/home/ada/0007-003"),
     ],
 )
 def test_the_pattern_of_an_output_file(pattern: str, path: str) -> None:
-    assert os.fspath(output_path(pattern, "/home/ada", "7_3", 2, 1)) == path
+    launch = Launch(workdir="/home/ada", output=pattern)
+    words = {"job_id": JobId("7_3"), "attempt": AttemptNo(2), "name": "a/b", "user": "ada"}
+    order = changed(PLAIN, launch=launch, **words)
+    assert os.fspath(output_path(order, 1)) == path
+    script = msgspec.structs.replace(launch, output="%j", slurm=SlurmScript(array_position=2))
+    assert output_path(changed(order, launch=script), 1).name == "9", "a number, as in SLURM_JOB_ID"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from signal import SIGTERM
 import pytest
 
 from cotenant.controller.cli.frame.problem import CLOSED_PIPE, EXIT_CODES, INTERRUPTED, NEVER_STARTED
-from cotenant.controller.cli.submission import directives
+from cotenant.controller.cli.submission import slurm
 from cotenant.controller.cli.submission.build import Submitter, submission
 from cotenant.controller.cli.submission.options import OPTIONS
 from cotenant.controller.cli.submission.recording import ALWAYS
@@ -26,7 +26,7 @@ def section(title: str) -> str:
 
 
 def test_every_verb_is_documented() -> None:
-    named = set(re.findall(r"`([a-z]+)", section("Verbs")))
+    named = set(re.findall(r"`([a-z-]+)", section("Verbs")))
     assert set(BY_NAME) <= named
 
 
@@ -47,9 +47,7 @@ def test_the_recorded_variables_are_documented() -> None:
 
 def test_slurms_flags_are_documented() -> None:
     text = section("Slurm scripts")
-    long_flags = [
-        flag for flag in (*directives.SAME, *directives.GPUS, *directives.CPUS) if flag.startswith("--")
-    ]
+    long_flags = [flag for flag in (*slurm.SAME, *slurm.SlurmLines.TAKEN) if flag.startswith("--")]
     assert [flag for flag in long_flags if flag.removeprefix("--") not in text] == []
 
 

@@ -124,7 +124,7 @@ def test_without_its_library_a_model_is_left_out_and_told(
     result = cotenant(*words, "-o", "json")
     assert result.code == 0
     assert [row["model"] for row in json.loads(result.out)["models"]] == ["last-value"]
-    assert 'xgboost-cqr is not judged: it needs xgboost: pip install "cotenant[gfs]"' in result.err
+    assert 'xgboost-cqr is not judged: it needs xgboost: pip install ".[gfs]"' in result.err
 
 
 def test_holidays_are_taken_where_dates_are_known(cotenant: Cotenant, file: str) -> None:

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from cotenant.controller.cli.submission.build import Submitter, submission
-from cotenant.controller.cli.submission.directives import LEFT_OUT, SAME, SWITCHES
 from cotenant.controller.cli.submission.options import BY_FLAG, BY_KEY, BadSubmission
+from cotenant.controller.cli.submission.slurm import LEFT_OUT, SAME, SWITCHES
 from cotenant.controller.wire import FROM_CLIENTS, BadMessage, Inadmissible, Request, admitted, decode, encode
 
 if TYPE_CHECKING:

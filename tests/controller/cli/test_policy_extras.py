@@ -8,7 +8,7 @@ from typing import Any
 
 from cotenant.controller.wire import clients as wire
 
-LACKS = 'it learns with botorch, which is not installed: pip install "cotenant[bo]"'
+LACKS = 'it learns with botorch, which is not installed: pip install ".[bo]" in the source folder'
 
 
 def test_policy_list_says_what_is_missing(controller: Any, replies: ModuleType, cotenant: Any) -> None:
@@ -29,4 +29,4 @@ def test_policy_set_refuses_it_and_says_what_to_install(
     controller.says(wire.GetPolicy, replies.policy(unavailable={"lazer": LACKS}))
     result = cotenant("policy", "set", "lazer")
     assert result.code == 2
-    assert 'pip install "cotenant[bo]"' in result.err
+    assert 'pip install ".[bo]"' in result.err

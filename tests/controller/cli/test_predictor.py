@@ -148,7 +148,7 @@ def test_without_xgboost_it_says_what_to_install(
     monkeypatch.setattr(builtins, "__import__", without)
     pairs = write(at_home / "p.csv", invented(1))
     result = cotenant("predictor", "train", "--pairs", pairs, "--out", "m.json")
-    refused(result, 1, 'pip install "cotenant[predict]"')
+    refused(result, 1, 'pip install ".[predict]"')
 
 
 # --- This cluster's own pairs ------------------------------------------------------------------------

@@ -73,12 +73,14 @@ ARRAYS = {"0-3": (0, 1, 2, 3), "7": (7,), "5,1,3": (1, 3, 5), "0-10:5": (0, 5, 1
 
 @pytest.mark.parametrize(("text", "indices"), ARRAYS.items())
 def test_arrays(text: str, indices: tuple[int, ...]) -> None:
-    assert q.array_indices(text) == indices
+    assert q.array_tasks(text) == (indices, 0)
+    assert q.array_tasks(f"{text}%3") == (indices, 3)
 
 
 @pytest.mark.parametrize(
-    "text", ["", "a", "3-1", "0-9:0", "1,,2", "0-9%2", "-5", "0-100000", "0-99999999999", "1-1001"]
+    "text",
+    ["", "a", "3-1", "0-9:0", "1,,2", "0-9%", "0-9%0", "0-9%x", "0-100000", "0-99999999999", "1-1001"],
 )
 def test_what_is_no_array(text: str) -> None:
-    with pytest.raises(ValueError, match=r"must be|cannot|empty|may have"):
-        q.array_indices(text)
+    with pytest.raises(ValueError, match=r"must|empty|may have"):
+        q.array_tasks(text)

@@ -212,7 +212,7 @@ def test_without_matplotlib_there_are_tables_and_a_word(
     monkeypatch.setattr(builtins, "__import__", without)
     result = cotenant("sim", "run", SMALL, "--policy", "fifo", "--out", str(tmp_path / "r"))
     assert result.code == 0
-    assert 'pip install "cotenant[sim]"' in result.err
+    assert 'pip install ".[sim]"' in result.err
     assert (tmp_path / "r" / "result.json").exists()
 
 

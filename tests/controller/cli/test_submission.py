@@ -137,7 +137,8 @@ WRONG_FLAGS = {
     "too many GPUs": ("gpus", "99999999999", "at most"),
     "GPUs in words": ("gpus", "two", "--gpus must be a whole number, got 'two'"),
     "a malformed array": ("array", "1..5", "--array must be indices"),
-    "an array with a limit": ("array", "0-9%2", "leave out the % part"),
+    "an array with no number behind %": ("array", "0-9%", "must have a number behind %"),
+    "an array of which none may run": ("array", "0-9%0", "must let at least 1 task run"),
     "an unknown class": ("class", "gold", "must be hp or spot"),
     "no duration": ("time", "soon", "--time must be a duration"),
     "no variable": ("env", "1A=2", "must be NAME=VALUE"),
@@ -164,6 +165,8 @@ def test_an_array_is_one_task_per_index(tmp_path: Path) -> None:
     assert request.array_indices == (1, 5)
     assert [spec.job_id for spec in request.specs] == ["new-0", "new-1"]
     assert [spec.launch.env["COTENANT_ARRAY_INDEX"] for spec in request.specs] == ["1", "5"]
+    assert not any(spec.array_limit for spec in request.specs)
+    assert submitted(tmp_path, flags=given(array="0-9%2")).request.specs[9].array_limit == 2
 
 
 # --- What is taken along ----------------------------------------------------------------------------
@@ -423,11 +426,11 @@ def test_a_slurm_script(tmp_path: Path) -> None:
     assert (spec.cpus, spec.host_memory_mib, spec.memory_mib) == (6, 65_536, 4096)
     assert (spec.time_limit_s, spec.share) == (86_400, "never")
     assert [d.job_id for d in spec.after] == ["3", "4"]
-    assert spec.launch.output == f"{tmp_path}/log-%j.txt"
+    assert spec.launch.output == f"{tmp_path}/log-%A_%i.txt"
     assert spec.launch.env["SLURM_ARRAY_TASK_ID"] == "1"
     notes = "\n".join(made.notes)
-    assert "--mail-type has no meaning here" in notes and "-p has no meaning here" in notes
-    assert ":9: take out srun" in notes
+    assert "left out: --mail-type (line 4), -p (line 4)" in notes
+    assert spec.launch.mode == "host", "srun starts the ranks"
 
 
 def test_a_script_that_starts_torchrun_runs_once_per_host(tmp_path: Path) -> None:
@@ -442,7 +445,7 @@ WRONG_SCRIPTS = {
     "no value": ("#!/bin/sh\n#COTENANT -g\n", ":2: #COTENANT: -g needs a value"),
     "a container": ("#!/bin/sh\n#COTENANT --container x\n", "containers are not supported"),
     "not an option": ("#!/bin/sh\n#COTENANT gpus 2\n", "'gpus' is not an option"),
-    "an unknown pattern": ("#!/bin/sh\n#SBATCH -o %N.txt\n", "%N"),
+    "an unknown pattern": ("#!/bin/sh\n#SBATCH -o %y.txt\n", "%y"),
     "an open quote": ("#!/bin/sh\n#COTENANT --name 'x\n", ":2: #COTENANT: no closing quotation"),
     "no shebang": ("#COTENANT -g 2\n", "has no first line such as #!/bin/bash"),
     "zero GPUs": ("#!/bin/sh\n#SBATCH -G 0\n", "-G must be at least 1"),

@@ -188,7 +188,7 @@ def test_the_plain_table_outlives_the_controller_and_says_that_it_is_old(
     assert "no answer" not in shown[0] and "no answer" not in shown[-1]
     assert any("no answer from the controller for 0s; this is old" in text for text in shown)
     assert any("not yours" in text for text in shown)
-    assert all("pip install 'cotenant[tui]'" in text for text in shown), "what is missing is named"
+    assert all("pip install '.[tui]'" in text for text in shown), "what is missing is named"
 
 
 def test_without_the_extra_it_is_the_plain_table(

@@ -1,0 +1,1 @@
+"""Programs with the names of Slurm's, for scripts that call them."""

@@ -1,0 +1,240 @@
+"""Jobs and hosts as Slurm's programs print them: states, fields, formats. Pure.
+
+Rule: what is not known prints as Slurm prints it (`N/A`, `UNLIMITED`, nothing), never as a guess.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from cotenant.controller.cli.frame.problem import Problem
+from cotenant.controller.domain import HostState, Phase, array_of
+from cotenant.controller.wire import JobView, NodeView
+
+PARTITION: Final = "cotenant"
+SQUEUE_FORMAT: Final = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"
+
+STATES: Final[dict[Phase, tuple[str, str]]] = {
+    Phase.BLOCKED: ("PENDING", "PD"),
+    Phase.HELD: ("PENDING", "PD"),
+    Phase.QUEUED: ("PENDING", "PD"),
+    Phase.RESERVED: ("PENDING", "PD"),
+    Phase.LOADING: ("RUNNING", "R"),
+    Phase.RUNNING: ("RUNNING", "R"),
+    Phase.CHECKPOINTING: ("COMPLETING", "CG"),
+    Phase.STOPPING: ("COMPLETING", "CG"),
+    Phase.DONE: ("COMPLETED", "CD"),
+    Phase.FAILED: ("FAILED", "F"),
+    Phase.CANCELLED: ("CANCELLED", "CA"),
+}
+TIMEOUT: Final = ("TIMEOUT", "TO")
+
+
+def slurm_state(job: JobView) -> tuple[str, str]:
+    """Its long and its short name."""
+    return TIMEOUT if job.reason_code == "time-limit" and job.phase is Phase.FAILED else STATES[job.phase]
+
+
+def clock(seconds: float) -> str:
+    """As squeue prints a time: `1-02:03:04`, `2:03:04`, `3:04`."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days}-{hours:02}:{minutes:02}:{rest:02}"
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def long_clock(seconds: float) -> str:
+    """As sacct prints one: `00:03:04`."""
+    text = clock(seconds)
+    return text if "-" in text else text.rjust(8, "0") if text.count(":") == 2 else f"00:{text:0>5}"
+
+
+def moment(at: str | None) -> str:
+    """Of a time of the wire's, in this zone."""
+    if at is None:
+        return "Unknown"
+    return datetime.fromisoformat(at).astimezone().strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def on_devices_s(job: JobView) -> float:
+    return job.load_s + job.run_s + job.pause_s
+
+
+def hosts(job: JobView) -> list[str]:
+    return sorted({device.partition("/")[0] for device in job.devices})
+
+
+def _where_or_why(job: JobView) -> str:
+    state = slurm_state(job)[0]
+    if state in ("RUNNING", "COMPLETING"):
+        return ",".join(hosts(job))
+    return f"({_why(job)})"
+
+
+def _why(job: JobView) -> str:
+    """Slurm's word for why a job waits; scripts look for these."""
+    if job.phase is Phase.HELD:
+        return "JobHeldUser"
+    if job.phase is Phase.BLOCKED:
+        known = {"after-job": "Dependency", "array-limit": "JobArrayTaskLimit", "back-off": "BeginTime"}
+        return known.get(job.reason_code, "Resources")
+    return "Resources" if job.phase in (Phase.QUEUED, Phase.RESERVED) else "None"
+
+
+class Field(NamedTuple):
+    title: str
+    value: Callable[[Any], str]
+
+
+def _index(job: JobView) -> str:
+    return job.job_id.partition("_")[2] or "N/A"
+
+
+JOB_FIELDS: Final[dict[str, Field]] = {
+    "i": Field("JOBID", lambda job: job.job_id),
+    "A": Field("JOBID", lambda job: job.job_id),
+    "F": Field("ARRAY_JOB_ID", lambda job: array_of(job.job_id)),
+    "K": Field("ARRAY_TASK_ID", _index),
+    "j": Field("NAME", lambda job: job.name),
+    "u": Field("USER", lambda job: job.user),
+    "P": Field("PARTITION", lambda job: PARTITION),
+    "a": Field("ACCOUNT", lambda job: job.user),
+    "t": Field("ST", lambda job: slurm_state(job)[1]),
+    "T": Field("STATE", lambda job: slurm_state(job)[0]),
+    "M": Field("TIME", lambda job: clock(on_devices_s(job))),
+    "L": Field("TIME_LEFT", lambda job: "N/A" if job.left_s is None else clock(job.left_s)),
+    "D": Field("NODES", lambda job: str(len(hosts(job)) or 1)),
+    "b": Field("TRES_PER_NODE", lambda job: f"gres/gpu:{-(-job.gpus // (len(hosts(job)) or 1))}"),
+    "N": Field("NODELIST", lambda job: ",".join(hosts(job))),
+    "R": Field("NODELIST(REASON)", _where_or_why),
+    "r": Field("REASON", _why),
+    "V": Field("SUBMIT_TIME", lambda job: moment(job.submitted_at)),
+    "S": Field("START_TIME", lambda job: moment(job.started_at) if job.started_at is not None else "N/A"),
+    "e": Field("END_TIME", lambda job: moment(job.ended_at) if job.ended_at is not None else "N/A"),
+    "Q": Field("PRIORITY", lambda job: "0"),
+}
+SACCT_FIELDS: Final[dict[str, Callable[[JobView], str]]] = {
+    "JobID": lambda job: job.job_id,
+    "JobIDRaw": lambda job: job.job_id,
+    "JobName": lambda job: job.name,
+    "User": lambda job: job.user,
+    "Partition": lambda job: PARTITION,
+    "Account": lambda job: job.user,
+    "State": lambda job: slurm_state(job)[0],
+    "ExitCode": lambda job: f"{max(0, job.exit_code or 0) % 256}:{max(0, (job.exit_code or 0) - 128)}",
+    "Elapsed": lambda job: long_clock(on_devices_s(job)),
+    "ElapsedRaw": lambda job: str(int(on_devices_s(job))),
+    "Submit": lambda job: moment(job.submitted_at),
+    "Start": lambda job: moment(job.started_at),
+    "End": lambda job: moment(job.ended_at),
+    "NNodes": lambda job: str(len(hosts(job)) or 1),
+    "NodeList": lambda job: ",".join(hosts(job)) or "None assigned",
+    "AllocCPUS": lambda job: "",
+    "AllocTRES": lambda job: f"gres/gpu={job.gpus}",
+    "ReqTRES": lambda job: f"gres/gpu={job.gpus}",
+    "MaxRSS": lambda job: "",
+    "Restarts": lambda job: str(max(0, job.attempt - 1)),
+}
+
+Nodes = tuple[NodeView, ...]
+LONG_STATES: Final = {"drain": "drained", "drng": "draining", "mix": "mixed", "alloc": "allocated"}
+
+
+def node_state(node: NodeView) -> str:
+    if node.state in (HostState.SILENT, HostState.LOST):
+        return "down"
+    busy = sum(bool(device.jobs) for device in node.devices)
+    if node.state is HostState.DRAINED:
+        return "drng" if busy else "drain"
+    return "idle" if not busy else "alloc" if busy == len(node.devices) else "mix"
+
+
+def nodes_by_state(nodes: Sequence[NodeView]) -> list[Nodes]:
+    groups: dict[str, list[NodeView]] = {}
+    for node in nodes:
+        groups.setdefault(node_state(node), []).append(node)
+    return [tuple(group) for group in groups.values()]
+
+
+def _gres(nodes: Nodes) -> str:
+    devices = nodes[0].devices
+    return f"gpu:{devices[0].type}:{len(devices)}" if devices else "(null)"
+
+
+NODE_FIELDS: Final[dict[str, Field]] = {
+    "P": Field("PARTITION", lambda nodes: f"{PARTITION}*"),
+    "R": Field("PARTITION", lambda nodes: PARTITION),
+    "a": Field("AVAIL", lambda nodes: "up"),
+    "l": Field("TIMELIMIT", lambda nodes: "infinite"),
+    "D": Field("NODES", lambda nodes: str(len(nodes))),
+    "t": Field("STATE", lambda nodes: node_state(nodes[0])),
+    "T": Field("STATE", lambda nodes: LONG_STATES.get(node_state(nodes[0]), node_state(nodes[0]))),
+    "N": Field("NODELIST", lambda nodes: ",".join(node.host for node in nodes)),
+    "n": Field("HOSTNAMES", lambda nodes: ",".join(node.host for node in nodes)),
+    "G": Field("GRES", _gres),
+    "c": Field("CPUS", lambda nodes: str(nodes[0].cpus)),
+    "m": Field("MEMORY", lambda nodes: str(nodes[0].memory_mib)),
+    "f": Field("AVAIL_FEATURES", lambda nodes: ",".join(nodes[0].features) or "(null)"),
+    "E": Field("REASON", lambda nodes: nodes[0].reason or "none"),
+}
+
+
+# --- Formats ----------------------------------------------------------------------------------------
+
+
+class FormatPart(NamedTuple):
+    """A field, or (None) words between fields."""
+
+    field: Field | None
+    words: str = ""
+    width: int = 0
+    right: bool = False
+
+
+_FIELD: Final = re.compile(r"%(\.?)(\d*)([A-Za-z%])")
+
+
+def parsed(text: str, fields: dict[str, Field], program: str) -> list[FormatPart]:
+    """A format such as `%.18i %j`. Raises Problem: a field that there is not."""
+    columns: list[FormatPart] = []
+    end = 0
+    for match in _FIELD.finditer(text):
+        columns.append(FormatPart(None, text[end : match.start()]))
+        end = match.end()
+        if match[3] == "%":
+            columns.append(FormatPart(None, "%"))
+            continue
+        field = fields.get(match[3])
+        if field is None:
+            known = " ".join(f"%{letter}" for letter in fields)
+            raise Problem("usage", f"{program}: there is no field %{match[3]} here", f"known are {known}")
+        columns.append(FormatPart(field, "", int(match[2] or 0), bool(match[1])))
+    return [*columns, FormatPart(None, text[end:])]
+
+
+def line(columns: Sequence[FormatPart], subject: object) -> str:
+    """One line; of titles, if there is no subject."""
+    return "".join(_cell(column, subject) for column in columns).rstrip()
+
+
+def _cell(column: FormatPart, subject: object) -> str:
+    if column.field is None:
+        return column.words
+    text = column.field.title if subject is None else column.field.value(subject)
+    if not column.width:
+        return text
+    text = text[: column.width]
+    return text.rjust(column.width) if column.right else text.ljust(column.width)
+
+
+def table(rows: Sequence[Sequence[str]], widths: Sequence[int]) -> list[str]:
+    """As sacct prints it: columns of ten characters and more, to the right."""
+    wide = [
+        width or max(10, *(len(row[at]) for row in rows)) if rows else 10 for at, width in enumerate(widths)
+    ]
+    return [" ".join(text[:w].rjust(w) for text, w in zip(row, wide, strict=True)) for row in rows]

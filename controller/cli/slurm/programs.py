@@ -1,0 +1,239 @@
+"""`sbatch`, `squeue`, `scancel`, `sinfo` and `sacct`: started as `python -m ...programs NAME WORDS`.
+
+Rule: what they print on standard output is what Slurm's print, since scripts read it; notes and errors are
+ours, on standard error.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from cotenant.controller.cli.frame.asking import PATIENCE_S, asking
+from cotenant.controller.cli.frame.output import write_lines
+from cotenant.controller.cli.frame.problem import FAILED, OK, Problem, listening
+from cotenant.controller.cli.frame.screen import tell
+from cotenant.controller.cli.jobs.change import until_ended
+from cotenant.controller.cli.jobs.queue import pages
+from cotenant.controller.cli.jobs.submit import SUBMIT_TIMEOUT_S, prepared_submission, whole_array
+from cotenant.controller.cli.main import guarded, open_streams
+from cotenant.controller.cli.slurm.listings import (
+    JOB_FIELDS,
+    NODE_FIELDS,
+    SACCT_FIELDS,
+    SQUEUE_FORMAT,
+    line,
+    nodes_by_state,
+    parsed,
+    slurm_state,
+    table,
+)
+from cotenant.controller.cli.slurm.words import Flags, GivenWords, read
+from cotenant.controller.cli.submission.build import Sbatch
+from cotenant.controller.cli.submission.recording import user_name
+from cotenant.controller.cli.submission.slurm import SWITCHES
+from cotenant.controller.client import Refusal
+from cotenant.controller.domain import ENDED, JobId, Phase, for_people
+from cotenant.controller.wire import ChangeJobs, JobView, ListJobs, ListNodes
+
+SCRIPT_BYTES_MAX: Final = 1 << 20
+
+
+def sbatch(words: list[str]) -> int:
+    """Submits a script and says its number."""
+    options, rest, wrapped = sbatch_words(words)
+    ours = {"--parsable", "-W", "--wait", "--test-only", "-Q", "--quiet"}
+    given = {word for word in options if word in ours}
+    sent = Sbatch(options=tuple(word for word in options if word not in ours))
+    if wrapped is not None:
+        sent = msgspec.structs.replace(sent, text=f"#!/bin/sh\n{wrapped}\n")
+        rest = ["wrap"]
+    elif not rest or rest[0] == "-":
+        sent = msgspec.structs.replace(sent, text=sys.stdin.read(SCRIPT_BYTES_MAX))
+        rest = ["sbatch", *rest[1:]]
+    made = prepared_submission(rest, {}, None, command_only=False, sbatch=sent)
+    request = made.request
+    if "--test-only" in given:
+        request = msgspec.structs.replace(request, dry_run=True)
+    with asking(patience_s=PATIENCE_S if {"-W", "--wait"} & given else 0.0) as client:
+        reply = client.ask(request, timeout_s=SUBMIT_TIMEOUT_S)
+        for note in reply.notes:
+            tell(f"note: {note}")
+        if request.dry_run:
+            tell("sbatch: it would be accepted; nothing was changed")
+            return OK
+        number = whole_array([str(each) for each in reply.job_ids])[0]
+        write_lines([number if "--parsable" in given else f"Submitted batch job {number}"])
+        sys.stdout.flush()
+        if not {"-W", "--wait"} & given:
+            return OK
+        jobs = until_ended(client, reply.job_ids, None).jobs
+    return max((job.exit_code or (OK if job.phase is Phase.DONE else FAILED) for job in jobs), default=OK)
+
+
+def sbatch_words(words: Sequence[str]) -> tuple[list[str], list[str], str | None]:
+    """Options, the script with its arguments, and what `--wrap` says."""
+    rest = list(words)
+    options: list[str] = []
+    wrapped: str | None = None
+    while rest and rest[0].startswith("-") and rest[0] != "-":
+        word = rest.pop(0)
+        if word == "--wrap" or word.startswith("--wrap="):
+            wrapped = word[7:] if "=" in word else rest.pop(0) if rest else ""
+            continue
+        options.append(word)
+        has_value = "=" in word or (not word.startswith("--") and len(word) > 2)
+        if not has_value and word not in SWITCHES and rest:
+            options.append(rest.pop(0))
+    return options, rest, wrapped
+
+
+SQUEUE: Final = Flags(
+    values=("-u --user", "-j --jobs", "-n --name", "-t --states", "-o --format"),
+    switches=("--me", "-h --noheader"),
+    left_out=("-p --partition", "-A --account", "-q --qos", "-S --sort", "-w --nodelist"),
+    left_out_switches=("-r --array", "-a --all", "-l --long"),
+)
+
+
+def squeue(words: list[str]) -> int:
+    """What waits and runs; with --states also what has ended."""
+    given = read("squeue", words, SQUEUE)
+    jobs = _jobs(given, everything="--states" in given.flags)
+    form = parsed(given.flags.get("--format", SQUEUE_FORMAT), JOB_FIELDS, "squeue")
+    lines = [line(form, job) for job in jobs]
+    write_lines([*([] if "--noheader" in given.flags else [line(form, None)]), *lines])
+    return OK
+
+
+SCANCEL: Final = Flags(
+    values=("-u --user", "-n --name --jobname", "-t --state", "-s --signal"),
+    switches=("--me",),
+    left_out=("-p --partition", "-A --account", "-q --qos", "-w --nodelist"),
+    left_out_switches=("-Q --quiet", "-v --verbose", "-f --full", "-b --batch", "-i --interactive", "--ctld"),
+)
+
+
+def scancel(words: list[str]) -> int:
+    """Ends jobs by number, owner, name or state."""
+    given = read("scancel", words, SCANCEL)
+    wanted = given.flags.get("--signal", "KILL").upper().removeprefix("SIG")
+    if wanted not in ("KILL", "TERM", "9", "15"):
+        raise Problem(
+            "usage", f"scancel --signal={wanted}: a job is ended as a whole", "leave the signal out"
+        )
+    flags = dict(given.flags)
+    if "--state" in flags:
+        flags["--states"] = flags.pop("--state")
+    if not given.rest and not {"--user", "--me", "--name", "--states"} & set(flags):
+        raise Problem("usage", "scancel: no job was named", "scancel JOB, or scancel --me")
+    found = [job.job_id for job in _jobs(given._replace(flags=flags), everything=False, ids=given.rest)]
+    if not found:
+        return OK
+    with asking() as client:
+        client.ask(ChangeJobs(verb="cancel", job_ids=tuple(found)))
+    return OK
+
+
+SACCT: Final = Flags(
+    values=("-j --jobs", "-u --user", "-o --format", "--name", "-s --state"),
+    switches=("-P --parsable2", "-p --parsable", "-n --noheader"),
+    left_out=("-S --starttime", "-E --endtime", "-r --partition", "-A --account", "--units", "-N --nodelist"),
+    left_out_switches=("-X --allocations", "-a --allusers", "-l --long", "-b --brief", "-D --duplicates"),
+)
+SACCT_FORMAT: Final = "JobID,JobName,Partition,Account,AllocCPUS,State,ExitCode"
+
+
+def sacct(words: list[str]) -> int:
+    """All jobs that the controller knows, ended or not; steps are not kept."""
+    given = read("sacct", words, SACCT)
+    flags = {{"--state": "--states"}.get(name, name): value for name, value in given.flags.items()}
+    jobs = _jobs(given._replace(flags=flags), everything=True)
+    names = [each.partition("%") for each in flags.get("--format", SACCT_FORMAT).split(",")]
+    known = {name.lower(): name for name in SACCT_FIELDS}
+    unknown = [name for name, _, _ in names if name.lower() not in known]
+    if unknown:
+        raise Problem(
+            "usage", f"sacct: there is no field {unknown[0]}", f"known are {', '.join(SACCT_FIELDS)}"
+        )
+    columns = [(known[name.lower()], int(width or 0)) for name, _, width in names]
+    rows = [[SACCT_FIELDS[name](job) for name, _ in columns] for job in jobs]
+    if "--noheader" not in flags:
+        rows.insert(0, [name for name, _ in columns])
+    if "--parsable" in flags or "--parsable2" in flags:
+        end = "|" if "--parsable" in flags else ""
+        write_lines(["|".join(row) + end for row in rows])
+    else:
+        write_lines(table(rows, [width for _, width in columns]))
+    return OK
+
+
+SINFO: Final = Flags(
+    values=("-o --format",),
+    switches=("-h --noheader", "-N --Node"),
+    left_out=("-p --partition", "-n --nodes", "-t --states"),
+    left_out_switches=("-l --long", "-a --all", "-s --summarize", "-e --exact", "-r --responding"),
+)
+SINFO_FORMAT: Final = "%9P %.5a %.10l %.6D %.6t %N"
+
+
+def sinfo(words: list[str]) -> int:
+    """Hosts by state, or one by one."""
+    given = read("sinfo", words, SINFO)
+    with asking() as client:
+        nodes = for_people(client.ask(ListNodes())).nodes
+    form = parsed(given.flags.get("--format", SINFO_FORMAT), NODE_FIELDS, "sinfo")
+    groups = [(node,) for node in nodes] if "--Node" in given.flags else nodes_by_state(nodes)
+    lines = [line(form, group) for group in groups]
+    write_lines([*([] if "--noheader" in given.flags else [line(form, None)]), *lines])
+    return OK
+
+
+def _jobs(given: GivenWords, *, everything: bool, ids: Sequence[str] = ()) -> list[JobView]:
+    """Those that the options name. A number that nobody knows (any more) is no error, as with Slurm."""
+    flags = given.flags
+    named = [*ids, *filter(None, flags.get("--jobs", "").split(","))]
+    users = {user_name()} if "--me" in flags else set(filter(None, flags.get("--user", "").split(",")))
+    names = set(filter(None, flags.get("--name", "").split(",")))
+    states = {each.upper() for each in filter(None, flags.get("--states", "").split(","))} - {"ALL"}
+    wanted = tuple(JobId(each.partition(".")[0]) for each in named)
+    request = ListJobs(job_ids=wanted, include_ended=everything, user=min(users) if len(users) == 1 else "")
+    with asking() as client:
+        try:
+            found = [job for reply in pages(client, request) for job in for_people(reply).jobs]
+        except Refusal as refusal:
+            if refusal.failure.code != "not-found":
+                raise
+            tell(f"{refusal.failure.message}")
+            return []
+    return [
+        job
+        for job in found
+        if (everything or job.phase not in ENDED)
+        and (not users or job.user in users)
+        and (not names or job.name in names)
+        and (not states or states & set(slurm_state(job)))
+    ]
+
+
+PROGRAMS: Final[dict[str, Callable[[list[str]], int]]] = {
+    "sbatch": sbatch,
+    "squeue": squeue,
+    "scancel": scancel,
+    "sinfo": sinfo,
+    "sacct": sacct,
+}
+
+
+def main() -> int:
+    name, *words = sys.argv[1:]
+    open_streams()
+    with listening():
+        return guarded(lambda: PROGRAMS[name](words))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

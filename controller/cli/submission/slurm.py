@@ -1,0 +1,397 @@
+"""What `#SBATCH` lines mean here.
+
+Rule: every option of sbatch stands in one of the tables. What cannot matter here (a site's partitions, mail,
+binding) is left out with a note; what would change what runs, where or when, and cannot be honoured, is
+refused with what to do instead. All problems of a script are found, not only the first.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar, Final
+
+import msgspec
+
+from cotenant.controller.cli.frame.problem import suggestion
+from cotenant.controller.cli.submission.options import (
+    BY_KEY,
+    CONTAINERS,
+    BadSubmission,
+    Given,
+    Options,
+    flag_values,
+    merged,
+    read,
+)
+from cotenant.controller.cli.submission.quantities import count, shown, size_mib
+from cotenant.controller.domain import SlurmScript
+
+SAME: Final = {
+    "-t": "time", "--time": "time", "-J": "name", "--job-name": "name", "-D": "workdir", "--chdir": "workdir",
+    "-a": "array", "--array": "array", "-C": "constraint", "--constraint": "constraint",
+}  # fmt: skip
+"""Slurm's flag -> our option, with a value that means the same."""
+LABELS: Final = {
+    "-p": "SLURM_JOB_PARTITION", "--partition": "SLURM_JOB_PARTITION", "-A": "SLURM_JOB_ACCOUNT",
+    "--account": "SLURM_JOB_ACCOUNT", "-q": "SLURM_JOB_QOS", "--qos": "SLURM_JOB_QOS",
+}  # fmt: skip
+SIGNAL_BEFORE_S: Final = 60.0
+"""Where `--signal` does not say how long before the limit: Slurm's."""
+SWITCHES: Final = frozenset((
+    "-H", "--hold", "--exclusive", "--requeue", "--no-requeue", "--parsable", "-Q", "--quiet", "-v",
+    "--verbose", "--contiguous", "--spread-job", "--use-min-nodes", "-O", "--overcommit", "-s",
+    "--oversubscribe", "-k", "--no-kill", "--get-user-env", "--ignore-pbs", "-W", "--wait", "--test-only",
+    "--reboot",
+))  # fmt: skip
+"""Without a value, or with one that may be missing."""
+LEFT_OUT: Final = frozenset((
+    "--mail-type", "--mail-user", "--comment", "--requeue", "--no-requeue", "--open-mode", "--wckey",
+    "--parsable", "-Q", "--quiet", "-v", "--verbose", "--cpu-bind", "--gpu-bind", "--mem-bind", "--hint",
+    "-m", "--distribution", "--threads-per-core", "--cores-per-socket", "--sockets-per-node",
+    "--ntasks-per-socket", "--ntasks-per-core", "-B", "--extra-node-info", "--mincpus", "--tmp", "--nice",
+    "--priority", "--profile", "--acctg-freq", "--propagate", "--get-user-env", "--kill-on-invalid-dep", "-k",
+    "--no-kill", "-s", "--oversubscribe", "-O", "--overcommit", "--time-min", "--switches", "--contiguous",
+    "--spread-job", "--use-min-nodes", "--gpu-freq", "--cpu-freq", "--power", "-S", "--core-spec",
+    "--thread-spec", "--delay-boot", "--reservation", "-L", "--licenses", "--network", "--mpi",
+    "--ignore-pbs", "-M", "--clusters", "--bb", "--bbf", "--gres-flags", "--mcs-label", "-W", "--wait",
+    "--wait-all-nodes",
+))  # fmt: skip
+REFUSED: Final = {
+    "-w": "hosts have features here: --constraint FEATURE, or --gpu-type",
+    "--nodelist": "hosts have features here: --constraint FEATURE, or --gpu-type",
+    "-F": "hosts have features here: --constraint FEATURE, or --gpu-type",
+    "--nodefile": "hosts have features here: --constraint FEATURE, or --gpu-type",
+    "-x": "hosts have features here: --constraint FEATURE, or `cotenant nodes drain HOST`",
+    "--exclude": "hosts have features here: --constraint FEATURE, or `cotenant nodes drain HOST`",
+    "--gpus-per-socket": "say --gpus-per-node",
+    "-b": "leave it out and submit with --hold; `cotenant release JOB` lets it go",
+    "--begin": "leave it out and submit with --hold; `cotenant release JOB` lets it go",
+    "--deadline": "--time limits how long it runs; nothing here ends a job by the clock",
+    "--wrap": "a command needs no script: cotenant submit -- CMD",
+    "--test-only": "cotenant submit --dry-run SCRIPT",
+    "--reboot": "no host is rebooted for a job",
+    "--uid": "jobs run as whoever submits them",
+    "--gid": "jobs run as whoever submits them",
+    "--container": CONTAINERS,
+    "--container-image": CONTAINERS,
+    "hetjob": "submit its parts as jobs of their own",
+    "packjob": "submit its parts as jobs of their own",
+}
+_PER_NODE: Final = ("--gpus-per-node", "--gres")
+_DEPENDENCY: Final = {"afterok": "ok", "afterany": "any"}
+_PATTERN: Final = re.compile(r"%(\d{0,2})([a-zA-Z%])")
+_PATTERNS: Final = {
+    "%": "%", "A": "A", "a": "i", "j": "j", "J": "j", "N": "N", "n": "n", "t": "r", "u": "u", "x": "x",
+    "s": "",
+}  # fmt: skip
+"""Slurm's letter of a file name -> ours; a step's number has none, for the script is not in a step."""
+
+
+class SlurmLines:
+    """Collects the `#SBATCH` lines of one script; GPUs, tasks, cores and memory depend on several of them."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._found: Options = {}
+        self._numbers: dict[str, Given] = {}
+        """By flag: counts and sizes that are worked out together."""
+        self._variables: dict[str, str] = {}
+        self._warning = SlurmScript()
+        """Its signal."""
+        self._left_out: list[str] = []
+        self._notes: list[str] = []
+        self.problems: list[BadSubmission] = []
+
+    @property
+    def notes(self) -> list[str]:
+        left_out = f"{self._path}: without a meaning here, left out: {', '.join(self._left_out)}"
+        return [*self._notes, *([left_out] if self._left_out else [])]
+
+    def take(self, words: Sequence[str], line: int = 0) -> None:
+        """One line, or (0) the options of a command line. What is wrong with it is in `problems`."""
+        where = f"{self._path}:{line}: #SBATCH" if line else "sbatch"
+        if words[:1] in (["hetjob"], ["packjob"]):
+            self.problems.append(BadSubmission(f"{where} {words[0]} is not possible here", REFUSED[words[0]]))
+            return
+        try:
+            for flag, value in flag_values(words, where, lambda each: each in SWITCHES):
+                try:
+                    self._take_flag(flag, value, where, line)
+                except BadSubmission as problem:
+                    self.problems.append(problem)
+        except BadSubmission as problem:
+            self.problems.append(problem)
+
+    def _take_flag(self, flag: str, value: str, where: str, line: int) -> None:
+        if flag in SAME:
+            key = SAME[flag]
+            self._set(key, "unlimited" if key == "time" and value == "0" else value, where)
+        elif flag in self.TAKEN:
+            self.TAKEN[flag](self, flag, value, where)
+        elif flag in REFUSED:
+            raise BadSubmission(f"{where} {flag} is not possible here", REFUSED[flag])
+        elif flag in LEFT_OUT or flag in LABELS:
+            self._left_out.append(f"{flag} (line {line})" if line else flag)
+            if flag in LABELS:
+                self._variables[LABELS[flag]] = value
+        else:
+            known = [*SAME, *self.TAKEN, *LABELS, *LEFT_OUT, *REFUSED]
+            raise BadSubmission(f"{where}: unknown option {flag}", suggestion(flag, known))
+
+    def _set(self, key: str, value: str, where: str) -> None:
+        self._found = merged(self._found, {key: read(BY_KEY[key], (value,), where)})
+
+    # --- Flags that are taken one by one ------------------------------------------------------------
+
+    def _hold(self, flag: str, value: str, where: str) -> None:
+        self._set("hold", "yes", where)
+
+    def _exclusive(self, flag: str, value: str, where: str) -> None:
+        self._notes.append(f"{where} {flag}: nobody shares its GPUs; others may use the rest of the host")
+        self._set("share", "never", where)
+
+    def _nodes(self, flag: str, value: str, where: str) -> None:
+        least, dash, most = value.partition("-")
+        if dash and least != most:
+            self._notes.append(f"{where} {flag}={value}: it gets {least}")
+        self._set("nodes", least, where)
+
+    def _dependency(self, flag: str, value: str, where: str) -> None:
+        kinds = [part.partition(":")[0] for part in value.split(",")]
+        unknown = [kind for kind in kinds if kind not in _DEPENDENCY]
+        if unknown or "?" in value:
+            what = f"{unknown[0]!r}" if unknown else "? for one of several"
+            raise BadSubmission(
+                f"{where}: {flag} with {what} is not possible here", "afterok:JOB and afterany:JOB are"
+            )
+        self._set("after", re.sub(r"\+\d+", "", value), where)
+
+    def _export(self, flag: str, value: str, where: str) -> None:
+        names: list[str] = []
+        settings: list[str] = []
+        for part in value.split(","):
+            (settings if "=" in part else names).append(part)
+        if "NIL" in names:
+            names = ["NONE" if name == "NIL" else name for name in names]
+        if names or not settings:
+            self._set("export", ",".join(names) or value, where)
+        else:
+            self._set("export", "NONE", where)
+        for each in settings:
+            self._set("env", each, where)
+
+    def _input(self, flag: str, value: str, where: str) -> None:
+        if value not in ("none", "/dev/null"):
+            raise BadSubmission(
+                f"{where} {flag}: standard input is /dev/null here", f"read {value} in the script"
+            )
+
+    def _output(self, flag: str, value: str, where: str) -> None:
+        """Slurm's file name patterns in ours."""
+        if flag in ("-e", "--error"):
+            self._notes.append(f"{where} {flag}: both streams go to one file here")
+            return
+
+        def ours(match: re.Match[str]) -> str:
+            letter = _PATTERNS.get(match[2])
+            if letter is None:
+                known = ", ".join(f"%{each}" for each in sorted(_PATTERNS) if each.isalpha())
+                raise BadSubmission(f"{where}: {match[0]} in a file name is not known", f"known are {known}")
+            return f"%{match[1]}{letter}" if letter else "batch"
+
+        self._set("output", _PATTERN.sub(ours, value), where)
+
+    def _signal(self, flag: str, value: str, where: str) -> None:
+        """`[{R|B}:]SIGNAL[@SECONDS]`."""
+        who, _, rest = value.rpartition(":")
+        name, at, before = rest.partition("@")
+        if who not in ("", "B", "R", "BR", "RB"):
+            raise BadSubmission(f"{where}: {flag} must be [B:]SIGNAL[@SECONDS], got {shown(value)}")
+        number = _signal_number(name)
+        if not number:
+            raise BadSubmission(f"{where}: {flag}: there is no signal {shown(name)}")
+        self._warning = SlurmScript(
+            signal=number,
+            signal_before_s=float(_count(before, where, flag)) if at else SIGNAL_BEFORE_S,
+            signal_script="B" in who,
+        )
+
+    # --- What is worked out from several of them ----------------------------------------------------
+
+    def _number_of(self, flag: str, value: str, where: str) -> None:
+        self._keep(flag, _count(value, where, flag), where)
+
+    def _memory(self, flag: str, value: str, where: str) -> None:
+        if value.strip().rstrip("kKmMgGtTbB") == "0":
+            self._notes.append(f"{where} {flag}={value}: main memory is not limited")
+            return
+        try:
+            self._keep(flag, size_mib(value), where)
+        except ValueError as error:
+            raise BadSubmission(f"{where}: {flag} {error}") from None
+
+    def _gpus(self, flag: str, value: str, where: str) -> None:
+        for each in value.split(",") if flag == "--gres" else [value]:
+            parts = re.sub(r"\(.*\)$", "", each).split(":")
+            if flag == "--gres":
+                if parts == ["none"]:
+                    continue
+                if parts[0].removeprefix("gres/") != "gpu":
+                    raise BadSubmission(f"{where}: --gres={each} asks for something other than gpu")
+                parts = parts[1:] or ["1"]
+            number = parts[-1]
+            if flag == "--gres" and len(parts) == 1 and not re.match(r"[\d+-]", number):
+                parts, number = [number, "1"], "1"  # `gpu:a100` is one of them.
+            if len(parts) == 2:
+                self._set("gpu_type", parts[0], where)
+            self._keep(flag, _count(number, where, flag), where)
+
+    def _keep(self, flag: str, number: int, where: str) -> None:
+        self._numbers[_LONG.get(flag, flag)] = Given(value=number, where=where)
+
+    def _number(self, flag: str) -> int | None:
+        return self._numbers[flag].value if flag in self._numbers else None
+
+    def options(self) -> Options:
+        """Ours; may add to the problems."""
+        found = dict(self._found)
+        amounts = self._amounts()
+        for key, amount in (
+            ("nodes", amounts.nodes),
+            ("gpus", amounts.gpus),
+            ("cpus", amounts.cpus),
+            ("host_mem", amounts.host_mem),
+        ):
+            if amount is not None:
+                found[key] = read(BY_KEY[key], (str(amount.value),), amount.where)
+        if "export" not in found:  # As sbatch has it.
+            found["export"] = read(BY_KEY["export"], ("ALL",), "--export")
+        return found
+
+    def script(self, *, numbers_devices: bool) -> SlurmScript:
+        """What the job will find around it, as far as the script says it."""
+        amounts = self._amounts()
+        stated = {
+            "SLURM_CPUS_PER_TASK": self._number("--cpus-per-task"),
+            "SLURM_NTASKS_PER_NODE": self._number("--ntasks-per-node"),
+            "SLURM_GPUS_PER_NODE": self._number("--gpus-per-node"),
+            "SLURM_GPUS_PER_TASK": self._number("--gpus-per-task"),
+            "SLURM_MEM_PER_NODE": self._number("--mem"),
+            "SLURM_MEM_PER_CPU": self._number("--mem-per-cpu"),
+            "SLURM_MEM_PER_GPU": self._number("--mem-per-gpu"),
+        }
+        known = {name: str(value) for name, value in stated.items() if value is not None}
+        return msgspec.structs.replace(
+            self._warning,
+            variables={**self._variables, **known},
+            tasks=amounts.tasks,
+            tasks_per_host=self._number("--ntasks-per-node") or 0,
+            gpus_per_task=self._number("--gpus-per-task") or 0,
+            numbers_devices=numbers_devices,
+        )
+
+    def _amounts(self) -> _Amounts:
+        return _amounts(self._numbers, self._found.get("nodes"))
+
+    TAKEN: ClassVar = {
+        flag: take
+        for take, flags in (
+            (_nodes, ("-N", "--nodes")),
+            (_gpus, ("-G", "--gpus", "--gpus-per-node", "--gres", "--gpus-per-task")),
+            (_number_of, ("-n", "--ntasks", "--ntasks-per-node", "--tasks-per-node", "--ntasks-per-gpu")),
+            (_number_of, ("-c", "--cpus-per-task", "--cpus-per-gpu")),
+            (_memory, ("--mem", "--mem-per-cpu", "--mem-per-gpu")),
+            (_output, ("-o", "--output", "-e", "--error")),
+            (_dependency, ("-d", "--dependency")),
+            (_export, ("--export",)),
+            (_signal, ("--signal",)),
+            (_input, ("-i", "--input")),
+            (_hold, ("-H", "--hold")),
+            (_exclusive, ("--exclusive",)),
+        )
+        for flag in flags
+    }
+    """Flags whose values are worked on."""
+
+
+class _Amounts(msgspec.Struct, frozen=True, kw_only=True):
+    """What all lines together ask for, per job and per host."""
+
+    nodes: Given | None
+    gpus: Given | None
+    tasks: int
+    """0: nobody said how many."""
+    cpus: Given | None
+    host_mem: Given | None
+
+
+_LONG: Final = {
+    "-n": "--ntasks", "-c": "--cpus-per-task", "-G": "--gpus", "--tasks-per-node": "--ntasks-per-node",
+}  # fmt: skip
+
+
+def _amounts(given: dict[str, Given], nodes: Given | None) -> _Amounts:
+    def number(flag: str) -> int:
+        return int(given[flag].value) if flag in given else 0
+
+    def of(flag: str, value: int) -> Given:
+        return Given(value=value, where=given[flag].where)
+
+    per_node = next((flag for flag in _PER_NODE if flag in given), "")
+    if nodes is None:
+        nodes = _hosts(given, per_node)
+    hosts = int(nodes.value) if nodes is not None else 1
+    tasks = number("--ntasks") or number("--ntasks-per-node") * hosts
+    gpus: Given | None = None
+    if "--gpus" in given:
+        gpus = given["--gpus"]
+    elif per_node:
+        gpus = of(per_node, number(per_node) * hosts)
+    elif "--gpus-per-task" in given:
+        gpus = of("--gpus-per-task", number("--gpus-per-task") * (tasks or hosts))
+    total = int(gpus.value) if gpus is not None else hosts
+    if not tasks and "--ntasks-per-gpu" in given:
+        tasks = number("--ntasks-per-gpu") * total
+    if not tasks and "--gpus-per-task" in given:
+        tasks = max(1, total // number("--gpus-per-task"))
+    tasks_here, gpus_here = -(-(tasks or hosts) // hosts), -(-total // hosts)
+    cpus: Given | None = None
+    if "--cpus-per-task" in given:
+        cpus = of("--cpus-per-task", number("--cpus-per-task") * tasks_here)
+    elif "--cpus-per-gpu" in given:
+        cpus = of("--cpus-per-gpu", number("--cpus-per-gpu") * gpus_here)
+    host_mem: Given | None = given.get("--mem")
+    if host_mem is None and "--mem-per-cpu" in given:
+        cores = int(cpus.value) if cpus is not None else tasks_here
+        host_mem = of("--mem-per-cpu", number("--mem-per-cpu") * cores)
+    elif host_mem is None and "--mem-per-gpu" in given:
+        host_mem = of("--mem-per-gpu", number("--mem-per-gpu") * gpus_here)
+    return _Amounts(nodes=nodes, gpus=gpus, tasks=tasks, cpus=cpus, host_mem=host_mem)
+
+
+def _hosts(given: dict[str, Given], per_node: str) -> Given | None:
+    """How many hosts, where no line says it: as many as what is said per host needs."""
+    for total, each in (("--gpus", per_node), ("--ntasks", "--ntasks-per-node")):
+        if total in given and each in given:
+            return Given(value=-(-int(given[total].value) // int(given[each].value)), where=given[each].where)
+    if per_node or "--ntasks-per-node" in given:
+        return Given(value=1, where=given[per_node or "--ntasks-per-node"].where)
+    return None
+
+
+def _count(value: str, where: str, flag: str) -> int:
+    try:
+        return count(value)
+    except ValueError as error:
+        raise BadSubmission(f"{where}: {flag} {error}") from None
+
+
+def _signal_number(text: str) -> int:
+    """Of `USR1`, `SIGUSR1` or `10`; 0: there is none such."""
+    if text.isdigit():
+        return int(text) if 0 < int(text) < signal.NSIG else 0
+    found = getattr(signal, f"SIG{text.upper().removeprefix('SIG')}", 0)
+    return int(found) if isinstance(found, signal.Signals) else 0
