@@ -56,7 +56,7 @@ GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
         Verb("nodes", "cluster.nodes", "hosts and devices; drain, resume, lost"),
         Verb("top", "cluster.top", "a live table of devices and jobs"),
         Verb("pairs", "cluster.pairs", "which jobs share well: slowdowns measured both ways, and verdicts"),
-        Verb("policy", "cluster.policy", "list, show or set the policy"),
+        Verb("policy", "offline.policy", "list, show or set the policy; train one"),
         Verb(
             "predictor", "offline.predictor", "train and judge a model of how much jobs slow each other down"
         ),

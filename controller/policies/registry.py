@@ -24,6 +24,7 @@ from cotenant.controller.policies.classic import Srtf, fifo, sjf
 from cotenant.controller.policies.heuristics import F1, Unicep, Wfp3
 from cotenant.controller.policies.lazer.parameters import LazerParameters
 from cotenant.controller.policies.lazer.policy import Lazer
+from cotenant.controller.policies.learned import LearnedParameters, RlTune, Scorer
 from cotenant.controller.policies.lucid import Lucid, LucidParameters
 from cotenant.controller.policies.multifactor import Multifactor, MultifactorParameters
 from cotenant.controller.policies.newcomers import NewcomerParameters
@@ -46,6 +47,8 @@ _ABOUT: dict[str, str] = {
     "unicep": "longest wait for its length and width first",
     "qssf": "smallest expected GPU time first, by what jobs like it took before",
     "slurm-multifactor": "Slurm's default: age + fair share + size + class, each times a weight",
+    "scorer": "one learned score of time, GPUs and wait, with its parts in every reason",
+    "rltune": "RLTune: an order learned by reinforcement, a small network's",
     "srsf": "smallest remaining service first; newcomers preempt jobs with more of it",
     "tiresias": "least attained service first, in queues; needs no expected times",
     "las": "another name of tiresias",
@@ -85,6 +88,8 @@ _MAKERS: dict[str, Callable[[Parameters], Policy]] = {
     "wfp3": lambda parameters: Wfp3(OrderParameters.parse(parameters)),
     "unicep": lambda parameters: Unicep(OrderParameters.parse(parameters)),
     "qssf": lambda parameters: Qssf(QssfParameters.parse(parameters)),
+    "scorer": lambda parameters: Scorer(LearnedParameters.parse(parameters)),
+    "rltune": lambda parameters: RlTune(LearnedParameters.parse(parameters)),
     "slurm-multifactor": lambda parameters: Multifactor(MultifactorParameters.parse(parameters)),
     "srtf": lambda parameters: Srtf(NewcomerParameters.parse(parameters)),
     "srtf-full": lambda parameters: SrtfFull(),
@@ -112,6 +117,8 @@ _DEFAULTS: dict[str, Parameters] = {
     "wfp3": OrderParameters().as_parameters(),
     "unicep": OrderParameters().as_parameters(),
     "qssf": QssfParameters().as_parameters(),
+    "scorer": LearnedParameters().as_parameters(),
+    "rltune": LearnedParameters().as_parameters(),
     "slurm-multifactor": MultifactorParameters().as_parameters(),
     "patient": PatientParameters().as_parameters(),
     "castor": CastorParameters().as_parameters(),

@@ -239,6 +239,8 @@ DECODED: dict[str, tuple[str, frozenset[str]]] = {
     "controller/store/clock.py": (NUMBERS, frozenset((".read_text",))),
     "controller/policies/heuristics.py": (PURE, frozenset(("msgspec.msgpack.decode",))),
     "controller/policies/lazer/policy.py": (PURE, frozenset(("msgspec.msgpack.decode",))),
+    "controller/policies/learned/model.py": (PERSON, frozenset(("msgspec.json.decode",))),
+    "controller/training/rltune/train.py": (OURS, frozenset(("msgspec.msgpack.decode",))),
     "controller/policies/multifactor.py": (PURE, frozenset(("msgspec.msgpack.decode",))),
     "controller/policies/qssf.py": (PURE, frozenset(("msgspec.msgpack.decode",))),
     "controller/policies/toolkit/wake_up.py": (PURE, frozenset(("msgspec.msgpack.decode",))),
