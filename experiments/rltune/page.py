@@ -90,6 +90,7 @@ def text(rows: Sequence[Row], seeds: int) -> str:
         [
             "# RLTune: what a learned order adds",
             "",
+            *seen(book, seeds),
             *answer(book, model),
             "",
             "## Against the others",
@@ -122,6 +123,17 @@ def text(rows: Sequence[Row], seeds: int) -> str:
             "",
         ]
     )
+
+
+def seen(book: Book, seeds: int) -> list[str]:
+    """What the page rests on, where that is not all of it."""
+    windows, wanted = len({(row.cell, row.window) for row in book.rows}), len(cells(seeds)) * WINDOWS
+    if windows == wanted:
+        return []
+    traces = ", ".join(dict.fromkeys(cell.trace for cell in book.cells))
+    kinds = ", ".join(dict.fromkeys(cell.estimates for cell in book.cells))
+    text = f"**A look: {windows} of {wanted} windows, of {traces}; estimates {kinds}. Not final.**"
+    return [said(text), ""]
 
 
 def told(found: Ratio | None, *, short: bool = False) -> str:
