@@ -42,6 +42,7 @@ from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Policy
 from cotenant.controller.policies.classic import Classic
+from cotenant.controller.policies.order_options import PassingParameters
 
 POLICIES: Final = ("castor", "castor-cost", "sjf-ffs", "lucid")
 SIZES: Final = (16, 128, 1024)
@@ -84,7 +85,7 @@ class Filler(Classic):
     """Fills free devices and does nothing else; jobs wait in the order of the policy that is measured."""
 
     def __init__(self, measured: Policy) -> None:
-        super().__init__("filler", measured.queue_key, strict=False)
+        super().__init__("filler", measured.queue_key, PassingParameters())
 
 
 def cluster(measured: Policy, devices: int) -> Engine:

@@ -99,6 +99,14 @@ TEMPLATES: Final[dict[str, str]] = {
     "not-preemptible": "the devices it needs are held by jobs that cannot be preempted: {0}",
     # Placement.
     "free-devices-in-order": "next in {0} order and {1} free device{1:s} {1:are} enough",
+    "backfilled-before": "ahead of job {1}, the first in {0} order: it is expected to end before the "
+    "devices that job {1} needs are free, in {2} s",
+    "backfilled-apart": "ahead of job {1}, the first in {0} order, on devices that job {1} does not need "
+    "when it is expected to start, in {2} s",
+    "multifactor": "place {0} by priority {1} (age) + {2} (fair share) + {3} (size) + {4} (class)",
+    "learned-order": "place {0} in the learned order, place {1} in {2} order",
+    "learned-inactive": "the model of {0} was no better than ordering by size where it was tried: {1} orders",
+    "scored": "rank {0}: {1} ({2}) {3}, {4} ({5} GPU{5:s}) {6}, waited {7} {8}",
     "aged": "waited over {0} s and goes first",
     "preempts": "remaining {0} s is less than {1} s of {2}, which makes room",
     "devices-being-left": "next in {0} order; the {1} device{1:s} it needs {1:are} being left for it",

@@ -110,15 +110,16 @@ def is_quiet(view: View, event: AnyEvent) -> bool:
     return job is None or job.phase in ON_DEVICES
 
 
-def why_waiting(view: View, job: Job, order: str) -> Reason:
-    """The reason of a queued job, from the view alone: structure first, then devices, then the queue."""
+def why_waiting(view: View, job: Job, order: str, first: Job | None = None) -> Reason:
+    """The reason of a queued job, from the view alone: structure first, then devices, then the queue.
+    `first`: who stands first of those that are possible, where the queue keys do not say it."""
     structural = why_impossible(view, job)
     if structural is not None:
         return structural
     plan = Plan(view)
     free, needed = plan.free_count(scheduling_class_of(job)), job.spec.gpus
     fits = plan.find_free(job) is not None
-    ahead = next((head for head in view.heads() if is_possible(view, head)), job)
+    ahead = first or next((head for head in view.heads() if is_possible(view, head)), job)
     if ahead.job_id == job.job_id:
         if fits:
             return because("next-event")

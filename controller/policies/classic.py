@@ -16,7 +16,14 @@ from cotenant.controller.policies.base import (
     why_waiting,
 )  # fmt: skip
 from cotenant.controller.policies.newcomers import NewcomerParameters, newcomers
-from cotenant.controller.policies.toolkit import FreedDevices, place_in_order, victims_for, worth_preempting
+from cotenant.controller.policies.order_options import OrderParameters, PassingParameters
+from cotenant.controller.policies.toolkit import (
+    FreedDevices,
+    place_in_order,
+    place_ordered,
+    victims_for,
+    worth_preempting,
+)
 
 UNKNOWN_S = 1e12
 """Jobs that say nothing about their length go last under size-based orders."""
@@ -28,36 +35,38 @@ def by_remaining(job: Job) -> tuple[float, ...]:
 
 
 class Classic(Stateless):
-    """Place queued jobs in order on free devices; never share, never preempt.
+    """Place queued jobs in order on free devices; never share, never preempt. The options say who
+    passes a job that does not fit."""
 
-    `strict`: the first job that does not fit keeps those behind it waiting. Otherwise a job that does
-    not fit is passed over.
-    """
-
-    def __init__(self, name: str, key: Callable[[Job], tuple[float, ...]], strict: bool) -> None:
+    def __init__(
+        self, name: str, key: Callable[[Job], tuple[float, ...]], parameters: OrderParameters
+    ) -> None:
         self.name = name
         self.queue_key = key
-        self._strict = strict
+        self.parameters = parameters
 
     def decide(self, view: View, event: AnyEvent) -> Decision:
         if not view.queued_count() or not view.free.any() or is_quiet(view, event):
             return NOTHING
-        plan = Plan(view)
-        place_in_order(plan, self.name, self._strict)
+        plan, backfill = Plan(view), self.parameters.backfill
+        if backfill == "easy":
+            place_ordered(plan, view.queued(), self.name, backfill)
+        else:
+            place_in_order(plan, self.name, strict=backfill == "none")
         return plan.decision()
 
     def explain(self, view: View, job: Job) -> Reason:
         return why_waiting(view, job, self.name)
 
 
-def fifo() -> Classic:
+def fifo(parameters: OrderParameters | None = None) -> Classic:
     """First come, first served; the head of the queue keeps its place until it fits."""
-    return Classic("fifo", lambda job: (), strict=True)
+    return Classic("fifo", lambda job: (), parameters or OrderParameters())
 
 
-def sjf() -> Classic:
+def sjf(parameters: OrderParameters | None = None) -> Classic:
     """Shortest expected remaining time first among those that fit."""
-    return Classic("sjf", by_remaining, strict=False)
+    return Classic("sjf", by_remaining, parameters or PassingParameters())
 
 
 class Srtf(Stateless):

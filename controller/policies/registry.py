@@ -21,11 +21,16 @@ from cotenant.controller.policies.base import Parameters, Policy
 from cotenant.controller.policies.castor.cost import CastorCost
 from cotenant.controller.policies.castor.policy import Castor, CastorParameters
 from cotenant.controller.policies.classic import Srtf, fifo, sjf
+from cotenant.controller.policies.heuristics import F1, Unicep, Wfp3
 from cotenant.controller.policies.lazer.parameters import LazerParameters
 from cotenant.controller.policies.lazer.policy import Lazer
+from cotenant.controller.policies.learned import LearnedParameters, RlTune, Scorer
 from cotenant.controller.policies.lucid import Lucid, LucidParameters
+from cotenant.controller.policies.multifactor import Multifactor, MultifactorParameters
 from cotenant.controller.policies.newcomers import NewcomerParameters
+from cotenant.controller.policies.order_options import OrderParameters, PassingParameters
 from cotenant.controller.policies.patient import Patient, PatientParameters
+from cotenant.controller.policies.qssf import Qssf, QssfParameters
 from cotenant.controller.policies.remaining import IntervalParameters, IntervalPolicy, SrtfFull
 from cotenant.controller.policies.service import Srsf, ssf
 from cotenant.controller.policies.sjf_ffs import SjfFfs
@@ -37,6 +42,13 @@ _ABOUT: dict[str, str] = {
     "srtf": "shortest remaining time first; newcomers preempt longer jobs",
     "srtf-full": "shortest remaining time first; every waiting job may preempt longer ones, at each event",
     "ssf": "smallest service (remaining time x GPUs) first among those that fit; no preemption",
+    "f1": "log10(time) x GPUs + 870 log10(submitted): by arrival at first, ever more by size",
+    "wfp3": "longest wait for its length first, wider jobs before narrower ones",
+    "unicep": "longest wait for its length and width first",
+    "qssf": "smallest expected GPU time first, by what jobs like it took before",
+    "slurm-multifactor": "Slurm's default: age + fair share + size + class, each times a weight",
+    "scorer": "one learned score of time, GPUs and wait, with its parts in every reason",
+    "rltune": "RLTune: an order learned by reinforcement, a small network's",
     "srsf": "smallest remaining service first; newcomers preempt jobs with more of it",
     "tiresias": "least attained service first, in queues; needs no expected times",
     "las": "another name of tiresias",
@@ -70,11 +82,18 @@ UNAVAILABLE: dict[str, str] = {name: why for name in _ABOUT if (why := lacks(nam
 AVAILABLE: dict[str, str] = {name: about for name, about in _ABOUT.items() if name not in UNAVAILABLE}
 
 _MAKERS: dict[str, Callable[[Parameters], Policy]] = {
-    "fifo": lambda parameters: fifo(),
-    "sjf": lambda parameters: sjf(),
+    "fifo": lambda parameters: fifo(OrderParameters.parse(parameters)),
+    "sjf": lambda parameters: sjf(PassingParameters.parse(parameters)),
+    "f1": lambda parameters: F1(OrderParameters.parse(parameters)),
+    "wfp3": lambda parameters: Wfp3(OrderParameters.parse(parameters)),
+    "unicep": lambda parameters: Unicep(OrderParameters.parse(parameters)),
+    "qssf": lambda parameters: Qssf(QssfParameters.parse(parameters)),
+    "scorer": lambda parameters: Scorer(LearnedParameters.parse(parameters)),
+    "rltune": lambda parameters: RlTune(LearnedParameters.parse(parameters)),
+    "slurm-multifactor": lambda parameters: Multifactor(MultifactorParameters.parse(parameters)),
     "srtf": lambda parameters: Srtf(NewcomerParameters.parse(parameters)),
     "srtf-full": lambda parameters: SrtfFull(),
-    "ssf": lambda parameters: ssf(),
+    "ssf": lambda parameters: ssf(PassingParameters.parse(parameters)),
     "srsf": lambda parameters: Srsf(NewcomerParameters.parse(parameters)),
     "tiresias": lambda parameters: Tiresias(TiresiasParameters.parse(parameters)),
     "las": lambda parameters: Tiresias(TiresiasParameters.parse(parameters)),
@@ -91,6 +110,16 @@ _MAKERS: dict[str, Callable[[Parameters], Policy]] = {
 }
 
 _DEFAULTS: dict[str, Parameters] = {
+    "fifo": OrderParameters().as_parameters(),
+    "sjf": PassingParameters().as_parameters(),
+    "ssf": PassingParameters().as_parameters(),
+    "f1": OrderParameters().as_parameters(),
+    "wfp3": OrderParameters().as_parameters(),
+    "unicep": OrderParameters().as_parameters(),
+    "qssf": QssfParameters().as_parameters(),
+    "scorer": LearnedParameters().as_parameters(),
+    "rltune": LearnedParameters().as_parameters(),
+    "slurm-multifactor": MultifactorParameters().as_parameters(),
     "patient": PatientParameters().as_parameters(),
     "castor": CastorParameters().as_parameters(),
     "castor-cost": ColocationParameters().as_parameters(),

@@ -14,6 +14,7 @@ from cotenant.controller.domain import NOTHING, AnyEvent, Decision, Job, Plan, R
 from cotenant.controller.policies.base import Stateless, is_quiet, why_waiting
 from cotenant.controller.policies.classic import UNKNOWN_S, Classic, place_or_preempt
 from cotenant.controller.policies.newcomers import NewcomerParameters, newcomers
+from cotenant.controller.policies.order_options import OrderParameters, PassingParameters
 from cotenant.controller.policies.toolkit import Why, find_room, take_room
 
 
@@ -28,9 +29,9 @@ def by_service(job: Job) -> tuple[float, ...]:
     return (UNKNOWN_S if job.remaining_s is None else job.remaining_s * job.spec.gpus,)
 
 
-def ssf() -> Classic:
+def ssf(parameters: OrderParameters | None = None) -> Classic:
     """Smallest service first among those that fit; no job is preempted."""
-    return Classic("ssf", by_service, strict=False)
+    return Classic("ssf", by_service, parameters or PassingParameters())
 
 
 class RemainingService:

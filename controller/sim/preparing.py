@@ -29,6 +29,16 @@ class Stream(IntEnum):
     MODEL = 3
     HP = 4
     SAMPLE = 5
+    LIMIT = 6
+
+
+LIMITS_S = np.array(
+    [60.0 * m for m in (5, 10, 15, 30, 60, 120, 240, 480, 720)]
+    + [86_400.0 * d for d in (1, 2, 3, 4, 7, 10, 14, 21, 30, 60, 90)]
+)
+"""What people write as time limits."""
+ACCURACY_MIN = 0.05
+"""No limit is more than twenty times what the job takes, before it is rounded up."""
 
 
 def stream(seed: int, purpose: Stream) -> np.random.Generator:
@@ -46,6 +56,7 @@ def prepare(
     jobs: int | None = None,
     load_scale: float = 1.0,
     noise: float = 0.0,
+    limits: bool = False,
     overheads: Overheads | None = None,
     hp_share: float | None = None,
     models: Sequence[str] = (),
@@ -59,6 +70,8 @@ def prepare(
             out and counted, so that a window is the same whatever the cluster.
         load_scale: times between arrivals are divided by it.
         noise: sigma of the estimates' error: expected = true x lognormal(0, sigma), so half are too low.
+        limits: expected is what a time limit would be: never too low, true / accuracy with the accuracy drawn
+            evenly, rounded up to what people write.
         overheads: default: the modelled table. A job whose model is not in the table takes the times of one
             of the table's models, drawn.
         hp_share: this share of jobs, drawn, is hp; None = what the trace says.
@@ -88,6 +101,7 @@ def prepare(
     model = _models(window, times, classes, tuple(models), seed)
     load_s, pause_s = _times(model, times, classes)
     error = np.exp(noise * stream(seed, Stream.ESTIMATE).standard_normal(n))
+    expected_s = _time_limits(window.duration_s, seed) if limits else window.duration_s * error
     hp = window.hp if hp_share is None else stream(seed, Stream.HP).random(n) < hp_share
     submit_s = window.submit_s[fits]
     organisation = (window.organisation if window.organisation.known else window.vc).take(fits).used()
@@ -99,7 +113,7 @@ def prepare(
         synthetic=window.synthetic,
         submit_s=(submit_s - submit_s[0]) / load_scale,
         duration_s=window.duration_s[fits],
-        expected_s=(window.duration_s * error)[fits],
+        expected_s=expected_s[fits],
         gpus=gpus[fits].astype(np.int32),
         load_s=load_s[fits],
         pause_s=pause_s[fits],
@@ -111,6 +125,15 @@ def prepare(
         job_ids=tuple(ids[row] for row in np.flatnonzero(fits).tolist()) if ids else (),
         excluded=excluded,
     )
+
+
+def _time_limits(duration_s: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
+    """Shape (n,). Beyond the longest that people write, the duration is the limit."""
+    accuracy = stream(seed, Stream.LIMIT).uniform(ACCURACY_MIN, 1.0, len(duration_s))
+    asked_s = duration_s / accuracy
+    rounded_s = LIMITS_S[np.minimum(np.searchsorted(LIMITS_S, asked_s), len(LIMITS_S) - 1)]
+    limits: NDArray[np.float64] = np.maximum(rounded_s, duration_s)
+    return limits
 
 
 def _check(

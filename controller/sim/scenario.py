@@ -40,6 +40,8 @@ class Scenario:
     load_scale: float = 1.0
     """Times between arrivals are divided by it."""
     noise: float = 0.0
+    limits: bool = False
+    """Policies are told time limits as people write them, in place of expected times with an error."""
     load_time_scale: float = 1.0
     launch: Literal["warm", "cold"] = "cold"
     pairs: str = "gavel-v100"
@@ -56,6 +58,8 @@ class Scenario:
     gpus_per_host: int = 8
 
     def __post_init__(self) -> None:
+        if self.limits and self.noise:
+            raise ValueError("estimates are either limits or wrong by a lognormal factor, not both")
         if self.windows and self.trim:
             raise ValueError("windows leave out jobs by themselves: --trim does not go with --windows")
         if self.failures_mtbf_h is not None and not 0.0 < self.failures_mtbf_h < math.inf:
@@ -79,7 +83,9 @@ class Scenario:
 
     def options(self) -> dict[str, Any]:
         """For a result: all that was asked for, the trace and the cluster apart."""
-        apart = ("trace", "hosts", "gpus_per_host", *(("launch",) if self.launch == "cold" else ()))
+        unsaid = {"launch": "cold", "limits": False}  # Results from before these were there still compare.
+        unasked = [name for name, default in unsaid.items() if getattr(self, name) == default]
+        apart = ("trace", "hosts", "gpus_per_host", *unasked)
         return {key: value for key, value in dataclasses.asdict(self).items() if key not in apart}
 
 
@@ -146,6 +152,7 @@ def workload_of(scenario: Scenario, trace: Trace, table: PairData | None, seed: 
         jobs=scenario.jobs,
         load_scale=scenario.load_scale,
         noise=scenario.noise,
+        limits=scenario.limits,
         overheads=launched(scenario.launch, scenario.load_time_scale),
         models=_models(trace, table),
     )

@@ -33,6 +33,7 @@ from cotenant.controller.domain import (
 )
 from cotenant.controller.engine import VERDICTS, AttemptIs, JobIs, StateIs
 from cotenant.controller.policies.classic import Classic, by_remaining
+from cotenant.controller.policies.order_options import OrderParameters
 from cotenant.controller.wire import (
     CommandAck,
     CommandDelivery,
@@ -299,7 +300,7 @@ def test_a_policy_that_breaks_keeps_no_epoch_from_its_beginning(tmp_path: Path) 
         def decide(self, view: View, event: AnyEvent) -> Decision:
             raise RuntimeError("a mistake of somebody's")
 
-    station = Station(tmp_path, make_policy=lambda name, _: Broken(name, by_remaining, strict=True))
+    station = Station(tmp_path, make_policy=lambda name, _: Broken(name, by_remaining, OrderParameters()))
     assert station.core.state.engine.epoch.number == 1
     station.close()
 

@@ -31,12 +31,14 @@ EXPORT_NAMES = (
     "controller.executors.agents",
     "controller.models",
     "controller.models.forecast",
+    "controller.policies.learned",
     "controller.policies.toolkit",
     "controller.sim",
     "controller.store",
     "controller.system.metrics",
     "controller.training",
     "controller.training.forecast",
+    "controller.training.rltune",
     "controller.wire",
 )
 

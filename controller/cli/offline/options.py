@@ -87,6 +87,14 @@ NoiseFlag = Annotated[
         help="Error of expected durations: lognormal, median 1, this sigma.",
     ),
 ]
+EstimatesFlag = Annotated[
+    str,
+    option(
+        "--estimate-noise",
+        metavar="exact|lognormal:S|limit",
+        help="What policies are told: lognormal:S as --noise S; limit: time limits as people write them.",
+    ),
+]
 LoadTimeFlag = Annotated[
     float,
     option("--load-time-scale", metavar="F", help="Load times times F."),
@@ -158,6 +166,7 @@ def scenario_of(
     gpus_per_host: GpusFlag = 8,
     load_scale: LoadScaleFlag = 1.0,
     noise: NoiseFlag = 0.0,
+    estimate_noise: EstimatesFlag = "",
     load_time_scale: LoadTimeFlag = 1.0,
     launch: LaunchFlag = "cold",
     pairs: PairsFlag = "gavel-v100",
@@ -166,6 +175,7 @@ def scenario_of(
     trim: TrimFlag = 0.0,
 ) -> Scenario:
     """Raises Problem."""
+    sigma, limits = estimates_of(estimate_noise, noise)
     with as_problems():
         return Scenario(
             trace=trace,
@@ -174,7 +184,8 @@ def scenario_of(
             from_s=from_s,
             jobs=jobs,
             load_scale=load_scale,
-            noise=noise,
+            noise=sigma,
+            limits=limits,
             load_time_scale=load_time_scale,
             launch=launch,
             pairs=pairs,
@@ -184,6 +195,27 @@ def scenario_of(
             hosts=hosts,
             gpus_per_host=gpus_per_host,
         )
+
+
+def estimates_of(text: str, noise: float) -> tuple[float, bool]:
+    """Sigma of the estimates' error, and whether they are limits.
+
+    Raises:
+        Problem: no such kind of estimates.
+    """
+    if not text:
+        return noise, False
+    if noise:
+        raise Problem("usage", "--noise and --estimate-noise say the same", "leave one of them out")
+    kind, _, number = text.partition(":")
+    try:
+        if kind == "lognormal":
+            return float(number), False
+        if text in ("exact", "limit"):
+            return 0.0, text == "limit"
+    except ValueError:
+        pass
+    raise Problem("usage", f"--estimate-noise {text!r} makes no sense", "write exact, lognormal:0.7 or limit")
 
 
 def takes_scenario(verb: Callable[..., int]) -> Callable[..., int]:

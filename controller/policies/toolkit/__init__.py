@@ -1,6 +1,7 @@
 """What several policies use: victims, co-location, orders that look at the whole queue."""
 
 # fmt: off
+from cotenant.controller.policies.toolkit.backfilling import Backfill, Reservation, place_ordered, reserve
 from cotenant.controller.policies.toolkit.colocation import CoTenant, Colocation, ColocationParameters, nobody
 from cotenant.controller.policies.toolkit.expected_releases import ExpectedReleases, Together
 from cotenant.controller.policies.toolkit.in_order import place_in_order
@@ -19,10 +20,11 @@ from cotenant.controller.policies.toolkit.whole_queue import (
 )
 
 __all__ = [
-    "CoTenant", "Colocation", "ColocationParameters", "ExpectedReleases", "FreedDevices", "Mask",
-    "NewcomersOnly", "Numbers", "Place", "ShareableSlot", "ShareableSlots", "SubBatch", "Together",
-    "WakeUp", "Why", "find_room", "is_anybody_left", "is_kept_together", "is_suitable", "known_batches",
-    "least_slowdown", "longest_first", "nobody", "place_in_order", "rearrange", "reserved", "slowdown",
-    "sub_batches", "take_room", "victims_for", "whom_to_ask", "worth_preempting",
+    "Backfill", "CoTenant", "Colocation", "ColocationParameters", "ExpectedReleases", "FreedDevices", "Mask",
+    "NewcomersOnly", "Numbers", "Place", "Reservation", "ShareableSlot", "ShareableSlots", "SubBatch",
+    "Together", "WakeUp", "Why", "find_room", "is_anybody_left", "is_kept_together", "is_suitable",
+    "known_batches", "least_slowdown", "longest_first", "nobody", "place_in_order", "place_ordered",
+    "rearrange", "reserve", "reserved", "slowdown", "sub_batches", "take_room", "victims_for", "whom_to_ask",
+    "worth_preempting",
 ]
 # fmt: on

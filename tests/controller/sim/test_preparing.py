@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotenant.controller.sim.preparing import prepare
+from cotenant.controller.sim.preparing import LIMITS_S, prepare
 from cotenant.controller.sim.traces.problems import TraceProblem
 from cotenant.controller.sim.traces.reading import parse, read
 from cotenant.controller.sim.world.overheads import (
@@ -68,6 +68,15 @@ def test_a_window_is_the_same_whatever_the_cluster() -> None:
 def test_a_load_scale_divides_times_between_arrivals() -> None:
     np.testing.assert_allclose(philly(load_scale=4.0).submit_s * 4.0, philly().submit_s)
     assert philly(load_scale=4.0).offered_load(64) == pytest.approx(4 * philly().offered_load(64))
+
+
+def test_limits_are_never_too_low_and_round() -> None:
+    exact, limits = philly(), philly(limits=True)
+    assert np.all(limits.expected_s >= exact.duration_s)
+    assert set(limits.expected_s[limits.expected_s < LIMITS_S[-1]]) <= set(LIMITS_S.tolist())
+    assert 1.5 < np.median(limits.expected_s / exact.duration_s) < 6.0
+    np.testing.assert_array_equal(limits.duration_s, exact.duration_s)
+    np.testing.assert_array_equal(limits.expected_s, philly(limits=True).expected_s)
 
 
 def test_estimates_are_exact_without_noise_and_right_in_the_median_with_it() -> None:

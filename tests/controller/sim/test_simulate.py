@@ -20,6 +20,7 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters, Policy
 from cotenant.controller.policies.classic import Classic
+from cotenant.controller.policies.order_options import OrderParameters
 from cotenant.controller.sim.results.summary import summarise
 from cotenant.controller.sim.simulate import simulate
 from cotenant.controller.sim.world.failures import Failures, FailureTimes
@@ -428,7 +429,7 @@ class Thinker(Classic):
     """Asks for a mean when a job arrives; remembers the answers."""
 
     def __init__(self, payload: dict[str, Any]) -> None:
-        super().__init__("thinker", lambda job: (), strict=True)
+        super().__init__("thinker", lambda job: (), OrderParameters())
         self.payload = payload
         self.answers: list[tuple[float, ev.Computed]] = []
 

@@ -1,0 +1,20 @@
+"""Orders that were learned: `rltune`, a small network, and `scorer`, three weights that a person can read.
+
+Rule: nothing here learns. A model is a file, made by `cotenant policy train`, read once when its policy is
+made; what it says is computed with numpy.
+"""
+
+# fmt: off
+from cotenant.controller.policies.learned.features import ACTOR, CRITIC, observation
+from cotenant.controller.policies.learned.model import (
+    SCHEMA, Layer, ModelCard, OrderModelProblem, OrderModel, Validation, encoded, forward, read_model,
+)
+from cotenant.controller.policies.learned.rltune import LearnedParameters, RlTune
+from cotenant.controller.policies.learned.scorer import SCORED, SJF_WEIGHTS, Scorer
+
+__all__ = [
+    "ACTOR", "CRITIC", "SCHEMA", "SCORED", "SJF_WEIGHTS", "Layer", "LearnedParameters", "ModelCard",
+    "OrderModelProblem", "OrderModel", "RlTune", "Scorer", "Validation", "encoded", "forward", "observation",
+    "read_model",
+]
+# fmt: on

@@ -1,0 +1,77 @@
+"""Orders by a score that changes while a job waits: every waiting job is scored at each decision.
+
+Rule: a `queue_key` must not change while a job waits, so here it says nothing, and the order is made when
+something is free. What that costs grows with the queue, unlike a look at the head of each class; so where a
+job may be passed, only classes that fit now are scored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cotenant.controller.domain import NOTHING, AnyEvent, Decision, DeviceId, Job, Plan, Reason, View, because
+from cotenant.controller.policies.base import Stateless, is_aged_waiting, is_possible, is_quiet, why_waiting
+from cotenant.controller.policies.order_options import OrderParameters
+from cotenant.controller.policies.toolkit import place_ordered
+
+
+class Scored(Stateless):
+    """Places queued jobs on free devices by `scores`, the lowest first; never shares, never preempts."""
+
+    name: str
+
+    def __init__(self, parameters: OrderParameters) -> None:
+        self.parameters = parameters
+
+    def scores(self, view: View, jobs: Sequence[Job], event: AnyEvent | None) -> Sequence[float]:
+        """Of each of these waiting jobs, the lowest first; ties go by arrival. `event`: what has just
+        happened and was not observed yet, so that the order is the same before and after."""
+        raise NotImplementedError
+
+    def why(self, view: View, job: Job, rank: int) -> Reason:
+        """Why a job starts that stands at this place, 1 being the first."""
+        return because("free-devices-in-order", self.name, job.spec.gpus)
+
+    def queue_key(self, job: Job) -> tuple[float, ...]:
+        return ()
+
+    def decide(self, view: View, event: AnyEvent) -> Decision:
+        if not view.queued_count() or not view.free.any() or is_quiet(view, event):
+            return NOTHING
+        plan = Plan(view)
+        jobs = self._candidates(plan)
+        if not jobs:
+            return NOTHING
+        ordered = self.ordered(view, jobs, event)
+        ranks = {job.number: rank for rank, job in enumerate(ordered, 1)}
+
+        def why(job: Job, devices: tuple[DeviceId, ...]) -> Reason:
+            return self.why(view, job, ranks[job.number])
+
+        place_ordered(plan, ordered, self.name, self.parameters.backfill, why)
+        return plan.decision()
+
+    def _candidates(self, plan: Plan) -> list[Job]:
+        """Jobs that may matter: all of them; where those that do not fit are passed, those that do."""
+        view = plan.view
+        heads = list(view.heads())
+        if self.parameters.backfill == "any" and not is_aged_waiting(view):
+            heads = [head for head in heads if plan.find_free(head) is not None]
+        return [job for head in heads for job in view.queue(view.scheduling_class(head))]
+
+    def ordered(self, view: View, jobs: Sequence[Job], event: AnyEvent | None) -> list[Job]:
+        """Aged ones first, then by score."""
+        scores = self.scores(view, jobs, event)
+        keyed = [(not job.aged, score, job.number, job) for job, score in zip(jobs, scores, strict=True)]
+        keyed.sort()
+        return [entry[-1] for entry in keyed]
+
+    def explain(self, view: View, job: Job) -> Reason:
+        every = [each for head in view.heads() for each in view.queue(view.scheduling_class(head))]
+        first = next((each for each in self.ordered(view, every, None) if is_possible(view, each)), None)
+        return why_waiting(view, job, self.name, first)
+
+
+def waited_s(job: Job, now_s: float) -> float:
+    """Time it could have run and did not."""
+    return job.queued_s + now_s - job.phase_since_s
