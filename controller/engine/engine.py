@@ -58,7 +58,7 @@ from cotenant.controller.engine.config import EngineConfig
 from cotenant.controller.engine.dispatch import Alarm, Dispatch
 from cotenant.controller.engine.ledger import Ledger, SavedLedger
 from cotenant.controller.engine.placing import spared
-from cotenant.controller.policies.base import Parameters, Policy, shares, why_impossible
+from cotenant.controller.policies.base import Parameters, Policy, promised_s, shares, why_impossible
 
 MakePolicy = Callable[[str, Parameters], Policy]
 
@@ -321,6 +321,8 @@ class Engine:
             return None
         if not job.preemptible:
             return because("refused-resumable", job.job_id)
+        if job.phase is LOADING or self.now_s - job.phase_since_s < promised_s(self._policy):
+            self._ledger.preempt_early(job)
         self._dispatch.stop(job, "preempted", action.reason, save=True)
         return None
 

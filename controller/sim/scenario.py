@@ -44,6 +44,8 @@ class Scenario:
     launch: Literal["warm", "cold"] = "cold"
     pairs: str = "gavel-v100"
     xi: Literal["learned", "measured"] = "learned"
+    on_preempt: Literal["save", "lose"] = "save"
+    """Whether preempted jobs save their state, or begin again."""
     failures_mtbf_h: float | None = None
     """Mean time between failures of each host, in hours; None = nothing fails."""
     trim: float = 0.0
@@ -79,8 +81,10 @@ class Scenario:
 
     def options(self) -> dict[str, Any]:
         """For a result: all that was asked for, the trace and the cluster apart."""
-        apart = ("trace", "hosts", "gpus_per_host", *(("launch",) if self.launch == "cold" else ()))
-        return {key: value for key, value in dataclasses.asdict(self).items() if key not in apart}
+        usual = {"launch": "cold", "on_preempt": "save"}
+        asked = dataclasses.asdict(self)
+        apart = {"trace", "hosts", "gpus_per_host", *(key for key in usual if asked[key] == usual[key])}
+        return {key: value for key, value in asked.items() if key not in apart}
 
 
 def open_trace(name: str, *, format: str = "auto", seed: int = 0) -> Trace:
@@ -114,7 +118,7 @@ def tasks(scenario: Scenario, policies: Sequence[PolicyChoice], seeds: Sequence[
         TraceProblem: the trace, or what was asked of it.
         ValueError: the table of pairs.
     """
-    physics = Physics(pairs=scenario.pairs, xi=scenario.xi)
+    physics = Physics(pairs=scenario.pairs, xi=scenario.xi, on_preempt=scenario.on_preempt)
     table = pair_data(scenario.pairs)
     fixed = None if scenario.trace.startswith(SYNTH) else open_trace(scenario.trace, format=scenario.format)
     made: list[Task] = []

@@ -213,6 +213,9 @@ class Job(msgspec.Struct, kw_only=True):
     """Preempted while loading: the load was for nothing."""
     aborted_preemptions: int = 0
     """Its devices were taken away again while its victims still left them: their pause was for nothing."""
+    early_preemptions: int = 0
+    """Of `preemptions`: within the time that a run is promised by the policy, or an hour where it promises
+    nothing."""
     futile_s: float = 0.0
     """Part of `load_s` that ended in a futile preemption."""
     user_failures: int = 0
