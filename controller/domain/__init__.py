@@ -67,7 +67,7 @@ from cotenant.controller.domain.texts import (
 from cotenant.controller.domain.throughput import (
     OVERLAP, Coefficients, Gang, MeasuredStep, Reach, ThroughputModel,
 )
-from cotenant.controller.domain.view import SchedulingClass, View, scheduling_class_of, suits
+from cotenant.controller.domain.view import HpDemand, SchedulingClass, View, scheduling_class_of, suits
 
 __all__ = [
     "APART_S", "APART_S_MAX", "CHECKPOINTING", "COMMAND_CHARACTERS_MAX", "DEFAULT_XI", "ENDED",
@@ -82,7 +82,7 @@ __all__ = [
     "Compute", "ComputeRequest", "Computed", "ControllerSettings", "CrossValidation", "Decision", "Defer",
     "Dependency", "Device", "DeviceId", "DeviceKind", "DeviceReading", "DeviceState", "Epoch",
     "EpochBegan", "FirstStepDone", "Followed", "ForgetJob", "ForkServers", "Freed", "FromAttempt", "Gang",
-    "GangMember", "GpuFaultRole", "Hold", "HoldRequested", "Host", "HostBack", "HostDrained", "HostId",
+    "GangMember", "GpuFaultRole", "Hold", "HoldRequested", "HpDemand", "Host", "HostBack", "HostDrained", "HostId",
     "HostJoined", "HostLost", "HostReport", "HostResumed", "HostSilent", "HostState", "HostType",
     "IndicatorStats", "Indicators", "Interference", "InterferenceModel", "Job", "JobArrived", "JobId",
     "JobKept", "JobSpec", "KnownJobs", "Launch", "LaunchKind", "LaunchMode", "MeasuredStep",

@@ -28,8 +28,8 @@ from cotenant.controller.engine.free_index import FreeIndex
 class Holdings:
     """Devices, their tenants and the claims on them."""
 
-    def __init__(self, jobs: Mapping[JobId, Job]) -> None:
-        self.devices: dict[DeviceId, Device] = {}
+    def __init__(self, jobs: Mapping[JobId, Job], devices: dict[DeviceId, Device]) -> None:
+        self.devices = devices
         self.free = FreeIndex()
         self.departed: dict[DeviceId, Device] = {}
         """Devices that left their host's report while a job was on them."""

@@ -20,12 +20,15 @@ from cotenant.controller.domain import (
     RESERVED,
     RUNNING,
     Change,
+    Device,
+    DeviceId,
     Job,
     JobId,
     Reason,
     advance,
     held_bytes,
 )
+from cotenant.controller.engine.hp_index import HpIndex
 from cotenant.controller.engine.ordering import Active, QueueKey, WaitingJobs
 
 NEVER_S: Final = float("inf")
@@ -45,6 +48,8 @@ class Phases:
         """Since some were last forgotten."""
         self._waiting = WaitingJobs(queue_key)
         self._active = Active()
+        self.devices: dict[DeviceId, Device] = {}
+        self.hp = HpIndex(self.devices)
 
     def running(self) -> Sequence[Job]:
         return self._active.running
@@ -121,6 +126,8 @@ class Phases:
     def _enter(self, job: Job, *, is_new: bool = True) -> None:
         """Into the index of its phase; `is_new`: it was not there before this event."""
         phase = job.phase
+        if is_new and job.spec.job_class == "hp":
+            self.hp.put(job)
         if phase is QUEUED:
             self._waiting.add(job, is_new=is_new)
         elif phase in ON_DEVICES:

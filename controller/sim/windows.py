@@ -22,7 +22,6 @@ from cotenant.controller.sim.choices import PolicyChoice
 from cotenant.controller.sim.compare import Task, TaskRun
 from cotenant.controller.sim.traces.problems import TraceProblem
 from cotenant.controller.sim.world.outcome import Outcome
-from cotenant.controller.sim.world.physics import Physics
 from cotenant.controller.sim.world.workload import Workload
 
 REFERENCE: Final = PolicyChoice("sjf", {})

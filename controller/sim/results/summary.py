@@ -9,9 +9,9 @@ Distributions are over finished jobs; percentiles interpolate linearly. Times ar
 * `futile_s`: load time that ended in a preemption, over three populations: all jobs, those that waited
   (`futile_s_waited`), those with at least one futile preemption (`futile_s_hit`).
 * `hp`, `spot`: the same numbers by class; null, as are the next four, where no job has class hp.
-* `eviction_rate`: runs of spot jobs that ended in a preemption / runs of spot jobs that ended; `broken_ratio`:
-  likewise, of those that ended so within the time that the policy had promised (an hour, where it promises
-  nothing).
+* `eviction_rate`: runs of spot jobs that ended in a preemption / runs of spot jobs that ended;
+  `broken_ratio`: likewise, of those that ended so within the time that the policy had promised (an hour,
+  where it promises nothing).
 * `allocation_ratio`: share of the GPU-time from first to last arrival with at least one tenant.
 * `lost_gpu_s`: training that was done again, on all GPUs of its jobs.
 * `fairness`: slowdown, rho and Jain's index, as `fairness.py` says; null where nothing has finished.
