@@ -90,6 +90,8 @@ TEMPLATES: Final[dict[str, str]] = {
     "{2:are} free, the others are kept for hp jobs that wait ({3}) or are expected within {4} h ({5})",
     "quota-eta": "class spot, and withheld: it needs {0} device{0:s}, and spot jobs may take {1} more: their quota is "
     "{2}, {3} left by the demand forecast for class hp in {4} h, times eta {5}",
+    "hosts-rest": "class spot; the hosts with enough free devices had many evictions within a day and take none",
+    "none-lent": "class spot; no host without jobs of class hp has the {0} device{0:s} it needs",
     "quota-update": "the quota of spot jobs is looked at again",
     "next-class": "the next class of jobs is asked",
     "policy-absent": "nothing starts under policy {0}, which this controller no longer has: {1}",

@@ -179,6 +179,7 @@ class Holdings:
             here.append(job_id)
             self._shared_count += len(here) == 2
             here.sort(key=lambda job_id: self._jobs[job_id].number)  # One order, after a restart too.
+        self._shareable = None
         if not is_claimed:
             self._take(job.placement.devices)
         for host_id in parts:

@@ -48,6 +48,10 @@ class Lyra(TwoClasses):
 
         return reclaim(plan, job, preemptible_jobs(plan.view), cost, None)
 
+    def explain(self, view: View, job: Job) -> Reason:
+        reason = super().explain(view, job)
+        return because("none-lent", job.spec.gpus) if reason.code == "next-event" else reason
+
     def why(self, newcomer: Job, victim: Job) -> Reason:
         return because("evicted-server", newcomer.job_id)
 

@@ -53,4 +53,5 @@ class Pts(Stateless):
         return plan.decision()
 
     def explain(self, view: View, job: Job) -> Reason:
-        return why_waiting(view, job, self.name)
+        reason = why_waiting(view, job, self.name)
+        return because("hosts-rest") if reason.code == "next-event" else reason

@@ -81,6 +81,8 @@ class SavedGfs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gfs:
+    has_classes = True
+
     def __init__(self, name: str, parameters: GfsParameters, make: MakePolicy) -> None:
         """`make`: of the policies that order and share.
 
@@ -97,7 +99,7 @@ class Gfs:
 
     def _below(self, name: str, make: MakePolicy) -> Policy:
         policy = make(name, {})
-        if hasattr(policy, "promised_s"):
+        if getattr(policy, "has_classes", False):
             raise ValueError(
                 f"{self.name}: {name} has classes of its own; name an order or a sharing without"
             )
@@ -125,7 +127,7 @@ class Gfs:
         found = [*actions, *(aside for aside in asides if aside not in actions)]
         if actions and view.queued_count() and self._may_ask_again(view):
             found.append(Wake(at_s=view.now_s, reason=because("next-class")))
-        if view.queued_count() and self._state.eta_due_s <= view.now_s:
+        if view.queued_count() and self._state.wake_s <= view.now_s:
             every_s = self.parameters.interval_s
             next_s = (view.now_s // every_s + 1) * every_s
             found.append(Wake(at_s=next_s, reason=because("quota-update")))
@@ -251,9 +253,12 @@ class Gfs:
                 state.offered = EVERYTHING
             else:
                 state.offered = 0 if was_hp else widest(self.budgets(view, event))
-        if len(below) < len(decision.actions):
-            state.passes = state.passes + 1 if state.passed_s == view.now_s else 1
-            state.passed_s = view.now_s
+        for action in decision.actions:
+            if isinstance(action, Wake) and action.reason.code == "quota-update":
+                state.wake_s = action.at_s
+            elif action.reason.code == "next-class":
+                state.passes = state.passes + 1 if state.passed_s == view.now_s else 1
+                state.passed_s = view.now_s
         state.happened(view, event, decision)
         state.count_devices(view, event)
         if state.demand.see(view.now_s, view.hp.by_organisation):
@@ -298,6 +303,8 @@ class Gfs:
                 hours,
                 self._state.eta,
             )
+        if job.spec.gpus > self._state.offered and not job.aged:
+            return because("quota-update")
         return self._order.explain(self._spot_view(view, widest(budgets), set()), job)
 
     def save(self) -> bytes:

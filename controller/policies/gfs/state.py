@@ -47,6 +47,8 @@ class GfsState(msgspec.Struct, kw_only=True):
     eta_due_s: float = 0.0
     checkpoints_s: dict[JobId, float] = {}
     """Of spot jobs that run: when their last checkpoint became durable."""
+    wake_s: float = -1.0
+    """When it has asked to be woken to look at the quota."""
     offered: int = 0
     """Spot jobs of at most so many devices have been shown to the order; wider ones are withheld."""
     passed_s: float = -1.0

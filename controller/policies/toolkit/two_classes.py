@@ -34,6 +34,7 @@ def preemptible_jobs(view: View) -> Iterator[Job]:
 class TwoClasses(Stateless):
     """`strict`: within a class nobody passes one that does not fit."""
 
+    has_classes = True
     name = "two-classes"
     strict = True
 
