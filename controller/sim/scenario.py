@@ -23,6 +23,8 @@ from cotenant.controller.sim.world.physics import PairData, Physics, pair_data
 from cotenant.controller.sim.world.workload import Cluster, Workload
 
 SYNTH: Final = "synth:"
+SPOT_DAYS: Final = 5.0
+"""Generated of `synth:gfs` where it names no number of days."""
 SYNTH_JOBS: Final = 20_000
 """Generated where `synth:NAME` names no number."""
 
@@ -88,7 +90,7 @@ class Scenario:
 
 
 def open_trace(name: str, *, format: str = "auto", seed: int = 0) -> Trace:
-    """Of a file, a bundled name, or `synth:NAME[:JOBS]`, which the seed generates.
+    """Of a file, a bundled name, or `synth:NAME[:JOBS]`, which the seed generates (`synth:gfs-4x:DAYS`).
 
     Raises:
         TraceProblem: no such trace, or something is wrong in it.
@@ -100,12 +102,9 @@ def open_trace(name: str, *, format: str = "auto", seed: int = 0) -> Trace:
 
     like, _, count = name.removeprefix(SYNTH).partition(":")
     if like in LIKE:
-        if count:
-            raise TraceProblem(
-                f"{name}: tasks of {like} come by days, not by number",
-                hint="write a file with `cotenant sim trace synth FILE --like gfs --days 5`",
-            )
-        return synthesise_spot(seed=seed, spot_scale=LIKE[like])
+        if count and not count.isdecimal():
+            raise TraceProblem(f"{count!r} is not a number of days", hint="write synth:gfs-4x:2")
+        return synthesise_spot(seed=seed, spot_scale=LIKE[like], days=float(count) if count else SPOT_DAYS)
     if count and not count.isdecimal():
         raise TraceProblem(f"{count!r} is not a number of jobs", hint="write synth:earth:20000")
     return synthesise(like, seed=seed, jobs=int(count) if count else SYNTH_JOBS)
