@@ -1,12 +1,13 @@
 """chronus: time in leases, as GFS section 4.1 compares with it: 20 minutes for hp jobs, 5 for spot jobs.
 
 Source: Chronus (SoCC '21) section 3: who holds a lease keeps its devices to the end of it; at the end it is
-decided anew who gets the next one. Hp jobs are its SLO jobs, spot jobs its best-effort ones: a spot job whose
-lease is over leaves if an hp job waits that its devices help to place. An hp job gets its next lease always.
+decided anew who gets the next one. Hp jobs are its SLO jobs, spot jobs its best-effort ones: a spot job
+whose lease is over leaves if an hp job waits that its devices help to place. An hp job gets its next lease
+always.
 
-Departs from Chronus in that no deadlines are known, so that SLO jobs are taken in the order of arrival where
-Chronus solves a MILP; in that what is free is given at once, not at the next lease; and in that hp jobs are not
-paused at the ends of their leases, since class hp never is.
+Departs from Chronus in that no deadlines are known, so that SLO jobs are taken in the order of arrival
+where Chronus solves a MILP; in that what is free is given at once, not at the next lease; and in that hp
+jobs are not paused at the ends of their leases, since class hp never is.
 """
 
 from __future__ import annotations
@@ -41,7 +42,6 @@ class ChronusParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 class Chronus(TwoClasses):
     name = "chronus"
-    strict = False
 
     def __init__(self, parameters: ChronusParameters | None = None) -> None:
         self.parameters = parameters if parameters is not None else ChronusParameters()

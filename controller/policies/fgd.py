@@ -1,9 +1,11 @@
-"""fgd: fragmentation gradient descent (Weng et al., ATC '23), from GPUs to nodes as GFS section 4.1 adapts it.
+"""fgd: fragmentation gradient descent (Weng et al., ATC '23), from GPUs to nodes as GFS section 4.1 adapts
+it.
 
-A pod goes to the node where it increases fragmentation least. Fragmentation of a node with f free GPUs is the
-expectation, over the workload, of the free GPUs that a pod of g could not use: f if g > f, else f mod g. The
-workload is the widths of pods seen so far, of both classes. Hp jobs preempt on the node where, in the end,
-fragmentation is least; what its spot jobs lose does not count. First come, first served within a class.
+A pod goes to the node where it increases fragmentation least. Fragmentation of a node with f free GPUs is
+the expectation, over the workload, of the free GPUs that a pod of g could not use: f if g > f, else f mod
+g. The workload is the widths of pods seen so far, of both classes. Hp jobs preempt on the node where, in
+the end, fragmentation is least; what its spot jobs lose does not count. First come, first served within a
+class, past those that do not fit.
 
 Departs from FGD in that pods of a gang that may be spread anyhow are placed as everywhere else.
 """

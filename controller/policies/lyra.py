@@ -1,12 +1,14 @@
-"""lyra: whole servers are lent to training and taken back at the least cost, as GFS section 4.1 compares with it.
+"""lyra: whole servers are lent to training and taken back at the least cost, as GFS section 4.1 compares
+with it.
 
-Source: Lyra (EuroSys '23) sections 3 and 4, hp jobs in the place of inference, spot jobs of training. A server
-without hp jobs may be lent: spot jobs run on such servers only, shortest first, tightest server first. Hp jobs
-go to servers with hp jobs, then to idle ones; when that is not enough servers are taken back whole, those with the
-least preemption cost first: each spot job on a server costs that server's share of the servers it is on.
+Source: Lyra (EuroSys '23) sections 3 and 4, hp jobs in the place of inference, spot jobs of training. A
+server without hp jobs may be lent: spot jobs run on such servers only, shortest first, tightest server
+first. Hp jobs go to servers with hp jobs, then to idle ones; when that is not enough servers are taken back
+whole, those with the least preemption cost first: each spot job on a server costs that server's share of
+the servers it is on.
 
-Departs from Lyra in that jobs are not elastic, and in that servers are lent and taken back as jobs come, not at
-intervals.
+Departs from Lyra in that jobs are not elastic, and in that servers are lent and taken back as jobs come,
+not at intervals.
 """
 
 from __future__ import annotations
@@ -26,7 +28,6 @@ from cotenant.controller.policies.toolkit import (
 
 class Lyra(TwoClasses):
     name = "lyra"
-    strict = False
 
     def spot_key(self, job: Job) -> tuple[float, ...]:
         return by_remaining(job)

@@ -34,9 +34,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     asked = parser.parse_args()
     cells = list(dict.fromkeys(scheduling_runs.cells(asked.days, range(asked.seeds))))
-    complete(
-        cells, scheduling_runs.load, scheduling_runs.run, workers=asked.workers, minutes=asked.minutes
-    )
+    complete(cells, scheduling_runs.load, scheduling_runs.run, workers=asked.workers, minutes=asked.minutes)
     rows = {cell: row for cell in cells if (row := scheduling_runs.load(cell)) is not None}
     command = " ".join(["python experiments/gfs/scheduling.py", *sys.argv[1:]])
     FILE.write_text(scheduling_page.page(rows, len(cells), command, partial(machine.facts)()))

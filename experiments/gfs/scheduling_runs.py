@@ -1,7 +1,7 @@
 """The runs behind docs/results/gfs.md, kept one by one in experiments/.cache/gfs/.
 
-Rule: the policies of a cell get the same jobs. What matters most is run first, a seed at a time, so that a stop
-leaves whole seeds.
+Rule: the policies of a cell get the same jobs. What matters most is run first, a seed at a time, so that a
+stop leaves whole seeds.
 """
 
 from __future__ import annotations
@@ -83,9 +83,7 @@ def run(cell: Cell, commit: str) -> None:
     """In a process of its own."""
     began_s = time.process_time()
     (choice,) = policies_named(cell.policy)
-    asked = Scenario(
-        trace=f"synth:{cell.load}:{cell.days}", hosts=HOSTS, pairs="none", on_preempt=cell.world
-    )
+    asked = Scenario(trace=f"synth:{cell.load}:{cell.days}", hosts=HOSTS, pairs="none", on_preempt=cell.world)
     (task,) = scenario.tasks(asked, [choice], [cell.seed])
     outcome = simulate(task.workload, task.cluster, choice.name, choice.parameters, physics=task.physics)
     found = summarise(outcome)

@@ -1,1 +1,1 @@
-"""GFS (ASPLOS '26): forecast what hp jobs will need, give the rest to spot jobs, preempt at the least cost."""
+"""GFS (ASPLOS '26): forecast what hp jobs will need, give spot jobs the rest, preempt at the least cost."""

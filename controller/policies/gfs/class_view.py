@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from cotenant.controller.domain import (
     Device,
     DeviceId,
+    FreeHosts,
     Host,
     HostId,
     HpDemand,
@@ -19,7 +20,6 @@ from cotenant.controller.domain import (
     SchedulingClass,
     View,
 )
-from cotenant.controller.domain.view import FreeHosts
 
 
 class ClassView:
@@ -33,8 +33,8 @@ class ClassView:
         unseen: Callable[[Job], bool],
         may_share: Callable[[Job], bool],
     ) -> None:
-        """`admits`: who waits here; `ends`: whether nobody does behind this one in its queue; `unseen`: who of them is new to the policy though not to the queue;
-        `may_share`: beside whom others may be put."""
+        """`admits`: who waits here; `ends`: whether nobody does behind this one in its queue; `unseen`: who
+        of them is new to the policy though not to the queue; `may_share`: beside whom others may be put."""
         self._view, self._admits, self._ends = view, admits, ends
         self._unseen, self._may_share = unseen, may_share
         self._heads: list[Job] | None = None

@@ -92,7 +92,7 @@ class DemandHistory(msgspec.Struct, kw_only=True):
     def rise(self, type: str, p: float, hours: int) -> int:
         """`quantile_p(max over s <= H of D(t + s) - D(t))`, over the slots of this hour of the day and its
         neighbours in the last four weeks; 0 where nothing is known yet."""
-        slots, ahead = self.slots.get(type, ()), SLOTS_PER_H * hours
+        slots, ahead = self.slots.get(type, []), SLOTS_PER_H * hours
         if len(slots) <= ahead:
             return 0
         first = self.slot - len(slots)

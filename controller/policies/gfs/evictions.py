@@ -1,7 +1,7 @@
 """How often spot jobs had to leave for hp jobs, where and when; and how many were let finish.
 
-Source: GFS sections 3.3.2 (e and l of the past H hours), 3.4.2 (eq. 15: evictions of a node; F and G of eq. 18).
-Eq. 11 takes e as printed for a rate and p as the rate that may not be exceeded: q = 1 - p.
+Source: GFS sections 3.3.2 (e and l of the past H hours), 3.4.2 (eq. 15: evictions of a node; F and G of eq.
+18). Eq. 11 takes e as printed for a rate and p as the rate that may not be exceeded: q = 1 - p.
 
 Departs from the paper: the waits of jobs that still wait count in l.
 """

@@ -1,4 +1,6 @@
-"""What can be set of GFS, with the paper's values (Table 4) as defaults; its ablations and ours are presets."""
+"""What can be set of GFS, with the paper's values (Table 4) as defaults; its ablations and ours are
+presets.
+"""
 
 from __future__ import annotations
 

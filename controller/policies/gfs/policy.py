@@ -163,7 +163,8 @@ class Gfs:
 
     def _spot_pass(self, view: View, event: AnyEvent) -> Sequence[AnyAction]:
         budgets = self.budgets(view, event) if view.queued_count() else {}
-        left_out: set[JobId] = set()
+        left_out, excess = set[JobId](), set[JobId]()
+        actions: Sequence[AnyAction] = ()
         for _ in range(ASKED_MAX):
             seen = self._spot_view(view, widest(budgets), left_out)
             actions = self._within(seen, event, budgets).actions
@@ -197,8 +198,8 @@ class Gfs:
         )
 
     def _share_pass(self, view: View, event: AnyEvent) -> Sequence[AnyAction]:
-        """Of the sharing policy only what it shares and parts: what is free is the order's to give. A job that
-        takes no free device is within any budget."""
+        """Of the sharing policy only what it shares and parts: what is free is the order's to give. A job
+        that takes no free device is within any budget."""
         if self._share is None:
             return ()
         seen = self._spot_view(view, EVERYTHING, set())

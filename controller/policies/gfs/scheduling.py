@@ -46,7 +46,7 @@ class Criteria:
         """0.01 m^e of eq. 16, at most 1."""
         parameters = self._parameters
         rate = self._evictions.of_host(host_id, now_s, parameters.gamma, parameters.long_h)
-        return min(1.0, SCORE3_SCALE * min(1e6, parameters.m ** min(rate, 100.0)))
+        return float(min(1.0, SCORE3_SCALE * min(1e6, parameters.m ** min(rate, 100.0))))
 
     def find(self, plan: Plan, job: Job) -> tuple[DeviceId, ...] | None:
         """Devices of the whole gang, all of them free."""

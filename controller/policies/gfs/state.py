@@ -1,7 +1,7 @@
 """What GFS remembers: demand, forecast, eta, evictions, and what spot jobs were offered last.
 
-Rule: changed in `observe` alone, from the view after an event and the decision on it, so that recovery has the
-same; a value that is saved whole.
+Rule: changed in `observe` alone, from the view after an event and the decision on it, so that recovery has
+the same; a value that is saved whole.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Gangs as pods on hosts: where each pod goes, and which spot jobs have to leave for it.
 
-Rule: a gang is found whole or not at all; what a pod takes, and what its victims leave on any host, is seen by
-the pods after it. A gang that no host could hold and that names no number of hosts is placed as everywhere
-else (`Plan.find_free`); where spot jobs must leave for it, its pods are as wide as a host, else half as wide.
+Rule: a gang is found whole or not at all; what a pod takes, and what its victims leave on any host, is seen
+by the pods after it. A gang that no host could hold and that names no number of hosts is placed as
+everywhere else (`Plan.find_free`); where spot jobs must leave for it, its pods are as wide as a host, else
+half as wide.
 """
 
 from __future__ import annotations

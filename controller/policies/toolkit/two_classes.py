@@ -1,7 +1,7 @@
 """Two classes without a quota: hp jobs first, which may preempt spot jobs. What GFS's baselines share.
 
 Rule: hp jobs are asked before spot jobs; one that finds no free devices takes those of spot jobs, as the
-policy chooses them, or waits. Spot jobs get what is free and never preempt.
+policy chooses them, or waits. Spot jobs get what is free and never preempt. Who does not fit is passed over.
 """
 
 from __future__ import annotations
@@ -32,11 +32,8 @@ def preemptible_jobs(view: View) -> Iterator[Job]:
 
 
 class TwoClasses(Stateless):
-    """`strict`: within a class nobody passes one that does not fit."""
-
     has_classes = True
     name = "two-classes"
-    strict = True
 
     def queue_key(self, job: Job) -> tuple[float, ...]:
         return (0.0,) if job.spec.job_class == "hp" else (1.0, *self.spot_key(job))
@@ -60,17 +57,9 @@ class TwoClasses(Stateless):
         if not view.queued_count() or is_quiet(view, event):
             return NOTHING
         plan, candidates = Plan(view), Candidates(view)
-        is_blocked = {"hp": False, "spot": False}
         while (job := candidates.next()) is not None:
-            job_class = job.spec.job_class
-            if is_blocked[job_class]:
-                continue
-            if self._place(plan, job) or (job_class == "hp" and self._preempt(plan, job)):
+            if self._place(plan, job) or (job.spec.job_class == "hp" and self._preempt(plan, job)):
                 candidates.again(job)
-            elif self.strict:
-                is_blocked[job_class] = True
-                if all(is_blocked.values()):
-                    break
         return plan.decision()
 
     def _place(self, plan: Plan, job: Job) -> bool:

@@ -48,7 +48,6 @@ def small_world(driver: Driver, seed: int, jobs: int) -> Driver:
     return driver
 
 
-
 def check_decisions(done: Engine) -> None:
     jobs = done.jobs.values()
     assert {job.phase for job in jobs} == {Phase.DONE}
