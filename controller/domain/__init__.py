@@ -8,6 +8,7 @@ from cotenant.controller.domain import cluster, epochs, events, fitting, job, pa
 from cotenant.controller.domain.actions import (
     NOTHING, AnyAction, Compute, Decision, Defer, Hold, Place, Preempt, Resize, Share, Wake,
 )
+from cotenant.controller.domain.class_report import ClassReport, PoolReport
 from cotenant.controller.domain.cluster import (
     HELD_MIB_MIN, SUSPECT_AFTER, Device, DeviceKind, DeviceState, Host, HostReport, HostState,
     SharingMode, sharing_in_words,
@@ -67,7 +68,9 @@ from cotenant.controller.domain.texts import (
 from cotenant.controller.domain.throughput import (
     OVERLAP, Coefficients, Gang, MeasuredStep, Reach, ThroughputModel,
 )
-from cotenant.controller.domain.view import FreeHosts, HpDemand, SchedulingClass, View, scheduling_class_of, suits
+from cotenant.controller.domain.view import (
+    FreeHosts, HpDemand, SchedulingClass, View, scheduling_class_of, suits,
+)
 
 __all__ = [
     "APART_S", "APART_S_MAX", "CHECKPOINTING", "COMMAND_CHARACTERS_MAX", "DEFAULT_XI", "ENDED",
@@ -78,27 +81,27 @@ __all__ = [
     "SUSPECT_AFTER", "TEMPLATES", "TEXT_MAX", "USER_BYTES_MAX", "WAITING", "AgentCommand",
     "AgentSettings", "AlarmRang", "AnyAction", "AnyCommand", "AnyEvent", "AttemptEnded", "AttemptNo",
     "AttemptSeen", "AttemptStarted", "Band", "CancelRequested", "Capabilities", "CapabilitiesSeen",
-    "Change", "CheckpointDurable", "CheckpointRecord", "CheckpointRequested", "Coefficients",
-    "CommandId", "Compute", "ComputeRequest", "Computed", "ControllerSettings", "CrossValidation",
-    "Decision", "Defer", "Dependency", "Device", "DeviceId", "DeviceKind", "DeviceReading",
-    "DeviceState", "Epoch", "EpochBegan", "FirstStepDone", "Followed", "ForgetJob", "ForkServers",
-    "FreeHosts", "Freed", "FromAttempt", "Gang", "GangMember", "GpuFaultRole", "Hold", "HoldRequested",
-    "HpDemand", "Host", "HostBack", "HostDrained", "HostId", "HostJoined", "HostLost", "HostReport",
-    "HostResumed", "HostSilent", "HostState", "HostType", "IndicatorStats", "Indicators",
-    "Interference", "InterferenceModel", "Job", "JobArrived", "JobId", "JobKept", "JobSpec",
-    "KnownJobs", "Launch", "LaunchKind", "LaunchMode", "MeasuredStep", "MpsSettings", "Observed",
-    "Outcome", "PairObserved", "PairSeen", "PairTable", "Past", "Phase", "Place", "Placement", "Plan",
-    "PolicyChanged", "PolicySettings", "Preempt", "PreemptRequested", "Profile", "ProfileLearned",
-    "ProfilePoint", "ProfilerSettings", "Profiles", "ProfilesForgotten", "ProgressSeen", "Reach",
-    "Reason", "ReleaseRequested", "Resize", "SaveAttempt", "SchedulingClass", "SeenLength", "Settings",
-    "Share", "SharedPace", "SharingMode", "StartAttempt", "StopAttempt", "StopCause", "StoredProfile",
-    "ThroughputModel", "Training", "TrainingFile", "Trees", "Trial", "TroubleSeen", "TrustDevices",
-    "Verdict", "View", "Wake", "XiSource", "advance", "base_key", "because", "beginning", "bytes_in",
-    "cannot", "capabilities_of", "capabilities_of_all", "cluster", "cut_to", "duty_cycle_rule",
-    "epochs", "events", "fit_step_model", "fitting", "for_people", "held_bytes", "is_one_line", "job",
-    "key_of", "kind_of", "loses", "measured_steps", "memory_unknown", "natural_key", "numbers",
-    "one_line", "pair_timing", "pairs", "peak_mib", "perf", "render", "scheduling_class_of", "settings",
-    "shared_ends", "sharing_in_words", "signature", "standing", "step_s", "steps_in", "suits",
-    "tenant_mib", "text_fields", "why_alone", "with_texts",
+    "Change", "CheckpointDurable", "CheckpointRecord", "CheckpointRequested", "ClassReport",
+    "Coefficients", "CommandId", "Compute", "ComputeRequest", "Computed", "ControllerSettings",
+    "CrossValidation", "Decision", "Defer", "Dependency", "Device", "DeviceId", "DeviceKind",
+    "DeviceReading", "DeviceState", "Epoch", "EpochBegan", "FirstStepDone", "Followed", "ForgetJob",
+    "ForkServers", "FreeHosts", "Freed", "FromAttempt", "Gang", "GangMember", "GpuFaultRole", "Hold",
+    "HoldRequested", "Host", "HostBack", "HostDrained", "HostId", "HostJoined", "HostLost",
+    "HostReport", "HostResumed", "HostSilent", "HostState", "HostType", "HpDemand", "IndicatorStats",
+    "Indicators", "Interference", "InterferenceModel", "Job", "JobArrived", "JobId", "JobKept",
+    "JobSpec", "KnownJobs", "Launch", "LaunchKind", "LaunchMode", "MeasuredStep", "MpsSettings",
+    "Observed", "Outcome", "PairObserved", "PairSeen", "PairTable", "Past", "Phase", "Place",
+    "Placement", "Plan", "PolicyChanged", "PolicySettings", "PoolReport", "Preempt", "PreemptRequested",
+    "Profile", "ProfileLearned", "ProfilePoint", "ProfilerSettings", "Profiles", "ProfilesForgotten",
+    "ProgressSeen", "Reach", "Reason", "ReleaseRequested", "Resize", "SaveAttempt", "SchedulingClass",
+    "SeenLength", "Settings", "Share", "SharedPace", "SharingMode", "StartAttempt", "StopAttempt",
+    "StopCause", "StoredProfile", "ThroughputModel", "Training", "TrainingFile", "Trees", "Trial",
+    "TroubleSeen", "TrustDevices", "Verdict", "View", "Wake", "XiSource", "advance", "base_key",
+    "because", "beginning", "bytes_in", "cannot", "capabilities_of", "capabilities_of_all", "cluster",
+    "cut_to", "duty_cycle_rule", "epochs", "events", "fit_step_model", "fitting", "for_people",
+    "held_bytes", "is_one_line", "job", "key_of", "kind_of", "loses", "measured_steps",
+    "memory_unknown", "natural_key", "numbers", "one_line", "pair_timing", "pairs", "peak_mib", "perf",
+    "render", "scheduling_class_of", "settings", "shared_ends", "sharing_in_words", "signature",
+    "standing", "step_s", "steps_in", "suits", "tenant_mib", "text_fields", "why_alone", "with_texts",
 ]
 # fmt: on

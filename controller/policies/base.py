@@ -10,6 +10,7 @@ from cotenant.controller.domain import (
     AnyEvent,
     AttemptStarted,
     CheckpointDurable,
+    ClassReport,
     Decision,
     Job,
     Plan,
@@ -63,6 +64,13 @@ EARLY_S: Final = 3600.0
 def promised_s(policy: Policy) -> float:
     """How long a run of a spot job should not be preempted (it says so by an attribute of this name)."""
     return float(getattr(policy, "promised_s", EARLY_S))
+
+
+def class_report(policy: Policy, view: View) -> ClassReport | None:
+    """None: it has no classes, or no quota."""
+    report = getattr(policy, "report", None)
+    found: ClassReport | None = None if report is None else report(view)
+    return found
 
 
 class Stateless:

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import field
 
 from cotenant.controller.domain import (
+    ClassReport,
     DeviceId,
     DeviceKind,
     DeviceState,
@@ -176,6 +177,10 @@ class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
     reason_code: str
     attempt: int
     job_class: str = field(name="class")
+    guaranteed_h: float | None = None
+    """Of spot jobs: how long a run is guaranteed under the policy in force; null: it guarantees nothing."""
+    broken_promises: int = 0
+    """Runs that were preempted sooner."""
     share: str
     gpus: int
     devices: tuple[str, ...]
@@ -408,6 +413,7 @@ class PolicyView(JsonView, frozen=True, kw_only=True, tag="policy/1"):
     about: str
     parameters: Parameters
     """All of them, also those that are as by default."""
+    classes: ClassReport | None = None
 
 
 NOT_AVAILABLE: Final = "not available: "

@@ -57,9 +57,16 @@ def page(job: JobDetails, room: int | None, wide: bool = False) -> str:
     return "\n".join(lines)
 
 
+def _promise(job: JobDetails) -> str:
+    if job.guaranteed_h is None:
+        return ""
+    broken = f", broken {screen.times(job.broken_promises)}" if job.broken_promises else ""
+    return f": each run is guaranteed {job.guaranteed_h:g} h{broken}"
+
+
 def _standing(job: JobDetails) -> Iterator[tuple[str, str]]:
     yield "why", job.reason
-    yield "user", f"{job.user}, class {job.job_class}"
+    yield "user", f"{job.user}, class {job.job_class}{_promise(job)}"
     yield "times", _times(job)
     yield (
         "spent",

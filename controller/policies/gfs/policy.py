@@ -27,12 +27,14 @@ from cotenant.controller.domain import (
     NOTHING,
     AnyAction,
     AnyEvent,
+    ClassReport,
     Decision,
     Defer,
     Job,
     JobId,
     Place,
     Plan,
+    PoolReport,
     Preempt,
     Reason,
     Share,
@@ -41,7 +43,13 @@ from cotenant.controller.domain import (
     because,
 )
 from cotenant.controller.domain import events as ev
-from cotenant.controller.policies.base import Parameters, Policy, is_quiet, shares, why_impossible
+from cotenant.controller.policies.base import (
+    Parameters,
+    Policy,
+    is_quiet,
+    shares,
+    why_impossible,
+)
 from cotenant.controller.policies.gfs.class_view import ClassView
 from cotenant.controller.policies.gfs.forecasting import DemandForecaster
 from cotenant.controller.policies.gfs.order import Pts
@@ -55,6 +63,8 @@ OWN: Final = frozenset(("quota-update", "next-class"))
 """Reasons of wake-ups that the policies below did not ask for."""
 EVERYTHING: Final = 1 << 30
 """More devices than there are."""
+RECENT_H: Final = 48
+"""Of demand, shown beside the forecast."""
 PASSES_MAX: Final = 8
 """At one moment: a policy whose actions are refused must not be asked for ever."""
 ASKED_MAX: Final = 3
@@ -307,6 +317,38 @@ class Gfs:
         if job.spec.gpus > self._state.offered and not job.aged:
             return because("quota-update")
         return self._order.explain(self._spot_view(view, widest(budgets), set()), job)
+
+    def report(self, view: View) -> ClassReport:
+        """For people: what is kept back, and what that rests on."""
+        state, waiting = self._state, sum(j.spec.gpus for j in view.queued() if not is_hp(j))
+        capacity, pools = capacity_of(view), []
+        for type, budget in sorted(self.budgets(view).items()):
+            known, free = state.forecast.get(type), view.free.total(type)
+            series = state.demand.hours.get(type, {}).values()
+            pools.append(
+                PoolReport(
+                    device_type=type,
+                    capacity=capacity.get(type, 0),
+                    free=free,
+                    hp_placed=view.hp.placed.get(type, 0),
+                    hp_waiting=budget.waiting,
+                    spot_may_take=min(budget.gpus, free),
+                    spot_waiting=waiting,
+                    kept_back=max(0, free - budget.gpus),
+                    forecast_median=tuple(known.median) if known is not None else (),
+                    forecast_upper=tuple(known.upper) if known is not None else (),
+                    forecast_note=known.note if known is not None else "no hour has ended yet",
+                    recent=tuple(map(sum, zip(*(each[-RECENT_H:] for each in series), strict=True))),
+                )
+            )
+        return ClassReport(
+            guaranteed_h=float(self.parameters.hours),
+            level=self.parameters.p,
+            eta=state.eta if self.parameters.quota == "paper" else None,
+            evicted=state.evictions.evicted,
+            finished=state.evictions.finished,
+            pools=tuple(pools),
+        )
 
     def save(self) -> bytes:
         return msgspec.msgpack.encode(
