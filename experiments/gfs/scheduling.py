@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -37,7 +36,7 @@ def main() -> int:
     complete(cells, scheduling_runs.load, scheduling_runs.run, workers=asked.workers, minutes=asked.minutes)
     rows = {cell: row for cell in cells if (row := scheduling_runs.load(cell)) is not None}
     command = " ".join(["python experiments/gfs/scheduling.py", *sys.argv[1:]])
-    FILE.write_text(scheduling_page.page(rows, len(cells), command, partial(machine.facts)()))
+    FILE.write_text(scheduling_page.page(rows, len(cells), command, machine.sentences()))
     print(f"{FILE}: {len(rows)} of {len(cells)} runs")
     return 0
 

@@ -48,9 +48,7 @@ def _panel(pool: PoolReport, level: float, above: int) -> str:
     begin = start if past else 0
     band = [at(begin + n, v) for n, v in enumerate([*last, *upper])]
     band += [at(begin + n, v) for n, v in reversed([*enumerate([*last, *median])])]
-    title = (
-        f"{pool.device_type}: devices that class hp asks for, by hours; band: to quantile {level:g}"
-    )
+    title = f"{pool.device_type}: devices that class hp asks for, by hours; band: to quantile {level:g}"
     return "\n".join(
         [
             f'<text x="{LEFT}" y="{above + 18}">{escape(title)}</text>',
