@@ -46,7 +46,7 @@ SPOT_WIDTHS: Final = (1, 2, 1, 4, 8, 1)
 
 
 def hosts_of(kinds: Sequence[tuple[str, int, int]]) -> list[HostReport]:
-    found = []
+    found: list[HostReport] = []
     for type, count, devices in kinds:
         for _ in range(count):
             host_id = HostId(f"h{len(found):05}")
@@ -104,7 +104,7 @@ class Filled:
 
 def timed(filled: Filled, gpus: int, repeats: int) -> list[float]:
     """Milliseconds of the policy's answer to an hp job that has just come."""
-    engine, found = filled.engine, []
+    engine, found = filled.engine, list[float]()
     policy, asked = engine._policy, engine._policy.decide
 
     def decide(view, event):  # type: ignore[no-untyped-def]

@@ -272,12 +272,13 @@ def tables(runs: Runs) -> list[str]:
 def losses(runs: Runs) -> list[str]:
     """Where ours is behind somebody."""
     lines = ["## Where gfs-rise loses", ""]
-    for world in ("lose", "save"):
+    worlds: tuple[World, ...] = ("lose", "save")
+    for world in worlds:
         for load in LOADS:
-            mine = runs.of(world, load, "gfs-rise")  # type: ignore[arg-type]
+            mine = runs.of(world, load, "gfs-rise")
             for other in (*BASELINES, "gfs") if mine else ():
                 for name, of in (("evictions", lambda r: r.evicted), ("spot wait", lambda r: r.spot_wait_s)):
-                    found = runs.ratio(world, load, "gfs-rise", other, of)  # type: ignore[arg-type]
+                    found = runs.ratio(world, load, "gfs-rise", other, of)
                     if found and sum(found) / len(found) > 1.0:
                         text = shown(interval(found), "{:.2f}")
                         lines.append(f"* {TITLES[load]}, {world}: {name} {text} times that of `{other}`")
