@@ -24,12 +24,11 @@ NEARLY_S = 1e-6
 
 class ChronusParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     spot_lease_s: float = 300.0
-    hp_lease_s: float = 1200.0
-    """Only shown: hp jobs are never paused."""
+    """Of hp jobs (20 minutes) every lease is renewed, so its length changes nothing."""
 
     def __post_init__(self) -> None:
-        if not (10.0 <= self.spot_lease_s <= 1e6 and 10.0 <= self.hp_lease_s <= 1e6):
-            raise ValueError("chronus: leases must be 10 to 1000000 seconds")
+        if not 10.0 <= self.spot_lease_s <= 1e6:
+            raise ValueError("chronus: spot_lease_s must be 10 to 1000000 seconds")
 
     @classmethod
     def parse(cls, parameters: Parameters) -> ChronusParameters:
