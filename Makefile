@@ -83,7 +83,8 @@ results-castor: $(READY) ## docs/results/castor.md (simulated; MINUTES as above)
 results-patient: $(READY) ## docs/results/patient.md: simulate what is missing; WIDE=FILE adds a trace of wide gangs.
 	@$(VENV)/bin/python experiments/patient/results_patient.py $(if $(WIDE),--wide $(WIDE))
 
-results-gfs: $(READY) ## docs/results/gfs-forecast.md: forecasters on the hourly demand of ../shared; ten CPU minutes.
+results-gfs: $(READY) ## docs/results/gfs.md (simulated; MINUTES as above) and gfs-forecast.md (demand of ../shared; ten CPU minutes).
+	@$(VENV)/bin/python experiments/gfs/scheduling.py --minutes $(MINUTES)
 	@$(VENV)/bin/python experiments/gfs/forecast.py
 
 results-rltune: $(READY) ## docs/results/rltune.md: simulate what is missing (MINUTES as above), then write the page.

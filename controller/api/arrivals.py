@@ -77,8 +77,9 @@ class Arrivals:
         self._check_priority(who, accepted.specs)
         self._check_fit(accepted)
         notes: tuple[str, ...] = () if engine.hosts else (NO_HOST,)
+        promise = promised(engine.promised_h, accepted)
         if request.dry_run:
-            return Submitted(request_id=request_id, job_ids=(), notes=notes)
+            return Submitted(request_id=request_id, job_ids=(), notes=(*notes, *promise))
         self._check_memory(who, accepted.specs)
         self._check_disk()
         job_ids = tuple(spec.job_id for spec in accepted.specs)
@@ -93,7 +94,7 @@ class Arrivals:
         names = job_ids[0] if len(job_ids) == 1 else f"{job_ids[0]}..{job_ids[-1]}"
         core.audit(who, "submit", names, accepted.specs[0].name)
         notes = notes or self._first_reason(job_ids)
-        return Submitted(request_id=request_id, job_ids=job_ids, notes=notes)
+        return Submitted(request_id=request_id, job_ids=job_ids, notes=(*notes, *promise))
 
     def _submitted_before(self, key: SubmissionKey) -> tuple[JobId, ...] | None:
         if not key[1]:
@@ -199,3 +200,10 @@ def _what_to_do(reason: Reason, reports: Sequence[HostReport]) -> str:
             f"{len(reports)} hosts ({lonely[0]}{', ...' if len(lonely) > 1 else ''})"
         )
     return "`cotenant nodes` lists what there is"
+
+
+def promised(hours: float | None, accepted: Accepted) -> tuple[str, ...]:
+    """What spot jobs are told under a policy that guarantees them something."""
+    if hours is None or all(spec.job_class == "hp" for spec in accepted.specs):
+        return ()
+    return (f"class spot: each run is guaranteed {hours:g} h; then it may have to give way to class hp",)

@@ -83,6 +83,7 @@ class ClusterMetrics:
         self._put_outcomes(sheet, engine)
         _put_devices(sheet, engine)
         _put_pairs(sheet, engine)
+        _put_classes(sheet, engine)
         _put_facts(sheet, facts)
         return sheet.end_with("cotenant_controller_series_left_out")
 
@@ -125,6 +126,28 @@ class ClusterMetrics:
             for outcome in OUTCOMES:
                 count = self._outcomes[host_id, outcome]
                 sheet.put("cotenant_attempts_ended_total", count, host_id, outcome)
+
+
+def _put_classes(sheet: Sheet, engine: Engine) -> None:
+    report = engine.classes()
+    if report is None:
+        return
+    broken = sum(job.early_preemptions for job in engine.jobs.values())
+    sheet.put("cotenant_early_preemptions", broken)
+    if report.eta is not None:
+        sheet.put("cotenant_spot_eta", report.eta)
+    for pool in report.pools:
+        uses = {
+            "hp": pool.hp_placed,
+            "hp-waiting": pool.hp_waiting,
+            "spot-may-take": pool.spot_may_take,
+            "spot-waiting": pool.spot_waiting,
+            "kept-back": pool.kept_back,
+            "hp-expected": next(iter(pool.forecast_upper), None),
+        }
+        for use, count in uses.items():
+            if count is not None:
+                sheet.put("cotenant_class_devices", count, pool.device_type, use)
 
 
 def seen_of(job: Job) -> JobCounts:

@@ -13,8 +13,18 @@ import msgspec
 
 from cotenant.controller.api import sharing, views
 from cotenant.controller.api.permissions import jobs_named, may_touch, one_job, policies_offered
-from cotenant.controller.domain import ENDED, OBSERVATIONS, Job, PairSeen, Phase, Reason, Verdict, render
-from cotenant.controller.engine import accounts
+from cotenant.controller.domain import (
+    ENDED,
+    OBSERVATIONS,
+    ClassReport,
+    Job,
+    PairSeen,
+    Phase,
+    Reason,
+    Verdict,
+    render,
+)
+from cotenant.controller.engine import Engine, accounts
 from cotenant.controller.executors.agents import AgentExecutor
 from cotenant.controller.policies import registry
 from cotenant.controller.store import Core
@@ -219,7 +229,10 @@ class Queries:
         ]
         given = engine.policy_parameters
         current = wire.PolicyView(
-            policy=name, about=available.get(name, ""), parameters={**defaults.get(name, {}), **given}
+            policy=name,
+            about=available.get(name, ""),
+            parameters={**defaults.get(name, {}), **given},
+            classes=classes_of(engine),
         )
         return wire.Policies(request_id=request_id, current=current, given=given, offers=tuple(offers))
 
@@ -248,6 +261,14 @@ class Queries:
             journal_damages=core.scrubbed.damages if core.scrubbed else (),
             journal_checked_s=time.monotonic() - core.scrubbed.ended_s if core.scrubbed else None,
         )
+
+
+def classes_of(engine: Engine) -> ClassReport | None:
+    report = engine.classes()
+    if report is None:
+        return None
+    broken = sum(job.early_preemptions for job in engine.jobs.values())
+    return msgspec.structs.replace(report, broken_promises=broken)
 
 
 def pair_views(

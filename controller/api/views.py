@@ -103,6 +103,8 @@ def job_view(
         job_class=spec.job_class,
         priority=spec.priority,
         organisation=spec.organisation or None,
+        guaranteed_h=engine.promised_h if spec.job_class == "spot" else None,
+        broken_promises=job.early_preemptions if engine.promised_h is not None else 0,
         share=spec.share,
         gpus=len(placement.devices) if placement else spec.gpus_min,
         devices=devices_shown(job, newest),

@@ -8,6 +8,7 @@ from cotenant.controller.domain import cluster, epochs, events, fitting, job, pa
 from cotenant.controller.domain.actions import (
     NOTHING, AnyAction, Compute, Decision, Defer, Hold, Place, Preempt, Resize, Share, Wake,
 )
+from cotenant.controller.domain.class_report import ClassReport, PoolReport
 from cotenant.controller.domain.cluster import (
     HELD_MIB_MIN, SUSPECT_AFTER, Device, DeviceKind, DeviceState, Host, HostReport, HostState,
     SharingMode, sharing_in_words,
@@ -61,8 +62,8 @@ from cotenant.controller.domain.profiles import (
 )
 from cotenant.controller.domain.reasons import TEMPLATES, Reason, because, render
 from cotenant.controller.domain.settings import (
-    SECTION_NAMES, AgentSettings, ControllerSettings, JobLimit, LimitSettings, MpsSettings, PolicySettings,
-    ProfilerSettings, Settings,
+    SECTION_NAMES, AgentSettings, ControllerSettings, JobLimit, LimitSettings, MpsSettings,
+    PolicySettings, ProfilerSettings, Settings,
 )
 from cotenant.controller.domain.tenancy import memory_unknown, peak_mib, tenant_mib, why_alone
 from cotenant.controller.domain.texts import (
@@ -71,40 +72,40 @@ from cotenant.controller.domain.texts import (
 from cotenant.controller.domain.throughput import (
     OVERLAP, Coefficients, Gang, MeasuredStep, Reach, ThroughputModel,
 )
-from cotenant.controller.domain.view import SchedulingClass, View, scheduling_class_of, suits
+from cotenant.controller.domain.view import (
+    FreeHosts, HpDemand, SchedulingClass, View, scheduling_class_of, suits,
+)
 
 __all__ = [
     "APART_S", "APART_S_MAX", "CHECKPOINTING", "COMMAND_CHARACTERS_MAX", "DEFAULT_XI", "ENDED",
     "ENDED_BYTES_MAX", "ENTRIES_MAX", "FINISH", "FIRST_STEP", "GUESS", "HELD_MIB_MIN", "HIDDEN",
     "INDICATOR_NAMES", "JOB_BYTES", "KEY_CHARACTERS", "LAUNCH", "LEAF", "LEAVE", "LEAVING", "LIFECYCLE",
     "LOADING", "LOAD_S", "LOSS_MIN", "MODEL_SCHEMA", "NOTES", "NOTHING", "OBSERVATIONS", "ON_DEVICES",
-    "OVERLAP", "PAST_KEPT", "PAUSE_S", "PRIORITY_MAX", "QUEUED", "RESERVED", "RUNNING",
-    "SECTION_NAMES", "STOPPING",
-    "SUSPECT_AFTER", "TEMPLATES", "TEXT_MAX", "USER_BYTES_MAX", "WAITING", "AgentCommand",
+    "OVERLAP", "PAST_KEPT", "PAUSE_S", "PRIORITY_MAX", "QUEUED", "RESERVED", "RUNNING", "SECTION_NAMES",
+    "STOPPING", "SUSPECT_AFTER", "TEMPLATES", "TEXT_MAX", "USER_BYTES_MAX", "WAITING", "AgentCommand",
     "AgentSettings", "AlarmRang", "AnyAction", "AnyCommand", "AnyEvent", "AttemptEnded", "AttemptNo",
     "AttemptSeen", "AttemptStarted", "Band", "CancelRequested", "Capabilities", "CapabilitiesSeen",
-    "Change", "CheckpointDurable", "CheckpointRecord", "CheckpointRequested", "Coefficients", "CommandId",
-    "Compute", "ComputeRequest", "Computed", "ControllerSettings", "CrossValidation", "Decision", "Defer",
-    "Dependency", "Device", "DeviceId", "DeviceKind", "DeviceReading", "DeviceState", "Epoch",
-    "EpochBegan", "FirstStepDone", "Followed", "ForgetJob", "ForkServers", "Freed", "FromAttempt", "Gang",
-    "GangMember", "GpuFaultRole", "Hold", "HoldRequested", "Host", "HostBack", "HostDrained", "HostId",
-    "HostJoined", "HostLost", "HostReport", "HostResumed", "HostSilent", "HostState", "HostType",
-    "IndicatorStats", "Indicators", "Interference", "InterferenceModel", "Job", "JobArrived", "JobId",
-    "JobKept", "JobLimit", "JobSpec", "KnownJobs", "Launch", "LaunchKind", "LaunchMode",
-    "LimitSettings", "MeasuredStep",
-    "MpsSettings", "Observed", "Outcome", "PairObserved", "PairSeen", "PairTable", "Past", "Phase",
-    "Place", "Placement", "Plan", "PolicyChanged", "PolicySettings", "Preempt", "PreemptRequested",
-    "Profile", "ProfileLearned", "ProfilePoint", "ProfilerSettings", "Profiles", "ProfilesForgotten",
-    "ProgressSeen", "Reach", "Reason", "ReleaseRequested", "RequeueRequested", "Resize", "SaveAttempt",
-    "SchedulingClass", "SeenLength", "Settings", "Share", "SharedPace", "SharingMode", "SlurmScript",
-    "StartAttempt", "StopAttempt",
-    "StopCause", "StoredProfile", "ThroughputModel", "Training", "TrainingFile", "Trees", "Trial",
-    "TroubleSeen", "TrustDevices", "Verdict", "View", "Wake", "XiSource", "advance", "array_of", "base_key",
-    "because", "beginning", "bytes_in", "cannot", "capabilities_of", "capabilities_of_all", "cluster",
-    "cut_to", "duty_cycle_rule", "epochs", "events", "fit_step_model", "fitting", "for_people",
+    "Change", "CheckpointDurable", "CheckpointRecord", "CheckpointRequested", "ClassReport",
+    "Coefficients", "CommandId", "Compute", "ComputeRequest", "Computed", "ControllerSettings",
+    "CrossValidation", "Decision", "Defer", "Dependency", "Device", "DeviceId", "DeviceKind",
+    "DeviceReading", "DeviceState", "Epoch", "EpochBegan", "FirstStepDone", "Followed", "ForgetJob",
+    "ForkServers", "FreeHosts", "Freed", "FromAttempt", "Gang", "GangMember", "GpuFaultRole", "Hold",
+    "HoldRequested", "Host", "HostBack", "HostDrained", "HostId", "HostJoined", "HostLost", "HostReport",
+    "HostResumed", "HostSilent", "HostState", "HostType", "HpDemand", "IndicatorStats", "Indicators",
+    "Interference", "InterferenceModel", "Job", "JobArrived", "JobId", "JobKept", "JobLimit", "JobSpec",
+    "KnownJobs", "Launch", "LaunchKind", "LaunchMode", "LimitSettings", "MeasuredStep", "MpsSettings",
+    "Observed", "Outcome", "PairObserved", "PairSeen", "PairTable", "Past", "Phase", "Place", "Placement",
+    "Plan", "PolicyChanged", "PolicySettings", "PoolReport", "Preempt", "PreemptRequested", "Profile",
+    "ProfileLearned", "ProfilePoint", "ProfilerSettings", "Profiles", "ProfilesForgotten", "ProgressSeen",
+    "Reach", "Reason", "ReleaseRequested", "RequeueRequested", "Resize", "SaveAttempt", "SchedulingClass",
+    "SeenLength", "Settings", "Share", "SharedPace", "SharingMode", "SlurmScript", "StartAttempt",
+    "StopAttempt", "StopCause", "StoredProfile", "ThroughputModel", "Training", "TrainingFile", "Trees",
+    "Trial", "TroubleSeen", "TrustDevices", "Verdict", "View", "Wake", "XiSource", "advance", "array_of",
+    "base_key", "because", "beginning", "bytes_in", "cannot", "capabilities_of", "capabilities_of_all",
+    "cluster", "cut_to", "duty_cycle_rule", "epochs", "events", "fit_step_model", "fitting", "for_people",
     "held_bytes", "is_beyond", "is_one_line", "job", "key_of", "kind_of", "loses", "measured_steps",
     "memory_unknown", "natural_key", "numbers", "one_line", "pair_timing", "pairs", "peak_mib", "perf",
-    "render", "scheduling_class_of", "settings", "shared_ends", "sharing_in_words", "signature", "standing",
-    "step_s", "steps_in", "suits", "tenant_mib", "text_fields", "why_alone", "with_texts",
+    "render", "scheduling_class_of", "settings", "shared_ends", "sharing_in_words", "signature",
+    "standing", "step_s", "steps_in", "suits", "tenant_mib", "text_fields", "why_alone", "with_texts",
 ]
 # fmt: on

@@ -155,7 +155,8 @@ class Plan:
     def any_free(self) -> bool:
         return self.free_everywhere() > 0
 
-    def _hosts_with(self, type: str, count: int) -> Iterable[HostId]:
+    def hosts_with(self, type: str, count: int) -> Iterable[HostId]:
+        """Hosts with exactly so many free devices of a type."""
         untouched = self.view.free.with_free(type, count)
         return self._merged(untouched, type, count) if self._free else untouched
 
@@ -167,7 +168,8 @@ class Plan:
             if host_type == type and len(devices) == count:
                 yield host_id
 
-    def _most(self, type: str) -> int:
+    def most_free(self, type: str) -> int:
+        """The greatest number of free devices of a type on one host."""
         most = self.view.free.most(type)
         if not self._free:
             return most
@@ -180,8 +182,8 @@ class Plan:
         best = 0
         for type in self._types(scheduling_class):
             total = 0
-            for count in range(self._most(type), 0, -1):
-                suited = (h for h in self._hosts_with(type, count) if self._suits(h, scheduling_class))
+            for count in range(self.most_free(type), 0, -1):
+                suited = (h for h in self.hosts_with(type, count) if self._suits(h, scheduling_class))
                 total += sum(len(self._fitting(host_id, type, scheduling_class)) for host_id in suited)
             best = max(best, total)
         return best
@@ -259,8 +261,8 @@ class Plan:
     ) -> tuple[DeviceId, ...] | None:
         chosen: list[DeviceId] = []
         pods = 0
-        for count in range(per_node, self._most(type) + 1):
-            for host_id in self._hosts_with(type, count):
+        for count in range(per_node, self.most_free(type) + 1):
+            for host_id in self.hosts_with(type, count):
                 if (
                     host_id in avoid
                     or not self._suits(host_id, scheduling_class)
@@ -279,8 +281,8 @@ class Plan:
         self, scheduling_class: SchedulingClass, type: str, avoid: Sequence[HostId]
     ) -> tuple[DeviceId, ...] | None:
         chosen: list[DeviceId] = []
-        for count in range(self._most(type), 0, -1):
-            for host_id in self._hosts_with(type, count):
+        for count in range(self.most_free(type), 0, -1):
+            for host_id in self.hosts_with(type, count):
                 if (
                     host_id in avoid
                     or not self._suits(host_id, scheduling_class)

@@ -94,6 +94,17 @@ TEMPLATES: Final[dict[str, str]] = {
     "devices-soon": "enough devices become free by themselves before a preemption would be of use",
     "looks-every": "{0} looks at the queue every {1} s and starts nothing in between",
     "next-demotion": "the next running job reaches the end of its queue",
+    "quota-withheld": "class spot, and withheld: it needs {0} device{0:s}, and spot jobs may take {1} "
+    "more; {2} "
+    "{2:are} free, the others are kept for hp jobs that wait ({3}) or are expected within {4} h ({5})",
+    "quota-eta": "class spot, and withheld: it needs {0} device{0:s}, and spot jobs may take {1} more: "
+    "their quota is "
+    "{2}, {3} left by the demand forecast for class hp in {4} h, times eta {5}",
+    "hosts-rest": "class spot; the hosts with enough free devices had many evictions within a day and "
+    "take none",
+    "none-lent": "class spot; no host without jobs of class hp has the {0} device{0:s} it needs",
+    "quota-update": "the quota of spot jobs is looked at again",
+    "next-class": "the next class of jobs is asked",
     "policy-absent": "nothing starts under policy {0}, which this controller no longer has: {1}",
     "own": "{0}",
     "not-preemptible": "the devices it needs are held by jobs that cannot be preempted: {0}",
@@ -162,6 +173,18 @@ TEMPLATES: Final[dict[str, str]] = {
     "deferred-until": "preempting {0} for it is put off for another {1} s",
     "fit": "{0} samples to learn from",
     # Preemption and ends.
+    "evicts": "class hp: {0} spot job{0:s} leave{0:s}, which costs least: {1}, with {2} GPU-seconds "
+    "since their last "
+    "checkpoints",
+    "evicted-for-hp": "gave way to job {0} of class hp: of all spot jobs that could have made room it "
+    "was among "
+    "those that cost least ({1} GPU-seconds since its last checkpoint)",
+    "evicts-for-hp": "class hp: {0} spot job{0:s} leave{0:s} for it: {1}",
+    "evicted-fragments": "gave way to job {0} of class hp, on the host that this fragments least",
+    "evicted-server": "gave way to job {0} of class hp, as its host is taken back whole",
+    "lease-over": "gave way to job {0} of class hp when its lease of {1} s was over",
+    "lease-end": "the next lease of a spot job ends",
+    "evicted-newest": "gave way to job {0} of class hp, as one of the spot jobs that began last",
     "preempted-for": "preempted for {0}, which has {1} s left against {2} s",
     "preempted-service": "preempted for {0}, which has {1} GPU-seconds left against {2}",
     "preempted-attained": "preempted for {0}, which stands before it in queue {1}; this one is in queue {2} "

@@ -92,6 +92,22 @@ class FreeHosts(Protocol):
         """A host's free devices, in device order."""
 
 
+class HpDemand(Protocol):
+    """Devices that jobs of class hp ask for."""
+
+    @property
+    def waiting(self) -> Mapping[str, int]:
+        """Of queued jobs, by the type that they ask for (empty: any)."""
+
+    @property
+    def placed(self) -> Mapping[str, int]:
+        """Of jobs that have devices or a reservation, by type."""
+
+    @property
+    def by_organisation(self) -> Mapping[tuple[str, str], int]:
+        """Both, by type and organisation."""
+
+
 class View(Protocol):
     """The cluster at one moment."""
 
@@ -109,6 +125,9 @@ class View(Protocol):
 
     @property
     def free(self) -> FreeHosts: ...
+
+    @property
+    def hp(self) -> HpDemand: ...
 
     def heads(self) -> Iterator[Job]:
         """The first queued job of each shape, in the policy's order."""

@@ -27,6 +27,7 @@ from cotenant.controller.domain import (  # fmt: skip  # fmt: skip
     RUNNING,
     AnyAction,
     AnyCommand,
+    ClassReport,
     Compute,
     ComputeRequest,
     Decision,
@@ -59,7 +60,14 @@ from cotenant.controller.engine.dispatch import Alarm, Dispatch
 from cotenant.controller.engine.ledger import Ledger, SavedLedger
 from cotenant.controller.engine.placing import spared
 from cotenant.controller.engine.standing import Standing
-from cotenant.controller.policies.base import Parameters, Policy, shares, why_impossible
+from cotenant.controller.policies.base import (
+    Parameters,
+    Policy,
+    class_report,
+    promised_s,
+    shares,
+    why_impossible,
+)
 
 MakePolicy = Callable[[str, Parameters], Policy]
 
@@ -146,6 +154,16 @@ class Engine:
 
     def view(self) -> View:
         return self._ledger
+
+    def classes(self) -> ClassReport | None:
+        """What the policy says of its classes and their quota; None: it has none."""
+        return class_report(self._policy, self._ledger)
+
+    @property
+    def promised_h(self) -> float | None:
+        """How long a run of a spot job is promised; None: nothing is."""
+        promised = getattr(self._policy, "promised_s", None)
+        return None if promised is None else float(promised) / 3600.0
 
     @property
     def pairs(self) -> PairTable:
@@ -330,6 +348,8 @@ class Engine:
             return None
         if not job.preemptible:
             return because("refused-resumable", job.job_id)
+        if job.phase is LOADING or self.now_s - job.phase_since_s < promised_s(self._policy):
+            self._ledger.preempt_early(job)
         self._dispatch.stop(job, "preempted", action.reason, save=True)
         return None
 

@@ -28,8 +28,8 @@ from cotenant.controller.engine.free_index import FreeIndex
 class Holdings:
     """Devices, their tenants and the claims on them."""
 
-    def __init__(self, jobs: Mapping[JobId, Job]) -> None:
-        self.devices: dict[DeviceId, Device] = {}
+    def __init__(self, jobs: Mapping[JobId, Job], devices: dict[DeviceId, Device]) -> None:
+        self.devices = devices
         self.free = FreeIndex()
         self.departed: dict[DeviceId, Device] = {}
         """Devices that left their host's report while a job was on them."""
@@ -182,6 +182,7 @@ class Holdings:
             here.append(job_id)
             self._shared_count += len(here) == 2
             here.sort(key=lambda job_id: self._jobs[job_id].number)  # One order, after a restart too.
+        self._shareable = None
         if not is_claimed:
             self._take(job.placement.devices)
         for host_id in parts:

@@ -96,8 +96,8 @@ class Ledger(Records):
     def __init__(self, queue_key: QueueKey) -> None:
         super().__init__(queue_key)
         self.hosts: dict[HostId, Host] = {}
-        self.holdings = Holdings(self.jobs)
-        self.devices, self.free = self.holdings.devices, self.holdings.free
+        self.holdings = Holdings(self.jobs, self.devices)
+        self.free = self.holdings.free
         self.pairs = PairTable()
         self.estimates = Estimates()
         self.profiles = Profiles()
@@ -278,6 +278,8 @@ class Ledger(Records):
             self.refresh_host(host)
 
     def _restore(self, job: Job) -> None:
+        if job.spec.job_class == "hp":
+            self.hp.put(job)
         if job.phase is QUEUED:
             self._waiting.add(job, is_new=False)
         elif job.phase in ON_DEVICES:
@@ -295,6 +297,7 @@ class Ledger(Records):
         self.holdings.check(self.hosts.values())
         self._waiting.check(job for job in jobs if job.phase is QUEUED)
         self._active.check(job for job in jobs if job.phase in ON_DEVICES)
+        self.hp.check(jobs)
         for job in jobs:
             placed = job.phase in ON_DEVICES or job.phase is Phase.RESERVED
             assert (job.placement is not None) == placed, job

@@ -20,12 +20,15 @@ from cotenant.controller.domain import (
     RESERVED,
     RUNNING,
     Change,
+    Device,
+    DeviceId,
     Job,
     JobId,
     Reason,
     advance,
     held_bytes,
 )
+from cotenant.controller.engine.hp_index import HpIndex
 from cotenant.controller.engine.ordering import Active, QueueKey, WaitingJobs
 
 NEVER_S: Final = float("inf")
@@ -47,6 +50,8 @@ class Phases:
         """Jobs in another phase than before this event; None: nobody asks."""
         self._waiting = WaitingJobs(queue_key)
         self._active = Active()
+        self.devices: dict[DeviceId, Device] = {}
+        self.hp = HpIndex(self.devices)
 
     def running(self) -> Sequence[Job]:
         return self._active.running
@@ -125,6 +130,8 @@ class Phases:
         phase = job.phase
         if self.entered is not None and is_new:
             self.entered.append(job)
+        if is_new and job.spec.job_class == "hp":
+            self.hp.put(job)
         if phase is QUEUED:
             self._waiting.add(job, is_new=is_new)
         elif phase in ON_DEVICES:

@@ -86,6 +86,10 @@ class Records(Phases):
         job.slowdown = job.split_slowdown(steps) if steps > 1 else 1.0
         self.change(job, LAUNCH, placement.reason)
 
+    def preempt_early(self, job: Job) -> None:
+        """Before the time has passed that its run was promised."""
+        job.early_preemptions += 1
+
     def stop(self, job: Job, cause: StopCause, reason: Reason, *, save: bool) -> None:
         """It is asked to leave its devices."""
         self.blame_stop(job, cause, reason)

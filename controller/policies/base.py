@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import heapq
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from cotenant.controller.domain import (
     ON_DEVICES,
     AnyEvent,
     AttemptStarted,
     CheckpointDurable,
+    ClassReport,
     Decision,
     Job,
     Plan,
@@ -54,6 +55,22 @@ def shares(policy: Policy) -> bool:
     """Whether it may put a job beside another that runs (it says so by an attribute of this name): such jobs
     get a limit to their memory from the start."""
     return bool(getattr(policy, "shares", False))
+
+
+EARLY_S: Final = 3600.0
+"""A run that is preempted before counts as an early one under policies that promise no time of their own."""
+
+
+def promised_s(policy: Policy) -> float:
+    """How long a run of a spot job should not be preempted (it says so by an attribute of this name)."""
+    return float(getattr(policy, "promised_s", EARLY_S))
+
+
+def class_report(policy: Policy, view: View) -> ClassReport | None:
+    """None: it has no classes, or no quota."""
+    report = getattr(policy, "report", None)
+    found: ClassReport | None = None if report is None else report(view)
+    return found
 
 
 class Stateless:

@@ -20,12 +20,17 @@ from cotenant.controller.policies.attained import Tiresias, TiresiasParameters
 from cotenant.controller.policies.base import Parameters, Policy
 from cotenant.controller.policies.castor.cost import CastorCost
 from cotenant.controller.policies.castor.policy import Castor, CastorParameters
+from cotenant.controller.policies.chronus import Chronus, ChronusParameters
 from cotenant.controller.policies.classic import Srtf, fifo, sjf
+from cotenant.controller.policies.fgd import Fgd
+from cotenant.controller.policies.gfs.parameters import VARIANTS, GfsParameters
+from cotenant.controller.policies.gfs.policy import Gfs
 from cotenant.controller.policies.heuristics import F1, Unicep, Wfp3
 from cotenant.controller.policies.lazer.parameters import LazerParameters
 from cotenant.controller.policies.lazer.policy import Lazer
 from cotenant.controller.policies.learned import LearnedParameters, RlTune, Scorer
 from cotenant.controller.policies.lucid import Lucid, LucidParameters
+from cotenant.controller.policies.lyra import Lyra
 from cotenant.controller.policies.multifactor import Multifactor, MultifactorParameters
 from cotenant.controller.policies.newcomers import NewcomerParameters
 from cotenant.controller.policies.order_options import OrderParameters, PassingParameters
@@ -35,6 +40,7 @@ from cotenant.controller.policies.remaining import IntervalParameters, IntervalP
 from cotenant.controller.policies.service import Srsf, ssf
 from cotenant.controller.policies.sjf_ffs import SjfFfs
 from cotenant.controller.policies.toolkit import ColocationParameters
+from cotenant.controller.policies.yarn_cs import YarnCs
 
 _ABOUT: dict[str, str] = {
     "fifo": "first come, first served",
@@ -62,6 +68,17 @@ _ABOUT: dict[str, str] = {
     "sjf-ffs": "shortest first; shares the first devices that have the memory, whatever it costs",
     "lucid": "Lucid: packs jobs of equal width whose labels say that they can share",
     "lazer": "Lazer: as srtf, but a preemption is deferred by a time that is learned",
+    "yarn-cs": "two classes: hp first, preempts the newest spot jobs; first come, first served within each",
+    "fgd": "two classes: each pod goes where it fragments least",
+    "lyra": "two classes: hosts without hp jobs are lent to spot jobs and taken back whole",
+    "chronus": "two classes: spot jobs hold leases of five minutes and give way when one is over",
+    "gfs": "GFS: hp first; spot jobs get what the forecast leaves, and give way at the least cost",
+    "gfs-e": "gfs with last week's peak in place of a forecast",
+    "gfs-d": "gfs without feedback: eta stays 1",
+    "gfs-s": "gfs that places by packing alone",
+    "gfs-p": "gfs that preempts at random",
+    "gfs-sp": "gfs-s and gfs-p together",
+    "gfs-rise": "classes as in gfs; spot jobs get what the usual rise of hp demand leaves, shortest first",
 }
 
 _EXTRAS: dict[str, tuple[str, str]] = {"lazer": ("botorch", "bo")}
@@ -80,6 +97,11 @@ UNAVAILABLE: dict[str, str] = {name: why for name in _ABOUT if (why := lacks(nam
 """Policies that could be there, and what they lack."""
 
 AVAILABLE: dict[str, str] = {name: about for name, about in _ABOUT.items() if name not in UNAVAILABLE}
+
+
+def _gfs(name: str, parameters: Parameters) -> Policy:
+    return Gfs(name, GfsParameters.parse(name, parameters), make)
+
 
 _MAKERS: dict[str, Callable[[Parameters], Policy]] = {
     "fifo": lambda parameters: fifo(OrderParameters.parse(parameters)),
@@ -107,6 +129,11 @@ _MAKERS: dict[str, Callable[[Parameters], Policy]] = {
     "sjf-ffs": lambda parameters: SjfFfs(ColocationParameters.parse(parameters)),
     "lucid": lambda parameters: Lucid(LucidParameters.parse(parameters)),
     "lazer": lambda parameters: Lazer(LazerParameters.parse(parameters)),
+    "yarn-cs": lambda parameters: YarnCs(),
+    "fgd": lambda parameters: Fgd(),
+    "lyra": lambda parameters: Lyra(),
+    "chronus": lambda parameters: Chronus(ChronusParameters.parse(parameters)),
+    **{name: partial(_gfs, name) for name in VARIANTS},
 }
 
 _DEFAULTS: dict[str, Parameters] = {
@@ -131,6 +158,8 @@ _DEFAULTS: dict[str, Parameters] = {
     "lazer": LazerParameters().as_parameters(),
     "srsf": NewcomerParameters().as_parameters(),
     "srtf": NewcomerParameters().as_parameters(),
+    "chronus": ChronusParameters().as_parameters(),
+    **{name: GfsParameters.parse(name, {}).as_parameters() for name in VARIANTS},
 }
 
 

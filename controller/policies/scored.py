@@ -60,9 +60,10 @@ class Scored(Stateless):
         return [job for head in heads for job in view.queue(view.scheduling_class(head))]
 
     def ordered(self, view: View, jobs: Sequence[Job], event: AnyEvent | None) -> list[Job]:
-        """Aged ones first, then by score."""
+        """Aged ones first, then by rank (priority, fair share), then by score."""
         scores = self.scores(view, jobs, event)
-        keyed = [(not job.aged, score, job.number, job) for job, score in zip(jobs, scores, strict=True)]
+        ranks = [view.order_key(job)[0] for job in jobs]
+        keyed = [(rank, s, job.number, job) for rank, s, job in zip(ranks, scores, jobs, strict=True)]
         keyed.sort()
         return [entry[-1] for entry in keyed]
 

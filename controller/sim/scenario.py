@@ -23,6 +23,8 @@ from cotenant.controller.sim.world.physics import PairData, Physics, pair_data
 from cotenant.controller.sim.world.workload import Cluster, Workload
 
 SYNTH: Final = "synth:"
+SPOT_DAYS: Final = 5.0
+"""Generated of `synth:gfs` where it names no number of days."""
 SYNTH_JOBS: Final = 20_000
 """Generated where `synth:NAME` names no number."""
 
@@ -46,6 +48,8 @@ class Scenario:
     launch: Literal["warm", "cold"] = "cold"
     pairs: str = "gavel-v100"
     xi: Literal["learned", "measured"] = "learned"
+    on_preempt: Literal["save", "lose"] = "save"
+    """Whether preempted jobs save their state, or begin again."""
     failures_mtbf_h: float | None = None
     """Mean time between failures of each host, in hours; None = nothing fails."""
     trim: float = 0.0
@@ -83,14 +87,15 @@ class Scenario:
 
     def options(self) -> dict[str, Any]:
         """For a result: all that was asked for, the trace and the cluster apart."""
-        unsaid = {"launch": "cold", "limits": False}  # Results from before these were there still compare.
+        # Results from before these were there still compare.
+        unsaid = {"launch": "cold", "limits": False, "on_preempt": "save"}
         unasked = [name for name, default in unsaid.items() if getattr(self, name) == default]
         apart = ("trace", "hosts", "gpus_per_host", *unasked)
         return {key: value for key, value in dataclasses.asdict(self).items() if key not in apart}
 
 
 def open_trace(name: str, *, format: str = "auto", seed: int = 0) -> Trace:
-    """Of a file, a bundled name, or `synth:NAME[:JOBS]`, which the seed generates.
+    """Of a file, a bundled name, or `synth:NAME[:JOBS]`, which the seed generates (`synth:gfs-4x:DAYS`).
 
     Raises:
         TraceProblem: no such trace, or something is wrong in it.
@@ -102,12 +107,9 @@ def open_trace(name: str, *, format: str = "auto", seed: int = 0) -> Trace:
 
     like, _, count = name.removeprefix(SYNTH).partition(":")
     if like in LIKE:
-        if count:
-            raise TraceProblem(
-                f"{name}: tasks of {like} come by days, not by number",
-                hint="write a file with `cotenant sim trace synth FILE --like gfs --days 5`",
-            )
-        return synthesise_spot(seed=seed, spot_scale=LIKE[like])
+        if count and not count.isdecimal():
+            raise TraceProblem(f"{count!r} is not a number of days", hint="write synth:gfs-4x:2")
+        return synthesise_spot(seed=seed, spot_scale=LIKE[like], days=float(count) if count else SPOT_DAYS)
     if count and not count.isdecimal():
         raise TraceProblem(f"{count!r} is not a number of jobs", hint="write synth:earth:20000")
     return synthesise(like, seed=seed, jobs=int(count) if count else SYNTH_JOBS)
@@ -120,7 +122,7 @@ def tasks(scenario: Scenario, policies: Sequence[PolicyChoice], seeds: Sequence[
         TraceProblem: the trace, or what was asked of it.
         ValueError: the table of pairs.
     """
-    physics = Physics(pairs=scenario.pairs, xi=scenario.xi)
+    physics = Physics(pairs=scenario.pairs, xi=scenario.xi, on_preempt=scenario.on_preempt)
     table = pair_data(scenario.pairs)
     fixed = None if scenario.trace.startswith(SYNTH) else open_trace(scenario.trace, format=scenario.format)
     made: list[Task] = []

@@ -260,6 +260,8 @@ class _Drive:
             **columns.arrays(),
             makespan_s=end_s,
             busy_gpu_s=world.devices.busy_gpu_s,
+            arriving_s=world.arriving_s,
+            arriving_gpu_s=world.arriving_gpu_s,
             events=self._events,
             decision_ns=np.frombuffer(self._decision_ns, dtype=np.int64),
             wall_s=wall_s,

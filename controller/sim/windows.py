@@ -22,7 +22,6 @@ from cotenant.controller.sim.choices import PolicyChoice
 from cotenant.controller.sim.compare import Task, TaskRun
 from cotenant.controller.sim.traces.problems import TraceProblem
 from cotenant.controller.sim.world.outcome import Outcome
-from cotenant.controller.sim.world.physics import Physics
 from cotenant.controller.sim.world.workload import Workload
 
 REFERENCE: Final = PolicyChoice("sjf", {})
@@ -57,7 +56,9 @@ def windows_of(jobs: int, windows: int, window_jobs: int) -> list[TraceWindow]:
 
 def reference(task: Task) -> Task:
     """The run of the whole trace in which windows find what was there."""
-    return replace(task, policy=REFERENCE, physics=Physics(pairs="none"), failures=None, trim=0.0)
+    return replace(
+        task, policy=REFERENCE, physics=replace(task.physics, pairs="none"), failures=None, trim=0.0
+    )
 
 
 def tasks(

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import field
 
 from cotenant.controller.domain import (
+    ClassReport,
     DeviceId,
     DeviceKind,
     DeviceState,
@@ -194,6 +195,10 @@ class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
     job_class: str = field(name="class")
     priority: int = 0
     organisation: str | None = None
+    guaranteed_h: float | None = None
+    """Of spot jobs: how long a run is guaranteed under the policy in force; null: it guarantees nothing."""
+    broken_promises: int = 0
+    """Runs that were preempted sooner."""
     share: str
     gpus: int
     devices: tuple[str, ...]
@@ -440,6 +445,7 @@ class PolicyView(JsonView, frozen=True, kw_only=True, tag="policy/1"):
     about: str
     parameters: Parameters
     """All of them, also those that are as by default."""
+    classes: ClassReport | None = None
 
 
 NOT_AVAILABLE: Final = "not available: "

@@ -56,7 +56,8 @@ agent.__main__                  controller.domain controller.system agent.daemon
 controller.models               controller.wire controller.domain
 controller.policies.base        controller.domain
 controller.policies.toolkit     controller.domain controller.policies.base
-controller.policies             controller.domain controller.policies.base controller.policies.toolkit
+controller.policies             controller.domain controller.models controller.policies.base
+                                controller.policies.toolkit
 controller.engine               controller.domain controller.models controller.policies.base
 # Acting on what was decided.
 controller.store                controller.domain controller.wire controller.system controller.engine

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import click
 import msgspec
 
+from cotenant.controller.cli.cluster.fan_chart import fan_chart
 from cotenant.controller.cli.frame import output
 from cotenant.controller.cli.frame.asking import asking, complete_policy
 from cotenant.controller.cli.frame.command import group
@@ -20,11 +21,12 @@ from cotenant.controller.cli.frame.output import (
     chosen,
     show_listing,
     show_one,
+    write_json,
 )
 from cotenant.controller.cli.frame.parameters import argument, option
 from cotenant.controller.cli.frame.problem import Problem, suggestion
 from cotenant.controller.cli.frame.screen import Column, plural, say, value_text, wrapped
-from cotenant.controller.domain import for_people
+from cotenant.controller.domain import ClassReport, for_people
 from cotenant.controller.wire import (
     NOT_AVAILABLE,
     GetPolicy,
@@ -91,7 +93,67 @@ def page(reply: Policies) -> str:
     for key, value in sorted(current.parameters.items()):
         own = "" if key not in reply.given else "  (set)"
         lines.append(f"  {key:<{width}}  {value_text(value)}{own}")
+    if current.classes is not None:
+        lines += classes_lines(current.classes)
     return "\n".join(lines)
+
+
+def classes_lines(classes: ClassReport) -> list[str]:
+    """The quota of spot jobs, and what it rests on."""
+    kept = (
+        f"a spot job's run is guaranteed {classes.guaranteed_h:g} h, with a probability of {classes.level:g}"
+    )
+    ended = classes.evicted + classes.finished
+    gave_way = (
+        f"  {classes.evicted} of {plural(ended, 'run')} gave way to hp jobs; of the jobs listed now "
+        f"{plural(classes.broken_promises, 'promise')} broken"
+    )
+    lines = ["", kept, gave_way]
+    for pool in classes.pools:
+        eta = "" if classes.eta is None else f", eta {classes.eta:.2f}"
+        lines.append(
+            f"  {pool.device_type}: {pool.capacity} devices, {pool.free} free; hp has {pool.hp_placed} and "
+            f"waits for {pool.hp_waiting}; spot may take {pool.spot_may_take} more and waits for "
+            f"{pool.spot_waiting}, {pool.kept_back} are kept back{eta}"
+        )
+        if pool.forecast_upper:
+            hours = ", ".join(
+                f"{median:.0f} to {upper:.0f}"
+                for median, upper in zip(pool.forecast_median, pool.forecast_upper, strict=True)
+            )
+            lines.append(f"    hp demand of this hour and the next, median to {classes.level:g}: {hours}")
+        lines.append(f"    forecast: {pool.forecast_note or 'by a trained model'}")
+    return lines
+
+
+@policy.part("forecast")
+def show_forecast(
+    output: Annotated[
+        Literal["table", "json", "svg"],
+        option("--output", "-o", metavar="table|json|svg", help="svg: a fan chart, on standard output."),
+    ] = "table",
+    endpoint: EndpointFlag = None,
+) -> None:
+    """What the policy expects jobs of class hp to ask for, and what it therefore keeps back from spot jobs.
+
+    \b
+    For example:
+      cotenant policy forecast
+      cotenant policy forecast -o svg > demand.svg
+    """
+    with asking(endpoint) as client:
+        current = client.ask(GetPolicy()).current
+    classes = current.classes
+    if classes is None:
+        raise Problem(
+            "failed", f"policy {current.policy} forecasts nothing", "cotenant policy set gfs-rise does"
+        )
+    if output == "json":
+        write_json({"schema": "policy-forecast/1", "policy": current.policy, **msgspec.to_builtins(classes)})
+    elif output == "svg":
+        say(fan_chart(classes))
+    else:
+        say("\n".join(classes_lines(for_people(classes)))[1:])
 
 
 @policy.part("set")

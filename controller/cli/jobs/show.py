@@ -59,11 +59,18 @@ def page(job: JobDetails, room: int | None, wide: bool = False) -> str:
     return "\n".join(lines)
 
 
+def _promise(job: JobDetails) -> str:
+    if job.guaranteed_h is None:
+        return ""
+    broken = f", broken {screen.times(job.broken_promises)}" if job.broken_promises else ""
+    return f": each run is guaranteed {job.guaranteed_h:g} h{broken}"
+
+
 def _standing(job: JobDetails) -> Iterator[tuple[str, str]]:
     yield "why", job.reason
     of = f" of {job.organisation}" if job.organisation else ""
     priority = f", priority {job.priority}" if job.priority else ""
-    yield "user", f"{job.user}{of}, class {job.job_class}{priority}"
+    yield "user", f"{job.user}{of}, class {job.job_class}{priority}{_promise(job)}"
     yield "times", _times(job)
     yield (
         "spent",

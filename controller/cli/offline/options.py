@@ -103,6 +103,14 @@ LaunchFlag = Annotated[
     Literal["warm", "cold"],
     option("--launch", metavar="warm|cold", help="Load times of warm starts, or of cold ones (default)."),
 ]
+OnPreemptFlag = Annotated[
+    Literal["save", "lose"],
+    option(
+        "--on-preempt",
+        metavar="save|lose",
+        help="What a preempted job does: save its state (default), or begin again.",
+    ),
+]
 FailuresFlag = Annotated[
     float | None,
     option(
@@ -171,6 +179,7 @@ def scenario_of(
     launch: LaunchFlag = "cold",
     pairs: PairsFlag = "gavel-v100",
     xi: XiFlag = "learned",
+    on_preempt: OnPreemptFlag = "save",
     failures: FailuresFlag = None,
     trim: TrimFlag = 0.0,
 ) -> Scenario:
@@ -190,6 +199,7 @@ def scenario_of(
             launch=launch,
             pairs=pairs,
             xi=xi,
+            on_preempt=on_preempt,
             failures_mtbf_h=failures,
             trim=trim,
             hosts=hosts,

@@ -217,6 +217,9 @@ class Job(msgspec.Struct, kw_only=True):
     """Its devices were taken away again while its victims still left them: their pause was for nothing."""
     past_limit_s: float = 0.0
     """On devices before it was last put back by `requeue`: its time limit counts from there."""
+    early_preemptions: int = 0
+    """Of `preemptions`: within the time that a run is promised by the policy, or an hour where it promises
+    nothing."""
     futile_s: float = 0.0
     """Part of `load_s` that ended in a futile preemption."""
     user_failures: int = 0

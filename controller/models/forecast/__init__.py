@@ -6,7 +6,7 @@ from cotenant.controller.models.forecast.conformal import WINDOW, in_order, roll
 from cotenant.controller.models.forecast.demand import (
     DAY_H, MONTH_H, TOTAL, WEEK_H, Calendar, Demand, Floats, Hours,
 )
-from cotenant.controller.models.forecast.forecaster import Asker, Forecaster
+from cotenant.controller.models.forecast.forecaster import Asker, Forecaster, ForecasterMemory
 from cotenant.controller.models.forecast.linear import (
     LinearWeights, Table, gaussian, mean_and_spread, moving_average, windows,
 )
@@ -18,8 +18,9 @@ from cotenant.controller.models.forecast.scores import Scores, scores
 
 __all__ = [
     "COLUMNS", "DAY_H", "LEVELS", "MONTH_H", "TOTAL", "WEEK_H", "WINDOW", "Asker", "Calendar", "Demand",
-    "ErrorTable", "Floats", "ForecastModel", "Forecaster", "Hours", "LastChange", "LinearWeights",
-    "QuantileTrees", "Rows", "Scores", "Table", "errors_kept", "gaussian", "in_order", "mean_and_spread",
-    "moving_average", "naive", "read", "rolling", "rows_of", "scores", "units", "windows", "write",
+    "ErrorTable", "Floats", "ForecastModel", "Forecaster", "ForecasterMemory", "Hours", "LastChange",
+    "LinearWeights", "QuantileTrees", "Rows", "Scores", "Table", "errors_kept", "gaussian", "in_order",
+    "mean_and_spread", "moving_average", "naive", "read", "rolling", "rows_of", "scores", "units",
+    "windows", "write",
 ]
 # fmt: on

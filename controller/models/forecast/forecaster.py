@@ -12,6 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final, Literal
 
+import msgspec
 import numpy as np
 
 from cotenant.controller.models.forecast import naive
@@ -92,11 +93,30 @@ class Forecast:
         return found
 
 
+class MadeBefore(msgspec.Struct, frozen=True, kw_only=True):
+    """A forecast of which some hour is still to come. `raw`: by series, hours ahead, level."""
+
+    origin: int
+    names: tuple[str, ...]
+    raw: list[list[list[float]]]
+    unit: list[float]
+    observed: int
+
+
+class ForecasterMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """What a forecaster has learned since its model was made."""
+
+    newest: int = -1
+    errors: tuple[tuple[str, int, int, list[float]], ...] = ()
+    """Series, hours ahead, level."""
+    made: tuple[MadeBefore, ...] = ()
+
+
 class Forecaster:
     def __init__(self, model: ForecastModel) -> None:
         self.model = model
         self._asker = Asker(model.fitted, model.horizon_h)
-        self._corrects = bool(model.errors)
+        self._corrects = bool(model.errors) or isinstance(model.fitted, LastChange)
         self._errors: dict[tuple[str, int, int], deque[float]] = {}
         for name, by_ahead in zip(model.series, model.errors, strict=False):
             for ahead, by_level in enumerate(by_ahead):
@@ -133,6 +153,33 @@ class Forecaster:
             quantiles=self._corrected(demand.names, raw, unit),
             note="; ".join(filter(None, (_note(model, strangers), self._too_few(demand.names)))),
         )
+
+    def memory(self) -> ForecasterMemory:
+        """All of it: a forecaster of the same model that `remembers` it goes on as this one would."""
+        return ForecasterMemory(
+            newest=self._newest,
+            errors=tuple((*key, list(errors)) for key, errors in sorted(self._errors.items())),
+            made=tuple(
+                MadeBefore(
+                    origin=origin,
+                    names=made.names,
+                    raw=made.raw.tolist(),
+                    unit=made.unit.tolist(),
+                    observed=made.observed,
+                )
+                for origin, made in sorted(self._made.items())
+            ),
+        )
+
+    def remember(self, memory: ForecasterMemory) -> None:
+        self._newest = memory.newest
+        self._errors = {
+            (name, ahead, level): deque(errors, WINDOW) for name, ahead, level, errors in memory.errors
+        }
+        self._made = {}
+        for each in memory.made:
+            made = self._made[each.origin] = _Made(each.names, np.array(each.raw), np.array(each.unit))
+            made.observed = each.observed
 
     def _too_few(self, names: tuple[str, ...]) -> str:
         """Which levels their errors cannot set right yet."""

@@ -8,7 +8,12 @@ Distributions are over finished jobs; percentiles interpolate linearly. Times ar
 * `gpu_busy_ratio`: share of the GPU-time from first arrival to last end with at least one tenant.
 * `futile_s`: load time that ended in a preemption, over three populations: all jobs, those that waited
   (`futile_s_waited`), those with at least one futile preemption (`futile_s_hit`).
-* `eviction_rate`: runs of spot jobs that ended in a preemption / runs of spot jobs that ended.
+* `hp`, `spot`: the same numbers by class; null, as are the next four, where no job has class hp.
+* `eviction_rate`: runs of spot jobs that ended in a preemption / runs of spot jobs that ended;
+  `broken_ratio`: likewise, of those that ended so within the time that the policy had promised (an hour,
+  where it promises nothing).
+* `allocation_ratio`: share of the GPU-time from first to last arrival with at least one tenant.
+* `lost_gpu_s`: training that was done again, on all GPUs of its jobs.
 * `fairness`: slowdown, rho and Jain's index, as `fairness.py` says; null where nothing has finished.
 * `sharing_benefit`: (completion time had the job waited) / (completion time that it had), over the finished
   jobs that began an attempt as a co-tenant, once per job, at its first such attempt (Castor eq. 24; what "had
@@ -73,8 +78,21 @@ def summarise(outcome: Outcome, trim: float = 0.0, warm: int = 0) -> dict[str, A
         "wall_s": outcome.wall_s,
         "cpu_s": outcome.cpu_s,
         "thinking_s": outcome.thinking_s,
+        **_of_classes(outcome, everyone),
+    }
+
+
+def _of_classes(outcome: Outcome, everyone: Mask) -> dict[str, Any]:
+    workload = outcome.workload
+    if not workload.hp.any():
+        return dict.fromkeys(("hp", "spot", "allocation_ratio", "lost_gpu_s"))
+    arriving_gpu_s = outcome.arriving_s * outcome.cluster.gpus
+    done = everyone & outcome.finished
+    return {
         "hp": _of_class(outcome, everyone & workload.hp),
         "spot": _of_class(outcome, everyone & ~workload.hp, evictions=True),
+        "allocation_ratio": outcome.arriving_gpu_s / arriving_gpu_s if arriving_gpu_s > 0.0 else None,
+        "lost_gpu_s": float(np.dot(outcome.rework_s[done], workload.gpus[done])),
     }
 
 
@@ -86,7 +104,9 @@ def _of_class(outcome: Outcome, mask: Mask, *, evictions: bool = False) -> dict[
     block = {"jobs": int(mask.sum()), "finished": finished, **_times(outcome, mask)}
     if evictions:
         ended = block["preemptions"] + finished
+        broken = int(outcome.early_preemptions[mask].sum())
         block["eviction_rate"] = block["preemptions"] / ended if ended else None
+        block["broken_ratio"] = broken / ended if ended else None
     return block
 
 

@@ -50,6 +50,8 @@ class Outcome:
     futile_preemptions: Counts
     aborted_preemptions: Counts
     """How often it was chosen, and replaced while its victims still saved: their pause was for nothing."""
+    early_preemptions: Counts
+    """Those within the time that a run was promised, or the first hour where nothing was."""
     shared: NDArray[np.bool_]
     finished: NDArray[np.bool_]
 
@@ -57,6 +59,10 @@ class Outcome:
     """First arrival to last end (or to where the run was interrupted)."""
     busy_gpu_s: float
     """Sum over devices of the time with at least one tenant."""
+    arriving_s: float
+    """First arrival to last."""
+    arriving_gpu_s: float
+    """The part of `busy_gpu_s` in that time."""
     events: int
     decision_ns: NDArray[np.int64]
     """What an event cost the engine, policy included, in processor time: of the first events all, then a
@@ -90,7 +96,7 @@ class Columns:
         self.run_s, self.pause_s, self.rework_s, self.futile_s = seconds(), seconds(), seconds(), seconds()
         self.sharing_benefit = seconds()
         """A ratio, not seconds; NaN for those that never had a co-tenant."""
-        self.preemptions, self.futile, self.aborted = counts(), counts(), counts()
+        self.preemptions, self.futile, self.aborted, self.early = counts(), counts(), counts(), counts()
         self.shared, self.finished = bytearray(jobs), bytearray(jobs)
 
     def put(self, row: int, jct_s: float, job: Job, rework_s: float) -> None:
@@ -111,6 +117,7 @@ class Columns:
         self.preemptions[row] = job.preemptions
         self.futile[row] = job.futile_preemptions
         self.aborted[row] = job.aborted_preemptions
+        self.early[row] = job.early_preemptions
         self.shared[row] = bool(job.co_tenants)
 
     def arrays(self) -> dict[str, Any]:
@@ -122,6 +129,7 @@ class Columns:
             "preemptions": self.preemptions,
             "futile_preemptions": self.futile,
             "aborted_preemptions": self.aborted,
+            "early_preemptions": self.early,
         }
         return {
             **{name: np.frombuffer(getattr(self, name), dtype=np.float64) for name in seconds},

@@ -42,6 +42,9 @@ class Physics:
     takes one tenant, since what two would do to each other is unknown."""
     xi: Literal["learned", "measured"] = "learned"
     """What the engine knows of pairs before the first has shared: nothing, or this table."""
+    on_preempt: Literal["save", "lose"] = "save"
+    """save: a preempted job saves its state first, which takes its pause. lose: nobody ever saves; it is
+    killed at once, and begins again (the world of most published simulators)."""
     observe_s: float = 60.0
     """A job beside whom a tenant came or went reports its pace so long after the last such change, and as
     long as it shares twice more at this interval: three measurements make a verdict on a pair."""

@@ -75,7 +75,10 @@ class World:
         self._model, self._gpus = cells(workload.model), cells(workload.gpus)
         self._arrives_s = self._submit_s[0] if self._jobs else NEVER
         self._kill_s, self._observe_s = physics.kill_s, physics.observe_s
-        self._every_s = checkpoint_every_s
+        self._saves = physics.on_preempt == "save"
+        self._every_s = checkpoint_every_s if self._saves else 0.0
+        self.arriving_s, self.arriving_gpu_s = 0.0, 0.0
+        """How long jobs arrived, and the time with at least one tenant of all devices by then."""
         self._runs: dict[int, JobRun] = {}
         """Jobs that have been launched and have not finished."""
         self._heap: list[tuple[float, int, int, int]] = []
@@ -120,7 +123,12 @@ class World:
         row = self._arrived
         self.now_s = self._arrives_s
         self._arrived = after = row + 1
-        self._arrives_s = self._submit_s[after] if after < self._jobs else NEVER
+        if after < self._jobs:
+            self._arrives_s = self._submit_s[after]
+        else:
+            self._arrives_s = NEVER
+            self.devices.count_to(self.now_s)
+            self.arriving_s, self.arriving_gpu_s = self.now_s, self.devices.busy_gpu_s
         return ev.JobArrived(spec=self._specs.spec(row))
 
     def _rare(self, at_s: float, rank: int, row: int, ticket: int) -> ev.AnyEvent | None:
@@ -254,7 +262,7 @@ class World:
             return
         if run.doing is TRAINS:
             run.settle(self.now_s, self._every_s)
-            if command.save:
+            if command.save and self._saves:
                 self._leave(run, SAVES, self._pause_s[run.row])
             else:
                 run.roll_back()

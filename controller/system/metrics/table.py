@@ -83,6 +83,18 @@ CONTROLLER: Final = (
     ),
     Metric("cotenant_preemptions_total", "counter", (), "Attempts that were preempted"),
     Metric("cotenant_futile_preemptions_total", "counter", (), "Of those, before their first step"),
+    Metric(
+        "cotenant_early_preemptions", "gauge", (), "Runs of listed jobs preempted within the promised hours"
+    ),
+    Metric(
+        "cotenant_class_devices",
+        "gauge",
+        ("type", "use"),
+        "Under a policy with classes: devices that hp has (hp), waits for (hp-waiting), that spot may take "
+        "more (spot-may-take), waits for (spot-waiting), that are kept back from it (kept-back), and the "
+        "quantile of hp demand expected this hour (hp-expected)",
+    ),
+    Metric("cotenant_spot_eta", "gauge", (), "GFS's safety coefficient eta; absent without one"),
     Metric("cotenant_queue_wait_seconds", "histogram", (), "From submission to first start"),
     Metric(
         "cotenant_queue_oldest_seconds",

@@ -400,7 +400,7 @@ def test_one_seed_gives_one_result_in_every_process() -> None:
         )
         said.append(done.stdout)
     assert said[0] == said[1]
-    assert said[0].count('"rework_s"') == 6  # Of the run and of its spot jobs, three times.
+    assert said[0].count('"rework_s"') == 3
 
 
 # --- Interruption, thinking --------------------------------------------------------------------------

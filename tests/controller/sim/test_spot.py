@@ -80,5 +80,5 @@ def test_what_cannot_be_generated_is_refused(options: dict[str, float], message:
 
 
 def test_a_number_of_tasks_cannot_be_asked_for() -> None:
-    with pytest.raises(TraceProblem, match="by days, not by number"):
-        open_trace("synth:gfs:100")
+    with pytest.raises(TraceProblem, match="not a number of days"):
+        open_trace("synth:gfs:many")

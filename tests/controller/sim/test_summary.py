@@ -8,12 +8,14 @@ import pytest
 
 from cotenant.controller.sim.results.summary import summarise
 from cotenant.controller.sim.simulate import simulate
+from cotenant.controller.sim.world.physics import Physics
 from tests.controller.sim.workloads import JobRow, cluster, workload
 
 CONTRACT = {
     "policy", "jobs", "finished", "offered_load", "makespan_s", "jct_s", "wait_s", "load_s", "pause_s",
     "rework_s", "preemptions", "futile_preemptions", "aborted_preemptions", "futile_s", "gpu_busy_ratio",
     "sharing_benefit", "shared_jobs", "decision_ms", "events", "wall_s", "cpu_s", "hp", "spot",
+    "allocation_ratio", "lost_gpu_s",
 }  # fmt: skip
 
 
@@ -35,7 +37,31 @@ def test_futile_time_is_told_of_all_jobs_of_those_that_waited_and_of_those_hit()
     assert summary["futile_s"]["mean"] == pytest.approx(10 / 3)
     assert summary["futile_s_waited"]["mean"] == summary["futile_s_hit"]["mean"] == pytest.approx(10)
     assert [summary[f"futile_s{of}"]["total_gpu_s"] for of in ("", "_waited", "_hit")] == [20.0] * 3
-    assert summary["spot"]["eviction_rate"] == pytest.approx(1 / 4)
+    assert summary["spot"] is None, "there are no classes"
+
+
+def test_classes_are_told_apart_with_evictions_and_what_they_cost() -> None:
+    jobs = workload(
+        JobRow(0, 9000, gpus=2), JobRow(100, 400, gpus=2, load_s=20), JobRow(4500, 50, gpus=2, load_s=0),
+        JobRow(6000, 10, gpus=1, hp=True, load_s=0),
+    )  # fmt: skip
+    outcome = simulate(jobs, cluster(1, 2), "srtf", physics=Physics(on_preempt="lose"))
+    summary = summarise(outcome)
+    spot = summary["spot"]
+    assert spot["eviction_rate"] == pytest.approx(3 / 6), "three runs of six ended in a preemption"
+    assert spot["broken_ratio"] == pytest.approx(2 / 6), "the first run had more than an hour"
+    assert summary["lost_gpu_s"] == pytest.approx(2 * float(outcome.rework_s.sum()))
+    assert 0.9 < summary["allocation_ratio"] <= 1.0
+    assert summary["hp"]["wait_s"]["mean"] == pytest.approx(0.0)
+
+
+def test_in_a_world_that_loses_nobody_saves_and_a_victim_begins_again() -> None:
+    jobs = workload(JobRow(0, 1000, load_s=0, pause_s=8), JobRow(400, 50, load_s=0))
+    lost = simulate(jobs, cluster(1), "srtf", physics=Physics(on_preempt="lose"), validate=True)
+    saved = simulate(jobs, cluster(1), "srtf", validate=True)
+    assert list(lost.jct_s) == pytest.approx([1000 + 400 + 50, 50])
+    assert list(saved.jct_s) == pytest.approx([1000 + 50 + 8, 58])
+    assert list(lost.rework_s) == pytest.approx([400, 0])
 
 
 def test_how_busy_devices_were_counts_from_the_first_arrival_to_the_last_end() -> None:

@@ -1,0 +1,117 @@
+"""A view in which only some of the waiting jobs wait: what a policy sees that orders the jobs of one class.
+
+Rule: all else is the view's own. A job that was hidden from the policy and is not any more counts as a
+newcomer, since the policy was never asked about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from cotenant.controller.domain import (
+    Device,
+    DeviceId,
+    FreeHosts,
+    Host,
+    HostId,
+    HpDemand,
+    Job,
+    JobId,
+    SchedulingClass,
+    View,
+)
+
+
+class ClassView:
+    """Implements `View`."""
+
+    def __init__(
+        self,
+        view: View,
+        admits: Callable[[Job], bool],
+        ends: Callable[[Job], bool],
+        unseen: Callable[[Job], bool],
+        may_share: Callable[[Job], bool],
+    ) -> None:
+        """`admits`: who waits here; `ends`: whether nobody does behind this one in its queue; `unseen`: who
+        of them is new to the policy though not to the queue; `may_share`: beside whom others may be put."""
+        self._view, self._admits, self._ends = view, admits, ends
+        self._unseen, self._may_share = unseen, may_share
+        self._heads: list[Job] | None = None
+        self._queues: dict[SchedulingClass, Sequence[Job]] = {}
+        self.order_key, self.scheduling_class = view.order_key, view.scheduling_class
+        self.on_devices, self.running, self.loading = view.on_devices, view.running, view.loading
+        self.leaving, self.paced, self.tenants = view.leaving, view.paced, view.tenants
+        self.claimed_by, self.claimants, self.planned_mib = view.claimed_by, view.claimants, view.planned_mib
+        self.interference, self.foresee, self.foretold = view.interference, view.foresee, view.foretold
+        self.largest_placement, self.largest_now = view.largest_placement, view.largest_now
+        self.largest_host = view.largest_host
+
+    @property
+    def now_s(self) -> float:
+        return self._view.now_s
+
+    @property
+    def jobs(self) -> Mapping[JobId, Job]:
+        return self._view.jobs
+
+    @property
+    def hosts(self) -> Mapping[HostId, Host]:
+        return self._view.hosts
+
+    @property
+    def devices(self) -> Mapping[DeviceId, Device]:
+        return self._view.devices
+
+    @property
+    def free(self) -> FreeHosts:
+        return self._view.free
+
+    @property
+    def hp(self) -> HpDemand:
+        return self._view.hp
+
+    def heads(self) -> Iterator[Job]:
+        if self._heads is None:
+            found = [self._first(head) for head in self._view.heads()]
+            self._heads = sorted((job for job in found if job is not None), key=self.order_key)
+        return iter(self._heads)
+
+    def _first(self, head: Job) -> Job | None:
+        """The first that waits here of the head's shape."""
+        if self._admits(head):
+            return head
+        if not self._ends(head):
+            for job in self._view.queue(self._view.scheduling_class(head)):
+                if self._admits(job):
+                    return job
+                if self._ends(job):
+                    break
+        return None
+
+    def queue(self, scheduling_class: SchedulingClass) -> Sequence[Job]:
+        if scheduling_class not in self._queues:
+            waiting = self._view.queue(scheduling_class)
+            self._queues[scheduling_class] = [job for job in waiting if self._admits(job)]
+        return self._queues[scheduling_class]
+
+    def queued(self) -> Iterator[Job]:
+        return filter(self._admits, self._view.queued())
+
+    def newcomers(self) -> Sequence[Job]:
+        found = {job.number: job for job in self._view.newcomers() if self._admits(job)}
+        for head in self.heads():
+            if self._unseen(head):
+                found |= {job.number: job for job in self.queue(self.scheduling_class(head))}
+        return sorted(found.values(), key=self.order_key)
+
+    def queued_count(self) -> int:
+        """At most so many: counting them would cost a look at each."""
+        return self._view.queued_count() if next(self.heads(), None) is not None else 0
+
+    def shareable(self) -> Sequence[DeviceId]:
+        view = self._view
+        return [d for d in view.shareable() if all(map(self._is_shared_with, view.tenants(d)))]
+
+    def _is_shared_with(self, job_id: JobId) -> bool:
+        return self._may_share(self._view.jobs[job_id])

@@ -1,0 +1,95 @@
+"""What can be set of GFS, with the paper's values (Table 4) as defaults; its ablations and ours are
+presets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal
+
+import msgspec
+
+from cotenant.controller.policies.base import Parameters
+
+HOURS_MAX: Final = 24
+
+
+class GfsParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """With `order` and `share` empty the paper's own scheduler (PTS) decides."""
+
+    quota: Literal["paper", "rise"] = "paper"
+    """paper: eqs. 9 to 11. rise (ours): what is free, less what hp jobs that wait ask for, less the rise of
+    their demand that history shows for this hour of the day."""
+    p: float = 0.9
+    """Guarantee rate: with this probability a spot job is not evicted within its guaranteed hours."""
+    hours: int = 1
+    """H, guaranteed from a run's first step on."""
+    theta_s: float = 3600.0
+    """Spot jobs that wait longer may let eta grow."""
+    interval_s: float = 300.0
+    """How often eta is looked at."""
+    estimator: Literal["forecast", "last-week-peak"] = "forecast"
+    aggregation: Literal["paper", "pool"] = "paper"
+    """paper: the sum over organisations of their quantiles; pool: one quantile of the total."""
+    feedback: bool = True
+    """False: eta stays 1."""
+    scoring: Literal["criteria", "packing"] = "criteria"
+    """Algorithm 1 with its three criteria, or with the first alone."""
+    preemption: Literal["cost", "random"] = "cost"
+    """Algorithm 2, or nodes and victims at random."""
+    queue: Literal["requests", "service"] = "requests"
+    """Spot jobs by GPUs of a pod, pods, arrival; or (ours) by expected remaining time x GPUs."""
+    gamma: float = 0.8
+    m: float = 3.0
+    beta: float = 0.5
+    long_h: float = 24.0
+    """What the evictions of 24 hours are divided by (published code: 1)."""
+    order: str = ""
+    """Another policy that orders, places and preempts the jobs of each class; empty: PTS."""
+    share: str = ""
+    """A policy that puts spot jobs beside spot jobs where the order finds nothing; empty: none does."""
+
+    def __post_init__(self) -> None:
+        checks = (
+            (not 0.5 <= self.p < 1.0, f"p must be from 0.5 to below 1, got {self.p}"),
+            (not 1 <= self.hours <= HOURS_MAX, f"hours must be 1 to {HOURS_MAX}, got {self.hours}"),
+            (not 0.0 <= self.theta_s <= 1e9, f"theta_s must be 0 to 1e9, got {self.theta_s}"),
+            (
+                not 10.0 <= self.interval_s <= 86_400.0,
+                f"interval_s must be 10 to 86400, got {self.interval_s}",
+            ),
+            (not 0.0 <= self.gamma <= 1.0, f"gamma must be 0 to 1, got {self.gamma}"),
+            (not 1.0 < self.m <= 100.0, f"m must be above 1, at most 100, got {self.m}"),
+            (not 0.0 <= self.beta <= 1e9, f"beta must be 0 to 1e9, got {self.beta}"),
+            (not 1.0 <= self.long_h <= 24.0, f"long_h must be 1 to 24, got {self.long_h}"),
+        )
+        problem = next((text for is_wrong, text in checks if is_wrong), "")
+        if problem:
+            raise ValueError(f"gfs: {problem}")
+
+    @classmethod
+    def parse(cls, name: str, parameters: Parameters) -> GfsParameters:
+        """Those of a variant, with what was given.
+
+        Raises:
+            ValueError: a wrong name, type or range.
+        """
+        return msgspec.convert({**VARIANTS[name], **parameters}, cls, strict=False)
+
+    def as_parameters(self) -> Parameters:
+        return msgspec.structs.asdict(self)
+
+    @property
+    def promised_s(self) -> float:
+        return 3600.0 * self.hours
+
+
+VARIANTS: Final[Mapping[str, Parameters]] = {
+    "gfs": {},
+    "gfs-e": {"estimator": "last-week-peak"},
+    "gfs-d": {"feedback": False},
+    "gfs-s": {"scoring": "packing"},
+    "gfs-p": {"preemption": "random"},
+    "gfs-sp": {"scoring": "packing", "preemption": "random"},
+    "gfs-rise": {"quota": "rise", "p": 0.95, "queue": "service"},
+}

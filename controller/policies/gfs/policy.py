@@ -1,0 +1,421 @@
+"""gfs: classes and a quota over any order, after GFS (ASPLOS '26), and gfs-rise, ours.
+
+One layer. It decides which class is asked, how many devices spot jobs may take, and which spot jobs leave for
+hp jobs; who is first within a class, where a job goes and who shares with whom is decided by another policy:
+the paper's own scheduler (`order.py`), any of the registry (`order=patient`), with the sharing of a third
+(`share=castor-cost`). A decision is that of the first of these passes that finds something to do:
+
+1. hp: the order sees only hp jobs. Those that it does not place preempt spot jobs (Algorithm 2).
+2. spot: the order sees the spot jobs that the quota admits: `running + request <= Q`, here as `request <=
+   budget`. What it starts beyond the budget together is taken back, and it is asked again without those.
+3. sharing, if there is one: what it puts beside other spot jobs, and pairs that it parts.
+
+If something was done the next pass follows at once (a wake-up at the same moment), which sees it done.
+
+Rule: an hp job is never preempted, nor does anybody share with one, whatever the order is. A smaller quota
+preempts nobody. A job that has aged is admitted whatever the quota is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from cotenant.controller.domain import (
+    NOTHING,
+    AnyAction,
+    AnyEvent,
+    ClassReport,
+    Decision,
+    Defer,
+    Job,
+    JobId,
+    Place,
+    Plan,
+    PoolReport,
+    Preempt,
+    Reason,
+    Share,
+    View,
+    Wake,
+    because,
+)
+from cotenant.controller.domain import events as ev
+from cotenant.controller.policies.base import (
+    Parameters,
+    Policy,
+    is_quiet,
+    shares,
+    why_impossible,
+)
+from cotenant.controller.policies.gfs.class_view import ClassView
+from cotenant.controller.policies.gfs.forecasting import DemandForecaster
+from cotenant.controller.policies.gfs.order import Pts
+from cotenant.controller.policies.gfs.parameters import GfsParameters
+from cotenant.controller.policies.gfs.quota import inventory, spot_quota
+from cotenant.controller.policies.gfs.scheduling import Criteria, LeastCost
+from cotenant.controller.policies.gfs.state import GfsState, capacity_of, is_hp
+
+MakePolicy = Callable[[str, Parameters], Policy]
+OWN: Final = frozenset(("quota-update", "next-class"))
+"""Reasons of wake-ups that the policies below did not ask for."""
+EVERYTHING: Final = 1 << 30
+"""More devices than there are."""
+RECENT_H: Final = 48
+"""Of demand, shown beside the forecast."""
+PASSES_MAX: Final = 8
+"""At one moment: a policy whose actions are refused must not be asked for ever."""
+ASKED_MAX: Final = 3
+"""How often the order is asked again without those that exceed the budget."""
+
+
+class Budget(NamedTuple):
+    """Of one type: what spot jobs may take more, and why."""
+
+    gpus: int
+    quota: int
+    inventory: int
+    """paper: f(p, H). rise: what is free."""
+    waiting: int
+    """Devices that hp jobs ask for which wait."""
+    rise: int
+
+
+class SavedGfs(msgspec.Struct, frozen=True, kw_only=True):
+    state: GfsState
+    forecaster: bytes
+    order: bytes
+    share: bytes
+
+
+class Gfs:
+    has_classes = True
+
+    def __init__(self, name: str, parameters: GfsParameters, make: MakePolicy) -> None:
+        """`make`: of the policies that order and share.
+
+        Raises:
+            ValueError: there is no such policy, or it is a layer itself.
+        """
+        self.name, self.parameters = name, parameters
+        self.promised_s = parameters.promised_s
+        self._state = GfsState()
+        self._forecaster = DemandForecaster(parameters)
+        self._order = self._below(parameters.order, make) if parameters.order else self._pts()
+        self._share = self._below(parameters.share, make) if parameters.share else None
+        self.shares = shares(self._order) or self._share is not None
+
+    def _below(self, name: str, make: MakePolicy) -> Policy:
+        policy = make(name, {})
+        if getattr(policy, "has_classes", False):
+            raise ValueError(
+                f"{self.name}: {name} has classes of its own; name an order or a sharing without"
+            )
+        return policy
+
+    def _pts(self) -> Policy:
+        return Pts(self.name, Criteria(self._state.evictions, self.parameters), self.parameters)
+
+    def queue_key(self, job: Job) -> tuple[float, ...]:
+        return (0.0 if job.spec.job_class == "hp" else 1.0, *self._order.queue_key(job))
+
+    # --- Deciding ----------------------------------------------------------------------------------
+
+    def decide(self, view: View, event: AnyEvent) -> Decision:
+        if is_quiet(view, event):
+            return NOTHING
+        asides: list[AnyAction] = []
+        actions: Sequence[AnyAction] = ()
+        for decide in (self._hp_pass, self._spot_pass, self._share_pass):
+            actions = decide(view, event)
+            if any(isinstance(action, Place | Share | Preempt | Defer) for action in actions):
+                break
+            asides += actions
+            actions = ()
+        found = [*actions, *(aside for aside in asides if aside not in actions)]
+        if actions and view.queued_count() and self._may_ask_again(view):
+            found.append(Wake(at_s=view.now_s, reason=because("next-class")))
+        if view.queued_count() and self._state.wake_s <= view.now_s:
+            every_s = self.parameters.interval_s
+            next_s = (view.now_s // every_s + 1) * every_s
+            found.append(Wake(at_s=next_s, reason=because("quota-update")))
+        return Decision(actions=tuple(found)) if found else NOTHING
+
+    def _may_ask_again(self, view: View) -> bool:
+        return self._state.passed_s != view.now_s or self._state.passes < PASSES_MAX
+
+    def _hp_pass(self, view: View, event: AnyEvent) -> Sequence[AnyAction]:
+        if not view.hp.waiting:
+            return ()
+        seen = self._hp_view(view)
+        actions = self._order.decide(seen, event).actions
+        plan = replayed(view, actions)
+        for job in list(seen.queued()):
+            if not plan.is_placed(job.job_id) and not is_deferred(job.job_id, actions):
+                self._make_room(plan, job)
+        return (*actions, *plan.actions)
+
+    def _hp_view(self, view: View) -> ClassView:
+        return ClassView(
+            view,
+            admits=is_hp,
+            ends=lambda job: not job.aged and not is_hp(job),
+            unseen=lambda job: False,
+            may_share=lambda job: False,
+        )
+
+    def _make_room(self, plan: Plan, job: Job) -> None:
+        """Where free devices are enough, that is the order's affair."""
+        if plan.find_free(job) is None:
+            LeastCost(self._state.evictions, self._state.checkpoints_s, self.parameters).take(plan, job)
+
+    def _spot_pass(self, view: View, event: AnyEvent) -> Sequence[AnyAction]:
+        budgets = self.budgets(view, event) if view.queued_count() else {}
+        left_out, excess = set[JobId](), set[JobId]()
+        actions: Sequence[AnyAction] = ()
+        for _ in range(ASKED_MAX):
+            seen = self._spot_view(view, widest(budgets), left_out)
+            actions = self._within(seen, event, budgets).actions
+            excess = beyond(view, actions, budgets)
+            if not excess:
+                return actions
+            left_out |= excess
+        return without(actions, excess)
+
+    def _within(self, seen: View, event: AnyEvent, budgets: dict[str, Budget]) -> Decision:
+        """PTS knows the budget; any other order is asked, and asked again."""
+        if isinstance(self._order, Pts):
+            limits = {type: budget.gpus for type, budget in budgets.items()}
+            return self._order.decide_within(seen, event, limits)
+        return self._order.decide(seen, event)
+
+    def _spot_view(self, view: View, widest: int, left_out: set[JobId]) -> ClassView:
+        offered = self._state.offered
+
+        def admits(job: Job) -> bool:
+            if job.spec.job_class == "hp" or (job.job_id in left_out):
+                return False
+            return job.spec.gpus <= widest or job.aged
+
+        return ClassView(
+            view,
+            admits=admits,
+            ends=lambda job: not job.aged and job.spec.gpus > widest,
+            unseen=lambda job: job.spec.gpus > offered,
+            may_share=lambda job: not is_hp(job),
+        )
+
+    def _share_pass(self, view: View, event: AnyEvent) -> Sequence[AnyAction]:
+        """Of the sharing policy only what it shares and parts: what is free is the order's to give. A job
+        that takes no free device is within any budget."""
+        if self._share is None:
+            return ()
+        seen = self._spot_view(view, EVERYTHING, set())
+        placed: set[JobId] = set()
+        kept: list[AnyAction] = []
+        for action in self._share.decide(seen, event).actions:
+            if isinstance(action, Place):
+                placed.add(action.job_id)
+            elif not (isinstance(action, Preempt) and action.for_job in placed):
+                kept.append(action)
+        return without(kept, beyond(view, kept, self.budgets(view, event)))
+
+    # --- The quota ---------------------------------------------------------------------------------
+
+    def budgets(self, view: View, event: AnyEvent | None = None) -> dict[str, Budget]:
+        """By device type, as of now."""
+        capacity = self._state.capacity
+        if not capacity or isinstance(event, ev.FromHost):
+            capacity = dict(capacity_of(view))
+        anywhere = view.hp.waiting.get("", 0)
+        found = {}
+        for type in view.free.types():
+            free = view.free.total(type)
+            waiting = anywhere + (view.hp.waiting.get(type, 0) if type else 0)
+            if self.parameters.quota == "rise":
+                rise = self._state.rise.get(type, 0)
+                left = max(0, free - waiting - rise)
+                found[type] = Budget(left, left, free, waiting, rise)
+                continue
+            total = capacity.get(type, 0)
+            running = max(0, total - free - view.hp.placed.get(type, 0))
+            demand = float(view.hp.placed.get(type, 0) + waiting)
+            known = self._state.forecast.get(type)
+            reserved = known.reserved if known is not None else demand
+            left_f = inventory(total, reserved)
+            quota = spot_quota(left_f, self._state.eta, free, running)
+            found[type] = Budget(max(0, quota - running), quota, int(left_f), waiting, 0)
+        return found
+
+    # --- Remembering -------------------------------------------------------------------------------
+
+    def observe(self, view: View, event: AnyEvent, decision: Decision) -> None:
+        state, parameters = self._state, self.parameters
+        below = [action for action in decision.actions if action.reason.code not in OWN]
+        theirs = decision if len(below) == len(decision.actions) else Decision(actions=tuple(below))
+        self._order.observe(view, event, theirs)
+        if self._share is not None:
+            self._share.observe(view, event, theirs)
+        if decision.actions or not is_quiet(view, event):
+            was_hp = any(is_hp(view.jobs.get(job_id)) for job_id in concerned(decision.actions))
+            if not view.queued_count():
+                state.offered = EVERYTHING
+            else:
+                state.offered = 0 if was_hp else widest(self.budgets(view, event))
+        for action in decision.actions:
+            if isinstance(action, Wake) and action.reason.code == "quota-update":
+                state.wake_s = action.at_s
+            elif action.reason.code == "next-class":
+                state.passes = state.passes + 1 if state.passed_s == view.now_s else 1
+                state.passed_s = view.now_s
+        state.happened(view, event, decision)
+        state.count_devices(view, event)
+        if state.demand.see(view.now_s, view.hp.by_organisation):
+            self._look_ahead()
+        state.feed_back(view, parameters)
+
+    def _look_ahead(self) -> None:
+        """A slot or an hour has ended."""
+        state, parameters = self._state, self.parameters
+        if parameters.quota == "rise":
+            slots = state.demand.slots
+            state.rise = {type: state.demand.rise(type, parameters.p, parameters.hours) for type in slots}
+        if state.demand.slot % 6 == 0 or not state.forecast:
+            state.forecast = self._forecaster.forecast(state.demand)
+
+    def explain(self, view: View, job: Job) -> Reason:
+        if is_hp(job):
+            return self._order.explain(self._hp_view(view), job)
+        impossible = why_impossible(view, job)
+        if impossible is not None:
+            return impossible
+        budgets = self.budgets(view)
+        if job.spec.gpus > widest(budgets) and not job.aged and budgets:
+            type = max(budgets, key=lambda each: (budgets[each].gpus, each))
+            budget, hours = budgets[type], self.parameters.hours
+            if self.parameters.quota == "rise":
+                return because(
+                    "quota-withheld",
+                    job.spec.gpus,
+                    budget.gpus,
+                    budget.inventory,
+                    budget.waiting,
+                    hours,
+                    budget.rise,
+                )
+            return because(
+                "quota-eta",
+                job.spec.gpus,
+                budget.gpus,
+                budget.quota,
+                budget.inventory,
+                hours,
+                self._state.eta,
+            )
+        if job.spec.gpus > self._state.offered and not job.aged:
+            return because("quota-update")
+        return self._order.explain(self._spot_view(view, widest(budgets), set()), job)
+
+    def report(self, view: View) -> ClassReport:
+        """For people: what is kept back, and what that rests on."""
+        state, waiting = self._state, sum(j.spec.gpus for j in view.queued() if not is_hp(j))
+        capacity, pools = capacity_of(view), []
+        for type, budget in sorted(self.budgets(view).items()):
+            known, free = state.forecast.get(type), view.free.total(type)
+            series = state.demand.hours.get(type, {}).values()
+            pools.append(
+                PoolReport(
+                    device_type=type,
+                    capacity=capacity.get(type, 0),
+                    free=free,
+                    hp_placed=view.hp.placed.get(type, 0),
+                    hp_waiting=budget.waiting,
+                    spot_may_take=min(budget.gpus, free),
+                    spot_waiting=waiting,
+                    kept_back=max(0, free - budget.gpus),
+                    forecast_median=tuple(known.median) if known is not None else (),
+                    forecast_upper=tuple(known.upper) if known is not None else (),
+                    forecast_note=known.note if known is not None else "no hour has ended yet",
+                    recent=tuple(map(sum, zip(*(each[-RECENT_H:] for each in series), strict=True))),
+                )
+            )
+        return ClassReport(
+            guaranteed_h=float(self.parameters.hours),
+            level=self.parameters.p,
+            eta=state.eta if self.parameters.quota == "paper" else None,
+            evicted=state.evictions.evicted,
+            finished=state.evictions.finished,
+            pools=tuple(pools),
+        )
+
+    def save(self) -> bytes:
+        return msgspec.msgpack.encode(
+            SavedGfs(
+                state=self._state,
+                forecaster=self._forecaster.save(),
+                order=self._order.save(),
+                share=b"" if self._share is None else self._share.save(),
+            )
+        )
+
+    def load(self, state: bytes) -> None:
+        saved = msgspec.msgpack.decode(state, type=SavedGfs)
+        self._state = saved.state
+        self._forecaster.load(saved.forecaster)
+        if not self.parameters.order:
+            self._order = self._pts()
+        self._order.load(saved.order)
+        if self._share is not None:
+            self._share.load(saved.share)
+
+
+def widest(budgets: dict[str, Budget]) -> int:
+    return max((budget.gpus for budget in budgets.values()), default=0)
+
+
+def concerned(actions: Sequence[AnyAction]) -> list[JobId]:
+    return [each.job_id for each in actions if isinstance(each, Place | Share | Defer)]
+
+
+def is_deferred(job_id: JobId, actions: Sequence[AnyAction]) -> bool:
+    return any(isinstance(each, Defer) and each.job_id == job_id for each in actions)
+
+
+def replayed(view: View, actions: Sequence[AnyAction]) -> Plan:
+    """The cluster as it would be after these, with no action of its own yet."""
+    plan = Plan(view)
+    for action in actions:
+        if isinstance(action, Preempt):
+            plan.suppose_left(view.jobs[action.job_id])
+    for action in actions:
+        if isinstance(action, Place | Share):
+            plan.suppose_placed(view.jobs[action.job_id], action.devices)
+    return plan
+
+
+def beyond(view: View, actions: Sequence[AnyAction], budgets: dict[str, Budget]) -> set[JobId]:
+    """Those whose free devices exceed the budget, given those before them; not those that have aged."""
+    left = {type: budget.gpus for type, budget in budgets.items()}
+    excess: set[JobId] = set()
+    for action in actions:
+        if not isinstance(action, Place | Share):
+            continue
+        taken = [d for d in action.devices if not view.tenants(d)]
+        type = view.devices[action.devices[0]].type
+        if len(taken) > left.get(type, 0) and not view.jobs[action.job_id].aged:
+            excess.add(action.job_id)
+        else:
+            left[type] = left.get(type, 0) - len(taken)
+    return excess
+
+
+def without(actions: Sequence[AnyAction], job_ids: set[JobId]) -> tuple[AnyAction, ...]:
+    """What remains when these jobs are not started."""
+    return tuple(
+        each
+        for each in actions
+        if not (isinstance(each, Place | Share | Defer) and each.job_id in job_ids)
+        and not (isinstance(each, Preempt) and each.for_job in job_ids)
+    )

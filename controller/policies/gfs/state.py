@@ -1,0 +1,135 @@
+"""What GFS remembers: demand, forecast, eta, evictions, and what spot jobs were offered last.
+
+Rule: changed in `observe` alone, from the view after an event and the decision on it, so that recovery has
+the same; a value that is saved whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from cotenant.controller.domain import (
+    LEAVING,
+    RUNNING,
+    AnyEvent,
+    AttemptEnded,
+    CheckpointDurable,
+    Decision,
+    Job,
+    JobId,
+    Phase,
+    Place,
+    Preempt,
+    Share,
+    View,
+)
+from cotenant.controller.domain import events as ev
+from cotenant.controller.policies.gfs.demand import DemandHistory
+from cotenant.controller.policies.gfs.evictions import Evictions
+from cotenant.controller.policies.gfs.forecasting import PoolForecast
+from cotenant.controller.policies.gfs.parameters import GfsParameters
+from cotenant.controller.policies.gfs.quota import next_eta
+
+INTERVALS_MAX = 12
+"""Of a pause without events, so many are made up for."""
+
+
+class GfsState(msgspec.Struct, kw_only=True):
+    demand: DemandHistory = msgspec.field(default_factory=DemandHistory)
+    evictions: Evictions = msgspec.field(default_factory=Evictions)
+    capacity: dict[str, int] = {}
+    """Healthy devices of hosts that take work, by type."""
+    forecast: dict[str, PoolForecast] = {}
+    rise: dict[str, int] = {}
+    eta: float = 1.0
+    eta_due_s: float = 0.0
+    checkpoints_s: dict[JobId, float] = {}
+    """Of spot jobs that run: when their last checkpoint became durable."""
+    wake_s: float = -1.0
+    """When it has asked to be woken to look at the quota."""
+    offered: int = 0
+    """Spot jobs of at most so many devices have been shown to the order; wider ones are withheld."""
+    passed_s: float = -1.0
+    passes: int = 0
+    """How often the next class was asked for at that moment."""
+
+    def happened(self, view: View, event: AnyEvent, decision: Decision) -> None:
+        """Who had to leave, who started, who finished, where the last checkpoints are."""
+        now_s, jobs = view.now_s, view.jobs
+        for action in decision.actions:
+            job = jobs.get(action.job_id) if isinstance(action, Preempt | Place | Share) else None
+            if job is None:
+                continue
+            if isinstance(action, Preempt):
+                if job.phase in LEAVING and is_hp(jobs.get(action.for_job) if action.for_job else None):
+                    self.evictions.evict(now_s, sorted(set(job.hosts_left)))
+            elif job.spec.job_class == "spot" and job.placement is not None:
+                self.evictions.start(now_s, job.wait_s)
+        if isinstance(event, AttemptEnded):
+            job = jobs.get(event.job_id)
+            self.checkpoints_s.pop(event.job_id, None)
+            if (
+                job is not None
+                and job.phase is Phase.DONE
+                and job.spec.job_class == "spot"
+                and job.ended_s == now_s
+            ):
+                self.evictions.finish(now_s)
+        elif isinstance(event, CheckpointDurable):
+            job = jobs.get(event.job_id)
+            if job is not None and job.phase is RUNNING and job.preemptible:
+                self.checkpoints_s[event.job_id] = now_s
+
+    def feed_back(self, view: View, parameters: GfsParameters) -> None:
+        """Eta, as often as it is due by now."""
+        now_s, every_s = view.now_s, parameters.interval_s
+        if now_s < self.eta_due_s:
+            return
+        hours_s = 3600.0 * parameters.hours
+        first_s = max(self.eta_due_s, now_s - INTERVALS_MAX * every_s)
+        for number in range(int((now_s - first_s) // every_s) + 1) if parameters.feedback else ():
+            since_s = first_s + number * every_s - hours_s
+            self.eta = next_eta(
+                self.eta,
+                rate=self.evictions.rate(since_s),
+                p=parameters.p,
+                wait_s=max(self.evictions.longest_wait_s(since_s), longest_wait_s(view)),
+                theta_s=parameters.theta_s,
+                power=every_s / hours_s,
+            )
+        self.eta_due_s = (now_s // every_s + 1) * every_s
+        self.evictions.forget(now_s - hours_s - INTERVALS_MAX * every_s)
+
+    def count_devices(self, view: View, event: AnyEvent) -> None:
+        """A host's word may change it: counted anew at the next event that is none."""
+        if isinstance(event, ev.FromHost | ev.PolicyChanged):
+            self.capacity = {}
+        elif not self.capacity:
+            self.capacity = dict(capacity_of(view))
+
+
+def is_hp(job: Job | None) -> bool:
+    return job is not None and job.spec.job_class == "hp"
+
+
+def longest_wait_s(view: View) -> float:
+    """Of spot jobs that wait."""
+    return max(
+        (
+            job.wait_s + view.now_s - job.phase_since_s
+            for job in view.queued()
+            if job.spec.job_class == "spot"
+        ),
+        default=0.0,
+    )
+
+
+def capacity_of(view: View) -> Mapping[str, int]:
+    found: dict[str, int] = {}
+    for device in view.devices.values():
+        host = view.hosts.get(device.host_id)
+        if device.healthy and host is not None and host.takes_work:
+            found[device.type] = found.get(device.type, 0) + 1
+    return found

@@ -1,0 +1,85 @@
+"""Two classes without a quota: hp jobs first, which may preempt spot jobs. What GFS's baselines share.
+
+Rule: hp jobs are asked before spot jobs; one that finds no free devices takes those of spot jobs, as the
+policy chooses them, or waits. Spot jobs get what is free and never preempt. Who does not fit is passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cotenant.controller.domain import (
+    NOTHING,
+    AnyEvent,
+    Decision,
+    DeviceId,
+    Job,
+    Plan,
+    Reason,
+    View,
+    because,
+)
+from cotenant.controller.policies.base import Candidates, Stateless, is_quiet, why_waiting
+from cotenant.controller.policies.toolkit.victims import FreedDevices
+
+
+def preemptible_jobs(view: View) -> Iterator[Job]:
+    """Jobs that run or load and may be preempted, in the ledger's order."""
+    for jobs in (view.running(), view.loading()):
+        for job in jobs:
+            if job.preemptible:
+                yield job
+
+
+class TwoClasses(Stateless):
+    has_classes = True
+    name = "two-classes"
+
+    def queue_key(self, job: Job) -> tuple[float, ...]:
+        return (0.0,) if job.spec.job_class == "hp" else (1.0, *self.spot_key(job))
+
+    def spot_key(self, job: Job) -> tuple[float, ...]:
+        """First come, first served."""
+        return ()
+
+    def find(self, plan: Plan, job: Job) -> tuple[DeviceId, ...] | None:
+        """Free devices for the whole gang: best fit."""
+        return plan.find_free(job)
+
+    def make_room(self, plan: Plan, job: Job) -> FreedDevices | None:
+        """Devices that spot jobs leave for an hp job; None: nobody does."""
+        return None
+
+    def why(self, newcomer: Job, victim: Job) -> Reason:
+        return because("evicted-newest", newcomer.job_id)
+
+    def decide(self, view: View, event: AnyEvent) -> Decision:
+        if not view.queued_count() or is_quiet(view, event):
+            return NOTHING
+        plan, candidates = Plan(view), Candidates(view)
+        while (job := candidates.next()) is not None:
+            if self._place(plan, job) or (job.spec.job_class == "hp" and self._preempt(plan, job)):
+                candidates.again(job)
+        return plan.decision()
+
+    def _place(self, plan: Plan, job: Job) -> bool:
+        devices = self.find(plan, job) if plan.any_free() else None
+        if devices is not None:
+            plan.place(job, devices, because("free-devices-in-order", self.name, len(devices)))
+        return devices is not None
+
+    def _preempt(self, plan: Plan, job: Job) -> bool:
+        found = self.make_room(plan, job)
+        if found is None:
+            return False
+        for victim in found.victims:
+            plan.preempt(victim, job, self.why(job, victim))
+        names = ", ".join(victim.job_id for victim in found.victims)
+        if found.victims:
+            plan.place(job, found.devices, because("evicts-for-hp", len(found.victims), names))
+        else:
+            plan.place(job, found.devices, because("devices-being-left", self.name, len(found.devices)))
+        return True
+
+    def explain(self, view: View, job: Job) -> Reason:
+        return why_waiting(view, job, self.name)

@@ -1,0 +1,26 @@
+"""yarn-cs: YARN's capacity scheduler as GFS section 4.1 compares with it: FCFS, best fit, preemption.
+
+Source: Vavilapalli et al. (SoCC '13) and the capacity scheduler's preemption: a queue that asks for its
+guaranteed share takes it back from the other, whose newest containers go first. Two queues: all capacity is
+guaranteed to hp. Each queue is first come, first served; a request that cannot be met now is passed over,
+as YARN passes over an application whose containers fit on no node that reports.
+
+Departs from YARN in that a gang is taken back for whole, at once (YARN waits some seconds for containers to
+be given back), and in that devices which leaving jobs leave over are used before another job is preempted.
+"""
+
+from __future__ import annotations
+
+from cotenant.controller.domain import Job, Plan
+from cotenant.controller.policies.toolkit import FreedDevices, TwoClasses, find_room, preemptible_jobs
+
+
+class YarnCs(TwoClasses):
+    name = "yarn-cs"
+
+    def make_room(self, plan: Plan, job: Job) -> FreedDevices | None:
+        spot = [each for each in preemptible_jobs(plan.view) if not plan.is_leaving(each.job_id)]
+        if plan.free_everywhere() + sum(each.spec.gpus for each in spot) < job.spec.gpus:
+            return None
+        spot.sort(key=lambda each: (-each.phase_since_s, -each.number))
+        return find_room(plan, job, iter(spot))

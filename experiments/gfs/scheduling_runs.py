@@ -1,0 +1,108 @@
+"""The runs behind docs/results/gfs.md, kept one by one in experiments/.cache/gfs/.
+
+Rule: the policies of a cell get the same jobs. What matters most is run first, a seed at a time, so that a
+stop leaves whole seeds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+
+from cotenant.controller.sim import Scenario, policies_named, scenario, simulate
+from cotenant.controller.sim.results.summary import summarise
+from experiments.shared import paths
+from experiments.shared.kept_runs import keep
+
+CACHE: Final = paths.CACHE / "gfs"
+HOSTS: Final = 287
+World = Literal["lose", "save"]
+LOADS: Final = ("gfs-4x", "gfs", "gfs-2x")
+BASELINES: Final = ("yarn-cs", "lyra", "fgd", "chronus")
+RISE_8: Final = "gfs-rise:p=0.8"
+POLICIES: Final = ("yarn-cs", "gfs", "gfs-rise", "lyra", "fgd", "chronus")
+ABLATIONS: Final = ("gfs-e", "gfs-d", "gfs-s", "gfs-p", "gfs-sp")
+HOURS: Final = ("gfs:hours=2", "gfs:hours=4", "gfs-rise:hours=2", "gfs-rise:hours=4")
+
+
+class Cell(NamedTuple):
+    days: int
+    world: World
+    load: str
+    policy: str
+    seed: int
+
+    @property
+    def file(self) -> Path:
+        name = self.policy.replace(":", "_").replace("=", "-").replace(",", "_")
+        return CACHE / f"{self.days}d-{self.world}" / f"{self.load}-{name}-{self.seed}.json"
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one run. Times in seconds, means over jobs."""
+
+    hp_jct_s: float
+    hp_jct_p99_s: float
+    hp_wait_s: float
+    spot_jct_s: float
+    spot_wait_s: float
+    evicted: float
+    broken: float
+    allocated: float
+    lost_gpu_h: float
+    decision_ms: float
+    decision_p99_ms: float
+    hp_preemptions: int
+    jobs: int
+    cpu_s: float
+    commit: str
+
+
+def cells(days: int, seeds: Sequence[int]) -> Iterator[Cell]:
+    for seed in seeds:
+        yield from (Cell(days, "lose", "gfs-4x", policy, seed) for policy in POLICIES[:5])
+    for seed in seeds:
+        yield from (Cell(days, "lose", "gfs", policy, seed) for policy in (*POLICIES[:3], RISE_8))
+        yield from (Cell(days, "save", "gfs-4x", policy, seed) for policy in (*POLICIES[:3], RISE_8))
+    for seed in seeds:
+        yield from (Cell(days, "lose", "gfs-2x", policy, seed) for policy in ("gfs", *ABLATIONS, *HOURS))
+    for seed in seeds:
+        yield from (Cell(days, "lose", load, policy, seed) for load in LOADS for policy in POLICIES)
+        yield from (Cell(days, "save", "gfs", policy, seed) for policy in (*POLICIES, RISE_8))
+
+
+def load(cell: Cell) -> Row | None:
+    return msgspec.json.decode(cell.file.read_bytes(), type=Row) if cell.file.exists() else None
+
+
+def run(cell: Cell, commit: str) -> None:
+    """In a process of its own."""
+    began_s = time.process_time()
+    (choice,) = policies_named(cell.policy)
+    asked = Scenario(trace=f"synth:{cell.load}:{cell.days}", hosts=HOSTS, pairs="none", on_preempt=cell.world)
+    (task,) = scenario.tasks(asked, [choice], [cell.seed])
+    outcome = simulate(task.workload, task.cluster, choice.name, choice.parameters, physics=task.physics)
+    found = summarise(outcome)
+    hp, spot = found["hp"], found["spot"]
+    row = Row(
+        hp_jct_s=hp["jct_s"]["mean"],
+        hp_jct_p99_s=hp["jct_s"]["p99"],
+        hp_wait_s=hp["wait_s"]["mean"],
+        spot_jct_s=spot["jct_s"]["mean"],
+        spot_wait_s=spot["wait_s"]["mean"],
+        evicted=spot["eviction_rate"],
+        broken=spot["broken_ratio"],
+        allocated=found["allocation_ratio"],
+        lost_gpu_h=found["lost_gpu_s"] / 3600.0,
+        decision_ms=found["decision_ms"]["mean"],
+        decision_p99_ms=found["decision_ms"]["p99"],
+        hp_preemptions=hp["preemptions"],
+        jobs=found["jobs"],
+        cpu_s=time.process_time() - began_s,
+        commit=commit,
+    )
+    keep(row, cell.file)
