@@ -31,6 +31,8 @@ class Measure(NamedTuple):
     rank: int = 0
     only_wide: bool = False
     decimals: int | None = None
+    if_any: bool = False
+    """Shown only where a run has such a number."""
 
 
 def at(*keys: str) -> Callable[[Summary], float | None]:
@@ -70,6 +72,12 @@ MEASURES: Final = (
     Measure("RHO P95", at("fairness", "rho", "p95"), only_wide=True),
     Measure("UNFAIR %", percent("fairness", "rho", "above_1_ratio"), only_wide=True, decimals=1),
     Measure("JAIN", at("fairness", "jain"), only_wide=True, best=max, decimals=3),
+    Measure("ERROR %", percent("prediction_error", "mean"), rank=1, if_any=True),
+    Measure("ERROR P99 %", percent("prediction_error", "p99"), rank=2, if_any=True),
+    Measure(
+        "BIAS P50 %", percent("prediction_error", "signed", "p50"), only_wide=True, best=None, if_any=True
+    ),
+    Measure("LATE MEAN %", percent("unfairness", "mean"), only_wide=True, if_any=True),
     Measure("PREEMPTED", at("preemptions"), rank=3, best=None, decimals=0),
     Measure("FUTILE", at("futile_preemptions"), rank=2, decimals=0),
     Measure("FUTILE GPU-H", hours("futile_s", "total_gpu_s"), rank=4, decimals=1),
@@ -132,6 +140,7 @@ def label_of(summary: Summary) -> str:
 def table(summaries: Sequence[Summary], *, wide: bool, width: int | None) -> str:
     rows = rows_of(summaries)
     chosen = [measure for measure in MEASURES if wide or not measure.only_wide]
+    chosen = [each for each in chosen if not each.if_any or any(each.value(s) is not None for s in summaries)]
     columns = [Column("POLICY", lambda row: row.label)]
     columns += [column(fill(measure, rows)) for measure in chosen]
     return screen.table(columns, rows, width)
