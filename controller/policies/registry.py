@@ -26,6 +26,7 @@ from cotenant.controller.policies.lazer.policy import Lazer
 from cotenant.controller.policies.lucid import Lucid, LucidParameters
 from cotenant.controller.policies.newcomers import NewcomerParameters
 from cotenant.controller.policies.patient import Patient, PatientParameters
+from cotenant.controller.policies.pcs import Pcs, PcsParameters
 from cotenant.controller.policies.remaining import IntervalParameters, IntervalPolicy, SrtfFull
 from cotenant.controller.policies.service import Srsf, ssf
 from cotenant.controller.policies.sjf_ffs import SjfFfs
@@ -49,6 +50,7 @@ _ABOUT: dict[str, str] = {
     "castor-cost": "shares when the newcomer gains more than its partners lose, against its real wait",
     "sjf-ffs": "shortest first; shares the first devices that have the memory, whatever it costs",
     "lucid": "Lucid: packs jobs of equal width whose labels say that they can share",
+    "pcs": "PCS: classes by size share the devices by weight; between speed and kept predictions",
     "lazer": "Lazer: as srtf, but a preemption is deferred by a time that is learned",
 }
 
@@ -87,6 +89,7 @@ _MAKERS: dict[str, Callable[[Parameters], Policy]] = {
     "castor-cost": lambda parameters: CastorCost(ColocationParameters.parse(parameters)),
     "sjf-ffs": lambda parameters: SjfFfs(ColocationParameters.parse(parameters)),
     "lucid": lambda parameters: Lucid(LucidParameters.parse(parameters)),
+    "pcs": lambda parameters: Pcs(PcsParameters.parse(parameters)),
     "lazer": lambda parameters: Lazer(LazerParameters.parse(parameters)),
 }
 
@@ -99,6 +102,7 @@ _DEFAULTS: dict[str, Parameters] = {
     "interval": IntervalParameters().as_parameters(),
     "las": TiresiasParameters().as_parameters(),
     "tiresias": TiresiasParameters().as_parameters(),
+    "pcs": PcsParameters().as_parameters(),
     "lazer": LazerParameters().as_parameters(),
     "srsf": NewcomerParameters().as_parameters(),
     "srtf": NewcomerParameters().as_parameters(),

@@ -39,6 +39,7 @@ EXPORT_NAMES = (
     "controller.system.metrics",
     "controller.training",
     "controller.training.forecast",
+    "controller.training.pcs",
     "controller.wire",
 )
 

@@ -73,8 +73,8 @@ controller.__main__             controller.domain controller.system controller.p
 # Trying out, and learning. What computes is handed to the simulator.
 controller.sim                  controller.domain controller.wire controller.system controller.policies.base
                                 controller.policies controller.engine controller.store
-controller.training             controller.domain controller.wire controller.models controller.engine
-                                controller.sim profiler
+controller.training             controller.domain controller.wire controller.models controller.policies
+                                controller.engine controller.sim profiler
 # Asking. A verb that computes by itself, on files, is in `cli.offline`.
 controller.client               controller.wire controller.system
 controller.cli.demo.workloads   checkpoint gradaccum

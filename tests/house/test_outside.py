@@ -238,6 +238,7 @@ DECODED: dict[str, tuple[str, frozenset[str]]] = {
     "controller/models/interference/predictor.py": (OURS, frozenset((".decode",))),
     "controller/store/clock.py": (NUMBERS, frozenset((".read_text",))),
     "controller/policies/lazer/policy.py": (PURE, frozenset(("msgspec.msgpack.decode",))),
+    "controller/policies/pcs/policy.py": (PURE, frozenset(("msgspec.msgpack.decode",))),
     "controller/policies/toolkit/wake_up.py": (PURE, frozenset(("msgspec.msgpack.decode",))),
     "controller/sim/past/journal.py": (OURS, frozenset(("msgspec.msgpack.decode",))),
     "controller/training/boosting.py": (OURS, frozenset(("json.loads",))),
