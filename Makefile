@@ -27,7 +27,7 @@ BENCHES := $(shell grep -l __main__ bench/*.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint unit simulation live hwtests wheel-test soak chaos bench \
-    results-lazer results-castor results-patient results-gfs clean
+    results-lazer results-castor results-patient results-gfs results-pcs clean
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -85,6 +85,9 @@ results-patient: $(READY) ## docs/results/patient.md: simulate what is missing; 
 
 results-gfs: $(READY) ## docs/results/gfs-forecast.md: forecasters on the hourly demand of ../shared; ten CPU minutes.
 	@$(VENV)/bin/python experiments/gfs/forecast.py
+
+results-pcs: $(READY) ## docs/results/pcs.md: PCS's figures in the fluid world; five CPU minutes.
+	@$(VENV)/bin/python experiments/pcs/results_pcs.py
 
 clean: ## Remove what was built or measured; .venv stays.
 	rm -rf build dist demo-out *.egg-info .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache
