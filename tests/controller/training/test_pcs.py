@@ -5,6 +5,7 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -130,3 +131,12 @@ def test_the_front_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> No
     assert ElementTree.fromstring(capsys.readouterr().out).tag.endswith("svg")
     assert main(f"{words} --objectives jct:mean".split()) == 2
     assert "two objectives" in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_configuration_is_not_taken(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "bad.json").write_text('{"class_thresholds": [1, 2]}')
+    assert main(["pcs", "set", str(tmp_path / "none.json")]) == 3
+    assert main(["pcs", "set", str(tmp_path / "bad.json")]) == 2
+    assert "no configuration of PCS" in capsys.readouterr().err
