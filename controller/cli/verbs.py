@@ -65,6 +65,9 @@ GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
         Verb("forecast", "offline.forecast", "how well the demand of the next hours can be foreseen"),
         Verb("sim", "offline.sim", "policies over a trace; replay of a journal; traces"),
         Verb(
+            "pcs", "offline.pcs", "which trade-offs between speed and kept predictions there are; choose one"
+        ),
+        Verb(
             "whatif",
             "offline.whatif",
             "what the last days would have been under another policy",

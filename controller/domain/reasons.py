@@ -106,6 +106,13 @@ TEMPLATES: Final[dict[str, str]] = {
     "quota-update": "the quota of spot jobs is looked at again",
     "next-class": "the next class of jobs is asked",
     "policy-absent": "nothing starts under policy {0}, which this controller no longer has: {1}",
+    "wfq-behind": "behind job {0} in class {1}, which is first come, first served; the class is due {2} "
+    "devices and holds {3}",
+    "wfq-no-credit": "first of class {0}, which is due {1} devices and holds {2}: its {3} device{3:s} would "
+    "exceed that for longer than the class has saved up",
+    "wfq-waits": "first of class {0}, which is due {1} devices and holds {2}; the {3} device{3:s} it needs "
+    "become free when others have ended or have had their turn",
+    "wfq-look": "then a class has saved up for its next job, or a turn is over",
     "own": "{0}",
     "not-preemptible": "the devices it needs are held by jobs that cannot be preempted: {0}",
     # Placement.
@@ -121,6 +128,10 @@ TEMPLATES: Final[dict[str, str]] = {
     "aged": "waited over {0} s and goes first",
     "preempts": "remaining {0} s is less than {1} s of {2}, which makes room",
     "devices-being-left": "next in {0} order; the {1} device{1:s} it needs {1:are} being left for it",
+    "wfq-place": "first of class {0}, which is due {1} devices and held {2}; {3} free device{3:s} {3:are} "
+    "enough",
+    "wfq-preempts": "first of class {0}, which is due {1} devices and held {2}: {3} of a class above its "
+    "share makes room",
     "preempts-service": "remaining {0} GPU-seconds are less than {1} of {2}, which makes room",
     "preempts-attained": "stands in queue {0} by attained service, before the last of {2} in queue {1}, "
     "which makes room",
@@ -187,6 +198,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "evicted-newest": "gave way to job {0} of class hp, as one of the spot jobs that began last",
     "preempted-for": "preempted for {0}, which has {1} s left against {2} s",
     "preempted-service": "preempted for {0}, which has {1} GPU-seconds left against {2}",
+    "wfq-preempted": "preempted for {0}: class {1} holds {2} devices more than it is due, class {3} less",
     "preempted-attained": "preempted for {0}, which stands before it in queue {1}; this one is in queue {2} "
     "after {3} GPU-seconds",
     "preempted-and-gains": "preempted for {0}, which needs {1} s to its end; with {2} s for the change that "

@@ -35,6 +35,7 @@ from cotenant.controller.policies.multifactor import Multifactor, MultifactorPar
 from cotenant.controller.policies.newcomers import NewcomerParameters
 from cotenant.controller.policies.order_options import OrderParameters, PassingParameters
 from cotenant.controller.policies.patient import Patient, PatientParameters
+from cotenant.controller.policies.pcs import Pcs, PcsParameters
 from cotenant.controller.policies.qssf import Qssf, QssfParameters
 from cotenant.controller.policies.remaining import IntervalParameters, IntervalPolicy, SrtfFull
 from cotenant.controller.policies.service import Srsf, ssf
@@ -67,6 +68,7 @@ _ABOUT: dict[str, str] = {
     "castor-cost": "shares when the newcomer gains more than its partners lose, against its real wait",
     "sjf-ffs": "shortest first; shares the first devices that have the memory, whatever it costs",
     "lucid": "Lucid: packs jobs of equal width whose labels say that they can share",
+    "pcs": "PCS: classes by size share the devices by weight; between speed and kept predictions",
     "lazer": "Lazer: as srtf, but a preemption is deferred by a time that is learned",
     "yarn-cs": "two classes: hp first, preempts the newest spot jobs; first come, first served within each",
     "fgd": "two classes: each pod goes where it fragments least",
@@ -128,6 +130,7 @@ _MAKERS: dict[str, Callable[[Parameters], Policy]] = {
     "castor-cost": lambda parameters: CastorCost(ColocationParameters.parse(parameters)),
     "sjf-ffs": lambda parameters: SjfFfs(ColocationParameters.parse(parameters)),
     "lucid": lambda parameters: Lucid(LucidParameters.parse(parameters)),
+    "pcs": lambda parameters: Pcs(PcsParameters.parse(parameters)),
     "lazer": lambda parameters: Lazer(LazerParameters.parse(parameters)),
     "yarn-cs": lambda parameters: YarnCs(),
     "fgd": lambda parameters: Fgd(),
@@ -155,6 +158,7 @@ _DEFAULTS: dict[str, Parameters] = {
     "interval": IntervalParameters().as_parameters(),
     "las": TiresiasParameters().as_parameters(),
     "tiresias": TiresiasParameters().as_parameters(),
+    "pcs": PcsParameters().as_parameters(),
     "lazer": LazerParameters().as_parameters(),
     "srsf": NewcomerParameters().as_parameters(),
     "srtf": NewcomerParameters().as_parameters(),

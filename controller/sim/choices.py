@@ -6,12 +6,18 @@ same policy, so a label in a table can be typed again.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from cotenant.controller.policies import plugins, registry
 from cotenant.controller.policies.base import Parameters
+from cotenant.controller.policies.pcs import published_named
+from cotenant.controller.sim import fluid
 from cotenant.controller.sim.traces.problems import nearest
 
+_CONFIG: Final = "config="
 _WORDS: Final = {"true": True, "yes": True, "false": False, "no": False}
 
 
@@ -20,11 +26,16 @@ class PolicyChoice(NamedTuple):
 
     name: str
     parameters: Parameters
+    files: tuple[tuple[str, Parameters], ...] = ()
+    """What was read from files (`config=FILE`): those parameters are called by the file."""
 
     @property
     def label(self) -> str:
         """What was asked for; parameters in the order of their names."""
-        given = ",".join(f"{key}={_text(value)}" for key, value in sorted(self.parameters.items()))
+        read = {key: value for _, found in self.files for key, value in found.items()}
+        own = {key: value for key, value in self.parameters.items() if read.get(key) != value}
+        said = [*(file for file, _ in self.files), *(f"{key}={_text(own[key])}" for key in sorted(own))]
+        given = ",".join(said)
         return f"{self.name}:{given}" if given else self.name
 
 
@@ -36,11 +47,12 @@ class BadChoice(ValueError):
         self.hint = hint
 
 
-def policies_named(text: str) -> tuple[PolicyChoice, ...]:
-    """The policies of a comma-separated list, each once, in its order.
+def policies_named(text: str, *, in_fluid: bool = False) -> tuple[PolicyChoice, ...]:
+    """The policies of a comma-separated list, each once, in its order; those of the fluid world, or ours.
 
     After `NAME:` every word with an equals sign belongs to NAME, up to the next word without one; a number
-    belongs to the value before it (`tiresias:thresholds_gpu_s=3250,7200`).
+    belongs to the value before it (`tiresias:thresholds_gpu_s=3250,7200`). `pcs:config=FILE` takes a
+    configuration from a file, `FILE#NAME` one of several.
 
     Raises:
         BadChoice: an unknown policy or parameter, or a value of the wrong kind.
@@ -59,7 +71,8 @@ def policies_named(text: str) -> tuple[PolicyChoice, ...]:
             groups.append([word])
     if not groups:
         raise BadChoice("no policy was named", f"there are {_all_names()}")
-    return tuple({choice.label: choice for choice in map(_choice, groups)}.values())
+    choose = _fluid_choice if in_fluid else _choice
+    return tuple({choice.label: choice for choice in map(choose, groups)}.values())
 
 
 def _is_number(word: str) -> bool:
@@ -76,13 +89,40 @@ def _choice(words: list[str]) -> PolicyChoice:
     lacks = registry.UNAVAILABLE.get(name) or ("" if name in registry.AVAILABLE else _missing(name))
     if lacks:
         raise BadChoice(f"policy {name} is not available", lacks)
-    known = registry.defaults(name)
-    parameters = dict(_parameter(name, word, known) for word in given)
+    return _with_parameters(name, given, registry.defaults(name), lambda found: registry.make(name, found))
+
+
+def _fluid_choice(words: list[str]) -> PolicyChoice:
+    name, _, first = words[0].partition(":")
+    policy = fluid.POLICIES.get(name)
+    if policy is None:
+        near = nearest(name, fluid.POLICIES) or f"there are {', '.join(fluid.POLICIES)}"
+        raise BadChoice(f"there is no policy {name!r} in the fluid world", near)
+    given = [word for word in (first, *words[1:]) if word]
+    return _with_parameters(name, given, policy.defaults, policy.make)
+
+
+def _with_parameters(
+    name: str, words: list[str], known: Parameters, make: Callable[[Parameters], object]
+) -> PolicyChoice:
+    is_file = name == "pcs"
+    files = [(word, _configuration(word)) for word in words if is_file and word.startswith(_CONFIG)]
+    parameters: Parameters = {key: value for _, found in files for key, value in found.items()}
+    parameters |= (_parameter(name, word, known) for word in words if word not in dict(files))
     try:
-        registry.make(name, parameters)
+        make(parameters)
     except ValueError as error:
         raise BadChoice(str(error)) from None
-    return PolicyChoice(name, parameters)
+    return PolicyChoice(name, parameters, tuple(files))
+
+
+def _configuration(word: str) -> Parameters:
+    """Of a file in the form of PCS's own (`policies/pcs/published.py`)."""
+    path, _, name = word.removeprefix(_CONFIG).partition("#")
+    try:
+        return published_named(json.loads(Path(path).expanduser().read_text()), name).as_parameters()
+    except (OSError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise BadChoice(f"{path}: {error}") from None
 
 
 def _split(word: str) -> tuple[str, str]:

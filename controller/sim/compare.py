@@ -16,9 +16,10 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from cotenant.controller.sim.choices import PolicyChoice
+from cotenant.controller.sim.fluid import simulate_fluid
 from cotenant.controller.sim.results.summary import summarise
 from cotenant.controller.sim.simulate import Compute, nothing, simulate
 from cotenant.controller.sim.world.failures import Failures
@@ -29,6 +30,10 @@ from cotenant.controller.sim.world.workload import Cluster, Workload
 REPORT_EVERY_S: Final = 0.2
 WORTH_A_PROCESS: Final = 20_000
 """Below so many jobs over all runs, starting processes takes longer than the runs."""
+
+
+WorldName = Literal["devices", "fluid"]
+"""Hosts with devices, driven by the engine of production; or shares of devices that flow (`fluid/`)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,6 +59,10 @@ class Task:
     @property
     def label(self) -> str:
         return f"{self.policy.label}, {self.differs}" if self.differs else self.policy.label
+
+    world: WorldName = "devices"
+    asked: int = 0
+    """In the fluid world: so many jobs ask when they will have ended."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -196,19 +205,21 @@ def _run_task(number: int, task: Task, keep: bool, compute: Compute) -> TaskRun 
 
 
 def _run(number: int, task: Task, keep: bool, stop: StopFlag, report: Report, compute: Compute) -> TaskRun:
+    watch = _watch(number, stop, report)
+    what = task.workload, task.cluster, task.policy.name, task.policy.parameters
     try:
-        outcome = simulate(
-            task.workload,
-            task.cluster,
-            task.policy.name,
-            task.policy.parameters,
-            seed=task.seed,
-            physics=task.physics,
-            failures=task.failures,
-            ageing_s=task.ageing_s,
-            watch=_watch(number, stop, report),
-            compute=compute,
-        )
+        if task.world == "fluid":
+            outcome = simulate_fluid(*what, seed=task.seed, asked=task.asked, watch=watch)
+        else:
+            outcome = simulate(
+                *what,
+                seed=task.seed,
+                physics=task.physics,
+                failures=task.failures,
+                ageing_s=task.ageing_s,
+                watch=watch,
+                compute=compute,
+            )
     except Exception as error:  # Most often a mistake in a policy of one's own: the traceback shows the line.
         error.add_note(f"while policy {task.label} was simulated, seed {task.seed}")
         raise

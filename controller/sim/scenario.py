@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from cotenant.controller.sim.choices import PolicyChoice
-from cotenant.controller.sim.compare import Task
+from cotenant.controller.sim.compare import Task, WorldName
+from cotenant.controller.sim.fluid import as_fluid, measured
 from cotenant.controller.sim.preparing import prepare
 from cotenant.controller.sim.traces.problems import TraceProblem
 from cotenant.controller.sim.traces.reading import read
@@ -60,10 +61,17 @@ class Scenario:
     """Jobs that count in each."""
     hosts: int = 8
     gpus_per_host: int = 8
+    world: WorldName = "devices"
+    asked: int = 2500
+    """In the fluid world so many jobs, evenly among all, ask when they will have ended."""
 
     def __post_init__(self) -> None:
         if self.limits and self.noise:
             raise ValueError("estimates are either limits or wrong by a lognormal factor, not both")
+        if self.world == "fluid" and (self.windows or self.failures is not None):
+            raise ValueError("in the fluid world nothing fails, and there are no windows: leave them out")
+        if self.asked < 0:
+            raise ValueError(f"at least 0 jobs ask, got {self.asked}")
         if self.windows and self.trim:
             raise ValueError("windows leave out jobs by themselves: --trim does not go with --windows")
         if self.failures_mtbf_h is not None and not 0.0 < self.failures_mtbf_h < math.inf:
@@ -88,7 +96,7 @@ class Scenario:
     def options(self) -> dict[str, Any]:
         """For a result: all that was asked for, the trace and the cluster apart."""
         # Results from before these were there still compare.
-        unsaid = {"launch": "cold", "limits": False, "on_preempt": "save"}
+        unsaid = {"launch": "cold", "limits": False, "on_preempt": "save", "world": "devices", "asked": 0}
         unasked = [name for name, default in unsaid.items() if getattr(self, name) == default]
         apart = ("trace", "hosts", "gpus_per_host", *unasked)
         return {key: value for key, value in dataclasses.asdict(self).items() if key not in apart}
@@ -138,6 +146,8 @@ def tasks(scenario: Scenario, policies: Sequence[PolicyChoice], seeds: Sequence[
                 physics=physics,
                 failures=scenario.failures,
                 trim=scenario.trim,
+                world=scenario.world,
+                asked=scenario.asked,
             )
             for policy in policies
         ]
@@ -145,7 +155,8 @@ def tasks(scenario: Scenario, policies: Sequence[PolicyChoice], seeds: Sequence[
 
 
 def workload_of(scenario: Scenario, trace: Trace, table: PairData | None, seed: int) -> Workload:
-    return prepare(
+    fluid = scenario.world == "fluid"
+    workload = prepare(
         trace,
         cluster=scenario.cluster,
         seed=seed,
@@ -156,14 +167,12 @@ def workload_of(scenario: Scenario, trace: Trace, table: PairData | None, seed: 
         noise=scenario.noise,
         limits=scenario.limits,
         overheads=launched(scenario.launch, scenario.load_time_scale),
-        models=_models(trace, table),
+        models=_models(trace, tuple(measured()) if fluid else () if table is None else table.models()),
     )
+    return as_fluid(workload) if fluid else workload
 
 
-def _models(trace: Trace, table: PairData | None) -> tuple[str, ...]:
-    """Models for the jobs of a trace that has none, or none that the table of pairs has measured."""
-    if table is None:
-        return ()
-    known = table.models()
+def _models(trace: Trace, known: tuple[str, ...]) -> tuple[str, ...]:
+    """Models for the jobs of a trace that has none, or none that has been measured."""
     own = {name.partition(":")[0] for name in trace.model.names}
     return () if own & set(known) else known

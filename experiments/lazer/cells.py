@@ -148,7 +148,7 @@ def run(cell: Cell, commit: str) -> None:
     size = cell.ground.windows, cell.ground.window_jobs
     found = []
     for task in windows.tasks([whole], [reference], policies_named(cell.policy), size):
-        name, parameters = task.policy
+        name, parameters = task.policy.name, task.policy.parameters
         outcome = simulate(
             task.workload,
             task.cluster,

@@ -32,13 +32,16 @@ EXPORT_NAMES = (
     "controller.models",
     "controller.models.forecast",
     "controller.policies.learned",
+    "controller.policies.pcs",
     "controller.policies.toolkit",
     "controller.sim",
+    "controller.sim.fluid",
     "controller.store",
     "controller.system.metrics",
     "controller.training",
     "controller.training.forecast",
     "controller.training.rltune",
+    "controller.training.pcs",
     "controller.wire",
 )
 

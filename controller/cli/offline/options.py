@@ -37,6 +37,7 @@ from cotenant.controller.sim import (
 from cotenant.controller.training import compute
 
 DEFAULT_POLICIES: Final = "fifo,sjf,srtf"
+FLUID_POLICIES: Final = "fifo,srsf,max-min"
 
 
 def complete_trace(incomplete: str) -> list[str]:
@@ -146,6 +147,18 @@ SeedFlag = Annotated[int, option("--seed", metavar="S", min=0, help="Of everythi
 SeedsFlag = Annotated[
     int, option("--seeds", metavar="K", min=1, max=1_000, help="K seeds from --seed on; intervals.")
 ]
+WorldFlag = Annotated[
+    Literal["devices", "fluid"],
+    option(
+        "--world",
+        metavar="devices|fluid",
+        help="fluid: shares of devices and elastic jobs, as PCS is published; nothing loads or pauses.",
+    ),
+]
+AskedFlag = Annotated[
+    int,
+    option("--asked", metavar="N", min=0, help="In the fluid world N jobs ask when they will have ended."),
+]
 PoliciesFlag = Annotated[
     str,
     option(
@@ -182,6 +195,8 @@ def scenario_of(
     on_preempt: OnPreemptFlag = "save",
     failures: FailuresFlag = None,
     trim: TrimFlag = 0.0,
+    world: WorldFlag = "devices",
+    asked: AskedFlag = 2500,
 ) -> Scenario:
     """Raises Problem."""
     sigma, limits = estimates_of(estimate_noise, noise)
@@ -204,6 +219,8 @@ def scenario_of(
             trim=trim,
             hosts=hosts,
             gpus_per_host=gpus_per_host,
+            world=world,
+            asked=asked,
         )
 
 
@@ -243,7 +260,7 @@ def takes_scenario(verb: Callable[..., int]) -> Callable[..., int]:
     return command
 
 
-def chosen_policies(text: str) -> tuple[PolicyChoice, ...]:
+def chosen_policies(text: str, *, in_fluid: bool = False) -> tuple[PolicyChoice, ...]:
     """Modules of one's own (`MODULE:NAME`) are looked for in this folder as well, after all others.
 
     Raises:
@@ -252,14 +269,14 @@ def chosen_policies(text: str) -> tuple[PolicyChoice, ...]:
     if (here := os.getcwd()) not in sys.path:
         sys.path.append(here)
     try:
-        return policies_named(text)
+        return policies_named(text, in_fluid=in_fluid)
     except BadChoice as error:
         raise Problem("usage", str(error), error.hint) from None
 
 
-def one_policy(text: str) -> PolicyChoice:
+def one_policy(text: str, *, in_fluid: bool = False) -> PolicyChoice:
     """Raises Problem."""
-    choices = chosen_policies(text)
+    choices = chosen_policies(text, in_fluid=in_fluid)
     if len(choices) > 1:
         raise Problem("usage", f"--policy takes one policy, got {len(choices)}", "try cotenant sim compare")
     return choices[0]

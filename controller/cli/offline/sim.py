@@ -21,6 +21,7 @@ from cotenant.controller.cli.offline import table as sim_table
 from cotenant.controller.cli.offline.files import writable, write_results
 from cotenant.controller.cli.offline.options import (
     DEFAULT_POLICIES,
+    FLUID_POLICIES,
     OutFlag,
     PairsFlag,
     PoliciesFlag,
@@ -79,7 +80,8 @@ def run_one(
       cotenant sim run jobs.csv --policy tiresias:thresholds_gpu_s=7200 --failures 500
     """
     form = chosen(output, as_json)
-    return simulated(scenario, [one_policy(policy)], [seed], workers=1, out=out, form=form)
+    choice = one_policy(policy, in_fluid=scenario.world == "fluid")
+    return simulated(scenario, [choice], [seed], workers=1, out=out, form=form)
 
 
 @sim.part("compare")
@@ -109,9 +111,13 @@ def compare(
       cotenant sim compare synth:saturn:20000 --hosts 64 --policies sjf,srtf --out results
       cotenant sim compare jobs.csv --vc research --noise 0.5 -o json
       cotenant sim compare jobs.csv --policies srtf,patient --windows 20
+      cotenant sim compare philly/0e4a51 --world fluid --policies srsf,afs-l,pcs:config=FILE
     """
     form = chosen(output, as_json)
-    choices = chosen_policies(policies)
+    in_fluid = scenario.world == "fluid"
+    if in_fluid and policies == DEFAULT_POLICIES:
+        policies = FLUID_POLICIES
+    choices = chosen_policies(policies, in_fluid=in_fluid)
     with as_problems():
         scenario = replace(scenario, windows=windows or 0, window_jobs=window_jobs)
     numbers = range(seed, seed + seeds)

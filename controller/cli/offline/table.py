@@ -31,6 +31,8 @@ class Measure(NamedTuple):
     rank: int = 0
     only_wide: bool = False
     decimals: int | None = None
+    if_any: bool = False
+    """Shown only where a run has such a number."""
 
 
 def at(*keys: str) -> Callable[[Summary], float | None]:
@@ -70,14 +72,20 @@ MEASURES: Final = (
     Measure("RHO P95", at("fairness", "rho", "p95"), only_wide=True),
     Measure("UNFAIR %", percent("fairness", "rho", "above_1_ratio"), only_wide=True, decimals=1),
     Measure("JAIN", at("fairness", "jain"), only_wide=True, best=max, decimals=3),
-    Measure("HP JCT", at("hp", "jct_s", "mean"), is_time=True, rank=1),
-    Measure("HP WAIT", at("hp", "wait_s", "mean"), is_time=True, rank=1),
-    Measure("SPOT JCT", at("spot", "jct_s", "mean"), is_time=True, rank=1),
-    Measure("SPOT WAIT", at("spot", "wait_s", "mean"), is_time=True, rank=1),
-    Measure("EVICTED %", percent("spot", "eviction_rate"), rank=1, decimals=2),
-    Measure("BROKEN %", percent("spot", "broken_ratio"), rank=2, decimals=2),
-    Measure("ALLOCATED %", percent("allocation_ratio"), rank=5, best=max, decimals=1),
-    Measure("LOST GPU-H", hours("lost_gpu_s"), rank=5, decimals=1),
+    Measure("HP JCT", at("hp", "jct_s", "mean"), is_time=True, rank=1, if_any=True),
+    Measure("HP WAIT", at("hp", "wait_s", "mean"), is_time=True, rank=1, if_any=True),
+    Measure("SPOT JCT", at("spot", "jct_s", "mean"), is_time=True, rank=1, if_any=True),
+    Measure("SPOT WAIT", at("spot", "wait_s", "mean"), is_time=True, rank=1, if_any=True),
+    Measure("EVICTED %", percent("spot", "eviction_rate"), rank=1, decimals=2, if_any=True),
+    Measure("BROKEN %", percent("spot", "broken_ratio"), rank=2, decimals=2, if_any=True),
+    Measure("ALLOCATED %", percent("allocation_ratio"), rank=5, best=max, decimals=1, if_any=True),
+    Measure("LOST GPU-H", hours("lost_gpu_s"), rank=5, decimals=1, if_any=True),
+    Measure("ERROR %", percent("prediction_error", "mean"), rank=1, if_any=True),
+    Measure("ERROR P99 %", percent("prediction_error", "p99"), rank=2, if_any=True),
+    Measure(
+        "BIAS P50 %", percent("prediction_error", "signed", "p50"), only_wide=True, best=None, if_any=True
+    ),
+    Measure("LATE MEAN %", percent("unfairness", "mean"), only_wide=True, if_any=True),
     Measure("PREEMPTED", at("preemptions"), rank=3, best=None, decimals=0),
     Measure("FUTILE", at("futile_preemptions"), rank=2, decimals=0),
     Measure("FUTILE GPU-H", hours("futile_s", "total_gpu_s"), rank=4, decimals=1),
@@ -89,14 +97,6 @@ MEASURES: Final = (
     Measure("EVENTS", at("events"), only_wide=True, best=None, decimals=0),
     Measure("CPU s", at("cpu_s"), only_wide=True, best=None, decimals=1),
 )
-
-
-OF_CLASSES: Final = tuple(
-    measure
-    for measure in MEASURES
-    if measure.title.startswith(("HP ", "SPOT ", "EVICTED", "BROKEN", "ALLOCATED", "LOST"))
-)
-"""Shown where there are jobs of both classes."""
 
 
 class SummaryRow(NamedTuple):
@@ -147,8 +147,8 @@ def label_of(summary: Summary) -> str:
 
 def table(summaries: Sequence[Summary], *, wide: bool, width: int | None) -> str:
     rows = rows_of(summaries)
-    has_classes = any(summary.get("hp") for summary in summaries)
-    chosen = [m for m in MEASURES if (wide or not m.only_wide) and (has_classes or m not in OF_CLASSES)]
+    chosen = [measure for measure in MEASURES if wide or not measure.only_wide]
+    chosen = [each for each in chosen if not each.if_any or any(each.value(s) is not None for s in summaries)]
     columns = [Column("POLICY", lambda row: row.label)]
     columns += [column(fill(measure, rows)) for measure in chosen]
     return screen.table(columns, rows, width)

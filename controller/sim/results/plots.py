@@ -7,6 +7,7 @@ matplotlib (the `[sim]` extra) is imported by nobody else.
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -112,6 +113,31 @@ def distributions(curves: Sequence[Curve], title: str, axis: str, *, synthetic: 
     axes.set_xlabel(f"{axis} (s{f'; {SMALLEST:g} s and less at the left edge' if edge else ''})")
     axes.set_ylabel("jobs (%)")
     _legend(axes, len(curves))
+    return figure
+
+
+def trade_off(
+    series: Mapping[str, Sequence[tuple[float, float]]], title: str, x: str, y: str, *, line: str
+) -> Figure:
+    """Points of two numbers that are both better when smaller; those of `line` are joined."""
+    figure, axes = _figure(title, False)
+    for number, (label, points) in enumerate(series.items()):
+        drawn = [point for point in points if np.isfinite(point).all()]
+        colour = COLOURS[number % len(COLOURS)]
+        axes.plot(
+            [point[0] for point in drawn],
+            [point[1] for point in drawn],
+            linestyle="-" if label == line else "none",
+            marker="o" if label == line else "X",
+            color=colour,
+            label=lined(label),
+        )
+    axes.set_xscale("log")
+    axes.set_yscale("symlog", linthresh=0.1)
+    axes.set_ylim(bottom=0.0)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    _legend(axes, len(series))
     return figure
 
 
@@ -327,6 +353,16 @@ def save(figure: Figure, path: Path) -> None:
     metadata = {"Date": None} if path.suffix == ".svg" else None
     with output(path) as beside:
         figure.savefig(beside, dpi=150, metadata=metadata)
+
+
+def svg_of(figure: Figure) -> str:
+    """The same bytes as `save` writes."""
+    import matplotlib
+
+    matplotlib.rcParams["svg.hashsalt"] = "cotenant"
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None})
+    return text.getvalue()
 
 
 def write_all(outcomes: Mapping[str, Outcome], folder: Path) -> list[str]:

@@ -20,6 +20,9 @@ Distributions are over finished jobs; percentiles interpolate linearly. Times ar
   it waited" supposes stands in `devices.py`). Above 1 sharing was better for the newcomer; what it cost its
   partners is not in it. Null where nobody was a co-tenant. Read the median: a job of seconds that would have
   waited for days has a ratio of thousands, which makes the mean what it likes.
+* `prediction_error`: |JCT - told| / told over the finished jobs that asked at their arrival, as PCS has it;
+  `signed` keeps the sign (above 0 it came later than told). Null where nobody could ask.
+* `unfairness`: how much later than with its equal share a job ended, as a part of that, at least 0 (PCS).
 """
 
 from __future__ import annotations
@@ -78,6 +81,8 @@ def summarise(outcome: Outcome, trim: float = 0.0, warm: int = 0) -> dict[str, A
         "wall_s": outcome.wall_s,
         "cpu_s": outcome.cpu_s,
         "thinking_s": outcome.thinking_s,
+        "prediction_error": prediction_error(outcome, everyone),
+        "unfairness": unfairness(outcome, everyone),
         **_of_classes(outcome, everyone),
     }
 
@@ -142,6 +147,25 @@ def sharing_benefit(outcome: Outcome) -> dict[str, float] | None:
     if not len(known):
         return None
     return {"mean": float(known.mean()), "p50": float(np.median(known)), "jobs": len(known)}
+
+
+def prediction_error(outcome: Outcome, mask: Mask) -> dict[str, Any] | None:
+    if outcome.predicted_s is None:
+        return None
+    asked = mask & outcome.finished & np.isfinite(outcome.predicted_s)
+    if not asked.any():
+        return None
+    told_s = outcome.predicted_s[asked]
+    error = (outcome.jct_s[asked] - told_s) / told_s
+    found, signed = distribution(np.abs(error)), distribution(error)
+    return None if found is None else {**found, "jobs": len(error), "signed": signed}
+
+
+def unfairness(outcome: Outcome, mask: Mask) -> dict[str, float] | None:
+    if outcome.fair_s is None:
+        return None
+    done = mask & outcome.finished
+    return distribution(np.maximum(outcome.jct_s[done] / outcome.fair_s[done] - 1.0, 0.0))
 
 
 def _futile(outcome: Outcome, mask: Mask) -> dict[str, float] | None:

@@ -72,6 +72,10 @@ class Outcome:
     interrupted: bool = False
     thinking_s: float = 0.0
     """Processor time spent on slow computations (fits), not in `decision_ns`."""
+    predicted_s: Seconds | None = None
+    """The JCT that each job was told at its arrival, NaN for those that did not ask; None: nobody could."""
+    fair_s: Seconds | None = None
+    """What each job would have taken with its equal share of the devices; None: not known."""
 
 
 NAN = float("nan")
@@ -111,6 +115,18 @@ class Columns:
         self.finished[row] = 1
         if job.preemptions or job.aborted_preemptions or job.co_tenants:
             self.count(row, job)
+
+    def put_fluid(self, row: int, jct_s: float, ran_s: float) -> None:
+        """A finished job of a world in which it waits or runs, and nothing else."""
+        self.jct_s[row] = jct_s
+        self.run_s[row] = min(ran_s, jct_s)
+        self.wait_s[row] = jct_s - self.run_s[row]
+        self.load_s[row] = self.pause_s[row] = self.rework_s[row] = self.futile_s[row] = 0.0
+        self.finished[row] = 1
+
+    def lost_all(self, row: int) -> None:
+        """There it is a preemption to lose all devices."""
+        self.preemptions[row] += 1
 
     def count(self, row: int, job: Job) -> None:
         """What is counted of unfinished jobs as well."""

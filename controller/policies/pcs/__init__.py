@@ -1,0 +1,12 @@
+"""PCS (NSDI '24): weighted fair queueing that keeps what it promises. `wfq.py` divides, in the fluid world as
+live; `policy.py` decides about whole devices."""
+
+from cotenant.controller.policies.pcs.policy import Pcs, PcsParameters
+from cotenant.controller.policies.pcs.published import as_published, from_published, published_named
+from cotenant.controller.policies.pcs.speedup import Speedup
+from cotenant.controller.policies.pcs.wfq import LEFT_OVER, WfqConfig, class_shares, divide
+
+__all__ = [
+    "LEFT_OVER", "Pcs", "PcsParameters", "Speedup", "WfqConfig", "as_published", "class_shares", "divide",
+    "from_published", "published_named",
+]  # fmt: skip

@@ -1,0 +1,97 @@
+"""How fast jobs of a trace are on more devices: measured curves, and what a job without one gets.
+
+Rule: a curve is a measurement of a model (Hwang et al., AFS, NSDI '21, as published with PCS); a job takes
+that of its model. What the table leaves open is settled as follows:
+
+* A trace that names none of these models gets them drawn by the seed, as PCS draws them.
+* A model measured on fewer devices than the job asks for lends it the curve, in order of names, that was
+  measured on enough. A job wider than every curve is refused: nobody knows how fast it is.
+* What the trace says of a job (a time on so many devices) is its work in device-seconds at the pace of one
+  device alone: time x devices. So alone on all of its devices it takes longer than the trace says, as its
+  curve falls behind; published PCS reads the trace the same way.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import defaultdict
+from dataclasses import replace
+from functools import cache
+from importlib.resources import files
+
+import numpy as np
+
+from cotenant.controller.policies.pcs import Speedup
+from cotenant.controller.sim.fluid.play import FluidJob
+from cotenant.controller.sim.traces.problems import TraceProblem
+from cotenant.controller.sim.traces.table import decoded, unpacked
+from cotenant.controller.sim.world.workload import Workload
+
+
+@cache
+def measured() -> dict[str, tuple[float, ...]]:
+    """Model -> speedup on 1, 2 ... devices."""
+    file = "pcs_scaling.csv.gz"
+    packed = (files("cotenant.controller.sim") / "data" / file).read_bytes()
+    found: dict[str, list[float]] = defaultdict(list)
+    for row in csv.DictReader(decoded(unpacked(packed, file), file).splitlines()):
+        found[row["model"]].append(float(row["speedup"]))
+        assert int(row["gpus"]) == len(found[row["model"]]), "a curve has no gaps"
+    return {model: tuple(values) for model, values in found.items()}
+
+
+@cache
+def speedup(model: str, gpus: int) -> Speedup:
+    """Of a job of that model that uses at most so many devices.
+
+    Raises: TraceProblem: no curve is as wide.
+    """
+    curves = measured()
+    own = curves.get(model, ())
+    if len(own) < gpus:
+        wide = [name for name in sorted(curves) if len(curves[name]) >= gpus]
+        if not wide:
+            most = max(map(len, curves.values()))
+            raise TraceProblem(
+                f"a job of {gpus} GPUs has no speedup curve: the widest was measured on {most}",
+                hint="use a smaller cluster: jobs wider than it are left out",
+            )
+        own = curves[wide[0]]
+    return Speedup(own[:gpus])
+
+
+def as_fluid(workload: Workload) -> Workload:
+    """The same jobs as the fluid world sees them: durations are times alone on all of their devices, and
+    nothing loads or pauses."""
+    gpus = workload.gpus.astype(np.float64)
+    alone = gpus / np.array([curve.values[-1] for curve in _speedups(workload)])
+    nothing = np.zeros(len(workload))
+    return replace(
+        workload,
+        duration_s=workload.duration_s * alone,
+        expected_s=workload.expected_s * alone,
+        load_s=nothing,
+        pause_s=nothing,
+    )
+
+
+def fluid_jobs(workload: Workload) -> list[FluidJob]:
+    """Of a workload that `as_fluid` made."""
+    return [
+        FluidJob(submit_s, duration_s * curve.values[-1], expected_s * curve.values[-1], curve)
+        for submit_s, duration_s, expected_s, curve in zip(
+            workload.submit_s.tolist(),
+            workload.duration_s.tolist(),
+            workload.expected_s.tolist(),
+            _speedups(workload),
+            strict=True,
+        )
+    ]
+
+
+def _speedups(workload: Workload) -> list[Speedup]:
+    names = (*workload.models, "")  # -1, no model, is the last.
+    return [
+        speedup(names[model], gpus)
+        for model, gpus in zip(workload.model.tolist(), workload.gpus.tolist(), strict=True)
+    ]

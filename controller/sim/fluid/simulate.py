@@ -1,0 +1,131 @@
+"""A workload under one policy of the fluid world, with what each asked job was told at its arrival.
+
+Rule: arrivals and nothing else come from outside; what is recorded was seen, not derived from the policy.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Callable
+
+import numpy as np
+
+from cotenant.controller.policies.base import Parameters
+from cotenant.controller.sim.fluid.catalogue import POLICIES
+from cotenant.controller.sim.fluid.curves import fluid_jobs
+from cotenant.controller.sim.fluid.play import NEVER, Play
+from cotenant.controller.sim.world.outcome import NAN, Columns, Outcome
+from cotenant.controller.sim.world.workload import Cluster, Workload
+
+Watch = Callable[[int, int, float], None]
+WATCH_EVERY = 64
+"""Arrivals."""
+
+
+def simulate_fluid(
+    workload: Workload,
+    cluster: Cluster,
+    policy: str,
+    parameters: Parameters | None = None,
+    *,
+    seed: int = 0,
+    asked: int = 0,
+    watch: Watch | None = None,
+) -> Outcome:
+    """Run a workload that `as_fluid` made, to the end or until `watch` (or Ctrl-C) interrupts it.
+
+    Args:
+        asked: so many jobs, evenly among all, ask at their arrival when they will have ended.
+        watch: called now and then with (jobs finished, jobs in all, virtual seconds).
+
+    Raises:
+        ValueError: a parameter of the policy.
+    """
+    run = _Run(
+        workload, cluster, Play(fluid_jobs(workload), cluster.gpus, POLICIES[policy].make(parameters or {}))
+    )
+    wall_s, cpu_s = time.perf_counter(), time.process_time()
+    interrupted = False
+    try:
+        run.play_out(asked, watch)
+    except KeyboardInterrupt:
+        interrupted = True
+    return Outcome(
+        workload=workload,
+        cluster=cluster,
+        policy=policy,
+        parameters=dict(parameters or {}),
+        seed=seed,
+        **run.columns.arrays(),
+        makespan_s=run.play.now_s,
+        busy_gpu_s=run.busy_gpu_s,
+        events=run.play.events,
+        decision_ns=np.empty(0, np.int64),
+        wall_s=time.perf_counter() - wall_s,
+        cpu_s=time.process_time() - cpu_s,
+        interrupted=interrupted,
+        predicted_s=np.frombuffer(run.predicted_s, np.float64),
+        fair_s=np.frombuffer(run.fair_s, np.float64),
+    )
+
+
+class _Run:
+    """One run: the play, and the columns that are filled as jobs end."""
+
+    def __init__(self, workload: Workload, cluster: Cluster, play: Play) -> None:
+        self.play = play
+        self.columns = Columns(len(workload))
+        self.predicted_s = array("d", [NAN]) * len(workload)
+        self.fair_s = array("d", [NAN]) * len(workload)
+        self.busy_gpu_s = 0.0
+        self._gpus = cluster.gpus
+        self._submit_s = workload.submit_s.tolist()
+        self._ran_s: dict[int, float] = {}
+        self._since_s = 0.0
+        self._before: dict[int, float] = {}
+
+    def play_out(self, asked: int, watch: Watch | None) -> None:
+        play, jobs, finished = self.play, len(self._submit_s), 0
+        for number, submit_s in enumerate([*self._submit_s, NEVER]):
+            while play.left_gpu_s and (ended := play.advance(submit_s)) is not None:
+                self._count(ended)
+                self._end(ended)
+                finished += 1
+            if number == jobs:
+                break
+            play.now_s = submit_s
+            play.arrive(number)
+            self._ran_s[number] = 0.0
+            self._count(None)
+            if (number + 1) * asked // jobs > number * asked // jobs:
+                self.predicted_s[number] = predicted_end_s(play, number) - submit_s
+            if watch is not None and not number % WATCH_EVERY:
+                watch(finished, jobs, play.now_s)
+
+    def _count(self, ended: int | None) -> None:
+        """Who ran, and on how much, since the last event; and who has just lost all."""
+        seconds = self.play.now_s - self._since_s
+        for job, gpus in self._before.items():
+            self._ran_s[job] += seconds
+            self.busy_gpu_s += gpus * seconds
+        running = dict(self.play.running)
+        for job in self._before.keys() - running.keys():
+            if job != ended:
+                self.columns.lost_all(job)
+        self._since_s, self._before = self.play.now_s, running
+
+    def _end(self, job: int) -> None:
+        self.columns.put_fluid(job, self.play.now_s - self._submit_s[job], self._ran_s.pop(job))
+        known = self.play.jobs[job]
+        fair_gpus = min(self._gpus / self.play.contention(job), known.speedup.gpus_max)
+        self.fair_s[job] = known.work_gpu_s / fair_gpus
+        self.play.forget(job)
+
+
+def predicted_end_s(play: Play, job: int) -> float:
+    """When a job would end if nobody else came."""
+    alone = play.fork()
+    while alone.advance(NEVER) != job:
+        pass
+    return alone.now_s

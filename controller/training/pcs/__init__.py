@@ -1,0 +1,21 @@
+"""PCS's preference solver (NSDI '24, sections 3.2 and 3.3): which trade-offs there are on a workload.
+
+    objectives + jobs -> configurations that nothing beats in all of them -> one is chosen by a person
+
+Rule: a front is searched on some jobs and judged on others that came after them; both are reported, since a
+point that is good on one window may not be on the next. The search itself needs pymoo (extra `pcs`).
+"""
+
+# fmt: off
+from cotenant.controller.training.pcs.evaluating import JobWindow, evaluated
+from cotenant.controller.training.pcs.objectives import METRICS, Objective
+from cotenant.controller.training.pcs.parallel import BACKENDS, NoBackend, evaluator
+from cotenant.controller.training.pcs.search import NoPymoo, SearchProgress
+from cotenant.controller.training.pcs.solver import FrontPoint, ParetoFront, PreferenceSolver
+from cotenant.controller.training.pcs.space import SearchSpace
+
+__all__ = [
+    "BACKENDS", "METRICS", "FrontPoint", "NoBackend", "NoPymoo", "Objective", "ParetoFront",
+    "PreferenceSolver", "SearchProgress", "SearchSpace", "JobWindow", "evaluated", "evaluator",
+]
+# fmt: on

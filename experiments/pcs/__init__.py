@@ -1,0 +1,1 @@
+"""PCS (NSDI '24): its figures rebuilt in the fluid world, as far as their workloads are published."""

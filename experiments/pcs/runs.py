@@ -1,0 +1,179 @@
+"""The runs behind the page: what each figure needs, kept one file per run in `experiments/.cache/pcs/`.
+
+Rule: a run is a function of its cell; a file that is there is not run again.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from cotenant.controller.policies.pcs import WfqConfig, from_published
+from cotenant.controller.sim import Cluster, Outcome, Scenario, Workload, open_trace, scenario
+from cotenant.controller.sim.fluid import simulate_fluid
+from cotenant.controller.training.pcs import JobWindow, Objective, PreferenceSolver, evaluator
+from experiments.shared import paths
+
+CACHE: Final = paths.CACHE / "pcs"
+PAPER: Final[dict[str, Any]] = json.loads(Path(__file__).with_name("paper.json").read_text())
+PARTS: Final = np.linspace(0.0, 1.0, 101)
+SEED: Final = 0
+SEARCH_VC, SEARCH_JOBS, EVALUATIONS, ASKED_RATIO = "0e4a51", 300, 280, 0.25
+SIZES: Final = tuple((jobs, gpus) for jobs in (512, 1024) for gpus in (128, 256))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One run of the fluid world."""
+
+    vc: str
+    policy: str
+    """Of the catalogue, or `pcs-NAME` with a published configuration."""
+    jobs: int | None = None
+    asked: int = 300
+    noise: float = 0.0
+    load_scale: float = 1.0
+    gpus: int = 64
+
+    @property
+    def file(self) -> Path:
+        given = "-".join(str(value) for value in asdict(self).values())
+        return CACHE / f"{given}.json"
+
+
+def figure_7() -> list[Cell]:
+    """Also 4, 5, 6 and 8: errors, times and unfairness of the same runs."""
+    found = []
+    for vc, policies in {
+        "0e4a51": ("afs-l", "srsf", "fifo", "themis", "pcs-jct", "pcs-bal", "pcs-pred"),
+        "b436b2": ("afs-l", "srsf", "fifo", "pcs-jct", "pcs-bal"),
+        "6c71a0": ("afs-l", "srsf", "fifo", "pcs-jct", "pcs-bal", "pcs-pred"),
+    }.items():
+        found += [
+            Cell(vc=vc, policy=policy, asked={"themis": 60, "fifo": 50}.get(policy, 300))
+            for policy in policies
+        ]
+    return found
+
+
+def others() -> list[Cell]:
+    """Not compared with in the paper. Not sia: the prediction of a starved job takes minutes."""
+    return [Cell(vc="0e4a51", policy=policy, asked=30) for policy in ("max-min", "pollux")]
+
+
+def figure_10() -> list[Cell]:
+    return [
+        Cell(vc="0e4a51", policy=policy, jobs=500, asked=100, noise=noise)
+        for policy in ("fifo", "afs-l", "pcs-bal")
+        for noise in (0.0, 0.3, 0.7)
+    ]
+
+
+def cells() -> Iterator[Cell]:
+    yield from figure_7()
+    yield from others()
+    yield from figure_10()
+
+
+def load(cell: Cell) -> dict[str, Any] | None:
+    return loaded(cell.file)
+
+
+def loaded(file: Path) -> dict[str, Any] | None:
+    if not file.is_file():
+        return None
+    found: dict[str, Any] = json.loads(file.read_text())
+    return found
+
+
+def keep(file: Path, value: dict[str, Any]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    beside = file.with_suffix(".part")
+    beside.write_text(json.dumps(value))
+    beside.replace(file)
+
+
+@cache
+def workload(vc: str, jobs: int | None, noise: float, load_scale: float, gpus: int) -> Workload:
+    wanted = Scenario(
+        trace=f"philly/{vc}", world="fluid", jobs=jobs, noise=noise, load_scale=load_scale,
+        hosts=gpus // 8,
+    )  # fmt: skip
+    return scenario.workload_of(wanted, open_trace(wanted.trace), None, SEED)
+
+
+def config(vc: str, name: str) -> WfqConfig:
+    return from_published(PAPER["configs"][f"{vc}_{name}"])
+
+
+def run(cell: Cell) -> dict[str, Any]:
+    policy, _, name = cell.policy.partition("-") if cell.policy.startswith("pcs-") else (cell.policy, "", "")
+    parameters = config(cell.vc, name).as_parameters() if name else None
+    cluster = Cluster(hosts=cell.gpus // 8, gpus_per_host=8)
+    jobs = workload(cell.vc, cell.jobs, cell.noise, cell.load_scale, cell.gpus)
+    began_s = time.process_time()
+    outcome = simulate_fluid(jobs, cluster, policy, parameters, asked=cell.asked)
+    value = {**facts(outcome), "cpu_s": time.process_time() - began_s, **asdict(cell)}
+    keep(cell.file, value)
+    return value
+
+
+def facts(outcome: Outcome) -> dict[str, Any]:
+    assert outcome.predicted_s is not None, "the fluid world predicts"
+    assert outcome.fair_s is not None, "and knows fair times"
+    asked = np.isfinite(outcome.predicted_s)
+    error = np.abs(outcome.jct_s[asked] / outcome.predicted_s[asked] - 1.0)
+    late = np.maximum(outcome.jct_s / outcome.fair_s - 1.0, 0.0)
+    return {
+        "mean_jct_s": float(outcome.jct_s.mean()),
+        "p90_jct_s": float(np.percentile(outcome.jct_s, 90)),
+        "errors": np.quantile(error, PARTS).tolist(),
+        "mean_error": float(error.mean()),
+        "late": np.quantile(late, PARTS).tolist(),
+        "mean_late": float(late.mean()),
+    }
+
+
+def search_file() -> Path:
+    return CACHE / "search.json"
+
+
+def search() -> dict[str, Any]:
+    """Figure 9: a front, and what it took."""
+    jobs = workload(SEARCH_VC, None, 0.0, 1.0, 64)
+    cluster = Cluster(hosts=8, gpus_per_host=8)
+    windows = [
+        JobWindow.part(jobs, cluster, first, first + SEARCH_JOBS, ASKED_RATIO) for first in (0, SEARCH_JOBS)
+    ]
+    solver = PreferenceSolver(windows[0], windows[1])
+    solver.set_preference(Objective("jct"), Objective("error"))
+    began_s, wall_s = time.process_time(), time.perf_counter()
+    with evaluator("processes", workers=1) as evaluate:
+        front = solver.pareto_front(evaluate, evaluations=EVALUATIONS, seed=SEED)
+    value = {
+        **front.document(),
+        "cpu_s": time.process_time() - began_s,
+        "wall_s": time.perf_counter() - wall_s,
+    }
+    keep(search_file(), value)
+    return value
+
+
+def evaluation_file(jobs: int, gpus: int) -> Path:
+    return CACHE / f"evaluation-{jobs}-{gpus}.json"
+
+
+def evaluation(jobs: int, gpus: int) -> dict[str, Any]:
+    """What one evaluation costs: so many jobs at the load that 64 GPUs have."""
+    cell = Cell(vc="6c71a0", policy="pcs-bal", jobs=jobs, asked=jobs // 4, load_scale=gpus / 64, gpus=gpus)
+    value = run(cell)
+    kept = {"jobs": jobs, "gpus": gpus, "cpu_s": value["cpu_s"]}
+    keep(evaluation_file(jobs, gpus), kept)
+    return kept
