@@ -10,13 +10,16 @@ from cotenant.controller.engine.config import EngineConfig
 from cotenant.controller.engine.dispatch import Alarm
 from cotenant.controller.engine.engine import SNAPSHOT_VERSION, Engine, MakePolicy, Snapshot
 from cotenant.controller.engine.estimating import LAG_REPORTS, LAG_S
+from cotenant.controller.engine.eta_questions import EtaAnswer, EtaQuestion, JobEta, image_of, question_of
+from cotenant.controller.engine.etas import EtaBook, LengthClaim, SavedEtas, policy_label, run_s
 from cotenant.controller.engine.history import AttemptRecord, History, HistoryNote
 from cotenant.controller.engine.ledger import Ledger
 from cotenant.controller.engine.starting import memory_cap_mib
 
 __all__ = [
     "LAG_REPORTS", "LAG_S", "SNAPSHOT_VERSION", "VERDICTS", "Alarm", "AttemptIs", "AttemptRecord",
-    "Engine", "EngineConfig", "History", "HistoryNote", "JobIs", "Ledger", "MakePolicy", "Snapshot",
-    "StateIs", "agree", "history", "memory_cap_mib",
+    "Engine", "EngineConfig", "EtaAnswer", "EtaBook", "EtaQuestion", "History", "HistoryNote", "JobEta",
+    "JobIs", "Ledger", "LengthClaim", "MakePolicy", "SavedEtas", "Snapshot", "StateIs", "agree", "history",
+    "image_of", "memory_cap_mib", "policy_label", "question_of", "run_s",
 ]
 # fmt: on

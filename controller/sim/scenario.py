@@ -52,6 +52,8 @@ class Scenario:
     """Compare on so many warm windows of the trace, not on all of it (`windows.py`)."""
     window_jobs: int = 256
     """Jobs that count in each."""
+    eta: bool = False
+    """Tell intervals at submissions, and compare them with what comes."""
     hosts: int = 8
     gpus_per_host: int = 8
 
@@ -80,6 +82,7 @@ class Scenario:
     def options(self) -> dict[str, Any]:
         """For a result: all that was asked for, the trace and the cluster apart."""
         apart = ("trace", "hosts", "gpus_per_host", *(("launch",) if self.launch == "cold" else ()))
+        apart += () if self.eta else ("eta",)
         return {key: value for key, value in dataclasses.asdict(self).items() if key not in apart}
 
 
@@ -130,6 +133,7 @@ def tasks(scenario: Scenario, policies: Sequence[PolicyChoice], seeds: Sequence[
                 physics=physics,
                 failures=scenario.failures,
                 trim=scenario.trim,
+                eta=scenario.eta,
             )
             for policy in policies
         ]

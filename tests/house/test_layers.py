@@ -71,8 +71,9 @@ controller.server               controller.domain controller.wire controller.sys
 controller.__main__             controller.domain controller.system controller.policies controller.store
                                 controller.router controller.server
 # Trying out, and learning. What computes is handed to the simulator.
-controller.sim                  controller.domain controller.wire controller.system controller.policies.base
-                                controller.policies controller.engine controller.store
+controller.sim                  controller.domain controller.wire controller.system controller.models
+                                controller.policies.base controller.policies controller.engine
+                                controller.store
 controller.training             controller.domain controller.wire controller.models controller.engine
                                 controller.sim profiler
 # Asking. A verb that computes by itself, on files, is in `cli.offline`.

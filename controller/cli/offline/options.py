@@ -87,6 +87,17 @@ NoiseFlag = Annotated[
         help="Error of expected durations: lognormal, median 1, this sigma.",
     ),
 ]
+EstimateNoiseFlag = Annotated[
+    str,
+    option(
+        "--estimate-noise",
+        metavar="exact|lognormal:S",
+        help="The same in words: what policies and ETAs are told of a job's length.",
+    ),
+]
+EtaFlag = Annotated[
+    bool, option("--eta", help="Tell when jobs end as they are submitted, and say how right that was.")
+]
 LoadTimeFlag = Annotated[
     float,
     option("--load-time-scale", metavar="F", help="Load times times F."),
@@ -158,12 +169,14 @@ def scenario_of(
     gpus_per_host: GpusFlag = 8,
     load_scale: LoadScaleFlag = 1.0,
     noise: NoiseFlag = 0.0,
+    estimate_noise: EstimateNoiseFlag = "",
     load_time_scale: LoadTimeFlag = 1.0,
     launch: LaunchFlag = "cold",
     pairs: PairsFlag = "gavel-v100",
     xi: XiFlag = "learned",
     failures: FailuresFlag = None,
     trim: TrimFlag = 0.0,
+    eta: EtaFlag = False,
 ) -> Scenario:
     """Raises Problem."""
     with as_problems():
@@ -174,16 +187,34 @@ def scenario_of(
             from_s=from_s,
             jobs=jobs,
             load_scale=load_scale,
-            noise=noise,
+            noise=noise_of(estimate_noise) if estimate_noise else noise,
             load_time_scale=load_time_scale,
             launch=launch,
             pairs=pairs,
             xi=xi,
             failures_mtbf_h=failures,
             trim=trim,
+            eta=eta,
             hosts=hosts,
             gpus_per_host=gpus_per_host,
         )
+
+
+def noise_of(text: str) -> float:
+    """Sigma of an `--estimate-noise`.
+
+    Raises:
+        ValueError: it is none.
+    """
+    kind, _, sigma = text.partition(":")
+    if text == "exact":
+        return 0.0
+    try:
+        if kind == "lognormal":
+            return float(sigma)
+    except ValueError:
+        pass
+    raise ValueError(f"an estimate noise is exact or lognormal:SIGMA, as in lognormal:0.7, not {text!r}")
 
 
 def takes_scenario(verb: Callable[..., int]) -> Callable[..., int]:
