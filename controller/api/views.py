@@ -35,6 +35,7 @@ from cotenant.controller.wire import (
     AttemptView,
     DecisionView,
     DeviceView,
+    EtaView,
     JobDetails,
     JobView,
     NodeView,
@@ -75,6 +76,7 @@ def job_view(
     job: Job,
     now: Now,
     reason: Reason | None = None,
+    eta: EtaView | None = None,
 ) -> JobView:
     """One job now. `reason`: the present one, where the job's own may be out of date."""
     spec, placed, ended = job.spec, job.phase in ON_DEVICES, job.ended_s is not None
@@ -132,6 +134,7 @@ def job_view(
         expected_pause_s=None if ended else job.expected_pause_s,
         left_s=None if ended else job.known_left_s(now.now_s),
         left_source=None if ended else job.estimate_source or None,
+        eta=eta,
     )
 
 

@@ -300,6 +300,8 @@ class EtasTold(Event, frozen=True, kw_only=True, tag="EtasTold"):
     """Intervals were told, under the policy in force, that will be compared with what comes. No policy is
     asked about it, and it changes nothing for the engine."""
 
+    at_s: float
+    """Of the journal's clock: the moment they were rolled out from."""
     etas: tuple[ToldEta, ...]
 
 

@@ -10,7 +10,9 @@ from cotenant.controller.engine.config import EngineConfig
 from cotenant.controller.engine.dispatch import Alarm
 from cotenant.controller.engine.engine import SNAPSHOT_VERSION, Engine, MakePolicy, Snapshot
 from cotenant.controller.engine.estimating import LAG_REPORTS, LAG_S
-from cotenant.controller.engine.eta_questions import EtaAnswer, EtaQuestion, JobEta, image_of, question_of
+from cotenant.controller.engine.eta_questions import (
+    EtaAnswer, EtaQuestion, JobEta, image_of, question_of, to_compare,
+)
 from cotenant.controller.engine.etas import EtaBook, LengthClaim, SavedEtas, policy_label, run_s
 from cotenant.controller.engine.history import AttemptRecord, History, HistoryNote
 from cotenant.controller.engine.ledger import Ledger
@@ -21,5 +23,6 @@ __all__ = [
     "Engine", "EngineConfig", "EtaAnswer", "EtaBook", "EtaQuestion", "History", "HistoryNote", "JobEta",
     "JobIs", "Ledger", "LengthClaim", "MakePolicy", "SavedEtas", "Snapshot", "StateIs", "agree", "history",
     "image_of", "memory_cap_mib", "policy_label", "question_of", "run_s",
+    "to_compare",
 ]
 # fmt: on

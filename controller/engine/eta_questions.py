@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain import ENDED, EtaKind, JobId, ToldInterval
+from cotenant.controller.domain import ENDED, EtaKind, JobId, ToldEta, ToldInterval
 from cotenant.controller.engine.config import EngineConfig
 from cotenant.controller.engine.engine import Engine
 from cotenant.controller.engine.etas import EtaBook, LengthClaim, plain, policy_label
@@ -61,6 +61,8 @@ class EtaAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     now_s: float = 0.0
     policy: str = ""
+    count: int = 0
+    """So many roll-outs."""
     etas: list[JobEta] = []
     cpu_s: float = 0.0
     error: str = ""
@@ -100,3 +102,12 @@ def image_of(engine: Engine) -> bytes:
     ]
     snapshot.ledger = msgspec.structs.replace(snapshot.ledger, jobs=jobs, ended=[])
     return msgspec.msgpack.encode(snapshot)
+
+
+def to_compare(eta: JobEta) -> ToldEta | None:
+    """As it will be compared with what comes; None where there is nothing to compare."""
+    if eta.finish is None or not eta.is_length_known:
+        return None
+    return ToldEta(
+        job_id=eta.job_id, kind=eta.kind, finish=eta.finish, start=eta.start, is_calibrated=eta.is_calibrated
+    )

@@ -167,7 +167,7 @@ class EtaBook:
         for told in event.etas:
             job = engine.jobs.get(told.job_id)
             if job is not None and job.phase not in ENDED:
-                self._saved.open.setdefault(told.job_id, []).append(OpenEta(told=told, at_s=engine.now_s))
+                self._saved.open.setdefault(told.job_id, []).append(OpenEta(told=told, at_s=event.at_s))
         for job_id in [*self._saved.claims]:
             job = engine.jobs.get(job_id)
             if job is None or job.phase in ENDED:  # In a way that no event of its own told.

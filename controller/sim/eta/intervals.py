@@ -25,6 +25,7 @@ def answer(question: EtaQuestion, make_policy: MakePolicy) -> EtaAnswer:
     return EtaAnswer(
         now_s=now.now_s,
         policy=question.policy,
+        count=question.count,
         etas=[_eta_of(now.jobs[job_id], question, roll_outs, now.now_s) for job_id in roll_outs.ends],
         cpu_s=time.process_time() - began_s,
     )

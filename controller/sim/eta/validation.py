@@ -13,8 +13,8 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from cotenant.controller.domain import AnyEvent, EtasTold, JobArrived, ToldEta
-from cotenant.controller.engine import Engine, EtaBook, JobEta, MakePolicy, question_of
+from cotenant.controller.domain import AnyEvent, EtasTold, JobArrived
+from cotenant.controller.engine import Engine, EtaBook, MakePolicy, question_of, to_compare
 from cotenant.controller.models.eta import FAIR, EtaError, score
 from cotenant.controller.sim.eta.intervals import answer
 
@@ -48,8 +48,8 @@ class EtaTrial:
         job_id = event.spec.job_id
         self._open_shares.append(self._book.open_share(engine))
         question = question_of(engine, self._book, seed=self._seed + self._arrived, jobs={job_id})
-        told = [record for eta in answer(question, self._make_policy).etas if (record := to_keep(eta))]
-        self._book.observe(engine, EtasTold(etas=tuple(told)))
+        told = [record for eta in answer(question, self._make_policy).etas if (record := to_compare(eta))]
+        self._book.observe(engine, EtasTold(at_s=engine.now_s, etas=tuple(told)))
         self._told += len(told)
 
     def result(self) -> dict[str, Any]:
@@ -73,12 +73,3 @@ class EtaTrial:
             return None
         p50, p99 = np.percentile(off, (50, 99))
         return {"mean": float(off.mean()), "p50": float(p50), "p99": float(p99)}
-
-
-def to_keep(eta: JobEta) -> ToldEta | None:
-    """As it will be compared with what comes; None where there is nothing to compare."""
-    if eta.finish is None or not eta.is_length_known:
-        return None
-    return ToldEta(
-        job_id=eta.job_id, kind=eta.kind, finish=eta.finish, start=eta.start, is_calibrated=eta.is_calibrated
-    )

@@ -33,7 +33,7 @@ class Watched(Desk):
             finish=ToldInterval(interval, interval),
             is_calibrated=True,
         )
-        self.tell(ev.EtasTold(etas=(told,)))
+        self.tell(ev.EtasTold(at_s=self.now_s, etas=(told,)))
 
     def errors(self, policy: str = "fifo", kind: str = "submission") -> list[tuple[bool, float]]:
         found = self.book.pools.errors_of(policy, kind)  # type: ignore[arg-type]

@@ -132,7 +132,7 @@ def test_what_arrives_later_is_ahead_where_the_policy_says_so() -> None:
         desk, book = Desk(policy), EtaBook()
         for job in range(1, 21):
             desk.now_s += 20.0
-            book.observe(desk.engine, ev.EtasTold(etas=()))
+            book.observe(desk.engine, ev.EtasTold(at_s=0.0, etas=()))
             desk.run(job, expected_s=15.0, load_s=0.0, resumable=True)
             book.observe(desk.engine, JobArrived(spec=desk.job(job).spec))
             desk.wait(15.0)
