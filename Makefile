@@ -27,7 +27,7 @@ BENCHES := $(shell grep -l __main__ bench/*.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint unit simulation live hwtests wheel-test soak chaos bench \
-    results-lazer results-castor results-patient results-gfs clean
+    results-lazer results-castor results-patient results-gfs results-eta clean
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -82,6 +82,9 @@ results-castor: $(READY) ## docs/results/castor.md (simulated; MINUTES as above)
 
 results-patient: $(READY) ## docs/results/patient.md: simulate what is missing; WIDE=FILE adds a trace of wide gangs.
 	@$(VENV)/bin/python experiments/patient/results_patient.py $(if $(WIDE),--wide $(WIDE))
+
+results-eta: $(READY) ## docs/results/eta.md: are ETAs right? Simulates what is missing; MINUTES as above.
+	@$(VENV)/bin/python experiments/eta/results_eta.py --minutes $(MINUTES)
 
 results-gfs: $(READY) ## docs/results/gfs-forecast.md: forecasters on the hourly demand of ../shared; ten CPU minutes.
 	@$(VENV)/bin/python experiments/gfs/forecast.py

@@ -16,6 +16,7 @@ import msgspec
 
 from cotenant.controller.engine import EtaAnswer, EtaQuestion
 from cotenant.controller.system.child import ChildProcess
+from cotenant.controller.wire import BadMessage, unpack_struct
 
 TIMEOUT_S: Final = 600.0
 REST_S_MIN: Final = 0.5
@@ -62,10 +63,10 @@ class EtaWorker:
         data = msgspec.msgpack.encode(question)
         try:
             answer = await asyncio.wait_for(self._child.ask(data), TIMEOUT_S)
-            return msgspec.msgpack.decode(answer, type=EtaAnswer)
+            return unpack_struct(answer, EtaAnswer)
         except TimeoutError:
             why = f"no answer within {TIMEOUT_S:g} s"
-        except (OSError, EOFError, msgspec.DecodeError) as error:
+        except (OSError, EOFError, BadMessage) as error:
             why = f"the process that rolls out died ({type(error).__name__})"
         await self._child.end()
         return EtaAnswer(error=why)

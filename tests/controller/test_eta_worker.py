@@ -21,7 +21,7 @@ class Asking:
         self.answers: asyncio.Queue[EtaAnswer] = asyncio.Queue()
         self.worker = EtaWorker(self.question, self.answers.put_nowait, share)
 
-    def question(self) -> EtaQuestion | None:
+    def question(self) -> EtaQuestion:
         self.questions += 1
         return question_of(self.desk.engine, EtaBook(), seed=1, count=2)
 
@@ -52,9 +52,9 @@ def test_a_child_that_dies_is_started_again() -> None:
         assert child is not None
         child.kill()
         await child.wait()
-        answer = await asking.worker._answered(msgspec.structs.replace(asking.question(), seed=2))  # type: ignore[type-var]
+        answer = await asking.worker._answered(msgspec.structs.replace(asking.question(), seed=2))
         assert "died" in answer.error
-        again = await asking.worker._answered(msgspec.structs.replace(asking.question(), seed=2))  # type: ignore[type-var]
+        again = await asking.worker._answered(msgspec.structs.replace(asking.question(), seed=2))
         assert again.error == ""
         await asking.worker.close()
 
@@ -65,7 +65,6 @@ def test_a_policy_that_fails_in_a_roll_out_is_an_answer() -> None:
     async def main() -> None:
         asking = Asking()
         question = asking.question()
-        assert question is not None
         answer = await asking.worker._answered(msgspec.structs.replace(question, image=b"no image"))
         await asking.worker.close()
         assert answer.error

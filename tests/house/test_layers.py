@@ -62,7 +62,7 @@ controller.store                controller.domain controller.wire controller.sys
 controller.executors            controller.domain controller.wire controller.system controller.engine
                                 controller.store
 controller.compute_worker       controller.domain controller.wire controller.system
-controller.eta_worker           controller.system controller.engine
+controller.eta_worker           controller.wire controller.system controller.engine
 controller.api                  controller.domain controller.wire controller.system controller.models
                                 controller.policies controller.engine controller.store controller.executors
 controller.router               controller.wire controller.system

@@ -22,6 +22,7 @@ from cotenant.controller.sim.eta.futures import ENDLESS_S, Drawing, Future
 from cotenant.controller.sim.world.devices import Devices
 from cotenant.controller.sim.world.physics import Physics
 from cotenant.controller.sim.world.world import World
+from cotenant.controller.wire import unpack_struct
 
 EVENTS_PER_JOB_MAX: Final = 60
 IDLE_EVENTS_MAX: Final = 2_000
@@ -52,7 +53,7 @@ class RollOuts:
     def copy(self) -> Engine:
         """The engine as it was."""
         engine = Engine(self._make_policy, self._config)
-        engine.restore(msgspec.msgpack.decode(self._image, type=Snapshot))
+        engine.restore(unpack_struct(self._image, Snapshot))
         return engine
 
     def _run_one(self, past: Drawing, seed: int, number: int, jobs: Collection[JobId] | None) -> None:

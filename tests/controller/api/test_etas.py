@@ -21,7 +21,7 @@ from cotenant.controller.domain import (
 from cotenant.controller.engine import EtaAnswer, JobEta, question_of, to_compare
 from cotenant.controller.policies import registry
 from cotenant.controller.sim.eta import answer
-from cotenant.controller.store.recovery import replay
+from cotenant.controller.store import replay
 from cotenant.controller.wire import agents, clients, wall_s
 from tests.controller.station import Station, run_one
 
