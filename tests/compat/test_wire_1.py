@@ -122,7 +122,7 @@ def controller_of_2(at_home: str) -> Iterator[ControllerOf2]:
     controller.close()
 
 
-ADDED: Final = frozenset(("total_steps", "total_note", "fork_servers", "launch_why", "warm"))
+ADDED: Final = frozenset(("total_steps", "total_note", "fork_servers", "launch_why", "warm", "eta", "ahead"))
 """What people and commands are told since then; so are an attempt's `launch` and the column FORK SERVERS."""
 
 
