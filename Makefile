@@ -27,7 +27,7 @@ BENCHES := $(shell grep -l __main__ bench/*.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint unit simulation live hwtests wheel-test soak chaos bench \
-    results-lazer results-castor results-patient results-gfs results-rltune results-pcs clean
+    results-lazer results-castor results-patient results-gfs results-rltune results-pcs results-eta clean
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -92,6 +92,9 @@ results-rltune: $(READY) ## docs/results/rltune.md: simulate what is missing (MI
 
 results-pcs: $(READY) ## docs/results/pcs.md: PCS's figures in the fluid world; five CPU minutes.
 	@$(VENV)/bin/python experiments/pcs/results_pcs.py
+
+results-eta: $(READY) ## docs/results/eta.md: are ETAs right? Simulates what is missing; MINUTES as above.
+	@$(VENV)/bin/python experiments/eta/results_eta.py --minutes $(MINUTES)
 
 clean: ## Remove what was built or measured; .venv stays.
 	rm -rf build dist demo-out *.egg-info .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache

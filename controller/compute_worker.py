@@ -1,18 +1,17 @@
 """Runs `ComputeRequest` commands in one child process, so that the controller never waits for a computation.
 
-Rule: every request is answered exactly once with `Computed`, by a result or by what went wrong. The child
-is a fresh interpreter: it shares no lock, no socket and no journal with us.
+Rule: every request is answered exactly once with `Computed`, by a result or by what went wrong.
 """
 
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable
 from typing import Final
 
 from cotenant.controller.domain import Computed, ComputeRequest
-from cotenant.controller.wire import LENGTH, BadMessage, ComputeQuestion, ComputeResult, pack, unpack
+from cotenant.controller.system.child import ChildProcess
+from cotenant.controller.wire import BadMessage, ComputeQuestion, ComputeResult, pack, unpack
 
 WAITING_MAX: Final = 100
 TIMEOUT_S: Final = 1800.0
@@ -23,7 +22,7 @@ class ComputeWorker:
 
     def __init__(self, done: Callable[[Computed], None]) -> None:
         self._done = done
-        self._child: asyncio.subprocess.Process | None = None
+        self._child = ChildProcess("cotenant.controller.training")
         self._waiting: dict[int, ComputeRequest] = {}
         self._worker: asyncio.Task[None] | None = None
 
@@ -49,10 +48,10 @@ class ComputeWorker:
         try:
             result = await asyncio.wait_for(self._ask_child(request), TIMEOUT_S)
         except TimeoutError:
-            await self._end_child()
+            await self._child.end()
             return failed(request, f"no answer within {TIMEOUT_S:g} s")
         except (OSError, EOFError, BadMessage) as error:
-            await self._end_child()
+            await self._child.end()
             return failed(request, f"the process that computed it died ({type(error).__name__})")
         return Computed(
             request_id=request.request_id,
@@ -63,36 +62,16 @@ class ComputeWorker:
         )
 
     async def _ask_child(self, request: ComputeRequest) -> ComputeResult:
-        if self._child is None:
-            self._child = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "cotenant.controller.training",
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-            )
-        child = self._child
-        assert child.stdin is not None and child.stdout is not None
         question = pack(ComputeQuestion(kind=request.kind, payload=request.payload))
-        child.stdin.write(len(question).to_bytes(LENGTH, "big") + question)
-        await child.stdin.drain()
-        size = int.from_bytes(await child.stdout.readexactly(LENGTH), "big")
-        result: ComputeResult = unpack(await child.stdout.readexactly(size), ComputeResult)
+        result: ComputeResult = unpack(await self._child.ask(question), ComputeResult)
         return result
-
-    async def _end_child(self) -> None:
-        child, self._child = self._child, None
-        if child is not None:
-            if child.returncode is None:
-                child.kill()
-            await child.wait()
 
     async def close(self) -> None:
         """End the child, busy or not: what it was asked is asked again after the next start."""
         if self._worker is not None:
             self._worker.cancel()
             await asyncio.gather(self._worker, return_exceptions=True)
-        await self._end_child()
+        await self._child.end()
 
 
 def failed(request: ComputeRequest, why: str) -> Computed:

@@ -16,18 +16,28 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from cotenant.controller.api import About, ClusterMetrics, Code, RequestHandlers, ServerFacts
+from cotenant.controller.api import About, ClusterMetrics, Code, RequestHandlers, ServerFacts, hit_rate
 from cotenant.controller.compute_worker import ComputeWorker
 from cotenant.controller.domain import (
     ENDED,
     AlarmRang,
     Computed,
     ComputeRequest,
+    EtasTold,
     InterferenceModel,
     JobId,
     Settings,
 )
-from cotenant.controller.engine import EngineConfig, MakePolicy
+from cotenant.controller.engine import (
+    EngineConfig,
+    EtaAnswer,
+    EtaQuestion,
+    MakePolicy,
+    policy_label,
+    question_of,
+    to_compare,
+)
+from cotenant.controller.eta_worker import EtaWorker
 from cotenant.controller.executors.agents import AgentExecutor
 from cotenant.controller.executors.base import Executor
 from cotenant.controller.policies import registry
@@ -202,6 +212,7 @@ class Controller:
             self.core, self._link, self._peer_versions.send, self._secrets, about, self._stopped.set
         )
         self._compute_worker = self._make_worker(self._computed)
+        self._eta_worker = EtaWorker(self._eta_question, self._etas_found, settings.controller.eta_share)
         self._scrub = Scrub(self._journal.path, settings.controller.scrub_every_s, self._scrubbed_soon)
         self._started_s = about.started_s
         if self._endpoint is not None:
@@ -246,6 +257,7 @@ class Controller:
         if self._endpoint is not None:
             await asyncio.to_thread(self._endpoint.close)
         await self._compute_worker.close()
+        await self._eta_worker.close()
         await asyncio.to_thread(self._scrub.close)
         if self._fatal is None:
             if not self.core.stuck:
@@ -302,6 +314,7 @@ class Controller:
             stuck=bool(core.stuck),
             damages=None if core.scrubbed is None else len(core.scrubbed.damages),
             checked_s=None if core.scrubbed is None else time.monotonic() - core.scrubbed.ended_s,
+            eta_hit_ratio=hit_rate(core.state.etas, policy_label(core.state.engine))[0],
         )
         return self._metrics.sheet(core.state.engine, facts, now_s)
 
@@ -404,6 +417,8 @@ class Controller:
             for each in decided:
                 self._metrics.happened(each.event)
         self._handlers.settle(decided)
+        if any(type(each.event) is not EtasTold for each in decided):
+            self._eta_worker.changed()
 
     def _believe(self) -> None:
         """Those who keep something beside the state, once it was read back."""
@@ -424,6 +439,31 @@ class Controller:
     def _computed(self, result: Computed) -> None:
         if result.request_id in self.core.state.compute_requests:
             self._guarded(lambda: void(self.core.happen(result)))
+
+    # --- When jobs end -----------------------------------------------------------------------------
+
+    def _eta_question(self) -> EtaQuestion | None:
+        if not self._has_work():
+            return None
+        core = self.core
+        return question_of(core.state.engine, core.state.etas, seed=core.journal.last_seq)
+
+    def _etas_found(self, answer: EtaAnswer) -> None:
+        """Kept for whoever asks; what is to be compared with what comes is journalled."""
+        state, now_s = self.core.state, self.core.clock.now_s()
+        if answer.policy != policy_label(state.engine):
+            return
+        self.core.etas = answer
+        told = []
+        for eta in answer.etas:
+            job = state.engine.jobs.get(eta.job_id)
+            if job is None or job.phase in ENDED or state.etas.kind_due(job, now_s) != eta.kind:
+                continue
+            if (record := to_compare(eta)) is not None:
+                told.append(record)
+        if told:
+            event = EtasTold(at_s=answer.now_s, etas=tuple(told))
+            self._guarded(lambda: void(self.core.happen(event)))
 
     # --- Time --------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, get_type_hints
 
 from cotenant.controller.api.arrivals import Arrivals
 from cotenant.controller.api.changes import Changing
+from cotenant.controller.api.etas import EtaBoard, EtaRequests
 from cotenant.controller.api.logs import LogRequests
 from cotenant.controller.api.permissions import (
     BYTES_BURST,
@@ -90,7 +91,8 @@ class RequestHandlers:
         self._stop = stop
         self._rates = Rates()
         self._byte_rates = Rates(BYTES_PER_SECOND, BYTES_BURST)
-        self._reading = reading = Queries(core, link, about)
+        board = EtaBoard(core)
+        self._reading = reading = Queries(core, link, about, board)
         self._logs = LogRequests(core, link)
         changing = Changing(core)
         profiles = ProfileRequests(core)
@@ -101,7 +103,7 @@ class RequestHandlers:
         self._arrivals = Arrivals(core, secrets, user_bytes_max)
         self._answers: dict[type, Answer] = {
             wire.Stop: self._stop_asked,
-            **answers_of(self._arrivals, reading, changing, profiles),
+            **answers_of(self._arrivals, reading, changing, profiles, EtaRequests(core, board)),
         }
 
     # --- In and out --------------------------------------------------------------------------------

@@ -55,6 +55,8 @@ class ServerFacts(NamedTuple):
     damages: int | None = None
     """In the journal; None: not checked yet."""
     checked_s: float | None = None
+    eta_hit_ratio: float | None = None
+    """Of the last intervals told at submission; None: none has been compared yet."""
 
 
 class ClusterMetrics:
@@ -78,6 +80,7 @@ class ClusterMetrics:
         self._look(engine.jobs)
         sheet.put("cotenant_controller_info", 1, facts.version, engine.policy_name)
         sheet.put("cotenant_controller_uptime_seconds", facts.uptime_s)
+        sheet.put("cotenant_eta_hit_ratio", facts.eta_hit_ratio, engine.policy_name)
         self._put_jobs(sheet, engine.jobs, now_s)
         _put_hosts(sheet, engine)
         self._put_outcomes(sheet, engine)

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from cotenant.controller.api import sharing, views
+from cotenant.controller.api.etas import EtaBoard, ahead_lines
 from cotenant.controller.api.permissions import jobs_named, may_touch, one_job, policies_offered
 from cotenant.controller.domain import (
     ENDED,
@@ -56,8 +57,9 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
 class Queries:
     """All questions that can be answered at once."""
 
-    def __init__(self, core: Core, link: AgentExecutor, about: About) -> None:
+    def __init__(self, core: Core, link: AgentExecutor, about: About, board: EtaBoard) -> None:
         self._core = core
+        self._board = board
         self._link = link
         self._about = about
 
@@ -113,8 +115,10 @@ class Queries:
         reason: Reason | None = None
         if fresh_reason and job.phase is Phase.QUEUED:
             reason = state.engine.explain(job.job_id, now.now_s)[0]
+        eta = self._board.of(job, now)
         beside = sharing.views_of(state.engine.jobs, job, state.history.attempts(job.job_id))
-        return views.job_view(state.engine, state.history, self._link.telemetry, job, now, reason, *beside)
+        told = self._link.telemetry
+        return views.job_view(state.engine, state.history, told, job, now, reason, *beside, eta)
 
     def shown(self, request_id: int, request: wire.ShowJob, who: Identity) -> wire.Shown:
         job = one_job(self._core.state.engine.jobs, request.job_id)
@@ -146,6 +150,7 @@ class Queries:
             reason=view.reason,
             reason_code=view.reason_code,
             lines=(*present, *past),
+            ahead=tuple(ahead_lines(self._core, self._board, job, now)),
             now=now.at,
         )
         return wire.Explained(request_id=request_id, job=view, explanation=explanation)

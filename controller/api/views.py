@@ -35,6 +35,7 @@ from cotenant.controller.wire import (
     AttemptView,
     DecisionView,
     DeviceView,
+    EtaView,
     JobDetails,
     JobView,
     NodeView,
@@ -79,6 +80,7 @@ def job_view(
     reason: Reason | None = None,
     shared: tuple[SharingView, ...] = (),
     promises: tuple[PromiseView, ...] = (),
+    eta: EtaView | None = None,
 ) -> JobView:
     """One job now. `reason`: the present one, where the job's own may be out of date."""
     spec, placed, ended = job.spec, job.phase in ON_DEVICES, job.ended_s is not None
@@ -143,6 +145,7 @@ def job_view(
         shared=shared,
         promises=promises,
         won_device_s=won(shared),
+        eta=eta,
     )
 
 

@@ -43,6 +43,7 @@ GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
     "Jobs": (
         Verb("queue", "jobs.queue", "list jobs"),
         Verb("show", "jobs.show", "everything about one job"),
+        Verb("eta", "jobs.eta", "when jobs start and end; score: how often that has held"),
         Verb("explain", "jobs.show", "why a job waits, runs or shares, and how it came about"),
         Verb("logs", "jobs.logs", "a job's output; -f follows it"),
         Verb("wait", "jobs.change", "until jobs have ended"),

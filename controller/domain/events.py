@@ -12,6 +12,7 @@ import msgspec
 
 from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.epochs import Epoch
+from cotenant.controller.domain.eta import ToldEta
 from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
 from cotenant.controller.domain.job import JobSpec, LaunchKind
 from cotenant.controller.domain.perf import Profile
@@ -302,6 +303,15 @@ class EpochBegan(Event, frozen=True, kw_only=True, tag="EpochBegan"):
     """Restored: how long jobs of earlier starts may still run on hosts that have not joined."""
 
 
+class EtasTold(Event, frozen=True, kw_only=True, tag="EtasTold"):
+    """Intervals were told, under the policy in force, that will be compared with what comes. No policy is
+    asked about it, and it changes nothing for the engine."""
+
+    at_s: float
+    """Of the journal's clock: the moment they were rolled out from."""
+    etas: tuple[ToldEta, ...]
+
+
 FromUser = (
     JobArrived
     | CancelRequested
@@ -324,5 +334,5 @@ FromAttempt = (
 FromHost = HostJoined | HostSilent | HostBack | HostLost | HostDrained | HostResumed
 AnyEvent = (
     FromUser | FromHost | FromAttempt | ProgressSeen | ProfilesForgotten | PairObserved | Computed | AlarmRang
-    | EpochBegan
+    | EpochBegan | EtasTold
 )  # fmt: skip

@@ -37,10 +37,14 @@ class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """Ended jobs that stay listed; older ones live in the journal only."""
     scrub_every_s: float = 86_400.0
     """How often the whole journal is read and its checksums are compared, the first time after a start."""
+    eta_share: float = 0.1
+    """At most so much of one core works out when jobs end; 0 = nobody does."""
     predictor: str = ""
     """Interference model from `cotenant predictor train`; empty = the duty-cycle rule for unknown pairs."""
 
     def __post_init__(self) -> None:
+        if not 0.0 <= self.eta_share <= 1.0:
+            raise ValueError(f"controller.eta_share must be 0 to 1, got {self.eta_share}")
         if not 1 <= self.scrub_every_s < 1e8:
             raise ValueError(f"controller.scrub_every_s must be at least 1, got {self.scrub_every_s}")
 

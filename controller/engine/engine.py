@@ -85,6 +85,8 @@ class Snapshot(msgspec.Struct, kw_only=True):
 
 
 SNAPSHOT_VERSION = 1
+UNASKED: Final = frozenset((ev.EpochBegan, ev.EtasTold))
+"""Events about which no policy is asked."""
 NOT_OFFERED_SHOWN = 4
 """Devices that `explain` names as not offered."""
 
@@ -227,7 +229,7 @@ class Engine:
     def handle(self, event: ev.AnyEvent, now_s: float) -> list[AnyCommand]:
         """Apply the event, ask the policy, commit its answer (kept in `decision`)."""
         self._apply(event, now_s)
-        if type(event) is ev.EpochBegan:
+        if type(event) in UNASKED:
             self._commit(NOTHING)
             return self._dispatch.out
         policy, ledger = self._policy, self._ledger
@@ -242,7 +244,7 @@ class Engine:
         if decision.policy_state is not None:
             self._policy.load(decision.policy_state)
         self._commit(decision)
-        if type(event) is not ev.EpochBegan:
+        if type(event) not in UNASKED:
             self._policy.observe(self._ledger, event, decision)
         return self._dispatch.out
 

@@ -177,6 +177,10 @@ def on_pair(dispatch: Dispatch, event: ev.PairObserved) -> None:
         dispatch.ledger.pairs.observe(second, first, event.second_xi)
 
 
+def on_etas_told(dispatch: Dispatch, event: ev.EtasTold) -> None:
+    """Nothing changes: they are kept beside the state, to be compared with what comes."""
+
+
 def on_computed(dispatch: Dispatch, event: ev.Computed) -> None:
     """A policy sees the answer to its own request itself; one about a job's profile is kept with it."""
     job = dispatch.ledger.jobs.get(event.job_id) if event.job_id is not None else None

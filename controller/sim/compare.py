@@ -18,7 +18,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
+from cotenant.controller.policies import registry
 from cotenant.controller.sim.choices import PolicyChoice
+from cotenant.controller.sim.eta import EtaTrial
 from cotenant.controller.sim.fluid import simulate_fluid
 from cotenant.controller.sim.results.summary import summarise
 from cotenant.controller.sim.simulate import Compute, nothing, simulate
@@ -51,6 +53,8 @@ class Task:
     """Share of the jobs at each end that run without being counted."""
     warm: int = 0
     """So many jobs at the beginning run without being counted: a window's company."""
+    eta: bool = False
+    """Tell intervals at submissions, and compare them with what comes."""
     window: int | None = None
     """Which window of the trace it is about; None: all of it."""
     differs: str = ""
@@ -205,6 +209,7 @@ def _run_task(number: int, task: Task, keep: bool, compute: Compute) -> TaskRun 
 
 
 def _run(number: int, task: Task, keep: bool, stop: StopFlag, report: Report, compute: Compute) -> TaskRun:
+    trial = EtaTrial(len(task.workload), task.seed, registry.make) if task.eta else None
     watch = _watch(number, stop, report)
     what = task.workload, task.cluster, task.policy.name, task.policy.parameters
     try:
@@ -219,6 +224,7 @@ def _run(number: int, task: Task, keep: bool, stop: StopFlag, report: Report, co
                 ageing_s=task.ageing_s,
                 watch=watch,
                 compute=compute,
+                look=trial,
             )
     except Exception as error:  # Most often a mistake in a policy of one's own: the traceback shows the line.
         error.add_note(f"while policy {task.label} was simulated, seed {task.seed}")
@@ -226,6 +232,8 @@ def _run(number: int, task: Task, keep: bool, stop: StopFlag, report: Report, co
     report(TaskProgress(number, int(outcome.finished.sum()), len(task.workload)))
     said = {"label": task.label, "window": task.window}
     summary = {**said, **summarise(outcome, task.trim, task.warm)}
+    if trial is not None:
+        summary |= {"eta": trial.result(), "prediction_error": trial.prediction_error()}
     return TaskRun(task=task, summary=summary, outcome=outcome if keep else None)
 
 

@@ -59,6 +59,8 @@ class Scenario:
     """Compare on so many warm windows of the trace, not on all of it (`windows.py`)."""
     window_jobs: int = 256
     """Jobs that count in each."""
+    eta: bool = False
+    """Tell intervals at submissions, and compare them with what comes."""
     hosts: int = 8
     gpus_per_host: int = 8
     world: WorldName = "devices"
@@ -70,6 +72,8 @@ class Scenario:
             raise ValueError("estimates are either limits or wrong by a lognormal factor, not both")
         if self.world == "fluid" and (self.windows or self.failures is not None):
             raise ValueError("in the fluid world nothing fails, and there are no windows: leave them out")
+        if self.world == "fluid" and self.eta:
+            raise ValueError("in the fluid world predictions come from the world itself: leave --eta out")
         if self.asked < 0:
             raise ValueError(f"at least 0 jobs ask, got {self.asked}")
         if self.windows and self.trim:
@@ -96,8 +100,9 @@ class Scenario:
     def options(self) -> dict[str, Any]:
         """For a result: all that was asked for, the trace and the cluster apart."""
         # Results from before these were there still compare.
-        unsaid = {"launch": "cold", "limits": False, "on_preempt": "save", "world": "devices", "asked": 0}
+        unsaid = {"launch": "cold", "limits": False, "on_preempt": "save", "world": "devices", "eta": False}
         unasked = [name for name, default in unsaid.items() if getattr(self, name) == default]
+        unasked += ["asked"] if self.world == "devices" else []
         apart = ("trace", "hosts", "gpus_per_host", *unasked)
         return {key: value for key, value in dataclasses.asdict(self).items() if key not in apart}
 
@@ -148,6 +153,7 @@ def tasks(scenario: Scenario, policies: Sequence[PolicyChoice], seeds: Sequence[
                 trim=scenario.trim,
                 world=scenario.world,
                 asked=scenario.asked,
+                eta=scenario.eta,
             )
             for policy in policies
         ]

@@ -40,6 +40,7 @@ Compute = Callable[[str, Payload], tuple[str, tuple[float, ...]]]
 """Kind and payload of a request -> the hash of the model that was used, and numbers; or it raises."""
 Watch = Callable[[int, int, float], None]
 """Called now and then with (jobs finished, jobs in all, virtual seconds); may raise KeyboardInterrupt."""
+Look = Callable[[Engine, ev.AnyEvent], None]
 
 WATCH_EVERY: Final = 1000
 NO_DEADLINE_S: Final = 1e9
@@ -76,6 +77,7 @@ def simulate(
     compute: Compute = nothing,
     make_policy: MakePolicy = registry.make,
     make_world: Callable[..., World] = World,
+    look: Look | None = None,
 ) -> Outcome:
     """Run a workload under one policy, to the end or until `watch` (or Ctrl-C) interrupts it.
 
@@ -84,6 +86,7 @@ def simulate(
         ageing_s: off as in the papers; see `PolicySettings`.
         checkpoint_every_s: of training in one attempt; matters only where hosts fail. 0 = only when asked.
         compute: answers what the policy asks to be computed (`training.kinds.compute`).
+        look: is shown the engine after each event.
         validate: after every event the engine checks all its invariants, and its tenants against the world's.
 
     Raises:
@@ -96,7 +99,7 @@ def simulate(
     wall_s, cpu_s = time.perf_counter(), time.process_time()
     with _quiet_gc():
         try:
-            drive.run(watch)
+            drive.run(watch, look)
         except KeyboardInterrupt:
             drive.interrupted = True
     return drive.outcome(seed, time.perf_counter() - wall_s, time.process_time() - cpu_s)
@@ -171,7 +174,7 @@ class _Drive:
         for host in hosts:
             self._engine.handle(ev.HostJoined(report=host), 0.0)
 
-    def run(self, watch: Watch | None) -> None:
+    def run(self, watch: Watch | None, look: Look | None = None) -> None:
         engine, world, clock_ns = self._engine, self._world, time.thread_time_ns
         handle, next_alarm_s, next_event, obey = (
             engine.handle, engine.next_alarm_s, world.next_event, world.obey,
@@ -188,6 +191,8 @@ class _Drive:
                 spent(clock_ns() - began_ns)
             else:
                 commands = handle(event, world.now_s)
+            if look is not None:
+                look(engine, event)
             if commands:
                 obey(commands)
                 idle = 0

@@ -57,7 +57,12 @@ def windows_of(jobs: int, windows: int, window_jobs: int) -> list[TraceWindow]:
 def reference(task: Task) -> Task:
     """The run of the whole trace in which windows find what was there."""
     return replace(
-        task, policy=REFERENCE, physics=replace(task.physics, pairs="none"), failures=None, trim=0.0
+        task,
+        policy=REFERENCE,
+        physics=replace(task.physics, pairs="none"),
+        failures=None,
+        trim=0.0,
+        eta=False,
     )
 
 

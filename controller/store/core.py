@@ -19,7 +19,7 @@ from collections.abc import Callable
 from functools import partial
 
 from cotenant.controller.domain import AnyCommand, AnyEvent, Decision, Epoch, EpochBegan
-from cotenant.controller.engine import Engine, EngineConfig, MakePolicy
+from cotenant.controller.engine import Engine, EngineConfig, EtaAnswer, MakePolicy
 from cotenant.controller.store.clock import UNKNOWN, Clock, Uptime
 from cotenant.controller.store.committing import Decided, Effect
 from cotenant.controller.store.journal import Journal
@@ -80,6 +80,8 @@ class Core:
         """Why the journal cannot be written; empty if it can."""
         self.scrubbed: Scrubbed | None = None
         """What the last look at the whole journal found; None: there was none since the start."""
+        self.etas = EtaAnswer()
+        """When jobs end, as far as was found out last; empty before that."""
         self.rebuilds = 0
         """How often the state was read back: whoever keeps something beside it believes the new one."""
         self._make_policy = make_policy

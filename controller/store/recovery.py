@@ -16,8 +16,10 @@ from cotenant.controller.engine import (
     SNAPSHOT_VERSION,
     Engine,
     EngineConfig,
+    EtaBook,
     History,
     MakePolicy,
+    SavedEtas,
     SavedHistory,
 )
 from cotenant.controller.engine import Snapshot as EngineSnapshot
@@ -34,15 +36,18 @@ class Image(msgspec.Struct, kw_only=True):
     engine: EngineSnapshot
     history: SavedHistory
     compute_requests: list[ComputeRequest]
+    etas: SavedEtas = msgspec.field(default_factory=SavedEtas)
 
 
 class RecoveredState:
-    """What the events lead to: the engine, the history beside it, and computations not yet answered."""
+    """What the events lead to: the engine, and beside it the history, what is known of when jobs end, and
+    computations not yet answered."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.history = History()
         self.compute_requests: dict[int, ComputeRequest] = {}
+        self.etas = EtaBook()
 
     def handle(self, event: AnyEvent, now_s: float) -> list[AnyCommand]:
         """Let something happen, now."""
@@ -58,6 +63,7 @@ class RecoveredState:
 
     def _watch(self, event: AnyEvent, commands: Sequence[AnyCommand]) -> None:
         self.history.observe(self.engine, event, commands)
+        self.etas.observe(self.engine, event)
         if isinstance(event, Computed):
             self.compute_requests.pop(event.request_id, None)
         for command in commands:
@@ -70,6 +76,7 @@ class RecoveredState:
             engine=self.engine.snapshot(),
             history=self.history.save(),
             compute_requests=list(self.compute_requests.values()),
+            etas=self.etas.save(),
         )
         return msgspec.msgpack.encode(image)
 
@@ -88,6 +95,7 @@ class RecoveredState:
             raise BadMessage(f"not a valid snapshot: {error}") from None
         self.history = History(image.history)
         self.compute_requests = {request.request_id: request for request in image.compute_requests}
+        self.etas = EtaBook(image.etas)
 
 
 def digest(commands: Sequence[AnyCommand]) -> bytes:

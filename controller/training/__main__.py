@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from typing import BinaryIO
-
+from cotenant.controller.system.child import serve
 from cotenant.controller.training.kinds import compute
-from cotenant.controller.wire import LENGTH, ComputeQuestion, ComputeResult, pack, unpack
+from cotenant.controller.wire import ComputeQuestion, ComputeResult, pack, unpack
 
 
 def main() -> None:
-    # What a library prints must not come between the frames.
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    while frame := read_frame(sys.stdin.buffer):
-        data = pack(answer(unpack(frame, ComputeQuestion)))
-        answers.write(len(data).to_bytes(LENGTH, "big") + data)
-        answers.flush()
-
-
-def read_frame(source: BinaryIO) -> bytes:
-    """Empty at the end."""
-    size = int.from_bytes(source.read(LENGTH), "big")
-    return source.read(size)
+    serve(lambda frame: pack(answer(unpack(frame, ComputeQuestion))))
 
 
 def answer(question: ComputeQuestion) -> ComputeResult:

@@ -11,17 +11,18 @@ from cotenant.controller.wire.agents import (
 )
 from cotenant.controller.wire.clients import (
     CLIENT_MARK, DAMAGED_JOURNAL_ADVICE, NOT_AVAILABLE, AnyReply, AttemptView, ChangeJobs, ChangeNode,
-    ControllerStatus, DecisionView, Decisions, DeviceView, Explain, Explained, Failure, ForgetProfiles,
-    GetDecisions, GetPolicy, GetReport, GetStatus, JobDetails, JobView, Jobs, KnownProfile, KnownProfiles,
-    ListJobs, ListNodes, ListPairs, ListProfiles, LogPart, NodeView, Nodes, PairView, Parameters,
-    Policies, PolicyPreview, PolicyPreviewed, PreviewedAction, PreviewPolicy, ReadJobLog, ReadingView,
-    Request, SetPolicy, SharingReport, ShowJob, Shown, SpecView, Submit, Submitted, WaitJobs, spec_view,
+    ControllerStatus, DecisionView, Decisions, DeviceView, EtaScoreView, EtaTimes, EtaView, Etas, Explain,
+    Explained, Failure, ForgetProfiles, GetDecisions, GetPolicy, GetReport, GetStatus, JobDetails,
+    JobView, Jobs, KnownProfile, KnownProfiles, ListEtas, ListJobs, ListNodes, ListPairs, ListProfiles,
+    LogPart, NodeView, Nodes, PairView, Parameters, Policies, PolicyPreview, PolicyPreviewed,
+    PreviewPolicy, PreviewedAction, ReadJobLog, ReadingView, Request, SetPolicy, SharingReport, ShowJob,
+    Shown, SpecView, Submit, Submitted, WaitJobs, spec_view,
 )
 from cotenant.controller.wire.codec import (
     MESSAGE_BYTES_MAX, WIRE_VERSION, BadMessage, Json, WrongVersion, decode, decode_json, decode_text,
     encode, in_version, pack, request_in, unpack, unpack_struct, version_of,
 )
-from cotenant.controller.wire.compute import LENGTH, ComputeQuestion, ComputeResult, Payload
+from cotenant.controller.wire.compute import ComputeQuestion, ComputeResult, Payload
 from cotenant.controller.wire.entrance import (
     FROM_AGENTS, FROM_CLIENTS, JOBS_MAX, LAUNCH_BYTES_MAX, LIMITS, SECRETS_BYTES_MAX, Inadmissible,
     admitted,
@@ -42,22 +43,23 @@ from cotenant.controller.wire.views import (
 __all__ = [
     "CLIENT_MARK", "DAMAGED_JOURNAL_ADVICE", "DATAGRAM_BYTES_MAX", "DECISION_TIMEOUT_S",
     "ENV_ACCUMULATION_SCHEDULE", "ENV_ATTEMPT", "ENV_JOB", "ENV_MEMORY_FRACTION", "ENV_MEMORY_MIB",
-    "ENV_SOCKET", "FROM_AGENTS", "FROM_CLIENTS", "JOBS_MAX", "LAUNCH_BYTES_MAX", "LENGTH", "LIMITS",
+    "ENV_SOCKET", "FROM_AGENTS", "FROM_CLIENTS", "JOBS_MAX", "LAUNCH_BYTES_MAX", "LIMITS",
     "MESSAGE_BYTES_MAX", "NOT_AVAILABLE", "PROTOCOL_VERSION", "SECRETS_BYTES_MAX", "SPEAKS",
     "STEP_REPORT_PERIOD_S", "UNKNOWN_REQUEST", "WIRE_VERSION", "AnyReply", "AttemptProgress",
     "AttemptView", "BadMessage", "ChangeJobs", "ChangeNode", "CommandAck", "CommandDelivery",
     "ComputeQuestion", "ComputeResult", "ControllerStatus", "DecisionView", "Decisions", "DeviceView",
-    "Explain", "Explained", "Failure", "ForgetProfiles", "FromAgent", "GangRelay", "GetDecisions",
-    "GetPolicy", "GetReport", "GetStatus", "Heartbeat", "Hello", "HostRefused", "Inadmissible",
-    "InterruptionView", "JobDetails", "JobView", "Jobs", "Json", "KnownProfile", "KnownProfiles",
-    "ListJobs", "ListNodes", "ListPairs", "ListProfiles", "LogPart", "LogReply", "NodeView", "Nodes",
-    "NotFollowed", "PairTotals", "PairView", "Parameters", "Payload", "PeerVersions", "Policies",
-    "PolicyPreview", "PolicyPreviewed", "PreviewPolicy", "PreviewedAction", "ProfileView", "PromiseView",
-    "ReadJobLog", "ReadLog", "ReadingView", "Renew", "Report", "ReportAck", "ReportView", "Request",
-    "SetPolicy", "SharingReport", "SharingTotals", "SharingView", "ShowJob", "Shown", "SpecView",
-    "StepTimeView", "Submit", "Submitted", "ThroughputView", "ToAgent", "Utc", "WaitJobs", "Welcome",
-    "WrongVersion", "admitted", "agents", "clients", "codec", "decode", "decode_json", "decode_text",
-    "encode", "heard", "in_version", "is_of_before", "job", "pack", "profile_view", "request_in",
-    "spec_view", "throughput_view", "unpack", "unpack_struct", "utc", "version_of", "wall_s",
+    "EtaScoreView", "EtaTimes", "EtaView", "Etas", "Explain", "Explained", "Failure", "ForgetProfiles",
+    "FromAgent", "GangRelay", "GetDecisions", "GetPolicy", "GetReport", "GetStatus", "Heartbeat", "Hello",
+    "HostRefused", "Inadmissible", "InterruptionView", "JobDetails", "JobView", "Jobs", "Json",
+    "KnownProfile", "KnownProfiles", "ListEtas", "ListJobs", "ListNodes", "ListPairs", "ListProfiles",
+    "LogPart", "LogReply", "NodeView", "Nodes", "NotFollowed", "PairTotals", "PairView", "Parameters",
+    "Payload", "PeerVersions", "Policies", "PolicyPreview", "PolicyPreviewed", "PreviewPolicy",
+    "PreviewedAction", "ProfileView", "PromiseView", "ReadJobLog", "ReadLog", "ReadingView", "Renew",
+    "Report", "ReportAck", "ReportView", "Request", "SetPolicy", "SharingReport", "SharingTotals",
+    "SharingView", "ShowJob", "Shown", "SpecView", "StepTimeView", "Submit", "Submitted",
+    "ThroughputView", "ToAgent", "Utc", "WaitJobs", "Welcome", "WrongVersion", "admitted", "agents",
+    "clients", "codec", "decode", "decode_json", "decode_text", "encode", "heard", "in_version",
+    "is_of_before", "job", "pack", "profile_view", "request_in", "spec_view", "throughput_view", "unpack",
+    "unpack_struct", "utc", "version_of", "wall_s",
 ]
 # fmt: on

@@ -17,6 +17,7 @@ from cotenant.controller.domain import (
     DeviceId,
     DeviceKind,
     DeviceState,
+    EtaKind,
     ForkServers,
     HostId,
     HostState,
@@ -127,6 +128,13 @@ class GetReport(Question["SharingReport"], frozen=True, kw_only=True, tag="repor
     """Only what happened in so many seconds before now; None: all that is remembered."""
 
 
+class ListEtas(Question["Etas"], frozen=True, kw_only=True, tag="etas"):
+    """When jobs start and end."""
+
+    job_ids: tuple[JobId, ...] = ()
+    """Empty: all that have not ended."""
+
+
 class GetPolicy(Question["Policies"], frozen=True, kw_only=True, tag="policy"):
     pass
 
@@ -170,7 +178,7 @@ class Stop(Question["Done"], frozen=True, kw_only=True, tag="stop"):
 AnyRequest = (
     Submit | ListJobs | ShowJob | Explain | ChangeJobs | WaitJobs | ReadJobLog | ListNodes | ListPairs
     | ChangeNode | GetPolicy | SetPolicy | GetStatus | GetDecisions | ListProfiles | ForgetProfiles
-    | GetReport | PreviewPolicy | Stop
+    | GetReport | PreviewPolicy | ListEtas | Stop
 )  # fmt: skip
 
 
@@ -180,6 +188,37 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # --- Views -----------------------------------------------------------------------------------------
+
+
+class EtaTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """A tenth of such times lies before p10, half before p50, nine tenths before p90."""
+
+    p10_at: Utc
+    p50_at: Utc | None
+    """None: only the interval is known."""
+    p90_at: Utc | None
+    """None: it has no bound that anybody knows."""
+
+
+class EtaView(JsonView, frozen=True, kw_only=True, tag="eta/1"):
+    """When a job starts and ends."""
+
+    job_id: JobId = field(name="job")
+    name: str
+    phase: Phase = field(name="state")
+    start: EtaTimes | None
+    """None: it has started, or nobody can say."""
+    finish: EtaTimes | None
+    """None: nobody can say; `basis` says why."""
+    is_calibrated: bool = field(name="calibrated")
+    basis: str
+    policy: str
+    hit_rate: float | None
+    """Of the last calibrated intervals told at submission under this policy, the share that held."""
+    hits_of: int
+    """How many those are, 100 at most."""
+    told_at: Utc | None
+    """None: nothing has been worked out yet."""
 
 
 class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
@@ -246,6 +285,8 @@ class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
     promises: tuple[PromiseView, ...] = ()
     won_device_s: float | None = None
     """Its part of what sharing won; null: nothing of it could be compared."""
+    eta: EtaView | None = None
+    """None of a job that has ended, and where nobody works it out."""
 
     @property
     def submitted_s(self) -> float:
@@ -323,6 +364,8 @@ class ExplanationView(JsonView, frozen=True, kw_only=True, tag="explanation/1"):
     reason_code: str
     lines: tuple[str, ...]
     """First the present answer, then the history of decisions, newest first."""
+    ahead: tuple[str, ...] = ()
+    """Of a job that waits: who is ahead, and what would have to happen first."""
     now: Utc
 
 
@@ -567,6 +610,31 @@ class SharingReport(Reply, frozen=True, kw_only=True, tag="report-view"):
     report: ReportView
 
 
+class EtaScoreView(JsonView, frozen=True, kw_only=True, tag="eta-score/1"):
+    """How good the intervals were that were told under one policy, of those that are kept."""
+
+    policy: str
+    kind: EtaKind
+    current: bool
+    predictions: int
+    """Calibrated ones; only these count below."""
+    uncalibrated: int
+    coverage_80: float | None
+    """Share of ends within p10 to p90: 0.8 would be just right."""
+    hit_rate_100: float | None
+    """The same of the last 100."""
+    median_bias: float | None
+    """Median of actual / p50 - 1."""
+    median_abs_error: float | None
+    width_over_jct: float | None
+
+
+class Etas(Reply, frozen=True, kw_only=True, tag="eta-list"):
+    etas: tuple[EtaView, ...]
+    scores: tuple[EtaScoreView, ...]
+    now: Utc
+
+
 class Policies(Reply, frozen=True, kw_only=True, tag="policy-view"):
     current: PolicyView
     given: Parameters
@@ -618,7 +686,7 @@ class Failure(Reply, frozen=True, kw_only=True, tag="failure"):
 
 AnyReply = (
     Submitted | Jobs | Shown | Explained | LogPart | Nodes | Pairs | Policies | ControllerStatus | Decisions
-    | KnownProfiles | SharingReport | PolicyPreviewed | Done | Failure
+    | KnownProfiles | SharingReport | PolicyPreviewed | Etas | Done | Failure
 )  # fmt: skip
 
 

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import msgspec
-
-LENGTH: Final = 4
-"""Every frame is its length in so many bytes, big end first, and a msgpack value."""
 
 Payload = dict[str, str | int | float | list[float]]
 

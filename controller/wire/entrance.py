@@ -78,6 +78,7 @@ LIMITS: Final[dict[tuple[type, str], Limit]] = {
     (clients.Submit, "secrets"): Limit("raw", WORD_BYTES_MAX, total_max=SECRETS_BYTES_MAX),
     (clients.Submit, "idempotency_key"): Limit("name", 200),
     (clients.ListJobs, "job_ids"): JOB_ID,
+    (clients.ListEtas, "job_ids"): JOB_ID,
     (clients.ShowJob, "job_id"): JOB_ID,
     (clients.Explain, "job_id"): JOB_ID,
     (clients.ChangeJobs, "job_ids"): JOB_ID,

@@ -56,7 +56,7 @@ def test_a_child_that_dies_is_an_answer_and_the_next_one_works() -> None:
         answers = Answers()
         answers.thinking.start(think(1, values=[1.0]))
         await answers.take(1)
-        child = answers.thinking._child
+        child = answers.thinking._child.process
         assert child is not None
         child.kill()
         await child.wait()

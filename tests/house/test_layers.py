@@ -63,18 +63,21 @@ controller.engine               controller.domain controller.models controller.p
 controller.store                controller.domain controller.wire controller.system controller.engine
 controller.executors            controller.domain controller.wire controller.system controller.engine
                                 controller.store
-controller.compute_worker       controller.domain controller.wire
-controller.api                  controller.domain controller.wire controller.system controller.policies
-                                controller.engine controller.store controller.executors
+controller.compute_worker       controller.domain controller.wire controller.system
+controller.eta_worker           controller.wire controller.system controller.engine
+controller.api                  controller.domain controller.wire controller.system controller.models
+                                controller.policies controller.engine controller.store controller.executors
 controller.router               controller.wire controller.system
 controller.server               controller.domain controller.wire controller.system controller.models
                                 controller.policies controller.engine controller.store controller.executors
-                                controller.compute_worker controller.api controller.router
+                                controller.compute_worker controller.eta_worker controller.api
+                                controller.router
 controller.__main__             controller.domain controller.system controller.policies controller.store
                                 controller.router controller.server
 # Trying out, and learning. What computes is handed to the simulator.
-controller.sim                  controller.domain controller.wire controller.system controller.policies.base
-                                controller.policies controller.engine controller.store
+controller.sim                  controller.domain controller.wire controller.system controller.models
+                                controller.policies.base controller.policies controller.engine
+                                controller.store
 controller.training             controller.domain controller.wire controller.system controller.models
                                 controller.policies.base controller.policies controller.engine controller.sim
                                 profiler

@@ -23,6 +23,7 @@ OTHERS: dict[str, dict[str, str]] = {
     "controller/engine/history.py": dict.fromkeys(("attempt_record", "mine", "theirs"), "AttemptRecord"),
     "controller/engine/hosts.py": {"host": "Host"},
     "controller/executors/agents/delivery.py": {"pending": "Pending"},
+    "controller/sim/eta/futures.py": {"run": "JobRun"},
     "controller/sim/world/world.py": dict.fromkeys(("run", "other"), "JobRun"),
 }
 """By file: what is assigned to there, and of which class it is."""

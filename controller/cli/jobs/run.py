@@ -23,6 +23,7 @@ from cotenant.controller.cli.frame.parameters import argument, option
 from cotenant.controller.cli.frame.problem import FAILED, NEVER_STARTED, OK, Problem, ended_by
 from cotenant.controller.cli.frame.screen import tell
 from cotenant.controller.cli.frame.terminal import JobOutput
+from cotenant.controller.cli.jobs.eta import in_words
 from cotenant.controller.cli.jobs.logs import Follower, Missing, Piece
 from cotenant.controller.cli.jobs.sharing import at_the_end
 from cotenant.controller.cli.jobs.submit import prepared, takes_job_flags
@@ -133,6 +134,8 @@ class RunWatch:
             text += f" on {devices(job.devices)}{beside}"
         elif job.reason:
             text = why(job)
+        if job.phase is Phase.QUEUED and job.eta is not None and job.eta.finish is not None:
+            text += f"; {in_words(job.eta)}"
         if text != self._told and not self._quiet and job.phase not in ENDED:
             tell(f"job {job.job_id} ({job.name}) {text}")
         self._told = text

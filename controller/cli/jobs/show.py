@@ -12,6 +12,7 @@ from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, OutputF
 from cotenant.controller.cli.frame.parameters import argument
 from cotenant.controller.cli.frame.screen import NONE, Column, duration, local_time, paint, wrapped
 from cotenant.controller.cli.jobs import sharing
+from cotenant.controller.cli.jobs.eta import in_words
 from cotenant.controller.cli.jobs.view import devices, left, state_colour
 from cotenant.controller.cli.profiles.throughput import throughput_lines
 from cotenant.controller.domain import JobId, JobSpec
@@ -83,6 +84,7 @@ def _standing(job: JobDetails) -> Iterator[tuple[str, str]]:
     yield "next time", _overheads(job)
     if job.ended_at is None:
         yield "left", f"{left(job)} of training ({_source(job.left_source)})"
+        yield "eta", in_words(job.eta)
     else:
         yield "exit code", NONE if job.exit_code is None else str(job.exit_code)
     yield "devices", devices(job.devices)
@@ -273,6 +275,9 @@ def explained(reply: Explained) -> str:
     now, *history = reply.explanation.lines or (job.reason,)
     state = paint(job.phase.value, state_colour(job))
     lines = [f"job {job.job_id} ({job.name}): {state}", f"  {wrapped(now, 2)}"]
+    if eta := in_words(job.eta):
+        lines.append(f"  {wrapped(eta, 2)}")
+    lines += [f"  {wrapped(line, 2)}" for line in reply.explanation.ahead]
     if history:
         lines += ["", paint("How it came about, newest first:", "bold")]
         lines += [f"  {wrapped(line, 4)}" for line in history]

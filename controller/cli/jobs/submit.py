@@ -9,6 +9,8 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -22,6 +24,7 @@ from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, write_j
 from cotenant.controller.cli.frame.parameters import Declared, argument, option
 from cotenant.controller.cli.frame.problem import OK, Problem
 from cotenant.controller.cli.frame.screen import tell
+from cotenant.controller.cli.jobs.eta import in_words
 from cotenant.controller.cli.profiles.series import behind, planned
 from cotenant.controller.cli.submission.build import Sbatch, Submission, Submitter, submission
 from cotenant.controller.cli.submission.options import (
@@ -33,9 +36,10 @@ from cotenant.controller.cli.submission.options import (
     read,
 )
 from cotenant.controller.client import Client
+from cotenant.controller.domain import JobId
 from cotenant.controller.system import paths
 from cotenant.controller.system.endpoint import socket_path
-from cotenant.controller.wire import SpecView, Submit, spec_view
+from cotenant.controller.wire import ListEtas, SpecView, Submit, spec_view
 
 _PREFIX: Final = "job_"
 _CONTAINER: Final = "container"
@@ -151,6 +155,8 @@ def after_dashes(all_words: Sequence[str], command: Sequence[str]) -> bool:
 
 
 SUBMIT_TIMEOUT_S = 30.0
+ETA_WITHIN_S = 2.0
+ETA_LOOK_S = 0.1
 
 
 @takes_job_flags
@@ -200,6 +206,7 @@ def submit(
         if dry_run:
             request = msgspec.structs.replace(request, dry_run=True)
         reply = client.ask(request, timeout_s=SUBMIT_TIMEOUT_S)
+        eta = "" if dry_run or as_json or len(reply.job_ids) != 1 else first_eta(client, reply.job_ids[0])
     ids = [str(each) for each in (reply.job_ids[-1:] if full else reply.job_ids)]
     if as_json:
         known = {"schema": "submission/1", "jobs": [] if dry_run else ids, "notes": list(reply.notes)}
@@ -211,7 +218,22 @@ def submit(
         screen.tell(f"{screen.plural(len(request.specs), 'job')} would be accepted; nothing was changed")
     else:
         write_lines(whole_array(ids) if request.array_indices else ids)
+        if eta:
+            screen.tell(eta)
     return OK
+
+
+def first_eta(client: Client, job_id: JobId, within_s: float = ETA_WITHIN_S) -> str:
+    """When the job ends, where the controller finds it out soon and somebody is there to read it."""
+    if not screen.is_terminal(sys.stderr):
+        return ""
+    until_s = time.monotonic() + within_s
+    while time.monotonic() < until_s:
+        found = client.ask(ListEtas(job_ids=(job_id,))).etas
+        if not found or found[0].told_at is not None:
+            return in_words(found[0]) if found else ""
+        time.sleep(ETA_LOOK_S)
+    return f"when it ends: cotenant eta {job_id}"
 
 
 def with_series(client: Client, request: Submit) -> Submit:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from cotenant.controller.cli.frame.screen import NONE, STATE_COLOURS, Column, duration
+from cotenant.controller.cli.jobs.eta import early, late, likely
 from cotenant.controller.cli.jobs.sharing import OF_JOBS
 from cotenant.controller.wire import JobView
 
@@ -62,5 +63,9 @@ WIDE_COLUMNS: Final = (
     Column("LOAD", lambda j: duration(j.load_s), right=True),
     Column("PAUSE", lambda j: duration(j.pause_s), right=True),
     *OF_JOBS,
+    Column("STARTS", lambda j: likely(j.eta.start if j.eta else None)),
+    Column("ENDS EARLY", lambda j: early(j.eta.finish if j.eta else None)),
+    Column("LIKELY", lambda j: likely(j.eta.finish if j.eta else None)),
+    Column("LATE", lambda j: late(j.eta.finish if j.eta else None)),
     COLUMNS[-1],
 )

@@ -96,6 +96,9 @@ EstimatesFlag = Annotated[
         help="What policies are told: lognormal:S as --noise S; limit: time limits as people write them.",
     ),
 ]
+EtaFlag = Annotated[
+    bool, option("--eta", help="Tell when jobs end as they are submitted, and say how right that was.")
+]
 LoadTimeFlag = Annotated[
     float,
     option("--load-time-scale", metavar="F", help="Load times times F."),
@@ -195,6 +198,7 @@ def scenario_of(
     on_preempt: OnPreemptFlag = "save",
     failures: FailuresFlag = None,
     trim: TrimFlag = 0.0,
+    eta: EtaFlag = False,
     world: WorldFlag = "devices",
     asked: AskedFlag = 2500,
 ) -> Scenario:
@@ -217,6 +221,7 @@ def scenario_of(
             on_preempt=on_preempt,
             failures_mtbf_h=failures,
             trim=trim,
+            eta=eta,
             hosts=hosts,
             gpus_per_host=gpus_per_host,
             world=world,

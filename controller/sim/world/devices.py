@@ -16,14 +16,14 @@ from collections.abc import Callable, Sequence
 from math import inf
 
 from cotenant.controller.domain import DeviceId, GangMember, HostId, HostReport
-from cotenant.controller.sim.world.physics import Ratios
+from cotenant.controller.sim.world.physics import RatioTable
 from cotenant.controller.sim.world.run import TRAINS, JobRun
 
 
 class Devices:
     """All devices of the cluster; times are summed over them, up to the last change."""
 
-    def __init__(self, hosts: Sequence[HostReport], ratios: Ratios | None) -> None:
+    def __init__(self, hosts: Sequence[HostReport], ratios: RatioTable | None) -> None:
         self.busy = 0
         """Devices with a tenant."""
         self.held = 0

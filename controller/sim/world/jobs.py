@@ -7,7 +7,8 @@ says what a step takes. So progress, lost work and what is left count in steps, 
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, Protocol
 
 from cotenant.controller.domain import (
     Device,
@@ -64,6 +65,15 @@ def known_pairs(workload: Workload, specs: Specs, ratios: Ratios) -> PairTable:
     return table
 
 
+class RowSpecs(Protocol):
+    """Says what arrives, row by row."""
+
+    def spec(self, row: int) -> JobSpec: ...
+
+    @property
+    def row_of(self) -> Callable[[JobId], int]: ...
+
+
 class Specs:
     """Makes the spec of each row; what many rows have in common is made once."""
 
@@ -90,6 +100,7 @@ class Specs:
         self._model = cells(workload.model)
         self._hp = cells(workload.hp)
         self._organisation = cells(workload.organisation)
+        self.row_of: Callable[[JobId], int] = int
 
     def kind(self, model: int, gpus: int) -> JobSpec:
         """What jobs of a model and width have in common, for measurements of pairs."""

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from statistics import fmean
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 BUNDLED: Final = ("gavel-v100", "gavel-p100", "gavel-k80")
 COLUMNS: Final = ("model1", "batch1", "model2", "batch2", "xi1", "xi2")
@@ -61,6 +61,16 @@ class Physics:
 
 Ratios = list[list[float]]
 """`[model][partner]` -> xi of the model; the last row and column stand for jobs without a model."""
+
+
+class RatioRow(Protocol):
+    def __getitem__(self, partner: int, /) -> float: ...
+
+
+class RatioTable(Protocol):
+    """As `Ratios`, which are one; others may work a ratio out when it is asked for."""
+
+    def __getitem__(self, model: int, /) -> RatioRow: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

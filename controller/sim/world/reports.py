@@ -14,7 +14,6 @@ from cotenant.controller.domain import (  # fmt: skip
     Outcome,
     ProgressSeen,
 )
-from cotenant.controller.sim.world.jobs import STEP_S
 from cotenant.controller.sim.world.run import JobRun
 
 
@@ -24,7 +23,9 @@ def first_step(run: JobRun) -> FirstStepDone:
 
 def progress(run: JobRun) -> ProgressSeen:
     """Its steps and its present pace."""
-    return ProgressSeen(job_id=run.job_id, attempt=run.number, step=run.steps, step_s=STEP_S * run.slowdown)
+    return ProgressSeen(
+        job_id=run.job_id, attempt=run.number, step=run.steps, step_s=run.step_s * run.slowdown
+    )
 
 
 def durable(run: JobRun) -> CheckpointDurable:

@@ -56,6 +56,13 @@ class JobRun:
     done = False
     launched_s = 0.0
     slowdown = 1.0
+    step_s = STEP_S
+    """What a step takes alone, and how many a second; others only where a world begins in the middle."""
+    steps_per_s = STEPS_PER_S
+    steps_before = 0
+    """Done before this world began."""
+    due_s = 0.0
+    """What it was at when this world began takes so much longer."""
 
     work_s = 0.0
     """Training done and not lost, in seconds alone."""
@@ -89,11 +96,11 @@ class JobRun:
     @property
     def steps(self) -> int:
         """Whole steps of training done."""
-        return int(self.work_s * STEPS_PER_S + NEARLY)
+        return self.steps_before + int(self.work_s * self.steps_per_s + NEARLY)
 
     @property
     def safe_steps(self) -> int:
-        return int(self.safe_s * STEPS_PER_S + NEARLY)
+        return self.steps_before + int(self.safe_s * self.steps_per_s + NEARLY)
 
     def settle(self, now_s: float, every_s: float) -> None:
         """Account for training up to now at the pace it had, and for the periodic checkpoints passed."""
@@ -114,7 +121,7 @@ class JobRun:
         self._checkpoint(self.work_s, self.ran_s)
 
     def _checkpoint(self, work_s: float, ran_s: float) -> None:
-        self.safe_s, self.safe_ran_s = int(work_s * STEPS_PER_S + NEARLY) * STEP_S, ran_s
+        self.safe_s, self.safe_ran_s = int(work_s * self.steps_per_s + NEARLY) * self.step_s, ran_s
 
     def keep(self) -> None:
         """A complete save as it leaves: it goes on from its last whole step."""

@@ -34,7 +34,7 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.sim.world import reports
 from cotenant.controller.sim.world.devices import Devices, part_on, wait_s
 from cotenant.controller.sim.world.failures import FailureTimes
-from cotenant.controller.sim.world.jobs import Specs
+from cotenant.controller.sim.world.jobs import RowSpecs
 from cotenant.controller.sim.world.outcome import cells
 from cotenant.controller.sim.world.physics import Physics
 from cotenant.controller.sim.world.run import DIES, LEFT, LOADS, SAVES, TRAINS, WAITS, Doing, JobRun
@@ -54,7 +54,7 @@ class World:
     def __init__(
         self,
         workload: Workload,
-        specs: Specs,
+        specs: RowSpecs,
         devices: Devices,
         hosts: Sequence[HostReport],
         physics: Physics,
@@ -69,6 +69,7 @@ class World:
         """Computations asked for; the driver takes them and calls `answer`."""
         self.devices = devices
         self._specs, self._hosts, self._failing = specs, list(hosts), failing
+        self._row_of = specs.row_of
         self._jobs, self._arrived = len(workload), 0
         self._submit_s, self._duration_s = cells(workload.submit_s), cells(workload.duration_s)
         self._load_s, self._pause_s = cells(workload.load_s), cells(workload.pause_s)
@@ -93,6 +94,28 @@ class World:
         if failing is not None:
             for number in range(len(hosts)):
                 self._push(failing.next_s(number), HOST, number)
+
+    def take_over(self, now_s: float, runs: Sequence[JobRun], arrived: int) -> None:
+        """Begin in the middle, at `now_s`: so many rows have arrived, of which these were launched before. A
+        run that loads or leaves its devices has still `due_s` to do so."""
+        self.now_s, self._arrived = now_s, arrived
+        self._arrives_s = self._submit_s[arrived] if arrived < self._jobs else NEVER
+        for run in runs:
+            self._runs[run.row] = run
+            if run.gang:
+                run.shared = self.devices.occupy(run, run.gang, now_s)
+        for run in runs:
+            if not run.gang:
+                continue
+            beside = self.devices.beside(run, run.gang)
+            run.shared = bool(beside)
+            due_s = run.due_s
+            if run.doing is TRAINS:
+                if beside:
+                    run.slowdown = self.devices.slowdown(run)
+                    self._will_report(run)
+                due_s = float(self._duration_s[run.row]) * run.slowdown
+            run.ticket = self._push(now_s + due_s, FIRST_STEP if run.doing is LOADS else LEAVES, run.row)
 
     # --- What happens ------------------------------------------------------------------------------
 
@@ -215,7 +238,7 @@ class World:
                     pass  # Nothing is kept of a job that has ended, and nothing is wrong with devices here.
 
     def _start(self, command: StartAttempt) -> None:
-        row = int(command.job_id)
+        row = self._row_of(command.job_id)
         run = self._runs.get(row)
         if run is None:
             run = self._runs[row] = JobRun(row, command.job_id, self._model[row], self._submit_s[row])
@@ -257,7 +280,7 @@ class World:
         return max(0.0, pause_s - since_s)
 
     def _stop(self, command: StopAttempt) -> None:
-        run = self._runs.get(int(command.job_id))
+        run = self._runs.get(self._row_of(command.job_id))
         if run is None or run.number != command.attempt:
             return
         if run.doing is TRAINS:
@@ -285,7 +308,7 @@ class World:
         run.ticket = self._push(self.now_s + after_s, LEAVES, run.row)
 
     def _save(self, command: SaveAttempt) -> None:
-        run = self._runs.get(int(command.job_id))
+        run = self._runs.get(self._row_of(command.job_id))
         if run is not None and run.number == command.attempt and run.doing is TRAINS:
             run.settle(self.now_s, self._every_s)
             run.save()

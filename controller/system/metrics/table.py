@@ -109,6 +109,12 @@ CONTROLLER: Final = (
         "The longest that a job which waits now could have run and did not, before all of its attempts",
     ),
     Metric(
+        "cotenant_eta_hit_ratio",
+        "gauge",
+        ("policy",),
+        "Of the last 100 intervals told at submission under this policy, the share that held: 0.8 is right",
+    ),
+    Metric(
         "cotenant_decision_seconds", "histogram", (), "Time to handle one event, the policy's part included"
     ),
     Metric("cotenant_events_total", "counter", (), "Events handled and journalled"),

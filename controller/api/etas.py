@@ -1,0 +1,188 @@
+"""When jobs start and end, as users see it: from what was rolled out last, and how often that has held.
+
+Rule: nothing is worked out here. A time that has passed meanwhile is now; of a job of which nothing is
+expected an interval is told, and no median.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from cotenant.controller.api.permissions import jobs_named
+from cotenant.controller.api.views import Now, ago
+from cotenant.controller.domain import ENDED, EtaInterval, Job, JobId, Phase, ToldInterval
+from cotenant.controller.engine import EtaAnswer, EtaBook, JobEta, policy_label
+from cotenant.controller.models.eta import ENOUGH, score
+from cotenant.controller.store import Core
+from cotenant.controller.system.keys import Identity
+from cotenant.controller.wire import EtaScoreView, EtaTimes, EtaView
+from cotenant.controller.wire import clients as wire
+
+HITS_OF = 100
+AHEAD_SHOWN = 5
+
+
+class EtaBoard:
+    """What was found out last, by job."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._answer = EtaAnswer()
+        self._by_job: dict[JobId, JobEta] = {}
+        self._held: tuple[float | None, int] = (None, 0)
+
+    def of(self, job: Job, now: Now) -> EtaView | None:
+        """None of a job that has ended."""
+        if job.phase in ENDED:
+            return None
+        answer = self._newest()
+        eta = self._by_job.get(job.job_id)
+        is_known = answer.policy == policy_label(self._core.state.engine) and eta is not None
+        return EtaView(
+            job_id=job.job_id,
+            name=job.spec.name,
+            phase=job.phase,
+            start=_times(eta.start, True, answer.now_s, now)
+            if eta and is_known and not job.attempt
+            else None,
+            finish=_times(eta.finish, eta.is_length_known, answer.now_s, now) if eta and is_known else None,
+            is_calibrated=bool(eta and is_known and eta.is_calibrated),
+            basis=_basis(job, eta, answer) if eta and is_known else _nothing(job),
+            policy=policy_label(self._core.state.engine),
+            hit_rate=self._held[0],
+            hits_of=self._held[1],
+            told_at=now.utc(answer.now_s) if is_known else None,
+        )
+
+    def interval(self, job_id: JobId) -> EtaInterval | None:
+        """As it was told of a job's end, in seconds of the journal."""
+        answer = self._newest()
+        eta = self._by_job.get(job_id)
+        if eta is None or eta.finish is None:
+            return None
+        told = eta.finish.told
+        return EtaInterval(*(answer.now_s + each for each in (told.p10_s, told.p50_s, told.p90_s)))
+
+    def _newest(self) -> EtaAnswer:
+        if self._answer is not self._core.etas:
+            self._answer = self._core.etas
+            self._by_job = {eta.job_id: eta for eta in self._answer.etas}
+            self._held = hit_rate(self._core.state.etas, self._answer.policy)
+        return self._answer
+
+
+def hit_rate(book: EtaBook, policy: str) -> tuple[float | None, int]:
+    """Of the last calibrated intervals told at submission, the share that held, and how many those are."""
+    scored = score(book.pools.errors_of(policy, "submission"), last=HITS_OF)
+    return scored.coverage_80, scored.predictions
+
+
+class EtaRequests:
+    """Questions about when jobs end."""
+
+    def __init__(self, core: Core, board: EtaBoard) -> None:
+        self._core, self._board = core, board
+
+    def etas(self, request_id: int, request: wire.ListEtas, who: Identity) -> wire.Etas:
+        jobs = self._core.state.engine.jobs
+        asked = jobs_named(jobs, request.job_ids) if request.job_ids else list(jobs.values())
+        now = Now(self._core.clock.now_s(), self._core.clock.wall())
+        found = (self._board.of(job, now) for job in asked)
+        return wire.Etas(
+            request_id=request_id,
+            etas=tuple(eta for eta in found if eta is not None),
+            scores=tuple(scores(self._core.state.etas, policy_label(self._core.state.engine))),
+            now=now.at,
+        )
+
+
+def scores(book: EtaBook, current: str) -> Iterator[EtaScoreView]:
+    """The policy in force first."""
+    for policy in sorted({*book.pools.errors, current}, key=lambda name: (name != current, name)):
+        for kind in ("submission", "revisit"):
+            errors = book.pools.errors_of(policy, kind)
+            whole = score(errors)
+            yield EtaScoreView(
+                policy=policy,
+                kind=kind,
+                current=policy == current,
+                predictions=whole.predictions,
+                uncalibrated=whole.uncalibrated,
+                coverage_80=whole.coverage_80,
+                hit_rate_100=score(errors, last=HITS_OF).coverage_80,
+                median_bias=whole.median_bias,
+                median_abs_error=whole.median_abs_error,
+                width_over_jct=whole.width_over_jct,
+            )
+
+
+def _times(told: ToldInterval | None, has_median: bool, at_s: float, now: Now) -> EtaTimes | None:
+    if told is None:
+        return None
+    p10_at, p50_at, p90_at = (
+        now.utc(max(now.now_s, at_s + each)) if math.isfinite(each) else None
+        for each in (told.told.p10_s, told.told.p50_s, told.told.p90_s)
+    )
+    assert p10_at is not None
+    return EtaTimes(p10_at=p10_at, p50_at=p50_at if has_median else None, p90_at=p90_at)
+
+
+def _basis(job: Job, eta: JobEta, answer: EtaAnswer) -> str:
+    """What an interval rests on, or why there is none."""
+    if job.phase is Phase.HELD:
+        return "unknown: it is held"
+    if eta.finish is None:
+        if not eta.is_length_known:
+            return "unknown: nothing tells how long it runs; --expect or --iterations would say it"
+        return "unknown: no device takes it, or nothing tells how long those run that it waits for"
+    parts = [f"{answer.count} roll-outs of {answer.policy}"]
+    if not eta.is_length_known:
+        parts.append("its length is unknown: as those of other jobs here")
+    if eta.is_calibrated:
+        parts.append(f"corrected by the last {eta.errors} errors")
+    else:
+        parts.append(f"uncalibrated: {eta.errors} of {ENOUGH} outcomes")
+    return "; ".join(parts)
+
+
+def _nothing(job: Job) -> str:
+    return "unknown: it is held" if job.phase is Phase.HELD else "not worked out yet"
+
+
+def ahead_lines(core: Core, board: EtaBoard, job: Job, now: Now) -> list[str]:
+    """Who is ahead of a job that waits, and what would have to happen first."""
+    if job.phase is not Phase.QUEUED:
+        return []
+    view, lines = core.state.engine.view(), []
+    ahead: list[JobId] = []
+    for other in view.queued():
+        if other.job_id == job.job_id:
+            break
+        ahead.append(other.job_id)
+    if ahead:
+        more = f" and {len(ahead) - AHEAD_SHOWN} more" if len(ahead) > AHEAD_SHOWN else ""
+        lines.append(f"ahead of it in the queue: {_named(ahead[:AHEAD_SHOWN])}{more}")
+    free, needed = view.free.everywhere(), job.spec.gpus
+    leaving: list[tuple[float, JobId, int]] = []
+    for other in view.on_devices():
+        end = board.interval(other.job_id)
+        held = len(other.placement.devices) if other.placement is not None else 0
+        leaving.append((math.inf if end is None else end.p50_s, other.job_id, held))
+    if free >= needed or not leaving:
+        return lines
+    first: list[JobId] = []
+    at_s = now.now_s
+    for end_s, other_id, held in sorted(leaving):
+        if free >= needed:
+            break
+        first.append(other_id)
+        free, at_s = free + held, end_s
+    when = f", about {ago(at_s - now.now_s).removesuffix(' ago')} from now" if math.isfinite(at_s) else ""
+    when = when if at_s > now.now_s else ""
+    lines.append(f"it needs {needed} of the devices of {_named(first)}: first they end or make room{when}")
+    return lines
+
+
+def _named(job_ids: list[JobId]) -> str:
+    return ("job " if len(job_ids) == 1 else "jobs ") + ", ".join(job_ids)

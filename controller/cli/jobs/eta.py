@@ -1,0 +1,159 @@
+"""`cotenant eta`: when jobs start and end, and how often what was told has held."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from cotenant.controller.cli.frame import screen
+from cotenant.controller.cli.frame.asking import asking, complete_job
+from cotenant.controller.cli.frame.output import (
+    EndpointFlag,
+    Format,
+    JsonFlag,
+    Listing,
+    OutputFlag,
+    chosen,
+    show_listing,
+)
+from cotenant.controller.cli.frame.parameters import argument
+from cotenant.controller.cli.frame.problem import Problem
+from cotenant.controller.cli.frame.screen import NONE, Column, local_time
+from cotenant.controller.domain import JobId
+from cotenant.controller.wire import Etas, EtaTimes, EtaView, ListEtas, wall_s
+
+SCORE: Final = "score"
+
+
+def eta(
+    jobs: Annotated[
+        list[str] | None,
+        argument(metavar="[JOB...|score]", help="Only these; score: how good it was.", complete=complete_job),
+    ] = None,
+    output: OutputFlag = None,
+    as_json: JsonFlag = False,
+    endpoint: EndpointFlag = None,
+) -> None:
+    """When jobs start and end: nine tenths of them after EARLY, half before LIKELY, nine tenths before LATE.
+
+    The controller rolls its own state out into possible futures, under the policy in force and with arrivals
+    as they were lately, and corrects what comes of it by how wrong it was before. What nobody can know is
+    unknown. `score` says how often the intervals have held, by policy.
+
+    For example:
+
+      cotenant eta
+      cotenant eta 7
+      cotenant eta score
+      cotenant eta -o json | jq '.etas[] | {job, finish}'
+    """
+    form = chosen(output, as_json)
+    words = jobs or []
+    if SCORE in words and len(words) > 1:
+        raise Problem("usage", "score is asked for alone", "cotenant eta score")
+    asked = tuple(JobId(each) for each in words if each != SCORE)
+    with asking(endpoint) as client:
+        reply = client.ask(ListEtas(job_ids=asked))
+    if SCORE in words:
+        show_scores(reply, form)
+    else:
+        show_etas(reply, form)
+
+
+def show_etas(reply: Etas, form: Format) -> None:
+    show_listing(
+        Listing(
+            noun="eta",
+            rows=reply.etas,
+            identity=lambda each: each.job_id,
+            columns=COLUMNS,
+            extra={"now": reply.now},
+            nothing="no job waits or runs",
+        ),
+        form,
+    )
+    if form in ("table", "wide") and reply.etas:
+        screen.hint(hits(reply.etas[0]))
+
+
+def hits(eta: EtaView) -> str:
+    """How often what was told has held."""
+    if eta.hit_rate is None:
+        return f"no interval under {eta.policy} has been compared with what came yet"
+    return f"{eta.hit_rate:.0%} of the last {eta.hits_of} under {eta.policy} held; 80 % should"
+
+
+def show_scores(reply: Etas, form: Format) -> None:
+    show_listing(
+        Listing(
+            noun="eta-score",
+            rows=reply.scores,
+            identity=lambda each: f"{each.policy}\t{each.kind}",
+            columns=SCORE_COLUMNS,
+            extra={"now": reply.now},
+            nothing="nothing was told yet",
+        ),
+        form,
+    )
+
+
+def early(times: EtaTimes | None) -> str:
+    return NONE if times is None else local_time(wall_s(times.p10_at))
+
+
+def likely(times: EtaTimes | None) -> str:
+    return NONE if times is None or times.p50_at is None else local_time(wall_s(times.p50_at))
+
+
+def late(times: EtaTimes | None) -> str:
+    return NONE if times is None or times.p90_at is None else local_time(wall_s(times.p90_at))
+
+
+def in_words(eta: EtaView | None) -> str:
+    """`ends about 14:05 (13:50 to 14:40)`, with the start of a job that waits; or why nobody can say."""
+    if eta is None:
+        return ""
+    if eta.finish is None:
+        return eta.basis
+    parts = []
+    if eta.start is not None:
+        parts.append(f"starts {_interval(eta.start)}")
+    parts.append(f"ends {_interval(eta.finish)}")
+    return f"{', '.join(parts)}{'' if eta.is_calibrated else ', uncalibrated'}"
+
+
+def _interval(times: EtaTimes) -> str:
+    until = f"to {late(times)}" if times.p90_at is not None else "or any time later"
+    if times.p50_at is None:
+        return f"{early(times)} {until}"
+    return f"about {likely(times)} ({early(times)} {until})"
+
+
+COLUMNS: Final = (
+    Column("JOB", lambda e: e.job_id),
+    Column("NAME", lambda e: e.name, limit=14),
+    Column("STATE", lambda e: e.phase.value),
+    Column("STARTS", lambda e: likely(e.start), rank=2),
+    Column("EARLY", lambda e: early(e.finish), rank=1),
+    Column("LIKELY", lambda e: likely(e.finish)),
+    Column("LATE", lambda e: late(e.finish)),
+    Column("BASIS", lambda e: e.basis),
+)
+
+
+def _share(value: float | None) -> str:
+    return NONE if value is None else f"{value:.0%}"
+
+
+SCORE_COLUMNS: Final = (
+    Column("POLICY", lambda s: s.policy),
+    Column("TOLD AT", lambda s: s.kind),
+    Column("COUNTED", lambda s: str(s.predictions), right=True),
+    Column("UNCALIBRATED", lambda s: str(s.uncalibrated), right=True),
+    Column("HELD", lambda s: _share(s.coverage_80), right=True),
+    Column("LAST 100", lambda s: _share(s.hit_rate_100), right=True),
+    Column("BIAS", lambda s: _share(s.median_bias), right=True),
+    Column("ERROR", lambda s: _share(s.median_abs_error), right=True),
+    Column(
+        "WIDTH/JCT", lambda s: NONE if s.width_over_jct is None else f"{s.width_over_jct:.2f}", right=True
+    ),
+)

@@ -1,0 +1,113 @@
+"""When will every job end: asked in one piece, answered in one piece, by whatever process rolls out.
+
+Rule: one question, one answer: all that it depends on is in it, the seed too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+import msgspec
+
+from cotenant.controller.domain import ENDED, EtaKind, JobId, ToldEta, ToldInterval
+from cotenant.controller.engine.config import EngineConfig
+from cotenant.controller.engine.engine import Engine
+from cotenant.controller.engine.etas import EtaBook, LengthClaim, plain, policy_label
+from cotenant.controller.models.eta import ENOUGH, Pools
+
+ROLL_OUTS: Final = 12
+
+
+class EtaQuestion(msgspec.Struct, frozen=True, kw_only=True):
+    """All that the answer depends on."""
+
+    image: bytes
+    """Of the engine: `image_of`."""
+    config: EngineConfig
+    pools: Pools
+    """With errors of the policy in force only."""
+    policy: str
+    claims: dict[JobId, list[LengthClaim]]
+    revisits: frozenset[JobId]
+    """Jobs that have been told of before: what is told of them now is a revisit."""
+    seed: int
+    count: int = ROLL_OUTS
+    jobs: frozenset[JobId] | None = None
+    """Only these; None: all that have not ended."""
+
+
+class JobEta(msgspec.Struct, frozen=True, kw_only=True):
+    """What can be said of one job, in seconds from when it was asked."""
+
+    job_id: JobId
+    kind: EtaKind
+    finish: ToldInterval | None = None
+    """None: nobody can say."""
+    start: ToldInterval | None = None
+    """None: nobody can say, or it has started."""
+    errors: int = 0
+    """So many earlier errors of this policy and kind have corrected it."""
+    is_length_known: bool = True
+    """False: nothing is expected of it that is about this job."""
+
+    @property
+    def is_calibrated(self) -> bool:
+        return self.errors >= ENOUGH
+
+
+class EtaAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one question."""
+
+    now_s: float = 0.0
+    policy: str = ""
+    count: int = 0
+    """So many roll-outs."""
+    etas: list[JobEta] = []
+    cpu_s: float = 0.0
+    error: str = ""
+    """Why there is none."""
+
+
+def question_of(
+    engine: Engine,
+    book: EtaBook,
+    *,
+    seed: int,
+    count: int = ROLL_OUTS,
+    jobs: Collection[JobId] | None = None,
+) -> EtaQuestion:
+    """About the engine as it is now."""
+    policy, pools = policy_label(engine), book.pools
+    return EtaQuestion(
+        image=image_of(engine),
+        config=engine.config,
+        pools=msgspec.structs.replace(pools, errors={policy: pools.errors.get(policy, {})}),
+        policy=policy,
+        claims={job_id: list(claims) for job_id, claims in book.claims.items()},
+        revisits=book.told_of,
+        seed=seed,
+        count=count,
+        jobs=None if jobs is None else frozenset(jobs),
+    )
+
+
+def image_of(engine: Engine) -> bytes:
+    """The engine as it is now, encoded, without what no future depends on: ended jobs, and environments."""
+    snapshot = engine.snapshot()
+    jobs = [
+        msgspec.structs.replace(job, spec=plain(job.spec))
+        for job in snapshot.ledger.jobs
+        if job.phase not in ENDED
+    ]
+    snapshot.ledger = msgspec.structs.replace(snapshot.ledger, jobs=jobs, ended=[])
+    return msgspec.msgpack.encode(snapshot)
+
+
+def to_compare(eta: JobEta) -> ToldEta | None:
+    """As it will be compared with what comes; None where there is nothing to compare."""
+    if eta.finish is None or not eta.is_length_known:
+        return None
+    return ToldEta(
+        job_id=eta.job_id, kind=eta.kind, finish=eta.finish, start=eta.start, is_calibrated=eta.is_calibrated
+    )

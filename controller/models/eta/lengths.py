@@ -1,0 +1,93 @@
+"""How much a job still has to do, drawn from what became of jobs that were expected to be about as long.
+
+Rule: a ratio true / expected is drawn WITHIN the bucket of the nearest expectations from the same source,
+never from all jobs: the longest expectations are most often too long, and ratios drawn independently of
+them would make a backlog e^(sigma^2) times as long as it is.
+
+Rule: what a job has had already counts: only ratios by which it would not have ended yet are drawn from.
+Where hardly any is left, it has outlived everything that is known, and what is left is drawn as Lindy's law
+has it: as long again as it has lasted, half of the time.
+
+Rule: of a job of which nothing is expected only run times of all jobs are known. With fewer than `ENOUGH` it
+never ends, as far as anybody can say, and everything that waits for it has no end either.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from random import Random
+from typing import Final
+
+from cotenant.controller.models.eta.calibration import ENOUGH, quantile
+from cotenant.controller.models.eta.pools import Pools
+
+NEAREST: Final = 60
+"""Jobs in a bucket."""
+POSSIBLE_MIN: Final = 3
+"""With fewer lengths that are still possible, Lindy's law."""
+LINDY_MAX: Final = 0.9
+"""Of its distribution function: beyond it there is no mean."""
+LEAST_S: Final = 1e-3
+
+
+class Lengths:
+    """Draws what is left of jobs. `u`: where in the distribution, 0 to 1."""
+
+    def __init__(self, pools: Pools) -> None:
+        by_source: dict[str, list[tuple[float, float]]] = {}
+        for seen in pools.lengths:
+            if seen.told_s > 0.0 and seen.true_s > 0.0:
+                by_source.setdefault(seen.source, []).append((seen.told_s, seen.true_s / seen.told_s))
+        everything = [pair for pairs in by_source.values() for pair in pairs]
+        self._by_source = {
+            source: sorted(pairs) for source, pairs in by_source.items() if len(pairs) >= ENOUGH
+        }
+        self._all = sorted(everything) if len(everything) >= ENOUGH else []
+        self._run_times = sorted(pools.run_times) if len(pools.run_times) >= ENOUGH else []
+
+    @property
+    def knows_run_times(self) -> bool:
+        """Whether anything can be said of jobs of which nothing is expected."""
+        return bool(self._run_times)
+
+    def left_s(self, source: str, told_s: float, had_s: float, u: Sequence[float]) -> list[float]:
+        """Still to do of a job of which `told_s` were expected in all, and which has had `had_s`."""
+        pool = self._by_source.get(source, self._all)
+        lengths_s = sorted(ratio * told_s for ratio in _nearest(pool, told_s)) if pool else [told_s]
+        return _beyond(lengths_s, had_s, u)
+
+    def left_of_unknown_s(self, had_s: float, u: Sequence[float]) -> list[float]:
+        """The same of a job of which nothing is expected; infinite while too little is known of others."""
+        if not self._run_times:
+            return [math.inf] * len(u)
+        return _beyond(self._run_times, had_s, u)
+
+
+def _nearest(pool: list[tuple[float, float]], told_s: float) -> list[float]:
+    """The ratios of those that were expected to be about as long: the nearest, as factors."""
+    last = first = bisect_left(pool, (told_s, 0.0))
+    while last - first < NEAREST and last - first < len(pool):
+        is_below_nearer = first > 0 and (
+            last == len(pool) or told_s * told_s <= pool[first - 1][0] * pool[last][0]
+        )
+        first, last = (first - 1, last) if is_below_nearer else (first, last + 1)
+    return [ratio for _, ratio in pool[first:last]]
+
+
+def _beyond(lengths_s: Sequence[float], had_s: float, u: Sequence[float]) -> list[float]:
+    """What is left of a job that has had `had_s`, with one of these lengths, which rise."""
+    possible = lengths_s[bisect_right(lengths_s, had_s) :] if had_s > 0.0 else lengths_s
+    if len(possible) >= min(POSSIBLE_MIN, len(lengths_s)):
+        return [max(quantile(possible, each) - had_s, LEAST_S) for each in u]
+    shares = [min(each, LINDY_MAX) for each in u]
+    return [max(had_s * share / (1.0 - share), LEAST_S) for share in shares]
+
+
+def strata(random: Random, count: int) -> list[float]:
+    """As many numbers in 0 to 1, one in each equal part of it, in random order: so few roll-outs see the
+    whole of a distribution."""
+    places = [(number + random.random()) / count for number in range(count)]
+    random.shuffle(places)
+    return places

@@ -1,0 +1,33 @@
+"""The child that rolls out: answers questions from stdin on stdout until stdin ends (with its controller)."""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+
+from cotenant.controller.engine import EtaAnswer, EtaQuestion
+from cotenant.controller.policies.registry import make_or_stand_in
+from cotenant.controller.sim.eta.intervals import answer
+from cotenant.controller.system.child import serve
+from cotenant.controller.wire import unpack_struct
+
+NICENESS = 10
+"""Jobs and the controller come first."""
+
+
+def main() -> None:
+    os.nice(NICENESS)
+    serve(answered)
+
+
+def answered(frame: bytes) -> bytes:
+    try:
+        found = answer(unpack_struct(frame, EtaQuestion), make_or_stand_in)
+    except Exception as error:  # noqa: BLE001 - a policy may fail in any way, in a roll-out too
+        found = EtaAnswer(error=f"{type(error).__name__}: {error}")
+    return msgspec.msgpack.encode(found)
+
+
+if __name__ == "__main__":
+    main()

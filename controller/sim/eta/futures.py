@@ -1,0 +1,274 @@
+"""One possible future of every job there is, and of those that will come, as rows of a simulated world.
+
+Rule: nothing here is known, all of it is drawn: what jobs have left, from their past (`models/eta`); who
+comes, as consecutive arrivals of the past, from a random one on. One seed, one future.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from random import Random
+from statistics import median
+from typing import Final
+
+import numpy as np
+
+from cotenant.controller.domain import (
+    CHECKPOINTING,
+    ENDED,
+    LOADING,
+    ON_DEVICES,
+    RUNNING,
+    Device,
+    DeviceId,
+    GangMember,
+    Job,
+    JobId,
+    JobSpec,
+    PairTable,
+    because,
+    signature,
+)
+from cotenant.controller.engine import Engine, LengthClaim, run_s
+from cotenant.controller.models.eta import ArrivalSeen, Lengths, Pools, strata
+from cotenant.controller.sim.world.jobs import STEP_S
+from cotenant.controller.sim.world.run import DIES, LOADS, SAVES, TRAINS, JobRun
+from cotenant.controller.sim.world.workload import Workload
+
+OVERRUN_RATIO: Final = 0.1
+"""What takes longer than was expected is expected to take this share of it more."""
+MEASURED: Final = ("measured", "loops")
+"""Sources that look at how far a job is: what it needs in all is said anew with every step."""
+ENDLESS_S: Final = 1e12
+"""As long as a job that has no end, as far as anybody can say: a time, so that a world can count with it."""
+COMING: Final = "~"
+"""Ids of jobs that have not come yet begin so."""
+
+
+class Drawing:
+    """What roll-outs draw from; the same for all of them."""
+
+    def __init__(
+        self, pools: Pools, claims: Mapping[JobId, Sequence[LengthClaim]], seed: int, count: int
+    ) -> None:
+        self.count = count
+        self._lengths, self._claims, self._seed = Lengths(pools), claims, seed
+        known = self._lengths.knows_run_times
+        self._arrivals = [each for each in pools.arrivals if known or each.told_s is not None]
+        self._left: dict[JobId, list[float]] = {}
+
+    def left_s(self, job: Job, number: int, now_s: float) -> float:
+        """What the job has left in one of the futures; each sees another part of its distribution."""
+        drawn = self._left.get(job.job_id)
+        if drawn is None:
+            u = strata(Random(f"{self._seed}:{job.job_id}"), self.count)
+            drawn = self._left[job.job_id] = self._drawn(job, now_s, u)
+        return drawn[number]
+
+    def _drawn(self, job: Job, now_s: float, u: Sequence[float]) -> list[float]:
+        left_s = job.known_left_s(now_s)
+        if left_s is None:
+            return self._lengths.left_of_unknown_s(run_s(job, now_s), u)
+        source, told_s, had_s = self._stands(job, left_s, now_s)
+        return self._lengths.left_s(source, told_s, had_s, u)
+
+    def _stands(self, job: Job, left_s: float, now_s: float) -> tuple[str, float, float]:
+        """The source of what is expected of it, how much that is in all, and how much of it it has had."""
+        spent_s = run_s(job, now_s)
+        claims = self._claims.get(job.job_id, ())
+        source = job.estimate_source.partition(",")[0]
+        claim = next((each for each in reversed(claims) if each.source == source), None)
+        if left_s > 0.0 and (claim is None or source in MEASURED):
+            return source, spent_s + left_s, spent_s
+        if claim is None:
+            return source, spent_s, spent_s
+        if left_s > 0.0:
+            return source, claim.told_s, max(0.0, claim.told_s - left_s)
+        return source, claim.told_s, max(claim.told_s, spent_s / max(1.0, job.slowdown))
+
+    def arrivals(self, random: Random) -> list[tuple[float, ArrivalSeen, float]]:
+        """After how many seconds who comes, and what it has to do: the past once around, from a random
+        arrival on."""
+        many = len(self._arrivals)
+        if not many:
+            return []
+        first, after_s, coming = random.randrange(many), 0.0, []
+        for place in range(many):
+            arrival = self._arrivals[(first + place) % many]
+            after_s += arrival.gap_s
+            u = (random.random(),)
+            if arrival.told_s is None:
+                (length_s,) = self._lengths.left_of_unknown_s(0.0, u)
+            else:
+                (length_s,) = self._lengths.left_s(arrival.source, arrival.told_s, 0.0, u)
+            coming.append((after_s, arrival, length_s))
+        return coming
+
+
+class Future:
+    """The rows of one future: first the jobs that are there, in order of arrival, then those that come."""
+
+    def __init__(self, engine: Engine, past: Drawing, number: int, seed: int) -> None:
+        now_s = engine.now_s
+        jobs = sorted((job for job in engine.jobs.values() if job.phase not in ENDED), key=lambda j: j.number)
+        coming = past.arrivals(Random(f"{seed}:arrivals:{number}"))
+        self.jobs, self._specs = jobs, [arrival.spec for _, arrival, _ in coming]
+        self._rows = {job.job_id: row for row, job in enumerate(jobs)}
+        self._rows.update((JobId(f"{COMING}{place}"), len(jobs) + place) for place in range(len(coming)))
+        self.row_of = self._rows.__getitem__
+        loads_s = engine.loads_seen()
+        load_s = median(loads_s) if loads_s else median(job.expected_load_s for job in jobs)
+        pause_s = median(job.expected_pause_s for job in jobs)
+        kinds = KindRatios([*(job.spec for job in jobs), *self._specs], engine.pairs)
+        self.ratios = kinds
+        self.workload = _columns(
+            submit_s=[*[0.0] * len(jobs), *(now_s + after_s for after_s, _, _ in coming)],
+            duration_s=[
+                *(min(past.left_s(job, number, now_s), ENDLESS_S) for job in jobs),
+                *(length_s for _, _, length_s in coming),
+            ],
+            load_s=[*(job.expected_load_s for job in jobs), *(_or(s.load_s, load_s) for s in self._specs)],
+            pause_s=[
+                *(job.expected_pause_s for job in jobs),
+                *(_or(s.pause_s, pause_s) for s in self._specs),
+            ],
+            gpus=[*(job.spec.gpus for job in jobs), *(spec.gpus for spec in self._specs)],
+            model=kinds.of_rows,
+        )
+        self.endless = frozenset(
+            job.job_id for row, job in enumerate(jobs) if self.workload.duration_s[row] == ENDLESS_S
+        )
+        devices = engine.view().devices
+        self.runs = [
+            _run_of(job, row, kinds.of_rows[row], devices, now_s)
+            for row, job in enumerate(jobs)
+            if job.attempt or job.phase in ON_DEVICES
+        ]
+
+    def spec(self, row: int) -> JobSpec:
+        place = row - len(self.jobs)
+        return _renamed(self._specs[place], JobId(f"{COMING}{place}"))
+
+
+def _or(known_s: float | None, otherwise_s: float) -> float:
+    return otherwise_s if known_s is None else known_s
+
+
+def _renamed(spec: JobSpec, job_id: JobId) -> JobSpec:
+    values = {name: getattr(spec, name) for name in JobSpec.__struct_fields__}
+    values["job_id"] = job_id
+    return JobSpec(**values)
+
+
+def _columns(
+    *,
+    submit_s: list[float],
+    duration_s: list[float],
+    load_s: list[float],
+    pause_s: list[float],
+    gpus: list[int],
+    model: list[int],
+) -> Workload:
+    n = len(submit_s)
+    return Workload(
+        name="a future",
+        synthetic=True,
+        submit_s=np.array(submit_s),
+        duration_s=np.array(duration_s),
+        expected_s=np.array(duration_s),
+        gpus=np.array(gpus, np.int32),
+        load_s=np.array(load_s),
+        pause_s=np.array(pause_s),
+        model=np.array(model, np.int16),
+        models=(),
+        hp=np.zeros(n, np.bool_),
+        organisation=np.full(n, -1, np.int16),
+        organisations=(),
+        excluded={},
+    )
+
+
+def _run_of(job: Job, row: int, kind: int, devices: Mapping[DeviceId, Device], now_s: float) -> JobRun:
+    """Where a job stands that was launched before the future begins; what it has done lies behind it."""
+    run = JobRun(row, job.job_id, kind, now_s)
+    run.number = job.attempt
+    run.step_s = job.solo_step_s or job.step_s or STEP_S
+    run.steps_per_s = 1.0 / run.step_s
+    if job.phase not in ON_DEVICES:
+        run.steps_before = job.step
+        return run
+    run.steps_before = max(job.step, _step_now(job, run.step_s, now_s))
+    run.gang, run.launched_s = _gang(job, devices), now_s
+    spent_s = now_s - job.phase_since_s
+    if job.phase is RUNNING:
+        run.doing = TRAINS
+    elif job.phase is LOADING:
+        run.doing, run.due_s = LOADS, _due_s(job.expected_load_s, spent_s)
+    elif job.phase is CHECKPOINTING:
+        run.doing, run.due_s = SAVES, _due_s(job.expected_pause_s, spent_s)
+    else:
+        run.doing = DIES  # Without a save that is a matter of moments.
+    return run
+
+
+def _step_now(job: Job, step_s: float, now_s: float) -> int:
+    """The step that it is at, of which nobody may have told: what is expected to be left of it follows."""
+    total, left_s = job.spec.iterations or job.total_steps, job.known_left_s(now_s)
+    if total is not None and left_s is not None and job.solo_step_s is not None:
+        return total - int(left_s / step_s)
+    spent_s = now_s - job.phase_since_s if job.phase is RUNNING else 0.0
+    return job.start_step + int(spent_s / (step_s * max(1.0, job.slowdown)))
+
+
+def _due_s(expected_s: float, spent_s: float) -> float:
+    return expected_s - spent_s if spent_s < expected_s else OVERRUN_RATIO * spent_s
+
+
+def _gang(job: Job, devices: Mapping[DeviceId, Device]) -> tuple[GangMember, ...]:
+    """Its parts on the hosts where its processes may still be."""
+    assert job.placement is not None
+    parts: dict[str, list[DeviceId]] = {}
+    for device_id in job.placement.devices:
+        parts.setdefault(devices[device_id].host_id, []).append(device_id)
+    first, members = 0, []
+    for host_id in job.hosts_left:
+        here = tuple(parts[host_id])
+        members.append(GangMember(host_id=host_id, devices=here, first_rank=first))
+        first += len(here)
+    return tuple(members)
+
+
+class KindRatios(dict[int, "KindRatioRow"]):
+    """How much the kinds of jobs slow each other down, as far as the engine knows; asked for when two of
+    them meet."""
+
+    def __init__(self, specs: Sequence[JobSpec], pairs: PairTable) -> None:
+        super().__init__()
+        kinds: dict[str, int] = {}
+        self.of_rows = [kinds.setdefault(signature(spec), len(kinds)) for spec in specs]
+        first = dict(zip(reversed(self.of_rows), reversed(specs), strict=True))
+        self._like = {kind: _like(spec) for kind, spec in islice(first.items(), len(first))}
+        self._pairs = pairs
+
+    def __missing__(self, kind: int) -> KindRatioRow:
+        row = self[kind] = KindRatioRow(self._like[kind], self._like, self._pairs)
+        return row
+
+
+class KindRatioRow(dict[int, float]):
+    """Of one kind: beside each other one."""
+
+    def __init__(self, job: Job, like: Mapping[int, Job], pairs: PairTable) -> None:
+        super().__init__()
+        self._job, self._others, self._pairs = job, like, pairs
+
+    def __missing__(self, other: int) -> float:
+        xi = self[other] = max(1.0, self._pairs.interference(self._job, self._others[other]).first)
+        return xi
+
+
+def _like(spec: JobSpec) -> Job:
+    """A job of this kind, to be asked about."""
+    reason = because("submitted", "")
+    return Job(spec=spec, number=0, submitted_s=0.0, reason=reason, profile=spec.profile)

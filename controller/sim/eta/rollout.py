@@ -1,0 +1,143 @@
+"""Roll-outs: copies of the engine go on, each in a simulated world with another future, and all jobs of one
+share it.
+
+Rule: nothing of a roll-out comes back but when jobs started and ended in it. The engine that is asked about
+is only read: each copy begins from its encoded state, policy included, and decides as production would. What
+a policy asks to be computed meanwhile fails, as it would if the computing process died: a roll-out waits
+for no fit.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Collection
+from typing import Final
+
+import msgspec
+
+from cotenant.controller.domain import ENDED, AttemptEnded, Computed, JobId, Phase, StartAttempt
+from cotenant.controller.engine import Engine, EngineConfig, MakePolicy, Snapshot
+from cotenant.controller.sim.eta.futures import ENDLESS_S, Drawing, Future
+from cotenant.controller.sim.world.devices import Devices
+from cotenant.controller.sim.world.physics import Physics
+from cotenant.controller.sim.world.world import World
+from cotenant.controller.wire import unpack_struct
+
+EVENTS_PER_JOB_MAX: Final = 60
+IDLE_EVENTS_MAX: Final = 2_000
+CHARGE_S: Final = 1.0
+"""What a computation takes until it has failed."""
+
+Times = dict[JobId, list[float]]
+"""Seconds from now, one per roll-out; infinite where it did not happen."""
+
+
+class RollOuts:
+    """When jobs start and end in so many futures, from one state on."""
+
+    def __init__(self, image: bytes, config: EngineConfig, make_policy: MakePolicy) -> None:
+        """`image`: of `engine.image_of`."""
+        self._image, self._make_policy = image, make_policy
+        self._config = msgspec.structs.replace(config, keep_ended=8)
+        self.starts: Times = {}
+        self.ends: Times = {}
+
+    def run(self, past: Drawing, seed: int, jobs: Collection[JobId] | None = None) -> None:
+        """All of them. `jobs`: only these are of interest; a future is followed no further than to their
+        ends."""
+        for number in range(past.count):
+            self._run_one(past, seed, number, jobs)
+        gc.collect()  # An engine is a circle of references, and whoever simulates has no collector at work.
+
+    def copy(self) -> Engine:
+        """The engine as it was."""
+        engine = Engine(self._make_policy, self._config)
+        engine.restore(unpack_struct(self._image, Snapshot))
+        return engine
+
+    def _run_one(self, past: Drawing, seed: int, number: int, jobs: Collection[JobId] | None) -> None:
+        engine = self.copy()
+        now_s = engine.now_s
+        future = Future(engine, past, number, seed)
+        if not future.jobs:
+            return
+        wanted = [job for job in future.jobs if jobs is None or job.job_id in jobs]
+        known_starts = {job.job_id: job.first_start_s for job in wanted}
+        started, ended = follow(engine, world_of(engine, future), known_starts, future.endless)
+        for job_id, known_s in known_starts.items():
+            start_s = known_s if known_s is not None else started.get(job_id, math.inf)
+            self.starts.setdefault(job_id, []).append(start_s - now_s)
+            self.ends.setdefault(job_id, []).append(ended.get(job_id, math.inf) - now_s)
+
+
+def world_of(engine: Engine, future: Future) -> World:
+    """The world in which a future happens, from now on; nothing fails in it."""
+    reports = [host.report for host in engine.hosts.values()]
+    world = World(
+        future.workload,
+        future,
+        Devices(reports, future.ratios),
+        reports,
+        Physics(),
+        None,
+        engine.config.checkpoint_every_s,
+    )
+    world.take_over(engine.now_s, future.runs, len(future.jobs))
+    return world
+
+
+def follow(
+    engine: Engine, world: World, wanted: dict[JobId, float | None], endless: Collection[JobId]
+) -> tuple[dict[JobId, float], dict[JobId, float]]:
+    """When jobs started, and when they ended, until that is known of all that are wanted; of the endless ones
+    a start is all there is."""
+    started: dict[JobId, float] = {}
+    ended: dict[JobId, float] = {}
+    pending = {
+        job_id
+        for job_id, start_s in wanted.items()
+        if engine.jobs[job_id].phase is not Phase.HELD and not (job_id in endless and start_s is not None)
+    }
+    idle = 0
+    for _ in range(EVENTS_PER_JOB_MAX * (len(engine.jobs) + 100)):
+        if not pending:
+            break
+        event = world.next_event(engine.next_alarm_s())
+        if event is None or world.now_s >= ENDLESS_S:
+            break
+        now_s = world.now_s
+        commands = engine.handle(event, now_s)
+        if commands:
+            idle = 0
+            world.obey(commands)
+            for command in commands:
+                if type(command) is StartAttempt and command.job_id not in started:
+                    started[command.job_id] = now_s
+                    if command.job_id in endless:
+                        pending.discard(command.job_id)
+            _refuse(world)
+        else:
+            idle += 1
+            if idle > IDLE_EVENTS_MAX and world.is_idle:
+                break
+        if type(event) is AttemptEnded:
+            job = engine.jobs.get(event.job_id)
+            if job is None or job.phase in ENDED:
+                ended[event.job_id] = now_s
+                pending.discard(event.job_id)
+    return started, ended
+
+
+def _refuse(world: World) -> None:
+    """What the policy asked to be computed."""
+    requests, world.compute_requests = world.compute_requests, []
+    for request in requests:
+        refusal = Computed(
+            request_id=request.request_id,
+            model_sha256="",
+            values=(),
+            error="nothing is computed in a roll-out",
+            job_id=request.job_id,
+        )
+        world.answer(refusal, CHARGE_S)

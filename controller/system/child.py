@@ -1,0 +1,64 @@
+"""A child process that answers questions, one at a time: frames over its stdin and stdout.
+
+Rule: the child is a fresh interpreter: it shares no lock, no socket and no file with us, and ends with us,
+when its stdin does. What a library prints there goes to its stderr and never comes between two frames.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable
+from typing import BinaryIO, Final
+
+LENGTH: Final = 4
+"""Every frame is its length in so many bytes, big end first, and what the two have agreed on."""
+
+
+class ChildProcess:
+    """Ours: `python -m MODULE`, started with the first question and again after it has died."""
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+        self.process: asyncio.subprocess.Process | None = None
+
+    async def ask(self, question: bytes) -> bytes:
+        """Raises OSError, EOFError: it has died."""
+        if self.process is None:
+            self.process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                self._module,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+            )
+        child = self.process
+        assert child.stdin is not None and child.stdout is not None
+        child.stdin.write(len(question).to_bytes(LENGTH, "big") + question)
+        await child.stdin.drain()
+        size = int.from_bytes(await child.stdout.readexactly(LENGTH), "big")
+        return await child.stdout.readexactly(size)
+
+    async def end(self) -> None:
+        child, self.process = self.process, None
+        if child is not None:
+            if child.returncode is None:
+                child.kill()
+            await child.wait()
+
+
+def serve(answer: Callable[[bytes], bytes]) -> None:
+    """The child's side: until stdin ends."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    while frame := _read(sys.stdin.buffer):
+        data = answer(frame)
+        answers.write(len(data).to_bytes(LENGTH, "big") + data)
+        answers.flush()
+
+
+def _read(source: BinaryIO) -> bytes:
+    """Empty at the end."""
+    size = int.from_bytes(source.read(LENGTH), "big")
+    return source.read(size)

@@ -1,0 +1,1 @@
+"""Are ETAs right: simulated, against what is wanted of them."""

@@ -1,0 +1,176 @@
+"""When jobs end, as it is told: asked of a real desk; kept over restarts, and the same after a replay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from cotenant.controller.domain import (
+    AttemptEnded,
+    EtaInterval,
+    EtasTold,
+    HostId,
+    JobId,
+    Launch,
+    Phase,
+    PolicyChanged,
+    ToldInterval,
+)
+from cotenant.controller.engine import EtaAnswer, JobEta, question_of, to_compare
+from cotenant.controller.policies import registry
+from cotenant.controller.sim.eta import answer
+from cotenant.controller.store import replay
+from cotenant.controller.wire import agents, clients, wall_s
+from tests.controller.station import Station, run_one
+
+Make = Callable[..., Station]
+
+
+def worked_out(station: Station) -> EtaAnswer:
+    """As the controller does it in the background."""
+    core = station.core
+    found = answer(question_of(core.state.engine, core.state.etas, seed=1), registry.make)
+    core.etas = found
+    told = tuple(record for eta in found.etas if (record := to_compare(eta)) is not None)
+    core.happen(EtasTold(at_s=found.now_s, etas=told))
+    station.settle()
+    return found
+
+
+OTHER = Launch(argv=("python", "other.py"), workdir="/tmp")
+
+
+def run_one_end(station: Station, address: bytes, job_id: JobId) -> None:
+    """The job that an agent plays has finished."""
+    attempt, host_id = station.core.state.engine.jobs[job_id].attempt, HostId("h1")
+    event = AttemptEnded(
+        job_id=job_id, attempt=attempt, host_id=host_id, outcome="finished", exit_code=0, step=9
+    )
+    sequence = station.journal.reports().get(host_id, 0) + 1
+    assert station.agent_says(address, agents.Report(sequence=sequence, event=event))
+
+
+def busy(station: Station, jobs: int) -> list[JobId]:
+    """One device, its job running, and others behind it."""
+    address = station.join()
+    ids = [station.submit(expected_s=100.0, load_s=5.0) for _ in range(jobs)]
+    run_one(station, address, ids[0], until="step")
+    return ids
+
+
+def test_before_anything_was_worked_out_it_is_said_so(station: Station) -> None:
+    busy(station, 1)
+    (eta,) = station.ask(clients.ListEtas()).etas
+    assert (eta.start, eta.finish, eta.told_at, eta.basis) == (None, None, None, "not worked out yet")
+
+
+def test_every_job_has_an_interval_and_its_basis(station: Station) -> None:
+    one, two, three = busy(station, 3)
+    station.time_s += 10.0
+    worked_out(station)
+    reply = station.ask(clients.ListEtas())
+    now_s = wall_s(reply.now)
+    running, waiting, last = reply.etas
+    assert (running.job_id, waiting.job_id, last.job_id) == (one, two, three)
+    assert running.start is None
+    assert wall_s(waiting.start.p50_at) - now_s == pytest.approx(100.0, abs=15.0)
+    assert wall_s(last.finish.p90_at) - wall_s(waiting.finish.p90_at) == pytest.approx(105.0, abs=1.0)
+    assert waiting.basis == "12 roll-outs of fifo; uncalibrated: 0 of 15 outcomes"
+    assert not waiting.is_calibrated
+    (only,) = station.ask(clients.ListEtas(job_ids=(two,))).etas
+    assert only == waiting
+
+
+def test_a_time_that_has_passed_is_now(station: Station) -> None:
+    (one,) = busy(station, 1)
+    worked_out(station)
+    station.time_s += 1000.0
+    reply = station.ask(clients.ListEtas(job_ids=(one,)))
+    assert reply.etas[0].finish.p90_at == reply.now
+
+
+def test_the_listing_the_page_and_the_reason_have_it_too(station: Station) -> None:
+    _, two, three = busy(station, 3)
+    worked_out(station)
+    listed = {view.job_id: view.eta for view in station.ask(clients.ListJobs()).jobs}
+    assert listed[two].finish is not None
+    assert station.ask(clients.ShowJob(job_id=two)).job.eta == listed[two]
+    reply = station.ask(clients.Explain(job_id=three))
+    assert reply.job.eta.finish is not None
+    ahead, first = reply.explanation.ahead
+    assert ahead == f"ahead of it in the queue: job {two}"
+    assert first.startswith("it needs 1 of the devices of job 1: first they end or make room, about 1")
+
+
+def test_of_a_job_of_unknown_length_no_median_is_told(station: Station) -> None:
+    address = station.join()
+    for _ in range(16):
+        job_id = station.submit(expected_s=30.0)
+        run_one(station, address, job_id, until="step")
+        station.time_s += 20.0 + 2.0 * int(job_id)
+        run_one_end(station, address, job_id)
+    unknown = station.submit(launch=OTHER)
+    run_one(station, address, unknown, until="step")
+    worked_out(station)
+    (eta,) = station.ask(clients.ListEtas(job_ids=(unknown,))).etas
+    assert eta.finish.p50_at is None
+    assert wall_s(eta.finish.p90_at) > wall_s(eta.finish.p10_at)
+    assert "its length is unknown: as those of other jobs here" in eta.basis
+
+
+def test_what_nobody_can_know_is_unknown(station: Station) -> None:
+    address = station.join()
+    first = station.submit()
+    run_one(station, address, first, until="step")
+    behind = station.submit(expected_s=5.0)
+    held = station.submit(expected_s=5.0, hold=True)
+    worked_out(station)
+    told = {eta.job_id: eta for eta in station.ask(clients.ListEtas()).etas}
+    assert all(eta.finish is None and eta.start is None for eta in told.values())
+    assert "--expect" in told[first].basis
+    assert "nothing tells how long those run" in told[behind].basis
+    assert told[held].basis == "unknown: it is held"
+
+
+def test_what_was_told_and_what_came_of_it_outlive_a_restart_and_a_replay(stations: Make) -> None:
+    station = stations(snapshot_every=7)
+    address = station.join()
+    for _ in range(18):
+        job_id = station.submit(expected_s=30.0)
+        run_one(station, address, job_id, until="step")
+        worked_out(station)
+        station.time_s += 30.0
+        run_one_end(station, address, job_id)
+    last = station.submit(expected_s=30.0)
+    run_one(station, address, last, until="step")
+    worked_out(station)
+    before = msgspec.msgpack.encode(station.core.state.etas.save())
+    scores = station.ask(clients.ListEtas()).scores
+    assert replay(station.journal, registry.make, "1.2.3").differences == ()
+    station.close()
+    again = stations(snapshot_every=7)
+    assert msgspec.msgpack.encode(again.core.state.etas.save()) == before
+    assert again.ask(clients.ListEtas()).scores == scores
+    submission = next(each for each in scores if each.kind == "submission")
+    assert (submission.policy, submission.current) == ("fifo", True)
+    assert (submission.predictions, submission.uncalibrated) == (3, 15)
+
+
+def test_another_policys_answer_is_not_shown(station: Station) -> None:
+    busy(station, 2)
+    worked_out(station)
+    station.core.happen(PolicyChanged(name="sjf"))
+    station.settle()
+    assert {eta.basis for eta in station.ask(clients.ListEtas()).etas} == {"not worked out yet"}
+
+
+def test_an_endless_bound_is_null(station: Station) -> None:
+    (one,) = busy(station, 1)
+    interval = EtaInterval(1.0, 2.0, float("inf"))
+    eta = JobEta(job_id=one, kind="submission", finish=ToldInterval(interval, interval))
+    station.core.etas = EtaAnswer(now_s=station.core.clock.now_s(), policy="fifo", count=12, etas=[eta])
+    (shown,) = station.ask(clients.ListEtas()).etas
+    assert shown.finish.p90_at is None
+    assert shown.phase is Phase.RUNNING
