@@ -59,7 +59,7 @@ from cotenant.controller.engine.config import EngineConfig
 from cotenant.controller.engine.dispatch import Alarm, Dispatch
 from cotenant.controller.engine.ledger import Ledger, SavedLedger
 from cotenant.controller.engine.placing import spared
-from cotenant.controller.engine.standing import Standing
+from cotenant.controller.engine.admission import Admission
 from cotenant.controller.policies.base import (
     Parameters,
     Policy,
@@ -123,7 +123,7 @@ class Engine:
             self._ledger.pairs.foresight = Predictor(self.config.predictor)
         self._dispatch = Dispatch(self._ledger, self.config)
         self._validate = validate
-        self._standing = Standing(self._dispatch, self.config)
+        self._admission = Admission(self._dispatch, self.config)
 
     # --- Reading -----------------------------------------------------------------------------------
 
@@ -200,7 +200,7 @@ class Engine:
         before_s, self._ledger.now_s = self._ledger.now_s, max(self._ledger.now_s, now_s)
         try:
             now = why_impossible(self._ledger, job) or self._policy.explain(self._ledger, job)
-            return [now, *self._standing.explain(job), *self._not_offered(job), job.reason]
+            return [now, *self._admission.explain(job), *self._not_offered(job), job.reason]
         finally:
             self._ledger.now_s = before_s
 
@@ -220,7 +220,7 @@ class Engine:
         if not self.hosts:
             return None
         probe = Job(spec=spec, number=0, submitted_s=self.now_s, reason=because("submitted", spec.user))
-        reason = self._standing.never(spec) or why_impossible(self._ledger, probe)
+        reason = self._admission.never(spec) or why_impossible(self._ledger, probe)
         permanent = ("limit-never", "never-fits", "no-such-type", "no-such-feature", "needs-memory")
         return reason if reason is not None and reason.code in permanent else None
 
@@ -256,7 +256,7 @@ class Engine:
         else:
             HANDLERS[type(event)](self._dispatch, event)
         if self._ledger.entered is not None:
-            self._standing.admit()
+            self._admission.admit()
 
     def _commit(self, decision: Decision) -> None:
         self.decision = decision
@@ -270,8 +270,8 @@ class Engine:
                     self.refusals.append(refusal)
         if self._dispatch.vacated:
             self._dispatch.launch_reserved()
-        if self._standing.fair_share is not None:
-            self._standing.fair_share.settle(self._ledger)
+        if self._admission.fair_share is not None:
+            self._admission.fair_share.settle(self._ledger)
         if self._ledger.has_more_ended:
             self._ledger.forget_ended(self.config.keep_ended)
         if self._validate:
@@ -383,7 +383,7 @@ class Engine:
         self._ledger.load(snapshot.ledger, snapshot.now_s)
         self._dispatch.alarms = list(snapshot.alarms)
         heapq.heapify(self._dispatch.alarms)
-        self._standing.restore()
+        self._admission.restore()
         if self._validate:
             self._ledger.check()
 

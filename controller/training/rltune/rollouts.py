@@ -64,7 +64,7 @@ class _Choice(NamedTuple):
     value: float
 
 
-class Drawing(RlTune):
+class SampledOrder(RlTune):
     """Draws its order and writes down what it chose among."""
 
     def __init__(self, model: OrderModel, critic: Sequence[tuple[Table, Table]], seed: int) -> None:
@@ -140,10 +140,10 @@ class Rollout(NamedTuple):
 
 def roll(asked: Rollout) -> Choices | None:
     """Decisions of one window under the drawing policy; None if nothing was to be chosen."""
-    made: list[Drawing] = []
+    made: list[SampledOrder] = []
 
     def make(name: str, parameters: Parameters) -> Policy:
-        made.append(Drawing(asked.model, asked.critic, asked.seed))
+        made.append(SampledOrder(asked.model, asked.critic, asked.seed))
         return made[-1]
 
     outcome = _simulated(asked.part, make)

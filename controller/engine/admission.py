@@ -17,7 +17,7 @@ from cotenant.controller.engine.limits import Limits, is_over_limit
 USERS_SHOWN: Final = 5
 
 
-class Standing:
+class Admission:
     """Both, in their order."""
 
     def __init__(self, dispatch: Dispatch, config: EngineConfig) -> None:
