@@ -55,11 +55,11 @@ from cotenant.controller.domain import (  # fmt: skip  # fmt: skip
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import claims, due, hosts, placing, reports, requests
+from cotenant.controller.engine.admission import Admission
 from cotenant.controller.engine.config import EngineConfig
 from cotenant.controller.engine.dispatch import Alarm, Dispatch
 from cotenant.controller.engine.ledger import Ledger, SavedLedger
 from cotenant.controller.engine.placing import spared
-from cotenant.controller.engine.admission import Admission
 from cotenant.controller.policies.base import (
     Parameters,
     Policy,
