@@ -27,7 +27,7 @@ from cotenant.controller.cli.submission.options import (
     read,
 )
 from cotenant.controller.cli.submission.quantities import count, shown, size_mib
-from cotenant.controller.domain import SlurmScript
+from cotenant.controller.domain import PRIORITY_MAX, SlurmScript
 
 SAME: Final = {
     "-t": "time", "--time": "time", "-J": "name", "--job-name": "name", "-D": "workdir", "--chdir": "workdir",
@@ -35,13 +35,13 @@ SAME: Final = {
 }  # fmt: skip
 """Slurm's flag -> our option, with a value that means the same."""
 LABELS: Final = {
-    "-p": "SLURM_JOB_PARTITION", "--partition": "SLURM_JOB_PARTITION", "-A": "SLURM_JOB_ACCOUNT",
-    "--account": "SLURM_JOB_ACCOUNT", "-q": "SLURM_JOB_QOS", "--qos": "SLURM_JOB_QOS",
+    "-p": "SLURM_JOB_PARTITION", "--partition": "SLURM_JOB_PARTITION", "-q": "SLURM_JOB_QOS",
+    "--qos": "SLURM_JOB_QOS",
 }  # fmt: skip
 SIGNAL_BEFORE_S: Final = 60.0
 """Where `--signal` does not say how long before the limit: Slurm's."""
 SWITCHES: Final = frozenset((
-    "-H", "--hold", "--exclusive", "--requeue", "--no-requeue", "--parsable", "-Q", "--quiet", "-v",
+    "-H", "--hold", "--exclusive", "--nice", "--requeue", "--no-requeue", "--parsable", "-Q", "--quiet", "-v",
     "--verbose", "--contiguous", "--spread-job", "--use-min-nodes", "-O", "--overcommit", "-s",
     "--oversubscribe", "-k", "--no-kill", "--get-user-env", "--ignore-pbs", "-W", "--wait", "--test-only",
     "--reboot",
@@ -51,7 +51,7 @@ LEFT_OUT: Final = frozenset((
     "--mail-type", "--mail-user", "--comment", "--requeue", "--no-requeue", "--open-mode", "--wckey",
     "--parsable", "-Q", "--quiet", "-v", "--verbose", "--cpu-bind", "--gpu-bind", "--mem-bind", "--hint",
     "-m", "--distribution", "--threads-per-core", "--cores-per-socket", "--sockets-per-node",
-    "--ntasks-per-socket", "--ntasks-per-core", "-B", "--extra-node-info", "--mincpus", "--tmp", "--nice",
+    "--ntasks-per-socket", "--ntasks-per-core", "-B", "--extra-node-info", "--mincpus", "--tmp",
     "--priority", "--profile", "--acctg-freq", "--propagate", "--get-user-env", "--kill-on-invalid-dep", "-k",
     "--no-kill", "-s", "--oversubscribe", "-O", "--overcommit", "--time-min", "--switches", "--contiguous",
     "--spread-job", "--use-min-nodes", "--gpu-freq", "--cpu-freq", "--power", "-S", "--core-spec",
@@ -148,6 +148,15 @@ class SlurmLines:
 
     def _hold(self, flag: str, value: str, where: str) -> None:
         self._set("hold", "yes", where)
+
+    def _account(self, flag: str, value: str, where: str) -> None:
+        self._variables["SLURM_JOB_ACCOUNT"] = value
+        self._set("organisation", value, where)
+
+    def _nice(self, flag: str, value: str, where: str) -> None:
+        """Slurm's goes further in both directions; without a number it is 100."""
+        number = int(value) if value.lstrip("+-").isdigit() else 100
+        self._set("priority", str(max(-PRIORITY_MAX, min(PRIORITY_MAX, -number))), where)
 
     def _exclusive(self, flag: str, value: str, where: str) -> None:
         self._notes.append(f"{where} {flag}: nobody shares its GPUs; others may use the rest of the host")
@@ -311,6 +320,8 @@ class SlurmLines:
             (_input, ("-i", "--input")),
             (_hold, ("-H", "--hold")),
             (_exclusive, ("--exclusive",)),
+            (_account, ("-A", "--account")),
+            (_nice, ("--nice",)),
         )
         for flag in flags
     }

@@ -25,9 +25,9 @@ SPECS: dict[str, dict[str, Any]] = {
     },
     "02_modules_login_shell": {
         "name": "resnet", "gpus": 4, "nodes": 1, "gpu_type": "a100", "cpus": 40,
-        "time_limit_s": 131_400,
+        "time_limit_s": 131_400, "organisation": "project_1234",
         "output": "resnet.%j.log", "tasks": 4, "SLURM_JOB_ACCOUNT": "project_1234",
-        "argv": ("/bin/bash", "-l"), "notes": ["left out: -p (line 3), -A (line 4)"],
+        "argv": ("/bin/bash", "-l"), "notes": ["left out: -p (line 3)"],
     },
     "03_array_throttled": {
         "name": "sweep", "gpus": 1, "nodes": 1, "array": tuple(range(32)), "array_limit": 4,
@@ -50,8 +50,9 @@ SPECS: dict[str, dict[str, Any]] = {
         "notes": ["left out: --requeue (line 6), --open-mode (line 7)"],
     },
     "07_dependency_mail": {
+        "organisation": "nlp",
         "name": "evaluate", "gpus": 1, "after": (Dependency(job_id=JobId("123")),), "SLURM_JOB_QOS": "normal",
-        "notes": ["--mail-type (line 4), --mail-user (line 5), --account (line 6), --qos (line 7)"],
+        "notes": ["--mail-type (line 4), --mail-user (line 5), --qos (line 7)"],
     },
     "08_commented_and_late": {
         "gpus": 2, "nodes": 1, "time_limit_s": 2700, "argv": ("/bin/sh",),
@@ -124,7 +125,7 @@ def plain(name: str) -> dict[str, Any]:
 
 FIELDS = (
     "nodes", "gpu_type", "features", "cpus", "host_memory_mib", "time_limit_s", "share", "after", "hold",
-    "array_limit",
+    "array_limit", "organisation", "priority",
 )  # fmt: skip
 NUMBERS = (
     "tasks", "tasks_per_host", "gpus_per_task", "numbers_devices", "signal", "signal_before_s",
