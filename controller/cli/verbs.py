@@ -65,9 +65,7 @@ GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
     "What if": (
         Verb("forecast", "offline.forecast", "how well the demand of the next hours can be foreseen"),
         Verb("sim", "offline.sim", "policies over a trace; replay of a journal; traces"),
-        Verb(
-            "pcs", "offline.pcs", "which trade-offs between speed and kept predictions there are; choose one"
-        ),
+        Verb("pcs", "offline.pcs", "trade-offs between speed and kept predictions; choose one"),
         Verb(
             "whatif",
             "offline.whatif",

@@ -251,7 +251,7 @@ def test_a_reach_with_a_single_point_has_no_error_and_is_not_known() -> None:
 
 def test_without_scipy_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy.optimize", None)
-    with pytest.raises(step_law.SciPyMissing, match=r"pip install 'cotenant\[predict\]'"):
+    with pytest.raises(step_law.SciPyMissing, match=r"pip install '\.\[predict\]' in the source folder"):
         fit(measured(Coefficients(fixed_s=0.2, per_sample_s=2e-3)))
 
 

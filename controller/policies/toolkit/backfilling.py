@@ -100,8 +100,9 @@ def _fill_behind(plan: Plan, head: Job, waiting: Iterator[Job], order: str) -> N
         if devices is None:
             continue
         reserved = not set(devices).isdisjoint(reservation.devices)
-        code = "backfilled-before" if reserved else "backfilled-apart"
-        plan.place(job, devices, because(code, order, head.job_id, in_s))
+        why = (order, head.job_id, in_s)
+        reason = because("backfilled-before", *why) if reserved else because("backfilled-apart", *why)
+        plan.place(job, devices, reason)
         apart.suppose_placed(job, devices)
         if not plan.any_free():
             return

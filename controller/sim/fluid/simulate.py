@@ -60,6 +60,8 @@ def simulate_fluid(
         **run.columns.arrays(),
         makespan_s=run.play.now_s,
         busy_gpu_s=run.busy_gpu_s,
+        arriving_s=run.arriving_s,
+        arriving_gpu_s=run.arriving_gpu_s,
         events=run.play.events,
         decision_ns=np.empty(0, np.int64),
         wall_s=time.perf_counter() - wall_s,
@@ -78,7 +80,7 @@ class _Run:
         self.columns = Columns(len(workload))
         self.predicted_s = array("d", [NAN]) * len(workload)
         self.fair_s = array("d", [NAN]) * len(workload)
-        self.busy_gpu_s = 0.0
+        self.busy_gpu_s = self.arriving_s = self.arriving_gpu_s = 0.0
         self._gpus = cluster.gpus
         self._submit_s = workload.submit_s.tolist()
         self._ran_s: dict[int, float] = {}
@@ -98,6 +100,7 @@ class _Run:
             play.arrive(number)
             self._ran_s[number] = 0.0
             self._count(None)
+            self.arriving_s, self.arriving_gpu_s = submit_s - self._submit_s[0], self.busy_gpu_s
             if (number + 1) * asked // jobs > number * asked // jobs:
                 self.predicted_s[number] = predicted_end_s(play, number) - submit_s
             if watch is not None and not number % WATCH_EVERY:

@@ -149,7 +149,6 @@ def test_what_was_told_and_what_came_of_it_outlive_a_restart_and_a_replay(statio
     before = msgspec.msgpack.encode(station.core.state.etas.save())
     scores = station.ask(clients.ListEtas()).scores
     assert replay(station.journal, registry.make, "1.2.3").differences == ()
-    station.close()
     again = stations(snapshot_every=7)
     assert msgspec.msgpack.encode(again.core.state.etas.save()) == before
     assert again.ask(clients.ListEtas()).scores == scores

@@ -9,6 +9,7 @@ import pytest
 
 from cotenant.controller.api.arrivals import Arrivals
 from cotenant.controller.api.changes import Changing
+from cotenant.controller.api.etas import EtaRequests
 from cotenant.controller.api.handlers import answers_of
 from cotenant.controller.api.permissions import BURST, Rates
 from cotenant.controller.api.profiles import ProfileRequests
@@ -24,7 +25,7 @@ AGENT = Identity(name="agent@h1", role="agent", uid=65534, gid=65534, host="h1")
 
 def test_every_request_has_an_answer() -> None:
     """But for the two that may wait for one."""
-    answered = answers_of(*map(object.__new__, (Arrivals, Queries, Changing, ProfileRequests)))
+    answered = answers_of(*map(object.__new__, (Arrivals, Queries, Changing, ProfileRequests, EtaRequests)))
     waiting = {clients.WaitJobs, clients.ReadJobLog}
     assert {*answered, *waiting, clients.Stop} == set(get_args(clients.AnyRequest))
 

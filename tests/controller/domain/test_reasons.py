@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,18 @@ def test_every_reason_in_the_source_has_a_known_code_and_the_right_number_of_ope
     assert wrong == []
 
 
+def named_codes() -> Iterator[tuple[str, str]]:
+    """Constants of modules: name, code."""
+    for path in (ROOT / "controller").rglob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            match node:
+                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=str(code))):
+                    yield name, code
+
+
 def test_every_template_is_used() -> None:
-    used = {arg.value for _, call in written() for arg in ast.walk(call) if isinstance(arg, ast.Constant)}
+    calls = [each for _, call in written() for each in ast.walk(call)]
+    names = {each.id for each in calls if isinstance(each, ast.Name)}
+    used = {each.value for each in calls if isinstance(each, ast.Constant)}
+    used |= {code for name, code in named_codes() if name in names}
     assert sorted(set(TEMPLATES) - used) == ["own"], "which is for policies of other packages"

@@ -66,7 +66,7 @@ def test_nothing_is_opened_unless_told() -> None:
 
 def test_without_the_library_the_setting_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with pytest.raises(MetricsProblem, match=r"pip install 'cotenant\[metrics\]'"):
+    with pytest.raises(MetricsProblem, match=r"pip install '\.\[metrics\]'"):
         opened("0", "metrics.agent_listen")
 
 
