@@ -71,8 +71,9 @@ class Queries:
         chosen = [
             job
             for job in found
-            if (request.include_ended or request.job_ids or job.phase not in ENDED)
+            if (request.include_ended or request.job_ids or request.states or job.phase not in ENDED)
             and (not request.user or job.spec.user == request.user)
+            and (not request.states or job.phase in request.states)
         ]
         if request.page:
             return self._page(request_id, request, chosen)

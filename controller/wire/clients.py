@@ -66,6 +66,8 @@ class ListJobs(Question["Jobs"], frozen=True, kw_only=True, tag="jobs"):
     """Empty: all. An array's number stands for all its tasks."""
     include_ended: bool = False
     user: str = ""
+    states: tuple[Phase, ...] = ()
+    """Empty: all. One in which jobs have ended lists those."""
     limit: int = 10_000
     page: int = 0
     """At most so many in one answer, in order of arrival; `Jobs.next` tells how to go on. 0: all that one

@@ -19,10 +19,11 @@ from cotenant.controller.cli.frame.output import (
     whole_number,
 )
 from cotenant.controller.cli.frame.parameters import argument, option
+from cotenant.controller.cli.frame.problem import Problem, suggestion
 from cotenant.controller.cli.jobs.view import COLUMNS, WIDE_COLUMNS
 from cotenant.controller.cli.submission.recording import user_name
 from cotenant.controller.client import Client
-from cotenant.controller.domain import WAITING, JobId
+from cotenant.controller.domain import WAITING, JobId, Phase
 from cotenant.controller.wire import Jobs, ListJobs
 
 PAGE: Final = 1_000
@@ -34,6 +35,10 @@ def queue(
     jobs: Annotated[list[str] | None, argument(metavar="JOB", help="Only these.")] = None,
     everything: Annotated[bool, option("-a", "--all", help="Also jobs that have ended.")] = False,
     user: Annotated[str, option("-u", "--user", metavar="NAME", help="Only this user's.")] = "",
+    state: Annotated[
+        str,
+        option("-t", "--state", metavar="STATE,...", help="Only these, such as running,queued or failed."),
+    ] = "",
     mine: Annotated[bool, option("-m", "--mine", help="Only yours.")] = False,
     limit: Annotated[
         str, option("--limit", metavar="N", show_default="all", help="At most N jobs.")
@@ -51,6 +56,7 @@ def queue(
 
       cotenant queue --mine
       cotenant queue --all -o wide
+      cotenant queue --state running,blocked --user ann
       cotenant queue --json | jq '.jobs[] | select(.state == "queued") | .reason'
     """
     form = chosen(output, as_json)
@@ -58,6 +64,7 @@ def queue(
         job_ids=tuple(JobId(each) for each in jobs or ()),
         include_ended=everything or bool(jobs),
         user=user_name() if mine else user,
+        states=states_of(state),
         limit=whole_number("--limit", limit, LIMIT_MAX),
     )
     some_wait, left_out = False, 0
@@ -75,6 +82,16 @@ def queue(
         screen.tell(f"{screen.plural(left_out, 'more job')}: see --limit")
     if form == "table" and some_wait:
         screen.hint("`cotenant explain JOB` gives the whole reason")
+
+
+def states_of(text: str) -> tuple[Phase, ...]:
+    """Raises Problem: one of them is none."""
+    words = [word.strip().lower() for word in text.split(",") if word.strip()]
+    known = [phase.value for phase in Phase]
+    for word in words:
+        if word not in known:
+            raise Problem("usage", f"--state {word!r} is none of {', '.join(known)}", suggestion(word, known))
+    return tuple(map(Phase, words))
 
 
 def pages(client: Client, request: ListJobs) -> Iterator[Jobs]:

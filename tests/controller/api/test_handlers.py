@@ -98,6 +98,7 @@ def test_a_listing_is_filtered_limited_and_says_what_is_left_out(station: Statio
     assert listed() == ["2", "3"]
     assert listed(include_ended=True) == ["1", "2", "3"]
     assert listed(user="alice") == ["3"]
+    assert listed(states=("cancelled", "running")) == ["1"], "a state in which jobs have ended lists those"
     assert listed(job_ids=("1",)) == ["1"], "a job that is named is shown, ended or not"
     answer = station.ask(clients.ListJobs(include_ended=True, limit=2))
     assert len(answer.jobs) == 2 and answer.more == 1

@@ -68,6 +68,13 @@ def test_queue_json_says_what_each_object_is(queued: StandIn, cotenant: Cotenant
         assert (job["wait_s"], job["left_s"], job["ended_at"]) == (10.0, 15.0, None)
 
 
+def test_queue_of_states_asks_for_those_and_says_which_there_are(queued: StandIn, cotenant: Cotenant) -> None:
+    assert queue.states_of("running, Queued,") == ("running", "queued")
+    assert cotenant("queue", "--state", "running").code == 0
+    wrong = cotenant("queue", "--state", "runing")
+    assert (wrong.code, "did you mean" in wrong.err or "running" in wrong.err) == (2, True)
+
+
 def test_queue_jsonl_and_id(queued: StandIn, cotenant: Cotenant) -> None:
     lines = cotenant("queue", "-o", "jsonl").out.splitlines()
     assert [json.loads(line)["job"] for line in lines] == ["7", "9", "10"]
