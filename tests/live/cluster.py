@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
+import psutil
 import pytest
 
 from cotenant.agent.host.locks import LOCK_DIR_ENV
@@ -227,9 +228,17 @@ class Cluster:
         pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
         return [pid for pid in pids if pid != os.getpid() and carries(pid, self._sign)]
 
+    def of_controller(self) -> set[int]:
+        """The controller, and what computes for it."""
+        if self.controller is None or not self.controller.process:
+            return set()
+        process = psutil.Process(self.controller.pid)
+        return {process.pid, *(child.pid for child in process.children())}
+
     def await_no_process(self) -> None:
-        """Supervisors say good-bye for a moment after their result is written."""
-        daemons = {d.pid for d in (*self.agents.values(), self.controller) if d is not None and d.process}
+        """Supervisors say good-bye for a moment after their result is written. What a daemon computes in a child
+        of its own ends with the daemon."""
+        daemons = {d.pid for d in self.agents.values() if d.process} | self.of_controller()
         deadline_s = time.monotonic() + PATIENCE_S
         while left := set(self.processes()) - daemons:
             assert time.monotonic() < deadline_s, f"processes are left: {[command(pid) for pid in left]}"

@@ -271,14 +271,14 @@ def check_nothing_is_left(run: Run) -> None:
 
 def leave(cluster: Cluster) -> None:
     """The agent leaves as it is asked to, and takes everything with it but the controller."""
-    agent, controller = cluster.agents[HOST].process, cluster.controller
-    assert agent is not None and controller is not None
+    agent = cluster.agents[HOST].process
+    assert agent is not None
     agent.terminate()
     wait_for_exit(agent.pid, LEAVE_S)
     assert agent.poll() == 0, f"the agent does not leave: {tail(cluster.agents[HOST].log)}"
     cluster.agents[HOST].stop()
     deadline_s = time.monotonic() + LEAVE_S
-    while left := set(cluster.processes()) - {controller.pid}:
+    while left := set(cluster.processes()) - cluster.of_controller():
         assert time.monotonic() < deadline_s, f"processes are left: {[described(pid) for pid in left]}"
         wait_for_exit(min(left), 1.0)
 

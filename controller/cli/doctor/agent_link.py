@@ -44,6 +44,8 @@ def ask_as_agent(settings: Settings, timeout_s: float = ANSWER_S_MAX) -> AgentAn
         return AgentAnswer(endpoint=endpoint, why=str(error), todo="set agent.controller to tcp://HOST:PORT")
     host = settings.agent.host or socket.gethostname().partition(".")[0]
     if not settings.agent.keys_dir:
+        if not settings.agent.controller:
+            return None  # The endpoint is that of the commands here; an agent has settings of its own.
         todo = (
             f"an admin makes its key with `cotenant init --host {host}`; set agent.keys_dir to the file here"
         )
