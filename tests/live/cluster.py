@@ -236,8 +236,8 @@ class Cluster:
         return {process.pid, *(child.pid for child in process.children())}
 
     def await_no_process(self) -> None:
-        """Supervisors say good-bye for a moment after their result is written. What a daemon computes in a child
-        of its own ends with the daemon."""
+        """Supervisors say good-bye for a moment after their result is written. What computes for the
+        controller stays as long as that does."""
         daemons = {d.pid for d in self.agents.values() if d.process} | self.of_controller()
         deadline_s = time.monotonic() + PATIENCE_S
         while left := set(self.processes()) - daemons:
