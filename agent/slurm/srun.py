@@ -100,6 +100,8 @@ class Run:
         """By local number, those that run."""
         self._readers: list[threading.Thread] = []
         self._worst = 0
+        self._ends_others = False
+        """A task has failed, and the others are made to end: how they do tells nothing of the step."""
         self._kill_s = float("inf")
         self._warn_s = self._warning_s()
 
@@ -220,7 +222,8 @@ class Run:
             del self._tasks[local]
             if code == 0:
                 continue
-            self._worst = max(self._worst, code if code > 0 else 128 - code)
+            if not (self._ends_others and code in (-signal.SIGTERM, -signal.SIGKILL)):
+                self._worst = max(self._worst, code if code > 0 else 128 - code)
             how = f"exit code {code}" if code > 0 else f"signal {-code}"
             number = self._plan.first(self._host) + local
             say(f"error: {self._env.get('SLURMD_NODENAME')}: task {number}: {how}")
@@ -229,7 +232,7 @@ class Run:
                 and self._step.flags.get("kill-on-bad-exit") != "0"
                 and self._kill_s == float("inf")
             ):
-                self._kill_s = time.monotonic() + KILL_AFTER_S
+                self._kill_s, self._ends_others = time.monotonic() + KILL_AFTER_S, True
                 self._end_others(signal.SIGTERM)
 
     def _end_others(self, number: int) -> None:
