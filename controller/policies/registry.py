@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 from functools import partial
+from typing import Any, Final, NamedTuple
 
 from cotenant.controller.domain import NOTHING, AnyEvent, Decision, Job, Reason, View, because
 from cotenant.controller.policies import plugins
@@ -23,7 +24,7 @@ from cotenant.controller.policies.castor.policy import Castor, CastorParameters
 from cotenant.controller.policies.chronus import Chronus, ChronusParameters
 from cotenant.controller.policies.classic import Srtf, fifo, sjf
 from cotenant.controller.policies.fgd import Fgd
-from cotenant.controller.policies.gfs.parameters import VARIANTS, GfsParameters
+from cotenant.controller.policies.gfs.parameters import GfsParameters
 from cotenant.controller.policies.gfs.policy import Gfs
 from cotenant.controller.policies.heuristics import F1, Unicep, Wfp3
 from cotenant.controller.policies.lazer.parameters import LazerParameters
@@ -43,37 +44,23 @@ from cotenant.controller.policies.sjf_ffs import SjfFfs
 from cotenant.controller.policies.toolkit import ColocationParameters
 from cotenant.controller.policies.yarn_cs import YarnCs
 
-_ABOUT: dict[str, str] = {
-    "fifo": "first come, first served",
-    "sjf": "shortest expected job first among those that fit; no preemption",
-    "srtf": "shortest remaining time first; newcomers preempt longer jobs",
-    "srtf-full": "shortest remaining time first; every waiting job may preempt longer ones, at each event",
-    "ssf": "smallest service (remaining time x GPUs) first among those that fit; no preemption",
-    "f1": "log10(time) x GPUs + 870 log10(submitted): by arrival at first, ever more by size",
-    "wfp3": "longest wait for its length first, wider jobs before narrower ones",
-    "unicep": "longest wait for its length and width first",
-    "qssf": "smallest expected GPU time first, by what jobs like it took before",
-    "slurm-multifactor": "Slurm's default: age + fair share + size + class, each times a weight",
-    "scorer": "one learned score of time, GPUs and wait, with its parts in every reason",
-    "rltune": "RLTune: an order learned by reinforcement, a small network's",
-    "srsf": "smallest remaining service first; newcomers preempt jobs with more of it",
-    "tiresias": "least attained service first, in queues; needs no expected times",
-    "las": "another name of tiresias",
-    "interval": "srtf-full that looks at the queue every interval_s seconds only",
-    "interval-60": "srtf-full once a minute (what Lazer compares with as Pollux)",
-    "interval-360": "srtf-full every 6 minutes (what Lazer compares with as Muri)",
-    "interval-600": "srtf-full every 10 minutes (what Lazer compares with as Optimus)",
-    "patient": "smallest remaining service first; preempts only where that pays, never a job that loads",
-    "castor": "SJF-BSBF: shortest first, shares devices when Theorem 1 says it pays; parts pairs that lose",
-    "castor-cost": "shares when the newcomer gains more than its partners lose, against its real wait",
-    "sjf-ffs": "shortest first; shares the first devices that have the memory, whatever it costs",
-    "lucid": "Lucid: packs jobs of equal width whose labels say that they can share",
-    "pcs": "PCS: classes by size share the devices by weight; between speed and kept predictions",
-    "lazer": "Lazer: as srtf, but a preemption is deferred by a time that is learned",
-    "yarn-cs": "two classes: hp first, preempts the newest spot jobs; first come, first served within each",
-    "fgd": "two classes: each pod goes where it fragments least",
-    "lyra": "two classes: hosts without hp jobs are lent to spot jobs and taken back whole",
-    "chronus": "two classes: spot jobs hold leases of five minutes and give way when one is over",
+
+class PolicyEntry(NamedTuple):
+    """A policy of ours."""
+
+    about: str
+    """What it is, in one line."""
+    make: Callable[..., Policy]
+    """Called with what `parse` gives."""
+    parse: Callable[[Parameters], Any] | None = None
+    """Its parameters, from those that were given; raises ValueError. None: it has none."""
+
+
+def _gfs(name: str, parameters: GfsParameters) -> Policy:
+    return Gfs(name, parameters, make)
+
+
+_OF_GFS: Final = {
     "gfs": "GFS: hp first; spot jobs get what the forecast leaves, and give way at the least cost",
     "gfs-e": "gfs with last week's peak in place of a forecast",
     "gfs-d": "gfs without feedback: eta stays 1",
@@ -82,6 +69,157 @@ _ABOUT: dict[str, str] = {
     "gfs-sp": "gfs-s and gfs-p together",
     "gfs-rise": "classes as in gfs; spot jobs get what the usual rise of hp demand leaves, shortest first",
 }
+
+OURS: Final[dict[str, PolicyEntry]] = {
+    "fifo": PolicyEntry(
+        "first come, first served",
+        fifo,
+        OrderParameters.parse,
+    ),
+    "sjf": PolicyEntry(
+        "shortest expected job first among those that fit; no preemption",
+        sjf,
+        PassingParameters.parse,
+    ),
+    "srtf": PolicyEntry(
+        "shortest remaining time first; newcomers preempt longer jobs",
+        Srtf,
+        NewcomerParameters.parse,
+    ),
+    "srtf-full": PolicyEntry(
+        "shortest remaining time first; every waiting job may preempt longer ones, at each event",
+        SrtfFull,
+    ),
+    "ssf": PolicyEntry(
+        "smallest service (remaining time x GPUs) first among those that fit; no preemption",
+        ssf,
+        PassingParameters.parse,
+    ),
+    "f1": PolicyEntry(
+        "log10(time) x GPUs + 870 log10(submitted): by arrival at first, ever more by size",
+        F1,
+        OrderParameters.parse,
+    ),
+    "wfp3": PolicyEntry(
+        "longest wait for its length first, wider jobs before narrower ones",
+        Wfp3,
+        OrderParameters.parse,
+    ),
+    "unicep": PolicyEntry(
+        "longest wait for its length and width first",
+        Unicep,
+        OrderParameters.parse,
+    ),
+    "qssf": PolicyEntry(
+        "smallest expected GPU time first, by what jobs like it took before",
+        Qssf,
+        QssfParameters.parse,
+    ),
+    "slurm-multifactor": PolicyEntry(
+        "Slurm's default: age + fair share + size + class, each times a weight",
+        Multifactor,
+        MultifactorParameters.parse,
+    ),
+    "scorer": PolicyEntry(
+        "one learned score of time, GPUs and wait, with its parts in every reason",
+        Scorer,
+        LearnedParameters.parse,
+    ),
+    "rltune": PolicyEntry(
+        "RLTune: an order learned by reinforcement, a small network's",
+        RlTune,
+        LearnedParameters.parse,
+    ),
+    "srsf": PolicyEntry(
+        "smallest remaining service first; newcomers preempt jobs with more of it",
+        Srsf,
+        NewcomerParameters.parse,
+    ),
+    "tiresias": PolicyEntry(
+        "least attained service first, in queues; needs no expected times",
+        Tiresias,
+        TiresiasParameters.parse,
+    ),
+    "las": PolicyEntry(
+        "another name of tiresias",
+        Tiresias,
+        TiresiasParameters.parse,
+    ),
+    "interval": PolicyEntry(
+        "srtf-full that looks at the queue every interval_s seconds only",
+        partial(IntervalPolicy, "interval"),
+        IntervalParameters.parse,
+    ),
+    "interval-60": PolicyEntry(
+        "srtf-full once a minute (what Lazer compares with as Pollux)",
+        lambda: IntervalPolicy("interval-60", IntervalParameters(interval_s=60.0)),
+    ),
+    "interval-360": PolicyEntry(
+        "srtf-full every 6 minutes (what Lazer compares with as Muri)",
+        lambda: IntervalPolicy("interval-360", IntervalParameters(interval_s=360.0)),
+    ),
+    "interval-600": PolicyEntry(
+        "srtf-full every 10 minutes (what Lazer compares with as Optimus)",
+        lambda: IntervalPolicy("interval-600", IntervalParameters(interval_s=600.0)),
+    ),
+    "patient": PolicyEntry(
+        "smallest remaining service first; preempts only where that pays, never a job that loads",
+        Patient,
+        PatientParameters.parse,
+    ),
+    "castor": PolicyEntry(
+        "SJF-BSBF: shortest first, shares devices when Theorem 1 says it pays; parts pairs that lose",
+        Castor,
+        CastorParameters.parse,
+    ),
+    "castor-cost": PolicyEntry(
+        "shares when the newcomer gains more than its partners lose, against its real wait",
+        CastorCost,
+        ColocationParameters.parse,
+    ),
+    "sjf-ffs": PolicyEntry(
+        "shortest first; shares the first devices that have the memory, whatever it costs",
+        SjfFfs,
+        ColocationParameters.parse,
+    ),
+    "lucid": PolicyEntry(
+        "Lucid: packs jobs of equal width whose labels say that they can share",
+        Lucid,
+        LucidParameters.parse,
+    ),
+    "pcs": PolicyEntry(
+        "PCS: classes by size share the devices by weight; between speed and kept predictions",
+        Pcs,
+        PcsParameters.parse,
+    ),
+    "lazer": PolicyEntry(
+        "Lazer: as srtf, but a preemption is deferred by a time that is learned",
+        Lazer,
+        LazerParameters.parse,
+    ),
+    "yarn-cs": PolicyEntry(
+        "two classes: hp first, preempts the newest spot jobs; first come, first served within each",
+        YarnCs,
+    ),
+    "fgd": PolicyEntry(
+        "two classes: each pod goes where it fragments least",
+        Fgd,
+    ),
+    "lyra": PolicyEntry(
+        "two classes: hosts without hp jobs are lent to spot jobs and taken back whole",
+        Lyra,
+    ),
+    "chronus": PolicyEntry(
+        "two classes: spot jobs hold leases of five minutes and give way when one is over",
+        Chronus,
+        ChronusParameters.parse,
+    ),
+    **{
+        name: PolicyEntry(about, partial(_gfs, name), partial(GfsParameters.parse, name))
+        for name, about in _OF_GFS.items()
+    },
+}
+"""By name, in the order in which people are shown them."""
 
 _EXTRAS: dict[str, tuple[str, str]] = {"lazer": ("botorch", "bo")}
 """Policies whose computations need a library: its name, and the extra that brings it."""
@@ -95,76 +233,10 @@ def lacks(name: str) -> str:
     return f'it learns with {library}, which is not installed: pip install ".[{extra}]" in the source folder'
 
 
-UNAVAILABLE: dict[str, str] = {name: why for name in _ABOUT if (why := lacks(name))}
+UNAVAILABLE: dict[str, str] = {name: why for name in OURS if (why := lacks(name))}
 """Policies that could be there, and what they lack."""
 
-AVAILABLE: dict[str, str] = {name: about for name, about in _ABOUT.items() if name not in UNAVAILABLE}
-
-
-def _gfs(name: str, parameters: Parameters) -> Policy:
-    return Gfs(name, GfsParameters.parse(name, parameters), make)
-
-
-_MAKERS: dict[str, Callable[[Parameters], Policy]] = {
-    "fifo": lambda parameters: fifo(OrderParameters.parse(parameters)),
-    "sjf": lambda parameters: sjf(PassingParameters.parse(parameters)),
-    "f1": lambda parameters: F1(OrderParameters.parse(parameters)),
-    "wfp3": lambda parameters: Wfp3(OrderParameters.parse(parameters)),
-    "unicep": lambda parameters: Unicep(OrderParameters.parse(parameters)),
-    "qssf": lambda parameters: Qssf(QssfParameters.parse(parameters)),
-    "scorer": lambda parameters: Scorer(LearnedParameters.parse(parameters)),
-    "rltune": lambda parameters: RlTune(LearnedParameters.parse(parameters)),
-    "slurm-multifactor": lambda parameters: Multifactor(MultifactorParameters.parse(parameters)),
-    "srtf": lambda parameters: Srtf(NewcomerParameters.parse(parameters)),
-    "srtf-full": lambda parameters: SrtfFull(),
-    "ssf": lambda parameters: ssf(PassingParameters.parse(parameters)),
-    "srsf": lambda parameters: Srsf(NewcomerParameters.parse(parameters)),
-    "tiresias": lambda parameters: Tiresias(TiresiasParameters.parse(parameters)),
-    "las": lambda parameters: Tiresias(TiresiasParameters.parse(parameters)),
-    "interval": lambda parameters: IntervalPolicy("interval", IntervalParameters.parse(parameters)),
-    "interval-60": lambda parameters: IntervalPolicy("interval-60", IntervalParameters(interval_s=60.0)),
-    "interval-360": lambda parameters: IntervalPolicy("interval-360", IntervalParameters(interval_s=360.0)),
-    "interval-600": lambda parameters: IntervalPolicy("interval-600", IntervalParameters(interval_s=600.0)),
-    "patient": lambda parameters: Patient(PatientParameters.parse(parameters)),
-    "castor": lambda parameters: Castor(CastorParameters.parse(parameters)),
-    "castor-cost": lambda parameters: CastorCost(ColocationParameters.parse(parameters)),
-    "sjf-ffs": lambda parameters: SjfFfs(ColocationParameters.parse(parameters)),
-    "lucid": lambda parameters: Lucid(LucidParameters.parse(parameters)),
-    "pcs": lambda parameters: Pcs(PcsParameters.parse(parameters)),
-    "lazer": lambda parameters: Lazer(LazerParameters.parse(parameters)),
-    "yarn-cs": lambda parameters: YarnCs(),
-    "fgd": lambda parameters: Fgd(),
-    "lyra": lambda parameters: Lyra(),
-    "chronus": lambda parameters: Chronus(ChronusParameters.parse(parameters)),
-    **{name: partial(_gfs, name) for name in VARIANTS},
-}
-
-_DEFAULTS: dict[str, Parameters] = {
-    "fifo": OrderParameters().as_parameters(),
-    "sjf": PassingParameters().as_parameters(),
-    "ssf": PassingParameters().as_parameters(),
-    "f1": OrderParameters().as_parameters(),
-    "wfp3": OrderParameters().as_parameters(),
-    "unicep": OrderParameters().as_parameters(),
-    "qssf": QssfParameters().as_parameters(),
-    "scorer": LearnedParameters().as_parameters(),
-    "rltune": LearnedParameters().as_parameters(),
-    "slurm-multifactor": MultifactorParameters().as_parameters(),
-    "patient": PatientParameters().as_parameters(),
-    "castor": CastorParameters().as_parameters(),
-    "castor-cost": ColocationParameters().as_parameters(),
-    "sjf-ffs": ColocationParameters().as_parameters(),
-    "lucid": LucidParameters().as_parameters(),
-    "interval": IntervalParameters().as_parameters(),
-    "las": TiresiasParameters().as_parameters(),
-    "tiresias": TiresiasParameters().as_parameters(),
-    "pcs": PcsParameters().as_parameters(),
-    "lazer": LazerParameters().as_parameters(),
-    "srsf": NewcomerParameters().as_parameters(),
-    "srtf": NewcomerParameters().as_parameters(),
-    "chronus": ChronusParameters().as_parameters(),
-    **{name: GfsParameters.parse(name, {}).as_parameters() for name in VARIANTS},
-}
+AVAILABLE: dict[str, str] = {name: entry.about for name, entry in OURS.items() if name not in UNAVAILABLE}
 
 
 def available() -> dict[str, str]:
@@ -183,7 +255,7 @@ def _theirs() -> dict[str, plugins.PluginPolicy | str]:
     """What other packages offer, or what is wrong with it. A name of ours stays ours."""
     found: dict[str, plugins.PluginPolicy | str] = {}
     for name in plugins.offered():
-        if name not in _ABOUT:
+        if name not in OURS:
             try:
                 found[name] = plugins.find(name)
             except ValueError as error:
@@ -208,8 +280,8 @@ def why_not(name: str) -> str:
 def defaults(name: str) -> Parameters:
     """The parameters a policy takes, with their defaults (those of the paper); none where there is no such
     policy."""
-    if name in _ABOUT:
-        return dict(_DEFAULTS.get(name, {}))
+    if (entry := OURS.get(name)) is not None:
+        return entry.parse({}).as_parameters() if entry.parse else {}
     try:
         return dict(plugins.find(name).defaults)
     except ValueError:
@@ -223,12 +295,11 @@ def make(name: str, parameters: Parameters) -> Policy:
         ValueError: unknown name, unknown parameter, a value out of range, or a missing library; the text
             says what to do.
     """
-    maker = _MAKERS.get(name)
-    if maker is None:
+    entry = OURS.get(name)
+    if entry is None:
         if name not in plugins.offered() and not plugins.is_path(name):
             raise ValueError(f"no policy {name!r}; there are {', '.join(available())}")
         plugins.find(name)
-        maker = partial(plugins.make, name)
     missing = lacks(name)
     if missing:
         raise ValueError(f"policy {name} is not available: {missing}")
@@ -236,7 +307,9 @@ def make(name: str, parameters: Parameters) -> Policy:
     if unknown:
         takes = ", ".join(defaults(name)) or "no parameters"
         raise ValueError(f"policy {name} has no parameter {', '.join(sorted(unknown))}; it takes {takes}")
-    return maker(parameters)
+    if entry is None:
+        return plugins.make(name, parameters)
+    return entry.make(entry.parse(parameters)) if entry.parse else entry.make()
 
 
 class MissingPolicy:

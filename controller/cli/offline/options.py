@@ -171,10 +171,6 @@ PoliciesFlag = Annotated[
         complete=complete_policies,
     ),
 ]
-WorkersFlag = Annotated[
-    int | None,
-    option("--workers", metavar="N", min=1, max=1_024, help="Processes (default: one per core)."),
-]
 OutFlag = Annotated[
     str | None, option("--out", metavar="DIR", help="Write JSON, plots and a CSV of the jobs there.")
 ]

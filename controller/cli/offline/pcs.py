@@ -18,6 +18,7 @@ from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, show_on
 from cotenant.controller.cli.frame.parameters import argument, option
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.screen import Column
+from cotenant.controller.cli.offline.backends import AddressFlag, BackendFlag, WorkersFlag
 from cotenant.controller.cli.offline.files import contents, matplotlib_or_hint
 from cotenant.controller.cli.offline.options import (
     FormatFlag,
@@ -28,7 +29,6 @@ from cotenant.controller.cli.offline.options import (
     SeedFlag,
     TraceArgument,
     VcFlag,
-    WorkersFlag,
     as_problems,
 )
 from cotenant.controller.policies.pcs import published_named
@@ -36,7 +36,7 @@ from cotenant.controller.sim import Scenario, Workload, open_trace, scenario
 from cotenant.controller.wire import SetPolicy
 
 if TYPE_CHECKING:
-    from cotenant.controller.training.pcs import ParetoFront, SearchProgress
+    from cotenant.controller.training.pcs import Backend, ParetoFront, SearchProgress
 
 SCHEMA: Final = "pcs-front/1"
 SHOWN: Final = 6
@@ -79,13 +79,8 @@ def front(
     hosts: HostsFlag = 8,
     gpus_per_host: GpusFlag = 8,
     load_scale: LoadScaleFlag = 1.0,
-    backend: Annotated[
-        Literal["processes", "dask", "ray"],
-        option("--backend", metavar="processes|dask|ray", help="Where configurations are tried."),
-    ] = "processes",
-    address: Annotated[
-        str, option("--address", metavar="URL", help="Of dask's scheduler or Ray's head; default: own one.")
-    ] = "",
+    backend: BackendFlag = "processes",
+    address: AddressFlag = "",
     workers: WorkersFlag = None,
     seed: SeedFlag = 0,
     output: Annotated[
@@ -143,7 +138,7 @@ def front(
 
 def _searched(
     workload: Workload, wanted: Scenario, train_jobs: int, asked: float, objectives: str, evaluations: int,
-    backend: str, address: str, workers: int | None, seed: int,
+    backend: Backend, address: str, workers: int | None, seed: int,
 ) -> ParetoFront:  # fmt: skip
     """Raises Problem."""
     from cotenant.controller.training.pcs import (

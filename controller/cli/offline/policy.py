@@ -14,6 +14,7 @@ from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.output import JsonFlag, OutputFlag, chosen, show_one
 from cotenant.controller.cli.frame.parameters import argument, option
 from cotenant.controller.cli.frame.problem import Problem
+from cotenant.controller.cli.offline.backends import AddressFlag, BackendFlag, WorkersFlag
 
 if TYPE_CHECKING:
     from cotenant.controller.policies.learned import OrderModel
@@ -58,14 +59,9 @@ def train(
         str, option("--estimate-noise", metavar="exact|lognormal:S|limit", help="What it is told of lengths.")
     ] = "exact",
     seed: Annotated[int, option("--seed", metavar="S", min=0, help="Of everything that is drawn.")] = 0,
-    backend: Annotated[
-        Literal["local", "dask", "ray"],
-        option("--backend", metavar="local|dask|ray", help="Where simulations run: processes, or a cluster."),
-    ] = "local",
-    workers: Annotated[
-        int | None,
-        option("--workers", metavar="N", min=1, max=1_024, help="Processes (default: one per core)."),
-    ] = None,
+    backend: BackendFlag = "processes",
+    address: AddressFlag = "",
+    workers: WorkersFlag = None,
     output: OutputFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -85,7 +81,7 @@ def train(
     form = chosen(output, as_json)
     from cotenant.controller.cli.offline.options import as_problems, estimates_of
     from cotenant.controller.policies.learned import encoded
-    from cotenant.controller.training.rltune import BackendMissing, TrainingOptions
+    from cotenant.controller.training.rltune import NoBackend, TrainingOptions
 
     path = Path(out or f"{name}.json").expanduser()
     if not path.parent.is_dir():
@@ -96,14 +92,15 @@ def train(
     options = TrainingOptions(
         traces=tuple(dict.fromkeys(word.strip() for word in trace.split(",") if word.strip())), metric=metric,
         base=base, preset=preset, seed=seed, epochs=epochs, hosts=hosts, gpus_per_host=gpus_per_host,
-        load=load, noise=noise, limits=limits, backend=backend, workers=workers, minutes=minutes,
+        load=load, noise=noise, limits=limits, backend=backend, workers=workers,
+        address=address, minutes=minutes,
     )  # fmt: skip
     began_s = time.monotonic()
     try:
         with as_problems():
             model = _trained(name, options, path, lambda told: _tell(told, time.monotonic() - began_s))
-    except BackendMissing as error:
-        raise Problem("refused", str(error), "or leave --backend out") from None
+    except NoBackend as error:
+        raise Problem("failed", str(error), "or leave --backend out") from None
     from cotenant.controller.system.files import write_output
 
     write_output(path, encoded(model))
@@ -123,7 +120,7 @@ def _trained(name: str, options: TrainingOptions, path: Path, tell: object) -> O
         if error.name != "torch":
             raise
         raise Problem(
-            "refused", "rltune is trained with torch, which is not installed", 'pip install "cotenant[train]"'
+            "refused", "rltune is trained with torch, which is not installed", 'pip install ".[train]" here'
         ) from None
 
 

@@ -18,6 +18,7 @@ from cotenant.controller.cli.frame.output import (
 from cotenant.controller.cli.frame.parameters import argument, option
 from cotenant.controller.cli.frame.problem import OK, ended_by
 from cotenant.controller.cli.offline import table as sim_table
+from cotenant.controller.cli.offline.backends import WorkersFlag
 from cotenant.controller.cli.offline.files import writable, write_results
 from cotenant.controller.cli.offline.options import (
     DEFAULT_POLICIES,
@@ -29,7 +30,6 @@ from cotenant.controller.cli.offline.options import (
     SeedsFlag,
     WindowJobsFlag,
     WindowsFlag,
-    WorkersFlag,
     as_problems,
     chosen_policies,
     one_policy,

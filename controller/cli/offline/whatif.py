@@ -19,12 +19,12 @@ from cotenant.controller.cli.frame.output import (
 from cotenant.controller.cli.frame.parameters import option
 from cotenant.controller.cli.frame.problem import OK, Problem, ended_by
 from cotenant.controller.cli.offline import table as sim_table
+from cotenant.controller.cli.offline.backends import WorkersFlag
 from cotenant.controller.cli.offline.files import journal_problem, writable, write_results
 from cotenant.controller.cli.offline.options import (
     OutFlag,
     PairsFlag,
     SeedFlag,
-    WorkersFlag,
     as_problems,
     chosen_policies,
     complete_policies,

@@ -9,13 +9,13 @@ point that is good on one window may not be on the next. The search itself needs
 # fmt: off
 from cotenant.controller.training.pcs.evaluating import JobWindow, evaluated
 from cotenant.controller.training.pcs.objectives import METRICS, Objective
-from cotenant.controller.training.pcs.parallel import BACKENDS, NoBackend, evaluator
+from cotenant.controller.training.parallel import Backend, NoBackend, evaluator
 from cotenant.controller.training.pcs.search import NoPymoo, SearchProgress
 from cotenant.controller.training.pcs.solver import FrontPoint, ParetoFront, PreferenceSolver
 from cotenant.controller.training.pcs.space import SearchSpace
 
 __all__ = [
-    "BACKENDS", "METRICS", "FrontPoint", "NoBackend", "NoPymoo", "Objective", "ParetoFront",
-    "PreferenceSolver", "SearchProgress", "SearchSpace", "JobWindow", "evaluated", "evaluator",
+    "METRICS", "Backend", "FrontPoint", "JobWindow", "NoBackend", "NoPymoo", "Objective", "ParetoFront",
+    "PreferenceSolver", "SearchProgress", "SearchSpace", "evaluated", "evaluator",
 ]
 # fmt: on

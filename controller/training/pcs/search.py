@@ -16,9 +16,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from cotenant.controller.training.parallel import Evaluate
 from cotenant.controller.training.pcs.evaluating import JobWindow, evaluated
 from cotenant.controller.training.pcs.objectives import Objective
-from cotenant.controller.training.pcs.parallel import Evaluate
 from cotenant.controller.training.pcs.space import Point, SearchSpace
 
 INITIAL: Final = 70

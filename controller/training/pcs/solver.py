@@ -17,9 +17,9 @@ from typing import Any, Final
 
 from cotenant.controller.policies.pcs import WfqConfig, as_published
 from cotenant.controller.sim.fluid import fluid_jobs
+from cotenant.controller.training.parallel import Evaluate
 from cotenant.controller.training.pcs.evaluating import JobWindow, evaluated
 from cotenant.controller.training.pcs.objectives import Objective
-from cotenant.controller.training.pcs.parallel import Evaluate
 from cotenant.controller.training.pcs.search import EVALUATIONS, SearchProgress, front_of, search
 from cotenant.controller.training.pcs.space import SearchSpace
 

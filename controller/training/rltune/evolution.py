@@ -34,7 +34,7 @@ def train_scorer(options: TrainingOptions, tell: Tell) -> OrderModel:
     cpu_s = time.process_time()
     traces = [TraceParts(name, options) for name in options.traces]
     generator = np.random.default_rng(options.seed)
-    with workers(options.backend, options.workers) as pool:
+    with workers(options) as pool:
         chosen = [part for each in traces for part in each.chosen(options.validation_windows)]
         baselines = Baselines(chosen, options, pool)
         practice = [traces[at % len(traces)].drawn(generator) for at in range(TRAINING_WINDOWS)]

@@ -7,12 +7,9 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
+from cotenant.controller.training.parallel import Backend
+
 Metric = Literal["wait", "bsld", "jct"]
-Backend = Literal["local", "dask", "ray"]
-
-
-class BackendMissing(RuntimeError):
-    """Where the rollouts should run there is nothing; the text says what to install or start."""
 
 
 class Preset(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,15 +65,17 @@ class TrainingOptions(NamedTuple):
     window_jobs: int = 256
     validation_windows: int = 12
     """Of each trace, from the part between training and test."""
-    backend: Backend = "local"
+    backend: Backend = "processes"
     workers: int | None = None
+    address: str = ""
+    """Of a cluster that runs the rollouts; empty: one is started here."""
     minutes: float | None = None
     """No epoch begins after so long; None: all do."""
 
     @property
     def key(self) -> str:
         """Two trainings with the same one go on from each other."""
-        same = self._replace(epochs=0, backend="local", workers=None, minutes=None)
+        same = self._replace(epochs=0, backend="processes", workers=None, address="", minutes=None)
         return repr(same)
 
     @property

@@ -10,7 +10,6 @@ Rollouts run in processes of their own, here or on a cluster of dask's or ray's.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -33,7 +32,8 @@ from cotenant.controller.policies.learned import (
     observation,
 )
 from cotenant.controller.sim import Outcome, simulate
-from cotenant.controller.training.rltune.options import Backend, BackendMissing, Metric, Preset
+from cotenant.controller.training.parallel import Evaluate, evaluator
+from cotenant.controller.training.rltune.options import Metric, Preset, TrainingOptions
 from cotenant.controller.training.rltune.parts import Part, total, weights_of
 
 Table = NDArray[np.float64]
@@ -223,16 +223,14 @@ def made_of(model: OrderModel) -> Policy:
 
 
 class Workers:
-    """Calls in processes, through joblib; what comes back does not depend on how many there are."""
+    """Calls side by side; what comes back does not depend on how many there are."""
 
-    def __init__(self, parallel: Any) -> None:
-        self._parallel = parallel
+    def __init__(self, evaluate: Evaluate) -> None:
+        self._evaluate = evaluate
         self._elsewhere_s = 0.0
 
     def map(self, function: Callable[..., T], calls: Sequence[tuple[Any, ...]]) -> list[T]:
-        from joblib import delayed
-
-        found = self._parallel(delayed(_timed)(function, call) for call in calls)
+        found = list(self._evaluate(_timed, [(function, call) for call in calls]))
         self._elsewhere_s += sum(spent_s for process, spent_s, _ in found if process != os.getpid())
         return [result for _, _, result in found]
 
@@ -248,33 +246,7 @@ def _timed(function: Callable[..., T], call: tuple[Any, ...]) -> tuple[int, floa
 
 
 @contextmanager
-def workers(backend: Backend, count: int | None) -> Iterator[Workers]:
-    """Raises BackendMissing: joblib, dask or ray is not installed, or no cluster of theirs answers."""
-    _find("joblib", "joblib")
-    from joblib import Parallel, parallel_config
-
-    if backend == "dask":
-        _find("distributed", "distributed")
-        from distributed import get_client
-
-        try:
-            get_client()
-        except ValueError:
-            raise BackendMissing(
-                "no dask cluster is connected: set DASK_SCHEDULER_ADDRESS, or make a Client first"
-            ) from None
-    if backend == "ray":
-        _find("ray", "ray")
-        from ray.util.joblib import register_ray
-
-        register_ray()
-    with (
-        parallel_config(backend={"local": "loky"}.get(backend, backend)),
-        Parallel(n_jobs=count or -1) as made,
-    ):
-        yield Workers(made)
-
-
-def _find(module: str, package: str) -> None:
-    if importlib.util.find_spec(module) is None:
-        raise BackendMissing(f"{package} is not installed: pip install {package}")
+def workers(options: TrainingOptions) -> Iterator[Workers]:
+    """Raises NoBackend: there is nothing that could run them."""
+    with evaluator(options.backend, workers=options.workers, address=options.address) as evaluate:
+        yield Workers(evaluate)

@@ -94,13 +94,13 @@ def train_rltune(
 
     Raises:
         TraceProblem: a trace is not there, or too short.
-        BackendMissing: there is nothing that runs the rollouts.
+        NoBackend: there is nothing that runs the rollouts.
     """
     from cotenant.controller.training.rltune.ppo import ActorCritic
 
     preset, began_s, cpu_s = presets[options.preset], time.monotonic(), time.process_time()
     traces = [TraceParts(name, options) for name in options.traces]
-    with workers(options.backend, options.workers) as pool:
+    with workers(options) as pool:
         chosen = [part for each in traces for part in each.chosen(options.validation_windows)]
         baselines = Baselines(chosen, options, pool)
         learner = ActorCritic(preset, options.window_jobs, options.seed)

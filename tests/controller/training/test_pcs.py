@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from cotenant.controller.cli.main import main
 from cotenant.controller.policies.pcs import WfqConfig, published_named
 from cotenant.controller.sim import Scenario, open_trace, scenario
+from cotenant.controller.training.parallel import evaluator
 from cotenant.controller.training.pcs import JobWindow, Objective, PreferenceSolver, SearchSpace
-from cotenant.controller.training.pcs.parallel import evaluator
 from cotenant.controller.training.pcs.search import Found, front_of
 from cotenant.controller.training.pcs.space import CLASSES_MAX, Point, thresholds, weights
 from tests.building.limits import within_s

@@ -10,10 +10,13 @@ import importlib.util
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-BACKENDS: Final = {"processes": "joblib", "dask": "distributed", "ray": "ray"}
-"""Name, and the library that it needs."""
+Backend = Literal["processes", "dask", "ray"]
+LIBRARIES: Final[dict[Backend, tuple[str, ...]]] = {
+    "processes": ("joblib",), "dask": ("joblib", "distributed"), "ray": ("joblib", "ray"),
+}  # fmt: skip
+"""What each needs."""
 
 Evaluate = Callable[[Callable[..., Any], Sequence[tuple[Any, ...]]], Iterator[Any]]
 """A function, and the arguments of each call -> what it returned, call by call."""
@@ -24,7 +27,7 @@ class NoBackend(Exception):
 
 
 @contextmanager
-def evaluator(backend: str, *, workers: int | None = None, address: str = "") -> Iterator[Evaluate]:
+def evaluator(backend: Backend, *, workers: int | None = None, address: str = "") -> Iterator[Evaluate]:
     """Calls functions in other processes while it is open.
 
     Args:
@@ -34,8 +37,10 @@ def evaluator(backend: str, *, workers: int | None = None, address: str = "") ->
     Raises:
         NoBackend: see there.
     """
-    if importlib.util.find_spec(BACKENDS[backend]) is None:
-        raise NoBackend(f"--backend {backend} needs {BACKENDS[backend]}, which is not installed")
+    for library in LIBRARIES[backend]:
+        if importlib.util.find_spec(library) is None:
+            why = f"--backend {backend} needs {library}, which is not installed: pip install {library}"
+            raise NoBackend(why)
     import joblib
 
     count = workers or len(os.sched_getaffinity(0))

@@ -1,0 +1,53 @@
+"""Messages between the controller and command lines: one request, one reply, and the views in it.
+
+Rule: a view (a struct with a `schema`) is what `-o json` prints, as it came: a field has another name in JSON
+by its definition here, or not at all. Every request may be sent again with the same `request_id` after a
+time-out; the controller answers a repeated submission with the ids it gave the first time.
+"""
+
+from typing import Final
+
+import msgspec
+
+# fmt: off
+from cotenant.controller.wire.clients.base import ClientMessage, Done, Failure, Parameters, Question, Reply
+from cotenant.controller.wire.clients.cluster import (
+    DAMAGED_JOURNAL_ADVICE, ChangeNode, ClusterReply, ClusterRequest, ControllerStatus, DeviceView,
+    ForgetProfiles, GetReport, GetStatus, KnownProfile, KnownProfiles, ListNodes, ListPairs, ListProfiles,
+    NodeView, Nodes, PairView, Pairs, ReadingView, SharingReport, Stop,
+)
+from cotenant.controller.wire.clients.jobs import (
+    AttemptView, ChangeJobs, EtaScoreView, EtaTimes, EtaView, Etas, Explain, Explained, ExplanationView,
+    JobDetails, JobReply, JobRequest, JobView, Jobs, ListEtas, ListJobs, LogPart, ReadJobLog, ShowJob,
+    Shown, SpecView, Submit, Submitted, WaitJobs, spec_view,
+)
+from cotenant.controller.wire.clients.policies import (
+    NOT_AVAILABLE, DecisionView, Decisions, GetDecisions, GetPolicy, Policies, PolicyOffer, PolicyPreview,
+    PolicyPreviewed, PolicyReply, PolicyRequest, PolicyView, PreviewPolicy, PreviewedAction, SetPolicy,
+)
+
+__all__ = [
+    "CLIENT_MARK", "DAMAGED_JOURNAL_ADVICE", "NOT_AVAILABLE", "AnyReply", "AnyRequest", "AttemptView",
+    "ChangeJobs", "ChangeNode", "ClientMessage", "ControllerStatus", "DecisionView", "Decisions",
+    "DeviceView", "Done", "EtaScoreView", "EtaTimes", "EtaView", "Etas", "Explain", "Explained",
+    "ExplanationView", "Failure", "ForgetProfiles", "GetDecisions", "GetPolicy", "GetReport", "GetStatus",
+    "JobDetails", "JobView", "Jobs", "KnownProfile", "KnownProfiles", "ListEtas", "ListJobs", "ListNodes",
+    "ListPairs", "ListProfiles", "LogPart", "NodeView", "Nodes", "PairView", "Pairs", "Parameters",
+    "Policies", "PolicyOffer", "PolicyPreview", "PolicyPreviewed", "PolicyView", "PreviewPolicy",
+    "PreviewedAction", "Question", "ReadJobLog", "ReadingView", "Reply", "Request", "SetPolicy",
+    "SharingReport", "ShowJob", "Shown", "SpecView", "Stop", "Submit", "Submitted", "WaitJobs",
+    "spec_view",
+]
+# fmt: on
+
+AnyRequest = JobRequest | ClusterRequest | PolicyRequest
+AnyReply = JobReply | ClusterReply | PolicyReply | Done | Failure
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    request_id: int
+    body: AnyRequest
+
+
+CLIENT_MARK: Final = b"client"
+"""First of a client's two frames; an agent sends its one frame alone."""

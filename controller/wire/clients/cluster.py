@@ -1,0 +1,239 @@
+"""Questions about hosts, devices, pairs, profiles and the controller, and their answers."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+from msgspec import field
+
+from cotenant.controller.domain import (
+    DeviceId,
+    DeviceKind,
+    DeviceState,
+    ForkServers,
+    HostId,
+    HostState,
+    JobId,
+    ProfilePoint,
+    SharingMode,
+    Verdict,
+)
+from cotenant.controller.wire.clients.base import Done, Question, Reply
+from cotenant.controller.wire.sharing import ReportView
+from cotenant.controller.wire.views import IndicatorView, JsonView, ThroughputView, Utc
+
+
+class ListNodes(Question["Nodes"], frozen=True, kw_only=True, tag="nodes"):
+    pass
+
+
+class ChangeNode(Question[Done], frozen=True, kw_only=True, tag="change-node"):
+    verb: Literal["drain", "resume", "lost"]
+    host_id: HostId
+
+
+class ListPairs(Question["Pairs"], frozen=True, kw_only=True, tag="pairs"):
+    """What was measured of kinds of jobs that shared devices."""
+
+    containing: str = ""
+    """Only pairs with this in the name of either kind; empty: all."""
+    limit: int = 1_000
+
+
+class GetReport(Question["SharingReport"], frozen=True, kw_only=True, tag="report"):
+    """What sharing and preemption brought and cost."""
+
+    since_s: float | None = None
+    """Only what happened in so many seconds before now; None: all that is remembered."""
+
+
+class ListProfiles(Question["KnownProfiles"], frozen=True, kw_only=True, tag="profiles"):
+    """What is kept of kinds of jobs; a user sees their own, an admin all."""
+
+
+class ForgetProfiles(Question[Done], frozen=True, kw_only=True, tag="forget-profiles"):
+    keys: tuple[str, ...] = ()
+    """Empty: all that the asker may touch."""
+
+
+class GetStatus(Question["ControllerStatus"], frozen=True, kw_only=True, tag="status"):
+    """Version, uptime, counters: for `doctor`, `top` and `version`."""
+
+
+class Stop(Question[Done], frozen=True, kw_only=True, tag="stop"):
+    """Ask the controller to end (only its own user or an admin). Jobs go on."""
+
+
+class ReadingView(msgspec.Struct, frozen=True, kw_only=True):
+    """What a device does just now, whoever uses it."""
+
+    source: str | None
+    age_s: float
+    """Counted until the answer."""
+    lasted_s: float | None
+    memory_used_mib: float | None
+    values: dict[str, float | None]
+    """All of Table 2; null where it was not measured."""
+    note: str
+
+
+class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
+    device_id: DeviceId = field(name="device")
+    kind: DeviceKind
+    type: str
+    memory_mib: int
+    reserve_mib: int
+    planned_mib: int
+    """The sum of its tenants' planned memory."""
+    max_tenants: int
+    sharing: SharingMode
+    sharing_note: str
+    cores: tuple[int, ...]
+    state: DeviceState
+    healthy: bool
+    note: str
+    reading: ReadingView | None = field(name="indicators", default=None)
+    """The newest; None where nothing was ever read."""
+    jobs: tuple[JobId, ...] = ()
+
+    @property
+    def usable_mib(self) -> int:
+        return self.memory_mib - self.reserve_mib
+
+
+class NodeView(JsonView, frozen=True, kw_only=True, tag="node/1"):
+    host: HostId
+    state: HostState
+    reason: str
+    heartbeat_age_s: float | None
+    version: str
+    address: str
+    cpus: int
+    memory_mib: int
+    features: tuple[str, ...]
+    checkpoint_domain: str
+    fork_servers: ForkServers | None = None
+    """As it last said; None: it has not."""
+    devices: tuple[DeviceView, ...]
+
+
+class PairView(JsonView, frozen=True, kw_only=True, tag="pair/1"):
+    """Two kinds of jobs that have shared devices. A kind is a command with its batch and its GPUs."""
+
+    first: str
+    second: str
+    first_xi: float | None
+    """Iteration time beside the other / alone; None: never measured in this direction."""
+    second_xi: float | None
+    first_count: int
+    second_count: int
+    first_never_alone: bool = False
+    second_never_alone: bool = False
+    """It shared, and what it takes alone is not known: neither a profile nor a time alone since."""
+    first_predicted_xi: float | None = None
+    """Here and below, of jobs that are remembered: what was thought when they were put together."""
+    second_predicted_xi: float | None = None
+    alone_device_s: float = 0.0
+    """What their steps beside each other would have taken alone."""
+    measured_device_s: float = 0.0
+    """What they took, of devices that count in equal parts for those who hold them."""
+    won_device_s: float | None = None
+    """The first minus the second; null: nothing could be compared."""
+    benefit: float | None
+    """1 / first_xi + 1 / second_xi - 1: what sharing yields beyond taking turns."""
+    verdict: Verdict
+    quarantine: str = ""
+    """Why the pair is not made again; empty if it may be."""
+
+
+class KnownProfile(JsonView, frozen=True, kw_only=True, tag="known-profile/1"):
+    """One kept profile: what it is of, and what a `ProfileView` has."""
+
+    key: str
+    kind: str = ""
+    """The same for one command, code and configuration on any number of devices: what a series has in
+    common."""
+    user: str
+    name: str
+    command: tuple[str, ...]
+    gpus: int
+    hosts: int
+    device_type: str
+    batch_size: int | None
+    is_complete: bool = field(name="complete")
+    learned_at: Utc
+    used: int
+    job_id: JobId = field(name="job")
+    points: tuple[ProfilePoint, ...]
+    accumulates: bool | None
+    memory_mib_peak: float | None
+    duty_cycle: float | None
+    load_s: float | None
+    steps: int
+    step_s: float | None = None
+    source: str | None
+    indicators: dict[str, IndicatorView]
+    throughput: ThroughputView | None
+
+
+class KnownProfiles(Reply, frozen=True, kw_only=True, tag="profile-list"):
+    profiles: tuple[KnownProfile, ...]
+    """Newest use last."""
+    profile_s: float
+    """T_prof of this controller; 0 = it profiles nothing."""
+    load_s: float
+    """Median of the loads it has seen, or its default."""
+    more: int = 0
+
+
+class Nodes(Reply, frozen=True, kw_only=True, tag="node-list"):
+    nodes: tuple[NodeView, ...]
+    now: Utc
+
+
+class Pairs(Reply, frozen=True, kw_only=True, tag="pair-list"):
+    """Those first that are not made again, then by benefit, the worst first."""
+
+    pairs: tuple[PairView, ...]
+    observations: int
+    """So many measurements, both ways, make a verdict."""
+    now: Utc
+    more: int = 0
+    """How many matched beyond `limit`."""
+
+
+class SharingReport(Reply, frozen=True, kw_only=True, tag="report-view"):
+    report: ReportView
+
+
+class ControllerStatus(Reply, frozen=True, kw_only=True, tag="status-view"):
+    version: str
+    pid: int
+    now_s: float
+    wall_s: float
+    uptime_s: float
+    policy: str
+    jobs_by_phase: dict[str, int]
+    hosts: int
+    devices: int
+    counters: dict[str, int]
+    """messages, bad_messages, events, commands, resent, ..."""
+    journal: str
+    endpoint: str
+    journal_damages: tuple[str, ...] = ()
+    """What the last scrub of the journal found wrong."""
+    journal_checked_s: float | None = None
+    """Since that scrub ended; None: there was none since the start."""
+
+
+DAMAGED_JOURNAL_ADVICE: Final = (
+    "jobs and decisions are not concerned. Stop the controller in order and start it: it writes a snapshot, "
+    "and the next start reads nothing before it. Keep older backups, and look at the disk (dmesg, SMART)"
+)
+
+
+ClusterRequest = (
+    ListNodes | ChangeNode | ListPairs | GetReport | ListProfiles | ForgetProfiles | GetStatus | Stop
+)
+ClusterReply = KnownProfiles | Nodes | Pairs | SharingReport | ControllerStatus

@@ -1,0 +1,330 @@
+"""Questions about jobs, their answers, and the views in them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from msgspec import field
+
+from cotenant.controller.domain import EtaKind, JobId, JobSpec, LaunchKind, Phase
+from cotenant.controller.wire.clients.base import Done, Question, Reply
+from cotenant.controller.wire.sharing import PromiseView, SharingView
+from cotenant.controller.wire.views import JsonView, ProfileView, ThroughputView, Utc, wall_s
+
+
+class Submit(Question["Submitted"], frozen=True, kw_only=True, tag="submit"):
+    """`specs` carry placeholder ids (`new-0`, ...); dependencies inside the batch name those.
+
+    With `array` the specs become tasks `N_0 .. N_k` of one number. `idempotency_key` makes a repeat
+    of the same submission return the first one's ids.
+    """
+
+    specs: tuple[JobSpec, ...]
+    array_indices: tuple[int, ...] = ()
+    secrets: dict[str, str] = field(default_factory=dict)
+    idempotency_key: str = ""
+    dry_run: bool = False
+
+
+class ListJobs(Question["Jobs"], frozen=True, kw_only=True, tag="jobs"):
+    job_ids: tuple[JobId, ...] = ()
+    """Empty: all. An array's number stands for all its tasks."""
+    include_ended: bool = False
+    user: str = ""
+    states: tuple[Phase, ...] = ()
+    """Empty: all. One in which jobs have ended lists those."""
+    limit: int = 10_000
+    page: int = 0
+    """At most so many in one answer, in order of arrival; `Jobs.next` tells how to go on. 0: all that one
+    message holds."""
+    after: int = 0
+    """With `page`: the `next` of the answer before."""
+
+
+class ShowJob(Question["Shown"], frozen=True, kw_only=True, tag="show"):
+    job_id: JobId
+
+
+class Explain(Question["Explained"], frozen=True, kw_only=True, tag="explain"):
+    job_id: JobId
+
+
+class ChangeJobs(Question[Done], frozen=True, kw_only=True, tag="change"):
+    verb: Literal["cancel", "hold", "release", "preempt", "checkpoint", "requeue"]
+    job_ids: tuple[JobId, ...]
+
+
+class WaitJobs(Question["Jobs"], frozen=True, kw_only=True, tag="wait"):
+    """Answered when all have ended, or after `timeout_s` with what is known then."""
+
+    job_ids: tuple[JobId, ...]
+    timeout_s: float = 30.0
+
+
+class ReadJobLog(Question["LogPart"], frozen=True, kw_only=True, tag="read-log"):
+    job_id: JobId
+    attempt: int | None = None
+    """None: the newest."""
+    rank: int = 0
+    offset: int = 0
+    limit: int = 65_536
+    wait_s: float = 0.0
+
+
+class ListEtas(Question["Etas"], frozen=True, kw_only=True, tag="etas"):
+    """When jobs start and end."""
+
+    job_ids: tuple[JobId, ...] = ()
+    """Empty: all that have not ended."""
+
+
+class EtaTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """A tenth of such times lies before p10, half before p50, nine tenths before p90."""
+
+    p10_at: Utc
+    p50_at: Utc | None
+    """None: only the interval is known."""
+    p90_at: Utc | None
+    """None: it has no bound that anybody knows."""
+
+
+class EtaView(JsonView, frozen=True, kw_only=True, tag="eta/1"):
+    """When a job starts and ends."""
+
+    job_id: JobId = field(name="job")
+    name: str
+    phase: Phase = field(name="state")
+    start: EtaTimes | None
+    """None: it has started, or nobody can say."""
+    finish: EtaTimes | None
+    """None: nobody can say; `basis` says why."""
+    is_calibrated: bool = field(name="calibrated")
+    basis: str
+    policy: str
+    hit_rate: float | None
+    """Of the last calibrated intervals told at submission under this policy, the share that held."""
+    hits_of: int
+    """How many those are, 100 at most."""
+    told_at: Utc | None
+    """None: nothing has been worked out yet."""
+
+
+class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
+    """One job as users see it."""
+
+    job_id: JobId = field(name="job")
+    name: str
+    user: str
+    phase: Phase = field(name="state")
+    reason: str
+    reason_code: str
+    attempt: int
+    job_class: str = field(name="class")
+    priority: int = 0
+    organisation: str | None = None
+    guaranteed_h: float | None = None
+    """Of spot jobs: how long a run is guaranteed under the policy in force; null: it guarantees nothing."""
+    broken_promises: int = 0
+    """Runs that were preempted sooner."""
+    share: str
+    gpus: int
+    devices: tuple[str, ...]
+    co_tenants: tuple[JobId, ...]
+    """Sharing a device right now."""
+    co_tenants_ever: tuple[JobId, ...]
+    sub_batch: int | None
+    accumulation_steps: int
+    accumulation_steps_ever: tuple[int, ...]
+    step: int
+    iterations: int | None
+    total_steps: int | None = None
+    """As far as could be seen of its script."""
+    total_note: str | None = None
+    """What that rests on, or why it was not seen."""
+    step_s: float | None
+    loss: float | None
+    resumable: bool
+    resumable_note: str | None = None
+    accumulates: bool = False
+    accumulates_note: str | None = None
+    durable_step: int
+    preemptions: int
+    futile_preemptions: int = 0
+    aborted_preemptions: int = 0
+    exit_code: int | None
+    submitted_at: Utc
+    started_at: Utc | None
+    ended_at: Utc | None
+    wait_s: float
+    load_s: float
+    run_s: float
+    pause_s: float
+    futile_s: float = 0.0
+    """Part of `load_s` that ended in a preemption before the first step."""
+    expected_load_s: float | None = None
+    """What its next load should take: said, else measured on it or on its like. Here and below, None of a job
+    that has ended."""
+    expected_pause_s: float | None = None
+    """What saving and leaving should take."""
+    left_s: float | None
+    left_source: str | None
+    shared: tuple[SharingView, ...] = ()
+    """What was predicted and measured beside each of the others it trained beside."""
+    promises: tuple[PromiseView, ...] = ()
+    won_device_s: float | None = None
+    """Its part of what sharing won; null: nothing of it could be compared."""
+    eta: EtaView | None = None
+    """None of a job that has ended, and where nobody works it out."""
+
+    @property
+    def submitted_s(self) -> float:
+        """Here and below: seconds since the epoch."""
+        return wall_s(self.submitted_at)
+
+    @property
+    def ended_s(self) -> float | None:
+        return wall_s(self.ended_at)
+
+
+class AttemptView(JsonView, frozen=True, kw_only=True, tag="attempt/1"):
+    """One attempt of a job on its devices, for timelines and `show`."""
+
+    attempt: int
+    devices: tuple[str, ...]
+    co_tenants: tuple[JobId, ...]
+    accumulation_steps: int
+    outcome: str
+    reason: str
+    exact: bool | None = None
+    launch: LaunchKind = ""
+    launch_why: str = ""
+    """Why not warm."""
+    start_step: int = 0
+    first_step: int | None
+    end_step: int = 0
+    launched_at: Utc
+    first_step_at: Utc | None
+    stop_requested_at: Utc | None
+    ended_at: Utc | None
+
+    @property
+    def launched_s(self) -> float:
+        """Here and below: seconds since the epoch."""
+        return wall_s(self.launched_at)
+
+    @property
+    def first_step_s(self) -> float | None:
+        return wall_s(self.first_step_at)
+
+    @property
+    def stop_requested_s(self) -> float | None:
+        return wall_s(self.stop_requested_at)
+
+    @property
+    def ended_s(self) -> float | None:
+        return wall_s(self.ended_at)
+
+
+class SpecView(JobSpec, frozen=True, kw_only=True, tag_field="schema", tag="job-spec/1"):
+    """What the user asked for, as it was submitted."""
+
+
+def spec_view(spec: JobSpec) -> SpecView:
+    return SpecView(**msgspec.structs.asdict(spec))
+
+
+class JobDetails(JobView, frozen=True, kw_only=True, tag="job/1"):
+    """Everything about one job."""
+
+    spec: SpecView
+    attempts: tuple[AttemptView, ...]
+    profile: ProfileView | None = None
+    """What is known of its needs: measured on it, kept from its like, or said with it."""
+    profile_given: bool = False
+    """It came with the submission, or from a like job before it."""
+    throughput: ThroughputView | None = None
+
+
+class ExplanationView(JsonView, frozen=True, kw_only=True, tag="explanation/1"):
+    job_id: JobId = field(name="job")
+    phase: Phase = field(name="state")
+    reason: str
+    reason_code: str
+    lines: tuple[str, ...]
+    """First the present answer, then the history of decisions, newest first."""
+    ahead: tuple[str, ...] = ()
+    """Of a job that waits: who is ahead, and what would have to happen first."""
+    now: Utc
+
+
+class Submitted(Reply, frozen=True, kw_only=True, tag="submitted"):
+    job_ids: tuple[JobId, ...]
+    notes: tuple[str, ...] = ()
+    """What the user should know at once, e.g. why it cannot start yet."""
+
+
+class Jobs(Reply, frozen=True, kw_only=True, tag="job-list"):
+    jobs: tuple[JobView, ...]
+    now: Utc
+    more: int = 0
+    """How many matched beyond those here."""
+    next: int = 0
+    """Of a page: `after` of the next one; 0: there is none."""
+
+
+class Shown(Reply, frozen=True, kw_only=True, tag="shown"):
+    job: JobDetails
+    now: Utc
+
+    @property
+    def attempts(self) -> tuple[AttemptView, ...]:
+        return self.job.attempts
+
+
+class Explained(Reply, frozen=True, kw_only=True, tag="explained"):
+    job: JobView
+    explanation: ExplanationView
+
+
+class LogPart(Reply, frozen=True, kw_only=True, tag="log-part"):
+    job_id: JobId
+    attempt: int
+    rank: int
+    data: bytes
+    next_offset: int
+    at_end: bool
+    closed: bool
+    attempts: tuple[int, ...]
+    """All attempts that have logs, so that a reader can join them in order."""
+    ranks: int
+    missing: str = ""
+
+
+class EtaScoreView(JsonView, frozen=True, kw_only=True, tag="eta-score/1"):
+    """How good the intervals were that were told under one policy, of those that are kept."""
+
+    policy: str
+    kind: EtaKind
+    current: bool
+    predictions: int
+    """Calibrated ones; only these count below."""
+    uncalibrated: int
+    coverage_80: float | None
+    """Share of ends within p10 to p90: 0.8 would be just right."""
+    hit_rate_100: float | None
+    """The same of the last 100."""
+    median_bias: float | None
+    """Median of actual / p50 - 1."""
+    median_abs_error: float | None
+    width_over_jct: float | None
+
+
+class Etas(Reply, frozen=True, kw_only=True, tag="eta-list"):
+    etas: tuple[EtaView, ...]
+    scores: tuple[EtaScoreView, ...]
+    now: Utc
+
+
+JobRequest = Submit | ListJobs | ShowJob | Explain | ChangeJobs | WaitJobs | ReadJobLog | ListEtas
+JobReply = Submitted | Jobs | Shown | Explained | LogPart | Etas
