@@ -116,6 +116,19 @@ class Profiles(msgspec.Struct, kw_only=True):
             if known.job_id == job_id and known.profile == before:
                 known.profile = after
 
+    def complete(self, job_id: JobId) -> bool:
+        """Nothing more can be learned from this job; whether anything was."""
+        unfinished = [
+            known
+            for known in self.known.values()
+            if known.job_id == job_id
+            and not known.is_complete
+            and (known.profile.points or known.profile.indicators)
+        ]
+        for known in unfinished:
+            known.is_complete = True
+        return bool(unfinished)
+
     def use(self, key: str) -> Profile | None:
         """For a new job of this kind; an incomplete one is not: the job will be measured."""
         known = self.known.get(key) if key else None

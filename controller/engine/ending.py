@@ -25,6 +25,7 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.blame import blame, clear_suspicion
 from cotenant.controller.engine.dispatch import Dispatch
 from cotenant.controller.engine.estimating import learn_duration, learn_pause, remaining_from
+from cotenant.controller.engine.learning import learn_whole_life
 from cotenant.controller.policies.base import why_impossible
 
 FINISHED = because("finished")
@@ -110,6 +111,8 @@ def _settle(dispatch: Dispatch, job: Job) -> None:
 
 def _finish(dispatch: Dispatch, job: Job) -> None:
     learn_duration(dispatch.ledger.estimates, job, dispatch.ledger.now_s)
+    if dispatch.ledger.profiles.known:
+        learn_whole_life(dispatch.ledger, job)
     end(dispatch, job, FINISH, FINISHED, is_complete=True)
 
 

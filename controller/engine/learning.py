@@ -55,6 +55,15 @@ def learn_profile(ledger: Ledger, job: Job, event: ProfileLearned) -> None:
     _give_its_like(ledger, job)
 
 
+def learn_whole_life(ledger: Ledger, job: Job) -> None:
+    """It has done all that it was to do within the time of a profile, and alone: what was seen is all that a
+    job of its kind needs, unless its batch can be split in ways that were not tried."""
+    if job.attempt != 1 or job.co_tenants or job.accumulates:
+        return
+    if ledger.profiles.complete(job.job_id):
+        _give_its_like(ledger, job)
+
+
 def _give_its_like(ledger: Ledger, job: Job) -> None:
     """Jobs of its kind that have waited from the start: the rest of a sweep, mostly."""
     mine = job.spec

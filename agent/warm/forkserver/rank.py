@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import importlib
 import importlib.machinery
+import importlib.util
 import io
 import json
 import os
@@ -188,10 +189,6 @@ def _forget_the_server() -> None:
     thread: Any = threading.main_thread()
     if hasattr(thread, "_set_native_id"):
         thread._set_native_id()
-    startup = next((entry for entry in sys.path if entry.endswith(STARTUP)), None)
-    if startup is not None:  # It looked at an environment without our variables.
-        sys.modules.pop("sitecustomize", None)
-        importlib.import_module("sitecustomize")
 
 
 # --- The program ---------------------------------------------------------------------------------------
@@ -291,15 +288,31 @@ def _run_script(path: str, source: bytes) -> None:
     main.__dict__.update(
         __file__=path, __cached__=None, __loader__=importlib.machinery.SourceFileLoader("__main__", path)
     )
+    _customize()
     with _own_frames_hidden():
         exec(compile(source, path, "exec", dont_inherit=True), main.__dict__)
 
 
 def _run_module(name: str) -> None:
-    _fresh_main()
+    main = _fresh_main()
+    with contextlib.suppress(Exception):  # runpy finds it again, and says what is wrong.
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = importlib.util.find_spec(name + ".__main__")
+        if spec is not None and spec.has_location:
+            main.__dict__["__file__"] = spec.origin
+    _customize()
     runpy: Any = importlib.import_module("runpy")
     with _own_frames_hidden():
         runpy._run_module_as_main(name)
+
+
+def _customize() -> None:
+    """The start-up hook has looked at an environment without our variables: it looks again, and finds torch
+    there already. What it does then it does to `__main__`, which must be the script's."""
+    if any(entry.endswith(STARTUP) for entry in sys.path):
+        sys.modules.pop("sitecustomize", None)
+        importlib.import_module("sitecustomize")
 
 
 @contextlib.contextmanager

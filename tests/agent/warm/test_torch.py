@@ -169,3 +169,39 @@ def test_the_start_up_hook_works_as_in_a_cold_start(
         assert warm == environment.cold(argv, tmp_path)
     finally:
         environment.late = {}
+
+
+DRIVEN = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+print("driven", "range" in globals())
+torch.manual_seed(3)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+loader = DataLoader(TensorDataset(torch.randn(32, 4), torch.randn(32, 1)), batch_size=8)
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+print([each.tolist() for each in model.parameters()])
+"""
+
+
+@pytest.mark.parametrize("words", [("driven.py",), ("-m", "driven"), ("-m", "package.driven")], ids=" ".join)
+def test_the_loops_of_a_plain_script_are_driven_as_in_a_cold_start(
+    environment: Environment, server: ForkServer, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    """`--checkpoint auto` reads the script, which is nobody's `__main__` until the rank is one."""
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").write_text("print('imported once')\n")
+    for folder in (tmp_path, tmp_path / "package"):
+        (folder / "driven.py").write_text(DRIVEN)
+    environment.late = {"COTENANT_ZERO_CODE": "checkpoint", "COTENANT_PROTOCOL": "1"}
+    argv = (sys.executable, *words)
+    try:
+        warm = environment.warm(server, argv, tmp_path)
+        assert "driven True" in warm.one[1].splitlines(), warm.one[1]
+        assert warm == environment.cold(argv, tmp_path)
+    finally:
+        environment.late = {}

@@ -52,11 +52,11 @@ def runs(desk: Desk, job_id: int | str, **fields: Any) -> None:
     step(desk, job_id)
 
 
-def step(desk: Desk, job_id: int | str) -> None:
+def step(desk: Desk, job_id: int | str, *, accumulates: bool = True) -> None:
     job = desk.job(job_id)
     for host_id in job.hosts_left:
         names = {"job_id": job.job_id, "attempt": job.attempt, "host_id": host_id}
-        desk.tell(ev.CapabilitiesSeen(**names, resumable=True, accumulates=True, step=0))
+        desk.tell(ev.CapabilitiesSeen(**names, resumable=True, accumulates=accumulates, step=0))
         desk.tell(ev.FirstStepDone(**names, step=1), after_s=1.0)
 
 
@@ -232,6 +232,29 @@ def test_an_unfinished_profile_is_kept_to_be_seen_and_measured_anew() -> None:
     made.tell(learned(made, 2))
     made.tell(learned(made, 1, profile(8, (1, 9.0, 9.0)), is_complete=False))
     assert [known.profile for known in made.engine.known_profiles.values()] == [MEASURED]
+
+
+def test_a_short_job_that_did_all_it_had_to_do_alone_is_known() -> None:
+    made = desk("fifo", report("a", 2))
+    for job_id, outcome in ((1, "user-failed"), (2, "finished")):
+        made.submit(job_id, **LIKE, retries=0)
+        step(made, job_id, accumulates=False)
+        if job_id == 2:
+            made.submit(3, **LIKE, gpus=2)
+            made.submit(4, **LIKE)
+        made.tell(learned(made, job_id, is_complete=False))
+        ends(made, job_id, outcome)
+        assert [known.is_complete for known in made.engine.known_profiles.values()] == [job_id == 2]
+    assert made.job(3).profile is None  # of two devices nothing is known
+    assert made.job(4).profile == MEASURED
+
+
+def test_one_whose_batch_can_be_split_is_measured_anew() -> None:
+    made = desk("fifo", report("a", 1))
+    runs(made, 1, **LIKE)
+    made.tell(learned(made, 1, is_complete=False))
+    ends(made, 1)
+    assert [known.is_complete for known in made.engine.known_profiles.values()] == [False]
 
 
 def test_what_is_forgotten_is_measured_anew() -> None:
