@@ -54,8 +54,8 @@ from cotenant.controller.domain.pairs import (
     is_beyond, kind_of, loses, signature,
 )
 from cotenant.controller.domain.perf import (
-    DEFAULT_XI, Interference, Profile, ProfilePoint, XiSource, duty_cycle_rule, fit_step_model,
-    pair_timing, shared_ends, step_s,
+    DEFAULT_XI, Interference, Profile, ProfilePoint, XiSource, alone_step_s, duty_cycle_rule,
+    fit_step_model, pair_timing, shared_ends, step_s,
 )
 from cotenant.controller.domain.plan import Freed, HostType, Plan
 from cotenant.controller.domain.profiles import (
@@ -103,11 +103,11 @@ __all__ = [
     "SeenLength", "Settings", "Share", "SharedPace", "SharingMode", "SlurmScript", "StartAttempt",
     "StopAttempt", "StopCause", "StoredProfile", "ThroughputModel", "ToldEta", "ToldInterval", "Training",
     "TrainingFile", "Trees", "Trial", "TroubleSeen", "TrustDevices", "Verdict", "View", "Wake",
-    "XiSource", "advance", "array_of", "base_key", "because", "beginning", "bytes_in", "cannot",
-    "capabilities_of", "capabilities_of_all", "cluster", "cut_to", "duty_cycle_rule", "epochs", "events",
-    "fit_step_model", "fitting", "for_people", "held_bytes", "is_beyond", "is_one_line", "job", "key_of",
-    "kind_of", "loses", "measured_steps", "memory_unknown", "natural_key", "numbers", "one_line",
-    "pair_timing", "pairs", "peak_mib", "perf", "render", "scheduling_class_of", "settings",
+    "XiSource", "advance", "alone_step_s", "array_of", "base_key", "because", "beginning", "bytes_in",
+    "cannot", "capabilities_of", "capabilities_of_all", "cluster", "cut_to", "duty_cycle_rule", "epochs",
+    "events", "fit_step_model", "fitting", "for_people", "held_bytes", "is_beyond", "is_one_line", "job",
+    "key_of", "kind_of", "loses", "measured_steps", "memory_unknown", "natural_key", "numbers",
+    "one_line", "pair_timing", "pairs", "peak_mib", "perf", "render", "scheduling_class_of", "settings",
     "shared_ends", "sharing_in_words", "signature", "standing", "step_s", "steps_in", "suits",
     "tenant_mib", "text_fields", "why_alone", "with_texts",
 ]

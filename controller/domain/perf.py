@@ -71,6 +71,16 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
         return None
 
 
+def alone_step_s(profile: Profile | None, batch_size: int | None, gang: Gang) -> float | None:
+    """Of the whole batch, as it was measured alone; None where it was not."""
+    if profile is None:
+        return None
+    point = profile.at(1, gang)
+    if point is not None:
+        return point.step_s
+    return profile.step_s if batch_size is None else None
+
+
 def _is_of(point: ProfilePoint, gang: Gang | None) -> bool:
     return gang is None or point.gang is None or point.gang == gang
 

@@ -29,6 +29,7 @@ from cotenant.controller.domain import (
     SharedPace,
     StopCause,
     advance,
+    alone_step_s,
     because,
     capabilities_of,
 )
@@ -244,11 +245,9 @@ class Records(Phases):
     def learn_profile(self, job: Job, profile: Profile, *, given: bool = False) -> None:
         """What was measured of it, or (`given`) of a job like it."""
         job.profile, job.profile_given = profile, job.profile_given or given
-        alone = profile.at(1, job.gang)
-        if alone is not None:
-            job.solo_step_s = alone.step_s
-        elif profile.step_s is not None and job.spec.batch_size is None:
-            job.solo_step_s = profile.step_s
+        alone_s = alone_step_s(profile, job.spec.batch_size, job.gang)
+        if alone_s is not None:
+            job.solo_step_s = alone_s
         self._moved(job)
 
     def refine_profile(self, job: Job, profile: Profile) -> None:

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from cotenant.controller.domain import ENDED, QUEUED, WAITING, Change, Job, Phase, SaveAttempt, because
+from cotenant.controller.domain import (
+    ENDED,
+    QUEUED,
+    WAITING,
+    Change,
+    Job,
+    Phase,
+    SaveAttempt,
+    alone_step_s,
+    because,
+)
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.dispatch import Dispatch
 from cotenant.controller.engine.ending import ended
@@ -18,7 +28,6 @@ def on_arrived(dispatch: Dispatch, event: ev.JobArrived) -> None:
     if spec.job_id in ledger.jobs:
         return  # The same submission, journalled twice.
     profile = known_profile(ledger, spec)
-    alone = profile.at(1, spec.gang) if profile is not None else None
     remaining_s, source = estimate_arrival(ledger.estimates, spec, profile)
     load_s, pause_s = estimate_overheads(ledger.estimates, spec)
     by = ("held-by", spec.user or "its owner") if spec.hold else ("submitted", spec.user or "somebody")
@@ -34,7 +43,7 @@ def on_arrived(dispatch: Dispatch, event: ev.JobArrived) -> None:
         resumable=spec.resumable is True,
         profile=profile,
         profile_given=profile is not None,
-        solo_step_s=alone.step_s if alone is not None else None,
+        solo_step_s=alone_step_s(profile, spec.batch_size, spec.gang),
         remaining_s=remaining_s,
         estimate_source=source,
         expected_load_s=load_s,

@@ -249,6 +249,14 @@ def test_a_short_job_that_did_all_it_had_to_do_alone_is_known() -> None:
     assert made.job(4).profile == MEASURED
 
 
+def test_the_next_of_an_unmodified_script_is_compared_with_its_like_alone() -> None:
+    """No batch was said, so there are no points: the step time itself is what sharing is judged by."""
+    made = desk("fifo", report("a", 1))
+    pace = Profile(step_s=0.25, memory_mib_peak=300.0, source="in place")
+    made.submit(1, **{**LIKE, "batch_size": None}, profile=pace)
+    assert made.job(1).solo_step_s == 0.25
+
+
 def test_one_whose_batch_can_be_split_is_measured_anew() -> None:
     made = desk("fifo", report("a", 1))
     runs(made, 1, **LIKE)
