@@ -125,6 +125,8 @@ def _interval(times: EtaTimes) -> str:
     until = f"to {late(times)}" if times.p90_at is not None else "or any time later"
     if times.p50_at is None:
         return f"{early(times)} {until}"
+    if times.p10_at == times.p90_at:  # One future, and no outcomes yet that would say how far off it may be.
+        return f"about {likely(times)}"
     return f"about {likely(times)} ({early(times)} {until})"
 
 
