@@ -54,4 +54,4 @@ def test_each_command_does_what_the_page_says(tmp_path: Path) -> None:
 
         told = follows(person, questions)
         assert "srtf" in told, told
-        assert person.job("6")["state"] in ("cancelled", "cancelling"), told
+        person.until_state("6", "cancelled")
