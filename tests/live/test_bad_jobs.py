@@ -86,7 +86,7 @@ def test_a_job_that_kills_itself_fails_at_once(person: Person) -> None:
     assert answer.code == 128 + signal.SIGKILL
     assert answer.out == "alive\n", "no retry"
     assert answer.err.endswith(
-        "failed: killed by SIGKILL, not for memory: the kernel has recorded no lack of it\n"
+        "failed: killed by SIGKILL, not for memory: the kernel has no record of that\n"
     )
     again = person("run", "--retries", "1", "--", "sh", "-c", "echo alive; kill -KILL $$")
     assert (again.code, again.out) == (128 + signal.SIGKILL, "alive\n" * 2)

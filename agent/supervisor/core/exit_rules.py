@@ -96,14 +96,14 @@ ROWS: Final[tuple[ExitRule, ...]] = (
         name="killed",
         outcome="user-failed",
         signals=(9,),
-        text="killed by SIGKILL, not for memory: the kernel has recorded no lack of it",
+        text="killed by SIGKILL, not for memory: the kernel has no record of that",
     ),
     ExitRule(
         name="a process killed",
         outcome="user-failed",
         pattern=_KILLED_PROCESS,
         chained=True,
-        text="one of its processes was killed, not for memory (the kernel has recorded no lack of it): {error}",
+        text="one of its processes was killed, not for memory (the kernel has no record of it): {error}",
     ),
     ExitRule(
         name="a process ended from outside",

@@ -155,11 +155,11 @@ BY_THEMSELVES: dict[str, tuple[int | str, str, str, str, str]] = {
     "a data loader that was killed": (
         1, traceback("RuntimeError: DataLoader worker (pid 812) is killed by signal: Killed. "),
         "a process killed", "user-failed",
-        "one of its processes was killed, not for memory (the kernel has recorded no lack of it): RuntimeError: D",
+        "one of its processes was killed, not for memory (the kernel has no record of it): RuntimeError: Data",
     ),
     "a data loader, said in a second error": (
         1, LOADER_KILLED, "a process killed", "user-failed",
-        "one of its processes was killed, not for memory (the kernel has recorded no lack of it): RuntimeError: D",
+        "one of its processes was killed, not for memory (the kernel has no record of it): RuntimeError: Data",
     ),
     "a data loader that was killed while its batch was fetched": (
         1, LOADER_GONE, "a process killed", "user-failed", "one of its processes was killed",
@@ -295,7 +295,7 @@ def test_a_kill_for_memory_explains_the_end_whichever_process_it_hit(exit_: Exit
 
 
 def test_a_loader_that_is_killed_while_the_host_lacks_memory_is_not_the_users_failure() -> None:
-    """Without a control group the kernel's count is of anybody's processes; the log says that ours was hit."""
+    """Without a control group the kernel counts anybody's processes; the log says that ours was hit."""
     exit_ = Exit(rank=0, exit_code=1)
     verdict = decide(ending_of(exit_, tails={0: LOADER_KILLED}, host_oom_kills=1, counts_oom=False))
     assert verdict.outcome == "infra-failed"
