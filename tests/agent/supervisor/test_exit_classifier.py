@@ -155,18 +155,18 @@ BY_THEMSELVES: dict[str, tuple[int | str, str, str, str, str]] = {
     "a data loader that was killed": (
         1, traceback("RuntimeError: DataLoader worker (pid 812) is killed by signal: Killed. "),
         "a process killed", "user-failed",
-        "one of its processes was killed, not for memory (the kernel has no record of it): RuntimeError: Data",
+        "one of its processes was killed, not for memory (the kernel has no record of it): RuntimeError",
     ),
     "a data loader, said in a second error": (
         1, LOADER_KILLED, "a process killed", "user-failed",
-        "one of its processes was killed, not for memory (the kernel has no record of it): RuntimeError: Data",
+        "one of its processes was killed, not for memory (the kernel has no record of it): RuntimeError",
     ),
     "a data loader that was killed while its batch was fetched": (
         1, LOADER_GONE, "a process killed", "user-failed", "one of its processes was killed",
     ),
     "a data loader that was asked to end": (
         1, traceback("RuntimeError: DataLoader worker (pid 812) is killed by signal: Terminated. "),
-        "a process ended from outside", "infra-failed", "one of its processes was ended by a signal from outside",
+        "a process ended from outside", "infra-failed", "one of its processes was ended by a signal",
     ),
     "a data loader that crashed": (
         1, traceback("RuntimeError: DataLoader worker (pid 812) is killed by signal: Segmentation fault. "),
