@@ -57,7 +57,7 @@ class PolicyEntry(NamedTuple):
     group: str = ""
     """Its heading in `cotenant policy list`."""
     choose: str = ""
-    """When to choose it: ends the sentence "choose it where"."""
+    """When to choose it, in a line."""
 
 
 FIRST: Final = "To begin with"

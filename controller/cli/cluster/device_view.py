@@ -32,7 +32,7 @@ LEGEND: Final[dict[str, tuple[str, str]]] = {
     "SMOCC": ("threads resident, of those that fit", "part"),
     "FP32A": ("FP32 pipe at work", "part"),
     "FP16A": ("FP16 pipe at work", "part"),
-    "CPU": ("the host's cores that its jobs use", "cores"),
+    "CPU": ("of the host, that its jobs use", "cores"),
     "PCITX": ("sent over PCIe", "B/s"),
     "PCIRX": ("received over PCIe", "B/s"),
     "NVLTX": ("sent over NVLink", "B/s"),
@@ -44,7 +44,6 @@ LEGEND: Final[dict[str, tuple[str, str]]] = {
 OTHER_WORDS: Final = {
     "BUSY": "SMACT, or GRACT where it is missing",
     "PLANNED": "memory that its jobs were promised",
-    "SOURCE": "of the values",
     "AGE": "of the values",
     "WITH": "who shares the job's devices",
     "S": "micro-batches of a step",

@@ -86,7 +86,7 @@ COLUMNS: Final = (
     Column("POLICY", lambda r: r.policy),
     Column("DEFAULTS", lambda r: _settings(r.defaults)),
     Column("ABOUT", lambda r: r.about),
-    Column("CHOOSE IT WHERE", lambda r: r.choose),
+    Column("WHEN TO CHOOSE IT", lambda r: r.choose),
 )
 OTHERS: Final = "Of other packages"
 
@@ -102,7 +102,7 @@ def catalogue(policies: Policies) -> str:
             mark = "*" if each.current else " "
             lines.append(f"{mark} {each.policy:<{width}}{wrapped(each.about, width + 2)}")
             if each.choose and each.available:
-                choose = wrapped(f"choose it where {each.choose}", width + 2)
+                choose = wrapped(f"when: {each.choose}", width + 2)
                 lines.append(f"{'':<{width + 2}}{paint(choose, 'dim')}")
     return "\n".join(lines).removeprefix("\n")
 

@@ -35,7 +35,11 @@ AGENT: Final = "cotenant.agent"
 
 DevicesFlag = Annotated[
     str | None,
-    option("--devices", metavar="WHICH", help="auto, cuda, cuda:0,2 or cpu:N (N CPU slots)."),
+    option(
+        "--devices",
+        metavar="WHICH",
+        help="auto, cuda, cuda:0,2, cpu:N (N CPU slots) or cpu:0-1/4 (two of four).",
+    ),
 ]
 OversubscribeFlag = Annotated[
     bool, option("--oversubscribe", help="Allow more CPU slots than there are cores.")

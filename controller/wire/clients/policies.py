@@ -60,7 +60,7 @@ class PolicyOffer(JsonView, frozen=True, kw_only=True, tag="policy/1"):
     group: str = ""
     """The heading that it stands under; empty: it is none of ours."""
     choose: str = ""
-    """Ends the sentence "choose it where"."""
+    """When to choose it, in a line."""
 
 
 class PolicyPreview(JsonView, frozen=True, kw_only=True, tag="policy-preview/1"):

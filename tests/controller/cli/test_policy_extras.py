@@ -56,11 +56,11 @@ def test_policies_stand_under_headings_each_with_when_to_choose_it(
     assert cotenant("policy", "list").out.splitlines() == [
         "First",
         "* fifo      about fifo",
-        "            choose it where you have no idea",
+        "            when: you have no idea",
         "",
         "Sharing",
         "  castor    about castor",
-        "            choose it where devices are half idle",
+        "            when: devices are half idle",
         "",
         "Of other packages",
         "  mine:Own  about mine:Own",
