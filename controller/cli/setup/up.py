@@ -77,7 +77,7 @@ def controller(
             "controller.state_dir": state_dir,
             "controller.keys_dir": keys_dir,
             "controller.idle_exit_s": idle_seconds(idle_exit),
-            "controller.predictor": absolute(predictor),
+            "controller.predictor": model_file(predictor),
         },
     )
 
@@ -127,9 +127,14 @@ def command_line(module: str, flags: Mapping[str, object]) -> list[str]:
     return words
 
 
-def absolute(path: str | None) -> str | None:
-    """The daemon may run elsewhere."""
-    return os.path.abspath(os.path.expanduser(path)) if path else path
+def model_file(path: str | None) -> str | None:
+    """In full: the daemon may run elsewhere. Raises Problem: there is none."""
+    if not path:
+        return path
+    found = os.path.abspath(os.path.expanduser(path))
+    if not os.path.exists(found):
+        raise Problem("not-found", f"{path}: there is no such file", "`cotenant predictor train` makes one")
+    return found
 
 
 def idle_seconds(text: str | None) -> float | None:
@@ -173,7 +178,7 @@ def up(
     flags: dict[str, object] = {
         "controller.endpoint": where,
         "controller.idle_exit_s": idle_seconds(idle_exit),
-        "controller.predictor": absolute(predictor),
+        "controller.predictor": model_file(predictor),
         "agent.controller": where,
         "agent.devices": devices,
         "agent.oversubscribe": True if oversubscribe else None,
