@@ -51,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
     known = argparse.ArgumentParser(prog="python -m cotenant.agent", description="The agent of this host.")
     known.add_argument("--controller", metavar="URL", help="ipc:///PATH or tcp://HOST:PORT")
     known.add_argument("--host", metavar="NAME", help="this host's name in the cluster")
-    known.add_argument("--devices", metavar="WHICH", help="auto, cpu:N, cuda or cuda:0,2")
+    known.add_argument("--devices", metavar="WHICH", help="auto, cpu:N, cpu:0-1/4, cuda or cuda:0,2")
     known.add_argument("--oversubscribe", action="store_true", help="allow more CPU slots than cores")
     known.add_argument("--state-dir", metavar="DIR", help="attempts, logs, unacknowledged reports")
     known.add_argument("--keys-dir", metavar="DIR", help="keys from `cotenant init`, needed for tcp")

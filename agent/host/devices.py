@@ -6,6 +6,7 @@ that cannot be used is listed with the reason. NVML is asked in a child process 
 
     auto        every CUDA device, else one CPU slot per core, at most 8 (each with its share of the cores)
     cpu:N       N CPU slots
+    cpu:2-3/4   slots 2 and 3 of 4: with `cpu:0-1/4` of another agent one machine plays two hosts
     cuda        every CUDA device
     cuda:0,2    these, by index (nvidia-smi's order) or by UUID
 """
@@ -49,6 +50,10 @@ class DeviceChoice(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: Literal["auto", "cpu", "cuda"]
     slots: int = 0
+    """Into how many the cores and the memory are divided."""
+    first: int = 0
+    last: int | None = None
+    """Which slots are this agent's, from 0 on; None: to the last one."""
     picked: tuple[str, ...] = ()
     """Indices or UUIDs; empty = all."""
 
@@ -72,7 +77,14 @@ def parse(text: str) -> DeviceChoice:
         return DeviceChoice(kind="cuda", picked=tuple(dict.fromkeys(rest.split(","))) if rest else ())
     if kind == "cpu" and rest.isdecimal() and 1 <= int(rest) <= SLOTS_MAX:
         return DeviceChoice(kind="cpu", slots=int(rest))
-    raise BadDevices(f"--devices {text!r} is not one of auto, cpu:N (1 to {SLOTS_MAX}), cuda, cuda:0,2")
+    if kind == "cpu" and (some := re.fullmatch(r"(\d{1,4})-(\d{1,4})/(\d{1,4})", rest)):
+        first, last, slots = map(int, some.groups())
+        if first <= last < slots <= SLOTS_MAX:
+            return DeviceChoice(kind="cpu", slots=slots, first=first, last=last)
+    raise BadDevices(
+        f"--devices {text!r} is not one of auto, cpu:N (1 to {SLOTS_MAX}), cpu:0-1/4 (slots 0 and 1 of 4), "
+        "cuda, cuda:0,2"
+    )
 
 
 def find(
@@ -111,6 +123,8 @@ def find(
             )
     count = choice.slots or min(len(cores), AUTO_SLOTS_MAX)
     slots = cpu_slots(count, host_id, cores, slot_memory_mib or memory_mib // count, oversubscribe)
+    slots = slots[choice.first : None if choice.last is None else choice.last + 1]
+    count = len(slots)
     return Inventory(devices=slots, note=f"{note}; {count} CPU slots stand in for them" if note else "")
 
 

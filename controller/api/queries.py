@@ -219,7 +219,12 @@ class Queries:
         defaults = {each: registry.defaults(each) for each in available}
         offers = [
             wire.PolicyOffer(
-                policy=each, about=about, current=each == name, available=True, defaults=defaults[each]
+                policy=each,
+                about=about,
+                current=each == name,
+                available=True,
+                defaults=defaults[each],
+                **registry.heading(each),
             )
             for each, about in sorted(available.items())
         ]
@@ -230,6 +235,7 @@ class Queries:
                 current=each == name,
                 available=False,
                 defaults={},
+                **registry.heading(each),
             )
             for each, lacks in sorted(registry.unavailable().items())
         ]
@@ -240,7 +246,13 @@ class Queries:
             parameters={**defaults.get(name, {}), **given},
             classes=classes_of(engine),
         )
-        return wire.Policies(request_id=request_id, current=current, given=given, offers=tuple(offers))
+        return wire.Policies(
+            request_id=request_id,
+            current=current,
+            given=given,
+            offers=tuple(offers),
+            groups=registry.GROUPS,
+        )
 
     def status(self, request_id: int, request: wire.GetStatus, who: Identity) -> wire.ControllerStatus:
         core, engine, now_s = self._core, self._core.state.engine, self._core.clock.now_s()

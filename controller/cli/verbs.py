@@ -74,6 +74,7 @@ GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
     ),
     "Set up": (
         Verb("up", "setup.up", "controller and agent on this machine"),
+        Verb("down", "setup.down", "end what `up` or `run` started on this machine"),
         Verb("controller", "setup.up", "the controller alone"),
         Verb("agent", "setup.up", "the agent of this host alone"),
         Verb("init", "setup.init", "keys for a cluster, its users and its hosts"),

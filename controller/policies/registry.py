@@ -54,6 +54,20 @@ class PolicyEntry(NamedTuple):
     """Called with what `parse` gives."""
     parse: Callable[[Parameters], Any] | None = None
     """Its parameters, from those that were given; raises ValueError. None: it has none."""
+    group: str = ""
+    """Its heading in `cotenant policy list`."""
+    choose: str = ""
+    """When to choose it, in a line."""
+
+
+FIRST: Final = "To begin with"
+ORDER: Final = "An order alone: nobody is preempted, nothing is shared"
+PREEMPT: Final = "With preemption"
+SHARE: Final = "With shared devices"
+KEPT: Final = "With predictions that hold"
+CLASSES: Final = "Two classes, hp and spot"
+GROUPS: Final = (FIRST, ORDER, PREEMPT, SHARE, KEPT, CLASSES)
+"""In the order in which people read them."""
 
 
 def _gfs(name: str, parameters: GfsParameters) -> Policy:
@@ -61,13 +75,34 @@ def _gfs(name: str, parameters: GfsParameters) -> Policy:
 
 
 _OF_GFS: Final = {
-    "gfs": "GFS: hp first; spot jobs get what the forecast leaves, and give way at the least cost",
-    "gfs-e": "gfs with last week's peak in place of a forecast",
-    "gfs-d": "gfs without feedback: eta stays 1",
-    "gfs-s": "gfs that places by packing alone",
-    "gfs-p": "gfs that preempts at random",
-    "gfs-sp": "gfs-s and gfs-p together",
-    "gfs-rise": "classes as in gfs; spot jobs get what the usual rise of hp demand leaves, shortest first",
+    "gfs": (
+        "hp first; spot jobs get what a forecast of hp demand leaves, and give way at the least cost",
+        "hp demand has a daily rhythm that a forecast can learn (GFS)",
+    ),
+    "gfs-e": (
+        "gfs with last week's peak in place of a forecast",
+        "gfs is to be judged without its forecast",
+    ),
+    "gfs-d": (
+        "gfs without feedback: what it keeps back is not corrected by what was wrong before",
+        "gfs is to be judged without its feedback",
+    ),
+    "gfs-s": (
+        "gfs that places by packing alone",
+        "gfs is to be judged without its way of placing",
+    ),
+    "gfs-p": (
+        "gfs that preempts at random",
+        "gfs is to be judged without its way of preempting",
+    ),
+    "gfs-sp": (
+        "gfs that places by packing alone and preempts at random",
+        "gfs is to be judged with neither of the two",
+    ),
+    "gfs-rise": (
+        "classes as in gfs; spot jobs get what the usual rise of hp demand leaves, shortest first",
+        "some jobs must never wait (--class hp) and others may give way",
+    ),
 }
 
 OURS: Final[dict[str, PolicyEntry]] = {
@@ -75,148 +110,214 @@ OURS: Final[dict[str, PolicyEntry]] = {
         "first come, first served",
         fifo,
         OrderParameters.parse,
+        group=FIRST,
+        choose="you have no idea yet: nobody is surprised",
     ),
     "sjf": PolicyEntry(
         "shortest expected job first among those that fit; no preemption",
         sjf,
         PassingParameters.parse,
+        group=FIRST,
+        choose="jobs have expected times and cannot resume",
     ),
     "srtf": PolicyEntry(
         "shortest remaining time first; newcomers preempt longer jobs",
         Srtf,
         NewcomerParameters.parse,
+        group=FIRST,
+        choose="jobs have expected times and resume, and short ones must not wait behind long ones",
     ),
     "srtf-full": PolicyEntry(
         "shortest remaining time first; every waiting job may preempt longer ones, at each event",
         SrtfFull,
+        group=PREEMPT,
+        choose="preempting costs next to nothing; else srtf or patient",
     ),
     "ssf": PolicyEntry(
         "smallest service (remaining time x GPUs) first among those that fit; no preemption",
         ssf,
         PassingParameters.parse,
+        group=ORDER,
+        choose="as for sjf, where some jobs are much wider than others",
     ),
     "f1": PolicyEntry(
-        "log10(time) x GPUs + 870 log10(submitted): by arrival at first, ever more by size",
+        "by a formula of length, width and arrival (F1): early jobs first, ever more the small ones",
         F1,
         OrderParameters.parse,
+        group=ORDER,
+        choose="a result with F1 is to be compared with",
     ),
     "wfp3": PolicyEntry(
         "longest wait for its length first, wider jobs before narrower ones",
         Wfp3,
         OrderParameters.parse,
+        group=ORDER,
+        choose="wide jobs wait too long under sjf (WFP3)",
     ),
     "unicep": PolicyEntry(
         "longest wait for its length and width first",
         Unicep,
         OrderParameters.parse,
+        group=ORDER,
+        choose="as for wfp3, with narrow jobs first (UNICEP)",
     ),
     "qssf": PolicyEntry(
-        "smallest expected GPU time first, by what jobs like it took before",
+        "smallest expected GPU time first, by what jobs like it took before (Helios)",
         Qssf,
         QssfParameters.parse,
+        group=ORDER,
+        choose="nobody says expected times, but users run the same jobs again and again",
     ),
     "slurm-multifactor": PolicyEntry(
-        "Slurm's default: age + fair share + size + class, each times a weight",
+        "Slurm's default: waiting time, fair share, size and class, each times a weight",
         Multifactor,
         MultifactorParameters.parse,
+        group=ORDER,
+        choose="people come from Slurm and want its order",
     ),
     "scorer": PolicyEntry(
         "one learned score of time, GPUs and wait, with its parts in every reason",
         Scorer,
         LearnedParameters.parse,
+        group=ORDER,
+        choose="you have trained one on a trace like your load, and `whatif` shows that it gains",
     ),
     "rltune": PolicyEntry(
-        "RLTune: an order learned by reinforcement, a small network's",
+        "an order learned by reinforcement, by a small network (RLTune)",
         RlTune,
         LearnedParameters.parse,
+        group=ORDER,
+        choose="as for scorer; so far it has not beaten ssf in our simulations",
     ),
     "srsf": PolicyEntry(
-        "smallest remaining service first; newcomers preempt jobs with more of it",
+        "smallest remaining service (time x GPUs) first; newcomers preempt jobs with more of it",
         Srsf,
         NewcomerParameters.parse,
+        group=PREEMPT,
+        choose="as for srtf, where some jobs are much wider than others",
     ),
     "tiresias": PolicyEntry(
-        "least attained service first, in queues; needs no expected times",
+        "least service received so far first, in queues; needs no expected times (Tiresias)",
         Tiresias,
         TiresiasParameters.parse,
+        group=FIRST,
+        choose="nobody knows how long jobs take, and jobs resume",
     ),
     "las": PolicyEntry(
         "another name of tiresias",
         Tiresias,
         TiresiasParameters.parse,
+        group=PREEMPT,
+        choose="you know it by this name",
     ),
     "interval": PolicyEntry(
         "srtf-full that looks at the queue every interval_s seconds only",
         partial(IntervalPolicy, "interval"),
         IntervalParameters.parse,
+        group=PREEMPT,
+        choose="srtf-full preempts too often",
     ),
     "interval-60": PolicyEntry(
         "srtf-full once a minute (what Lazer compares with as Pollux)",
         lambda: IntervalPolicy("interval-60", IntervalParameters(interval_s=60.0)),
+        group=PREEMPT,
+        choose="a result of Lazer's paper is to be compared with",
     ),
     "interval-360": PolicyEntry(
         "srtf-full every 6 minutes (what Lazer compares with as Muri)",
         lambda: IntervalPolicy("interval-360", IntervalParameters(interval_s=360.0)),
+        group=PREEMPT,
+        choose="a result of Lazer's paper is to be compared with",
     ),
     "interval-600": PolicyEntry(
         "srtf-full every 10 minutes (what Lazer compares with as Optimus)",
         lambda: IntervalPolicy("interval-600", IntervalParameters(interval_s=600.0)),
+        group=PREEMPT,
+        choose="a result of Lazer's paper is to be compared with",
     ),
     "patient": PolicyEntry(
         "smallest remaining service first; preempts only where that pays, never a job that loads",
         Patient,
         PatientParameters.parse,
+        group=FIRST,
+        choose="jobs have expected times and resume: the best mean time of ours on most traces",
     ),
     "castor": PolicyEntry(
-        "SJF-BSBF: shortest first, shares devices when Theorem 1 says it pays; parts pairs that lose",
+        "shortest first; two jobs share devices when both together finish sooner so; parts pairs that lose",
         Castor,
         CastorParameters.parse,
+        group=FIRST,
+        choose="jobs leave devices half idle",
     ),
     "castor-cost": PolicyEntry(
-        "shares when the newcomer gains more than its partners lose, against its real wait",
+        "as castor, but weighs what the newcomer gains against what its partners lose and its real wait",
         CastorCost,
         ColocationParameters.parse,
+        group=SHARE,
+        choose="waits are long, and castor shares too rarely",
     ),
     "sjf-ffs": PolicyEntry(
         "shortest first; shares the first devices that have the memory, whatever it costs",
         SjfFfs,
         ColocationParameters.parse,
+        group=SHARE,
+        choose="sharing at any price is to be compared with",
     ),
     "lucid": PolicyEntry(
-        "Lucid: packs jobs of equal width whose labels say that they can share",
+        "puts two jobs of equal width together if each keeps its devices little enough busy (Lucid)",
         Lucid,
         LucidParameters.parse,
+        group=SHARE,
+        choose="a simple rule of utilisation is to be compared with",
     ),
     "pcs": PolicyEntry(
-        "PCS: classes by size share the devices by weight; between speed and kept predictions",
+        "classes by size share the devices by weight; between speed and predictions that hold (PCS)",
         Pcs,
         PcsParameters.parse,
+        group=KEPT,
+        choose="it matters more to people when their job ends than that it ends early",
     ),
     "lazer": PolicyEntry(
-        "Lazer: as srtf, but a preemption is deferred by a time that is learned",
+        "as srtf, but a preemption is put off by a time that is learned from your load (Lazer)",
         Lazer,
         LazerParameters.parse,
+        group=PREEMPT,
+        choose="loading and saving are slow against jobs' lengths, as with large models",
     ),
     "yarn-cs": PolicyEntry(
         "two classes: hp first, preempts the newest spot jobs; first come, first served within each",
         YarnCs,
+        group=CLASSES,
+        choose="the simplest rule for two classes is to be compared with",
     ),
     "fgd": PolicyEntry(
-        "two classes: each pod goes where it fragments least",
+        "two classes; each job goes where it leaves the least splinters of free devices (FGD)",
         Fgd,
+        group=CLASSES,
+        choose="gangs wait though enough devices are free, scattered over hosts",
     ),
     "lyra": PolicyEntry(
         "two classes: hosts without hp jobs are lent to spot jobs and taken back whole",
         Lyra,
+        group=CLASSES,
+        choose="hp jobs are services that come and go by whole hosts (Lyra)",
     ),
     "chronus": PolicyEntry(
         "two classes: spot jobs hold leases of five minutes and give way when one is over",
         Chronus,
         ChronusParameters.parse,
+        group=CLASSES,
+        choose="spot jobs must be sure of five minutes at a time (Chronus)",
     ),
     **{
-        name: PolicyEntry(about, partial(_gfs, name), partial(GfsParameters.parse, name))
-        for name, about in _OF_GFS.items()
+        name: PolicyEntry(
+            about,
+            partial(_gfs, name),
+            partial(GfsParameters.parse, name),
+            group=CLASSES,
+            choose=choose,
+        )
+        for name, (about, choose) in _OF_GFS.items()
     },
 }
 """By name, in the order in which people are shown them."""
@@ -237,6 +338,12 @@ UNAVAILABLE: dict[str, str] = {name: why for name in OURS if (why := lacks(name)
 """Policies that could be there, and what they lack."""
 
 AVAILABLE: dict[str, str] = {name: entry.about for name, entry in OURS.items() if name not in UNAVAILABLE}
+
+
+def heading(name: str) -> dict[str, str]:
+    """Under which heading people are shown it, and when to choose it; none for a policy that is not ours."""
+    entry = OURS.get(name)
+    return {"group": entry.group, "choose": entry.choose} if entry else {}
 
 
 def available() -> dict[str, str]:

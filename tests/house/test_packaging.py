@@ -38,6 +38,19 @@ def test_extras_are_those_that_are_documented() -> None:
     assert set(PROJECT["optional-dependencies"]) == EXTRAS
 
 
+def test_every_hint_names_something_that_can_be_installed() -> None:
+    """No index has a package of ours: an extra is installed from this folder, and is one of these."""
+    folders = ("agent", "checkpoint", "controller", "docs", "examples", "gradaccum", "mps", "profiler")
+    files = [
+        path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".md")
+    ]
+    texts = {path: path.read_text() for path in [*files, ROOT / "README.md"]}
+    assert [str(path) for path, text in texts.items() if re.search(r"cotenant\[[a-z]", text)] == []
+    hint = re.compile(r"pip install ['\"]\.\[([a-z,]+)\]")
+    named = {extra for text in texts.values() for found in hint.findall(text) for extra in found.split(",")}
+    assert named == EXTRAS, "each is named somewhere, and nothing else is"
+
+
 def test_torch_is_pinned_first_and_only_there() -> None:
     lines = [line for line in (ROOT / "requirements-dev.txt").read_text().splitlines() if line[:1] not in "#"]
     assert lines[0].startswith("torch=="), "an open range that is resolved first may fetch a far larger build"

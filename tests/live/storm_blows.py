@@ -75,9 +75,8 @@ class Striker:
         if victim is None:
             return ""
         host, pid = victim
-        if who == "loader":
-            pairs = loaders(self._cluster, host)
-            self._world.deeds.bereft |= {(each.job_id, each.attempt) for each, it in pairs if it == pid}
+        pairs = loaders(self._cluster, host) + [(each, each.pid) for each in members(self._cluster, host)]
+        self._world.deeds.bereft |= {(each.job_id, each.attempt) for each, it in pairs if it == pid}
         return f"process {pid} of {host}" if kill_if(pid, self._sign) else ""
 
     def _kill_daemon(self, who: str, host: str) -> str:
@@ -101,6 +100,7 @@ class Striker:
         who = ("controller", "agent", "supervisor", "rank")[blow.pick % 4]
         if who in ("controller", "agent"):
             return f"job {member.job_id}, {who}: {self._kill_daemon(who, blow.host)}"
+        self._world.deeds.bereft.add((member.job_id, member.attempt))
         supervisor = self._cluster.supervisor(blow.host, member.job_id, member.attempt)
         kill_if(member.pid if who == "rank" or supervisor is None else supervisor, self._sign)
         return f"job {member.job_id}, its {who}"

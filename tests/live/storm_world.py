@@ -39,7 +39,7 @@ class Deeds:
 
     cancelled: set[JobId] = field(default_factory=set)
     bereft: set[tuple[JobId, int]] = field(default_factory=set)
-    """Attempts one of whose loaders was killed."""
+    """Attempts of which a rank or a loader was killed."""
     struck: Counter[str] = field(default_factory=Counter)
     missed: Counter[str] = field(default_factory=Counter)
     """Nobody was there."""

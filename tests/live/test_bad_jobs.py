@@ -80,12 +80,26 @@ def test_a_crash_is_128_and_the_signal(person: Person) -> None:
     assert answer.err.endswith("failed: crashed with SIGSEGV\n")
 
 
-def test_a_job_that_is_killed_again_and_again_is_held_and_run_says_what_next(person: Person) -> None:
+def test_a_job_that_kills_itself_fails_at_once(person: Person) -> None:
+    """The kernel has recorded no lack of memory: it is tried again as often as --retries says."""
     answer = person("run", "--", "sh", "-c", "echo alive; kill -KILL $$")
     assert answer.code == 128 + signal.SIGKILL
+    assert answer.out == "alive\n", "no retry"
+    assert answer.err.endswith(
+        "failed: killed by SIGKILL, not for memory: the kernel has no record of that\n"
+    )
+    again = person("run", "--retries", "1", "--", "sh", "-c", "echo alive; kill -KILL $$")
+    assert (again.code, again.out) == (128 + signal.SIGKILL, "alive\n" * 2)
+
+
+def test_a_job_whose_infrastructure_fails_again_and_again_is_held_and_run_says_what_next(
+    person: Person,
+) -> None:
+    answer = person("run", "--", "sh", "-c", "echo alive; kill -TERM $$")
+    assert answer.code == 128 + signal.SIGTERM
     assert answer.out == "alive\n" * 4, "three retries"
     job = newest(person)
-    assert "held after 4 infrastructure failures in a row; the last: killed by SIGKILL" in answer.err
+    assert "held after 4 infrastructure failures in a row; the last: ended by SIGTERM" in answer.err
     assert answer.err.endswith(f"`cotenant release {job}` tries it again, `cotenant cancel {job}` ends it\n")
     assert person("run", "-q", "--", "true").code == 0, "the host is not blamed for it"
     assert person("cancel", job).code == 0

@@ -188,12 +188,6 @@ def test_policy_and_nodes(cotenant: Cotenant) -> None:
     assert cotenant("doctor").returncode == 0
 
 
-def test_a_second_up_is_refused(cotenant: Cotenant) -> None:
-    refused = cotenant("up")
-    assert refused.returncode == 1
-    assert "already answers" in refused.stderr
-
-
 def test_jobs_live_on_when_up_is_stopped(cotenant: Cotenant, begun: Begun, home: Path) -> None:
     (old,) = ups(home)
     job = cotenant(
@@ -211,6 +205,51 @@ def test_jobs_live_on_when_up_is_stopped(cotenant: Cotenant, begun: Begun, home:
         (home / "end").touch()
         assert cotenant("wait", job).returncode == 0
         up.send_signal(signal.SIGINT)
+        assert up.wait(WITHIN_S) == 0
+
+
+def test_up_takes_over_what_run_has_started_and_down_ends_it(
+    cotenant: Cotenant, begun: Begun, home: Path
+) -> None:
+    script = "echo $$ > pid-2; while [ ! -e end-2 ]; do sleep 0.05; done; exit 7"
+    with begun("run", "--", "sh", "-c", script) as run:
+        pid = when(lambda: (home / "pid-2").read_text().strip() if (home / "pid-2").exists() else "")
+        (old,) = ups(home)
+        with begun("up") as up:
+            assert up.stdout is not None
+            assert up.stdout.readline().startswith("controller ready")
+            assert up.stdout.readline().startswith("agent ready")
+            assert [each.pid for each in ups(home)] == [up.pid] != [old.pid]
+            assert psutil.pid_exists(int(pid)), "the job goes on"
+            second = cotenant("up")
+            assert second.returncode == 1
+            assert f"already answers at ipc://{home}" in second.stderr
+            assert f"(`cotenant up`, pid {up.pid}); use it, or end it: cotenant down" in second.stderr
+            asked = cotenant("down")
+            assert asked.returncode == 1
+            assert "(sh); they go on without a controller" in asked.stderr
+            assert "say --yes" in asked.stderr
+            (home / "end-2").touch()
+            assert run.wait(WITHIN_S) == 7, "who waits for the job has not noticed"
+            done = cotenant("down")
+            assert (done.returncode, done.stderr) == (0, "")
+            assert done.stdout.startswith("ended: controller and agent at ")
+            assert up.wait(WITHIN_S) == 0
+    assert ups(home) == []
+    again = cotenant("down", "--json")
+    assert again.returncode == 0
+    assert json.loads(again.stdout)["message"] == "nothing to end: no controller answers"
+
+
+def test_down_cancels_first_where_it_is_asked_to(cotenant: Cotenant, begun: Begun, home: Path) -> None:
+    with begun("up") as up:
+        assert up.stdout is not None
+        assert "agent ready" in up.stdout.readline() + up.stdout.readline()
+        job = cotenant("submit", "--", "sleep", "1000").stdout.strip()
+        when(lambda: str(json.loads(cotenant("show", job, "--json").stdout)["devices"] or ""))
+        done = cotenant("down", "--cancel", "--yes", "--json")
+        assert (done.returncode, json.loads(done.stdout)["cancelled"]) == (0, [job])
+        assert f"cancelling 1 job: {job} (sleep)" in done.stderr
         assert up.wait(WITHIN_S) == 0
 
 

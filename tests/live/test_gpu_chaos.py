@@ -219,7 +219,7 @@ def check_ends(run: Run, shown: dict[JobId, Shown]) -> None:
             )
         assert each.job.phase in (Phase.DONE, Phase.FAILED), (job_id, each.job.phase, each.job.reason)
         for attempt in each.attempts:
-            if attempt.outcome != "user-failed":
+            if attempt.outcome != "user-failed" or (job_id, attempt.attempt) in deeds.killed:
                 continue
             crash = deeds.crashed.get((job_id, attempt.attempt))
             assert crash is not None, f"job {job_id} attempt {attempt.attempt}: {attempt.reason}"
@@ -227,7 +227,8 @@ def check_ends(run: Run, shown: dict[JobId, Shown]) -> None:
             assert not crash.beside, f"job {job_id} is charged beside {crash.beside}: {attempt.reason}"
         if each.job.phase is Phase.FAILED:
             assert each.attempts[-1].outcome == "user-failed", each.job.reason
-            assert "CUDA error" in each.job.reason or "Xid" in each.job.reason, each.job.reason
+            known = ("CUDA error", "Xid", "killed by SIGKILL")
+            assert any(word in each.job.reason for word in known), each.job.reason
     begun: dict[tuple[str, int], int] = {}
     for note in run.host.witnessed():
         before = begun.get((note["job"], note["rank"]), 0)

@@ -43,7 +43,7 @@ SIGNALS_OF_SHELLS: Final = (1, 2, 6, 9, 11, 15)
 """A shell turns these into the exit code 128 + n often enough to read it that way."""
 
 _KILLED_PROCESS: Final = (
-    r"DataLoader worker \(pid[^)]*\) is killed by signal: (Killed|Terminated|Hangup|Interrupt|Quit)"
+    r"DataLoader worker \(pid[^)]*\) is killed by signal: Killed"
     r"|died with <Signals\.SIGKILL|terminated with signal SIGKILL|failed \(exitcode: -9\)"
     # A loader that is gone while what it has loaded is still being fetched from it.
     r"|(?s:torch/utils/data/.*resource_sharer\.py.*(Connection(Reset|Refused)|EOF|FileNotFound)Error)"
@@ -81,13 +81,36 @@ ROWS: Final[tuple[ExitRule, ...]] = (
         text="one of its processes was killed: the host ran out of memory (it asked for {host_memory_mib} "
         "MiB; see --host-mem); then exit code {code}: {error}",
     ),
-    ExitRule(name="killed", outcome="infra-failed", signals=(9,), text="killed by SIGKILL from outside"),
     ExitRule(
-        name="a process killed",
+        name="a process killed on a host without memory",
         outcome="infra-failed",
         pattern=_KILLED_PROCESS,
+        need="host-oom",
         chained=True,
-        text="one of its processes was killed by a signal from outside: {error}",
+        text="one of its processes was killed, and the host ran out of memory (it asked for "
+        "{host_memory_mib} MiB; see --host-mem): {error}",
+    ),
+    # By its command, a person or a guard against lack of memory in user space: nobody signs a SIGKILL. What
+    # the kernel has no record of is tried again as often as --retries says.
+    ExitRule(
+        name="killed",
+        outcome="user-failed",
+        signals=(9,),
+        text="killed by SIGKILL, not for memory: the kernel has no record of that",
+    ),
+    ExitRule(
+        name="a process killed",
+        outcome="user-failed",
+        pattern=_KILLED_PROCESS,
+        chained=True,
+        text="one of its processes was killed, not for memory (the kernel has no record of it): {error}",
+    ),
+    ExitRule(
+        name="a process ended from outside",
+        outcome="infra-failed",
+        pattern=r"DataLoader worker \(pid[^)]*\) is killed by signal: (Terminated|Hangup|Interrupt|Quit)",
+        chained=True,
+        text="one of its processes was ended by a signal from outside: {error}",
     ),
     ExitRule(
         name="ended from outside",

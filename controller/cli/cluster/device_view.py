@@ -24,6 +24,50 @@ NARROW: Final = 100
 _SHARES: Final = ("SMACT", "DRAMA", "TENSO", "GRACT", "SMOCC", "FP32A", "FP16A")
 _RATES: Final = ("PCITX", "PCIRX", "NVLTX", "NVLRX", "NETTX", "NETRX")
 
+LEGEND: Final[dict[str, tuple[str, str]]] = {
+    "SMACT": ("multiprocessors (cores) at work", "part"),
+    "DRAMA": ("memory interface at work", "part"),
+    "TENSO": ("tensor cores at work", "part"),
+    "GRACT": ("time in which anything ran", "part"),
+    "SMOCC": ("threads resident, of those that fit", "part"),
+    "FP32A": ("FP32 pipe at work", "part"),
+    "FP16A": ("FP16 pipe at work", "part"),
+    "CPU": ("of the host, that its jobs use", "cores"),
+    "PCITX": ("sent over PCIe", "B/s"),
+    "PCIRX": ("received over PCIe", "B/s"),
+    "NVLTX": ("sent over NVLink", "B/s"),
+    "NVLRX": ("received over NVLink", "B/s"),
+    "NETTX": ("sent by the host", "B/s"),
+    "NETRX": ("received by the host", "B/s"),
+}
+"""What each indicator is, and its unit; `part` is a share of 1."""
+OTHER_WORDS: Final = {
+    "BUSY": "SMACT, or GRACT where it is missing",
+    "PLANNED": "memory that its jobs were promised",
+    "AGE": "of the values",
+    "WITH": "who shares the job's devices",
+    "S": "micro-batches of a step",
+    "LEFT": "until its end",
+}
+BAR_WIDTH: Final = 8
+_EIGHTHS: Final = " ▏▎▍▌▋▊▉"
+
+
+def bar(share: float | None) -> str:
+    """A share of 1 as a bar of full width; empty where it is not known."""
+    if share is None:
+        return ""
+    eighths = round(8 * BAR_WIDTH * min(1.0, max(0.0, share)))
+    return ("█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()).ljust(BAR_WIDTH, "·")
+
+
+def legend(titles: Sequence[str]) -> str:
+    """What the columns mean whose titles do not say it."""
+    said = {name: f"{words} ({unit})" if unit != "part" else words for name, (words, unit) in LEGEND.items()}
+    said |= OTHER_WORDS
+    shown = [f"{title}: {said[title]}" for title in dict.fromkeys(titles) if title in said]
+    return "; ".join([*shown, "-: not measured"])
+
 
 class DeviceLine(NamedTuple):
     """One device, and those of its jobs that are listed: a list of jobs is bounded."""
@@ -45,6 +89,19 @@ class DeviceLine(NamedTuple):
     def value(self, name: str) -> float | None:
         reading = self.device.reading
         return reading.values.get(name) if reading is not None else None
+
+    @property
+    def busy(self) -> float | None:
+        """The share of it that is at work, by the best measure that there is."""
+        found = self.value("SMACT")
+        return self.value("GRACT") if found is None else found
+
+    @property
+    def filled(self) -> float | None:
+        """The share of its memory that is in use."""
+        used = self.device.reading.memory_used_mib if self.device.reading is not None else None
+        whole_mib = self.device.memory_mib
+        return used / whole_mib if used is not None and whole_mib > 1 else None
 
     @property
     def is_stale(self) -> bool:
@@ -134,6 +191,10 @@ _DEVICE: Final = Column("DEVICE", lambda r: r.device.device_id)
 _SHORT: Final = Column("DEVICE", _short)
 _STATE: Final = Column("STATE", lambda r: r.trouble or "ok", colour=_state_colour)
 _LAST: Final = Column("JOBS", _jobs)
+_BARS: Final = (
+    Column("BUSY", lambda r: bar(r.busy), rank=4, colour=lambda r: "dim" if r.is_stale else "green"),
+    Column("MEMORY USED", lambda r: bar(r.filled), rank=7, colour=lambda r: "dim" if r.is_stale else "cyan"),
+)
 COLUMNS: Final = (
     _DEVICE,
     _STATE,
@@ -145,6 +206,7 @@ COLUMNS: Final = (
     _measured("SMOCC", _share, 9),
     _measured("CPU", _cores, 2),
     Column("MEMORY", _memory, rank=1, right=True, colour=lambda r: "dim" if r.is_stale else ""),
+    *_BARS,
     Column("PLANNED", lambda r: size(r.device.planned_mib), rank=6, right=True),
     Column("SOURCE", lambda r: (r.device.reading and r.device.reading.source) or "", rank=4),
     Column("AGE", _age, rank=3, right=True, colour=lambda r: "yellow" if r.is_stale else ""),
@@ -155,7 +217,7 @@ WIDE_COLUMNS: Final = (
     *COLUMNS[:3],
     *(_measured(name, _share, 0) for name in _SHARES),
     *(_measured(name, _rate, 0) for name in _RATES[:4]),
-    *COLUMNS[8:],
+    *(each for each in COLUMNS[8:] if each not in _BARS),
     Column(
         "NOTE", lambda r: r.device.reading.note if r.device.reading is not None else "nothing was read yet"
     ),
@@ -168,7 +230,7 @@ def columns_for(rows: Sequence[DeviceLine], width: int | None) -> tuple[Column, 
     in_trouble = any(row.trouble for row in rows)
     kept = [each for each in COLUMNS if each is not _STATE or in_trouble]
     if width is None:
-        return tuple(kept)
+        return tuple(each for each in kept if each not in _BARS)
     kept[0] = _SHORT
     widths = {each.title: max(map(len, (each.title, *(each.text(r) for r in rows)))) for each in kept}
     idle = {each.title for each in kept if each.rank and all(each.text(r) in ("", NONE, "0s") for r in rows)}

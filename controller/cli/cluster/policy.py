@@ -25,7 +25,7 @@ from cotenant.controller.cli.frame.output import (
 )
 from cotenant.controller.cli.frame.parameters import argument, option
 from cotenant.controller.cli.frame.problem import Problem, suggestion
-from cotenant.controller.cli.frame.screen import Column, plural, say, value_text, wrapped
+from cotenant.controller.cli.frame.screen import Column, paint, plural, say, value_text, wrapped
 from cotenant.controller.domain import ClassReport, for_people
 from cotenant.controller.wire import (
     NOT_AVAILABLE,
@@ -55,10 +55,21 @@ def policy(context: click.Context) -> None:
 def list_policies(
     output: OutputFlag = None, as_json: JsonFlag = False, endpoint: EndpointFlag = None
 ) -> None:
-    """The policies there are; the one in force is marked."""
+    """The policies there are, and when to choose which; the one in force is marked.
+
+    -o wide is a table, with the parameters that each takes.
+
+    \b
+    For example:
+      cotenant policy list
+      cotenant policy list -o wide
+    """
     form = chosen(output, as_json)
     with asking(endpoint) as client:
         reply = client.ask(GetPolicy())
+    if form == "table":
+        say(catalogue(for_people(reply)))
+        return
     listing = Listing(
         noun="policy",
         plural="policies",
@@ -73,8 +84,27 @@ def list_policies(
 COLUMNS: Final = (
     Column("", lambda r: "*" if r.current else " "),
     Column("POLICY", lambda r: r.policy),
-    Column("ABOUT", lambda r: r.about, wraps=True),
+    Column("DEFAULTS", lambda r: _settings(r.defaults)),
+    Column("ABOUT", lambda r: r.about),
+    Column("WHEN TO CHOOSE IT", lambda r: r.choose),
 )
+OTHERS: Final = "Of other packages"
+
+
+def catalogue(policies: Policies) -> str:
+    """A heading per group, and of each policy what it is and when to choose it."""
+    width = 2 + max(len(each.policy) for each in policies.offers)
+    lines = []
+    for heading in (*policies.groups, ""):
+        offers = [each for each in policies.offers if each.group == heading]
+        lines += ["", paint(heading or OTHERS, "bold")] if offers and policies.groups else []
+        for each in offers:
+            mark = "*" if each.current else " "
+            lines.append(f"{mark} {each.policy:<{width}}{wrapped(each.about, width + 2)}")
+            if each.choose and each.available:
+                choose = wrapped(f"when: {each.choose}", width + 2)
+                lines.append(f"{'':<{width + 2}}{paint(choose, 'dim')}")
+    return "\n".join(lines).removeprefix("\n")
 
 
 @policy.part("show")

@@ -58,10 +58,10 @@ def page(report: ReportView, room: int | None) -> str:
     """`room`: columns to keep to."""
     lines = [*_head(report), "", *_sharing(report)]
     if report.interruptions:
-        lines += ["", paint("Jobs that had to leave their devices", "bold")]
+        lines += ["", paint("Jobs that had to leave their devices, device-hours", "bold")]
         lines += [screen.table(INTERRUPTIONS, report.interruptions, room)]
     if report.pairs:
-        lines += ["", paint("Kinds of jobs that shared", "bold")]
+        lines += ["", paint("Kinds of jobs that shared, device-hours", "bold")]
         lines += [screen.table(PAIRS, _best_and_worst(report.pairs), room)]
         left_out = len(report.pairs) - 2 * PAIRS_SHOWN + report.more_pairs
         lines += [f"{screen.plural(left_out, 'pair')} between them: -o json"] if left_out > 0 else []
@@ -124,7 +124,7 @@ def _cause(row: InterruptionView) -> str:
 INTERRUPTIONS: Final = (
     Column("WHY", _cause),
     Column("TIMES", lambda row: str(row.count), right=True),
-    Column("SAVE, DEVICE-H", lambda row: _hours(row.save_device_s), right=True),
+    Column("SAVE", lambda row: _hours(row.save_device_s), right=True),
     Column("LOAD", lambda row: _hours(row.load_device_s), right=True),
     Column("REWORK", lambda row: _hours(row.rework_device_s), right=True),
     Column("FUTILE", lambda row: _hours(row.futile_device_s), right=True),
@@ -133,7 +133,7 @@ INTERRUPTIONS: Final = (
 PAIRS: Final = (
     Column("FIRST", lambda pair: pair.first, limit=40),
     Column("SECOND", lambda pair: pair.second, limit=40),
-    Column("MEASURED, DEVICE-H", lambda pair: _hours(pair.measured_device_s), right=True),
+    Column("MEASURED", lambda pair: _hours(pair.measured_device_s), right=True),
     Column("ALONE", lambda pair: _hours(pair.alone_device_s), right=True),
     Column("WON", lambda pair: device_hours(pair.won_device_s), right=True),
 )

@@ -25,10 +25,19 @@ from cotenant.controller.cli.frame.output import (
 )
 from cotenant.controller.cli.frame.parameters import option
 from cotenant.controller.cli.frame.problem import OK, heard
+from cotenant.controller.cli.frame.terminal import last_words
 from cotenant.controller.cli.jobs import show
 from cotenant.controller.client import Client, Refusal, Unreachable
 from cotenant.controller.domain import JobId, for_people, one_line
-from cotenant.controller.wire import ChangeJobs, GetDecisions, GetStatus, ListJobs, ListNodes, ShowJob
+from cotenant.controller.wire import (
+    ChangeJobs,
+    GetDecisions,
+    GetStatus,
+    ListJobs,
+    ListNodes,
+    ReadJobLog,
+    ShowJob,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,6 +48,10 @@ from cotenant.controller.wire import utc
 JOBS_MAX: Final = 500
 DECISIONS_MAX: Final = 20
 EVERY_S: Final = 1.0
+FAR: Final = 1 << 62
+"""Behind the end of any log: the answer says where that is."""
+PEEK_BYTES: Final = 16 * 1024
+PEEK_LINES: Final = 60
 LIVE_TIMEOUT_S: Final = 3.0
 """Then an open screen says that what it shows is old."""
 WITHOUT_EXTRA: Final = "Ctrl-C ends it. Sorting, details and more: pip install '.[tui]' in the source folder"
@@ -56,8 +69,8 @@ def top(
 ) -> int:
     """A live table: what each device does, for which jobs, and what waits and why.
 
-    q ends it, ? lists its keys: details of a job, sort, filter, cancel, hold. Without the extra `tui` it is
-    a plain table.
+    q ends it, ? lists its keys: details and log of a job, sort, filter, cancel, hold. Without the extra
+    `tui` it is a plain table.
 
     A value that was not measured is shown as -. `-o wide` prints every indicator once, with its source.
     `-o jsonl` prints a line per device, again and again with --every.
@@ -106,6 +119,19 @@ class Questions:
     def show(self, job_id: JobId, width: int) -> str:
         reply = for_people(self._client.ask(ShowJob(job_id=job_id), LIVE_TIMEOUT_S))
         return show.page(reply.job, width)
+
+    def log(self, job_id: JobId) -> str:
+        """The end of what rank 0 has written in the newest attempt."""
+        end = ReadJobLog(job_id=job_id, offset=FAR, limit=1)
+        try:
+            at = self._client.ask(end, LIVE_TIMEOUT_S).next_offset
+            part = ReadJobLog(job_id=job_id, offset=max(0, at - PEEK_BYTES), limit=PEEK_BYTES)
+            read = self._client.ask(part, LIVE_TIMEOUT_S)
+        except Refusal as refusal:
+            if refusal.failure.code == "not-found":
+                return "no output yet"
+            raise
+        return last_words(read.data, PEEK_LINES) or one_line(read.missing) or "no output yet"
 
     def change(self, verb: JobVerb, job_id: JobId) -> str:
         reply = self._client.ask(ChangeJobs(verb=verb, job_ids=(job_id,)), LIVE_TIMEOUT_S)

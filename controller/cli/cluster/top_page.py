@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from cotenant.controller.cli.cluster.device_view import DeviceLine, columns_for, rows_of
+from cotenant.controller.cli.cluster.device_view import DeviceLine, columns_for, legend, rows_of
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.screen import Column, duration, paint, plural
 from cotenant.controller.cli.jobs.view import COLUMNS
@@ -20,6 +20,8 @@ from cotenant.controller.wire import ControllerStatus, Decisions, DecisionView, 
 
 AROUND: Final = 3
 """Lines of a section beside its rows: title, column heads, and the blank before it."""
+LEGEND_LINES_MIN: Final = 30
+"""On a lower screen there is no room for a legend."""
 TROUBLES: Final = ("lost", "suspect", "draining", "out", "silent", "drained")
 """The worst first."""
 DECISION_COLUMNS: Final = (
@@ -63,19 +65,22 @@ def page(moment: Moment, width: int | None, height: int | None, trouble: str = "
     moment, trouble = for_people(moment), one_line(trouble)
     head = [*([paint(trouble, "red")] if trouble else []), *headline(moment, width)]
     now = [each for each in sections(moment, width) if each.rows or each.total]
+    words = legend([column.title for each in now for column in each.columns])
+    foot = [paint(each, "dim") for each in (textwrap.wrap(words, width) if width else [words])]
     if height is None:
         blocks = [block(each, width, None) for each in (*now, decided(moment))]
-        return "\n\n".join(["\n".join(head), *(each for each in blocks if each)])
-    lines = max(0, height - 1 - len(head))
+        return "\n\n".join(["\n".join(head), *(each for each in blocks if each), "\n".join(foot)])
+    if height < LEGEND_LINES_MIN:
+        foot = []
+    lines = max(0, height - 1 - len(head) - len(foot))
     given = lines_for([each.lines for each in now], lines)
     last = decided(moment)
     if last.rows and lines - sum(given) > AROUND:  # Only in what nobody else needs.
         now.append(last)
         given.append(min(lines - sum(given), last.lines))
     text = [block(each, width, room - 1) for each, room in zip(now, given, strict=True)]
-    return "\n".join(
-        "\n\n".join(["\n".join(head), *(each for each in text if each)]).split("\n")[: height - 1]
-    )
+    shown = "\n\n".join(["\n".join(head), *(each for each in text if each)]).split("\n")
+    return "\n".join([*shown[: height - 1 - len(foot)], *foot])
 
 
 def lines_for(wants: Sequence[int], lines: int) -> list[int]:

@@ -23,6 +23,7 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widget import Widget
 from textual.widgets import DataTable, Footer, Header, Input, Static
 
+from cotenant.controller.cli.cluster.device_view import legend
 from cotenant.controller.cli.cluster.top_page import Moment, phases_in_words
 from cotenant.controller.cli.cluster.top_view import (
     Choice,
@@ -64,6 +65,10 @@ class Asks(Protocol):
 
     def show(self, job_id: JobId, width: int) -> str: ...
 
+    def log(self, job_id: JobId) -> str:
+        """The last lines of its output, with colours."""
+        ...
+
     def change(self, verb: JobVerb, job_id: JobId) -> str: ...
 
 
@@ -74,6 +79,8 @@ class TopScreen(App[int]):
     CSS = """
     #trouble { padding: 0 1; display: none; text-style: bold reverse; color: $error; }
     #status { padding: 0 1; }
+    #legend { padding: 0 1; display: none; color: $text-muted; }
+    .-tall #legend { display: block; }
     #tables { width: 1fr; }
     PaneTable { border-top: solid $primary; scrollbar-gutter: stable; scrollbar-size-vertical: 1;
                 overflow-x: hidden; height: auto; }
@@ -103,8 +110,10 @@ class TopScreen(App[int]):
         Binding("slash", "filter", "Filter"),
         Binding("s", "sort", "Sort"),
         Binding("r", "reverse", "Reverse"),
+        Binding("l", "log", "Log"),
         Binding("c", "change('cancel')", "Cancel"),
         Binding("h", "change('hold')", "Hold"),
+        Binding("i", "legend", "Legend", show=False),
         Binding("d", "decisions", "Decisions", show=False),
         Binding("space", "now", "Look again", show=False),
         Binding("escape", "less", "Close details, show all", show=False),
@@ -120,6 +129,8 @@ class TopScreen(App[int]):
         self._thread = ThreadPoolExecutor(max_workers=1)
         self._wanted = asyncio.Event()
         self._answered_s = time.monotonic()
+        self._shows_log = False
+        """In place of a job's page."""
 
     def close(self) -> None:
         """Nobody asks any more."""
@@ -136,6 +147,7 @@ class TopScreen(App[int]):
                 yield from map(PaneTable, PANES)
             with VerticalScroll(id="details"):
                 yield Static(id="text", markup=False)
+        yield Static(id="legend", markup=False)
         yield Input(id="filter", placeholder="Only rows with this. Escape: all", compact=True)
         yield Footer(show_command_palette=False)
 
@@ -180,6 +192,8 @@ class TopScreen(App[int]):
         room = table.scrollable_content_region.width - 2 * table.cell_padding
         if room > 0:
             table.fill(PANES[table.id or ""](self._moment, table.choice, room))
+            titles = [title for name in PANES for title in self._table(name).pane.titles]
+            self._at("#legend", Static).update(Text(legend(titles)))
 
     # --- Asking ---------------------------------------------------------------------------------------
 
@@ -212,6 +226,13 @@ class TopScreen(App[int]):
     # --- Details --------------------------------------------------------------------------------------
 
     def on_data_table_row_selected(self) -> None:
+        self._open(shows_log=False)
+
+    def action_log(self) -> None:
+        self._open(shows_log=True)
+
+    def _open(self, *, shows_log: bool) -> None:
+        self._shows_log = shows_log
         for name in PANES:
             self._table(name).set_class(self._table(name) is self._chosen, "-chosen")
         self.screen_stack[0].add_class("-details")
@@ -230,12 +251,17 @@ class TopScreen(App[int]):
         parts = [Text(own)] if own else []
         for job_id in jobs:
             try:
-                parts.append(Text.from_ansi(await self._asked(self._asks.show, job_id, width)))
+                parts.append(Text.from_ansi(await self._page(job_id, width)))
             except Unreachable:  # What stands there is as old as the rest of the screen.
                 return
             except Refusal as error:
                 parts.append(Text(one_line(str(error))))
         self._at("#text", Static).update(Text("\n\n").join(parts))
+
+    async def _page(self, job_id: JobId, width: int) -> str:
+        if self._shows_log:
+            return f"log of job {job_id}, its end\n\n{await self._asked(self._asks.log, job_id)}"
+        return await self._asked(self._asks.show, job_id, width)
 
     # --- Keys -----------------------------------------------------------------------------------------
 
@@ -247,6 +273,9 @@ class TopScreen(App[int]):
 
     def action_decisions(self) -> None:
         self._table("decisions").display = not self._table("decisions").display
+
+    def action_legend(self) -> None:
+        self._at("#legend", Static).display = not self._at("#legend", Static).display
 
     def action_toggle_keys(self) -> None:
         if self.screen.query("HelpPanel"):

@@ -169,6 +169,8 @@ def _device_number(title: str, row: DeviceLine) -> float | None:
         "MEMORY": reading.memory_used_mib if reading is not None else None,
         "PLANNED": row.device.planned_mib,
         "AGE": reading.age_s if reading is not None else None,
+        "BUSY": row.busy,
+        "MEMORY USED": row.filled,
     }
     return numbers.get(title)
 

@@ -28,6 +28,7 @@ LOCKED_KIB_MIN: Final = 1024 * 1024
 VOLTA_LAST_CUDA: Final = 12
 """CUDA 13 has no code for GPUs before Turing, says its release note."""
 TURING: Final = (7, 5)
+AGENTS_NAMED_MAX: Final = 4
 
 
 def torch(facts: DoctorFacts) -> Check:
@@ -90,6 +91,16 @@ def agent(facts: DoctorFacts) -> Check:
         step = enabling.start_agent(facts.files)
         return Check("agent", "fail", f"{who}, and {link.endpoint} would accept it", step.todo, step.command)
     return Check("agent", "ok", f"{who}; {link.endpoint} accepts this host's key")
+
+
+def other_agents(facts: DoctorFacts) -> Check | None:
+    """Whose they are: what is said of the agent concerns none of them."""
+    others = facts.around.other_agents
+    if not others:
+        return None
+    named = ", ".join(f"process {each.pid} of {each.user}" for each in others[:AGENTS_NAMED_MAX])
+    more = f" and {len(others) - AGENTS_NAMED_MAX} more" if len(others) > AGENTS_NAMED_MAX else ""
+    return Check("others' agents", "ok", f"{named}{more}: for controllers of their own, with their devices")
 
 
 def cgroups(facts: DoctorFacts) -> Check:
@@ -256,6 +267,7 @@ HOST_CHECKS: Final[tuple[Callable[[DoctorFacts], Check | None], ...]] = (
     network_cards,
     cgroups,
     survival,
+    other_agents,
     fork_servers,
     limits,
     settings_files,

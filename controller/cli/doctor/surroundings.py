@@ -13,6 +13,7 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, Literal
 
@@ -22,7 +23,7 @@ from cotenant.controller.system import paths
 from cotenant.controller.system.settings import LoadedSettings
 
 SYSTEMCTL_S_MAX: Final = 5.0
-WORDS_MAX: Final = 8
+WORDS_MAX: Final = 16
 MPS_CONTROL: Final = "nvidia-cuda-mps-control"
 HOSTENGINE: Final = "nv-hostengine"
 PIPE_DIRECTORY: Final = "CUDA_MPS_PIPE_DIRECTORY"
@@ -105,6 +106,8 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     wsl: bool = False
     """Linux inside Windows: the driver is Windows's."""
     agent: Agent | None = None
+    """The one that serves our jobs."""
+    other_agents: tuple[SeenProcess, ...] = ()
     limits: InheritedLimits = InheritedLimits()
     cgroup: Cgroup = Cgroup()
     lingers: bool = False
@@ -131,12 +134,14 @@ def look_around(
     """`seen`: the processes; all that this machine has, by default."""
     seen = running() if seen is None else seen
     uid = os.geteuid() if uid is None else uid
-    agent = _agent(seen, root, uid)
+    mine = _mine(seen, uid, paths.agent_endpoint(loaded.settings))
+    agent = _agent(mine, root)
     whose = str(agent.pid) if agent else "self"
     runtime = _mps_runtime(loaded)
     return Surroundings(
         wsl="microsoft" in _text(root / "proc/sys/kernel/osrelease").lower(),
         agent=agent,
+        other_agents=tuple(each for each in seen if _is_agent(each) and each is not mine),
         limits=limits(_text(root / "proc" / whose / "limits")),
         cgroup=_cgroup(root, whose, agent),
         lingers=(root / "var/lib/systemd/linger" / os.environ.get("USER", "-")).is_file(),
@@ -263,15 +268,31 @@ def _mps_runtime(loaded: LoadedSettings) -> str:
         return ""
 
 
-def _agent(seen: Sequence[SeenProcess], root: Path, uid: int) -> Agent | None:
-    """Our own before another user's: root's serves everybody."""
-    found = sorted((each for each in seen if _is_agent(each)), key=lambda e: (e.uid != uid, e.uid != 0))
-    if not found or found[0].uid not in (uid, 0):
+def _mine(seen: Sequence[SeenProcess], uid: int, endpoint: str) -> SeenProcess | None:
+    """The agent that serves our jobs: our own, else root's, and of several the one of our controller. What
+    none of its words tells it has from settings, which we take to be ours."""
+
+    def endpoint_of(process: SeenProcess) -> str:
+        told = dict(pairwise(process.words))
+        told |= {name: value for name, mark, value in (word.partition("=") for word in process.words) if mark}
+        for flag in ("--controller", "agent.controller", "controller.endpoint"):
+            if flag in told:
+                return told[flag]
+        return endpoint
+
+    found = [each for each in seen if _is_agent(each) and each.uid in (uid, 0)]
+    return min(
+        (each for each in found if endpoint_of(each) == endpoint), key=lambda e: e.uid != uid, default=None
+    )
+
+
+def _agent(mine: SeenProcess | None, root: Path) -> Agent | None:
+    if mine is None:
         return None
-    group = own_group(_text(root / "proc" / str(found[0].pid) / "cgroup"))
+    group = own_group(_text(root / "proc" / str(mine.pid) / "cgroup"))
     unit = unit_of(group)
     mode = _kill_mode(unit) if unit.endswith(".service") else ""
-    return Agent(pid=found[0].pid, user=found[0].user, uid=found[0].uid, cgroup=group, kill_mode=mode)
+    return Agent(pid=mine.pid, user=mine.user, uid=mine.uid, cgroup=group, kill_mode=mode)
 
 
 def unit_of(group: str) -> str:

@@ -66,6 +66,14 @@ def tell(text: str) -> None:
     print(printable(text), file=sys.stderr, flush=True)
 
 
+def said_yes(question: str) -> bool | None:
+    """What a person answers at a terminal; None: there is nobody to ask."""
+    if not is_terminal(sys.stdin) or not is_terminal(sys.stderr):
+        return None
+    print(f"{printable(question)} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
 _OURS: Final = re.compile("(" + "|".join(map(re.escape, (RESET, *COLOURS.values()))) + ")")
 
 

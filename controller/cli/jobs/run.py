@@ -204,9 +204,13 @@ def ask_status(endpoint: str | None) -> None:
 
 
 def start(folder: Path, endpoint: str | None) -> None:
-    tell("no controller answers: starting one here, with an agent (it ends after 10 idle minutes)")
+    tell(
+        "no controller answers: starting one here, with an agent (they end after 10 idle minutes, or with "
+        "`cotenant down`; `cotenant up` keeps them)"
+    )
     log = folder / LOG_NAME
-    words = [sys.executable, "-m", "cotenant.controller.cli.main", "up", "--idle-exit", f"{IDLE_EXIT_S:g}s"]
+    words = [sys.executable, "-m", "cotenant.controller.cli.main", "up", "--of-run"]
+    words += ["--idle-exit", f"{IDLE_EXIT_S:g}s"]
     words += ["--endpoint", endpoint] if endpoint else []
     with log.open("wb") as output:
         process = subprocess.Popen(

@@ -210,15 +210,15 @@ def _page(result: ForecastEvaluation, rows: tuple[Judged, ...], horizon_h: int, 
     last = next((row.mae for row in rows if row.model == "last-value"), None)
     columns = (
         screen.Column("MODEL", lambda row: row.model),
-        screen.Column("MAE", lambda row: f"{row.mae:.1f}", right=True),
-        screen.Column("/ LAST", lambda row: f"{row.mae / last:.2f}" if last else "", rank=1, right=True),
-        screen.Column("RMSE", lambda row: f"{row.rmse:.1f}", rank=4, right=True),
+        screen.Column("MAE, GPUS", lambda row: f"{row.mae:.1f}", right=True),
+        screen.Column("MAE / LAST", lambda row: f"{row.mae / last:.2f}" if last else "", rank=1, right=True),
+        screen.Column("RMSE, GPUS", lambda row: f"{row.rmse:.1f}", rank=4, right=True),
         screen.Column("MAPE", lambda row: _percent(row.mape), rank=5, right=True),
-        screen.Column("LOSS .9", lambda row: f"{row.pinball_90:.1f}", rank=2, right=True),
-        screen.Column("LOSS .95", lambda row: f"{row.pinball_95:.1f}", rank=7, right=True),
+        screen.Column("LOSS .9, GPUS", lambda row: f"{row.pinball_90:.1f}", rank=2, right=True),
+        screen.Column("LOSS .95, GPUS", lambda row: f"{row.pinball_95:.1f}", rank=7, right=True),
         screen.Column("WITHIN .9", lambda row: _percent(row.coverage_90), right=True),
         screen.Column("WITHIN .95", lambda row: _percent(row.coverage_95), rank=6, right=True),
-        screen.Column("CPU S", lambda row: f"{row.train_cpu_s:.1f}" if row.train_cpu_s else "", 8, True),
+        screen.Column("CPU, s", lambda row: f"{row.train_cpu_s:.1f}" if row.train_cpu_s else "", 8, True),
         screen.Column("WHAT", lambda row: MODELS[row.model], rank=9),
     )
     return "\n".join(

@@ -272,7 +272,7 @@ def chosen_policies(text: str, *, in_fluid: bool = False) -> tuple[PolicyChoice,
     try:
         return policies_named(text, in_fluid=in_fluid)
     except BadChoice as error:
-        raise Problem("usage", str(error), error.hint) from None
+        raise Problem(_code(str(error)), str(error), error.hint) from None
 
 
 def one_policy(text: str, *, in_fluid: bool = False) -> PolicyChoice:
@@ -289,14 +289,18 @@ def prepared(scenario: Scenario, policies: Sequence[PolicyChoice], seeds: Sequen
         return tasks(scenario, policies, seeds)
 
 
+def _code(message: str) -> str:
+    """A file that is not there, or one that holds something else, as every verb has it."""
+    return "not-found" if "there is no such file" in message else "usage"
+
+
 @contextmanager
 def as_problems() -> Iterator[None]:
     """What is wrong with a trace, a table of pairs or a number, as one line."""
     try:
         yield
     except TraceProblem as error:
-        missing = "there is no such file" in error.message
-        raise Problem("not-found" if missing else "usage", error.message, error.hint) from None
+        raise Problem(_code(error.message), error.message, error.hint) from None
     except MemoryError:
         raise Problem("failed", "out of memory", "take fewer jobs with --jobs") from None
     except ValueError as error:

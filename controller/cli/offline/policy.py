@@ -120,7 +120,9 @@ def _trained(name: str, options: TrainingOptions, path: Path, tell: object) -> O
         if error.name != "torch":
             raise
         raise Problem(
-            "refused", "rltune is trained with torch, which is not installed", 'pip install ".[train]" here'
+            "refused",
+            "rltune is trained with torch, which is not installed",
+            'pip install ".[train]" in the source folder',
         ) from None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -14,6 +15,12 @@ if TYPE_CHECKING:
     from cotenant.controller.training import Evaluation, PairRows
 
 NAMES_SHOWN: Final = 4
+BETTER_BY: Final = 0.05
+"""By so much a model's RMSE has to lie below that of the mean to be called better: what lies between may as
+well be chance, and a model is more work than a number."""
+
+Errors = tuple[float | None, float | None]
+"""Of job 1 and job 2; None: there was none to judge."""
 
 
 def tell_of_rows(pairs: PairRows) -> None:
@@ -43,9 +50,30 @@ def tell_of_judgement(result: Evaluation, model: InterferenceModel) -> None:
         screen.tell(f"note: missing in the file, and taken as missing values: {', '.join(result.missing)}")
 
 
+def is_better(rmse: Errors, mean_rmse: Errors) -> bool:
+    """Than always answering with the mean."""
+    return together(rmse) < (1.0 - BETTER_BY) * together(mean_rmse)
+
+
+def together(rmse: Errors) -> float:
+    """Of both jobs, those that there are."""
+    known = [each for each in rmse if each is not None]
+    return math.sqrt(sum(each**2 for each in known) / len(known)) if known else math.inf
+
+
+def verdict(rmse: Errors, mean_rmse: Errors) -> str:
+    """In words, with the numbers of both jobs together."""
+    model, mean = together(rmse), together(mean_rmse)
+    numbers = f"RMSE {model:.3f} against {mean:.3f}"
+    if is_better(rmse, mean_rmse):
+        return f"better than the mean: {numbers}"
+    return f"no better than the mean ({numbers}): do not use it; without a model solo duty cycles count"
+
+
 def as_evaluation(result: Evaluation) -> dict[str, Any]:
     return {
         "schema": "predictor-eval/1",
+        "better_than_mean": is_better(result.rmse, result.mean_prediction_rmse),
         "pairs": result.pairs,
         "rmse": list(result.rmse),
         "mae": list(result.mae),
@@ -70,6 +98,7 @@ def evaluation_table(result: Evaluation) -> str:
             screen.plural(result.pairs, "pair"),
             screen.table(columns, rows, screen.terminal_width()),
             f"{100 * result.coverage:.0f} % of the measured ratios lie within the model's margins",
+            f"on these pairs {verdict(result.rmse, result.mean_prediction_rmse)}",
         )
     )
 
@@ -89,6 +118,9 @@ def described(model: InterferenceModel) -> dict[str, Any]:
         "gpu_types": list(training.gpu_types),
         "mean_xi": list(model.mean_xi),
         "cross_validated": msgspec.to_builtins(model.cross_validation),
+        "better_than_mean": is_better(
+            model.cross_validation.rmse, model.cross_validation.mean_prediction_rmse
+        ),
         "coverage": model.coverage,
         "margins": msgspec.to_builtins(model.bands),
     }
@@ -116,6 +148,7 @@ def page(model: InterferenceModel) -> str:
         ),
         ("on pairs left out", f"RMSE {rmse}; the mean alone {mean}"),
         ("on unseen models", f"RMSE {number(checked.unseen_model_rmse)}"),
+        ("verdict", verdict(checked.rmse, checked.mean_prediction_rmse)),
         (f"{100 * model.coverage:.0f} % margins", f"at xi = 1.5, by how strange a job is: {margins}"),
         ("leans on", ", ".join(f"{name} {100 * share:.0f} %" for share, name in leans[:6] if share > 0)),
         ("made by", f"{training.made_by}, seed {training.seed}"),
@@ -123,7 +156,7 @@ def page(model: InterferenceModel) -> str:
     return "\n".join(f"{title:<18}  {text}" for title, text in facts)
 
 
-def both(numbers: tuple[float | None, float | None]) -> str:
+def both(numbers: Errors) -> str:
     return " and ".join(map(number, numbers))
 
 

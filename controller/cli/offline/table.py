@@ -25,6 +25,7 @@ class Measure(NamedTuple):
     """One column. `value` gives None where a run has no such number."""
 
     title: str
+    """With its unit behind a comma, but for a time: its unit depends on its values."""
     value: Callable[[Summary], float | None]
     is_time: bool = False
     best: Callable[[Sequence[float]], float] | None = min
@@ -59,8 +60,8 @@ def hours(*keys: str) -> Callable[[Summary], float | None]:
 
 MEASURES: Final = (
     Measure("JCT MEAN", at("jct_s", "mean"), is_time=True),
-    Measure("MEDIAN", at("jct_s", "p50"), is_time=True),
-    Measure("P95", at("jct_s", "p95"), is_time=True),
+    Measure("JCT MEDIAN", at("jct_s", "p50"), is_time=True),
+    Measure("JCT P95", at("jct_s", "p95"), is_time=True),
     Measure("JCT P99", at("jct_s", "p99"), is_time=True, only_wide=True),
     Measure("WAIT MEAN", at("wait_s", "mean"), is_time=True, rank=1),
     Measure("WAIT P95", at("wait_s", "p95"), is_time=True, only_wide=True),
@@ -70,35 +71,35 @@ MEASURES: Final = (
     Measure("MAKESPAN", at("makespan_s"), is_time=True, only_wide=True),
     Measure("SLOWDOWN P50", at("fairness", "slowdown", "p50"), only_wide=True),
     Measure("RHO P95", at("fairness", "rho", "p95"), only_wide=True),
-    Measure("UNFAIR %", percent("fairness", "rho", "above_1_ratio"), only_wide=True, decimals=1),
+    Measure("UNFAIR, %", percent("fairness", "rho", "above_1_ratio"), only_wide=True, decimals=1),
     Measure("JAIN", at("fairness", "jain"), only_wide=True, best=max, decimals=3),
     Measure("HP JCT", at("hp", "jct_s", "mean"), is_time=True, rank=1, if_any=True),
     Measure("HP WAIT", at("hp", "wait_s", "mean"), is_time=True, rank=1, if_any=True),
     Measure("SPOT JCT", at("spot", "jct_s", "mean"), is_time=True, rank=1, if_any=True),
     Measure("SPOT WAIT", at("spot", "wait_s", "mean"), is_time=True, rank=1, if_any=True),
-    Measure("EVICTED %", percent("spot", "eviction_rate"), rank=1, decimals=2, if_any=True),
-    Measure("BROKEN %", percent("spot", "broken_ratio"), rank=2, decimals=2, if_any=True),
-    Measure("ALLOCATED %", percent("allocation_ratio"), rank=5, best=max, decimals=1, if_any=True),
-    Measure("LOST GPU-H", hours("lost_gpu_s"), rank=5, decimals=1, if_any=True),
-    Measure("ERROR %", percent("prediction_error", "mean"), rank=1, if_any=True),
-    Measure("ERROR P99 %", percent("prediction_error", "p99"), rank=2, if_any=True),
+    Measure("EVICTED, %", percent("spot", "eviction_rate"), rank=1, decimals=2, if_any=True),
+    Measure("BROKEN, %", percent("spot", "broken_ratio"), rank=2, decimals=2, if_any=True),
+    Measure("ALLOCATED, %", percent("allocation_ratio"), rank=5, best=max, decimals=1, if_any=True),
+    Measure("LOST, GPU-H", hours("lost_gpu_s"), rank=5, decimals=1, if_any=True),
+    Measure("ERROR, %", percent("prediction_error", "mean"), rank=1, if_any=True),
+    Measure("ERROR P99, %", percent("prediction_error", "p99"), rank=2, if_any=True),
     Measure(
-        "BIAS P50 %", percent("prediction_error", "signed", "p50"), only_wide=True, best=None, if_any=True
+        "BIAS P50, %", percent("prediction_error", "signed", "p50"), only_wide=True, best=None, if_any=True
     ),
-    Measure("LATE MEAN %", percent("unfairness", "mean"), only_wide=True, if_any=True),
+    Measure("LATE MEAN, %", percent("unfairness", "mean"), only_wide=True, if_any=True),
     Measure("PREEMPTED", at("preemptions"), rank=3, best=None, decimals=0),
     Measure("FUTILE", at("futile_preemptions"), rank=2, decimals=0),
-    Measure("FUTILE GPU-H", hours("futile_s", "total_gpu_s"), rank=4, decimals=1),
+    Measure("FUTILE, GPU-H", hours("futile_s", "total_gpu_s"), rank=4, decimals=1),
     Measure("ABORTED", at("aborted_preemptions"), only_wide=True, decimals=0),
     Measure("SHARED", at("shared_jobs"), only_wide=True, best=None, decimals=0),
     Measure("BENEFIT", at("sharing_benefit", "p50"), only_wide=True, best=None, decimals=2),
-    Measure("ETA HIT %", percent("eta", "coverage_80"), rank=6, best=None, decimals=0),
-    Measure("ETA WIDTH/JCT", at("eta", "width_over_jct"), only_wide=True, best=None, decimals=2),
-    Measure("ETA BIAS %", percent("eta", "median_bias"), only_wide=True, best=None, decimals=0),
-    Measure("BUSY %", percent("gpu_busy_ratio"), rank=5, best=None, decimals=1),
-    Measure("DECISION ms", at("decision_ms", "mean"), rank=6, best=None, decimals=3),
+    Measure("ETA HIT, %", percent("eta", "coverage_80"), rank=6, best=None, decimals=0, if_any=True),
+    Measure("ETA WIDTH/JCT", at("eta", "width_over_jct"), only_wide=True, best=None, decimals=2, if_any=True),
+    Measure("ETA BIAS, %", percent("eta", "median_bias"), only_wide=True, best=None, decimals=0, if_any=True),
+    Measure("BUSY, %", percent("gpu_busy_ratio"), rank=5, best=None, decimals=1),
+    Measure("DECISION, ms", at("decision_ms", "mean"), rank=6, best=None, decimals=3),
     Measure("EVENTS", at("events"), only_wide=True, best=None, decimals=0),
-    Measure("CPU s", at("cpu_s"), only_wide=True, best=None, decimals=1),
+    Measure("CPU, s", at("cpu_s"), only_wide=True, best=None, decimals=1),
 )
 
 
@@ -120,7 +121,7 @@ class Filled(NamedTuple):
 
     @property
     def title(self) -> str:
-        return f"{self.measure.title} {self.unit}".strip()
+        return f"{self.measure.title}, {self.unit}" if self.unit else self.measure.title
 
     def text(self, row: SummaryRow) -> str:
         found = self.values[row.label]

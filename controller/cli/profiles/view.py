@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from cotenant.controller.cli.cluster.device_view import LEGEND
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.screen import NONE, Column, duration, size
 from cotenant.controller.cli.profiles.series import SeriesPlan, SeriesResult
@@ -147,6 +148,7 @@ def _number(value: float | None) -> str:
 
 INDICATOR_COLUMNS: Final = (
     Column("INDICATOR", lambda row: row[0]),
+    Column("UNIT", lambda row: LEGEND.get(row[0], ("", NONE))[1]),
     Column("MEAN", lambda row: _number(row[1].mean), right=True),
     Column("VARIANCE", lambda row: _number(row[1].variance), right=True),
     Column("SOURCE", lambda row: row[1].source or "not measured"),

@@ -24,6 +24,7 @@ from cotenant.controller.cli.frame.output import EndpointFlag
 from cotenant.controller.cli.frame.parameters import option
 from cotenant.controller.cli.frame.problem import FAILED, NEVER_FITS, NOT_ALLOWED, OK, USAGE, Problem
 from cotenant.controller.cli.frame.screen import plural, say, size, tell
+from cotenant.controller.cli.setup import owners
 from cotenant.controller.cli.submission.quantities import duration_s
 from cotenant.controller.domain import HostState
 from cotenant.controller.system.paths import client_endpoint
@@ -34,7 +35,11 @@ AGENT: Final = "cotenant.agent"
 
 DevicesFlag = Annotated[
     str | None,
-    option("--devices", metavar="WHICH", help="auto, cuda, cuda:0,2 or cpu:N (N CPU slots)."),
+    option(
+        "--devices",
+        metavar="WHICH",
+        help="auto, cuda, cuda:0,2, cpu:N (N CPU slots) or cpu:0-1/4 (two of four).",
+    ),
 ]
 OversubscribeFlag = Annotated[
     bool, option("--oversubscribe", help="Allow more CPU slots than there are cores.")
@@ -72,7 +77,7 @@ def controller(
             "controller.state_dir": state_dir,
             "controller.keys_dir": keys_dir,
             "controller.idle_exit_s": idle_seconds(idle_exit),
-            "controller.predictor": absolute(predictor),
+            "controller.predictor": model_file(predictor),
         },
     )
 
@@ -122,9 +127,14 @@ def command_line(module: str, flags: Mapping[str, object]) -> list[str]:
     return words
 
 
-def absolute(path: str | None) -> str | None:
-    """The daemon may run elsewhere."""
-    return os.path.abspath(os.path.expanduser(path)) if path else path
+def model_file(path: str | None) -> str | None:
+    """In full: the daemon may run elsewhere. Raises Problem: there is none."""
+    if not path:
+        return path
+    found = os.path.abspath(os.path.expanduser(path))
+    if not os.path.exists(found):
+        raise Problem("not-found", f"{path}: there is no such file", "`cotenant predictor train` makes one")
+    return found
 
 
 def idle_seconds(text: str | None) -> float | None:
@@ -149,9 +159,13 @@ def up(
     state_dir: StateFlag = None,
     idle_exit: IdleExitFlag = None,
     predictor: PredictorFlag = None,
+    of_run: Annotated[bool, option("--of-run", hidden=True, help="`cotenant run` starts it.")] = False,
     endpoint: EndpointFlag = None,
 ) -> int:
     """Controller and agent on this machine, in the foreground. Ctrl-C stops both; jobs go on.
+
+    Where `cotenant run` has started both in the background, they end and these take over, with the queue
+    and the jobs that run. `cotenant down` ends them from elsewhere.
 
     For example:
 
@@ -159,14 +173,12 @@ def up(
       cotenant up --devices cpu:2
     """
     where = client_endpoint(loaded_settings(endpoint).settings)
-    if answers(where):
-        raise Problem(
-            "refused", f"a controller already answers at {where}", "use it, or add this host: cotenant agent"
-        )
+    adopt(where)
+    owned = owners.own(where, "run" if of_run else "up")
     flags: dict[str, object] = {
         "controller.endpoint": where,
         "controller.idle_exit_s": idle_seconds(idle_exit),
-        "controller.predictor": absolute(predictor),
+        "controller.predictor": model_file(predictor),
         "agent.controller": where,
         "agent.devices": devices,
         "agent.oversubscribe": True if oversubscribe else None,
@@ -186,6 +198,23 @@ def up(
         for name in ("agent", "controller"):
             if name in started:
                 stop(name, started[name])
+        owned.release()
+
+
+def adopt(where: str) -> None:
+    """Nobody is here afterwards: what `run` has started ends, and leaves its journal and its jobs to us.
+
+    Raises:
+        Problem: a controller answers that is not `run`'s.
+    """
+    found = owners.owner(where)
+    if found is not None and found.verb == "run":
+        tell(f"taking over what `cotenant run` started (pid {found.pid}); jobs that run go on")
+        owners.end(found)
+    elif answers(where):
+        whose = f" (`cotenant up`, pid {found.pid})" if found else ""
+        hint = "use it, or end it: cotenant down" if found else "use it, or add this host: cotenant agent"
+        raise Problem("refused", f"a controller already answers at {where}{whose}", hint)
 
 
 def keep_up(started: dict[str, Process], where: str, flags: Mapping[str, object]) -> int:

@@ -123,6 +123,8 @@ def _contents(path: str) -> bytes:
     try:
         with open(path, "rb") as file:
             data = file.read(BYTES_MAX + 1)
+    except FileNotFoundError:
+        raise OrderModelProblem(f"{path}: there is no such file") from None
     except OSError as error:
         raise OrderModelProblem(f"{path} cannot be read: {error.strerror}") from None
     if len(data) > BYTES_MAX:

@@ -63,7 +63,9 @@ def search(
         NoPymoo: it is not installed.
     """
     if importlib.util.find_spec("pymoo") is None:
-        raise NoPymoo('the search needs pymoo, which is not installed: pip install "cotenant[pcs]"')
+        raise NoPymoo(
+            'the search needs pymoo, which is not installed: pip install ".[pcs]" in the source folder'
+        )
     generations = _Generations(min(INITIAL, evaluations), len(objectives), seed)
     found: list[Found] = []
     while len(found) < evaluations:

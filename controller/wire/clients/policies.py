@@ -57,6 +57,10 @@ class PolicyOffer(JsonView, frozen=True, kw_only=True, tag="policy/1"):
     current: bool
     available: bool
     defaults: Parameters
+    group: str = ""
+    """The heading that it stands under; empty: it is none of ours."""
+    choose: str = ""
+    """When to choose it, in a line."""
 
 
 class PolicyPreview(JsonView, frozen=True, kw_only=True, tag="policy-preview/1"):
@@ -89,6 +93,8 @@ class Policies(Reply, frozen=True, kw_only=True, tag="policy-view"):
     given: Parameters
     """Those of its parameters that somebody has set."""
     offers: tuple[PolicyOffer, ...]
+    groups: tuple[str, ...] = ()
+    """Headings, in the order in which they are shown."""
 
 
 class PolicyPreviewed(Reply, frozen=True, kw_only=True, tag="policy-previewed"):

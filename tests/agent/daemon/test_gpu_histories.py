@@ -50,7 +50,7 @@ ENDS: tuple[dict[str, Any], ...] = (
     {
         "outcome": "infra-failed",
         "exit_code": None,
-        "detail": "killed by SIGKILL from outside",
+        "detail": "ended by SIGTERM from outside",
         "unclean": True,
     },
     {"outcome": "user-failed", "exit_code": 1, "detail": "CUDA error in the program: x", "cuda_fault": True},

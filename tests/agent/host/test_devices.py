@@ -129,6 +129,26 @@ def test_some_gpus_by_index_or_uuid() -> None:
         found(facts, "cuda:0,7")
 
 
+def test_one_machine_plays_two_hosts_with_slots_of_their_own() -> None:
+    halves = [
+        devices.find(devices.parse(text), HostId(host), (4, 5, 6, 7), 4096, driver=DriverFacts).devices
+        for host, text in (("a", "cpu:0-1/4"), ("b", "cpu:2-3/4"))
+    ]
+    assert [[each.device_id for each in half] for half in halves] == [
+        ["a/cpu0", "a/cpu1"],
+        ["b/cpu2", "b/cpu3"],
+    ]
+    assert [[each.memory_mib for each in half] for half in halves] == [[1024, 1024]] * 2
+    first, second = ({name for each in half for name in devices.lock_names(each)} for half in halves)
+    assert (first, second) == ({"core-4", "core-5"}, {"core-6", "core-7"})
+
+
+@pytest.mark.parametrize("text", ["cpu:2-1/4", "cpu:0-4/4", "cpu:1/4", "cpu:0-1/", "cpu:0-1/5000"])
+def test_slots_that_are_none_of_those_are_refused(text: str) -> None:
+    with pytest.raises(BadDevices, match=r"slots 0 and 1 of 4"):
+        devices.parse(text)
+
+
 def test_lock_names_mean_the_same_to_every_agent() -> None:
     [slot] = devices.cpu_slots(1, HOST, (3, 4), 500, False)
     assert devices.lock_names(slot) == ("core-3", "core-4")

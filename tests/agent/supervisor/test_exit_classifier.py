@@ -151,18 +151,22 @@ BY_THEMSELVES: dict[str, tuple[int | str, str, str, str, str]] = {
         1, traceback("RuntimeError: DataLoader worker is killed: insufficient shared memory"),
         "shared memory", "infra-failed", "no shared memory left on the host (/dev/shm)",
     ),
-    "SIGKILL from outside": ("SIGKILL", "9\n", "killed", "infra-failed", "killed by SIGKILL from outside"),
+    "SIGKILL": ("SIGKILL", "9\n", "killed", "user-failed", "killed by SIGKILL, not for memory"),
     "a data loader that was killed": (
         1, traceback("RuntimeError: DataLoader worker (pid 812) is killed by signal: Killed. "),
-        "a process killed", "infra-failed",
-        "one of its processes was killed by a signal from outside: RuntimeError: DataLoader worker (pid 812)",
+        "a process killed", "user-failed",
+        "one of its processes was killed, not for memory (the kernel has no record of it): RuntimeError",
     ),
     "a data loader, said in a second error": (
-        1, LOADER_KILLED, "a process killed", "infra-failed",
-        "one of its processes was killed by a signal from outside: RuntimeError: DataLoader worker (pid(s)",
+        1, LOADER_KILLED, "a process killed", "user-failed",
+        "one of its processes was killed, not for memory (the kernel has no record of it): RuntimeError",
     ),
     "a data loader that was killed while its batch was fetched": (
-        1, LOADER_GONE, "a process killed", "infra-failed", "one of its processes was killed",
+        1, LOADER_GONE, "a process killed", "user-failed", "one of its processes was killed",
+    ),
+    "a data loader that was asked to end": (
+        1, traceback("RuntimeError: DataLoader worker (pid 812) is killed by signal: Terminated. "),
+        "a process ended from outside", "infra-failed", "one of its processes was ended by a signal",
     ),
     "a data loader that crashed": (
         1, traceback("RuntimeError: DataLoader worker (pid 812) is killed by signal: Segmentation fault. "),
@@ -175,12 +179,12 @@ BY_THEMSELVES: dict[str, tuple[int | str, str, str, str, str]] = {
     "a process of a process": (
         1, traceback("subprocess.CalledProcessError: Command 'x' died with <Signals.SIGKILL: 9>.",
                      frames='  File "train.py", line 3\n'),
-        "a process killed", "infra-failed", "one of its processes was killed by a signal from outside",
+        "a process killed", "user-failed", "one of its processes was killed, not for memory",
     ),
     "a worker of torchrun's": (
-        1, TORCHRUN_KILLED, "a process killed", "infra-failed", "one of its processes was killed",
+        1, TORCHRUN_KILLED, "a process killed", "user-failed", "one of its processes was killed",
     ),
-    "SIGKILL seen through a shell": (137, "", "killed", "infra-failed", "killed by SIGKILL from outside"),
+    "SIGKILL seen through a shell": (137, "", "killed", "user-failed", "killed by SIGKILL, not for memory"),
     "SIGTERM from outside": (
         "SIGTERM", "", "ended from outside", "infra-failed", "ended by SIGTERM from outside"
     ),
@@ -222,6 +226,7 @@ def test_ends_by_themselves(how: int | str, log: str, row: str, outcome: str, de
 def test_every_row_of_the_table_has_a_line_here() -> None:
     elsewhere = {"own memory limit", "host out of memory"}
     elsewhere |= {"a process over its memory limit", "a process that the host had no memory for"}
+    elsewhere |= {"a process killed on a host without memory"}
     assert {row.name for row in ROWS} - {line[2] for line in BY_THEMSELVES.values()} == elsewhere
 
 
@@ -287,6 +292,14 @@ def test_a_kill_for_memory_explains_the_end_whichever_process_it_hit(exit_: Exit
     by_host = decide(ending_of(exit_, tails={0: log}, host_oom_kills=1, counts_oom=True))
     assert by_host.outcome == "infra-failed"
     assert by_host.detail.startswith("one of its processes was killed: the host ran out of memory")
+
+
+def test_a_loader_that_is_killed_while_the_host_lacks_memory_is_not_the_users_failure() -> None:
+    """Without a control group the kernel counts anybody's processes; the log says that ours was hit."""
+    exit_ = Exit(rank=0, exit_code=1)
+    verdict = decide(ending_of(exit_, tails={0: LOADER_KILLED}, host_oom_kills=1, counts_oom=False))
+    assert verdict.outcome == "infra-failed"
+    assert verdict.detail.startswith("one of its processes was killed, and the host ran out of memory")
 
 
 def test_a_kill_for_memory_that_may_have_been_of_somebody_else_s_process_explains_no_exit_code() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,11 @@ READS = {
     "a journal for whatif": ("whatif", "--journal", "{}.sqlite"),
     "a journal to export": ("predictor", "export", "pairs.csv", "--journal", "{}.sqlite"),
     "a model": ("predictor", "show", "{}.json"),
+    "a model to judge": ("predictor", "evaluate", "{}.json", "--pairs", "pairs.csv"),
+    "a learned order": ("sim", "run", "philly/51b7ef", "--jobs", "2", "--policy", "scorer:model={}.json"),
+    "a trade-off": ("pcs", "set", "{}.json#p1"),
+    "demand": ("forecast", "evaluate", "{}.csv"),
+    "a trace to learn from": ("policy", "train", "scorer", "--trace", "{}.csv", "--out", "order.json"),
     "pairs": ("predictor", "train", "--pairs", "{}.csv", "--out", "model.json"),
     "packed pairs": ("predictor", "train", "--pairs", "{}.csv.gz", "--out", "model.json"),
 }
@@ -31,6 +37,13 @@ CONTENTS: dict[str, bytes] = {
     "truncated": b'{"a": ',
     "packed": gzip.compress(b"a" * 5000, mtime=0)[:30] + b"\0" * 9,
 }
+
+
+def file_of(verb: str, stem: str) -> str:
+    """Which file its command line names."""
+    found = re.search(r"\{\}[.a-z]+", " ".join(READS[verb]))
+    assert found is not None
+    return found[0].format(stem)
 
 
 @pytest.mark.parametrize("verb", READS)
@@ -46,7 +59,7 @@ def test_what_is_not_there_is_exit_code_3(verb: str, cotenant: Cotenant, at_home
 def test_what_holds_something_else_is_exit_code_2(
     verb: str, content: str, cotenant: Cotenant, at_home: Path
 ) -> None:
-    name = next(word for word in READS[verb] if "{}" in word).format("odd")
+    name = file_of(verb, "odd")
     (at_home / name).write_bytes(CONTENTS[content])
     result = cotenant(*(word.format("odd") for word in READS[verb]))
     assert (result.code, result.out) == (2, ""), result.err
@@ -56,9 +69,20 @@ def test_what_holds_something_else_is_exit_code_2(
 
 @pytest.mark.parametrize("verb", READS)
 def test_a_folder_is_no_file(verb: str, cotenant: Cotenant, at_home: Path) -> None:
-    name = next(word for word in READS[verb] if "{}" in word).format("folder")
+    name = file_of(verb, "folder")
     (at_home / name).mkdir()
     result = cotenant(*(word.format("folder") for word in READS[verb]))
     assert result.code == (3 if "sqlite" in name else 2), result.err  # a state folder may hold a journal
     assert result.err.count("\n") == 1
     assert name in result.err
+
+
+@pytest.mark.parametrize("verb", ["up", "controller"])
+def test_a_model_that_is_not_there_stops_a_controller_before_it_starts(
+    verb: str, cotenant: Cotenant, at_home: Path
+) -> None:
+    result = cotenant(verb, "--predictor", "nowhere.json")
+    assert (result.code, result.out) == (3, ""), result.err
+    assert result.err == (
+        "error[not-found]: nowhere.json: there is no such file; `cotenant predictor train` makes one\n"
+    )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+import click
 import pytest
 
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.main import asks_for_json, guarded, main
-from cotenant.controller.cli.verbs import BY_NAME, SYNONYMS
+from cotenant.controller.cli.verbs import BY_NAME, SYNONYMS, as_command
 
 
 def failing() -> int:
@@ -50,3 +52,43 @@ def test_synonyms_are_verbs_and_none_hides_one(capsys: pytest.CaptureFixture[str
     assert set(SYNONYMS.values()) <= set(BY_NAME) and not set(SYNONYMS) & set(BY_NAME)
     assert main(["kill", "--help"]) == 0
     assert "cotenant cancel" in capsys.readouterr().out
+
+
+def parts_of(name: str) -> list[str]:
+    """`sim run`, `sim trace show` and so on, of a verb with parts; else the verb."""
+
+    def below(words: str, command: click.Command) -> list[str]:
+        inner = getattr(command, "commands", {})
+        return [each for part, found in inner.items() for each in below(f"{words} {part}", found)] or [words]
+
+    return below(name, as_command(BY_NAME[name]))
+
+
+@pytest.mark.parametrize("words", [each for name in BY_NAME for each in parts_of(name)])
+def test_every_verb_says_its_errors_as_an_object_where_one_is_asked_for(
+    words: str, at_home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also one that has no -o itself: who asks for JSON reads standard output."""
+    code = main([*words.split(), "--no-such-flag", "-o", "json"])
+    said = capsys.readouterr()
+    found = json.loads(said.out)
+    assert (code, found["schema"], found["exit_code"], found["code"]) == (2, "error/1", 2, "usage"), said
+    assert "--no-such-flag" in found["message"] and said.err.startswith("error[usage]: ")
+
+
+ASKING = (
+    "queue", "show 7", "eta", "eta score", "explain 7", "wait 7", "cancel 7", "hold 7", "release 7",
+    "preempt 7", "requeue 7", "checkpoint 7", "nodes", "nodes drain h", "nodes resume h", "nodes lost h",
+    "top", "pairs", "report", "policy list", "policy show", "policy set fifo", "profile list",
+    "profile show k", "submit -- true",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("words", ASKING)
+def test_that_nobody_answers_is_an_object_too(
+    words: str, at_home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    verb, *rest = words.split(" -- ")
+    code = main([*verb.split(), "--json", *(["--", *rest] if rest else [])])
+    found = json.loads(capsys.readouterr().out)
+    assert (code, found["schema"], found["code"]) == (5, "error/1", "unreachable"), found

@@ -492,7 +492,41 @@ def test_settings_files_are_looked_at(tmp_path: Path) -> None:
 def test_another_user_s_agent_is_not_taken_for_this_host_s(tmp_path: Path) -> None:
     loaded = settings.load({}, files=[], environ={})
     theirs = SeenProcess(pid=7, user="bob", uid=1001, words=("python", "-m", "cotenant.agent"))
-    assert look_around(loaded, tmp_path, (theirs,), uid=1000).agent is None
+    found = look_around(loaded, tmp_path, (theirs,), uid=1000)
+    assert (found.agent, found.other_agents) == (None, (theirs,))
+
+
+def test_of_several_agents_the_one_of_our_controller_is_ours(tmp_path: Path) -> None:
+    """On a shared machine, and for root beside a cluster of a test's."""
+    loaded = settings.load({"controller.endpoint": "ipc:///run/me/c.sock"}, files=[], environ={})
+
+    def agent_of(pid: int, uid: int, *words: str) -> SeenProcess:
+        return SeenProcess(
+            pid=pid, user=f"user{uid}", uid=uid, words=("python", "-m", "cotenant.agent", *words)
+        )
+
+    elsewhere = agent_of(6, 1000, "--set", "agent.controller=ipc:///tmp/other.sock")
+    of_a_test = agent_of(5, 1000, "--controller", "ipc:///tmp/test.sock", "--host", "h1")
+    roots = agent_of(7, 0)
+    mine = agent_of(8, 1000, "--set", "agent.controller=ipc:///run/me/c.sock")
+    bobs = agent_of(9, 1001)
+    found = look_around(loaded, tmp_path, (of_a_test, elsewhere, roots, mine, bobs), uid=1000)
+    assert found.agent is not None and found.agent.pid == 8
+    assert found.other_agents == (of_a_test, elsewhere, roots, bobs)
+    without = look_around(loaded, tmp_path, (elsewhere, roots, bobs), uid=1000)
+    assert without.agent is not None and without.agent.pid == 7, "root's serves everybody"
+
+
+def test_agents_of_others_are_told_apart() -> None:
+    around = Surroundings(
+        agent=Agent(pid=8, user="ada", uid=1000), other_agents=(SeenProcess(pid=9, user="bob", uid=1001),)
+    )
+    loaded = settings.load({}, files=[], environ={})
+    nobody = Problem("unreachable", "no controller")
+    given = DoctorFacts(loaded=loaded, status=None, nodes=None, why_unreachable=nobody, around=around)
+    said = {check.name: check.found for check in run_all(given)}
+    assert said["agent"] == "process 8 of ada"
+    assert said["others' agents"] == "process 9 of bob: for controllers of their own, with their devices"
 
 
 def test_an_empty_tree_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A policy that needs a library which the controller does not have: listed, and refused with the reason."""
+"""What is said of policies: when to choose which; of one whose library is missing, why it is refused."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import json
 from types import ModuleType
 from typing import Any
 
+import msgspec
+import pytest
+
+from cotenant.controller.policies import registry
 from cotenant.controller.wire import clients as wire
 
 LACKS = 'it learns with botorch, which is not installed: pip install ".[bo]" in the source folder'
@@ -30,3 +34,44 @@ def test_policy_set_refuses_it_and_says_what_to_install(
     result = cotenant("policy", "set", "lazer")
     assert result.code == 2
     assert 'pip install ".[bo]"' in result.err
+
+
+def offer(name: str, heading: str, choose: str, *, current: bool = False) -> wire.PolicyOffer:
+    return wire.PolicyOffer(
+        policy=name, about=f"about {name}", current=current, available=True, defaults={}, group=heading,
+        choose=choose,
+    )  # fmt: skip
+
+
+def test_policies_stand_under_headings_each_with_when_to_choose_it(
+    controller: Any, replies: ModuleType, cotenant: Any
+) -> None:
+    offers = (
+        offer("castor", "Sharing", "devices are half idle"),
+        offer("fifo", "First", "you have no idea", current=True),
+        offer("mine:Own", "", ""),
+    )
+    known = msgspec.structs.replace(replies.policy(), offers=offers, groups=("First", "Sharing"))
+    controller.says(wire.GetPolicy, known)
+    assert cotenant("policy", "list").out.splitlines() == [
+        "First",
+        "* fifo      about fifo",
+        "            when: you have no idea",
+        "",
+        "Sharing",
+        "  castor    about castor",
+        "            when: devices are half idle",
+        "",
+        "Of other packages",
+        "  mine:Own  about mine:Own",
+    ]
+    assert json.loads(cotenant("policy", "list", "--json").out)["policies"][0]["choose"].startswith("devices")
+
+
+@pytest.mark.parametrize("name", registry.OURS)
+def test_each_of_ours_is_told_in_plain_words_with_when_to_choose_it(name: str) -> None:
+    entry = registry.OURS[name]
+    assert entry.group in registry.GROUPS
+    assert 10 < len(entry.choose) <= 110, name
+    assert not {"Theorem", "eta", "xi", "oracle"} & set(entry.about.split()), entry.about
+    assert not entry.choose.endswith(".") and not entry.about.endswith(".")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,11 +39,23 @@ def test_compare_keeps_its_contract(cotenant: Cotenant) -> None:
         assert run["finished"] == run["jobs"] == value["workload"]["jobs"]
 
 
+def test_every_column_with_a_unit_says_which() -> None:
+    """A time in that of its values; what is neither a time nor a count nor a ratio says it in its title."""
+    no_unit = {"SLOWDOWN P50", "RHO P95", "JAIN", "BENEFIT", "ETA WIDTH/JCT"}
+    no_unit |= {"PREEMPTED", "FUTILE", "ABORTED", "SHARED", "EVENTS"}
+    bare = {each.title for each in sim_table.MEASURES if not each.is_time and ", " not in each.title}
+    assert bare == no_unit
+    rows = sim_table.rows_of([{"label": "a", "interrupted": False, "seed": 0, "jct_s": {"mean": 90.0}}])
+    assert sim_table.fill(sim_table.MEASURES[0], rows).title == "JCT MEAN, min"
+
+
 def test_compare_is_a_table_for_people(cotenant: Cotenant) -> None:
     result = cotenant("sim", "compare", SMALL, "--hosts", "1")
     about, head, *rows, note, tail = result.out.splitlines()
     assert about.startswith("philly/51b7ef: 63 jobs on 1 x 8 GPUs, offered load")
-    assert head.split()[:3] == ["POLICY", "JCT", "MEAN"]
+    assert re.split("  +", head)[:4] == ["POLICY", "JCT MEAN, h", "JCT MEDIAN, min", "JCT P95, h"], (
+        "a unit stands behind a comma: MEAN min is no minimum"
+    )
     assert [row.split()[0] for row in rows] == ["fifo", "sjf", "srtf"]
     assert sum("*" in row for row in rows) >= 1
     assert note == "* best of its column"

@@ -17,9 +17,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from cotenant.controller.cli.cluster import top
+from cotenant.controller.cli.cluster.device_view import bar
 from cotenant.controller.cli.cluster.top_page import Moment, lines_for, page
 from cotenant.controller.cli.cluster.top_view import JobVerb
 from cotenant.controller.cli.frame import screen
+from cotenant.controller.cli.frame.terminal import last_words
 from cotenant.controller.client import Client, Refusal, Unreachable
 from cotenant.controller.domain import HostState, JobId
 from cotenant.controller.wire import clients as wire
@@ -129,6 +131,40 @@ def test_a_note_stands_beside_the_jobs(moment: Moment, replies: ModuleType) -> N
     assert line.split()[1] == "out" and line.endswith(note)
 
 
+def test_a_legend_stands_last_where_there_is_room(moment: Moment) -> None:
+    words = "SMACT: multiprocessors (cores) at work; "
+    whole = page(moment, None, None).splitlines()
+    assert words in whole[-1] and whole[-1].endswith("-: not measured")
+    high = page(moment, 120, 40).splitlines()
+    assert high[-1].endswith("-: not measured") and words in " ".join(high)
+    assert "not measured" not in page(moment, 120, 24), "on a low screen rows come first"
+
+
+@pytest.mark.parametrize(
+    ("share", "shown"),
+    [
+        (None, ""),
+        (0.0, "········"),
+        (0.5, "████····"),
+        (0.07, "▌·······"),
+        (1.0, "████████"),
+        (1.7, "████████"),
+    ],
+)
+def test_a_share_is_a_bar(share: float | None, shown: str) -> None:
+    assert bar(share) == shown
+
+
+def test_bars_are_for_screens_alone(moment: Moment) -> None:
+    assert "BUSY" in page(moment, 200, 40)
+    assert "BUSY" not in page(moment, None, None).replace("BUSY:", "")
+
+
+def test_the_end_of_a_log_is_what_a_terminal_would_show() -> None:
+    data = b"one\nstep 1\rstep 2\rstep 3\n\x1b[2Jtwo \x1b[31mred\x1b[0m\n"
+    assert last_words(data, 2) == "step 3\ntwo \x1b[31mred\x1b[0m\x1b[0m"
+
+
 def test_without_a_terminal_there_is_no_colour(moment: Moment) -> None:
     assert "\x1b" not in page(moment, 80, 24, "trouble")
 
@@ -170,6 +206,9 @@ class Answers:
 
     def show(self, job_id: JobId, width: int) -> str:
         raise AssertionError("only the screen asks for a job")
+
+    def log(self, job_id: JobId) -> str:
+        raise AssertionError("the plain table shows no logs")
 
     def change(self, verb: JobVerb, job_id: JobId) -> str:
         raise AssertionError("only the screen changes jobs")

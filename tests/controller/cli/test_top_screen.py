@@ -49,6 +49,10 @@ class Played:
         self.shown.append(job_id)
         return f"all about job {job_id}"
 
+    def log(self, job_id: JobId) -> str:
+        self.threads.add(threading.get_ident())
+        return f"the end of log {job_id}"
+
     def change(self, verb: JobVerb, job_id: JobId) -> str:
         self.changes.append((verb, job_id))
         if job_id == "2":
@@ -169,6 +173,30 @@ def test_details_follow_the_cursor_and_escape_closes_them(played: Played) -> Non
 
     act(played, scene)
     assert threading.get_ident() not in played.threads and len(played.threads) == 1
+
+
+def test_the_end_of_a_log_stands_in_place_of_the_details(played: Played) -> None:
+    async def scene(app: TopScreen, pilot: Pilot[int]) -> None:
+        await pressed(app, pilot, "l")
+        assert "log of job 1, its end" in text_of(app) and "the end of log 1" in text_of(app)
+        await pressed(app, pilot, "down")
+        assert "the end of log 2" in text_of(app), "it follows the cursor"
+        await pressed(app, pilot, "enter")
+        assert "all about job 2" in text_of(app) and "the end of log" not in text_of(app)
+
+    act(played, scene)
+
+
+def test_a_legend_says_what_columns_mean(played: Played) -> None:
+    async def scene(app: TopScreen, pilot: Pilot[int]) -> None:
+        words = app.query_one("#legend", Static)
+        assert "SMACT: multiprocessors (cores) at work" in str(words.render())
+        assert "WITH: who shares the job's devices" in str(words.render())
+        shown = words.display
+        await pressed(app, pilot, "i")
+        assert words.display is not shown
+
+    act(played, scene, (140, 40))
 
 
 def test_a_filter_is_kept_until_escape(played: Played) -> None:

@@ -554,7 +554,7 @@ def test_one_job_that_fails_again_and_again_does_not_take_a_host_from_all_others
     desk = Desk("fifo", infra_retries=2, back_off_s=1.0)
     desk.submit(1)
     for _ in range(3):
-        desk.end(1, "infra-failed", detail="killed by SIGKILL from outside")
+        desk.end(1, "infra-failed", detail="ended by SIGTERM from outside")
         desk.wait(16)
     assert (desk.engine.hosts[A].state, desk.phase(1)) == ("ok", "held")
     desk.submit(2)
@@ -581,7 +581,7 @@ def test_jobs_of_one_user_alone_never_close_a_host() -> None:
     desk = Desk("fifo", infra_retries=0)
     for number in (1, 2, 3, 4):
         desk.submit(number, user="mallory")
-        desk.end(number, "infra-failed", detail="killed by SIGKILL from outside")
+        desk.end(number, "infra-failed", detail="ended by SIGTERM from outside")
     assert desk.engine.hosts[A].state == "ok"
     desk.submit(5, user="ada")
     assert desk.phase(5) == "loading"

@@ -91,9 +91,9 @@ def test_a_missed_deadline_is_told_when_the_supervisor_ends_it() -> None:
 
 def test_a_failure_while_saving_is_not_called_a_preemption() -> None:
     desk = preempted_by_a_shorter_job()
-    desk.end("1", "infra-failed", detail="killed by SIGKILL from outside")
+    desk.end("1", "infra-failed", detail="ended by SIGTERM from outside")
     assert desk.attempt("1").outcome == "infra-failed"
-    assert desk.attempt("1").reason == "the infrastructure failed it: killed by SIGKILL from outside"
+    assert desk.attempt("1").reason == "the infrastructure failed it: ended by SIGTERM from outside"
 
 
 @pytest.mark.parametrize(

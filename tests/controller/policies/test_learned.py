@@ -138,7 +138,7 @@ def test_a_file_that_is_no_model_is_refused(
 
 
 def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="cannot be read: No such file"):
+    with pytest.raises(ValueError, match="there is no such file"):
         registry.make("scorer", {"model": str(tmp_path / "none.json")})
 
 
@@ -146,7 +146,7 @@ def test_a_controller_whose_model_is_gone_starts_nothing_new_and_says_why(tmp_pa
     stand_in = registry.make_or_stand_in("rltune", {"model": str(tmp_path / "gone.json")})
     at = Desk("fifo", report("a", 1))
     job = at.submit(1)
-    assert "cannot be read" in str(stand_in.explain(at.engine.view(), at.job(job)))
+    assert "there is no such file" in str(stand_in.explain(at.engine.view(), at.job(job)))
 
 
 @pytest.mark.parametrize("policy", ["rltune", "scorer"])

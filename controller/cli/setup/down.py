@@ -1,0 +1,134 @@
+"""`cotenant down`: ends the controller and agent that `up` or `run` started here.
+
+Rule: it says what becomes of jobs before it does anything. Jobs that run go on, unless they are to be
+cancelled; where any run, a person is asked, and a script has to say --yes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+from cotenant.controller.cli.frame.asking import asking, loaded_settings
+from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, write_json
+from cotenant.controller.cli.frame.parameters import option
+from cotenant.controller.cli.frame.problem import FAILED, OK, Problem
+from cotenant.controller.cli.frame.screen import plural, said_yes, say, tell
+from cotenant.controller.cli.jobs.change import until_ended
+from cotenant.controller.cli.setup import owners
+from cotenant.controller.client import Client
+from cotenant.controller.domain import ON_DEVICES, JobId
+from cotenant.controller.system.paths import client_endpoint
+from cotenant.controller.wire import ChangeJobs, JobView, ListJobs
+
+NAMED_MAX: Final = 5
+JOBS_MAX: Final = 1000
+CANCELLED_WITHIN_S: Final = 120.0
+
+
+def down(
+    cancel: Annotated[bool, option("--cancel", help="Cancel the jobs that run or wait first.")] = False,
+    yes: Annotated[bool, option("-y", "--yes", help="Do not ask.")] = False,
+    as_json: JsonFlag = False,
+    endpoint: EndpointFlag = None,
+) -> int:
+    """End the controller and agent that `cotenant up` or `cotenant run` started on this machine.
+
+    Jobs that run go on without them and keep their devices; jobs that wait stay in the queue. The next
+    `cotenant up` (or `run`) finds both. --cancel ends them all first.
+
+    For example:
+
+      cotenant down
+      cotenant down --cancel --yes
+    """
+    where = client_endpoint(loaded_settings(endpoint).settings)
+    found = owners.owner(where)
+    jobs = unfinished(endpoint, is_needed=found is None)
+    if found is None:
+        if jobs is None:
+            return told(as_json, where, (), "nothing to end: no controller answers", cancelled=False)
+        raise Problem(
+            "refused",
+            f"the controller at {where} was not started by `cotenant up` or `cotenant run`",
+            "end it where it was started (systemctl stop cotenant-controller, or Ctrl-C)",
+        )
+    running = [job for job in jobs or () if job.phase in ON_DEVICES]
+    for line in consequences(jobs or (), running, cancel=cancel):
+        tell(line)
+    if (running or (cancel and jobs)) and not yes and not agreed():
+        tell("nothing was done")
+        return FAILED
+    if cancel and jobs:
+        with asking(endpoint) as client:
+            cancelled(client, jobs)
+    owners.end(found)
+    return told(as_json, where, running, f"ended: controller and agent at {where}", cancelled=cancel)
+
+
+def unfinished(endpoint: str | None, *, is_needed: bool) -> Sequence[JobView] | None:
+    """Jobs that have not ended; None: nobody answers, or, where that is all the same, only slowly."""
+    try:
+        with asking(endpoint, timeout_s=5.0) as client:
+            return client.ask(ListJobs(limit=JOBS_MAX)).jobs
+    except Problem as problem:
+        if problem.code != "unreachable" and is_needed:
+            raise
+        return None
+
+
+def consequences(jobs: Sequence[JobView], running: Sequence[JobView], *, cancel: bool) -> list[str]:
+    """What becomes of jobs, a line each; none where there are none."""
+    waiting = [job for job in jobs if job.phase not in ON_DEVICES]
+    if cancel:
+        return [f"cancelling {plural(len(jobs), 'job')}: {named(jobs)}"] if jobs else []
+    lines = []
+    if running:
+        lines.append(
+            f"{plural(len(running), 'job')} on devices: {named(running)}; they go on without a controller, "
+            "and the next `cotenant up` finds them (--cancel ends them first)"
+        )
+    if waiting:
+        lines.append(
+            f"{plural(len(waiting), 'job')} waiting: {named(waiting)}; they stay in the queue and start "
+            "after the next `cotenant up`"
+        )
+    return lines
+
+
+def named(jobs: Sequence[JobView]) -> str:
+    shown = ", ".join(f"{job.job_id} ({job.name})" for job in jobs[:NAMED_MAX])
+    return shown + (f" and {len(jobs) - NAMED_MAX} more" if len(jobs) > NAMED_MAX else "")
+
+
+def agreed() -> bool:
+    """Raises Problem where there is nobody to ask."""
+    answer = said_yes("end controller and agent?")
+    if answer is None:
+        raise Problem(
+            "refused", "there are jobs, and nobody to ask about them", "say --yes, or --cancel --yes"
+        )
+    return answer
+
+
+def cancelled(client: Client, jobs: Sequence[JobView]) -> None:
+    """Returns once they have ended.
+
+    Raises:
+        Problem: one does not end in time.
+    """
+    ids = tuple(JobId(job.job_id) for job in jobs)
+    client.ask(ChangeJobs(verb="cancel", job_ids=ids))
+    left = [job for job in until_ended(client, ids, CANCELLED_WITHIN_S).jobs if not job.ended_at]
+    if left:
+        raise Problem("failed", f"{named(left)} did not end within {CANCELLED_WITHIN_S:.0f} s", "try again")
+
+
+def told(as_json: bool, where: str, running: Sequence[JobView], text: str, *, cancelled: bool) -> int:
+    if as_json:
+        ids = [job.job_id for job in running]
+        left = {"running": [], "cancelled": ids} if cancelled else {"running": ids, "cancelled": []}
+        write_json({"schema": "down/1", "endpoint": where, **left, "message": text})
+    else:
+        say(text)
+    return OK
