@@ -31,7 +31,7 @@ from cotenant.profiler.driver.facts import GpuFacts
 from tests.agent.mock_gpus import ONE, TWO, MockGpus
 from tests.building.hosts import agent_config
 from tests.building.limits import within_s
-from tests.processes import await_shown
+from tests.processes import await_shown, own_program
 
 HOST = HostId("h")
 KEY: Key = (JobId("7"), AttemptNo(1))
@@ -99,7 +99,7 @@ def test_a_watcher_tells_of_memory_processes_and_xids(gpus: MockGpus, tmp_path: 
             4000,
         )
         assert probe.processes[0].owner.kind == "foreign"
-        assert "pytest" in probe.processes[0].owner.command
+        assert own_program() in probe.processes[0].owner.command
         assert ears.probes(TWO)[-1].ecc_uncorrected == 3
         gpus.say("xid 1 79")
         await until(lambda: ears.xids() == [(TWO, 79, None)])
