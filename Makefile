@@ -42,14 +42,14 @@ $(READY): requirements-dev.txt pyproject.toml .ci/venv
 demo: $(READY) ## Real DDP jobs share a device, one is preempted and resumes; writes demo-out/.
 	@$(VENV)/bin/cotenant demo --out demo-out
 
-test: $(READY) ## Every check: format, lint, types, unit, wheel, simulation, live.
+test: $(READY) ## Every check: format, lint, types, unit, processes, wheel, simulation, live.
 	@$(RUN)
 
 lint: $(READY) ## Format, lint and types only.
 	@$(RUN) format lint types
 
 unit: $(READY) ## Unit tests and properties, each once (those of `make wheel-test` too), with coverage.
-	@$(RUN) unit wheel coverage
+	@$(RUN) unit processes wheel coverage
 
 simulation: $(READY) ## Whole-cluster simulation over 200 seeds.
 	@$(RUN) simulation
@@ -61,7 +61,7 @@ hwtests: $(READY) ## What only a CUDA machine can show; writes hwtests/report.xm
 	@$(VENV)/bin/python -m pytest hwtests --junitxml=hwtests/report.xml --tables=hwtests; code=$$?; \
 	    $(VENV)/bin/python -m hwtests.summary hwtests/report.xml -o hwtests/report.md; exit $$code
 
-wheel-test: $(READY) ## Build the wheel; in a fresh environment: one submission, and unit tests of what we start.
+wheel-test: $(READY) ## Build the wheel; in a fresh environment: a job, and what is found or started by where we are.
 	@$(RUN) wheel
 
 soak: $(READY) ## Cluster simulation over many seeds: make soak SEEDS=5000 FIRST=1000

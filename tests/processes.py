@@ -18,6 +18,11 @@ IMPORT_S: Final = within_s(420.0)
 each core, and what is of interest is only whether it ends."""
 
 
+def own_program() -> str:
+    """The first word of our own command line, as others see it."""
+    return Path("/proc/self/cmdline").read_text().partition("\0")[0]
+
+
 def await_shown(pid: int, *words: str) -> int:
     """Wait until the process shows this command (and so its environment); the pid."""
     wanted = b"".join(os.fsencode(word) + b"\0" for word in words)

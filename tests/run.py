@@ -41,9 +41,17 @@ PYTEST = (sys.executable, "-m", "pytest", "-q")
 RUFF = (sys.executable, "-m", "ruff")
 APART = ("simulation", "live")
 """Folders of tests that are parts of their own."""
-FROM_THE_WHEEL = ("agent", "checkpoint", "controller/cli", "gradaccum", "hwtests", "mps", "profiler")
-"""Folders of unit tests that start our programs, or load us into a user's job: to them it could matter where
-we are installed and what came along. They run against the wheel; all other unit tests in the source tree."""
+WITH_PROCESSES = ("agent", "checkpoint", "gradaccum", "hwtests", "mps", "profiler")
+"""Folders of unit tests, most of which start processes: a part of their own, beside all the others."""
+FROM_THE_WHEEL = (
+    "agent/daemon/test_spare_supervisor.py",
+    "agent/host/test_host_folders.py",
+    "controller/cli/test_frame.py",
+    "gradaccum/test_launch.py",
+    "mps/test_terminate.py",
+)
+"""Unit tests that find or start our programs by where we are installed: one for each way there is. They run
+against the wheel, whose files are the source tree's; all others in the source tree."""
 AT_ONCE = min(2, len(os.sched_getaffinity(0)))
 LIVE_AT_ONCE = 3
 """Modules of live tests side by side: each has its own folders, sockets and ports, and mostly waits."""
@@ -112,16 +120,26 @@ class Running:
 
 
 def unit_tests() -> list[str]:
-    return ["tests", *(f"--ignore=tests/{folder}" for folder in (*APART, *FROM_THE_WHEEL))]
+    return ["tests", *(f"--ignore=tests/{each}" for each in (*APART, *WITH_PROCESSES, *FROM_THE_WHEEL))]
+
+
+def process_tests() -> list[str]:
+    return [
+        *(f"tests/{folder}" for folder in WITH_PROCESSES),
+        *(f"--ignore=tests/{each}" for each in FROM_THE_WHEEL),
+    ]
 
 
 def wheel_tests() -> list[str]:
-    return [f"tests/{folder}" for folder in FROM_THE_WHEEL]
+    return [f"tests/{each}" for each in FROM_THE_WHEEL]
 
 
-def unit(options: argparse.Namespace) -> Sequence[str]:
-    measured = ("--cov", "--cov-report=") if covers(options) else ()
-    return [*PYTEST, *measured, *unit_tests()]
+def in_source_tree(tests: Callable[[], list[str]]) -> Callable[[argparse.Namespace], Sequence[str]]:
+    def command(options: argparse.Namespace) -> Sequence[str]:
+        measured = ("--cov", "--cov-report=") if covers(options) else ()
+        return [*PYTEST, *measured, *tests()]
+
+    return command
 
 
 def wheel(options: argparse.Namespace) -> Sequence[str]:
@@ -159,16 +177,22 @@ PARTS = (
     Part(name="format", budget_s=10, command=lambda _: [*RUFF, "format", "--check", "."]),
     Part(name="lint", budget_s=10, command=lambda _: [*RUFF, "check", "."]),
     Part(
-        name="wheel",
+        name="processes",
         budget_s=240,
-        command=wheel,
-        env={"COVERAGE_FILE": str(ROOT / ".coverage.wheel")},
+        command=in_source_tree(process_tests),
+        env={"COVERAGE_FILE": str(ROOT / ".coverage.processes")},
     ),
     Part(
         name="unit",
-        budget_s=180,
-        command=unit,
+        budget_s=240,
+        command=in_source_tree(unit_tests),
         env={"COVERAGE_FILE": str(ROOT / ".coverage.unit")},
+    ),
+    Part(
+        name="wheel",
+        budget_s=90,
+        command=wheel,
+        env={"COVERAGE_FILE": str(ROOT / ".coverage.wheel")},
     ),
     Part(name="simulation", budget_s=150, command=lambda _: [*PYTEST, "tests/simulation"]),
     Part(name="types", budget_s=60, command=lambda _: [sys.executable, "-m", "mypy"]),

@@ -4,15 +4,16 @@ Rule: the source tree must not help. The wheel is built from the sdist, installe
 own, and its tests run isolated from the current folder. Only the dependencies are borrowed from the
 development environment: downloading torch a second time would prove nothing.
 
-The wheel's files are the source tree's, byte for byte, and each module is imported. So only those unit tests
-can find more here for which it matters where we are installed: tests/run.py names their folders. Arguments go
-to pytest in place of the whole unit set: python tests/wheel.py tests/controller/cli. With `--cov` it measures
-what they cover.
+The wheel's files are the source tree's, byte for byte, and each module is imported: what they do is tested in
+the source tree. What is left depends on where we are installed: programs and data are found, a job gets our
+hook, and the few tests that tests/run.py names. Arguments go to pytest in place of the whole unit set:
+python tests/wheel.py tests/controller/cli. With `--cov` it measures what they cover.
 """
 
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import subprocess
 import sys
@@ -31,8 +32,10 @@ from tests.building.limits import within_s  # noqa: E402
 
 INSTALLED = ("agent", "checkpoint", "controller", "gradaccum", "mps", "profiler")
 PR_SET_CHILD_SUBREAPER = 36
-GREETING = "hello from the wheel"
-SUBMISSION_TIMEOUT_S = within_s(90.0)
+TRAINING = ROOT / "tests" / "checkpoint" / "scripts" / "plain_loop.py"
+"""It knows nothing of us: that its steps are counted shows that our hook got into the job."""
+STEPS = 3 * 13
+SUBMISSION_TIMEOUT_S = within_s(180.0)
 NO_MODULES = ("__main__.py", "sitecustomize.py")
 """What runs as soon as it is imported."""
 
@@ -45,8 +48,8 @@ def run(
     )
 
 
-def must(done: subprocess.CompletedProcess[str], what: str) -> str:
-    if done.returncode != 0:
+def must(done: subprocess.CompletedProcess[str], what: str, *codes: int) -> str:
+    if done.returncode not in (codes or (0,)):
         sys.exit(f"{what} failed with {done.returncode}:\n{done.stdout}\n{done.stderr}")
     print(f"{what}: done", flush=True)
     return done.stdout
@@ -138,21 +141,32 @@ def unit_tests(programs: Path, only: Sequence[str], measured: bool) -> None:
         sys.exit("unit tests failed against the wheel")
 
 
-def submission(programs: Path, home: Path) -> None:
-    """One job from submission to exit code, with a private controller and agent."""
+def installed(programs: Path, home: Path) -> None:
+    """What only an installation has: its commands, its data, and a job that gets our hook."""
     home.mkdir(mode=0o700)
     # Nothing of ours but the programs' folder: what the wheel needs beyond it would fail here.
     env = {"PATH": f"{programs}:/usr/bin:/bin", "HOME": str(home), "XDG_RUNTIME_DIR": str(home)}
     env["COTENANT_LOCK_DIR"] = str(home / "locks")  # This machine may have an agent that holds its cores.
-    command: list[str | Path] = [programs / "cotenant", "run", "--", "python", "-c", f"print({GREETING!r})"]
+    env["OMP_NUM_THREADS"] = "1"
+
+    def cotenant(*words: str | Path) -> subprocess.CompletedProcess[str]:
+        return run([programs / "cotenant", *words], env=env, timeout_s=SUBMISSION_TIMEOUT_S)
+
+    checks = json.loads(must(cotenant("doctor", "-o", "json"), "the doctor", 0, 1))["checks"]
+    if not checks:
+        sys.exit("the doctor checked nothing")
+    must(cotenant("sim", "run", "philly/0e4a51", "--policy", "fifo", "--jobs", "20"), "a trace that we ship")
     try:
-        done = run(command, env=env, timeout_s=SUBMISSION_TIMEOUT_S)
+        done = cotenant("run", "--", "python", TRAINING, "3")
     except subprocess.TimeoutExpired as error:
         said = [part.decode(errors="replace") for part in (error.stdout, error.stderr) if part]
         logs = [f"{log.name}: {log.read_text(errors='replace')[-4000:]}" for log in home.rglob("*.log")]
         sys.exit("\n".join([f"one submission took over {SUBMISSION_TIMEOUT_S:.0f} s", *said, *logs]))
-    if GREETING not in must(done, "one submission"):
+    if "epoch 2" not in must(done, "one submission"):
         sys.exit(f"the job's output did not arrive:\n{done.stdout}\n{done.stderr}")
+    job = json.loads(must(cotenant("show", "1", "-o", "json"), "its history"))
+    if job["step"] != STEPS:
+        sys.exit(f"the hook counted {job['step']} steps of {STEPS}")
 
 
 def end_descendants() -> None:
@@ -173,7 +187,7 @@ def main() -> int:
             check_contents(wheel)
             programs = environment(folder / "env", wheel)
             check_imports(programs)
-            submission(programs, folder / "home")
+            installed(programs, folder / "home")
             unit_tests(programs, [word for word in sys.argv[1:] if word != "--cov"], "--cov" in sys.argv[1:])
         finally:
             end_descendants()

@@ -33,7 +33,7 @@ from cotenant.agent.supervisor.core import coordination, rank_messages
 from cotenant.agent.supervisor.processes import termination
 from cotenant.checkpoint.disk.layout import Damaged, Manifest, TooNew
 from cotenant.controller.cli.submission import options
-from cotenant.controller.domain import AttemptNo, CommandId, HostId, JobId, StopAttempt, because
+from cotenant.controller.domain import AttemptNo, CommandId, JobId, StopAttempt, because
 from cotenant.controller.system.keys import KeyProblem, read_key
 from cotenant.controller.system.secrets import BadSecrets, Secrets
 from cotenant.controller.system.settings import SettingsError, load
@@ -52,6 +52,7 @@ from cotenant.mps.ownership import Ownership
 from cotenant.profiler.driver.facts import DriverFacts, GpuFacts
 from cotenant.profiler.indicators.device_process import Trouble
 from tests.agent.test_user_files import of
+from tests.building.orders import stop
 from tests.building.results import result
 
 KEY: dict[str, Any] = {"job_id": JobId("7"), "attempt": AttemptNo(1)}
@@ -65,14 +66,7 @@ MARKS = DeviceStateStore(
         ),
     ),
 )
-STOP = StopAttempt(
-    command_id=CommandId(7),
-    host_id=HostId("a"),
-    **KEY,
-    save=True,
-    deadline_s=120.0,
-    reason=because("preempted-for", "9", 1.5, 900.0),
-)
+STOP = stop("7", 1, 7, host="a", reason=because("preempted-for", "9", 1.5, 900.0))
 MANIFEST = Manifest(
     job="7",
     attempt=1,

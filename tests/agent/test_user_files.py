@@ -19,14 +19,14 @@ import pytest
 from cotenant.agent.host import locks, state_folder
 from cotenant.agent.host.checkpoint_root import domain_of, make_checkpoint_folder
 from cotenant.agent.host.user_files import OpenFolder, exposed, remove_tree
-from cotenant.agent.ipc.records import JOB, JOB_SOCKET, Order, RankOrder
+from cotenant.agent.ipc.records import JOB, JOB_SOCKET, Order
 from cotenant.agent.supervisor.processes.attempt_folder import (
     give_job_folder,
     make_job_folder,
     remove_short_folder,
 )
-from cotenant.controller.domain import DeviceId, GangMember, HostId, Launch
-from tests.building.orders import PLAIN, changed
+from cotenant.controller.domain import Launch
+from tests.building.orders import order_of
 
 USER = 54_321
 ACTS = 4000
@@ -214,19 +214,7 @@ def test_a_user_cannot_put_another_folder_in_the_place_of_his_sockets(
 
 
 def of(uid: int) -> Order:
-    return changed(
-        PLAIN,
-        host_id=HostId("h"),
-        launch=Launch(uid=uid, gid=uid),
-        gang=(GangMember(host_id=HostId("h"), devices=(DeviceId("h/0"),), first_rank=0),),
-        world_size=1,
-        master_address="",
-        master_port=0,
-        ranks=(RankOrder(rank=0, local_rank=0),),
-        checkpoint_root="",
-        start_deadline_s=60.0,
-        jobside_path="",
-    )
+    return order_of(launch=Launch(uid=uid, gid=uid))
 
 
 @pytest.mark.root

@@ -50,7 +50,7 @@ class Trainer:
         ({"args": {"n_gpu": 2}}, "DataParallel"),
         ({"train_dataset": iter(())}, "does not say its length"),
     ],
-    ids=str,
+    ids=["deepspeed", "skipped data", "several devices", "no length"],
 )
 def test_what_could_not_go_on_is_refused_with_the_line_and_trains_as_ever(
     changes: dict[str, Any], why: str

@@ -19,9 +19,13 @@ import torch
 
 from cotenant.checkpoint.talk import protocol
 from cotenant.gradaccum.launch import STARTUP
+from tests.checkpoint.ranks import Gang, Warm, launch
 from tests.ports import block_of_ports
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 SCRIPTS = Path(__file__).parent / "scripts"
+STARTED = Path(__file__).parent / "started.py"
 WITHOUT_TORCH = (
     "import sys; assert 'torch' not in sys.modules; import json; assert 'torch' not in sys.modules"
 )
@@ -98,12 +102,11 @@ TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalon
     [
         ("", ("ddp_spawn.py", "5", "2"), 80, "loops seen: range(5) x 16 batches"),
         ("", (*TORCHRUN, "ddp_torchrun.py", "--total-epochs", "3"), 48, "loops seen: range(3) x 16 batches"),
-        ("", ("image_classes.py", "--num-workers", "1"), 45, "loops seen: range(3) x 15 batches"),
         ("transformers", ("hf_trainer.py", "2"), 6, "the Trainer says 6 steps in all"),
         ("lightning", ("lightning_trainer.py", "3"), 15, "the Trainer expects 15 steps in all"),
         ("accelerate", ("accelerate_loop.py", "3"), 15, "loops seen: range(3) x 5 batches"),
     ],
-    ids=["spawn", "torchrun", "functions", "transformers", "lightning", "accelerate"],
+    ids=["spawn", "torchrun", "transformers", "lightning", "accelerate"],
 )
 def test_its_steps_and_their_total_are_told(
     listening: Listening, tmp_path: Path, package: str, command: tuple[str, ...], steps: int, note: str
@@ -126,16 +129,36 @@ def test_the_script_cannot_tell(listening: Listening, tmp_path: Path) -> None:
     assert told(listening.words())[:2] == (39, 39)
 
 
+def forked(
+    warm: Warm, listening: Listening, script: Path, *args: str, words: str = "progress", **env: str
+) -> Gang:
+    """The same, without the time that a start takes."""
+    ours = {protocol.ENV_SOCKET: str(listening.path), protocol.ENV_ZERO_CODE: words}
+    return launch(warm, STARTED, listening.path.parent / "run", str(script), *args, env={**ours, **env})
+
+
+def epochs(number: int) -> str:
+    return "--- rank 0\n" + "".join(f"epoch {epoch}\n" for epoch in range(number))
+
+
+def test_loops_in_functions_over_a_loader_with_processes(warm: Warm, listening: Listening) -> None:
+    forked(warm, listening, SCRIPTS / "image_classes.py", "--num-workers", "1").wait()
+    assert told(listening.words()) == (45, 45, "loops seen: range(3) x 15 batches")
+
+
 @pytest.mark.parametrize("words", ["accumulate,progress", "checkpoint,progress"])
 def test_beside_the_other_parts_of_the_hook_the_total_is_the_same(
-    listening: Listening, tmp_path: Path, words: str
+    warm: Warm, listening: Listening, words: str
 ) -> None:
-    done = run(listening, tmp_path, str(SCRIPTS / "plain_loop.py"), "3", words=words)
-    assert (done.returncode, done.stderr) == (0, "")
+    gang = forked(warm, listening, SCRIPTS / "plain_loop.py", "3", words=words)
+    gang.wait()
+    assert gang.output() == epochs(3)
     assert told(listening.words()) == (39, 39, "loops seen: range(3) x 13 batches")
 
 
-def test_a_session_tells_its_own_steps_and_the_total_is_seen(listening: Listening, tmp_path: Path) -> None:
+def test_a_session_tells_its_own_steps_and_the_total_is_seen(
+    warm: Warm, listening: Listening, tmp_path: Path
+) -> None:
     script = tmp_path / "session.py"
     text = (SCRIPTS / "plain_loop.py").read_text()
     text = text.replace(
@@ -143,17 +166,18 @@ def test_a_session_tells_its_own_steps_and_the_total_is_seen(listening: Listenin
     )
     text = text.replace("for x, y in loader", "for x, y in state.batches(loader)")
     script.write_text("from cotenant.checkpoint import Session\n" + text)
-    done = run(listening, tmp_path, str(script), "3")
-    assert (done.returncode, done.stderr) == (0, "")
+    gang = forked(warm, listening, script, "3")
+    gang.wait()
+    assert gang.output() == epochs(3)
     words = listening.words()
     assert told(words) == (39, 39, "loops seen: range(3) x 13 batches")
     assert words[0]["m"] == protocol.HELLO, "the session speaks, and nobody before it"
 
 
-def test_an_error_of_the_script_is_its_own(listening: Listening, tmp_path: Path) -> None:
+def test_an_error_of_the_script_is_its_own(warm: Warm, listening: Listening, tmp_path: Path) -> None:
     script = tmp_path / "fails.py"
     script.write_text((SCRIPTS / "plain_loop.py").read_text() + "sys.exit(7)\n")
-    assert run(listening, tmp_path, str(script), "1").returncode == 7
+    forked(warm, listening, script, "1").wait(7)
     assert told(listening.words())[0] == 13
 
 
@@ -168,10 +192,11 @@ def test_an_error_of_the_script_is_its_own(listening: Listening, tmp_path: Path)
     ids=str,
 )
 def test_what_goes_wrong_with_us_is_not_the_scripts_business(
-    listening: Listening, tmp_path: Path, env: dict[str, str]
+    warm: Warm, listening: Listening, env: dict[str, str]
 ) -> None:
-    done = run(listening, tmp_path, str(SCRIPTS / "plain_loop.py"), "1", **env)
-    assert (done.returncode, done.stderr) == (0, "")
+    gang = forked(warm, listening, SCRIPTS / "plain_loop.py", "1", **env)
+    gang.wait()
+    assert gang.output() == epochs(1)
     assert listening.words() == []
 
 

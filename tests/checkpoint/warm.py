@@ -57,11 +57,24 @@ def answer(message: dict[str, int]) -> None:
     sys.stdout.flush()
 
 
+class InRank(Exception):
+    """Raised in a rank, which so leaves our loop: it is none of the script's, whose loops are counted."""
+
+    def __init__(self, request: dict[str, object], inherited: list[int]) -> None:
+        super().__init__()
+        self.request = request
+        self.inherited = inherited
+
+
 def start(request: dict[str, object], inherited: list[int]) -> int:
     """Fork a child that runs one script as `__main__`, with its own environment and output file."""
     pid = os.fork()
-    if pid:
-        return pid
+    if not pid:
+        raise InRank(request, inherited)
+    return pid
+
+
+def be_rank(request: dict[str, object], inherited: list[int]) -> None:
     code = 1
     try:
         for fd in inherited:
@@ -99,4 +112,10 @@ def run(path: str) -> int:
 
 
 if __name__ == "__main__":
-    main()
+    rank = None
+    try:
+        main()
+    except InRank as forked:
+        rank = forked.request, forked.inherited
+    if rank is not None:
+        be_rank(*rank)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+
+import msgspec
 
 from cotenant.controller.domain import (
     AnyCommand,
     AttemptNo,
-    Device,
-    DeviceId,
     HostId,
     HostReport,
     JobId,
     JobSpec,
     Launch,
-    LimitSettings,
     PolicySettings,
     Profile,
     ProfilePoint,
@@ -22,39 +22,11 @@ from cotenant.controller.domain import (
     StopAttempt,
 )
 from cotenant.controller.domain import events as ev
-from cotenant.controller.engine import Engine, EngineConfig
+from cotenant.controller.engine import Engine, EngineConfig, MakePolicy, Snapshot
 from cotenant.controller.policies import registry
+from tests.building.hosts import report
 
-
-def report(
-    name: str = "a",
-    devices: int = 1,
-    *,
-    type: str = "cpu",
-    memory_mib: int = 1000,
-    kind: str = "cpu",
-    device: dict[str, Any] | None = None,
-    **more: Any,
-) -> HostReport:
-    """A host with some devices of one type, reachable by other hosts."""
-    host_id = HostId(name)
-    local = "cpu" if kind == "cpu" else ""
-    return HostReport(
-        host_id=host_id,
-        devices=tuple(
-            Device(
-                device_id=DeviceId(f"{name}/{local}{i}"),
-                host_id=host_id,
-                kind=kind,  # type: ignore[arg-type]
-                type=type,
-                local=str(i),
-                memory_mib=memory_mib,
-                **(device or {}),
-            )
-            for i in range(devices)
-        ),
-        **{"cpus": 8, "address": "10.0.0.1", **more},
-    )
+__all__ = ["Desk", "engine", "profile", "report", "spec"]
 
 
 def spec(job_id: str | int, **more: Any) -> JobSpec:
@@ -83,22 +55,36 @@ def profile(
 
 
 def engine(
-    policy: str = "fifo", *, validate: bool = True, limits: LimitSettings | None = None, **settings: Any
+    policy: str = "fifo",
+    *,
+    make: MakePolicy = registry.make,
+    validate: bool = True,
+    config: Mapping[str, Any] | None = None,
+    **settings: Any,
 ) -> Engine:
-    config = EngineConfig(policy=PolicySettings(name=policy, **settings), limits=limits or LimitSettings())
-    return Engine(registry.make, config, validate=validate)
+    """`settings`: of the policy; `config`: other fields of the engine's."""
+    made = EngineConfig(policy=PolicySettings(name=policy, **settings), **(config or {}))
+    return Engine(make, made, validate=validate)
 
 
 class Desk:
     """An engine, a clock, and short words for what happens to it."""
 
     def __init__(self, policy: str = "fifo", *hosts: HostReport, **settings: Any) -> None:
+        self._make = settings.get("make", registry.make)
         self.engine = engine(policy, **settings)
         self.now_s = 0.0
         self.commands: list[AnyCommand] = []
         """Of the last event."""
         for each in hosts or (report(),):
             self.tell(ev.HostJoined(report=each))
+
+    def restart(self) -> bytes:
+        """A new engine goes on from what the old one would have kept, which is returned."""
+        kept = msgspec.msgpack.encode(self.engine.snapshot())
+        self.engine = Engine(self._make, self.engine.config, validate=True)
+        self.engine.restore(msgspec.msgpack.decode(kept, type=Snapshot))
+        return kept
 
     def tell(self, event: ev.AnyEvent, after_s: float = 0.0) -> list[AnyCommand]:
         self.now_s += after_s

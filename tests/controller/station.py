@@ -12,8 +12,6 @@ from cotenant.controller.domain import (
     AttemptEnded,
     AttemptStarted,
     CapabilitiesSeen,
-    Device,
-    DeviceId,
     FirstStepDone,
     Followed,
     FromAttempt,
@@ -32,6 +30,7 @@ from cotenant.controller.store import Clock, Core, Decided, Effect, Poisoned, St
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.system.secrets import Secrets
 from cotenant.controller.wire import agents, clients, decode
+from tests.building.hosts import cpu, host
 from tests.building.journals import NO_RESERVE, a_journal
 
 ADMIN = Identity(name="root", role="admin", uid=0, gid=0)
@@ -192,18 +191,7 @@ def job(name: str = "job", **fields: Any) -> JobSpec:
 
 
 def report(name: str = "h1", devices: int = 1, **more: Any) -> HostReport:
-    host_id = HostId(name)
-    return HostReport(
-        host_id=host_id,
-        devices=tuple(
-            Device(
-                device_id=DeviceId(f"{name}/{at}"), host_id=host_id, kind="cpu", type="cpu", local=str(at),
-                memory_mib=8_000,
-            )
-            for at in range(devices)
-        ),
-        **more,
-    )  # fmt: skip
+    return host(name, *(cpu(f"{name}/{at}", memory_mib=8_000) for at in range(devices)), **more)
 
 
 def hello(name: str = "h1", devices: int = 1, session: str = "s1", **more: Any) -> agents.Hello:

@@ -85,15 +85,20 @@ def test_shorter_jobs_first_is_better_on_average_than_first_come_first_served() 
     assert mean_s["srtf"] < mean_s["fifo"]
 
 
+def stream(policy: str, ageing_s: float) -> Driver:
+    """One GPU each, and always one more waiting; among them a job that needs all four."""
+    cluster = Driver(engine(policy, ageing_s=ageing_s), [report("a", 4)])
+    for number in range(2, 150):
+        cluster.submit(spec(number, expected_s=20.0), Truth(train_s=20.0, load_s=1.0), number * 5.0)
+    cluster.submit(spec(1, gpus=4, expected_s=500.0), Truth(train_s=500.0), 12.0)
+    return cluster
+
+
 @pytest.mark.no_cover  # Thousands of decisions in lines that the runs above cover as well.
 @pytest.mark.parametrize("policy", ["sjf", "srtf", "castor"])
 def test_a_long_wide_job_does_not_starve_under_a_stream_of_short_ones(policy: str) -> None:
     ageing_s = 300.0
-    cluster = Driver(engine(policy, ageing_s=ageing_s), [report("a", 4)])
-    for number in range(2, 300):  # One GPU each, and always one more waiting.
-        cluster.submit(spec(number, expected_s=20.0), Truth(train_s=20.0, load_s=1.0), number * 5.0)
-    cluster.submit(spec(1, gpus=4, expected_s=500.0), Truth(train_s=500.0), 12.0)
-    cluster.run(until_s=3000.0)
+    cluster = stream(policy, ageing_s).run(until_s=3000.0)
     wide = cluster.engine.jobs[spec(1).job_id]
     assert wide.first_start_s is not None
     assert wide.first_start_s - wide.submitted_s < ageing_s + 60.0
@@ -102,11 +107,7 @@ def test_a_long_wide_job_does_not_starve_under_a_stream_of_short_ones(policy: st
 
 
 def test_without_ageing_it_would() -> None:
-    cluster = Driver(engine("sjf", ageing_s=0.0), [report("a", 4)])
-    for number in range(2, 300):
-        cluster.submit(spec(number, expected_s=20.0), Truth(train_s=20.0, load_s=1.0), number * 5.0)
-    cluster.submit(spec(1, gpus=4, expected_s=500.0), Truth(train_s=500.0), 12.0)
-    cluster.run(until_s=1400.0)
+    cluster = stream("sjf", 0.0).run(until_s=700.0)
     assert cluster.engine.jobs[spec(1).job_id].first_start_s is None
 
 

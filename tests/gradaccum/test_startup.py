@@ -17,7 +17,12 @@ from cotenant.agent.supervisor.processes import STACKS_SIGNAL, ranks
 from cotenant.controller.wire import job
 from cotenant.gradaccum.launch import STARTUP
 from tests.building.limits import within_s
+from tests.checkpoint.ranks import Warm, launch
 from tests.processes import IMPORT_S
+
+pytestmark = pytest.mark.usefixtures("warm")
+
+STARTED = Path(__file__).parents[1] / "checkpoint" / "started.py"
 
 WAITS = """
 import sys, threading
@@ -153,30 +158,20 @@ def test_a_program_that_is_no_python_and_one_that_is_gone_are_left_alone() -> No
     assert not ranks.catches(sleeping.pid, STACKS_SIGNAL)
 
 
+def forked(warm: Warm, folder: Path, program: str, *args: str, **words: str) -> list[str]:
+    """What it says after the start of a process that has torch already."""
+    script = folder / "program.py"
+    script.write_text("import warnings\nwarnings.simplefilter('ignore')\n" + program)
+    gang = launch(warm, STARTED, folder / "run", str(script), *args, env={**words, "TMPDIR": str(folder)})
+    gang.wait()
+    return gang.output().splitlines()[1:]
+
+
 def test_process_groups_get_their_default_time_limit_times_the_scale_unless_the_script_names_one(
-    tmp_path: Path,
+    warm: Warm, tmp_path: Path
 ) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", GROUPS],
-        env=environment(**{job.ENV_COLLECTIVE_SCALE: "2.0"}, TMPDIR=str(tmp_path)),
-        capture_output=True,
-        text=True,
-        timeout=IMPORT_S,
-    )
-    assert ran.stdout == "[3600.0, 3600.0] 77.0\n", ran.stderr
-
-
-def shares(version: str, sizes: str, used: str = "", script: str = "", **words: str) -> tuple[str, str]:
-    """What is limited (fraction by device) and which devices are open in the end; and what was said."""
-    ran = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", SHARES, version, sizes, used, script],
-        env=environment(**words),
-        capture_output=True,
-        text=True,
-        timeout=IMPORT_S,
-    )
-    assert ran.returncode == 0, ran.stderr
-    return ran.stdout.strip(), ran.stderr
+    said = forked(warm, tmp_path, GROUPS, **{job.ENV_COLLECTIVE_SCALE: "2.0"})
+    assert said == ["[3600.0, 3600.0] 77.0"]
 
 
 MIB_20_GIB = {job.ENV_MEMORY_MIB: str(20 * 1024)}
@@ -189,20 +184,33 @@ MIB_20_GIB = {job.ENV_MEMORY_MIB: str(20 * 1024)}
         pytest.param("2.6.0", "1", "[(1, 0.5)] [1]", id="older torch, one of two is used"),
     ],
 )
-def test_torch_keeps_to_its_part_of_each_device_in_any_script(version: str, used: str, seen: str) -> None:
+def test_torch_keeps_to_its_part_of_each_device_in_any_script(
+    warm: Warm, tmp_path: Path, version: str, used: str, seen: str
+) -> None:
     """Set when CUDA is first used, not before: nobody's import opens a device."""
-    assert shares(version, "80,40", used, **MIB_20_GIB) == (seen, "")
+    assert forked(warm, tmp_path, SHARES, version, "80,40", used, "", **MIB_20_GIB) == [seen]
 
 
-def test_a_script_takes_less_if_it_wants_to_and_not_more() -> None:
+def test_it_does_so_where_torch_is_imported_after_the_start() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", SHARES, "2.13.0", "80,40", "", ""],
+        env=environment(**MIB_20_GIB),
+        capture_output=True,
+        text=True,
+        timeout=IMPORT_S,
+    )
+    assert (ran.stdout, ran.stderr) == ("[(0, 0.25), (1, 0.5)] []\n", "")
+
+
+def test_a_script_takes_less_if_it_wants_to_and_not_more(warm: Warm, tmp_path: Path) -> None:
     script = "cuda.set_per_process_memory_fraction(0.9, 0); memory.set_per_process_memory_fraction(0.1, 1)"
-    assert shares("2.13.0", "80,40", "", script, **MIB_20_GIB) == ("[(0, 0.25), (1, 0.1)] []", "")
+    said = forked(warm, tmp_path, SHARES, "2.13.0", "80,40", "", script, **MIB_20_GIB)
+    assert said == ["[(0, 0.25), (1, 0.1)] []"]
 
 
-def test_a_part_that_cannot_be_kept_is_said_and_the_script_runs() -> None:
-    seen, said = shares("2.13.0", "80", **{job.ENV_MEMORY_MIB: "nonsense"})
+def test_a_part_that_cannot_be_kept_is_said_and_the_script_runs(warm: Warm, tmp_path: Path) -> None:
+    said, seen = forked(warm, tmp_path, SHARES, "2.13.0", "80", "", "", **{job.ENV_MEMORY_MIB: "nonsense"})
     assert seen == "[] []"
     assert said.startswith(
         "cotenant: this process is not held to its part of the GPU (ValueError: COTENANT_MEM"
     )
-    assert said.count("\n") == 1

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.building.sources import said
+
 ROOT = Path(__file__).resolve().parents[2]
 SEARCHED = ("agent", "checkpoint", "controller", "gradaccum", "mps", "profiler")
 BESIDES = ("tests", "hwtests", "bench", "experiments", "examples")
@@ -107,7 +109,7 @@ def exported(package: str) -> frozenset[str]:
 
 def wrong(source: str, importer: str) -> Iterator[str]:
     """What it imports past a face."""
-    for node in ast.walk(ast.parse(source)):
+    for node in said(source).imports:
         if (
             isinstance(node, ast.ImportFrom)
             and not node.level

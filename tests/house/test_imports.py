@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.building.sources import said
+
 ROOT = Path(__file__).resolve().parents[2]
 OURS = ("agent", "checkpoint", "controller", "gradaccum", "mps", "profiler")
 SCANNED = (*OURS, "tests", "hwtests", "bench", "experiments")
@@ -46,10 +48,10 @@ class Import:
 
 def imports_in(source: str, module: str, is_package: bool) -> Iterator[Import]:
     """Every module the source imports. `from a import b` counts as `a.b` within ours: b may be a module."""
-    for node in ast.walk(ast.parse(source)):
+    for node in said(source).imports:
         if isinstance(node, ast.Import):
             yield from (Import(module=alias.name, line=node.lineno) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
+        else:
             origin = absolute(node, module, is_package)
             names = (
                 [f"{origin}.{alias.name}" for alias in node.names] if within(origin, "cotenant") else [origin]

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.building.sources import said
+
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("agent", "checkpoint", "controller", "gradaccum", "mps", "profiler")
 
@@ -135,17 +137,15 @@ def imports_in(source: str, module: str) -> frozenset[tuple[int, str]]:
 
 
 def found_in(source: str, module: str) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(ast.parse(source)):
+    for node in said(source).imports:
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
+        else:
             origin = node.module or ""
             if node.level:
                 origin = absolute(node, module, is_package=SOURCES.get(module, ROOT).name == "__init__.py")
             within = [f"{origin}.{alias.name}" for alias in node.names]
             names = [name if name.removeprefix("cotenant.") in SOURCES else origin for name in within]
-        else:
-            continue
         for name in names:
             if name.startswith("cotenant."):
                 yield node.lineno, name.removeprefix("cotenant.")

@@ -3,13 +3,13 @@ up."""
 
 from __future__ import annotations
 
-import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.building.sources import said
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("agent", "checkpoint", "controller", "gradaccum", "mps", "profiler")
@@ -41,26 +41,14 @@ def files() -> list[Path]:
 def test_no_public_class_is_defined_twice() -> None:
     where: dict[str, list[str]] = defaultdict(list)
     for path in files():
-        for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                where[node.name].append(str(path.relative_to(ROOT)))
+        for name in said(path.read_text()).classes:
+            if not name.startswith("_"):
+                where[name].append(str(path.relative_to(ROOT)))
     assert {name: found for name, found in where.items() if len(found) > 1} == {}
 
 
 def test_modules_that_were_given_up_do_not_come_back() -> None:
     assert [str(path.relative_to(ROOT)) for path in files() if {path.stem, path.parent.name} & GIVEN_UP] == []
-
-
-def names_in(source: str) -> Iterator[str]:
-    """What is defined in it, and what is asked of others."""
-    for node in ast.walk(ast.parse(source)):
-        match node:
-            case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                yield name
-            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name):
-                yield name
-            case ast.keyword(arg=str(name)) | ast.alias(asname=str(name)):
-                yield name
 
 
 def given_up_in(name: str) -> set[str]:
@@ -73,7 +61,7 @@ def test_words_that_were_given_up_do_not_come_back() -> None:
     found = []
     for path in files():
         where = str(path.relative_to(ROOT))
-        names = {*names_in(path.read_text()), *path.relative_to(ROOT).with_suffix("").parts}
+        names = {*said(path.read_text()).names, *path.relative_to(ROOT).with_suffix("").parts}
         known = {name for name, (place, _) in PUBLISHED.items() if where.startswith(place)}
         found += [(where, name) for name in sorted(names - known) if given_up_in(name)]
     assert found == []

@@ -111,25 +111,28 @@ def test_the_live_part_knows_which_of_its_tests_failed(driver: ModuleType, tmp_p
 
 
 def test_every_part_that_is_promised_runs_by_default(driver: ModuleType) -> None:
-    wanted = {"format", "lint", "types", "unit", "simulation", "live", "wheel"}
+    wanted = {"format", "lint", "types", "unit", "processes", "simulation", "live", "wheel"}
     assert set(driver.arguments([]).parts) == wanted
 
 
-def test_every_folder_of_tests_belongs_to_exactly_one_part(driver: ModuleType) -> None:
+def test_every_test_belongs_to_exactly_one_part(driver: ModuleType) -> None:
     """The unit part takes what no other has."""
-    apart = [*driver.APART, *driver.FROM_THE_WHEEL]
-    assert len(set(apart)) == len(apart)
-    assert [folder for folder in apart if not any((ROOT / "tests" / folder).rglob("test_*.py"))] == []
-    assert {f"--ignore=tests/{folder}" for folder in apart} == set(driver.unit_tests()[1:])
-    assert [f"tests/{folder}" for folder in driver.FROM_THE_WHEEL] == driver.wheel_tests()
+    folders = [*driver.APART, *driver.WITH_PROCESSES]
+    assert len(set(folders)) == len(folders)
+    assert [folder for folder in folders if not any((ROOT / "tests" / folder).rglob("test_*.py"))] == []
+    assert [file for file in driver.FROM_THE_WHEEL if not (ROOT / "tests" / file).is_file()] == []
+    away = {f"--ignore=tests/{file}" for file in driver.FROM_THE_WHEEL}
+    assert {f"--ignore=tests/{folder}" for folder in folders} | away == set(driver.unit_tests()[1:])
+    assert {f"tests/{folder}" for folder in driver.WITH_PROCESSES} | away == set(driver.process_tests())
+    assert [f"tests/{file}" for file in driver.FROM_THE_WHEEL] == driver.wheel_tests()
 
 
 def test_the_unit_tests_keep_what_they_cover_apart_until_it_is_put_together(driver: ModuleType) -> None:
     kept = {part.env["COVERAGE_FILE"] for part in driver.PARTS if "COVERAGE_FILE" in part.env}
     names = [part.name for part in driver.PARTS]
-    assert len(kept) == 2
+    assert len(kept) == 3
     assert all(Path(name).name.startswith(".coverage.") for name in kept)
-    assert names.index("coverage") > max(names.index("unit"), names.index("wheel"))
+    assert names.index("coverage") > max(map(names.index, ("unit", "processes", "wheel")))
     assert next(part for part in driver.PARTS if part.name == "coverage").alone, "both have ended by then"
 
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import psutil
@@ -265,28 +266,46 @@ class Cluster:
     def submit(
         self, training: Training, *, idempotency_key: str = "", timeout_s: float | None = None
     ) -> JobId:
-        env = {"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1", "TMPDIR": str(self.folder / "tmp")}
-        env |= {MARK: os.environ[MARK]} if MARK in os.environ else {}
-        env |= training.env
+        env = {"OMP_NUM_THREADS": "1", "TMPDIR": str(self.folder / "tmp"), **training.env}
         env["COTENANT_WITNESS_GATE"] = f"{training.gate_at}:{self._gate(training)}"
         env["COTENANT_WITNESS_PACE"] = str(training.pace_s)
         argv = (sys.executable, *training.argv(self.witness, self.results / f"{training.name}.json"))
-        fields: dict[str, object] = {
-            "name": training.name,
+        fields: dict[str, Any] = {
             "gpus_min": training.workers,
             "gpus_max": training.workers,
             "nodes": training.nodes,
             "batch_size": training.batch_size,
             "iterations": training.steps,
             "profile": training.profile,
-            "launch": Launch(argv=argv, workdir=str(self.folder), env=env, uid=os.getuid(), gid=os.getgid()),
             **training.more,
         }
-        spec = JobSpec(job_id=JobId("new-0"), **fields)  # type: ignore[arg-type]
-        body = Submit(specs=(spec,), idempotency_key=idempotency_key)
-        job_id = self.client.ask(body, timeout_s).job_ids[0]
+        key = idempotency_key
+        job_id = self.send(training.name, argv, env=env, idempotency_key=key, timeout_s=timeout_s, **fields)
         self.trainings[job_id] = training
         return job_id
+
+    def send(
+        self,
+        name: str,
+        argv: Sequence[str],
+        *,
+        workdir: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        idempotency_key: str = "",
+        timeout_s: float | None = None,
+        **fields: Any,
+    ) -> JobId:
+        """A job of any command, in the cluster's folder unless it is another."""
+        launch = Launch(
+            argv=tuple(argv),
+            workdir=str(workdir or self.folder),
+            env={each: os.environ[each] for each in ("PATH", MARK) if each in os.environ} | dict(env or {}),
+            uid=os.getuid(),
+            gid=os.getgid(),
+        )
+        spec = JobSpec(job_id=JobId("new-0"), name=name, launch=launch, **fields)
+        body = Submit(specs=(spec,), idempotency_key=idempotency_key)
+        return self.client.ask(body, timeout_s).job_ids[0]
 
     def _gate(self, training: Training) -> Path:
         return self.folder / f"gate-{training.name}"

@@ -25,17 +25,12 @@ from cotenant.controller.domain import (
     AttemptNo,
     AttemptStarted,
     CommandId,
-    DeviceId,
     FirstStepDone,
     FromAttempt,
-    GangMember,
     HostId,
     JobId,
     Launch,
     SaveAttempt,
-    StartAttempt,
-    StopAttempt,
-    because,
 )
 from cotenant.controller.system.keys import add_agent, find_key, init_cluster, read_key
 from cotenant.controller.wire import (
@@ -56,6 +51,7 @@ from cotenant.controller.wire import (
     encode,
 )
 from tests.building.limits import within_s
+from tests.building.orders import gang, start, stop
 
 PATIENCE_S = within_s(60.0)
 JOB = JobId("7")
@@ -160,46 +156,18 @@ class Controller:
         secrets: dict[str, str] | None = None,
         **changes: Any,
     ) -> None:
-        gang = (GangMember(host_id=HostId(host), devices=(DeviceId(f"{host}/cpu0"),), first_rank=0),)
-        plain = StartAttempt(
-            command_id=CommandId(0),
-            host_id=HostId(host),
-            job_id=JOB,
-            attempt=ONE,
-            launch=Launch(
-                argv=("/bin/sh", "-c", script),
-                workdir=str(workdir),
-                env={"PATH": os.environ["PATH"]},
-                uid=os.getuid(),
-                gid=os.getgid(),
-            ),
-            gang=gang,
-            master_address="127.0.0.1",
-            master_port=29511,
-            sub_batch=None,
-            accumulation_steps=1,
-            memory_cap_mib=None,
-            host_memory_mib=0,
-            cpus=0,
-            resume_step=0,
-            checkpoint_every_s=0.0,
+        launch = Launch(
+            argv=("/bin/sh", "-c", script),
+            workdir=str(workdir),
+            env={"PATH": os.environ["PATH"]},
+            uid=os.getuid(),
+            gid=os.getgid(),
         )
-        self.order(host, lambda n: msgspec.structs.replace(plain, command_id=n, **changes), secrets)
+        plain = {"launch": launch, "gang": gang((f"{host}/cpu0",)), "master_port": 29511}
+        self.order(host, lambda n: start(command=n, host=host, **{**plain, **changes}), secrets)
 
     def stop(self, host: str = "h1") -> None:
-        reason = because("cancelled-by", "ann")
-        self.order(
-            host,
-            lambda n: StopAttempt(
-                command_id=n,
-                host_id=HostId(host),
-                job_id=JOB,
-                attempt=ONE,
-                save=False,
-                deadline_s=5.0,
-                reason=reason,
-            ),
-        )
+        self.order(host, lambda n: stop(command=n, host=host, save=False, deadline_s=5.0))
 
     def heard(self, kind: type[FromAttempt]) -> list[Any]:
         return [event for event in self.events.values() if isinstance(event, kind)]
@@ -377,11 +345,16 @@ def test_a_secret_that_an_older_agent_wrote_goes_with_the_next_start(
     assert controller.end().outcome == "finished"
 
 
-DAMAGE = {"a byte": b'{"version": 1, "job_id": "\xff"}', "nothing": b"", "depth": b"[" * 100_000}
+DAMAGE = {
+    "order.json": b"[" * 100_000,
+    "supervisor.json": b'{"version": 1, "job_id": "\xff"}',
+    "status.json": b"",
+    "token": b"",
+}
+"""A kind for each; what is said of every kind is in tests/agent/test_foreign_bytes.py."""
 
 
-@pytest.mark.parametrize("name", ["order.json", "supervisor.json", "status.json", "token"])
-@pytest.mark.parametrize("data", DAMAGE.values(), ids=DAMAGE.keys())
+@pytest.mark.parametrize(("name", "data"), DAMAGE.items(), ids=DAMAGE.keys())
 def test_a_damaged_record_is_put_aside_and_the_attempt_goes_on(
     controller: Controller, agents: Agents, workdir: Path, name: str, data: bytes
 ) -> None:

@@ -60,26 +60,6 @@ def test_a_script_that_exits_1(person: Person) -> None:
     assert waited.code == 1 and "exit code 1" in waited.out
 
 
-def test_a_script_that_crashes_at_import(person: Person) -> None:
-    person.write("train.py", "import nosuchpackage\n")
-    answer = person("run", "--", "python3", "train.py")
-    assert answer.code == 1
-    assert answer.err.endswith(
-        "failed: an import failed: ModuleNotFoundError: No module named 'nosuchpackage'\n"
-    )
-
-
-@pytest.mark.parametrize("code", [3, 255])
-def test_run_returns_the_jobs_own_code(person: Person, code: int) -> None:
-    assert person("run", "-q", "--", "sh", "-c", f"exit {code}").code == code
-
-
-def test_a_crash_is_128_and_the_signal(person: Person) -> None:
-    answer = person("run", "--", "sh", "-c", "kill -SEGV $$")
-    assert answer.code == 128 + signal.SIGSEGV
-    assert answer.err.endswith("failed: crashed with SIGSEGV\n")
-
-
 def test_a_job_that_kills_itself_fails_at_once(person: Person) -> None:
     """The kernel has recorded no lack of memory: it is tried again as often as --retries says."""
     answer = person("run", "--", "sh", "-c", "echo alive; kill -KILL $$")
@@ -166,15 +146,6 @@ def test_a_job_that_ignores_the_request_to_stop(person: Person) -> None:
     person.until_state(job, "running")
     assert person("cancel", job).code == 0
     assert person.until_state(job, "cancelled")["reason"].startswith("cancelled by")
-
-
-def test_grandchildren_end_with_the_job(person: Person) -> None:
-    """Also those that leave the session, and those that nobody waits for."""
-    script = "sleep 600 & echo $!; setsid sleep 600 & echo $!; (sleep 600 & echo $!); exit 0"
-    answer = person("run", "-q", "--", "sh", "-c", script)
-    assert answer.code == 0
-    pids = [int(word) for word in answer.out.split()]
-    assert len(pids) == 3 and all(gone(pid) for pid in pids)
 
 
 def test_a_flood_of_output_is_bounded_and_says_what_was_cut(person: Person) -> None:

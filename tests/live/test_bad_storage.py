@@ -209,15 +209,6 @@ def test_a_journal_that_is_cut_in_half_is_left_alone_and_named(person: Person) -
     assert person.until_state("1", "running")["attempt"] == 1
 
 
-def test_a_second_controller_is_refused_and_names_the_first(person: Person) -> None:
-    other = f"ipc://{person.home}/run/other.sock"
-    answer = person("controller", "--endpoint", other)
-    assert answer.code == 1
-    assert "another controller (pid " in answer.err and "stop it, or set controller.state_dir" in answer.err
-    assert answer.err.count("\n") == 1
-    person("up").refuses(1, "a controller already answers at", "cotenant agent")
-
-
 def test_a_second_agent_is_refused_or_offers_nothing(person: Person) -> None:
     same_folder = person("agent")
     assert same_folder.code == 1

@@ -7,7 +7,6 @@ import itertools
 import os
 import random
 import signal
-import socket
 import sqlite3
 import stat
 import subprocess
@@ -361,19 +360,6 @@ def test_a_message_that_is_too_large_never_arrives(controllers: Controllers, age
     greedy.send_multipart([b"client", b"x" * (MESSAGE_BYTES_MAX * 4)])
     greedy.send_multipart([b"client", encode(wire.Request(request_id=1, body=wire.GetStatus()))])
     assert next(replies(greedy)).counters["messages"] == 1, "only the question after it was read"
-
-
-def test_bytes_that_are_not_zeromq_at_all(controllers: Controllers, seed: int) -> None:
-    process = controllers.start()
-    with socket.socket(socket.AF_UNIX) as raw:
-        raw.connect(controllers.endpoint.removeprefix("ipc://"))
-        raw.settimeout(WAIT_S)
-        with contextlib.suppress(OSError):  # It may hang up on us at any point.
-            raw.sendall(random.Random(seed).randbytes(100_000))
-            raw.shutdown(socket.SHUT_WR)
-            while raw.recv(65_536):
-                pass
-    assert submit(controllers.client()) == "1" and process.poll() is None
 
 
 # --- Keys ------------------------------------------------------------------------------------------

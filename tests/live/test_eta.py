@@ -3,26 +3,18 @@ restart of the controller."""
 
 from __future__ import annotations
 
-import os
 import sys
 
-from cotenant.controller.domain import JobId, JobSpec, Launch
-from cotenant.controller.wire import Etas, ListEtas, Submit, wall_s
+from cotenant.controller.domain import JobId
+from cotenant.controller.wire import Etas, ListEtas, wall_s
 from tests.live.cluster import Cluster, all_done
 
 JOBS = 12
 
 
 def submit(cluster: Cluster, number: int) -> JobId:
-    launch = Launch(
-        argv=(sys.executable, "-c", f"import time; time.sleep({0.2 + 0.1 * (number % 4)})"),
-        workdir=str(cluster.folder),
-        env={"PATH": os.environ["PATH"]},
-        uid=os.getuid(),
-        gid=os.getgid(),
-    )
-    spec = JobSpec(job_id=JobId("new-0"), name=f"short-{number}", expected_s=0.4, launch=launch)
-    return cluster.client.ask(Submit(specs=(spec,))).job_ids[0]
+    argv = (sys.executable, "-c", f"import time; time.sleep({0.2 + 0.1 * (number % 4)})")
+    return cluster.send(f"short-{number}", argv, expected_s=0.4)
 
 
 def told(cluster: Cluster) -> Etas:

@@ -23,12 +23,12 @@ from pathlib import Path
 import pytest
 
 from cotenant.agent.daemon.supervisors import stored_orders
-from cotenant.controller.domain import ENDED, JobId, JobSpec, Launch, Phase, Profile, ProfilePoint
+from cotenant.controller.domain import ENDED, JobId, Phase, Profile, ProfilePoint
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.policies import registry
 from cotenant.controller.store import Journal, RecoveredState, read_entry
-from cotenant.controller.wire import ChangeNode, JobView, ListNodes, Shown, Submit, WaitJobs, unpack
+from cotenant.controller.wire import ChangeNode, JobView, ListNodes, Shown, WaitJobs, unpack
 from cotenant.mps.environment import PIPE_DIRECTORY
 from cotenant.mps.process import OWNER_MARK, environment_of
 from tests.building.limits import within_s
@@ -97,18 +97,16 @@ def submit(cluster: Cluster, host: GpuHost, number: int, rng: random.Random) -> 
     whole = ProfilePoint(sub_batch=4, accumulation_steps=1, step_s=0.05, memory_mib=20_000)
     half = ProfilePoint(sub_batch=2, accumulation_steps=2, step_s=0.052, memory_mib=12_000)
     argv = (sys.executable, str(JOB), str(rng.randint(80, 240)), "0.05", name)
-    env = {"PATH": os.environ["PATH"], "TMPDIR": str(cluster.folder / "tmp"), **host.environment_of_jobs()}
-    spec = JobSpec(
-        job_id=JobId("new-0"),
-        name=name,
+    return cluster.send(
+        name,
+        argv,
+        env={"TMPDIR": str(cluster.folder / "tmp"), **host.environment_of_jobs()},
         gpus_min=workers,
         gpus_max=workers,
         batch_size=4,
         iterations=int(argv[2]),
         profile=Profile(points=(whole, half), duty_cycle=0.4),
-        launch=Launch(argv=argv, workdir=str(cluster.folder), env=env, uid=os.getuid(), gid=os.getgid()),
     )
-    return cluster.client.ask(Submit(specs=(spec,))).job_ids[0]
 
 
 class Run:

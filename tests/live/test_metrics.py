@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 import time
@@ -13,8 +12,8 @@ from typing import TypeVar
 
 import pytest
 
-from cotenant.controller.domain import JobId, JobSpec, Launch, Phase
-from cotenant.controller.wire import ChangeJobs, ListJobs, ListNodes, ReadingView, Submit
+from cotenant.controller.domain import JobId, Phase
+from cotenant.controller.wire import ChangeJobs, ListJobs, ListNodes, ReadingView
 from tests.building.limits import within_s
 from tests.live.cluster import PATIENCE_S, Cluster
 
@@ -48,15 +47,7 @@ def value(text: str, series: str) -> float | None:
 def test_the_device_of_a_running_job_is_seen_to_work(cluster: Cluster) -> None:
     cluster.add_controller("metrics.controller_listen=0").start()
     cluster.add_agent("h1", "agent.devices=cpu:1", "metrics.agent_listen=0", "metrics.every_s=0.2").start()
-    env = {"PATH": os.environ["PATH"]}
-    launch = Launch(
-        argv=(sys.executable, "-c", BUSY),
-        workdir=str(cluster.folder),
-        env=env,
-        uid=os.getuid(),
-        gid=os.getgid(),
-    )
-    cluster.client.ask(Submit(specs=(JobSpec(job_id=JobId("new-0"), name="busy", launch=launch),)))
+    cluster.send("busy", (sys.executable, "-c", BUSY))
     device = "h1/cpu0"
 
     def working() -> ReadingView | None:

@@ -13,20 +13,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from cotenant.controller.domain import JobId, JobSpec, Launch, Phase
-from cotenant.controller.wire import ENV_ACCUMULATION_SCHEDULE, ChangeJobs, ListProfiles, ProfileView, Submit
+from cotenant.controller.domain import JobId, Phase
+from cotenant.controller.wire import ENV_ACCUMULATION_SCHEDULE, ChangeJobs, ListProfiles, ProfileView
 from tests.checkpoint.ranks import Warm, launch
-from tests.live.cluster import MARK, PATIENCE_S, Cluster
+from tests.live.cluster import PATIENCE_S, Cluster
 
 SCRIPT = Path(__file__).with_name("profiled.py")
 T_PROF_S = 7.0
 TRIES = 3
 """A profile takes what its seconds give; where others want the cores as well, that may be one s alone."""
-
-
-def environment(cluster: Cluster) -> dict[str, str]:
-    env = {"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1", "TMPDIR": str(cluster.folder / "tmp")}
-    return env | ({MARK: os.environ[MARK]} if MARK in os.environ else {})
 
 
 def submit(cluster: Cluster, name: str, kind: int) -> JobId:
@@ -35,12 +30,9 @@ def submit(cluster: Cluster, name: str, kind: int) -> JobId:
     argv = (sys.executable, str(SCRIPT), "--result", "result.json", *words)
     workdir = cluster.folder / "work"
     workdir.mkdir(exist_ok=True)
-    launch_ = Launch(
-        argv=argv, workdir=str(workdir), env=environment(cluster), uid=os.getuid(), gid=os.getgid()
-    )
+    env = {"OMP_NUM_THREADS": "1", "TMPDIR": str(cluster.folder / "tmp")}
     code = f"{kind:064x}"
-    spec = JobSpec(job_id=JobId("new-0"), name=name, batch_size=16, launch=launch_, code_sha256=code)
-    return cluster.client.ask(Submit(specs=(spec,))).job_ids[0]
+    return cluster.send(name, argv, workdir=workdir, env=env, batch_size=16, code_sha256=code)
 
 
 def finished(cluster: Cluster, job_id: JobId) -> tuple[dict[str, Any], ProfileView | None]:

@@ -10,9 +10,8 @@ import textwrap
 from contextlib import closing
 from pathlib import Path
 
-from cotenant.controller.domain import ENDED, JobId, JobSpec, Launch, Phase
-from cotenant.controller.wire import Submit
-from tests.live.cluster import MARK, PATIENCE_S, Cluster, wait_for_exit
+from cotenant.controller.domain import ENDED, JobId, Phase
+from tests.live.cluster import PATIENCE_S, Cluster, wait_for_exit
 
 JOB = textwrap.dedent(
     """
@@ -37,11 +36,8 @@ class Jobs:
     def submit(self, name: str, *, may_end: bool = False) -> JobId:
         if may_end:
             self.let_end(name)
-        env = {name: os.environ[name] for name in ("PATH", MARK) if name in os.environ}
         argv = (sys.executable, "-c", JOB, str(self._folder), name)
-        launch = Launch(argv=argv, workdir=str(self._folder), env=env, uid=os.getuid(), gid=os.getgid())
-        spec = JobSpec(job_id=JobId("new-0"), name=name, launch=launch)
-        return self._cluster.client.ask(Submit(specs=(spec,))).job_ids[0]
+        return self._cluster.send(name, argv, workdir=self._folder)
 
     def let_end(self, name: str) -> None:
         (self._folder / f"{name}.gate").touch()

@@ -50,8 +50,8 @@ from cotenant.agent.ipc import (
     write_record,
 )
 from cotenant.agent.supervisor.processes import end_leftovers, read_log
-from cotenant.controller.domain import AttemptNo, DeviceId, GangMember, HostId, Launch
-from tests.building.orders import PLAIN, changed
+from cotenant.controller.domain import AttemptNo, Launch
+from tests.building.orders import changed, order_of
 from tests.ports import free_port
 from tests.processes import IMPORT_S
 
@@ -254,20 +254,10 @@ def make(tmp_path: Path) -> Iterator[Make]:
         launch_fields = {
             name: fields.pop(name) for name in ("output", "uid", "gid", "workdir", "mode") if name in fields
         }
-        order = changed(
-            PLAIN,
+        order = order_of(
+            ranks,
             attempt=AttemptNo(len(attempts) + 1),
-            host_id=HostId("h"),
             launch=msgspec.structs.replace(launch, **launch_fields),
-            gang=(
-                GangMember(
-                    host_id=HostId("h"),
-                    devices=tuple(DeviceId(f"h/{rank}") for rank in range(ranks)),
-                    first_rank=0,
-                ),
-            ),
-            world_size=ranks,
-            ranks=tuple(RankOrder(rank=rank, local_rank=rank) for rank in range(ranks)),
             checkpoint_root=str(tmp_path / "checkpoints"),
             start_deadline_s=1800.0,
             log_bytes_max=1 << 20,

@@ -20,12 +20,12 @@ from cotenant.agent.daemon.warm_starts import kind_of
 from cotenant.agent.host import jobside
 from cotenant.agent.host.cgroups import RANKS, SUPERVISOR, AttemptCgroup, find_cgroups, sweep
 from cotenant.agent.host.identity import children_of, identity_of, stat_of
-from cotenant.agent.ipc import MODULES, RankOrder, StopNow, WarmOffer, WatchRule
+from cotenant.agent.ipc import MODULES, StopNow, WarmOffer, WatchRule
 from cotenant.agent.supervisor.processes import dump, end_leftovers
 from cotenant.agent.warm.spawn import ForkServer
-from cotenant.controller.domain import AttemptNo, DeviceId, GangMember, HostId, Launch
+from cotenant.controller.domain import AttemptNo, HostId, Launch
 from tests.agent.warm.servers import bare_environment, said
-from tests.building.orders import PLAIN, changed
+from tests.building.orders import order_of
 from tests.live.test_supervisor import NOBODY, RANK, WAIT_S, Attempt, everybody_spoke, others_python
 
 HOST = HostId("h")
@@ -46,15 +46,10 @@ class Host:
         first_word_s = fields.pop("first_word_s", WAIT_S)
         asked = {name: fields.pop(name) for name in ("uid", "gid", "workdir") if name in fields}
         number = AttemptNo(len(self.attempts) + 1)
-        devices = tuple(DeviceId(f"h/{rank}") for rank in range(ranks))
-        order = changed(
-            PLAIN,
+        order = order_of(
+            ranks,
             attempt=number,
-            host_id=HOST,
             launch=msgspec.structs.replace(launch, **asked),
-            gang=(GangMember(host_id=HOST, devices=devices, first_rank=0),),
-            world_size=ranks,
-            ranks=tuple(RankOrder(rank=rank, local_rank=rank) for rank in range(ranks)),
             checkpoint_root=str(self.folder / "checkpoints"),
             start_deadline_s=1800.0,
             log_bytes_max=1 << 20,

@@ -52,14 +52,13 @@ def test_the_loss_on_held_out_data_falls(warm: Warm, kind: str, tmp_path: Path) 
     )
 
 
-def test_the_same_seed_gives_the_same_bits_and_another_seed_others(warm: Warm, tmp_path: Path) -> None:
-    options = ("--steps", "4", "--batch-size", "32", "--seed")
-    first, again, other = (
-        train(warm, "compute_bound", tmp_path / name, *options, seed)["parameters_sha256"]
-        for name, seed in (("first", "7"), ("again", "7"), ("other", "8"))
+def test_another_seed_gives_other_parameters(warm: Warm, tmp_path: Path) -> None:
+    """That the same one gives the same bits is what `tests/agent/warm/test_examples.py` rests on."""
+    options = ("--steps", "2", "--batch-size", "16", "--seed")
+    one, other = (
+        train(warm, "compute_bound", tmp_path / seed, *options, seed)["parameters_sha256"] for seed in "78"
     )
-    assert first == again
-    assert first != other
+    assert one != other
 
 
 @pytest.fixture(scope="module", autouse=True)

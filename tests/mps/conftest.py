@@ -17,6 +17,7 @@ import pytest
 
 from cotenant.mps import process
 from cotenant.mps.channel import ControlChannel
+from cotenant.mps.detection import DetectedHost
 from cotenant.mps.process import CONTROL, SERVER, FoundProcess
 from tests.building.limits import within_s
 
@@ -151,3 +152,17 @@ def either(request: pytest.FixtureRequest, stub: str, monkeypatch: pytest.Monkey
     monkeypatch.setenv("MPS_STUB_WORLD", str(made.world))
     yield made
     made.clear()
+
+
+def host(**changes: Any) -> DetectedHost:
+    """One on which nothing stands in the way."""
+    fields: dict[str, Any] = {
+        "system": "Linux",
+        "machine": "x86_64",
+        "control_path": f"/usr/bin/{CONTROL}",
+        "version": (13, 0),
+        "runtime": PurePosixPath("/run/cotenant"),
+        "runtime_writable": True,
+        "uid": 1000,
+    }
+    return DetectedHost(**{**fields, **changes})

@@ -19,22 +19,10 @@ from cotenant.mps.detection import (
     look,
     verdict,
 )
+from tests.mps.conftest import host
 
 UUID = "GPU-11111111-2222-3333-4444-555555555555"
 HOPPER = DetectedDevice(uuid=UUID, compute_capability=(9, 0), compute_mode=0, mig_enabled=False)
-
-
-def host(**changes: Any) -> DetectedHost:
-    fields: dict[str, Any] = {
-        "system": "Linux",
-        "machine": "x86_64",
-        "control_path": f"/usr/bin/{CONTROL}",
-        "version": (13, 0),
-        "runtime": PurePosixPath("/run/cotenant"),
-        "runtime_writable": True,
-        "uid": 1000,
-    }
-    return DetectedHost(**{**fields, **changes})
 
 
 def device(**changes: Any) -> DetectedDevice:

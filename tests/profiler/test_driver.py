@@ -34,6 +34,7 @@ from cotenant.profiler.driver.probe_client import (
     one_by_one,
 )
 from tests.agent.mock_gpus import ONE, TWO, MockGpus
+from tests.processes import own_program
 
 GONE = 2**22 + 7
 """No process has this number."""
@@ -137,7 +138,7 @@ def test_a_thorough_look_says_who_they_are_and_one_that_is_gone_stays_nameless(g
     found = {each.pid: each for each in one.processes}
     ours, foreign, gone = found[child.pid], found[os.getpid()], found[GONE]
     assert ours.ours and code in ours.command and ours.user == foreign.user != ""
-    assert not foreign.ours and "pytest" in foreign.command
+    assert not foreign.ours and own_program() in foreign.command
     assert (gone.user, gone.command, gone.ours) == ("", "", False)
 
 

@@ -29,7 +29,7 @@ from cotenant.agent.daemon.spool import Spool
 from cotenant.agent.host.locks import DeviceLocks, LockOwner
 from cotenant.agent.ipc import LOGS, RESULT, Order, attempt_folder
 from cotenant.agent.supervisor.processes import LogWriter
-from cotenant.controller.domain import AttemptNo, CommandId, ForgetJob, HostId, HostReport, JobId, Launch
+from cotenant.controller.domain import AttemptNo, CommandId, ForgetJob, HostId, JobId, Launch
 from cotenant.controller.system.endpoint import BadEndpoint
 from cotenant.controller.wire import (
     BadMessage,
@@ -42,8 +42,9 @@ from cotenant.controller.wire import (
     Renew,
     decode,
 )
+from tests.building.hosts import agent_config
 from tests.building.limits import within_s
-from tests.building.orders import PLAIN, changed
+from tests.building.orders import order_of
 
 JOB, ONE, HOST = JobId("7"), AttemptNo(1), HostId("h")
 
@@ -180,22 +181,8 @@ class Scripted(AgentState):
 
 
 def order(folder: Path) -> Order:
-    return changed(
-        PLAIN,
-        job_id=JOB,
-        attempt=ONE,
-        host_id=HOST,
-        launch=Launch(workdir=str(folder)),
-        gang=(),
-        world_size=1,
-        master_address="",
-        master_port=0,
-        ranks=(),
-        checkpoint_root=str(folder / "ckpt"),
-        start_deadline_s=1.0,
-        log_bytes_max=1,
-        jobside_path="",
-    )
+    root = str(folder / "ckpt")
+    return order_of(launch=Launch(workdir=str(folder)), checkpoint_root=root, start_deadline_s=1.0)
 
 
 def test_a_full_disk_stops_promises_and_starts_but_not_heartbeats(
@@ -203,15 +190,7 @@ def test_a_full_disk_stops_promises_and_starts_but_not_heartbeats(
 ) -> None:
     spool = Spool(tmp_path / "spool")
     spool.load()
-    state = Scripted(
-        AgentConfig(
-            report=HostReport(host_id=HOST, devices=()),
-            session="s",
-            uid=os.geteuid(),
-            checkpoint_root="/c",
-            jobside_path="/j",
-        )
-    )
+    state = Scripted(agent_config(uid=os.geteuid()))
     owner = LockOwner(pid=1, uid=0, user="ann", host="h", since="", token="t")
 
     async def play(controller: zmq.Socket[bytes]) -> None:

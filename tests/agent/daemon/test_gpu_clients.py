@@ -29,10 +29,7 @@ from cotenant.controller.domain import (
     AttemptNo,
     CommandId,
     Device,
-    DeviceId,
-    GangMember,
     HostId,
-    HostReport,
     JobId,
     Launch,
     SharingMode,
@@ -41,6 +38,9 @@ from cotenant.controller.domain import (
 from cotenant.mps.environment import host_daemon, pipe_directory
 from tests.agent.daemon import test_state
 from tests.agent.daemon.test_state import only, welcomed
+from tests.building import hosts
+from tests.building.hosts import agent_config, cpu, host
+from tests.building.orders import gang
 from tests.building.results import result
 
 HOST = HostId("h")
@@ -55,32 +55,19 @@ MPS_NAMES = {
 
 
 def gpu(no: int, sharing: SharingMode = "mps", **fields: Any) -> Device:
-    return Device(
-        device_id=DeviceId(f"h/gpu{no}"), host_id=HOST, kind="cuda", type="H200", local=UUIDS[no],
-        **{"memory_mib": 80_000, "sharing": sharing, **fields},
-    )  # fmt: skip
+    return hosts.gpu(f"h/gpu{no}", UUIDS[no], sharing=sharing, **fields)
 
 
 def config(*devices: Device, **fields: Any) -> AgentConfig:
-    plain = AgentConfig(
-        report=HostReport(host_id=HOST, devices=devices or (gpu(0), gpu(1))),
-        session="s",
-        uid=1000,
-        checkpoint_root="/ckpt",
-        jobside_path="/j",
-        mps_runtime="/run/c",
-    )
-    return msgspec.structs.replace(plain, **fields)
+    return agent_config(devices or (gpu(0), gpu(1)), **{"mps_runtime": "/run/c", **fields})
 
 
 def start(*argv: str, devices: int = 2, env: dict[str, str] | None = None, **fields: Any) -> StartAttempt:
     mode, uid = fields.pop("mode", "worker"), fields.pop("uid", 1000)
     watchdog_s = fields.pop("watchdog_s", None)
     launch = Launch(argv=argv or ("python", "t.py"), mode=mode, env=env or {}, uid=uid, watchdog_s=watchdog_s)
-    member = GangMember(
-        host_id=HOST, devices=tuple(DeviceId(f"h/gpu{no}") for no in range(devices)), first_rank=0
-    )
-    changes: dict[str, Any] = {"host_id": HOST, "launch": launch, "gang": (member,), **fields}
+    on = gang([f"h/gpu{no}" for no in range(devices)])
+    changes: dict[str, Any] = {"host_id": HOST, "launch": launch, "gang": on, **fields}
     return msgspec.structs.replace(test_state.start(), **changes)
 
 
@@ -175,8 +162,7 @@ def test_one_daemon_for_the_host_serves_every_worker() -> None:
 def test_a_limit_holds_however_a_daemon_for_all_devices_and_its_client_count_them() -> None:
     """The gang's are the daemon's third and fourth, and the first two that the workers see."""
     settings = config(gpu(2), gpu(3), mps_host_devices=UUIDS)
-    member = GangMember(host_id=HOST, devices=(DeviceId("h/gpu2"), DeviceId("h/gpu3")), first_rank=0)
-    order = order_of(start(memory_cap_mib=20_000, gang=(member,)), settings)
+    order = order_of(start(memory_cap_mib=20_000, gang=gang(("h/gpu2", "h/gpu3"))), settings)
     assert env_of(order)["CUDA_VISIBLE_DEVICES"] == ",".join(UUIDS[2:])
     assert mps_of(order)["limit"] == "0=20000M,1=20000M,2=20000M,3=20000M"
 
@@ -212,8 +198,7 @@ def test_a_worker_that_opens_the_gpu_in_several_processes_has_its_part_divided_a
 
 
 def test_what_an_earlier_attempt_was_seen_to_open_counts_as_well() -> None:
-    report = HostReport(host_id=HOST, devices=(gpu(0),))
-    agent = welcomed(report=report, mps_runtime="/run/c", uid=1000)
+    agent = welcomed(report=host(HOST, gpu(0)), mps_runtime="/run/c", uid=1000)
     limits = []
     for no in (1, 2):
         number: dict[str, Any] = {"command_id": CommandId(no), "attempt": AttemptNo(no)}
@@ -380,10 +365,7 @@ def test_time_limits_are_longer_where_devices_may_be_shared() -> None:
 
 
 def test_a_job_without_gpus_hears_nothing_of_nccl() -> None:
-    slot = Device(
-        device_id=DeviceId("h/gpu0"), host_id=HOST, kind="cpu", type="cpu", local="0", memory_mib=100
-    )
-    env = env_of(order_of(start(devices=1), config(slot)))
+    env = env_of(order_of(start(devices=1), config(cpu("h/gpu0"))))
     assert not {name for name in env if "NCCL" in name}
 
 

@@ -46,6 +46,7 @@ from tests.agent.daemon.test_state import (
     stop,
     welcomed,
 )
+from tests.building import hosts
 from tests.building.results import result
 
 ONE: Key = (JobId("7"), AttemptNo(1))
@@ -68,7 +69,7 @@ def gpu(number: int, **changes: Any) -> Any:
 
 
 def host(**changes: Any) -> HostReport:
-    return HostReport(host_id=HOST, devices=(gpu(0, **changes), gpu(1, **changes)))
+    return hosts.host(HOST, gpu(0, **changes), gpu(1, **changes))
 
 
 def sharing(**changes: Any) -> Agent:
@@ -114,7 +115,7 @@ def degraded(plain: str = "") -> Agent:
     """Jobs 7 and 8 are clients of a daemon that is in trouble by now, so that their GPU is said to
     time-slice; `plain` came after that, to the other place on it, and 8 did not."""
     device, other = gpu(0, local=UUID), gpu(0, local=UUID, sharing="time-slicing")
-    agent = welcomed(report=HostReport(host_id=HOST, devices=(device,)), mps_runtime="/run/c")
+    agent = welcomed(report=hosts.host(HOST, device), mps_runtime="/run/c")
     member = msgspec.structs.replace(start().gang[0], devices=(DeviceId("h1/cpu0"),))
     for number, job in enumerate(("7", plain or "8"), 1):
         if job == plain:

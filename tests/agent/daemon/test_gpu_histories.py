@@ -27,22 +27,12 @@ from cotenant.agent.daemon.core.edge import (
 )
 from cotenant.agent.daemon.core.memory import AgentMemory, Key
 from cotenant.agent.ipc import Result
-from cotenant.controller.domain import AttemptEnded, Device, DeviceId
+from cotenant.controller.domain import AttemptEnded
 from cotenant.controller.wire import Report
 from tests.agent.daemon.test_histories import HOST, World
+from tests.building.hosts import gpu
 
-GPUS = tuple(
-    Device(
-        device_id=DeviceId(f"{HOST}/gpu{n}"),
-        host_id=HOST,
-        kind="cuda",
-        type="H200",
-        local=str(n),
-        memory_mib=1000,
-        sharing="mps",
-    )
-    for n in range(2)
-)
+GPUS = tuple(gpu(f"{HOST}/gpu{n}", str(n), sharing="mps") for n in range(2))
 LOCAL = st.sampled_from(["0", "1"])
 CRASH = st.none() | st.integers(0, 4)
 ENDS: tuple[dict[str, Any], ...] = (

@@ -26,10 +26,6 @@ from cotenant.controller.domain import (
     HELD_MIB_MIN,
     AttemptEnded,
     AttemptNo,
-    Device,
-    DeviceId,
-    GangMember,
-    HostReport,
     JobId,
 )
 from cotenant.controller.wire import Hello, Welcome
@@ -45,16 +41,11 @@ from tests.agent.daemon.test_state import (
     stop,
     welcomed,
 )
+from tests.building.hosts import gpu, host
+from tests.building.orders import gang
 from tests.building.results import result
 
-GPU = Device(
-    device_id=DeviceId("h1/gpu-a"), host_id=HOST, kind="cuda", type="H200", local="GPU-a",
-    memory_mib=80_000, reserve_mib=600,
-)  # fmt: skip
-OTHER = Device(
-    device_id=DeviceId("h1/gpu-b"), host_id=HOST, kind="cuda", type="H200", local="GPU-b",
-    memory_mib=80_000, reserve_mib=600,
-)  # fmt: skip
+GPU, OTHER = (gpu(f"h1/gpu-{name}", f"GPU-{name}", reserve_mib=600) for name in "ab")
 RESERVE_MIB = 600
 MINE: Key = (JobId("7"), AttemptNo(1))
 BESIDE: Key = (JobId("8"), AttemptNo(1))
@@ -173,8 +164,8 @@ def test_a_wait_ends_with_the_first_free_look_or_with_its_patience(probes: list[
 
 # --- The agent ---------------------------------------------------------------------------------------
 
-REPORT = HostReport(host_id=HOST, devices=(GPU, OTHER), cpus=4)
-ON_GPU = (GangMember(host_id=HOST, devices=(GPU.device_id,), first_rank=0),)
+REPORT = host(HOST, GPU, OTHER, cpus=4)
+ON_GPU = gang((GPU.device_id,))
 
 
 def ended(**changes: Any) -> tuple[Agent, list[Any]]:
@@ -301,7 +292,7 @@ def test_a_doubt_does_not_outlive_those_it_waits_for() -> None:
 
 def test_a_second_kill_keeps_what_the_first_one_waits_for() -> None:
     roomy = msgspec.structs.replace(GPU, max_tenants=3)
-    agent = welcomed(report=HostReport(host_id=HOST, devices=(roomy,), cpus=4))
+    agent = welcomed(report=host(HOST, roomy, cpus=4))
     for number, job in enumerate(("7", "8", "9"), 1):
         agent.obey(start(job, command=number, gang=ON_GPU))
     for job in ("7", "8", "9"):

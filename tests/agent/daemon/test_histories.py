@@ -16,7 +16,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from cotenant.agent.daemon.core.edge import (
     Adopt,
-    AgentConfig,
     AgentTicked,
     AnyAgentEvent,
     AnyEffect,
@@ -39,20 +38,11 @@ from cotenant.agent.daemon.core.state import AgentState
 from cotenant.agent.ipc import Durable, Order, Result, Status
 from cotenant.controller.domain import (
     AttemptEnded,
-    AttemptNo,
     CommandId,
-    Device,
-    DeviceId,
     ForgetJob,
     FromAttempt,
-    GangMember,
     HostId,
-    HostReport,
     JobId,
-    Launch,
-    StartAttempt,
-    StopAttempt,
-    because,
 )
 from cotenant.controller.wire import (
     CommandAck,
@@ -65,14 +55,11 @@ from cotenant.controller.wire import (
     ToAgent,
     Welcome,
 )
+from tests.building.hosts import agent_config, cpu
+from tests.building.orders import gang, start, stop
 
 HOST = HostId("h")
-DEVICES = tuple(
-    Device(
-        device_id=DeviceId(f"h/cpu{n}"), host_id=HOST, kind="cpu", type="cpu", local=str(n), memory_mib=100
-    )
-    for n in range(2)
-)
+DEVICES = tuple(cpu(f"h/cpu{n}") for n in range(2))
 MAIL_MAX = 40
 LEASE_S = 30.0
 
@@ -121,13 +108,7 @@ class World(RuleBasedStateMachine):
     def boot(self) -> None:
         self.lives += 1
         self.session = f"s{self.lives}"
-        config = AgentConfig(
-            report=HostReport(host_id=HOST, devices=self.devices),
-            session=self.session,
-            uid=0,
-            checkpoint_root="/c",
-            jobside_path="/j",
-        )
+        config = agent_config(self.devices, session=self.session, uid=0)
         self.connected: set[Key] = set()
         self.cleaning = []
         self.state = AgentState(config, AgentMemory(self.disk))
@@ -222,26 +203,8 @@ class World(RuleBasedStateMachine):
         if job in self.forgotten:
             return
         self.commands += 1
-        gang = (
-            GangMember(host_id=HOST, devices=tuple(self.devices[n].device_id for n in slots), first_rank=0),
-        )
-        command = StartAttempt(
-            command_id=CommandId(self.commands),
-            host_id=HOST,
-            job_id=JobId(str(job)),
-            attempt=AttemptNo(attempt),
-            launch=Launch(argv=("x",)),
-            gang=gang,
-            master_address="127.0.0.1",
-            master_port=29500,
-            sub_batch=None,
-            accumulation_steps=1,
-            memory_cap_mib=None,
-            host_memory_mib=0,
-            cpus=0,
-            resume_step=0,
-            checkpoint_every_s=0.0,
-        )
+        on = gang([self.devices[n].device_id for n in slots])
+        command = start(str(job), attempt, self.commands, gang=on)
         self.asked_to_start[self.commands] = (command.job_id, command.attempt)
         self.send_and_maybe_lose(CommandDelivery(command=command), crash)
 
@@ -255,15 +218,7 @@ class World(RuleBasedStateMachine):
         if job in self.forgotten:
             return
         self.commands += 1
-        command = StopAttempt(
-            command_id=CommandId(self.commands),
-            host_id=HOST,
-            job_id=JobId(str(job)),
-            attempt=AttemptNo(attempt),
-            save=save,
-            deadline_s=5.0,
-            reason=because("cancelled-by", "ann"),
-        )
+        command = stop(str(job), attempt, self.commands, save=save, deadline_s=5.0)
         self.asked_to_stop[self.commands] = (command.job_id, command.attempt)
         self.send_and_maybe_lose(CommandDelivery(command=command), crash)
 

@@ -12,21 +12,14 @@ from typing import Any
 import pytest
 
 from cotenant.agent.host.indicators import RETRY_S, STARTING, Gpus, IndicatorReader, SlotUse, reading_of
-from cotenant.controller.domain import Device, DeviceId, DeviceReading, HostId
+from cotenant.controller.domain import Device, DeviceId, DeviceReading
 from cotenant.profiler.indicators.device_process import Answer
 from cotenant.profiler.indicators.sources import Wanted
+from tests.building.hosts import cpu, gpu
 
 
 def device(local: str = "0", kind: str = "cpu", cores: tuple[int, ...] = (0, 1)) -> Device:
-    known: dict[str, Any] = {"kind": kind, "type": kind, "memory_mib": 1000}
-    name = f"h1/cpu{local}" if kind == "cpu" else f"h1/{local.lower()}"
-    return Device(
-        device_id=DeviceId(name),
-        host_id=HostId("h1"),
-        local=local,
-        cores=cores if kind == "cpu" else (),
-        **known,
-    )
+    return cpu(f"h1/cpu{local}", cores=cores) if kind == "cpu" else gpu(f"h1/{local.lower()}", local)
 
 
 def stat(*cores: tuple[int, int, int]) -> str:

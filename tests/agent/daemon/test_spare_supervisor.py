@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from cotenant.agent.daemon.spare_supervisor import SpareSupervisor
-from cotenant.agent.ipc import ORDER, RESULT, RankOrder, Result, kept_in_memory, read_record, write_record
+from cotenant.agent.ipc import ORDER, RESULT, Result, kept_in_memory, read_record, write_record
 from cotenant.controller.domain import Launch
 from cotenant.controller.system.locks import is_free, open_locked
 from tests.building.limits import within_s
-from tests.building.orders import PLAIN, changed
+from tests.building.orders import order_of
 
 WAIT_S = within_s(60.0)
 
@@ -50,12 +50,8 @@ def take(spare: SpareSupervisor, folder: Path) -> int | None:
 
 def test_it_runs_the_attempt_that_it_is_handed(tmp_path: Path, spare: SpareSupervisor) -> None:
     (folder := tmp_path / "7-a1").mkdir(mode=0o711)
-    order = changed(
-        PLAIN,
-        launch=Launch(argv=("sh", "-c", "exit 4"), workdir="/", uid=os.geteuid()),
-        ranks=(RankOrder(rank=0, local_rank=0),),
-    )
-    write_record(folder / ORDER, order)
+    launch = Launch(argv=("sh", "-c", "exit 4"), workdir="/", uid=os.geteuid())
+    write_record(folder / ORDER, order_of(launch=launch))
     os.kill(process_of(spare), signal.SIGSTOP)  # The message waits for it.
     assert take(spare, folder) == 0, (folder / "log").read_text()
     result = read_record(folder / RESULT, Result)

@@ -51,9 +51,7 @@ from cotenant.controller.domain import (
     DeviceReading,
     FirstStepDone,
     ForgetJob,
-    GangMember,
     HostId,
-    HostReport,
     JobId,
     Launch,
     Profile,
@@ -61,7 +59,6 @@ from cotenant.controller.domain import (
     SaveAttempt,
     StartAttempt,
     StopAttempt,
-    because,
 )
 from cotenant.controller.wire import (
     CommandAck,
@@ -75,6 +72,9 @@ from cotenant.controller.wire import (
     ReportAck,
     Welcome,
 )
+from tests.building import orders
+from tests.building.hosts import agent_config, cpu, host
+from tests.building.orders import gang
 from tests.building.results import result
 
 T = TypeVar("T")
@@ -83,61 +83,21 @@ DAY_S = 86_400.0
 
 
 def device(slot: int, **other: Any) -> Device:
-    return Device(
-        device_id=DeviceId(f"h1/cpu{slot}"),
-        host_id=HOST,
-        kind="cpu",
-        type="cpu",
-        local=str(slot),
-        memory_mib=1000,
-        cores=(2 * slot, 2 * slot + 1),
-        **other,
-    )
+    return cpu(f"h1/cpu{slot}", cores=(2 * slot, 2 * slot + 1), **other)
 
 
 def config(**changes: Any) -> AgentConfig:
-    plain = AgentConfig(
-        report=HostReport(host_id=HOST, devices=(device(0), device(1)), cpus=4),
-        session="s1",
-        uid=1000,
-        checkpoint_root="/ckpt",
-        jobside_path="/jobside",
-    )
-    return msgspec.structs.replace(plain, **changes)
+    return agent_config(**{"report": host(HOST, device(0), device(1), cpus=4), "session": "s1", **changes})
 
 
 def start(job: str = "7", attempt: int = 1, command: int = 1, **changes: Any) -> StartAttempt:
-    member = GangMember(host_id=HOST, devices=(DeviceId("h1/cpu0"),), first_rank=0)
-    plain = StartAttempt(
-        command_id=CommandId(command),
-        host_id=HOST,
-        job_id=JobId(job),
-        attempt=AttemptNo(attempt),
-        launch=Launch(argv=("python", "train.py"), workdir="/w", uid=1000, gid=1000),
-        gang=(member,),
-        master_address="127.0.0.1",
-        master_port=29500,
-        sub_batch=None,
-        accumulation_steps=1,
-        memory_cap_mib=None,
-        host_memory_mib=0,
-        cpus=0,
-        resume_step=0,
-        checkpoint_every_s=600.0,
-    )
-    return msgspec.structs.replace(plain, **changes)
+    launch = Launch(argv=("python", "train.py"), workdir="/w", uid=1000, gid=1000)
+    plain = {"launch": launch, "gang": gang(("h1/cpu0",)), "checkpoint_every_s": 600.0}
+    return orders.start(job, attempt, command, host=HOST, **{**plain, **changes})
 
 
 def stop(job: str = "7", attempt: int = 1, command: int = 2, *, save: bool = True) -> StopAttempt:
-    return StopAttempt(
-        command_id=CommandId(command),
-        host_id=HOST,
-        job_id=JobId(job),
-        attempt=AttemptNo(attempt),
-        save=save,
-        deadline_s=60.0,
-        reason=because("cancelled-by", "ann"),
-    )
+    return orders.stop(job, attempt, command, host=HOST, save=save)
 
 
 def status(job: str = "7", attempt: int = 1, **known: Any) -> Status:
@@ -231,18 +191,15 @@ def test_a_start_is_on_disk_before_the_supervisor_runs_and_confirmed_after() -> 
 
 
 def test_the_order_holds_all_that_a_supervisor_needs() -> None:
-    gang = (
-        GangMember(host_id=HostId("h0"), devices=(DeviceId("h0/cpu0"),), first_rank=0),
-        GangMember(host_id=HOST, devices=(DeviceId("h1/cpu1"), DeviceId("h1/cpu0")), first_rank=1),
-    )
+    both = gang(("h0/cpu0",), ("h1/cpu1", "h1/cpu0"))
     agent = welcomed(cgroup_root="/cg")
-    agent.hear(CommandDelivery(command=start(gang=gang, name="n"), secrets={"A_TOKEN": "x"}))
+    agent.hear(CommandDelivery(command=start(gang=both, name="n"), secrets={"A_TOKEN": "x"}))
     [kept] = agent.state.running
     assert kept.devices == ("h1/cpu1", "h1/cpu0")
 
     agent = welcomed(cgroup_root="/cg")
     [effect] = only(
-        StartSupervisor, agent.hear(CommandDelivery(command=start(gang=gang), secrets={"A_TOKEN": "x"}))
+        StartSupervisor, agent.hear(CommandDelivery(command=start(gang=both), secrets={"A_TOKEN": "x"}))
     )
     order: Order = effect.order
     assert order.world_size == 3
@@ -254,9 +211,8 @@ def test_the_order_holds_all_that_a_supervisor_needs() -> None:
 
 
 def test_a_launcher_is_one_process_on_all_cores() -> None:
-    member = GangMember(host_id=HOST, devices=(DeviceId("h1/cpu0"), DeviceId("h1/cpu1")), first_rank=0)
     launch = Launch(argv=("torchrun",), mode="host", uid=1000)
-    [effect] = only(StartSupervisor, welcomed().obey(start(gang=(member,), launch=launch)))
+    [effect] = only(StartSupervisor, welcomed().obey(start(gang=gang(("h1/cpu0", "h1/cpu1")), launch=launch)))
     assert [(r.rank, r.cores) for r in effect.order.ranks] == [(0, (0, 1, 2, 3))]
     assert effect.order.world_size == 2
 
@@ -269,15 +225,11 @@ def test_a_repeated_start_is_confirmed_and_changes_nothing() -> None:
     assert seen(again) == [1, 9]
 
 
-def on(device_id: str, host_id: str = "h1") -> tuple[GangMember, ...]:
-    return (GangMember(host_id=HostId(host_id), devices=(DeviceId(device_id),), first_rank=0),)
-
-
 OF_BOB = Launch(argv=("x",), uid=1001)
 REFUSED = {
-    "a device that is not here": (start(gang=on("h1/gpu")), "no device h1/gpu"),
+    "a device that is not here": (start(gang=gang(("h1/gpu",))), "no device h1/gpu"),
     "an order for another host": (start(host_id=HostId("h2")), "names no devices of h1"),
-    "a gang without us": (start(gang=on("h2/cpu0", "h2")), "names no devices of h1"),
+    "a gang without us": (start(gang=gang(("h2/cpu0",))), "names no devices of h1"),
     "a job of another user": (start(launch=OF_BOB), "uid 1000 and cannot run a job of uid 1001"),
 }
 
@@ -794,11 +746,11 @@ def test_a_profiled_jobs_supervisor_hears_of_company_before_the_newcomer_starts_
 def test_any_other_jobs_supervisor_hears_of_it_as_well_but_only_of_company_on_its_own_devices() -> None:
     agent = running()
     assert told(CoTenantsChanged, agent.obey(start("8", command=2))) == [CoTenantsChanged(alone=False)]
-    other = GangMember(host_id=HOST, devices=(DeviceId("h1/cpu1"),), first_rank=0)
+    other = gang(("h1/cpu1",))
     agent = welcomed()
     agent.obey(start(profile_s=60.0))
     agent.say(Connected(**KEY))
-    assert told(CoTenantsChanged, agent.obey(start("8", command=2, gang=(other,)))) == []
+    assert told(CoTenantsChanged, agent.obey(start("8", command=2, gang=other))) == []
 
 
 def test_each_profile_is_reported_once_with_the_type_of_its_devices() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cotenant.agent.daemon.core import AgentConfig, Attempt, GpuFault, Key
+from cotenant.agent.daemon.core import Attempt, GpuFault, Key
 from cotenant.agent.gpus.conditions import UNASKED, DeviceCondition
 from cotenant.agent.gpus.device_states import DeviceStateStore, NotedState, PastStates
 from cotenant.agent.gpus.gpu_watch import MARKS, GpuWatch, offered
@@ -25,12 +25,13 @@ from cotenant.agent.host.devices import cuda_devices
 from cotenant.agent.host.identity import boot_id, own_identity
 from cotenant.agent.host.locks import DeviceLocks, LockOwner
 from cotenant.agent.ipc import SUPERVISOR, attempt_folder, job_socket
-from cotenant.controller.domain import AttemptNo, CommandId, HostId, HostReport, JobId
+from cotenant.controller.domain import AttemptNo, CommandId, HostId, JobId
 from cotenant.controller.wire import ENV_ATTEMPT, ENV_JOB, ENV_SOCKET
 from cotenant.profiler.driver.facts import GpuFacts
 from tests.agent.mock_gpus import ONE, TWO, MockGpus
+from tests.building.hosts import agent_config
 from tests.building.limits import within_s
-from tests.processes import await_shown
+from tests.processes import await_shown, own_program
 
 HOST = HostId("h")
 KEY: Key = (JobId("7"), AttemptNo(1))
@@ -98,7 +99,7 @@ def test_a_watcher_tells_of_memory_processes_and_xids(gpus: MockGpus, tmp_path: 
             4000,
         )
         assert probe.processes[0].owner.kind == "foreign"
-        assert "pytest" in probe.processes[0].owner.command
+        assert own_program() in probe.processes[0].owner.command
         assert ears.probes(TWO)[-1].ecc_uncorrected == 3
         gpus.say("xid 1 79")
         await until(lambda: ears.xids() == [(TWO, 79, None)])
@@ -248,10 +249,7 @@ class Agent:
             GpuFacts(index=i, uuid=u, memory_mib=80_000, taken_mib=600) for i, u in enumerate((ONE, TWO))
         ]
         self.devices = cuda_devices(found, HOST)
-        self.config = AgentConfig(
-            report=HostReport(host_id=HOST, devices=self.devices),
-            session="s", uid=0, checkpoint_root="/c", jobside_path="/j",
-        )  # fmt: skip
+        self.config = agent_config(self.devices)
         self.told: list[dict[str, DeviceCondition]] = []
         self.watch = GpuWatch(
             self.devices,

@@ -17,7 +17,6 @@ import msgspec
 import pytest
 
 from cotenant.agent.daemon.core import (
-    AgentConfig,
     AgentState,
     AnyAgentEvent,
     Attempt,
@@ -46,10 +45,7 @@ from cotenant.controller.domain import (
     AttemptNo,
     CommandId,
     Device,
-    DeviceId,
-    GangMember,
     HostId,
-    HostReport,
     JobId,
     MpsSettings,
     TroubleSeen,
@@ -59,10 +55,12 @@ from cotenant.controller.wire import ENV_SOCKET
 from cotenant.mps import process
 from cotenant.mps.detection import DetectedHost
 from cotenant.mps.environment import host_daemon, pipe_directory
-from cotenant.mps.process import CONTROL
 from cotenant.profiler.driver.facts import GpuFacts
 from tests.agent.daemon import test_edge_parts, test_state
-from tests.mps.conftest import Place, make_place, stub_in
+from tests.building import hosts
+from tests.building.hosts import agent_config
+from tests.building.orders import gang
+from tests.mps.conftest import Place, host, make_place, stub_in
 from tests.processes import await_shown
 
 HOST = HostId("h1")
@@ -71,33 +69,12 @@ DAEMON_WELL = {A: "", B: ""}
 
 
 def gpu_device(uuid: str, **other: Any) -> Device:
-    return Device(
-        device_id=DeviceId(f"h1/gpu-{uuid[4]}"),
-        host_id=HOST,
-        kind="cuda",
-        type="H",
-        local=uuid,
-        memory_mib=9,
-        **other,
-    )
+    return hosts.gpu(f"h1/gpu-{uuid[4]}", uuid, **{"memory_mib": 9, **other})
 
 
 def gpu(uuid: str, **other: Any) -> GpuFacts:
     plain: dict[str, Any] = {"memory_mib": 9, "capability": (9, 0), "compute_mode": 0}
     return GpuFacts(index=0, uuid=uuid, **{**plain, **other})
-
-
-def host(**changes: Any) -> DetectedHost:
-    fields: dict[str, Any] = {
-        "system": "Linux",
-        "machine": "x86_64",
-        "control_path": f"/usr/bin/{CONTROL}",
-        "version": (13, 0),
-        "runtime": PurePosixPath("/run/cotenant"),
-        "runtime_writable": True,
-        "uid": 1000,
-    }
-    return DetectedHost(**{**fields, **changes})
 
 
 def planned(
@@ -286,15 +263,7 @@ class Scene:
         )
         self.pipe = Path(self.setup.specs[0].pipe_directory)
         device = shared(tuple(map(gpu_device, uuids)), self.setup, dict.fromkeys(uuids, ""))
-        self.state = AgentState(
-            AgentConfig(
-                report=HostReport(host_id=HOST, devices=device),
-                session="s",
-                uid=os.getuid(),
-                checkpoint_root="/c",
-                jobside_path="/j",
-            )
-        )
+        self.state = AgentState(agent_config(device, uid=os.getuid()))
         self.events: list[AnyAgentEvent] = []
         self.lines: list[str] = []
         self.folder = place.base / "attempts"
@@ -318,9 +287,8 @@ class Scene:
         folder = attempt_folder(self.folder, *key)
         folder.mkdir(parents=True)
         devices = tuple(gpu_device(uuid).device_id for uuid in uuids)
-        member = GangMember(host_id=HOST, devices=devices, first_rank=0)
         made = order(folder, self.pipe if self.client else None, whole=bool(self.setup.host_devices))
-        start = msgspec.structs.replace(made.start, gang=(member,), host_id=HOST, job_id=key[0])
+        start = msgspec.structs.replace(made.start, gang=gang(devices), host_id=HOST, job_id=key[0])
         write_record(folder / ORDER, msgspec.structs.replace(made, start=start))
         self.state.memory.attempts[key] = Attempt(
             job_id=key[0], attempt=key[1], command_id=CommandId(1), devices=devices, first_step=True

@@ -12,7 +12,8 @@ import pytest
 
 from cotenant.agent.gpus import offered
 from cotenant.agent.host.locks import LOCK_DIR_ENV, DeviceLocks, LockOwner, LockProblem, lock_folder
-from cotenant.controller.domain import Device, DeviceId, HostId
+from cotenant.controller.domain import Device
+from tests.building.hosts import cpu
 
 HOLD = """
 import sys
@@ -34,15 +35,7 @@ def owner(token: str) -> LockOwner:
 
 
 def device(core: int = 1) -> Device:
-    return Device(
-        device_id=DeviceId("h/cpu0"),
-        host_id=HostId("h"),
-        kind="cpu",
-        type="cpu",
-        local="0",
-        memory_mib=1,
-        cores=(core,),
-    )
+    return cpu("h/cpu0", cores=(core,))
 
 
 class Other:

@@ -13,9 +13,9 @@ import pytest
 from cotenant.agent.host import jobside
 from cotenant.agent.ipc import Order, RankOrder
 from cotenant.agent.supervisor.processes import Account, environment_of
-from cotenant.controller.domain import AttemptNo, DeviceId, GangMember, HostId, JobId, Launch, SlurmScript
+from cotenant.controller.domain import AttemptNo, JobId, Launch, SlurmScript
 from tests.building.limits import within_s
-from tests.building.orders import PLAIN, changed
+from tests.building.orders import PLAIN, order_of
 
 PATIENCE_S = within_s(60.0)
 
@@ -29,19 +29,11 @@ class Script:
     """A script's surroundings on one host, and lines to run there."""
 
     def __init__(self, folder: Path, side: Path, host: int = 0, hosts: int = 1, **asked: Any) -> None:
-        names = [HostId(f"h{number}") for number in range(hosts)]
-        gang = tuple(
-            GangMember(
-                host_id=name, devices=(DeviceId(f"{name}/0"), DeviceId(f"{name}/1")), first_rank=2 * at
-            )
-            for at, name in enumerate(names)
-        )
         more = {name: asked.pop(name) for name in ("job_id", "attempt", "time_left_s") if name in asked}
         env = {"PATH": os.environ["PATH"], **asked.pop("env", {})}
         launch = Launch(argv=("bash",), mode="host", env=env, slurm=SlurmScript(**asked))
-        self.order: Order = changed(
-            PLAIN, gang=gang, host_id=names[host], launch=launch, world_size=2 * hosts, name="try",
-            user="ada",
+        self.order: Order = order_of(
+            2, hosts=hosts, host_no=host, launch=launch, name="try", user="ada",
             jobside_path=str(side), master_address="127.0.0.1", master_port=29511, **more,
         )  # fmt: skip
         self.folder = folder
@@ -95,7 +87,7 @@ def test_environment_modules_that_are_not_there_end_nothing(one: Script) -> None
 def test_the_worst_end_is_the_steps_and_the_others_are_ended(one: Script) -> None:
     code, _, err = one("srun bash -c 'if [ $SLURM_PROCID = 1 ]; then exit 3; fi; exec sleep 600'")
     assert code == 3, "the others were made to end, which is nobody's failure"
-    assert "srun: error: h0: task 1: exit code 3" in err
+    assert "srun: error: h: task 1: exit code 3" in err
     assert one("srun --kill-on-bad-exit=0 bash -c 'exit $SLURM_PROCID'")[0] == 1
     assert one("srun no-such-program")[0] == 127
 

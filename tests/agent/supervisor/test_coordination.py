@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.agent.ipc import GangIn, GangOut, Order, RankOrder, SaveNow, StopNow
+from cotenant.agent.ipc import GangIn, GangOut, Order, SaveNow, StopNow
 from cotenant.agent.supervisor.core.coordination import (
     GangSays,
     MemberConfirm,
@@ -39,36 +39,15 @@ from cotenant.agent.supervisor.core.rank_messages import (
     ToRank,
 )
 from cotenant.agent.supervisor.core.supervision import Supervision
-from cotenant.controller.domain import DeviceId, GangMember, HostId, Launch
-from tests.building.orders import PLAIN, changed
+from cotenant.controller.domain import HostId, Launch
+from tests.building.orders import order_of
 
 TICK_S = 0.1
 
 
 def gang_order(hosts: int, host_no: int, ranks_each: int) -> Order:
-    names = [HostId(f"h{no}") for no in range(hosts)]
-    gang = tuple(
-        GangMember(
-            host_id=name,
-            devices=tuple(DeviceId(f"{name}/{no}") for no in range(ranks_each)),
-            first_rank=no * ranks_each,
-        )
-        for no, name in enumerate(names)
-    )
-    first = host_no * ranks_each
-    return changed(
-        PLAIN,
-        host_id=names[host_no],
-        launch=Launch(argv=("python",)),
-        gang=gang,
-        world_size=hosts * ranks_each,
-        master_address="h0",
-        master_port=1,
-        ranks=tuple(RankOrder(rank=first + no, local_rank=no) for no in range(ranks_each)),
-        checkpoint_root="/c",
-        start_deadline_s=1e9,
-        log_bytes_max=1,
-        jobside_path="/j",
+    return order_of(
+        ranks_each, hosts=hosts, host_no=host_no, launch=Launch(argv=("python",)), start_deadline_s=1e9
     )
 
 

@@ -32,8 +32,9 @@ from cotenant.agent.supervisor.core.rank_messages import (
     look,
 )
 from cotenant.agent.supervisor.processes.termination import ClientTermination, by_pipe, terminate
-from tests.agent.supervisor.test_supervision import Story, order_of
+from tests.agent.supervisor.test_supervision import Story
 from tests.building.limits import within_s
+from tests.building.orders import order_of
 
 CLIENT = (MpsClient(pipe_directory="/run/c/mps/1", device_uuid="GPU-a"),)
 STOP = StopNow(save=False, deadline_s=0.0, reason="cancelled by ann")

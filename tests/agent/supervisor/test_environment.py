@@ -11,39 +11,27 @@ import pytest
 from cotenant.agent.ipc import Order, RankOrder
 from cotenant.agent.supervisor.processes.environment import Account, command_of, environment_of, meeting_of
 from cotenant.agent.supervisor.processes.launchers import NotLaunchable, launcher_of
-from cotenant.controller.domain import AttemptNo, DeviceId, GangMember, HostId, Launch
+from cotenant.controller.domain import AttemptNo, Launch
 from cotenant.controller.wire import job as protocol
-from tests.building.orders import PLAIN, changed
+from tests.building import orders
+from tests.building.orders import changed
 
 SOCKET = Path("/a/7-a2/job/cotenant.sock")
 ADA = Account(name="ada", home="/home/ada", shell="/bin/zsh")
 
 
-def order_of(*, hosts: int = 1, host_no: int = 0, each: int = 2, **fields: Any) -> Order:
-    names = [HostId(f"h{no}") for no in range(hosts)]
-    gang = tuple(
-        GangMember(
-            host_id=name,
-            devices=tuple(DeviceId(f"{name}/{device}") for device in range(each)),
-            first_rank=no * each,
-        )
-        for no, name in enumerate(names)
-    )
-    plain = changed(
-        PLAIN,
-        attempt=AttemptNo(2),
-        host_id=names[host_no],
-        gang=gang,
-        world_size=hosts * each,
-        master_address="10.0.0.1",
-        master_port=29511,
-        ranks=tuple(RankOrder(rank=host_no * each + no, local_rank=no, cores=(no,)) for no in range(each)),
-        accumulation_steps=4,
-        checkpoint_every_s=600.0,
-        start_deadline_s=1800.0,
-        jobside_path="/state/jobside",
-    )
-    return changed(plain, **fields)
+def order_of(*, each: int = 2, host_no: int = 0, **fields: Any) -> Order:
+    plain: dict[str, Any] = {
+        "attempt": AttemptNo(2),
+        "master_address": "10.0.0.1",
+        "master_port": 29511,
+        "ranks": tuple(RankOrder(rank=host_no * each + no, local_rank=no, cores=(no,)) for no in range(each)),
+        "accumulation_steps": 4,
+        "checkpoint_every_s": 600.0,
+        "start_deadline_s": 1800.0,
+        "jobside_path": "/state/jobside",
+    }
+    return orders.order_of(each, host_no=host_no, **{**plain, **fields})
 
 
 def env_of(order: Order, no: int = 0) -> dict[str, str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from cotenant.agent.ipc import CoTenantsChanged, Order, RankOrder, Status, StopNow
+from cotenant.agent.ipc import CoTenantsChanged, Order, Status, StopNow
 from cotenant.agent.supervisor.core.edge import (
     AllGone,
     AnyHappening,
@@ -29,9 +29,9 @@ from cotenant.agent.supervisor.core.rank_messages import (
     WindowReport,
 )
 from cotenant.agent.supervisor.core.supervision import Supervision
-from cotenant.controller.domain import DeviceId, GangMember, HostId, SeenLength
+from cotenant.controller.domain import HostId, SeenLength
 from cotenant.profiler.indicators.sources import Indicator, Reading, Timed
-from tests.building.orders import PLAIN, changed
+from tests.building import orders
 
 HOST = HostId("h")
 STEP_S = 0.1
@@ -39,16 +39,7 @@ STEP_S = 0.1
 
 
 def order_of(**fields: Any) -> Order:
-    plain = changed(
-        PLAIN,
-        host_id=HOST,
-        gang=(GangMember(host_id=HOST, devices=(DeviceId("h/0"), DeviceId("h/1")), first_rank=0),),
-        world_size=2,
-        ranks=(RankOrder(rank=0, local_rank=0), RankOrder(rank=1, local_rank=1)),
-        sub_batch=8,
-        profile_s=30.0,
-    )
-    return changed(plain, **fields)
+    return orders.order_of(2, **{"sub_batch": 8, "profile_s": 30.0, **fields})
 
 
 class Job:
@@ -298,10 +289,7 @@ def test_a_job_that_loads_for_long_is_profiled_all_the_same() -> None:
 
 
 def test_a_member_host_of_a_gang_leaves_the_measuring_to_the_first() -> None:
-    gang = (
-        GangMember(host_id=HostId("other"), devices=(DeviceId("other/0"),), first_rank=0),
-        GangMember(host_id=HOST, devices=(DeviceId("h/1"),), first_rank=1),
-    )
+    gang = orders.gang(("other/0",), ("h/1",))
     supervision = Supervision(order_of(gang=gang), 0.0)
     supervision.handle(Started(), 0.0)
     assert not supervision.is_profiling

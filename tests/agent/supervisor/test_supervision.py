@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.agent.ipc import LeaseNow, Order, RankOrder, Result, SaveNow, StopNow
+from cotenant.agent.ipc import LeaseNow, Result, SaveNow, StopNow
 from cotenant.agent.supervisor.core.departure import KILL_GRACE_S
 from cotenant.agent.supervisor.core.edge import (
     AllGone,
@@ -45,26 +45,11 @@ from cotenant.agent.supervisor.core.rank_messages import (
 from cotenant.agent.supervisor.core.rank_tracker import LINGER_S, PEER_GRACE_S
 from cotenant.agent.supervisor.core.stopping import LOADING_GRACE_S, PLAIN_GRACE_S, SAVE_RETRY_S
 from cotenant.agent.supervisor.core.supervision import Supervision
-from cotenant.controller.domain import DeviceId, GangMember, HostId
-from tests.building.orders import PLAIN, changed
+from cotenant.controller.domain import HostId
+from tests.building.orders import order_of
 
 HOST = HostId("h")
 T = TypeVar("T")
-
-
-def order_of(ranks: int = 1, **fields: Any) -> Order:
-    plain = changed(
-        PLAIN,
-        host_id=HOST,
-        gang=(
-            GangMember(
-                host_id=HOST, devices=tuple(DeviceId(f"h/{rank}") for rank in range(ranks)), first_rank=0
-            ),
-        ),
-        world_size=ranks,
-        ranks=tuple(RankOrder(rank=rank, local_rank=rank) for rank in range(ranks)),
-    )
-    return changed(plain, **fields)
 
 
 class Story:

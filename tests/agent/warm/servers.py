@@ -19,13 +19,13 @@ from pathlib import Path
 
 from cotenant.agent.host import jobside
 from cotenant.agent.host.cgroups import RANKS, AttemptCgroup, find_cgroups, group_tag
-from cotenant.agent.ipc import Order, RankOrder, WarmOffer
+from cotenant.agent.ipc import Order, WarmOffer
 from cotenant.agent.warm.client import Nanny, start_warm
 from cotenant.agent.warm.key import ServerKind, early
 from cotenant.agent.warm.refusals import program_of
 from cotenant.agent.warm.spawn import ForkServer, ServerWord
 from cotenant.controller.domain import Launch, LaunchMode
-from tests.building.orders import PLAIN, changed
+from tests.building.orders import order_of
 from tests.processes import IMPORT_S
 
 MARK = "COTENANT_TEST_RUN"
@@ -135,17 +135,15 @@ class Environment:
             self.cgroup, self.late = "", {}
 
     def _group(self) -> AttemptCgroup:
-        return AttemptCgroup(changed(PLAIN, cgroup=self.cgroup), self.folder)
+        return AttemptCgroup(order_of(cgroup=self.cgroup), self.folder)
 
     def order(
         self, server: ForkServer, argv: Sequence[str], workdir: Path, ranks: int, mode: LaunchMode
     ) -> Order:
-        return changed(
-            PLAIN,
+        return order_of(
+            ranks,
             launch=Launch(argv=tuple(argv), workdir=str(workdir), mode=mode, uid=os.geteuid()),
             warm=WarmOffer(server=str(server.address), first_word_s=self.first_word_s),
-            ranks=tuple(RankOrder(rank=rank, local_rank=rank) for rank in range(ranks)),
-            world_size=ranks,
         )
 
     def start(

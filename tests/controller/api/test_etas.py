@@ -28,10 +28,10 @@ from tests.controller.station import Station, run_one
 Make = Callable[..., Station]
 
 
-def worked_out(station: Station) -> EtaAnswer:
+def worked_out(station: Station, roll_outs: int = 12) -> EtaAnswer:
     """As the controller does it in the background."""
     core = station.core
-    found = answer(question_of(core.state.engine, core.state.etas, seed=1), registry.make)
+    found = answer(question_of(core.state.engine, core.state.etas, seed=1, count=roll_outs), registry.make)
     core.etas = found
     told = tuple(record for eta in found.etas if (record := to_compare(eta)) is not None)
     core.happen(EtasTold(at_s=found.now_s, etas=told))
@@ -140,12 +140,12 @@ def test_what_was_told_and_what_came_of_it_outlive_a_restart_and_a_replay(statio
     for _ in range(18):
         job_id = station.submit(expected_s=30.0)
         run_one(station, address, job_id, until="step")
-        worked_out(station)
+        worked_out(station, roll_outs=2)
         station.time_s += 30.0
         run_one_end(station, address, job_id)
     last = station.submit(expected_s=30.0)
     run_one(station, address, last, until="step")
-    worked_out(station)
+    worked_out(station, roll_outs=2)
     before = msgspec.msgpack.encode(station.core.state.etas.save())
     scores = station.ask(clients.ListEtas()).scores
     assert replay(station.journal, registry.make, "1.2.3").differences == ()

@@ -6,10 +6,9 @@ from xml.etree import ElementTree
 
 from cotenant.controller.cli.cluster.fan_chart import fan_chart
 from cotenant.controller.cli.cluster.policy import classes_lines
-from cotenant.controller.domain import ClassReport, JobId, PolicySettings, PoolReport
+from cotenant.controller.domain import ClassReport, JobId, PoolReport
 from cotenant.controller.domain import events as ev
-from cotenant.controller.engine import Engine, EngineConfig
-from cotenant.controller.policies import registry
+from tests.controller.building import engine as made
 from tests.controller.building import report, spec
 
 POOL = PoolReport(
@@ -42,7 +41,7 @@ def test_the_fan_chart_is_a_picture_whatever_texts_are_in_it() -> None:
 
 
 def test_a_policy_with_classes_reports_them_and_others_do_not() -> None:
-    engine = Engine(registry.make, EngineConfig(policy=PolicySettings(name="gfs")))
+    engine = made("gfs")
     engine.handle(ev.HostJoined(report=report("a", 4)), 0.0)
     engine.handle(ev.JobArrived(spec=spec(1, gpus=3, job_class="hp")), 1.0)
     engine.handle(ev.JobArrived(spec=spec(2, gpus=2)), 2.0)
@@ -51,5 +50,5 @@ def test_a_policy_with_classes_reports_them_and_others_do_not() -> None:
     (pool,) = found.pools
     assert (pool.capacity, pool.free, pool.hp_placed, pool.spot_waiting) == (4, 1, 3, 2)
     assert engine.jobs[JobId("2")].phase.value == "queued"
-    other = Engine(registry.make, EngineConfig(policy=PolicySettings(name="fifo")))
+    other = made("fifo")
     assert other.classes() is None and other.promised_h is None

@@ -15,10 +15,6 @@ from cotenant.controller.domain.commands import StartAttempt, StopAttempt
 from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
 from cotenant.controller.domain.perf import Profile
 from cotenant.controller.domain.profiles import PROFILES_MAX, Profiles, StoredProfile, base_key, key_of
-from cotenant.controller.domain.settings import PolicySettings
-from cotenant.controller.engine import Engine, EngineConfig, Snapshot
-from cotenant.controller.policies import registry
-from cotenant.controller.wire import pack, unpack
 from tests.controller.building import Desk, profile, report, spec
 
 T_PROF_S = 60.0
@@ -28,12 +24,7 @@ MEASURED = profile(8, (1, 2.0, 300.0), (2, 2.2, 200.0), duty=0.4, source="in pla
 
 def desk(policy: str = "fifo", *hosts: Any, profile_s: float = T_PROF_S) -> Desk:
     """A desk whose engine profiles."""
-    made = Desk(policy, *hosts)
-    config = EngineConfig(policy=PolicySettings(name=policy), profile_s=profile_s)
-    made.engine = Engine(registry.make, config, validate=True)
-    for each in hosts or (report(),):
-        made.tell(ev.HostJoined(report=each))
-    return made
+    return Desk(policy, *hosts, config={"profile_s": profile_s})
 
 
 def learned(desk: Desk, job_id: int | str, measured: Profile = MEASURED, **more: Any) -> ev.ProfileLearned:
@@ -275,12 +266,11 @@ def test_what_is_forgotten_is_measured_anew() -> None:
 
 def test_kept_profiles_outlive_the_controller() -> None:
     made = kept_from_first()
-    snapshot: Snapshot = unpack(pack(made.engine.snapshot()), Snapshot)
-    again = Engine(registry.make, made.engine.config, validate=True)
-    again.restore(snapshot)
-    assert again.known_profiles == made.engine.known_profiles and again.known_profiles
-    again.handle(ev.JobArrived(spec=spec(2, **LIKE)), made.now_s + 1)
-    assert again.jobs[JobId("2")].profile == MEASURED
+    kept = made.engine.known_profiles
+    made.restart()
+    assert made.engine.known_profiles == kept and kept
+    made.submit(2, **LIKE)
+    assert made.job(2).profile == MEASURED
 
 
 def test_variables_of_a_shell_are_no_configuration_and_others_are() -> None:

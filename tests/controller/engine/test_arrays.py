@@ -9,7 +9,7 @@ import pytest
 
 from cotenant.controller.domain import Dependency, JobId, Launch, SlurmScript, StartAttempt
 from cotenant.controller.domain import events as ev
-from tests.controller.building import Desk, engine, report, spec
+from tests.controller.building import Desk, report, spec
 
 
 def array(desk: Desk, tasks: int, limit: int, **more: Any) -> None:
@@ -106,9 +106,7 @@ def test_dependencies_come_first() -> None:
 def test_a_restored_engine_knows_who_has_a_place() -> None:
     desk = Desk("fifo", report("a", 4))
     array(desk, 4, 2)
-    saved = desk.engine.snapshot()
-    desk.engine = engine("fifo")
-    desk.engine.restore(saved)
+    desk.restart()
     desk.end("1_0")
     assert phases(desk, 4) == ["done", "loading", "loading", "blocked"]
 

@@ -8,8 +8,7 @@ import msgspec
 
 from cotenant.controller.domain import ENTRIES_MAX, Decision, DeviceId, JobId, PairTable, Share, because
 from cotenant.controller.domain import events as ev
-from cotenant.controller.engine import Engine, Snapshot
-from cotenant.controller.policies import registry
+from cotenant.controller.engine import Snapshot
 from tests.controller.building import Desk, profile, report
 
 LIGHT = profile(8, (1, 1.0, 300.0), (2, 1.1, 200.0), duty=0.2)
@@ -127,9 +126,7 @@ def test_the_engine_refuses_the_pair_whatever_the_policy_says() -> None:
 def test_the_quarantine_survives_recovery() -> None:
     desk = pair()
     crash(desk, 2)
-    written = msgspec.msgpack.encode(desk.engine.snapshot())
-    desk.engine = Engine(registry.make, desk.engine.config, validate=True)
-    desk.engine.restore(msgspec.msgpack.decode(written, type=Snapshot))
+    written = desk.restart()
     desk.submit(3, **job("y.py", 200.0))
     assert desk.why(3) == "no sharing with 1: jobs of these two kinds have run out of device memory together"
     assert msgspec.msgpack.decode(written, type=Snapshot).ledger.pairs == desk.engine.pairs.entries

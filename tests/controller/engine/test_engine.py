@@ -21,7 +21,6 @@ from cotenant.controller.domain import (
     StopAttempt,
 )
 from cotenant.controller.domain import events as ev
-from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.engine.engine import HANDLERS
 from cotenant.controller.policies import registry
 from tests.controller.building import Desk, profile, report, spec
@@ -758,9 +757,7 @@ def test_an_unknown_policy_or_parameter_is_named_with_what_there_is() -> None:
 
 
 def test_ended_jobs_are_kept_up_to_a_bound_oldest_first_out() -> None:
-    desk = Desk("fifo")
-    desk.engine = Engine(registry.make, EngineConfig(keep_ended=3), validate=True)
-    desk.tell(ev.HostJoined(report=report()))
+    desk = Desk("fifo", config={"keep_ended": 3})
     for number in range(1, 7):
         desk.run(number)
         desk.end(number)

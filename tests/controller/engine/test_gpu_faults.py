@@ -22,8 +22,6 @@ from cotenant.controller.domain import (
     because,
 )
 from cotenant.controller.domain import events as ev
-from cotenant.controller.engine import Engine, Snapshot
-from cotenant.controller.policies import registry
 from tests.controller.building import Desk, profile, report
 
 LIGHT = profile(8, (1, 1.0, 300.0), (2, 1.1, 200.0), duty=0.2)
@@ -112,9 +110,7 @@ def test_the_engine_refuses_the_pair_whatever_the_policy_says() -> None:
 def test_the_quarantine_survives_recovery() -> None:
     desk = pair()
     fault(desk, 2, "suspect")
-    written = msgspec.msgpack.encode(desk.engine.snapshot())
-    desk.engine = Engine(registry.make, desk.engine.config, validate=True)
-    desk.engine.restore(msgspec.msgpack.decode(written, type=Snapshot))
+    desk.restart()
     assert desk.engine.pairs.seen()[0].apart_until_s is not None
     desk.wait(APART_S)
     assert desk.engine.pairs.seen()[0].apart_until_s is None, "and so does its end"

@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotenant.controller.domain import Decision, LimitSettings, Phase, PolicySettings
+from cotenant.controller.domain import Decision, LimitSettings, Phase
 from cotenant.controller.domain import events as ev
-from cotenant.controller.engine import Engine, EngineConfig, Snapshot
+from cotenant.controller.engine import Engine, Snapshot
 from cotenant.controller.engine.fair_share import rank_of
 from cotenant.controller.engine.limits import TAKES, is_over_limit, owners_of
 from cotenant.controller.policies import registry
 from cotenant.controller.wire import pack, unpack
+from tests.controller.building import engine as made
 from tests.controller.histories import HOSTS, STEPS, WAITS_S, Step, event_of
 from tests.controller.hostile import make_hostile
 from tests.controller.watching import Watcher
@@ -36,9 +37,10 @@ LIMITS = LimitSettings(
 
 def fresh(name: str, *, ageing_s: float = 5000.0, people: bool = False) -> Engine:
     """`people`: limits and fair share are configured."""
-    policy = PolicySettings(name=name, ageing_s=ageing_s, fair_share_half_life_s=900.0 if people else 0.0)
-    config = EngineConfig(policy=policy, limits=LIMITS if people else LimitSettings(), keep_ended=6)
-    return Engine(make_hostile if name == "hostile" else registry.make, config, validate=True)
+    config = {"limits": LIMITS if people else LimitSettings(), "keep_ended": 6}
+    make = make_hostile if name == "hostile" else registry.make
+    share_s = 900.0 if people else 0.0
+    return made(name, make=make, config=config, ageing_s=ageing_s, fair_share_half_life_s=share_s)
 
 
 def play(engine: Engine, steps: Sequence[Step], *, watch: bool = True) -> list[Told]:

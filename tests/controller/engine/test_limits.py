@@ -11,7 +11,7 @@ from tests.controller.building import Desk, report, spec
 
 
 def limited(policy: str, devices: int, **limits: Any) -> Desk:
-    return Desk(policy, report("a", devices), limits=LimitSettings(**limits))
+    return Desk(policy, report("a", devices), config={"limits": LimitSettings(**limits)})
 
 
 def test_a_job_beyond_the_limit_waits_and_says_for_what() -> None:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import pytest
 
 from cotenant.controller.api import pair_views
 from cotenant.controller.domain import OBSERVATIONS
-from cotenant.controller.engine import Engine, Snapshot
-from cotenant.controller.policies import registry
 from tests.controller.building import Desk, profile
 
 PROFILED = {"profile": profile(8, (1, 1.0, 300.0), duty=0.2), "batch_size": 8}
@@ -80,9 +77,7 @@ def test_it_counts_as_no_more_than_a_verdict_needs() -> None:
 
 def test_a_restart_in_between_changes_nothing() -> None:
     desk = shared()
-    written = msgspec.msgpack.encode(desk.engine.snapshot())
-    desk.engine = Engine(registry.make, desk.engine.config, validate=True)
-    desk.engine.restore(msgspec.msgpack.decode(written, type=Snapshot))
+    desk.restart()
     alone(desk, 40, 0.4)
     assert (seen(desk).second_xi, seen(desk).second_count) == (pytest.approx(1.5), 2)
 

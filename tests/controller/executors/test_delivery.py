@@ -8,56 +8,30 @@ from typing import Any
 import pytest
 
 from cotenant.controller.domain import (
-    AttemptNo,
     CommandId,
     ForgetJob,
     HostId,
     JobId,
-    Launch,
     SaveAttempt,
     StartAttempt,
     StopAttempt,
-    because,
 )
 from cotenant.controller.executors.agents.delivery import Delivery, Overflow
+from tests.building import orders
 
 H1 = HostId("h1")
 
 
-def named(number: int, attempt: int = 1, job_id: str = "7", host: str = "h1") -> dict[str, Any]:
-    return {
-        "command_id": CommandId(number),
-        "host_id": HostId(host),
-        "job_id": JobId(job_id),
-        "attempt": AttemptNo(attempt),
-    }
+def start(number: int, attempt: int = 1, *, job_id: str = "7", host: str = "h1") -> StartAttempt:
+    return orders.start(job_id, attempt, number, host=host, gang=())
 
 
-def start(number: int, attempt: int = 1, **more: Any) -> StartAttempt:
-    return StartAttempt(
-        **named(number, attempt, **more),
-        launch=Launch(argv=("x",)),
-        gang=(),
-        master_address="127.0.0.1",
-        master_port=29_500,
-        sub_batch=None,
-        accumulation_steps=1,
-        memory_cap_mib=None,
-        host_memory_mib=0,
-        cpus=0,
-        resume_step=0,
-        checkpoint_every_s=0.0,
-    )
-
-
-def stop(number: int, attempt: int = 1, **more: Any) -> StopAttempt:
-    return StopAttempt(
-        **named(number, attempt, **more), save=True, deadline_s=1.0, reason=because("finished")
-    )
+def stop(number: int, attempt: int = 1, *, job_id: str = "7", host: str = "h1") -> StopAttempt:
+    return orders.stop(job_id, attempt, number, host=host)
 
 
 def save(number: int, attempt: int = 1) -> SaveAttempt:
-    return SaveAttempt(**named(number, attempt))
+    return SaveAttempt(**orders.named("7", attempt, number, "h1"))
 
 
 def forget(number: int, job_id: str = "7") -> ForgetJob:

@@ -26,7 +26,6 @@ from cotenant.controller.domain import (
     KnownJobs,
     Launch,
     PairTable,
-    PolicySettings,
     Profile,
     ProfilePoint,
     Settings,
@@ -35,7 +34,6 @@ from cotenant.controller.domain import (
     Trees,
     because,
 )
-from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.models.interference import predictor
 from cotenant.controller.models.interference.features import VOCABULARY, beside, columns_of, names_in, of_job
@@ -46,7 +44,7 @@ from cotenant.controller.store import digest, recover, replay
 from cotenant.controller.system.settings import SettingsError
 from cotenant.controller.wire import pack, unpack
 from tests.building.journals import a_journal
-from tests.controller.building import Desk, profile, report
+from tests.controller.building import Desk, profile
 
 FULL = Trees(
     base=1.2,
@@ -231,8 +229,7 @@ def test_observed_beats_predicted_and_predicted_beats_the_rule() -> None:
 
 
 def test_the_engine_asks_the_model_it_was_configured_with() -> None:
-    desk = Desk("castor")
-    desk.engine = Engine(registry.make, EngineConfig(predictor=a_model()), validate=True)
+    desk = Desk("castor", config={"predictor": a_model()})
     x, y = job("x", 0.4), job("y", 0.9)
     view = desk.engine.view()
     view.foresee(x, (y,))
@@ -246,12 +243,7 @@ def test_the_engine_asks_the_model_it_was_configured_with() -> None:
 def test_castor_shares_where_the_model_knows_better_than_the_rule(model: str | None, phase: str) -> None:
     """Two jobs that keep the device busy: by their duty cycles sharing would only slow them down."""
     mild = msgspec.structs.replace(FULL, base=1.1, threshold=(100.0, 0.0, 0.0, 50.0, 0.0, 0.0))
-    config = EngineConfig(
-        policy=PolicySettings(name="castor"), predictor=None if model is None else a_model(trees=mild)
-    )
-    desk = Desk("castor")
-    desk.engine = Engine(registry.make, config, validate=True)
-    desk.tell(ev.HostJoined(report=report()))
+    desk = Desk("castor", config={"predictor": None if model is None else a_model(trees=mild)})
     busy = profile(8, (1, 1.0, 100.0), duty=0.99)
     desk.run(1, profile=busy, batch_size=8, expected_s=500.0)
     desk.submit(2, profile=busy, batch_size=8, expected_s=500.0)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cotenant.controller.domain import AnyAction, HostId, JobId, Place, Preempt, Share
+from cotenant.controller.domain import AnyAction, Defer, HostId, JobId, Place, Preempt, Share
 from cotenant.controller.domain import events as ev
 from tests.controller.building import Desk, report
 
@@ -23,6 +23,8 @@ def written(action: AnyAction) -> str:
             return f"share {job_id} on {' '.join(devices)} with s={s}"
         case Preempt(job_id=job_id, for_job=newcomer):
             return f"preempt {job_id} for {newcomer}"
+        case Defer(job_id=job_id, victims=victims, until_s=until_s):
+            return f"defer {job_id} until {until_s:g} for {' '.join(victims)}"
         case _:
             return str(action)
 

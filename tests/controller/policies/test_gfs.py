@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotenant.controller.domain import HostId, PolicySettings, Preempt
-from cotenant.controller.engine import Engine, EngineConfig
+from cotenant.controller.domain import HostId, Preempt
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters, Policy
 from cotenant.controller.policies.gfs.demand import HOUR_S, SLOT_S, DemandHistory, quantile
@@ -19,7 +18,7 @@ from cotenant.controller.policies.gfs.parameters import GfsParameters
 from cotenant.controller.policies.gfs.policy import Gfs
 from cotenant.controller.policies.gfs.quota import ETA_MAX, ETA_MIN, inventory, next_eta, spot_quota
 from cotenant.controller.policies.gfs.scheduling import Criteria
-from tests.controller.building import Desk, report, spec
+from tests.controller.building import Desk, engine, report, spec
 from tests.controller.driver import Driver, Truth
 from tests.controller.policies.test_classic import TWO, Before, queued, running, then
 from tests.controller.policies.test_whole_queue import planned
@@ -104,8 +103,8 @@ def layered(name: str, **parameters: Any) -> tuple[Driver, Gfs]:
     def make(_: str, given: Parameters) -> Policy:
         return registry.make(name, {**parameters, **given})
 
-    config = EngineConfig(policy=PolicySettings(name=name, ageing_s=0.0, stop_deadline_s=1e9))
-    driver = Driver(Engine(make, config, validate=True), [report("a", 4, checkpoint_domain="nfs")])
+    made = engine(name, make=make, ageing_s=0.0, stop_deadline_s=1e9)
+    driver = Driver(made, [report("a", 4, checkpoint_domain="nfs")])
     layer = driver.engine._policy
     assert isinstance(layer, Gfs)
     return driver, layer

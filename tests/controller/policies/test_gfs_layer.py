@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotenant.controller.domain import Phase, Place, PolicySettings, Preempt, Share
-from cotenant.controller.engine import Engine, EngineConfig
+from cotenant.controller.domain import Phase, Place, Preempt, Share
+from cotenant.controller.engine import Engine
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters, Policy
 from cotenant.controller.policies.gfs.parameters import VARIANTS
 from cotenant.controller.policies.gfs.policy import Gfs
-from tests.controller.building import profile, report, spec
+from tests.controller.building import engine, profile, report, spec
 from tests.controller.driver import Driver, Truth
 
 LAYERED = (*VARIANTS, "yarn-cs", "fgd", "lyra", "chronus")
@@ -27,9 +27,8 @@ def driven(name: str, parameters: Parameters, *, ageing_s: float = 3000.0) -> Dr
     def make(_: str, given: Parameters) -> Policy:
         return registry.make(name, {**parameters, **given})
 
-    config = EngineConfig(policy=PolicySettings(name=name, ageing_s=ageing_s))
     hosts = [report("a", 4, checkpoint_domain="nfs"), report("b", 4, checkpoint_domain="nfs")]
-    return Driver(Engine(make, config, validate=True), hosts)
+    return Driver(engine(name, make=make, ageing_s=ageing_s), hosts)
 
 
 def small_world(driver: Driver, seed: int, jobs: int) -> Driver:

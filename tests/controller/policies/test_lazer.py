@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -21,19 +21,18 @@ from cotenant.controller.domain import (
     Job,
     JobId,
     Phase,
-    Place,
-    PolicySettings,
-    Preempt,
     View,
 )
 from cotenant.controller.domain import events as ev
-from cotenant.controller.engine import Engine, EngineConfig, Snapshot
+from cotenant.controller.engine import Engine, Snapshot
 from cotenant.controller.policies.lazer.learning import KIND, Learner, Prediction
 from cotenant.controller.policies.lazer.parameters import LazerParameters
 from cotenant.controller.policies.lazer.policy import Lazer
 from cotenant.controller.wire import pack, unpack
-from tests.controller.building import Desk, report, spec
+from tests.controller.building import Desk, engine, report, spec
 from tests.controller.histories import HOSTS, STEPS, Step, event_of
+from tests.controller.policies.test_classic import Before, decided, later, running, then
+from tests.controller.policies.test_classic import queued as submitted
 from tests.controller.watching import Watcher
 
 LONG = {"expected_s": 1000.0}
@@ -59,12 +58,7 @@ class LazerDesk(Desk):
         self.policy = Lazer(parameters)
         self.policy.learner = Fixed(parameters)
         self.defers(x_s)
-        config = EngineConfig(policy=PolicySettings(name="lazer", ageing_s=ageing_s))
-        self.engine = Engine(lambda name, given: self.policy, config, validate=True)
-        self.now_s = 0.0
-        self.commands = []
-        for each in hosts or (report(),):
-            self.tell(ev.HostJoined(report=each))
+        super().__init__("lazer", *hosts, make=lambda name, given: self.policy, ageing_s=ageing_s)
 
     def defers(self, x_s: float) -> None:
         assert isinstance(self.policy.learner, Fixed)
@@ -74,49 +68,6 @@ class LazerDesk(Desk):
         """A preempted job saves and goes."""
         self.durable(job_id, self.job(job_id).step + 1)
         self.end(job_id, "stopped")
-
-
-def written(action: AnyAction) -> str:
-    match action:
-        case Place(job_id=job_id, devices=devices):
-            return f"place {job_id} on {' '.join(devices)}"
-        case Preempt(job_id=job_id, for_job=newcomer):
-            return f"preempt {job_id} for {newcomer}"
-        case Defer(job_id=job_id, victims=victims, until_s=until_s):
-            return f"defer {job_id} until {until_s:g} for {' '.join(victims)}"
-        case _:
-            return str(action)
-
-
-def decided(desk: Desk) -> list[str]:
-    assert desk.engine.refusals == []
-    return [written(action) for action in desk.engine.decision.actions]
-
-
-Before = Callable[[LazerDesk], object]
-
-
-def running(*jobs: dict[str, Any]) -> Before:
-    """Jobs 1, 2, ... that have all been placed and run."""
-
-    def before(desk: LazerDesk) -> None:
-        for number, more in enumerate(jobs, 1):
-            desk.submit(number, **{key: value for key, value in more.items() if key != "resumable"})
-            desk.start(number, resumable=more.get("resumable", True))
-
-    return before
-
-
-def then(*parts: Before) -> Before:
-    return lambda desk: [part(desk) for part in parts]
-
-
-def submitted(number: int, **more: Any) -> Before:
-    return lambda desk: desk.submit(number, **more)
-
-
-def later(seconds: float) -> Before:
-    return lambda desk: desk.wait(seconds)
 
 
 # fmt: off
@@ -418,8 +369,8 @@ Told = tuple[ev.AnyEvent, float]
 
 def fresh(options: dict[str, Any], ageing_s: float = 5000.0) -> tuple[Engine, Eager]:
     policy = Eager(**options)
-    config = EngineConfig(policy=PolicySettings(name="lazer", ageing_s=ageing_s), keep_ended=6)
-    return Engine(lambda name, given: policy, config, validate=True), policy
+    make = lambda name, given: policy  # noqa: E731
+    return engine("lazer", make=make, config={"keep_ended": 6}, ageing_s=ageing_s), policy
 
 
 def answer(think: ComputeRequest, z: int) -> ev.Computed:

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotenant.controller.domain import HostId, PolicySettings
+from cotenant.controller.domain import HostId
 from cotenant.controller.domain import events as ev
-from cotenant.controller.engine import Engine, EngineConfig
-from cotenant.controller.policies import registry
+from cotenant.controller.engine import Engine
 from cotenant.controller.sim import Scenario, World, policies_named, scenario, simulate
 from cotenant.controller.wire import pack
 from tests.controller.building import Desk, report, spec
+from tests.controller.building import engine as made
 from tests.controller.histories import HOSTS, STEPS, Step, event_of
 from tests.controller.policies.test_classic import written
 
@@ -91,10 +91,9 @@ def test_over_any_history_lazer_that_never_defers_decides_as_srtf(
     given: dict[str, dict[str, Any]] = {"srtf": {}, "lazer": {"x_max_s": 0.0}}
     engines = []
     for name, more in given.items():
-        config = EngineConfig(policy=PolicySettings(name=name, ageing_s=ageing_s))
-        engine = Engine(registry.make, config)
-        engine.handle(ev.PolicyChanged(name=name, parameters={"newcomers": rule, **more}), 0.0)
-        engines.append(engine)
+        engines.append(made(name, validate=False, ageing_s=ageing_s))
+        changed = ev.PolicyChanged(name=name, parameters={"newcomers": rule, **more})
+        engines[-1].handle(changed, 0.0)
 
     def tell(event: ev.AnyEvent, now_s: float) -> None:
         srtf, lazer = (pack(engine.handle(event, now_s)) for engine in engines)

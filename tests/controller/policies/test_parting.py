@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from cotenant.controller.domain import Interference, Job, JobId
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import LAG_S
-from cotenant.controller.policies import registry
-from tests.controller.building import Desk, profile, report
+from tests.controller.building import Desk, profile
 
 STEP_S = 0.01
 LIGHT = profile(8, (1, STEP_S, 100.0), duty=0.2)
@@ -188,13 +187,9 @@ def test_parting_survives_recovery() -> None:
     measure(desk, 2.5, 2.5)
     desk.durable(2, 4)
     desk.end(2, "stopped", step=4)
-    snapshot = desk.engine.snapshot()
-    again = Desk("castor", report("z", 1))
-    again.engine = type(desk.engine)(registry.make, desk.engine.config, validate=True)
-    again.engine.restore(snapshot)
-    again.now_s = desk.now_s
-    again.submit(3, **job("y.py", 20.0))
-    assert again.why(3).startswith("no sharing with 1: jobs of these two kinds were measured")
+    desk.restart()
+    desk.submit(3, **job("y.py", 20.0))
+    assert desk.why(3).startswith("no sharing with 1: jobs of these two kinds were measured")
 
 
 @given(

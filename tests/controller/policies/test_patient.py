@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotenant.controller.domain import Job, Phase, PolicySettings, Preempt
+from cotenant.controller.domain import Job, Phase, Preempt
 from cotenant.controller.domain import events as ev
-from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.policies import registry
 from cotenant.controller.sim import Cluster, Workload, simulate
 from tests.controller.building import Desk, report
+from tests.controller.building import engine as made
 from tests.controller.histories import HOSTS, STEPS, WAITS_S, Step, event_of
 from tests.controller.policies.test_classic import (
     FOUR,
@@ -201,8 +201,7 @@ def test_one_that_gains_nothing_by_preempting_is_told_so() -> None:
 @given(steps=STEPS)
 @settings(max_examples=int(settings().max_examples * 0.5))
 def test_whatever_happens_no_load_is_for_nothing_and_each_preemption_pays(steps: list[Step]) -> None:
-    config = EngineConfig(policy=PolicySettings(name="patient", ageing_s=5000.0))
-    engine = Engine(registry.make, config, validate=True)
+    engine = made("patient", ageing_s=5000.0)
     for host in HOSTS:
         engine.handle(ev.HostJoined(report=host), 0.0)
     for step in steps:

@@ -11,7 +11,6 @@ import pytest
 
 from cotenant.controller.api import policies_offered
 from cotenant.controller.domain import JobId, PolicySettings
-from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.policies import plugins, registry
 from cotenant.controller.policies.registry import MissingPolicy, make_or_stand_in
@@ -178,9 +177,7 @@ def test_a_message_cannot_make_the_controller_import_a_module_but_its_configurat
 
 
 def test_a_policy_that_is_gone_starts_nothing_and_says_so_and_keeps_its_state() -> None:
-    desk = Desk("fifo", report("b", 1))
-    desk.engine = Engine(make_or_stand_in, EngineConfig(policy=PolicySettings(name="widest")), validate=True)
-    desk.tell(ev.HostJoined(report=report("a", 1)))
+    desk = Desk("widest", report("a", 1), make=make_or_stand_in)
     desk.submit(1)
     assert desk.phase(1) == "queued"
     gone = "nothing starts under policy widest, which this controller no longer has: no policy"

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from cotenant.controller.domain import HostId, Plan, PolicySettings, Wake
+from cotenant.controller.domain import HostId, Plan, Wake
 from cotenant.controller.domain import events as ev
-from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Candidates, is_quiet
 from cotenant.controller.policies.remaining import RemainingTime
 from cotenant.controller.policies.toolkit.whole_queue import rearrange
 from tests.controller.building import Desk, report
+from tests.controller.building import engine as made
 from tests.controller.histories import HOSTS, STEPS, WAITS_S, Step, event_of
 from tests.controller.policies.test_classic import (
     LONG,
@@ -334,8 +334,7 @@ def test_after_every_event_of_srtf_full_the_whole_queue_has_nothing_left_to_ask_
     steps: list[Step],
 ) -> None:
     """What `whose_turn` rests on: an arrival, with nothing free, is the newcomer's affair alone."""
-    config = EngineConfig(policy=PolicySettings(name="srtf-full", ageing_s=0.0))
-    engine = Engine(registry.make, config, validate=True)
+    engine = made("srtf-full", ageing_s=0.0)
     for host in HOSTS:
         engine.handle(ev.HostJoined(report=host), 0.0)
     for step in steps:

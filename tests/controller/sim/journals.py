@@ -8,10 +8,7 @@ from typing import Any
 
 from cotenant.controller.domain import (
     AttemptNo,
-    Device,
-    DeviceId,
     HostId,
-    HostReport,
     JobId,
     JobSpec,
     PolicySettings,
@@ -21,6 +18,7 @@ from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.policies import registry
 from cotenant.controller.store import digest
 from cotenant.controller.wire import pack
+from tests.building import hosts
 from tests.building.journals import a_journal
 
 WALL_S = 1_763_000_000.0
@@ -28,18 +26,8 @@ HOST = HostId("h")
 
 
 def joined(gpus: int = 1, host: str = HOST) -> ev.HostJoined:
-    devices = tuple(
-        Device(
-            device_id=DeviceId(f"{host}/{number}"),
-            host_id=HostId(host),
-            kind="cpu",
-            type="cpu",
-            local=str(number),
-            memory_mib=8_000,
-        )
-        for number in range(gpus)
-    )
-    return ev.HostJoined(report=HostReport(host_id=HostId(host), devices=devices))
+    devices = (hosts.cpu(f"{host}/{number}", memory_mib=8_000) for number in range(gpus))
+    return ev.HostJoined(report=hosts.host(host, *devices))
 
 
 def arrived(job: str, **spec: Any) -> ev.JobArrived:

@@ -12,13 +12,11 @@ from hypothesis import strategies as st
 from cotenant.controller.domain import (
     AgentCommand,
     AttemptNo,
-    CommandId,
     Decision,
     DeviceId,
     HostId,
     JobId,
     Place,
-    StopAttempt,
     Wake,
     because,
 )
@@ -34,17 +32,10 @@ from cotenant.controller.wire.codec import (
     pack,
     unpack,
 )
+from tests.building.orders import stop
 from tests.controller.building import profile, report, spec
 
-STOP = StopAttempt(
-    command_id=CommandId(7),
-    host_id=HostId("a"),
-    job_id=JobId("3"),
-    attempt=AttemptNo(2),
-    save=True,
-    deadline_s=120.0,
-    reason=because("preempted-for", "9", 1.5, 900.0),
-)
+STOP = stop("3", 2, 7, host="a", reason=because("preempted-for", "9", 1.5, 900.0))
 MESSAGES: list[tuple[Any, Any]] = [
     (wire.Hello(session="x", report=report("a", 2), attempts=()), wire.FromAgent),
     (
