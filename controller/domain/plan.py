@@ -327,6 +327,11 @@ class Plan:
     def is_placed(self, job_id: JobId) -> bool:
         return job_id in self._placed
 
+    def unplaced(self) -> Iterator[Job]:
+        """Waiting jobs that get nothing by this plan, in the policy's order."""
+        waiting = self.view.queued()
+        return (job for job in waiting if job.spec.job_id not in self._placed) if self.actions else waiting
+
     def decision(self) -> Decision:
         """What the policy answers."""
         return Decision(actions=tuple(self.actions)) if self.actions else NOTHING

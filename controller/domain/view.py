@@ -188,9 +188,8 @@ class View(Protocol):
     def foretold(self, first: Job, second: Job) -> Interference:
         """What would be thought of the pair had it never been observed."""
 
-    def foresee(self, job: Job, partners: Sequence[Job]) -> None:
-        """Called before `interference(job, partner)` of many partners: a trained model, where there is one,
-        answers a thousand together in the time of a few alone."""
+    def interferences(self, jobs: Sequence[Job], partners: Sequence[Job]) -> Sequence[Sequence[Interference]]:
+        """`interference` of each of these beside each of those, in the time of a few asked for alone."""
 
     def largest_placement(self, scheduling_class: SchedulingClass) -> int:
         """Most devices a job of this class could ever get on the hosts known, drained ones included."""

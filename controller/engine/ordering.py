@@ -139,18 +139,18 @@ class WaitingJobs:
         """All of them, merged lazily."""
         heads = iter(self._heads)
         head = next(heads, None)
-        started: list[tuple[Waits, Iterator[Waits]]] = []  # Queues that have given their head.
-        rest: Iterator[Waits]
+        started: list[tuple[Waits, Iterator[Waits]]] = []  # Queues whose head has had its turn.
         while head is not None or started:
             if head is not None and not (started and started[0][0] < head):
-                entry, rest = head, islice(self._at[head[2]][1].entries, 1, None)
+                heapq.heappush(started, (head, islice(self._at[head[2]][1].entries, 1, None)))
                 head = next(heads, None)
-            else:
-                entry, rest = heapq.heappop(started)
+            entry, rest = started[0]
             yield entry[-1]
-            after = next(rest, None)
-            if after is not None:
-                heapq.heappush(started, (after, rest))
+            for after in rest:
+                heapq.heapreplace(started, (after, rest))
+                break
+            else:
+                heapq.heappop(started)
 
     def newcomers(self) -> Sequence[Job]:
         """Those that this event put here and that still wait."""
