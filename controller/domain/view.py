@@ -68,19 +68,18 @@ def suits(host: Host, scheduling_class: SchedulingClass) -> bool:
 class FreeHosts(Protocol):
     """Hosts that can take work, by how many of their devices of one type are free."""
 
+    @property
     def types(self) -> Sequence[str]: ...
+
+    @property
+    def everywhere(self) -> int:
+        """Free devices of all types on all hosts."""
 
     def most(self, type: str) -> int:
         """The greatest number of free devices on one host."""
 
     def total(self, type: str) -> int:
         """Free devices on all hosts."""
-
-    def any(self) -> bool:
-        """Whether a device of any type is free."""
-
-    def everywhere(self) -> int:
-        """Free devices of all types on all hosts."""
 
     def with_free(self, type: str, count: int) -> Iterable[HostId]:
         """Hosts with exactly `count` free devices, in host order."""
