@@ -11,7 +11,7 @@ processor time, so that it does not depend on what else the machine does. The bu
 * `forest` and `xgboost`: rows of features in, ratios out. XGBoost by `inplace_predict`, its quickest way.
 * `pair`: a policy's question about two jobs, `PairTable.interference`: both ratios and the margin. `new`:
   jobs that were never asked about (features read from their profiles); `known`: asked before.
-* `foresee`: one newcomer beside 1,000 partners, none asked about before; jobs known, and new.
+* `beside many`: one newcomer beside 1,000 partners, none asked about before; jobs known, and new.
 
 Prints the table and writes `docs/results/bench-predictor.md`.
 """
@@ -114,15 +114,20 @@ def questions(model: InterferenceModel) -> list[Line]:
     newcomers = iter([job(number, v) for number, v in enumerate(invented_jobs(8 * REPEATS, 7).tolist())])
     table = PairTable(foresight=Predictor(model))
     fresh = iter([Predictor(model) for _ in range(REPEATS // 10 + 10)])
-    table.foresee(next(newcomers), partners)
+    table.interferences((next(newcomers),), partners)
     return [
         measured("pair, new", 1, lambda: table.interference(next(newcomers), partners[0]), 1.0),
         measured("pair, known", 1, lambda: table.interference(partners[1], partners[0]), 1.0),
-        measured("foresee, partners known", MANY, lambda: table.foresee(next(newcomers), partners), 10.0),
         measured(
-            "foresee, all new",
+            "beside many, partners known",
             MANY,
-            lambda: PairTable(foresight=next(fresh)).foresee(partners[0], partners),
+            lambda: table.interferences((next(newcomers),), partners),
+            10.0,
+        ),
+        measured(
+            "beside many, all new",
+            MANY,
+            lambda: PairTable(foresight=next(fresh)).interferences(partners[:1], partners),
             repeats=REPEATS // 10,
         ),
     ]

@@ -470,7 +470,7 @@ class Controller:
     def _set_alarm(self) -> None:
         """The engine is woken when it wants to be. Asked after every message: mostly nothing has changed."""
         stopping = self.core.stuck or self._stopped.is_set()
-        alarm_s = None if stopping else self.core.state.engine.next_alarm_s()
+        alarm_s = None if stopping else self.core.state.engine.next_alarm_s
         if self._alarm is not None and alarm_s == self._alarm_s:
             return
         if self._alarm is not None:

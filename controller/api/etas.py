@@ -163,7 +163,7 @@ def ahead_lines(core: Core, board: EtaBoard, job: Job, now: Now) -> list[str]:
     if ahead:
         more = f" and {len(ahead) - AHEAD_SHOWN} more" if len(ahead) > AHEAD_SHOWN else ""
         lines.append(f"ahead of it in the queue: {_named(ahead[:AHEAD_SHOWN])}{more}")
-    free, needed = view.free.everywhere(), job.spec.gpus
+    free, needed = view.free.everywhere, job.spec.gpus
     leaving: list[tuple[float, JobId, int]] = []
     for other in view.on_devices():
         end = board.interval(other.job_id)

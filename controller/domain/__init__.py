@@ -43,8 +43,8 @@ from cotenant.controller.domain.job.lifecycle import (
     QUEUED, RESERVED, RUNNING, STOPPING, WAITING, Change, Phase, advance,
 )
 from cotenant.controller.domain.job.record import (
-    GUESS, LOAD_S, NOTES, PAUSE_S, Capabilities, CheckpointRecord, Job, Placement, SeenLength, SharedPace,
-    StopCause, cannot, capabilities_of, capabilities_of_all,
+    GUESS, GUESSES, LOAD_S, NOTES, PAUSE_S, Capabilities, CheckpointRecord, Job, Placement, SeenLength,
+    SharedPace, StopCause, cannot, capabilities_of, capabilities_of_all,
 )
 from cotenant.controller.domain.job.spec import (
     PRIORITY_MAX, Dependency, JobSpec, Launch, LaunchKind, LaunchMode, SlurmScript,
@@ -79,7 +79,7 @@ from cotenant.controller.domain.view import (
 
 __all__ = [
     "APART_S", "APART_S_MAX", "CHECKPOINTING", "COMMAND_CHARACTERS_MAX", "DEFAULT_XI", "ENDED",
-    "ENDED_BYTES_MAX", "ENTRIES_MAX", "FINISH", "FIRST_STEP", "GUESS", "HELD_MIB_MIN", "HIDDEN",
+    "ENDED_BYTES_MAX", "ENTRIES_MAX", "FINISH", "FIRST_STEP", "GUESS", "GUESSES", "HELD_MIB_MIN", "HIDDEN",
     "INDICATOR_NAMES", "JOB_BYTES", "KEY_CHARACTERS", "LAUNCH", "LEAF", "LEAVE", "LEAVING", "LEVELS",
     "LIFECYCLE", "LOADING", "LOAD_S", "LOSS_MIN", "MODEL_SCHEMA", "NOTES", "NOTHING", "OBSERVATIONS",
     "ON_DEVICES", "OVERLAP", "PAST_KEPT", "PAUSE_S", "PRIORITY_MAX", "QUEUED", "RESERVED", "RUNNING",

@@ -23,8 +23,8 @@ def held_bytes(spec: JobSpec) -> int:
     launch = spec.launch
     texts = (*launch.argv, *launch.env, *launch.env.values(), *launch.secrets, *spec.features)
     texts += (spec.name, spec.user, spec.organisation, spec.gpu_type, launch.workdir, launch.output)
-    points = len(spec.profile.points) if spec.profile is not None else 0
-    entries = len(texts) + len(spec.after) + 4 * points
+    points = spec.profile.points if spec.profile is not None else ()
+    entries = len((*texts, *spec.after, *points * 4))
     together = "".join(texts)
     characters = len(together) if together.isascii() else sum(map(_characters, texts))
     return JOB_BYTES + ENTRY_BYTES * entries + characters

@@ -206,17 +206,34 @@ class PairTable:
 
     def interference(self, first: Job, second: Job) -> Interference:
         """The ratios of (first, second); each side from the best source there is for it."""
-        mine, theirs = signature(first.spec), signature(second.spec)
-        if self.foresight is not None:
-            return self._best(first, second, mine, theirs)
-        known = self._known.get(mine)
-        if known is None:
+        return self.interferences((first,), (second,))[0][0]
+
+    def interferences(self, jobs: Sequence[Job], partners: Sequence[Job]) -> list[list[Interference]]:
+        """Of each of these beside each of those; kinds are looked up once for all pairs."""
+        others = [(signature(partner.spec), partner) for partner in partners]
+        return [self._beside(job, signature(job.spec), partners, others) for job in jobs]
+
+    def _beside(
+        self, job: Job, mine: str, partners: Sequence[Job], others: Sequence[tuple[str, Job]]
+    ) -> list[Interference]:
+        if self.foresight is not None:  # It answers a thousand together in the time of a few alone.
+            self.foresight.beside(job, partners)
+            return [self._best(job, partner, mine, kind) for kind, partner in others]
+        if mine not in self._known:
             if len(self._known) >= KINDS_KNOWN_MAX:
                 self._known.clear()
-            known = self._known[mine] = {}
-        answer = known.get(theirs)
-        if answer is not None and answer[0] is first.profile and answer[1] is second.profile:
-            return answer[2]
+            self._known[mine] = {}
+        known, profile = self._known[mine], job.profile
+        return [
+            known[kind][2]
+            if kind in known and known[kind][0] is profile and known[kind][1] is partner.profile
+            else self._learn(known, job, partner, mine, kind)
+            for kind, partner in others
+        ]
+
+    def _learn(
+        self, known: dict[str, Known], first: Job, second: Job, mine: str, theirs: str
+    ) -> Interference:
         if len(known) >= KINDS_KNOWN_MAX:
             known.clear()
         found = self._best(first, second, mine, theirs)
@@ -281,11 +298,6 @@ class PairTable:
             if foreseen is not None:
                 return foreseen
         return duty_cycle_rule(first.profile, second.profile)
-
-    def foresee(self, job: Job, partners: Sequence[Job]) -> None:
-        """Before many of `interference(job, partner)`: a model answers all at the cost of a few."""
-        if self.foresight is not None:
-            self.foresight.beside(job, partners)
 
     def _speed(self, kind: str) -> float | None:
         if kind not in self._speeds:

@@ -120,7 +120,7 @@ class Plan:
             return None
         devices = placement.devices
         host = view.hosts[victim.hosts_left[0]]
-        if len(devices) < scheduling_class.gpus or self.actions or self._free or view.free.any():
+        if len(devices) < scheduling_class.gpus or self.actions or self._free or view.free.everywhere:
             return None
         if not host.takes_work or not suits(host, scheduling_class):
             return None
@@ -145,12 +145,12 @@ class Plan:
 
     def free_everywhere(self) -> int:
         """Free devices of all types on all hosts."""
-        free = self.view.free.everywhere()
+        free = self.view.free.everywhere
         return free + sum(self._more.values()) if self._more else free
 
     def free_on(self, host_id: HostId) -> int:
         """Free devices of all types on one host."""
-        return sum([len(self.free_devices(host_id, type)) for type in self.view.free.types()])
+        return sum([len(self.free_devices(host_id, type)) for type in self.view.free.types])
 
     def any_free(self) -> bool:
         return self.free_everywhere() > 0
@@ -189,7 +189,7 @@ class Plan:
         return best
 
     def _types(self, scheduling_class: SchedulingClass) -> Sequence[str]:
-        return (scheduling_class.gpu_type,) if scheduling_class.gpu_type else self.view.free.types()
+        return (scheduling_class.gpu_type,) if scheduling_class.gpu_type else self.view.free.types
 
     def _suits(self, host_id: HostId, scheduling_class: SchedulingClass) -> bool:
         return suits(self.view.hosts[host_id], scheduling_class)
@@ -206,7 +206,7 @@ class Plan:
         view, scheduling_class = self.view, self.view.scheduling_class(job)
         gpus, free = scheduling_class.gpus, view.free
         for avoid in (job.avoid, ()) if job.avoid else ((),):
-            for type in (scheduling_class.gpu_type,) if scheduling_class.gpu_type else free.types():
+            for type in (scheduling_class.gpu_type,) if scheduling_class.gpu_type else free.types:
                 if not (self._free or avoid or scheduling_class.memory_mib or scheduling_class.nodes > 1):
                     tightest = free.tightest(type, gpus)
                     if tightest is not None and suits(view.hosts[tightest], scheduling_class):
@@ -326,6 +326,11 @@ class Plan:
 
     def is_placed(self, job_id: JobId) -> bool:
         return job_id in self._placed
+
+    def unplaced(self) -> Iterator[Job]:
+        """Waiting jobs that get nothing by this plan, in the policy's order."""
+        waiting = self.view.queued()
+        return (job for job in waiting if job.spec.job_id not in self._placed) if self.actions else waiting
 
     def decision(self) -> Decision:
         """What the policy answers."""

@@ -68,19 +68,18 @@ def suits(host: Host, scheduling_class: SchedulingClass) -> bool:
 class FreeHosts(Protocol):
     """Hosts that can take work, by how many of their devices of one type are free."""
 
+    @property
     def types(self) -> Sequence[str]: ...
+
+    @property
+    def everywhere(self) -> int:
+        """Free devices of all types on all hosts."""
 
     def most(self, type: str) -> int:
         """The greatest number of free devices on one host."""
 
     def total(self, type: str) -> int:
         """Free devices on all hosts."""
-
-    def any(self) -> bool:
-        """Whether a device of any type is free."""
-
-    def everywhere(self) -> int:
-        """Free devices of all types on all hosts."""
 
     def with_free(self, type: str, count: int) -> Iterable[HostId]:
         """Hosts with exactly `count` free devices, in host order."""
@@ -188,9 +187,8 @@ class View(Protocol):
     def foretold(self, first: Job, second: Job) -> Interference:
         """What would be thought of the pair had it never been observed."""
 
-    def foresee(self, job: Job, partners: Sequence[Job]) -> None:
-        """Called before `interference(job, partner)` of many partners: a trained model, where there is one,
-        answers a thousand together in the time of a few alone."""
+    def interferences(self, jobs: Sequence[Job], partners: Sequence[Job]) -> Sequence[Sequence[Interference]]:
+        """`interference` of each of these beside each of those, in the time of a few asked for alone."""
 
     def largest_placement(self, scheduling_class: SchedulingClass) -> int:
         """Most devices a job of this class could ever get on the hosts known, drained ones included."""

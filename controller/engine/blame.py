@@ -75,7 +75,7 @@ def take_in(dispatch: Dispatch, job: Job, event: AttemptEnded) -> None:
         ledger.blame_stop(job, "faulted", because("gpu-fault", event.detail or "a fault of its GPU"))
     evidence = EVIDENCE.get(event.gpu_fault, 0)
     ledger.suspect(job, evidence)
-    for device_id in ledger.holdings.parts(job.placement.devices)[event.host_id] if job.placement else ():
+    for device_id in ledger.holdings.held_by(job, event.host_id):
         for other_id in ledger.tenants(device_id):
             other = ledger.jobs[other_id]
             if other is not job and event.gpu_fault != "device":

@@ -8,7 +8,7 @@ attempt, other phase) is seen to be so when it rings.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Literal
 
 import msgspec
@@ -69,36 +69,30 @@ class Dispatch:
     def launch(self, job: Job, placement: Placement) -> None:
         """Free devices (or devices with a co-tenant that stays) become this job's; its hosts are told."""
         ledger, now_s = self.ledger, self.ledger.now_s
-        parts = ledger.holdings.parts(placement.devices)
+        gang = ledger.holdings.gang(placement.devices)
         is_first = job.first_start_s is None
         if job.epoch and is_first and any(host.is_without_epochs for host in ledger.hosts.values()):
             ledger.forget_epoch(job)
-        ledger.begin_attempt(job, placement, tuple(parts), ledger.epoch.token)
-        ledger.holdings.occupy(job, parts)
+        ledger.begin_attempt(job, placement, tuple([m.host_id for m in gang]), ledger.epoch.token)
+        ledger.holdings.occupy(job, gang)
         partners = ledger.partners(job)
         if partners:
             self.share(job, partners)
-        self._send_start(job, parts, shared=bool(partners))
+        self.out += starting.start_commands(ledger, job, gang, self.config, self.command_id, bool(partners))
         if job.spec.time_limit_s is not None:
             left_s = job.spec.time_limit_s + job.past_limit_s - job.load_s - job.run_s
             self.wake_at(now_s + max(0.0, left_s), "limit", job.job_id, job.attempt)
 
-    def _send_start(self, job: Job, parts: Mapping[HostId, list[DeviceId]], *, shared: bool) -> None:
-        self.out += starting.start_commands(self.ledger, job, parts, self.config, self.command_id, shared)
-
     def send_start_again(self, job: Job, host_id: HostId) -> None:
         """To one host of its gang."""
         assert job.placement is not None
-        parts, partners = self.ledger.holdings.parts(job.placement.devices), self.ledger.partners(job)
-        starts = starting.start_commands(
-            self.ledger, job, parts, self.config, self.command_id, bool(partners)
-        )
+        gang, partners = self.ledger.holdings.gang(job.placement.devices), self.ledger.partners(job)
+        starts = starting.start_commands(self.ledger, job, gang, self.config, self.command_id, bool(partners))
         self.out += [start for start in starts if start.host_id == host_id]
 
     def launch_reserved(self) -> None:
         """Start reserved jobs whose victims have all left; only devices that were vacated can tell."""
-        vacated, self.vacated = self.vacated, []
-        for job_id in self.ledger.holdings.claimants(vacated):
+        for job_id in self.ledger.holdings.claimants(self.vacated):
             job = self.ledger.jobs[job_id]
             assert job.placement is not None
             waits_for = tuple(v for v in job.waits_for if self._still_on(v, job.placement.devices))
@@ -126,7 +120,8 @@ class Dispatch:
         """Of jobs that wait for devices of the host; only for these, if any are named."""
         for job_id in self.ledger.holdings.claimants():
             job = self.ledger.jobs[job_id]
-            here = self.ledger.holdings.parts(job.placement.devices).get(host_id) if job.placement else None
+            gang = self.ledger.holdings.gang(job.placement.devices) if job.placement else ()
+            here = [device_id for member in gang if member.host_id == host_id for device_id in member.devices]
             if here and (devices is None or not set(devices).isdisjoint(here)):
                 self.unreserve(job, reason)
 
@@ -208,10 +203,6 @@ class Dispatch:
 
     def queue_or_block(self, job: Job) -> bool:
         """A queued job with an open dependency is blocked; with a failed one it is cancelled: False."""
-        if not job.spec.after:
-            if not self.hold_back(job):
-                self._ready(job)
-            return True
         waits = None
         for dependency in job.spec.after:
             other = self.ledger.jobs.get(dependency.job_id)
@@ -228,16 +219,13 @@ class Dispatch:
         if waits is not None:
             self.ledger.change(job, Change.BLOCK, because("after-job", *waits))
         elif not self.hold_back(job):
-            self._ready(job)
+            self.start_ageing(job)
+            # Its like may have been profiled since it came.
+            if job.profile is None and job.attempt == 0 and job.spec.after:
+                profile = known_profile(self.ledger, job.spec)
+                if profile is not None:
+                    give_profile(self.ledger, job, profile)
         return True
-
-    def _ready(self, job: Job) -> None:
-        """It waits for devices from now on. Its like may have been profiled since it came."""
-        self.start_ageing(job)
-        if job.profile is None and job.attempt == 0 and job.spec.after:
-            profile = known_profile(self.ledger, job.spec)
-            if profile is not None:
-                give_profile(self.ledger, job, profile)
 
     def start_ageing(self, job: Job) -> None:
         ageing_s = self.config.policy.ageing_s

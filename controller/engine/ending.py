@@ -83,7 +83,10 @@ def _settle(dispatch: Dispatch, job: Job) -> None:
         for host_id in job.to_blame:
             blame(dispatch, dispatch.ledger.hosts[host_id], job)
     if outcome == "finished":
-        _finish(dispatch, job)
+        learn_duration(dispatch.ledger.estimates, job, dispatch.ledger.now_s)
+        if dispatch.ledger.profiles.known:
+            learn_whole_life(dispatch.ledger, job)
+        end(dispatch, job, FINISH, FINISHED, is_complete=True)
     elif cause == "cancelled":
         assert reason is not None
         end(dispatch, job, Change.CANCEL, reason)
@@ -107,13 +110,6 @@ def _settle(dispatch: Dispatch, job: Job) -> None:
         _user_failed(dispatch, job, detail)
     else:
         _infra_failed(dispatch, job, detail or outcome)
-
-
-def _finish(dispatch: Dispatch, job: Job) -> None:
-    learn_duration(dispatch.ledger.estimates, job, dispatch.ledger.now_s)
-    if dispatch.ledger.profiles.known:
-        learn_whole_life(dispatch.ledger, job)
-    end(dispatch, job, FINISH, FINISHED, is_complete=True)
 
 
 def _user_failed(dispatch: Dispatch, job: Job, detail: str) -> None:

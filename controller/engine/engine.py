@@ -64,6 +64,7 @@ from cotenant.controller.policies.base import (
     Parameters,
     Policy,
     class_report,
+    learns,
     promised_s,
     shares,
     why_impossible,
@@ -107,11 +108,13 @@ class Engine:
         self.decision: Decision = NOTHING
         self.refusals: list[Reason] = []
         """Why actions of the last decision were not carried out."""
+        self.next_alarm_s: float | None = None
+        """When `AlarmRang` is due, or None."""
         self.policy_name = self.config.policy.name
         self.policy_parameters: Parameters = {}
         self._make_policy = make_policy
         self._policy = make_policy(self.policy_name, {})
-        self._policy_shares = shares(self._policy)
+        self._policy_shares, self._policy_learns = shares(self._policy), learns(self._policy)
         self._ledger = Ledger(self._policy.queue_key)
         if pairs is not None:
             self._ledger.pairs = pairs
@@ -188,10 +191,6 @@ class Engine:
     def partners(self, job_id: JobId) -> tuple[JobId, ...]:
         return self._ledger.partners(self.jobs[job_id])
 
-    def next_alarm_s(self) -> float | None:
-        """When `AlarmRang` is due, or None."""
-        return self._dispatch.alarms[0].at_s if self._dispatch.alarms else None
-
     def explain(self, job_id: JobId, now_s: float) -> list[Reason]:
         """Why the job is where it is: for a queued one the policy's present answer, then what led here."""
         job = self.jobs[job_id]
@@ -228,54 +227,49 @@ class Engine:
 
     def handle(self, event: ev.AnyEvent, now_s: float) -> list[AnyCommand]:
         """Apply the event, ask the policy, commit its answer (kept in `decision`)."""
-        self._apply(event, now_s)
-        if type(event) in UNASKED:
-            self._commit(NOTHING)
-            return self._dispatch.out
-        policy, ledger = self._policy, self._ledger
-        decision = policy.decide(ledger, event)
-        self._commit(decision)
-        policy.observe(ledger, event, decision)
-        return self._dispatch.out
+        return self._step(event, now_s, None)
 
     def fold(self, event: ev.AnyEvent, decision: Decision, now_s: float) -> list[AnyCommand]:
         """What `handle` did when `decision` was the answer; asks no policy."""
-        self._apply(event, now_s)
-        if decision.policy_state is not None:
-            self._policy.load(decision.policy_state)
-        self._commit(decision)
-        if type(event) not in UNASKED:
-            self._policy.observe(self._ledger, event, decision)
-        return self._dispatch.out
+        return self._step(event, now_s, decision)
 
-    def _apply(self, event: ev.AnyEvent, now_s: float) -> None:
-        self._ledger.begin(now_s)
-        self._dispatch.out, self.refusals = [], []
+    def _step(self, event: ev.AnyEvent, now_s: float, recorded: Decision | None) -> list[AnyCommand]:
+        ledger, dispatch = self._ledger, self._dispatch
+        ledger.begin(now_s)
+        dispatch.out, dispatch.vacated, self.refusals = [], [], []
         if type(event) is ev.PolicyChanged:
             self._set_policy(event.name, event.parameters)
         else:
-            HANDLERS[type(event)](self._dispatch, event)
-        if self._ledger.entered is not None:
+            HANDLERS[type(event)](dispatch, event)
+        if ledger.entered is not None:
             self._admission.admit()
-
-    def _commit(self, decision: Decision) -> None:
+        policy, is_asked = self._policy, type(event) not in UNASKED
+        if recorded is not None and recorded.policy_state is not None:
+            policy.load(recorded.policy_state)
+        if recorded is not None:
+            decision = recorded
+        else:
+            decision = policy.decide(ledger, event) if is_asked else NOTHING
         self.decision = decision
-        actions = decision.actions
-        if actions:
+        if decision.actions:
             # An action alone takes nothing from anybody for somebody else.
-            kept_back = spared(self._ledger, actions) if len(actions) > 1 else ()
-            for action in actions:
+            kept_back = spared(ledger, decision.actions) if len(decision.actions) > 1 else ()
+            for action in decision.actions:
                 refusal = self._carry_out(action) if action not in kept_back else because("refused-profiling")
                 if refusal is not None:
                     self.refusals.append(refusal)
-        if self._dispatch.vacated:
-            self._dispatch.launch_reserved()
+        if dispatch.vacated and ledger.holdings.claims:
+            dispatch.launch_reserved()
         if self._admission.fair_share is not None:
-            self._admission.fair_share.settle(self._ledger)
-        if self._ledger.has_more_ended:
-            self._ledger.forget_ended(self.config.keep_ended)
+            self._admission.fair_share.settle(ledger)
+        if ledger.has_more_ended:
+            ledger.forget_ended(self.config.keep_ended)
         if self._validate:
-            self._ledger.check()
+            ledger.check()
+        if is_asked and self._policy_learns:
+            policy.observe(ledger, event, decision)
+        self.next_alarm_s = dispatch.alarms[0].at_s if dispatch.alarms else None
+        return dispatch.out
 
     # --- Actions of the policy ---------------------------------------------------------------------
 
@@ -357,7 +351,7 @@ class Engine:
 
     def _set_policy(self, name: str, parameters: Parameters) -> None:
         self._policy = self._make_policy(name, parameters)
-        self._policy_shares = shares(self._policy)
+        self._policy_shares, self._policy_learns = shares(self._policy), learns(self._policy)
         self.policy_name, self.policy_parameters = name, parameters
         self._ledger.reorder_queues(self._policy.queue_key)
 
@@ -383,6 +377,7 @@ class Engine:
         self._ledger.load(snapshot.ledger, snapshot.now_s)
         self._dispatch.alarms = list(snapshot.alarms)
         heapq.heapify(self._dispatch.alarms)
+        self.next_alarm_s = self._dispatch.alarms[0].at_s if self._dispatch.alarms else None
         self._admission.restore()
         if self._validate:
             self._ledger.check()

@@ -80,12 +80,10 @@ def steps_in_all(job: Job) -> tuple[int | None, str]:
 def estimate_overheads(estimates: Estimates, spec: JobSpec) -> tuple[float, float]:
     """Expected load and pause seconds of a new job: said > same command > any command > a default."""
     load_s, pause_s = spec.load_s, spec.pause_s
-    launched = estimates.launch_kinds.get(_key(spec)) or estimates.launch_kinds.get("")
-    loads = estimates.warm_loads if launched == "warm" else estimates.loads
-    return (
-        load_s if load_s is not None else _expected(loads, spec, LOAD_S),
-        pause_s if pause_s is not None else _expected(estimates.pauses, spec, PAUSE_S),
-    )
+    if load_s is None:
+        launched = estimates.launch_kinds.get(_key(spec)) or estimates.launch_kinds.get("")
+        load_s = _expected(estimates.warm_loads if launched == "warm" else estimates.loads, spec, LOAD_S)
+    return load_s, pause_s if pause_s is not None else _expected(estimates.pauses, spec, PAUSE_S)
 
 
 def _expected(seen: dict[str, list[float]], spec: JobSpec, default: float) -> float:

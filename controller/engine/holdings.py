@@ -6,8 +6,7 @@ keeps the index of free devices and the set of shareable ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -15,6 +14,7 @@ from cotenant.controller.domain import (
     ON_DEVICES,
     Device,
     DeviceId,
+    GangMember,
     Host,
     HostId,
     HostReport,
@@ -30,7 +30,6 @@ class Holdings:
 
     def __init__(self, jobs: Mapping[JobId, Job], devices: dict[DeviceId, Device]) -> None:
         self.devices = devices
-        self.free = FreeIndex()
         self.departed: dict[DeviceId, Device] = {}
         """Devices that left their host's report while a job was on them."""
         self._lessened: set[DeviceId] = set()
@@ -38,14 +37,16 @@ class Holdings:
         self._jobs = jobs
         self._tenants: dict[DeviceId, list[JobId]] = {}
         """Of the devices that have any."""
-        self._claims: dict[DeviceId, JobId] = {}
+        self.claims: dict[DeviceId, JobId] = {}
+        self.free = FreeIndex(self._tenants, self.claims)
+        self.claimed_by: Callable[[DeviceId], JobId | None] = self.claims.get
         self.changes = 0
         """How often devices have been occupied or vacated."""
         self._shared_count = 0
         """Devices with more than one tenant."""
         self._shareable: list[DeviceId] | None = []
         """None: to be counted when somebody asks; few policies do."""
-        self._on_host: dict[HostId, dict[JobId, list[DeviceId]]] = {}
+        self._on_host: dict[HostId, dict[JobId, Sequence[DeviceId]]] = {}
         """The part of each gang on a host, until its processes there are gone."""
 
     # --- Reading -----------------------------------------------------------------------------------
@@ -61,16 +62,13 @@ class Holdings:
 
     def _has_room(self, device_id: DeviceId) -> bool:
         device = self.devices[device_id]
-        return device.healthy and device.max_tenants > 1 and device_id not in self._claims
-
-    def claimed_by(self, device_id: DeviceId) -> JobId | None:
-        return self._claims.get(device_id)
+        return device.healthy and device.max_tenants > 1 and device_id not in self.claims
 
     def claimants(self, devices: Iterable[DeviceId] | None = None) -> Sequence[JobId]:
         """Reserved jobs, in order of arrival; those that get one of these devices, if any are named."""
-        if not self._claims:
+        if not self.claims:
             return ()
-        claims = self._claims.values() if devices is None else map(self._claims.get, devices)
+        claims = self.claims.values() if devices is None else map(self.claims.get, devices)
         found = {job_id for job_id in claims if job_id is not None}
         return sorted(found, key=lambda job_id: self._jobs[job_id].number)
 
@@ -84,17 +82,21 @@ class Holdings:
         device = self.devices.get(device_id)
         return device.host_id if device is not None else HostId(device_id.rpartition("/")[0])
 
-    def parts(self, device_ids: Sequence[DeviceId]) -> dict[HostId, list[DeviceId]]:
-        """A placement's devices by host, both in rank order."""
-        known = self.devices
-        parts: dict[HostId, list[DeviceId]] = {}
-        for device_id in device_ids:
-            host_id = known[device_id].host_id if device_id in known else self.host_of(device_id)
-            if host_id in parts:
-                parts[host_id].append(device_id)
-            else:
-                parts[host_id] = [device_id]
-        return parts
+    def gang(self, device_ids: tuple[DeviceId, ...]) -> tuple[GangMember, ...]:
+        """The hosts of a placement in rank order, each with its part of the devices."""
+        known, first, host_id = self.devices, 0, HostId("")
+        members: list[GangMember] = []
+        for rank, device_id in enumerate(device_ids):
+            here = known[device_id].host_id if device_id in known else self.host_of(device_id)
+            if rank and here != host_id:
+                members.append(GangMember(host_id=host_id, devices=device_ids[first:rank], first_rank=first))
+                first = rank
+            host_id = here
+        return (*members, GangMember(host_id=host_id, devices=device_ids[first:], first_rank=first))
+
+    def held_by(self, job: Job, host_id: HostId) -> Sequence[DeviceId]:
+        """The part of its devices on a host on which it still has processes."""
+        return self._on_host[host_id][job.job_id]
 
     def partners(self, job: Job) -> tuple[JobId, ...]:
         """Jobs that hold one of its devices at this moment, in device order."""
@@ -108,24 +110,12 @@ class Holdings:
         }
         return tuple(seen)
 
-    def all_free(self, device_ids: Sequence[DeviceId]) -> bool:
-        """Whether these are free devices of one type on one host that takes work. A quick yes: a no may
-        also mean that they are on several hosts."""
-        if not device_ids or device_ids[0] not in self.devices:
-            return False
-        first = self.devices[device_ids[0]]
-        free = self.free.devices(first.host_id, first.type)
-        for device_id in device_ids:  # noqa: SIM110 - a generator costs more than the look.
-            if device_id not in free:
-                return False
-        return True
-
     # --- Hosts -------------------------------------------------------------------------------------
 
     def put_devices(self, report: HostReport, known: Sequence[Device]) -> None:
         """What a host has now, and what it had before."""
         for device in known:
-            if not self._tenants.get(device.device_id) and device.device_id not in self._claims:
+            if not self._tenants.get(device.device_id) and device.device_id not in self.claims:
                 self.devices.pop(device.device_id, None)
             else:  # Nobody gets it any more, unless the new report has it.
                 gone = msgspec.structs.replace(device, healthy=False, note="its host no longer has it")
@@ -141,37 +131,33 @@ class Holdings:
     def refresh_host(self, host: Host) -> None:
         """After a change of its state or devices."""
         self._shareable = None
-        self.free.set_host(host, (d.device_id for d in host.report.devices if self.is_free(d)))
-
-    def is_free(self, device: Device) -> bool:
-        device_id = device.device_id
-        return device.healthy and device_id not in self._tenants and device_id not in self._claims
+        self.free.set_host(host)
 
     # --- Taking and giving back --------------------------------------------------------------------
 
     def claim(self, job: Job, devices: Sequence[DeviceId]) -> None:
         """Nobody else gets these devices, though victims may still be on them."""
         for device_id in devices:
-            assert device_id not in self._claims, f"{device_id} is already claimed"
-            self._claims[device_id] = job.job_id
-        self._take(devices)
+            assert device_id not in self.claims, f"{device_id} is already claimed"
+            self.claims[device_id] = job.job_id
+        self._changed(devices)
 
     def unclaim(self, job: Job) -> None:
         assert job.placement is not None
-        mine = [d for d in job.placement.devices if self._claims.get(d) == job.job_id]
+        mine = [d for d in job.placement.devices if self.claims.get(d) == job.job_id]
         for device_id in mine:
-            del self._claims[device_id]
-        self._give(mine)
+            del self.claims[device_id]
+        self._changed(mine)
 
-    def occupy(self, job: Job, parts: Mapping[HostId, list[DeviceId]]) -> None:
+    def occupy(self, job: Job, gang: Iterable[GangMember]) -> None:
         """The gang holds its devices, and has processes on their hosts, from now on; a claim on them has done
         its work."""
         assert job.placement is not None
         self.changes += 1
-        job_id, tenants, claims, is_claimed = job.spec.job_id, self._tenants, self._claims, False
+        job_id, tenants, claims = job.spec.job_id, self._tenants, self.claims
         for device_id in job.placement.devices:
             if device_id in claims:
-                is_claimed, claim = True, claims.pop(device_id)
+                claim = claims.pop(device_id)
                 assert claim == job_id, f"{device_id} is claimed by {claim}"
             if device_id not in tenants:
                 tenants[device_id] = [job_id]
@@ -183,14 +169,13 @@ class Holdings:
             self._shared_count += len(here) == 2
             here.sort(key=lambda job_id: self._jobs[job_id].number)  # One order, after a restart too.
         self._shareable = None
-        if not is_claimed:
-            self._take(job.placement.devices)
-        for host_id in parts:
-            if host_id not in self._on_host:
-                self._on_host[host_id] = {}
-            self._on_host[host_id][job_id] = parts[host_id]
+        for member in gang:
+            if member.host_id not in self._on_host:
+                self._on_host[member.host_id] = {}
+            self._on_host[member.host_id][job_id] = member.devices
+            self.free.refresh(member.host_id)
 
-    def vacate(self, job: Job, host_id: HostId) -> list[DeviceId]:
+    def vacate(self, job: Job, host_id: HostId) -> Sequence[DeviceId]:
         """Every process of the gang on this host is gone: the devices that it held there."""
         job_id = job.spec.job_id
         self.changes += 1
@@ -204,7 +189,10 @@ class Holdings:
                 self._shared_count -= len(here) == 1
         if self._lessened:
             self._lessened.difference_update(device_id for device_id in gone if device_id not in tenants)
-        self._give(gone)
+        self._shareable = None
+        self.free.refresh(host_id)
+        if self.departed:
+            self._forget_departed(gone)
         return gone
 
     def restore(self, job: Job) -> None:
@@ -212,46 +200,30 @@ class Holdings:
         if job.placement is None:
             return
         if job.phase not in ON_DEVICES:
-            self._claims.update(dict.fromkeys(job.placement.devices, job.job_id))
+            self.claims.update(dict.fromkeys(job.placement.devices, job.job_id))
             return
-        for host_id, part in self.parts(job.placement.devices).items():
-            if host_id in job.hosts_left:
-                self._on_host.setdefault(host_id, {})[job.job_id] = part
-                for device_id in part:
+        for member in self.gang(job.placement.devices):
+            if member.host_id in job.hosts_left:
+                self._on_host.setdefault(member.host_id, {})[job.job_id] = member.devices
+                for device_id in member.devices:
                     here = self._tenants.setdefault(device_id, [])
                     here.append(job.job_id)
                     self._shared_count += len(here) == 2
                     if len(here) > 1:  # Whether its host has taken room back since is not in the snapshot.
                         self._lessened.add(device_id)
 
-    def _take(self, device_ids: Sequence[DeviceId]) -> None:
+    def _changed(self, device_ids: Sequence[DeviceId]) -> None:
+        """There is, or was, a claim on these."""
         self._shareable = None
-        for host_id, type, here in self._by_host(device_ids):
-            self.free.take(host_id, type, here)
+        for host_id in {self.devices[device_id].host_id for device_id in device_ids}:
+            self.free.refresh(host_id)
+        self._forget_departed(device_ids)
 
-    def _give(self, device_ids: Sequence[DeviceId]) -> None:
-        self._shareable = None
-        known, tenants, claims = self.devices, self._tenants, self._claims
-        for host_id, type, here in self._by_host(device_ids):
-            free = [d for d in here if known[d].healthy and d not in tenants and d not in claims]
-            if free:
-                self.free.give(host_id, type, free)
-        for device_id in device_ids if self.departed else ():
-            if device_id in self.departed and not (device_id in tenants or device_id in claims):
-                del self.devices[device_id], self.departed[device_id]
-
-    def _by_host(self, device_ids: Sequence[DeviceId]) -> Sequence[tuple[HostId, str, Sequence[DeviceId]]]:
-        """Devices of one host and type together; those of a placement stand together already."""
-        if not device_ids:
-            return ()
-        known, first = self.devices, self.devices[device_ids[0]]
+    def _forget_departed(self, device_ids: Sequence[DeviceId]) -> None:
+        """Those of them that their host no longer has, once nobody holds them or has a claim on them."""
         for device_id in device_ids:
-            if known[device_id].host_id != first.host_id or known[device_id].type != first.type:
-                break
-        else:  # As it is for most placements.
-            return ((first.host_id, first.type, device_ids),)
-        grouped = groupby(device_ids, key=lambda d: (known[d].host_id, known[d].type))
-        return [(host_id, type, tuple(here)) for (host_id, type), here in grouped]
+            if device_id in self.departed and not (device_id in self._tenants or device_id in self.claims):
+                del self.devices[device_id], self.departed[device_id]
 
     def check(self, hosts: Iterable[Host]) -> None:
         """Assert that nobody holds what cannot be held, and that the indexes say what counting says."""
@@ -264,7 +236,8 @@ class Holdings:
         total: dict[str, int] = {}
         for host in hosts:
             is_up = host.state is HostState.OK
-            wanted = {d.device_id for d in host.report.devices if is_up and self.is_free(d)}
+            taken = {*self._tenants, *self.claims}
+            wanted = {d.device_id for d in host.report.devices if is_up and d.healthy} - taken
             types = {d.type for d in host.report.devices}
             free = {type: self.free.devices(host.host_id, type) for type in types}
             assert {d for devices in free.values() for d in devices} == wanted, host.host_id

@@ -46,7 +46,7 @@ def learn_profile(ledger: Ledger, job: Job, event: ProfileLearned) -> None:
     if placement is None:
         hosts = max(1, job.spec.nodes)
     else:
-        hosts = len(ledger.holdings.parts(placement.devices))
+        hosts = len(ledger.holdings.gang(placement.devices))
         needed = job.needed_mib(placement.accumulation_steps)
         unclaimed = all(ledger.claimed_by(device_id) is None for device_id in placement.devices)
         if needed is not None and unclaimed and not ledger.partners(job):

@@ -142,8 +142,8 @@ class Ledger(Records):
     def foretold(self, first: Job, second: Job) -> Interference:
         return self.pairs.expected(first, second)
 
-    def foresee(self, job: Job, partners: Sequence[Job]) -> None:
-        self.pairs.foresee(job, partners)
+    def interferences(self, jobs: Sequence[Job], partners: Sequence[Job]) -> Sequence[Sequence[Interference]]:
+        return self.pairs.interferences(jobs, partners)
 
     # --- Epochs ------------------------------------------------------------------------------------
 

@@ -82,9 +82,9 @@ class WaitingJobs:
 
     def add(self, job: Job, *, is_new: bool) -> None:
         scheduling_class = scheduling_class_of(job)
-        queue = self._queues.get(scheduling_class)
-        if queue is None:
-            queue = self._add_queue(scheduling_class)
+        if scheduling_class not in self._queues:
+            self._add_queue(scheduling_class)
+        queue = self._queues[scheduling_class]
         entry = (AGED if job.aged else job.rank, self._queue_key(job), job.number, job)
         insort(queue.entries, entry)
         self._at[job.number] = (entry, queue)
@@ -110,11 +110,10 @@ class WaitingJobs:
             insort(heads, entry)
         queue.head = entry
 
-    def _add_queue(self, scheduling_class: SchedulingClass) -> Queue:
+    def _add_queue(self, scheduling_class: SchedulingClass) -> None:
         if len(self._queues) - len(self._heads) >= EMPTY_QUEUES_KEPT:
             self._queues = {s: queue for s, queue in self._queues.items() if queue.head is not None}
-        queue = self._queues[scheduling_class] = Queue(scheduling_class)
-        return queue
+        self._queues[scheduling_class] = Queue(scheduling_class)
 
     def reorder(self, queue_key: QueueKey) -> None:
         """Another policy, another order."""
@@ -139,18 +138,18 @@ class WaitingJobs:
         """All of them, merged lazily."""
         heads = iter(self._heads)
         head = next(heads, None)
-        started: list[tuple[Waits, Iterator[Waits]]] = []  # Queues that have given their head.
-        rest: Iterator[Waits]
+        started: list[tuple[Waits, Iterator[Waits]]] = []  # Queues whose head has had its turn.
         while head is not None or started:
             if head is not None and not (started and started[0][0] < head):
-                entry, rest = head, islice(self._at[head[2]][1].entries, 1, None)
+                heapq.heappush(started, (head, islice(self._at[head[2]][1].entries, 1, None)))
                 head = next(heads, None)
-            else:
-                entry, rest = heapq.heappop(started)
+            entry, rest = started[0]
             yield entry[-1]
-            after = next(rest, None)
-            if after is not None:
-                heapq.heappush(started, (after, rest))
+            for after in rest:
+                heapq.heapreplace(started, (after, rest))
+                break
+            else:
+                heapq.heappop(started)
 
     def newcomers(self) -> Sequence[Job]:
         """Those that this event put here and that still wait."""

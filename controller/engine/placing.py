@@ -41,18 +41,20 @@ def plain(ledger: Ledger, action: Place | Share, *, policy_shares: bool) -> Plac
     spec, count = job.spec, len(devices)
     if spec.nodes > 1 or not spec.gpus_min <= count <= spec.gpus_max:
         return None
-    if not ledger.holdings.all_free(devices):  # So the host takes work.
+    known, scheduling_class = ledger.devices, ledger.scheduling_class(job)
+    if devices[0] not in known:
         return None
-    first, scheduling_class = ledger.devices[devices[0]], ledger.scheduling_class(job)
+    first = known[devices[0]]
     if scheduling_class.gpu_type not in ("", first.type):
         return None
     if not suits(ledger.hosts[first.host_id], scheduling_class):
         return None
-    needed = job.needed_mib(1)
-    if needed is not None:
-        for device_id in devices:
-            if ledger.devices[device_id].usable_mib < needed:
-                return None
+    needed, free = job.needed_mib(1), ledger.free.devices(first.host_id, first.type)
+    for device_id in devices:
+        if device_id not in free:  # Where its host takes work, it would be there.
+            return None
+        if needed is not None and known[device_id].usable_mib < needed:
+            return None
     if count > 1:
         if count != len(set(devices)):
             return None

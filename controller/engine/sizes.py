@@ -30,30 +30,26 @@ class Sizes:
 
     def ever(self, scheduling_class: SchedulingClass) -> int:
         """On all hosts that are not lost, drained ones included."""
-        known = self._ever.get(scheduling_class)
-        if known is None:
-            known = largest(scheduling_class, [host for host in self._hosts.values() if not host.lost])
-            _keep(self._ever, scheduling_class, known)
-        return known
+        if scheduling_class not in self._ever:
+            there = [host for host in self._hosts.values() if not host.lost]
+            _keep(self._ever, scheduling_class, largest(scheduling_class, there))
+        return self._ever[scheduling_class]
 
     def now(self, scheduling_class: SchedulingClass) -> int:
         """On the hosts that take new work."""
-        known = self._now.get(scheduling_class)
-        if known is None:
+        if scheduling_class not in self._now:
             up = [host for host in self._hosts.values() if host.state is HostState.OK]
-            known = largest(scheduling_class, up, offered=True)
-            _keep(self._now, scheduling_class, known)
-        return known
+            _keep(self._now, scheduling_class, largest(scheduling_class, up, offered=True))
+        return self._now[scheduling_class]
 
     def on_host(self, scheduling_class: SchedulingClass, type: str) -> int:
         """Most healthy devices of a type on one host that is neither lost nor drained."""
         key = (scheduling_class, type)
-        known = self._on_host.get(key)
-        if known is None:
+        if key not in self._on_host:
             up = [host for host in self._hosts.values() if not host.lost and not host.drained_by]
-            known = max((_healthy(host, type) for host in up if suits(host, scheduling_class)), default=0)
-            _keep(self._on_host, key, known)
-        return known
+            most = max((_healthy(host, type) for host in up if suits(host, scheduling_class)), default=0)
+            _keep(self._on_host, key, most)
+        return self._on_host[key]
 
 
 def _keep(known: dict[Any, int], key: Any, count: int) -> None:

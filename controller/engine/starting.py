@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 
 from msgspec import UNSET, UnsetType
 
-from cotenant.controller.domain import AttemptNo, CommandId, DeviceId, GangMember, HostId, Job, StartAttempt
+from cotenant.controller.domain import AttemptNo, CommandId, GangMember, HostId, Job, StartAttempt
 from cotenant.controller.engine.config import EngineConfig
 from cotenant.controller.engine.ledger import Ledger
-
-
-def gang_of(parts: Mapping[HostId, Sequence[DeviceId]]) -> tuple[GangMember, ...]:
-    """The hosts of a placement in rank order, from its devices by host."""
-    members: list[GangMember] = []
-    first_rank = 0
-    for host_id, devices in parts.items():
-        members.append(GangMember(host_id=host_id, devices=tuple(devices), first_rank=first_rank))
-        first_rank += len(devices)
-    return tuple(members)
 
 
 def hosts_of(ledger: Ledger, job: Job) -> tuple[HostId, ...]:
     """The hosts of a placement in rank order, whether or not their devices are still offered."""
     assert job.placement is not None
-    return tuple(ledger.holdings.parts(job.placement.devices))
+    return tuple(member.host_id for member in ledger.holdings.gang(job.placement.devices))
 
 
 def is_profiled(job: Job, shared: bool) -> bool:
@@ -47,19 +37,21 @@ def memory_cap_mib(job: Job) -> int | None:
 def start_commands(
     ledger: Ledger,
     job: Job,
-    parts: Mapping[HostId, Sequence[DeviceId]],
+    gang: tuple[GangMember, ...],
     config: EngineConfig,
     command_id: Callable[[], CommandId],
     shared: bool,
 ) -> list[StartAttempt]:
-    """What starts the job's current attempt, one for each of its `parts`; `shared`: it has a co-tenant."""
-    placement, gang = job.placement, gang_of(parts)
+    """What starts the job's current attempt, one for each host of its gang; `shared`: it has a co-tenant."""
+    placement = job.placement
     assert placement is not None
     first = ledger.hosts[gang[0].host_id].report
     # Derived from the attempt, so that a repeated command names the same port.
     port = first.port_first + (job.number * 31 + job.attempt) % first.port_count
     newest = max(job.checkpoints, key=lambda c: (c.attempt, c.step)) if job.checkpoints else None
     cap_mib = placement.memory_mib if shared else memory_cap_mib(job)
+    profile_s = config.profile_s if is_profiled(job, shared) else 0.0
+    time_left_s = _time_left_s(job) if job.spec.launch.slurm else UNSET
     return [
         StartAttempt(
             command_id=command_id(),
@@ -78,13 +70,13 @@ def start_commands(
             resume_attempt=AttemptNo(newest.attempt) if newest else None,
             resume_step=newest.step if newest else 0,
             checkpoint_every_s=config.checkpoint_every_s,
-            profile_s=config.profile_s if is_profiled(job, shared) else 0.0,
+            profile_s=profile_s,
             name=job.spec.name,
             user=job.spec.user,
             job_class=job.spec.job_class,
             epoch=job.attempt_epoch,
             job_epoch=job.epoch,
-            time_left_s=_time_left_s(job),
+            time_left_s=time_left_s,
         )
         for member in gang
     ]
@@ -92,6 +84,6 @@ def start_commands(
 
 def _time_left_s(job: Job) -> float | UnsetType:
     limit_s = job.spec.time_limit_s
-    if limit_s is None or not job.spec.launch.slurm:
+    if limit_s is None:
         return UNSET
     return max(0.0, limit_s + job.past_limit_s - job.load_s - job.run_s)

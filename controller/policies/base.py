@@ -57,6 +57,11 @@ def shares(policy: Policy) -> bool:
     return bool(getattr(policy, "shares", False))
 
 
+def learns(policy: Policy) -> bool:
+    """Whether it keeps anything between decisions: only then is there anything to `observe`."""
+    return getattr(type(policy), "observe", None) is not Stateless.observe
+
+
 EARLY_S: Final = 3600.0
 """A run that is preempted before counts as an early one under policies that promise no time of their own."""
 
@@ -92,19 +97,19 @@ class Candidates:
 
     def __init__(self, view: View) -> None:
         self._view = view
-        self._heads = view.heads()
-        self._head = next(self._heads, None)
+        self._heads = [*view.heads()][::-1]
         self._more: list[tuple[tuple[Any, ...], int, Job]] = []
 
     def next(self) -> Job | None:
-        more, head = self._more, self._head
-        if head is None and not more:
+        heads, more = self._heads, self._more
+        if heads and not (more and more[0][0] < self._view.order_key(heads[-1])):
+            head, self._index = heads[-1], 0
+            del heads[-1]
+            return head
+        if not more:
             return None
-        if head is None or (more and more[0][0] < self._view.order_key(head)):
-            _, self._index, job = heapq.heappop(more)
-            return job
-        self._index, self._head = 0, next(self._heads, None)
-        return head
+        _, self._index, job = heapq.heappop(more)
+        return job
 
     def again(self, job: Job) -> None:
         """The job that `next` has just given was placed: go on with its shape."""

@@ -46,7 +46,7 @@ class Classic(Stateless):
         self.parameters = parameters
 
     def decide(self, view: View, event: AnyEvent) -> Decision:
-        if not view.queued_count() or not view.free.any() or is_quiet(view, event):
+        if not view.queued_count() or not view.free.everywhere or is_quiet(view, event):
             return NOTHING
         plan, backfill = Plan(view), self.parameters.backfill
         if backfill == "easy":
@@ -103,7 +103,7 @@ def place_or_preempt(
     view: View, order: str, fresh: Sequence[Job], preempt: Callable[[Plan, Job], object]
 ) -> Decision:
     """Give free devices to queued jobs in order; then those of `fresh` that found none may preempt."""
-    any_free = view.free.any()
+    any_free = view.free.everywhere
     if not any_free and not fresh:
         return NOTHING
     plan = Plan(view)

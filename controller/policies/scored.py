@@ -36,7 +36,7 @@ class Scored(Stateless):
         return ()
 
     def decide(self, view: View, event: AnyEvent) -> Decision:
-        if not view.queued_count() or not view.free.any() or is_quiet(view, event):
+        if not view.queued_count() or not view.free.everywhere or is_quiet(view, event):
             return NOTHING
         plan = Plan(view)
         jobs = self._candidates(plan)

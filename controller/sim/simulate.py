@@ -176,12 +176,10 @@ class _Drive:
 
     def run(self, watch: Watch | None, look: Look | None = None) -> None:
         engine, world, clock_ns = self._engine, self._world, time.thread_time_ns
-        handle, next_alarm_s, next_event, obey = (
-            engine.handle, engine.next_alarm_s, world.next_event, world.obey,
-        )  # fmt: skip
+        handle, next_event, obey = engine.handle, world.next_event, world.obey
         spent, total, idle, events = self._decision_ns.append, len(self._workload), 0, 0
         while self._finished < total:
-            event = next_event(next_alarm_s())
+            event = next_event(engine.next_alarm_s)
             if event is None:
                 return
             self._events = events = events + 1
@@ -235,13 +233,14 @@ class _Drive:
         assert agree, f"job {row}: {vars(run)} in the world, JCT {jct_s} s and {job} in the engine"
         duration_s = self._duration_s[row]
         left_s = run.trained_s - run.lost_s - duration_s
-        assert abs(left_s) <= EXACT * run.trained_s + EXACT, f"job {row} ended {left_s} s past its work"
+        near_s = EXACT * run.trained_s + EXACT
+        assert -near_s <= left_s <= near_s, f"job {row} ended {left_s} s past its work"
         self._finished += 1
         self._ends_gpu_s += run.held_gpu_s
         self._columns.put(row, jct_s, job, run.rework_s)
-        waited_s = self._world.had_it_waited_s.pop(row, None)
-        if waited_s is not None and jct_s > 0.0:
-            self._columns.sharing_benefit[row] = waited_s / jct_s
+        had_it_waited_s = self._world.had_it_waited_s
+        if row in had_it_waited_s and jct_s > 0.0:
+            self._columns.sharing_benefit[row] = had_it_waited_s.pop(row) / jct_s
 
     def _compare(self) -> None:
         for device_id, here in self._world.devices.tenants().items():

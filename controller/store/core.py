@@ -186,7 +186,7 @@ class Core:
 
     def ring(self) -> bool:
         """Whether the engine wants to be woken now."""
-        alarm_s = self.state.engine.next_alarm_s()
+        alarm_s = self.state.engine.next_alarm_s
         return alarm_s is not None and alarm_s <= self.clock.now_s()
 
     def preview(self, event: AnyEvent) -> Decision:

@@ -95,7 +95,7 @@ class Desk:
         """Let time pass, with every alarm on its way."""
         until_s = self.now_s + seconds
         commands: list[AnyCommand] = []
-        while (alarm_s := self.engine.next_alarm_s()) is not None and alarm_s <= until_s:
+        while (alarm_s := self.engine.next_alarm_s) is not None and alarm_s <= until_s:
             self.now_s = max(self.now_s, alarm_s)
             commands += self.tell(ev.AlarmRang())
         self.now_s = until_s

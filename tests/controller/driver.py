@@ -79,7 +79,7 @@ class Driver:
     def run(self, until_s: float = 1e9) -> Driver:
         """Until nothing more happens, or all jobs have ended."""
         while len(self.engine.jobs) < len(self.truths) or not self._is_over():
-            alarm_s = self.engine.next_alarm_s()
+            alarm_s = self.engine.next_alarm_s
             if not self._upcoming and alarm_s is None:
                 break
             next_s = self._upcoming[0][0] if self._upcoming else until_s

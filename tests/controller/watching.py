@@ -144,7 +144,7 @@ class Watcher:
                 check_reason(reason)
         if job.phase in LEAVING and job.stop_cause == "preempted":
             assert job.spec.job_class == "spot"
-        alarm_s = self.engine.next_alarm_s()
+        alarm_s = self.engine.next_alarm_s
         asked_again = alarm_s is not None and alarm_s <= now_s  # The policy goes on in this very moment.
         if job.phase is Phase.QUEUED and not asked_again:
             assert self.engine.explain(job_id, now_s)[0].code != "next-event", f"job {job_id} fits and waits"

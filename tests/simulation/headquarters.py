@@ -174,7 +174,7 @@ class Headquarters:
 
     def _set_alarm(self) -> None:
         if self._core is not None and not self._core.stuck:
-            alarm_s = self.engine.next_alarm_s()
+            alarm_s = self.engine.next_alarm_s
             offset_s = self._clock.now_s - self._core.clock.now_s()
             self._alarm.set(None if alarm_s is None else alarm_s + offset_s + 1e-6)
 

@@ -18,7 +18,7 @@ lose. So a set is no better than the gain beside the best of its members less wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -124,8 +124,7 @@ class CostSlots(ShareableSlots):
         self._expected_free: ExpectedFree | None = None
         self._stays_s: Numbers | None = None
         self.known: Balances | None = None
-        """What was worked out for the jobs of these numbers, who will be asked about next."""
-        self.expected: set[int] = set()
+        """What was worked out about those who will be asked about next."""
 
     def wait_s(self, job: Job) -> float:
         if self._expected_free is None:
@@ -161,17 +160,16 @@ class CastorCost(Colocation):
     def slots(self, plan: Plan) -> CostSlots:
         return CostSlots(plan, self.observations)
 
-    def expect(self, plan: Plan, jobs: Sequence[Job], slots: ShareableSlots) -> None:
+    def expect(self, plan: Plan, jobs: Sequence[Job], slots: ShareableSlots) -> Collection[int]:
         assert isinstance(slots, CostSlots)
         slots.known = balances(plan.view, jobs, slots)
-        slots.expected = {job.number for job in jobs}
+        return slots.known.rows
 
     def join(self, plan: Plan, job: Job, slots: ShareableSlots) -> CoTenant | None:
         assert isinstance(slots, CostSlots)
         if job.spec.nodes > 1:
             return None
-        known = slots.known if job.number in slots.expected else None
-        partners = worth_sharing(job, slots, known or balances(plan.view, (job,), slots))
+        partners = worth_sharing(job, slots, slots.known or balances(plan.view, (job,), slots))
         if job.spec.gpus == 1:
             partners = partners[:1]
         if not partners:
@@ -223,17 +221,17 @@ class Balances(NamedTuple):
 
 def balances(view: View, jobs: Sequence[Job], slots: CostSlots) -> Balances:
     """`outcome` for one partner, for all these jobs in all slots at once."""
-    rows, able, mine_s, slowdown, mine, theirs, allowed = beside_all(view, jobs, slots)
+    table = beside_all(view, jobs, slots)
+    *_, mine_s, slowdown, mine, theirs, allowed = table
     theirs_s = slots.stays_s()
-    waits_s: Numbers = np.array([slots.wait_s(job) for job in able], dtype=np.float64).reshape(-1, 1)
+    waits_s: Numbers = np.array([slots.wait_s(job) for job in table.jobs], dtype=np.float64).reshape(-1, 1)
     with np.errstate(invalid="ignore"):
         alone_s, both_s = mine_s * slowdown, theirs_s * theirs
         ends_s = np.where(alone_s * mine <= both_s, alone_s * mine, both_s + (alone_s - both_s / mine))
         cost_s = np.minimum(ends_s, both_s) * (1.0 - 1.0 / theirs)
         gain_s = np.where(waits_s == NEVER, theirs_s, waits_s) + mine_s - ends_s
         may = allowed & (1.0 / (mine * slowdown) + 1.0 / theirs > 1.0)
-        whole = may_be_whole(view, able, slots, may & (gain_s - cost_s > 0.0))
-    worth = {job.number: rows[job.number] for job in able if whole[rows[job.number]]}
+        worth = may_be_whole(view, table, slots, may & (gain_s - cost_s > 0.0))
     return Balances(worth, np.where(may, gain_s, np.nan), np.where(may, cost_s, np.nan), mine, theirs)
 
 

@@ -11,7 +11,7 @@ device holds at most its `max_tenants` jobs. Departs from the paper in that
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from cotenant.controller.domain import DeviceId, HostId, HostState, Job, Plan, Reason, View, because
@@ -51,8 +51,6 @@ class CastorSlots(ShareableSlots):
     """Slots, and what was worked out about those who will be asked about them."""
 
     known: Chances | None = None
-    expected: frozenset[int] | set[int] = frozenset()
-    """Numbers of the jobs that `known` is about."""
 
 
 class Castor(Colocation):
@@ -71,17 +69,17 @@ class Castor(Colocation):
     def slots(self, plan: Plan) -> CastorSlots:
         return CastorSlots(plan, self.observations)
 
-    def expect(self, plan: Plan, jobs: Sequence[Job], slots: ShareableSlots) -> None:
+    def expect(self, plan: Plan, jobs: Sequence[Job], slots: ShareableSlots) -> Collection[int]:
         assert isinstance(slots, CastorSlots)
         slots.known = chances(plan.view, jobs, slots)
-        slots.expected = {job.number for job in jobs}
+        return slots.known.rows
 
     def join(self, plan: Plan, job: Job, slots: ShareableSlots) -> CoTenant | None:
         """Algorithm 1 lines 3 to 19 for one job that free devices alone cannot hold."""
         if job.spec.nodes > 1:
             return None
         assert isinstance(slots, CastorSlots)
-        numbers = ranked(plan.view, job, slots, slots.known if job.number in slots.expected else None)
+        numbers = ranked(plan.view, job, slots, slots.known)
         if job.spec.gpus == 1:
             numbers = numbers[:1]  # One device is enough, and every slot has one.
         return self._gather(plan, job, [slots[number] for number in numbers])

@@ -126,7 +126,8 @@ def chances(view: View, jobs: Sequence[Job], slots: ShareableSlots) -> Chances:
     first whoever the partner is: the average completion time grows with the slowdown in both cases of
     Theorem 1. So there is one timing per slot, and the arithmetic is that of `pair_timing`.
     """
-    rows, able, mine_s, slower, mine_xi, theirs_xi, allowed = beside_all(view, jobs, slots)
+    table = beside_all(view, jobs, slots)
+    *_, mine_s, slower, mine_xi, theirs_xi, allowed = table
     theirs_s = slots.left_s()
     with np.errstate(invalid="ignore"):  # Unknown lengths and slots without memory are NaN, and never pay.
         alone_s = mine_s * slower
@@ -136,8 +137,7 @@ def chances(view: View, jobs: Sequence[Job], slots: ShareableSlots) -> Chances:
         theirs_end = np.where(mine_first, mine_shared + (theirs_s - mine_shared / theirs_xi), theirs_shared)
         shared_s, sequential_s = (mine_end + theirs_end) / 2, (theirs_s + theirs_s + mine_s) / 2
         pays = (shared_s < sequential_s) & allowed
-    whole = may_be_whole(view, able, slots, pays)
-    return Chances({job.number: rows[job.number] for job in able if whole[rows[job.number]]}, pays, shared_s)
+    return Chances(may_be_whole(view, table, slots, pays), pays, shared_s)
 
 
 def ranked(view: View, newcomer: Job, slots: ShareableSlots, known: Chances | None = None) -> tuple[int, ...]:
@@ -151,7 +151,7 @@ def ranked(view: View, newcomer: Job, slots: ShareableSlots, known: Chances | No
     row = rows.get(newcomer.number)
     if row is None:
         return ()
-    numbers = np.flatnonzero(pays[row] & slots.open())
+    numbers = (pays[row] & slots.open()).nonzero()[0]
     ends_s = shared_s[row, numbers].tolist()
     order = sorted(
         zip(ends_s, numbers.tolist(), strict=True), key=lambda at: (at[0], slots[at[1]].partner.number, at[1])

@@ -43,7 +43,8 @@ class ClassView:
         self.on_devices, self.running, self.loading = view.on_devices, view.running, view.loading
         self.leaving, self.paced, self.tenants = view.leaving, view.paced, view.tenants
         self.claimed_by, self.claimants, self.planned_mib = view.claimed_by, view.claimants, view.planned_mib
-        self.interference, self.foresee, self.foretold = view.interference, view.foresee, view.foretold
+        self.interference, self.interferences = view.interference, view.interferences
+        self.foretold = view.foretold
         self.largest_placement, self.largest_now = view.largest_placement, view.largest_now
         self.largest_host = view.largest_host
 

@@ -31,7 +31,7 @@ class Pts(Stateless):
     def decide_within(self, view: View, event: AnyEvent, budgets: Mapping[str, int] | None) -> Decision:
         """`budgets`: devices by type that may be given out; None: all that are free. Those that have aged are
         within any."""
-        if not view.queued_count() or not view.free.any() or is_quiet(view, event):
+        if not view.queued_count() or not view.free.everywhere or is_quiet(view, event):
             return NOTHING
         plan, candidates = Plan(view), Candidates(view)
         left = None if budgets is None else dict(budgets)

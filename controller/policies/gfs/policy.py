@@ -231,7 +231,7 @@ class Gfs:
             capacity = dict(capacity_of(view))
         anywhere = view.hp.waiting.get("", 0)
         found = {}
-        for type in view.free.types():
+        for type in view.free.types:
             free = view.free.total(type)
             waiting = anywhere + (view.hp.waiting.get(type, 0) if type else 0)
             if self.parameters.quota == "rise":

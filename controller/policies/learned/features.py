@@ -69,7 +69,7 @@ def observation(plan: Plan, jobs: Sequence[Job], *, critic: bool = False) -> Obs
 def _of_class(plan: Plan, scheduling_class: SchedulingClass) -> tuple[float, float, float, float]:
     """GPUs, free ones of its type, whether it fits by number, share of hosts on which it fits."""
     gpus, free = scheduling_class.gpus, plan.view.free
-    types = (scheduling_class.gpu_type,) if scheduling_class.gpu_type else free.types()
+    types = (scheduling_class.gpu_type,) if scheduling_class.gpu_type else free.types
     total = max((plan.free_total(type) for type in types), default=0)
     ways = sum(
         sum(1 for _ in free.with_free(type, count))

@@ -64,7 +64,7 @@ class RlTune(Stateless):
         return [entry[-1] for entry in keyed]
 
     def decide(self, view: View, event: AnyEvent) -> Decision:
-        if not view.queued_count() or not view.free.any() or is_quiet(view, event):
+        if not view.queued_count() or not view.free.everywhere or is_quiet(view, event):
             return NOTHING
         plan, backfill = Plan(view), self.parameters.backfill
         if backfill == "any" and all(plan.find_free(head) is None for head in view.heads()):

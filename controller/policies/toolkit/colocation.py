@@ -9,7 +9,7 @@ most `lookahead` queued jobs are tried per event: a scan of the whole queue cost
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import islice
 from typing import NamedTuple, Self
 
@@ -86,9 +86,11 @@ class Colocation(Stateless, ABC):
     @abstractmethod
     def queue_key(self, job: Job) -> tuple[float, ...]: ...
 
-    def expect(self, plan: Plan, jobs: Sequence[Job], slots: ShareableSlots) -> None:
+    def expect(self, plan: Plan, jobs: Sequence[Job], slots: ShareableSlots) -> Collection[int]:
         """Called before `join` of these jobs, in this order: what is cheaper for all of them at once can be
-        worked out now. Slots may be taken in between."""
+        worked out now. Slots may be taken in between. Returns the numbers of those who may find somebody:
+        the others are not asked about."""
+        return {job.number for job in jobs}
 
     @abstractmethod
     def join(self, plan: Plan, job: Job, slots: ShareableSlots) -> CoTenant | None:
@@ -118,18 +120,20 @@ class Colocation(Stateless, ABC):
         """Try the first queued jobs in order; none behind an aged one, whose devices a newcomer would
         hold."""
         slots = self.slots(plan)
-        waiting = (job for job in plan.view.queued() if not plan.is_placed(job.job_id)) if slots else iter(())
-        first = islice(waiting, self._options.lookahead)
+        if not slots:
+            return
+        first = islice(plan.unplaced(), self._options.lookahead)
         while batch := list(islice(first, TOGETHER)):
-            self.expect(plan, batch, slots)
+            able = self.expect(plan, batch, slots)
             for job in batch:
-                co_tenant = self.join(plan, job, slots) if why_alone(job) is None else None
+                may_join = job.number in able and why_alone(job) is None
+                co_tenant = self.join(plan, job, slots) if may_join else None
                 if co_tenant is not None:
                     plan.share(job, co_tenant.devices, co_tenant.reason, co_tenant.accumulation_steps)
                     slots.take(co_tenant.devices)
+                    if not slots:
+                        return
                 elif job is waited_for:
-                    return
-                if not slots:
                     return
 
     def slots(self, plan: Plan) -> ShareableSlots:

@@ -31,7 +31,7 @@ Cost = Callable[[HostId, Sequence[Job], int], Any]
 
 
 def types_of(view: View, scheduling_class: SchedulingClass) -> Sequence[str]:
-    return (scheduling_class.gpu_type,) if scheduling_class.gpu_type else view.free.types()
+    return (scheduling_class.gpu_type,) if scheduling_class.gpu_type else view.free.types
 
 
 def find_pods(plan: Plan, job: Job, rank: Rank, *, tightest_first: bool) -> tuple[DeviceId, ...] | None:

@@ -8,7 +8,7 @@ once per kind.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -68,12 +68,12 @@ def is_suitable(view: View, scheduling_class: SchedulingClass, place: Place) -> 
 
 
 class Ratios(NamedTuple):
-    """Of one kind of newcomer beside each tenant, in the order of the slots."""
+    """Of newcomers beside each tenant; a row per newcomer and a column per slot."""
 
     mine: Numbers
     theirs: Numbers
     allowed: Mask
-    """False where the pair is not made again."""
+    """False where the place does not suit the job, or the pair is not made again."""
 
 
 class ShareableSlots:
@@ -104,12 +104,12 @@ class ShareableSlots:
         self._all = [self._room(job_id, place, here, able[job_id]) for (job_id, place), here in found.items()]
         self._at = {device_id: n for n, slot in enumerate(self._all) for device_id in slot.devices}
         self._open = len(self._all)
-        self._ratios: dict[Kind, Ratios] = {}
-        self._tenants: tuple[list[Job], NDArray[np.intp]] | None = None
-        self._suited: dict[SchedulingClass, Mask | None] = {}
+        self._places = list({slot.place: None for slot in self._all})
+        self._suited: dict[SchedulingClass, Mask] = {}
         self._wide: dict[SchedulingClass, bool] = {}
         self._open_mask: Mask | None = None
-        self._is_one_uid = any(slot.one_uid for slot in self._all)
+        self.is_one_uid = any(slot.one_uid for slot in self._all)
+        """Some tenant can only be joined by jobs of its own user."""
         self.batches: Batches = {}
         """Ways to split batches, worked out once for all jobs that are alike."""
         self._pairs: dict[tuple[Kind, int], Interference] = {}
@@ -174,7 +174,7 @@ class ShareableSlots:
 
     def devices_at(self) -> NDArray[np.int64]:
         """Devices that each slot has left at each place of any; shape (slots, places)."""
-        places = {place: n for n, place in enumerate(self._places())}
+        places = {place: n for n, place in enumerate(self._places)}
         found = np.zeros((len(self._all), len(places)), dtype=np.int64)
         for number, slot in enumerate(self._all):
             found[number, places[slot.place]] = len(slot.devices)
@@ -182,13 +182,10 @@ class ShareableSlots:
 
     def free_at(self) -> NDArray[np.int64]:
         """Free devices at each of these places."""
-        return np.array([len(self._plan.free_devices(*place)) for place in self._places()], dtype=np.int64)
+        return np.array([len(self._plan.free_devices(*place)) for place in self._places], dtype=np.int64)
 
     def free_everywhere(self) -> int:
         return self._plan.free_everywhere()
-
-    def _places(self) -> list[Place]:
-        return list(dict.fromkeys(slot.place for slot in self._all))
 
     def is_wide(self, view: View, job: Job) -> bool:
         """Whether there are devices of a type of which no host could hold the job's gang: it is spread."""
@@ -198,7 +195,7 @@ class ShareableSlots:
         scheduling_class = view.scheduling_class(job)
         known = self._wide.get(scheduling_class)
         if known is None:
-            types = {type for _, type in self._places()}
+            types = {type for _, type in self._places}
             known = self._wide[scheduling_class] = any(
                 gpus > view.largest_host(scheduling_class, type) for type in types
             )
@@ -230,36 +227,28 @@ class ShareableSlots:
         """Jobs of one kind have the same ratios beside everybody."""
         return signature(job.spec), id(job.profile)
 
-    def ratios(self, job: Job) -> Ratios:
-        """Of a newcomer beside each tenant; asked once for each kind of it and of tenants."""
-        kind = self.kind(job)
-        known = self._ratios.get(kind)
-        if known is None:
-            tenants, of = self._kinds_of_tenants()
-            self._view.foresee(job, tenants)
-            pairs = [self._view.interference(job, tenant) for tenant in tenants]
-            allowed = [not (xi.crowded or xi.faulted or self._has_lost(xi)) for xi in pairs]
-            known = self._ratios[kind] = Ratios(
-                np.array([xi.first for xi in pairs])[of],
-                np.array([xi.second for xi in pairs])[of],
-                np.array(allowed, dtype=np.bool_)[of],
-            )
-        return known
+    def ratios(self, jobs: Sequence[Job]) -> Ratios:
+        """Of newcomers beside each tenant; asked once for each kind of tenants."""
+        tenants, of = self._kinds_of_tenants()
+        pairs = self._view.interferences(jobs, tenants)
+        apart = [
+            [xi.crowded or xi.faulted or (xi.both and self._has_lost(xi)) for xi in row] for row in pairs
+        ]
+        suited = [self._suits(self._view.scheduling_class(job)) for job in jobs]
+        shape = len(jobs), len(tenants)
+        return Ratios(
+            np.array([[xi.first for xi in row] for row in pairs], dtype=np.float64).reshape(shape)[:, of],
+            np.array([[xi.second for xi in row] for row in pairs], dtype=np.float64).reshape(shape)[:, of],
+            np.array(suited, dtype=np.bool_).reshape(len(jobs), len(of))
+            & ~np.array(apart, dtype=np.bool_).reshape(shape)[:, of],
+        )
 
-    def _kinds_of_tenants(self) -> tuple[list[Job], NDArray[np.intp]]:
+    def _kinds_of_tenants(self) -> tuple[list[Job], list[int]]:
         """A tenant of each kind, and for every slot which of them is its tenant's like."""
-        if self._tenants is None:
-            at: dict[Kind, int] = {}
-            first: list[Job] = []
-            of: list[int] = []
-            for slot in self._all:
-                kind = self.kind(slot.partner)
-                if kind not in at:
-                    at[kind] = len(first)
-                    first.append(slot.partner)
-                of.append(at[kind])
-            self._tenants = first, np.array(of, dtype=np.intp)
-        return self._tenants
+        kinds = [self.kind(slot.partner) for slot in self._all]
+        first = dict(zip(kinds, (slot.partner for slot in self._all), strict=True))
+        at = {kind: number for number, kind in enumerate(first)}
+        return list(first.values()), [at[kind] for kind in kinds]
 
     def interference(self, job: Job, partner: Job) -> Interference:
         """The view's, looked up once for each kind of newcomer."""
@@ -299,33 +288,21 @@ class ShareableSlots:
         others = (slot.partner for slot in self if slot.one_uid and slot.partner.spec.launch.uid != uid)
         return next(others, None)
 
-    def admitted(self, job: Job, scheduling_class: SchedulingClass) -> Mask | None:
-        """Slots whose host and device type suit the job, under MPS of the same user, and whose tenant it was
-        not parted from; None: all."""
-        suited = (
-            self._suited[scheduling_class]
-            if scheduling_class in self._suited
-            else self._suits(scheduling_class)
-        )
-        if not job.co_tenants and not self._is_one_uid:
-            return suited
+    def admitted(self, job: Job) -> Mask:
+        """Slots whose tenant it was not parted from, under MPS of the same user."""
         uid = job.spec.launch.uid
         here = [
             (not slot.one_uid or slot.partner.spec.launch.uid == uid)
             and not self._were_parted(job, slot.partner)
             for slot in self._all
         ]
-        mask: Mask = np.array(here, dtype=np.bool_)
-        return mask if suited is None else mask & suited
+        return np.array(here, dtype=np.bool_)
 
-    def _suits(self, scheduling_class: SchedulingClass) -> Mask | None:
-        """Slots whose place suits jobs of a scheduling class; None: all."""
-        places: dict[Place, bool] = {}
-        for slot in self._all:
-            if slot.place not in places:
-                places[slot.place] = is_suitable(self._view, scheduling_class, slot.place)
-        suited: Mask | None = None
-        if not all(places.values()):
-            suited = np.array([places[slot.place] for slot in self._all], dtype=np.bool_)
-        self._suited[scheduling_class] = suited
-        return suited
+    def _suits(self, scheduling_class: SchedulingClass) -> Mask:
+        """Slots whose host and device type suit jobs of a class."""
+        known = self._suited.get(scheduling_class)
+        if known is None:
+            places = {place: is_suitable(self._view, scheduling_class, place) for place in self._places}
+            here = [places[slot.place] for slot in self._all]
+            known = self._suited[scheduling_class] = np.array(here, dtype=np.bool_)
+        return known

@@ -163,7 +163,7 @@ def is_kept_together(view: View, scheduling_class: SchedulingClass) -> bool:
     """Whether a gang of this shape gets devices of one host only."""
     if scheduling_class.nodes:
         return scheduling_class.nodes == 1
-    for type in (scheduling_class.gpu_type,) if scheduling_class.gpu_type else view.free.types():
+    for type in (scheduling_class.gpu_type,) if scheduling_class.gpu_type else view.free.types:
         if scheduling_class.gpus <= view.largest_host(
             scheduling_class, type
         ):  # A generator costs more than the look.

@@ -103,7 +103,7 @@ def follow(
     for _ in range(EVENTS_PER_JOB_MAX * (len(engine.jobs) + 100)):
         if not pending:
             break
-        event = world.next_event(engine.next_alarm_s())
+        event = world.next_event(engine.next_alarm_s)
         if event is None or world.now_s >= ENDLESS_S:
             break
         now_s = world.now_s

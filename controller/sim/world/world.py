@@ -239,9 +239,9 @@ class World:
 
     def _start(self, command: StartAttempt) -> None:
         row = self._row_of(command.job_id)
-        run = self._runs.get(row)
-        if run is None:
-            run = self._runs[row] = JobRun(row, command.job_id, self._model[row], self._submit_s[row])
+        if row not in self._runs:
+            self._runs[row] = JobRun(row, command.job_id, self._model[row], self._submit_s[row])
+        run = self._runs[row]
         if command.attempt <= run.number:
             return  # The gang's other hosts have had theirs, or it comes again.
         assert run.doing is WAITS, f"job {row} was started while it {run.doing.name.lower()}"

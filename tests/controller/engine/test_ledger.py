@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.controller.domain import HostId, HostReport, scheduling_class_of
+from cotenant.controller.domain import DeviceId, HostId, HostReport, scheduling_class_of
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Snapshot
 from cotenant.controller.engine.free_index import FreeIndex
@@ -71,22 +71,24 @@ def test_jobs_on_devices_come_by_predicted_end_and_unknown_ends_last() -> None:
 def test_the_free_index_says_what_counting_says(
     counts: list[int], moves: list[tuple[int, int, bool]]
 ) -> None:
-    index, free = FreeIndex(), {}
+    held: set[DeviceId] = set()
+    index, free = FreeIndex(held, ()), {}
     ledger = Ledger(lambda job: ())
     for number, count in enumerate(counts):
         host = ledger.put_host(report(f"h{number}", count))
-        index.set_host(host, [d.device_id for d in host.report.devices])
+        index.set_host(host)
         free[host.host_id] = {d.device_id for d in host.report.devices}
     for number, device, give in moves:
         host_id = HostId(f"h{number % len(counts)}")
         devices = ledger.hosts[host_id].report.devices
         device_id = devices[device % len(devices)].device_id
-        (index.give if give else index.take)(host_id, "cpu", [device_id])
+        (held.discard if give else held.add)(device_id)
+        index.refresh(host_id)
         (free[host_id].add if give else free[host_id].discard)(device_id)
     for host_id, here in free.items():
         assert list(index.devices(host_id, "cpu")) == sorted(here)
     assert index.most("cpu") == max(len(here) for here in free.values())
-    assert index.any() == any(free.values())
+    assert index.everywhere == sum(map(len, free.values()))
     for gpus in range(1, 9):
         enough = [(len(here), host_id) for host_id, here in free.items() if len(here) >= gpus]
         assert index.tightest("cpu", gpus) == (min(enough)[1] if enough else None)

@@ -232,7 +232,7 @@ def test_the_engine_asks_the_model_it_was_configured_with() -> None:
     desk = Desk("castor", config={"predictor": a_model()})
     x, y = job("x", 0.4), job("y", 0.9)
     view = desk.engine.view()
-    view.foresee(x, (y,))
+    assert view.interferences((x,), (y,))[0][0].source == "predicted"
     assert view.interference(x, y).source == "predicted"
     restored = Engine(registry.make, EngineConfig(predictor=a_model()))
     restored.restore(desk.engine.snapshot())

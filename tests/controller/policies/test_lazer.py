@@ -435,10 +435,10 @@ def play(engine: Engine, policy: Eager, steps: Sequence[Step]) -> tuple[list[Tol
     for number in range(1, 7):
         tell(ev.JobArrived(spec=spec(number, expected_s=1000.0 * number, resumable=True)), 0.0)
     for step in steps:
-        until_s, alarm_s = engine.now_s + PAUSES_S[step[3] % len(PAUSES_S)], engine.next_alarm_s()
+        until_s, alarm_s = engine.now_s + PAUSES_S[step[3] % len(PAUSES_S)], engine.next_alarm_s
         while step[2] % 4 and alarm_s is not None and alarm_s <= until_s:  # Else it is late.
             tell(ev.AlarmRang(), max(alarm_s, engine.now_s))
-            alarm_s = engine.next_alarm_s()
+            alarm_s = engine.next_alarm_s
         answered = asked and step[1] % 3 == 0
         event = answer(asked.pop(), step[2]) if answered else meaning(engine, step)
         if not isinstance(event, ev.PolicyChanged):  # It would come with the same policy, learned and all.
@@ -460,7 +460,7 @@ def follow(engine: Engine, policy: Eager, ends: dict[JobId, tuple[float, float]]
             found += 1
         else:
             assert job_id not in policy.over
-            alarm_s = engine.next_alarm_s()
+            alarm_s = engine.next_alarm_s
             assert alarm_s is not None and alarm_s <= until_s
     for action in engine.decision.actions:
         if isinstance(action, Defer):

@@ -229,7 +229,7 @@ def test_an_idle_cluster_is_left_asleep(policy: str) -> None:
     desk.wait(5000)
     desk.end(1)
     desk.wait(60)
-    assert desk.engine.next_alarm_s() is None
+    assert desk.engine.next_alarm_s is None
 
 
 def test_a_job_is_demoted_while_it_runs_at_the_moment_it_reaches_the_threshold() -> None:
@@ -342,7 +342,7 @@ def test_after_every_event_of_srtf_full_the_whole_queue_has_nothing_left_to_ask_
         if isinstance(event, MOVES_ESTIMATES):
             continue
         engine.handle(event, engine.now_s + WAITS_S[step[3] % len(WAITS_S)])
-        while (alarm_s := engine.next_alarm_s()) is not None and alarm_s <= engine.now_s:
+        while (alarm_s := engine.next_alarm_s) is not None and alarm_s <= engine.now_s:
             engine.handle(ev.AlarmRang(), engine.now_s)
         if not is_quiet(engine.view(), event) and not engine.refusals:
             plan = Plan(engine.view())

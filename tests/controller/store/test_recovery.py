@@ -47,7 +47,7 @@ def live_through(station: Station, rng: random.Random, steps: int) -> None:
     for _ in range(steps):
         station.tick(rng.uniform(0.0, 8.0))
         engine = station.core.state.engine
-        alarm_s = engine.next_alarm_s()
+        alarm_s = engine.next_alarm_s
         if alarm_s is not None and station.core.ring():
             station.core.happen(AlarmRang())
             station.settle()
