@@ -10,9 +10,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, get_type_hints
 
+from cotenant.controller.api.accounting import AccountingRequests
 from cotenant.controller.api.arrivals import Arrivals
 from cotenant.controller.api.changes import Changing
 from cotenant.controller.api.etas import EtaBoard, EtaRequests
+from cotenant.controller.api.job_settings import JobSettings
 from cotenant.controller.api.logs import LogRequests
 from cotenant.controller.api.permissions import (
     BYTES_BURST,
@@ -103,7 +105,15 @@ class RequestHandlers:
         self._arrivals = Arrivals(core, secrets, user_bytes_max)
         self._answers: dict[type, Answer] = {
             wire.Stop: self._stop_asked,
-            **answers_of(self._arrivals, reading, changing, profiles, EtaRequests(core, board)),
+            **answers_of(
+                self._arrivals,
+                reading,
+                changing,
+                profiles,
+                EtaRequests(core, board),
+                AccountingRequests(core, reading),
+                JobSettings(core),
+            ),
         }
 
     # --- In and out --------------------------------------------------------------------------------

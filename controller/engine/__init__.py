@@ -4,7 +4,7 @@ Rule: pure. Nothing here reads a clock, a socket or a file; `engine.py` is the o
 """
 
 # fmt: off
-from cotenant.controller.engine import accounts
+from cotenant.controller.engine import accounts, usage
 from cotenant.controller.engine.attempt_records import AttemptRecord, HistoryNote, action_in_words
 from cotenant.controller.engine.claims import VERDICTS, AttemptIs, JobIs, StateIs, agree
 from cotenant.controller.engine.config import EngineConfig
@@ -23,7 +23,7 @@ __all__ = [
     "LAG_REPORTS", "LAG_S", "SNAPSHOT_VERSION", "VERDICTS", "Alarm", "AttemptIs", "AttemptRecord",
     "Engine", "EngineConfig", "EtaAnswer", "EtaBook", "EtaQuestion", "History", "HistoryNote", "JobEta",
     "JobIs", "Ledger", "LengthClaim", "MakePolicy", "SavedEtas", "SavedHistory", "Snapshot", "StateIs",
-    "accounts", "action_in_words", "agree", "image_of", "memory_cap_mib", "policy_label",
-    "question_of", "run_s", "to_compare",
+    "accounts", "action_in_words", "agree", "image_of", "memory_cap_mib", "policy_label", "question_of",
+    "run_s", "to_compare", "usage",
 ]
 # fmt: on

@@ -14,6 +14,7 @@ from cotenant.controller.cli.frame.output import (
     JsonFlag,
     OutputFlag,
     chosen,
+    duration_of,
     whole_number,
 )
 from cotenant.controller.cli.frame.parameters import option
@@ -31,7 +32,6 @@ from cotenant.controller.cli.offline.options import (
     run_with_bar,
 )
 from cotenant.controller.cli.offline.table import show_runs
-from cotenant.controller.cli.submission.quantities import duration_s
 from cotenant.controller.sim import PolicyChoice, TaskRun
 from cotenant.controller.sim.past import what_if
 from cotenant.controller.sim.past.journal import NothingToReplay
@@ -158,10 +158,7 @@ def replayed(
 
 def read(where: Path, since: str, *, named: bool) -> JournalRecord:
     """Raises Problem."""
-    try:
-        since_s = duration_s(since) if since else None
-    except ValueError as error:
-        raise Problem("usage", f"--since {error}") from None
+    since_s = duration_of("--since", since)
     try:
         return read_journal(where, since_s=since_s)
     except JournalError as error:
