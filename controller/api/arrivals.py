@@ -74,9 +74,7 @@ class Arrivals:
         before = self._submitted_before(key)
         if before:
             return Submitted(request_id=request_id, job_ids=before)
-        accepted = accept(request, who, engine.next_number, engine.jobs)
-        check_priority(engine, who, accepted.specs)
-        check_fit(engine, accepted.specs)
+        accepted = checked(engine, request, who)
         notes: tuple[str, ...] = () if engine.hosts else (NO_HOST,)
         promise = promised(engine.promised_h, accepted)
         if request.dry_run:
@@ -149,6 +147,14 @@ class Arrivals:
         if len(job_ids) > 1 or job.phase in (Phase.LOADING, Phase.RUNNING):
             return ()
         return (render(engine.explain(job.job_id, self._core.clock.now_s())[0]),)
+
+
+def checked(engine: Engine, request: Submit, who: Identity) -> Accepted:
+    """As it would arrive now. Raises Denied."""
+    accepted = accept(request, who, engine.next_number, engine.jobs)
+    check_priority(engine, who, accepted.specs)
+    check_fit(engine, accepted.specs)
+    return accepted
 
 
 def check_fit(engine: Engine, specs: Sequence[JobSpec]) -> None:

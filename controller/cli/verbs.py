@@ -61,7 +61,7 @@ GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
         Verb("top", "cluster.top", "a live table of devices and jobs"),
         Verb("pairs", "cluster.pairs", "which jobs share well: slowdowns both ways, and verdicts"),
         Verb("report", "cluster.report", "what sharing and preemption brought and cost here"),
-        Verb("usage", "cluster.usage", "device-hours by user, kind or organisation; waiting, shared, lost"),
+        Verb("usage", "cluster.usage", "device-hours by user, kind or organisation; shared, lost"),
         Verb("policy", "offline.policy", "list, show or set the policy; train one"),
         Verb("predictor", "offline.predictor", "train and judge a model of how jobs slow each other down"),
     ),

@@ -19,6 +19,9 @@ from cotenant.controller.wire.clients.cluster import (
     ForgetProfiles, GetReport, GetStatus, KnownProfile, KnownProfiles, ListNodes, ListPairs, ListProfiles,
     NodeView, Nodes, PairView, Pairs, ReadingView, SharingReport, Stop,
 )
+from cotenant.controller.wire.clients.foresight import (
+    ArrivalView, DelayView, ForeseeArrival, Foreseen, ForesightReply, ForesightRequest,
+)
 from cotenant.controller.wire.clients.jobs import (
     AttemptView, ChangeJobs, EtaScoreView, EtaTimes, EtaView, Etas, Explain, Explained, ExplanationView,
     JobDetails, JobReply, JobRequest, JobView, Jobs, ListEtas, ListJobs, LogPart, ReadJobLog, SetJobs,
@@ -30,22 +33,22 @@ from cotenant.controller.wire.clients.policies import (
 )
 
 __all__ = [
-    "CLIENT_MARK", "DAMAGED_JOURNAL_ADVICE", "NOT_AVAILABLE", "AnyReply", "AnyRequest", "AttemptView",
-    "ChangeJobs", "ChangeNode", "ClientMessage", "ControllerStatus", "DecisionView", "Decisions",
-    "DeviceView", "Done", "EtaScoreView", "EtaTimes", "EtaView", "Etas", "Explain", "Explained",
-    "ExplanationView", "Failure", "ForgetProfiles", "GetDecisions", "GetPolicy", "GetReport",
-    "GetStatus", "GetUsage", "JobDetails", "JobView", "Jobs", "KnownProfile", "KnownProfiles",
-    "ListEtas", "ListJobs", "ListNodes", "ListPairs", "ListPastJobs", "ListProfiles", "LogPart",
-    "NodeView", "Nodes", "PairView", "Pairs", "Parameters", "PastJobView", "PastJobs", "Policies",
-    "PolicyOffer", "PolicyPreview", "PolicyPreviewed", "PolicyView", "PreviewPolicy", "PreviewedAction",
-    "Question", "ReadJobLog", "ReadingView", "Reply", "Request", "SetJobs", "SetPolicy", "SharingReport",
-    "ShowJob", "Shown", "SpecView", "Stop", "Submit", "Submitted", "UsageRows", "UsageView", "WaitJobs",
-    "spec_view",
+    "CLIENT_MARK", "DAMAGED_JOURNAL_ADVICE", "NOT_AVAILABLE", "AnyReply", "AnyRequest", "ArrivalView",
+    "AttemptView", "ChangeJobs", "ChangeNode", "ClientMessage", "ControllerStatus", "DecisionView",
+    "Decisions", "DelayView", "DeviceView", "Done", "EtaScoreView", "EtaTimes", "EtaView", "Etas",
+    "Explain", "Explained", "ExplanationView", "Failure", "ForeseeArrival", "Foreseen", "ForgetProfiles",
+    "GetDecisions", "GetPolicy", "GetReport", "GetStatus", "GetUsage", "JobDetails", "JobView", "Jobs",
+    "KnownProfile", "KnownProfiles", "ListEtas", "ListJobs", "ListNodes", "ListPairs", "ListPastJobs",
+    "ListProfiles", "LogPart", "NodeView", "Nodes", "PairView", "Pairs", "Parameters", "PastJobView",
+    "PastJobs", "Policies", "PolicyOffer", "PolicyPreview", "PolicyPreviewed", "PolicyView",
+    "PreviewPolicy", "PreviewedAction", "Question", "ReadJobLog", "ReadingView", "Reply", "Request",
+    "SetJobs", "SetPolicy", "SharingReport", "ShowJob", "Shown", "SpecView", "Stop", "Submit",
+    "Submitted", "UsageRows", "UsageView", "WaitJobs", "spec_view",
 ]
 # fmt: on
 
-AnyRequest = JobRequest | AccountingRequest | ClusterRequest | PolicyRequest
-AnyReply = JobReply | AccountingReply | ClusterReply | PolicyReply | Done | Failure
+AnyRequest = JobRequest | AccountingRequest | ForesightRequest | ClusterRequest | PolicyRequest
+AnyReply = JobReply | AccountingReply | ForesightReply | ClusterReply | PolicyReply | Done | Failure
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
