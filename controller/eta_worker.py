@@ -60,19 +60,51 @@ class EtaWorker:
             await asyncio.sleep(rest_s)
 
     async def _answered(self, question: EtaQuestion) -> EtaAnswer:
-        data = msgspec.msgpack.encode(question)
-        try:
-            answer = await asyncio.wait_for(self._child.ask(data), TIMEOUT_S)
-            return unpack_struct(answer, EtaAnswer)
-        except TimeoutError:
-            why = f"no answer within {TIMEOUT_S:g} s"
-        except (OSError, EOFError, BadMessage) as error:
-            why = f"the process that rolls out died ({type(error).__name__})"
-        await self._child.end()
-        return EtaAnswer(error=why)
+        return await _asked(self._child, question)
 
     async def close(self) -> None:
         if self._worker is not None:
             self._worker.cancel()
             await asyncio.gather(self._worker, return_exceptions=True)
         await self._child.end()
+
+
+class ForesightWorker:
+    """What users ask about, in a child of its own, one question after the other; the child ends with the
+    last, for such questions are rare. Whoever asks bounds how many there are."""
+
+    def __init__(self) -> None:
+        self._child = ChildProcess("cotenant.controller.sim.eta")
+        self._waiting: list[tuple[EtaQuestion, Callable[[EtaAnswer], None]]] = []
+        self._worker: asyncio.Task[None] | None = None
+
+    def start(self, question: EtaQuestion, told: Callable[[EtaAnswer], None]) -> None:
+        self._waiting.append((question, told))
+        if self._worker is None or self._worker.done():
+            self._worker = asyncio.get_running_loop().create_task(self._work())
+
+    async def _work(self) -> None:
+        while self._waiting:
+            question, told = self._waiting.pop(0)
+            told(await _asked(self._child, question))
+            if not self._waiting:
+                await self._child.end()
+
+    async def close(self) -> None:
+        if self._worker is not None:
+            self._worker.cancel()
+            await asyncio.gather(self._worker, return_exceptions=True)
+        await self._child.end()
+
+
+async def _asked(child: ChildProcess, question: EtaQuestion) -> EtaAnswer:
+    data = msgspec.msgpack.encode(question)
+    try:
+        answer = await asyncio.wait_for(child.ask(data), TIMEOUT_S)
+        return unpack_struct(answer, EtaAnswer)
+    except TimeoutError:
+        why = f"no answer within {TIMEOUT_S:g} s"
+    except (OSError, EOFError, BadMessage) as error:
+        why = f"the process that rolls out died ({type(error).__name__})"
+    await child.end()
+    return EtaAnswer(error=why)

@@ -37,7 +37,7 @@ from cotenant.controller.engine import (
     question_of,
     to_compare,
 )
-from cotenant.controller.eta_worker import EtaWorker
+from cotenant.controller.eta_worker import EtaWorker, ForesightWorker
 from cotenant.controller.executors.agents import AgentExecutor
 from cotenant.controller.executors.base import Executor
 from cotenant.controller.policies import registry
@@ -209,8 +209,15 @@ class Controller:
         self._executors: tuple[Executor, ...] = (self._link,)
         about = About(version=package, endpoint=self.endpoint, started_s=self.core.clock.now_s())
         self._handlers = RequestHandlers(
-            self.core, self._link, self._peer_versions.send, self._secrets, about, self._stopped.set
+            self.core,
+            self._link,
+            self._peer_versions.send,
+            self._secrets,
+            about,
+            self._stopped.set,
+            foresee=self._foresee,
         )
+        self._foresight_worker = ForesightWorker()
         self._compute_worker = self._make_worker(self._computed)
         self._eta_worker = EtaWorker(self._eta_question, self._etas_found, settings.controller.eta_share)
         self._scrub = Scrub(self._journal.path, settings.controller.scrub_every_s, self._scrubbed_soon)
@@ -258,6 +265,7 @@ class Controller:
             await asyncio.to_thread(self._endpoint.close)
         await self._compute_worker.close()
         await self._eta_worker.close()
+        await self._foresight_worker.close()
         await asyncio.to_thread(self._scrub.close)
         if self._fatal is None:
             if not self.core.stuck:
@@ -447,6 +455,9 @@ class Controller:
             return None
         core = self.core
         return question_of(core.state.engine, core.state.etas, seed=core.journal.last_seq)
+
+    def _foresee(self, question: EtaQuestion, told: Callable[[EtaAnswer], None]) -> None:
+        self._foresight_worker.start(question, lambda answer: self._guarded(lambda: told(answer)))
 
     def _etas_found(self, answer: EtaAnswer) -> None:
         """Kept for whoever asks; what is to be compared with what comes is journalled."""

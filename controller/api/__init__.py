@@ -3,6 +3,7 @@
 # fmt: off
 from cotenant.controller.api import metrics
 from cotenant.controller.api.etas import hit_rate
+from cotenant.controller.api.foresight import Foresee
 from cotenant.controller.api.handlers import RequestHandlers
 from cotenant.controller.api.metrics import ClusterMetrics, ServerFacts
 from cotenant.controller.api.permissions import BYTES_BURST, BYTES_PER_SECOND, policies_offered
@@ -11,7 +12,7 @@ from cotenant.controller.api.submissions import Code
 from cotenant.controller.api.views import note_text
 
 __all__ = [
-    "BYTES_BURST", "BYTES_PER_SECOND", "About", "ClusterMetrics", "Code", "RequestHandlers",
+    "BYTES_BURST", "BYTES_PER_SECOND", "About", "ClusterMetrics", "Code", "Foresee", "RequestHandlers",
     "ServerFacts", "hit_rate", "metrics", "note_text", "pair_views", "policies_offered",
 ]
 # fmt: on

@@ -23,6 +23,7 @@ from cotenant.controller.domain import (
     held_bytes,
     render,
 )
+from cotenant.controller.engine import Engine
 from cotenant.controller.store import Core, Stuck
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.system.secrets import Secrets
@@ -73,9 +74,7 @@ class Arrivals:
         before = self._submitted_before(key)
         if before:
             return Submitted(request_id=request_id, job_ids=before)
-        accepted = accept(request, who, engine.next_number, engine.jobs)
-        self._check_priority(who, accepted.specs)
-        self._check_fit(accepted)
+        accepted = checked(engine, request, who)
         notes: tuple[str, ...] = () if engine.hosts else (NO_HOST,)
         promise = promised(engine.promised_h, accepted)
         if request.dry_run:
@@ -109,34 +108,6 @@ class Arrivals:
             self._fresh.pop(key, None)
 
         self._core.after_commit(forget)
-
-    def _check_fit(self, accepted: Accepted) -> None:
-        """Every kind of job in it must be able to start on the hosts there are, one day."""
-        engine = self._core.state.engine
-        reports = [host.report for host in engine.hosts.values()]
-        kinds = {
-            (
-                (s.gpus_min, s.nodes, s.gpu_type, s.features, s.memory_mib, s.cpus, s.host_memory_mib),
-                s.organisation,
-            ): s
-            for s in accepted.specs
-        }
-        for spec in kinds.values():
-            reason = engine.never_fits(spec) or exceeds_hosts(spec, reports)
-            if reason is not None:
-                raise Denied(
-                    "never-fits", f"it can never run here: {render(reason)}", _what_to_do(reason, reports)
-                )
-
-    def _check_priority(self, who: Identity, specs: Sequence[JobSpec]) -> None:
-        highest = self._core.state.engine.config.limits.user_priority
-        asked = max(spec.priority for spec in specs)
-        if who.role == "user" and asked > highest:
-            raise Denied(
-                "not-allowed",
-                f"users may ask for a priority of up to {highest}, not for {asked}",
-                "ask an admin, or take a lower one: below 0 others go first",
-            )
 
     def _check_memory(self, who: Identity, specs: Sequence[JobSpec]) -> None:
         """One key's jobs may not take all of the controller's memory."""
@@ -176,6 +147,48 @@ class Arrivals:
         if len(job_ids) > 1 or job.phase in (Phase.LOADING, Phase.RUNNING):
             return ()
         return (render(engine.explain(job.job_id, self._core.clock.now_s())[0]),)
+
+
+def checked(engine: Engine, request: Submit, who: Identity) -> Accepted:
+    """As it would arrive now. Raises Denied."""
+    accepted = accept(request, who, engine.next_number, engine.jobs)
+    check_priority(engine, who, accepted.specs)
+    check_fit(engine, accepted.specs)
+    return accepted
+
+
+def check_fit(engine: Engine, specs: Sequence[JobSpec]) -> None:
+    """Every kind of job in it must be able to start on the hosts there are, one day.
+
+    Raises:
+        Denied: one never can.
+    """
+    reports = [host.report for host in engine.hosts.values()]
+    kinds = {
+        (
+            (s.gpus_min, s.nodes, s.gpu_type, s.features, s.memory_mib, s.cpus, s.host_memory_mib),
+            s.organisation,
+        ): s
+        for s in specs
+    }
+    for spec in kinds.values():
+        reason = engine.never_fits(spec) or exceeds_hosts(spec, reports)
+        if reason is not None:
+            raise Denied(
+                "never-fits", f"it can never run here: {render(reason)}", _what_to_do(reason, reports)
+            )
+
+
+def check_priority(engine: Engine, who: Identity, specs: Sequence[JobSpec]) -> None:
+    """Raises Denied: a user asks for more than users may."""
+    highest = engine.config.limits.user_priority
+    asked = max(spec.priority for spec in specs)
+    if who.role == "user" and asked > highest:
+        raise Denied(
+            "not-allowed",
+            f"users may ask for a priority of up to {highest}, not for {asked}",
+            "ask an admin, or take a lower one: below 0 others go first",
+        )
 
 
 def exceeds_hosts(spec: JobSpec, reports: Sequence[HostReport]) -> Reason | None:

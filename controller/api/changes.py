@@ -63,7 +63,7 @@ POSSIBLE: Final[dict[str, frozenset[Phase]]] = {
     "release": frozenset({Phase.HELD}),
     "preempt": frozenset({Phase.LOADING, Phase.RUNNING}),
     "checkpoint": frozenset({Phase.RUNNING}),
-    "requeue": frozenset({Phase.LOADING, Phase.RUNNING}),
+    "requeue": ENDED | {Phase.LOADING, Phase.RUNNING},
 }
 
 ADVICE: Final[dict[str, str]] = {
@@ -71,7 +71,7 @@ ADVICE: Final[dict[str, str]] = {
     "release": "only held jobs can be released",
     "preempt": "only running jobs can be preempted",
     "checkpoint": "only running jobs can be saved",
-    "requeue": "only running jobs can go back to the queue",
+    "requeue": "only jobs that run or have ended can go back to the queue",
 }
 
 DONE: Final[dict[str, str]] = {
@@ -86,6 +86,8 @@ DONE: Final[dict[str, str]] = {
 
 def why_not(verb: str, job: Job) -> str:
     """Why the verb means nothing for this job now; empty if it does."""
+    if job.phase in ENDED and verb == "requeue":
+        return why_not_again(job)
     if job.phase in ENDED:
         return f"job {job.job_id} has already ended ({job.phase})"
     if job.phase not in POSSIBLE[verb]:
@@ -93,6 +95,26 @@ def why_not(verb: str, job: Job) -> str:
     if verb in ("preempt", "checkpoint") and not job.resumable:
         return f"job {job.job_id} cannot resume: it does not use cotenant.checkpoint"
     return ""
+
+
+def why_not_again(job: Job) -> str:
+    """Why a job that has ended cannot be queued again as itself; empty if it can."""
+    if job.spec.profiling == "only":
+        return f"job {job.job_id} was there for its profile: `cotenant profile` measures again"
+    if job.spec.launch.secrets:
+        names = ", ".join(job.spec.launch.secrets[:3])
+        return f"job {job.job_id} had secret variables ({names}), deleted at its end: submit it again"
+    return ""
+
+
+def done(verb: str, job: Job) -> str:
+    """What is asked for, said before it is done."""
+    if verb != "requeue" or job.phase not in ENDED:
+        return f"job {job.job_id} {DONE[verb]}"
+    start = "from its beginning: there is no save"
+    if job.durable_step:
+        start = f"from its save at step {job.durable_step}, unless its hosts have deleted that since its end"
+    return f"job {job.job_id} ({job.phase}) queues again as attempt {job.attempt + 1}, {start}"
 
 
 class Changing:
@@ -109,15 +131,16 @@ class Changing:
             must_be_admin(who, "preempt jobs")
         for job in jobs:
             must_own(who, job, verb)
-        lines, done = [], 0
+        lines: list[str] = []
+        count = 0
         for job in jobs:
             problem = why_not(verb, job)
+            lines.append(problem or done(verb, job))
             if not problem:
                 self._core.happen(EVENTS[verb](job.job_id, who.name))
                 self._core.audit(who, verb, job.job_id)
-                done += 1
-            lines.append(problem or f"job {job.job_id} {DONE[verb]}")
-        if not done:
+                count += 1
+        if not count:
             raise Denied("refused", "; ".join(lines[:10]) or "no jobs were named")
         return wire.Done(request_id=request_id, lines=tuple(lines))
 

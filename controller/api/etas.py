@@ -43,12 +43,12 @@ class EtaBoard:
             job_id=job.job_id,
             name=job.spec.name,
             phase=job.phase,
-            start=_times(eta.start, True, answer.now_s, now)
+            start=times_of(eta.start, True, answer.now_s, now)
             if eta and is_known and not job.attempt
             else None,
-            finish=_times(eta.finish, eta.is_length_known, answer.now_s, now) if eta and is_known else None,
+            finish=times_of(eta.finish, eta.is_length_known, answer.now_s, now) if eta and is_known else None,
             is_calibrated=bool(eta and is_known and eta.is_calibrated),
-            basis=_basis(job, eta, answer) if eta and is_known else _nothing(job),
+            basis=basis(job.phase, eta, answer) if eta and is_known else _nothing(job),
             policy=policy_label(self._core.state.engine),
             hit_rate=self._held[0],
             hits_of=self._held[1],
@@ -117,7 +117,7 @@ def scores(book: EtaBook, current: str) -> Iterator[EtaScoreView]:
             )
 
 
-def _times(told: ToldInterval | None, has_median: bool, at_s: float, now: Now) -> EtaTimes | None:
+def times_of(told: ToldInterval | None, has_median: bool, at_s: float, now: Now) -> EtaTimes | None:
     if told is None:
         return None
     p10_at, p50_at, p90_at = (
@@ -128,9 +128,9 @@ def _times(told: ToldInterval | None, has_median: bool, at_s: float, now: Now) -
     return EtaTimes(p10_at=p10_at, p50_at=p50_at if has_median else None, p90_at=p90_at)
 
 
-def _basis(job: Job, eta: JobEta, answer: EtaAnswer) -> str:
+def basis(phase: Phase, eta: JobEta, answer: EtaAnswer) -> str:
     """What an interval rests on, or why there is none."""
-    if job.phase is Phase.HELD:
+    if phase is Phase.HELD:
         return "unknown: it is held"
     if eta.finish is None:
         if not eta.is_length_known:

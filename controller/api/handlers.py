@@ -10,9 +10,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, get_type_hints
 
+from cotenant.controller.api.accounting import AccountingRequests
 from cotenant.controller.api.arrivals import Arrivals
 from cotenant.controller.api.changes import Changing
 from cotenant.controller.api.etas import EtaBoard, EtaRequests
+from cotenant.controller.api.foresight import Foresee, Foresight
+from cotenant.controller.api.job_settings import JobSettings
 from cotenant.controller.api.logs import LogRequests
 from cotenant.controller.api.permissions import (
     BYTES_BURST,
@@ -39,6 +42,8 @@ WAITS_PER_USER: Final = 1_000
 AWAITED_PER_USER: Final = 200_000
 """Jobs in all waits of one user together: each is kept in memory."""
 WAIT_S_MAX: Final = 60.0
+FORESIGHT_COST: Final = 200
+"""Of a question that is rolled out, in others: seconds of a core."""
 ENDING: Final = (AttemptEnded, CancelRequested, JobArrived)
 """Events that can end a job without a command (a command makes us look as well)."""
 
@@ -82,9 +87,11 @@ class RequestHandlers:
         about: About,
         stop: Callable[[], None],
         *,
+        foresee: Foresee | None = None,
         awaited_per_user: int = AWAITED_PER_USER,
         user_bytes_max: int = USER_BYTES_MAX,
     ) -> None:
+        """`foresee`: rolls out what users ask about; None: nobody does."""
         self._core = core
         self._awaited_per_user = awaited_per_user
         self._send_frame = send
@@ -101,9 +108,18 @@ class RequestHandlers:
         self.asked_s = core.clock.now_s()
         """When the last request came."""
         self._arrivals = Arrivals(core, secrets, user_bytes_max)
+        self._foresight = Foresight(core, foresee)
         self._answers: dict[type, Answer] = {
             wire.Stop: self._stop_asked,
-            **answers_of(self._arrivals, reading, changing, profiles, EtaRequests(core, board)),
+            **answers_of(
+                self._arrivals,
+                reading,
+                changing,
+                profiles,
+                EtaRequests(core, board),
+                AccountingRequests(core, reading),
+                JobSettings(core),
+            ),
         }
 
     # --- In and out --------------------------------------------------------------------------------
@@ -139,12 +155,21 @@ class RequestHandlers:
             raise Denied("refused", "too many requests", "wait a few seconds and try again")
         if isinstance(body, wire.WaitJobs):
             self._wait(asked, body)
+        elif isinstance(body, wire.ForeseeArrival):
+            answered = partial(self._foreseen, asked)
+            self._foresight.ask(asked.address, asked.request_id, body, asked.who, answered)
         elif isinstance(body, wire.ReadJobLog):
             job = one_job(self._core.state.engine.jobs, body.job_id)
             must_own(asked.who, job, "read the log of")
             self._logs.read(asked.address, asked.request_id, body, partial(self._say, asked))
         else:
             self._reply(asked, self._answers[type(body)](asked.request_id, body, asked.who))
+
+    def _foreseen(self, asked: Asked, answer: wire.Foreseen | Denied) -> None:
+        if isinstance(answer, Denied):
+            self._fail(asked, answer)
+        else:
+            self._reply(asked, answer)
 
     def _reply(self, asked: Asked, message: wire.AnyReply) -> None:
         """Once all that happened before is durable."""
@@ -229,4 +254,6 @@ class RequestHandlers:
 
 def cost_of(body: wire.AnyRequest) -> int:
     """What a request costs its user's bucket."""
+    if isinstance(body, wire.ForeseeArrival):
+        return FORESIGHT_COST
     return len(body.specs) if isinstance(body, wire.Submit) else 1

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -44,6 +44,9 @@ LIST_BYTES_MAX: Final = MESSAGE_BYTES_MAX * 3 // 4
 HISTORY_LINES: Final = 20
 PAIRS_MAX: Final = 10_000
 _FIRST_SHOWN: Final = ("crowded", "faulted", "loses")
+
+
+AView = TypeVar("AView", bound=msgspec.Struct)
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,23 +98,16 @@ class Queries:
     def job_list(
         self, request_id: int, jobs: Sequence[Job], more: int = 0, *, reasons_s_max: float = REASONS_S_MAX
     ) -> wire.Jobs:
-        now = self._now()
+        now = self.now()
         until_s = time.monotonic() + reasons_s_max
-        shown: list[wire.JobView] = []
-        size = 0
-        for job in jobs:
-            view = self._view(job, now, fresh_reason=time.monotonic() < until_s)
-            size += len(msgspec.msgpack.encode(view))
-            if size > LIST_BYTES_MAX:
-                more += len(jobs) - len(shown)
-                break
-            shown.append(view)
+        shown = within_message(self.view(job, now, fresh_reason=time.monotonic() < until_s) for job in jobs)
+        more += len(jobs) - len(shown)
         return wire.Jobs(request_id=request_id, jobs=tuple(shown), now=now.at, more=more)
 
-    def _now(self) -> views.Now:
+    def now(self) -> views.Now:
         return views.Now(self._core.clock.now_s(), self._core.clock.wall())
 
-    def _view(self, job: Job, now: views.Now, *, fresh_reason: bool = True) -> wire.JobView:
+    def view(self, job: Job, now: views.Now, *, fresh_reason: bool = True) -> wire.JobView:
         state = self._core.state
         reason: Reason | None = None
         if fresh_reason and job.phase is Phase.QUEUED:
@@ -123,9 +119,9 @@ class Queries:
 
     def shown(self, request_id: int, request: wire.ShowJob, who: Identity) -> wire.Shown:
         job = one_job(self._core.state.engine.jobs, request.job_id)
-        now = self._now()
+        now = self.now()
         details = views.job_details(
-            self._view(job, now),
+            self.view(job, now),
             job,
             self._core.state.history.attempts(job.job_id),
             now,
@@ -136,7 +132,7 @@ class Queries:
     # --- Why ---------------------------------------------------------------------------------------
 
     def explained(self, request_id: int, request: wire.Explain, who: Identity) -> wire.Explained:
-        state, now = self._core.state, self._now()
+        state, now = self._core.state, self.now()
         job = one_job(state.engine.jobs, request.job_id)
         reasons = (*state.engine.explain(job.job_id, now.now_s), *views.sharing_reasons(state.engine, job))
         present = dict.fromkeys(map(render, reasons))
@@ -144,7 +140,7 @@ class Queries:
             f"{views.ago(now.now_s - note.at_s)}: {views.note_text(note)}"
             for note in state.history.notes(job.job_id, HISTORY_LINES)
         ]
-        view = self._view(job, now)
+        view = self.view(job, now)
         explanation = wire.ExplanationView(
             job_id=view.job_id,
             phase=view.phase,
@@ -168,7 +164,7 @@ class Queries:
         )
 
     def reported(self, request_id: int, request: wire.GetReport, who: Identity) -> wire.SharingReport:
-        state, now = self._core.state, self._now()
+        state, now = self._core.state, self.now()
         since_s = None if request.since_s is None else now.now_s - max(0.0, request.since_s)
         report = sharing.report_view(state.engine, state.history, now, since_s)
         return wire.SharingReport(request_id=request_id, report=report)
@@ -176,7 +172,7 @@ class Queries:
     # --- The cluster -------------------------------------------------------------------------------
 
     def nodes(self, request_id: int, request: wire.ListNodes, who: Identity) -> wire.Nodes:
-        engine, now = self._core.state.engine, self._now()
+        engine, now = self._core.state.engine, self.now()
         readings = {
             device_id: msgspec.structs.replace(read.reading, age_s=max(0.0, now.now_s - read.at_s))
             for device_id, read in self._link.readings.items()
@@ -196,7 +192,7 @@ class Queries:
     def pairs(self, request_id: int, request: wire.ListPairs, who: Identity) -> wire.Pairs:
         engine = self._core.state.engine
         observations = int(engine.policy_parameters.get("observations", OBSERVATIONS))
-        now = self._now()
+        now = self.now()
         found = pair_views(
             engine.pairs.seen(),
             observations,
@@ -279,6 +275,18 @@ class Queries:
             journal_damages=core.scrubbed.damages if core.scrubbed else (),
             journal_checked_s=time.monotonic() - core.scrubbed.ended_s if core.scrubbed else None,
         )
+
+
+def within_message(views: Iterable[AView]) -> list[AView]:
+    """Of these as many as one answer holds."""
+    shown: list[AView] = []
+    size = 0
+    for view in views:
+        size += len(msgspec.msgpack.encode(view))
+        if size > LIST_BYTES_MAX:
+            break
+        shown.append(view)
+    return shown
 
 
 def classes_of(engine: Engine) -> ClassReport | None:

@@ -79,7 +79,7 @@ def report_view(engine: Engine, history: History, now: Now, since_s: float | Non
         now=now.at,
         since=now.utc_if(since_s),
         remembered_since=now.utc_if(oldest_s),
-        forgotten_jobs=max(0, engine.next_number - 1 - len(jobs)),
+        forgotten_jobs=forgotten_jobs(engine),
         held_device_s=found.held_device_s,
         sharing=SharingTotals(
             jobs=found.jobs_shared,
@@ -108,6 +108,11 @@ def report_view(engine: Engine, history: History, now: Now, since_s: float | Non
         formulas=dict(FORMULAS),
         not_known=NOT_KNOWN,
     )
+
+
+def forgotten_jobs(engine: Engine) -> int:
+    """That ended so long ago that only the journal knows them."""
+    return max(0, engine.next_number - 1 - len(engine.jobs))
 
 
 def _pairs(jobs: Mapping[JobId, Job], history: History, since_s: float) -> list[PairTotals]:

@@ -51,7 +51,9 @@ GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
         Verb("hold", "jobs.change", "keep waiting jobs back"),
         Verb("release", "jobs.change", "let held jobs go"),
         Verb("preempt", "jobs.change", "save jobs and put them back in the queue"),
-        Verb("requeue", "jobs.change", "put running jobs back in the queue; some begin anew"),
+        Verb("requeue", "jobs.change", "put jobs back in the queue, also those that have ended"),
+        Verb("set", "jobs.settings", "change options of jobs that wait"),
+        Verb("history", "jobs.history", "jobs that have ended: attempts, waits, device-hours"),
         Verb("checkpoint", "jobs.change", "save jobs that go on; verify: can a command resume?"),
     ),
     "Hosts and policy": (
@@ -59,6 +61,7 @@ GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
         Verb("top", "cluster.top", "a live table of devices and jobs"),
         Verb("pairs", "cluster.pairs", "which jobs share well: slowdowns both ways, and verdicts"),
         Verb("report", "cluster.report", "what sharing and preemption brought and cost here"),
+        Verb("usage", "cluster.usage", "device-hours by user, kind or organisation; shared, lost"),
         Verb("policy", "offline.policy", "list, show or set the policy; train one"),
         Verb("predictor", "offline.predictor", "train and judge a model of how jobs slow each other down"),
     ),

@@ -53,9 +53,17 @@ class PreemptRequested(Event, frozen=True, kw_only=True, tag="PreemptRequested")
 
 
 class RequeueRequested(Event, frozen=True, kw_only=True, tag="RequeueRequested"):
-    """As `PreemptRequested`, and a job that cannot resume begins anew."""
+    """As `PreemptRequested`, and a job that cannot resume begins anew. One that has ended waits again."""
 
     job_id: JobId
+    by: str
+
+
+class SpecChanged(Event, frozen=True, kw_only=True, tag="SpecChanged"):
+    """A job that waits is asked for in other words: its specification's fields with these names."""
+
+    job_id: JobId
+    changes: dict[str, str | int | float | None]
     by: str
 
 
@@ -319,6 +327,7 @@ FromUser = (
     | ReleaseRequested
     | PreemptRequested
     | RequeueRequested
+    | SpecChanged
     | CheckpointRequested
     | PolicyChanged
 )

@@ -62,6 +62,8 @@ TEMPLATES: Final[dict[str, str]] = {
     "needs-memory": "needs {0} MiB per device; the largest device offers {1} MiB",
     "needs-cpus": "needs {0} cores on one host; the largest host has {1}",
     "needs-host-memory": "needs {0} MiB of main memory on one host; the largest host has {1} MiB",
+    "again-by": "queued again by {0} after it had ended as {1}",
+    "set-by": "{1}, set by {0}",
     "after-job": "waits for job {0} to finish{1}",
     "array-limit": "waits for another task of array {0}: at most {1} of them at once",
     "after-failed": "job {0}, which it depends on, ended as {1}",

@@ -4,7 +4,7 @@ Rule: pure. Nothing here reads a clock, a socket or a file; `engine.py` is the o
 """
 
 # fmt: off
-from cotenant.controller.engine import accounts
+from cotenant.controller.engine import accounts, usage
 from cotenant.controller.engine.attempt_records import AttemptRecord, HistoryNote, action_in_words
 from cotenant.controller.engine.claims import VERDICTS, AttemptIs, JobIs, StateIs, agree
 from cotenant.controller.engine.config import EngineConfig
@@ -12,18 +12,18 @@ from cotenant.controller.engine.dispatch import Alarm
 from cotenant.controller.engine.engine import SNAPSHOT_VERSION, Engine, MakePolicy, Snapshot
 from cotenant.controller.engine.estimating import LAG_REPORTS, LAG_S
 from cotenant.controller.engine.eta_questions import (
-    EtaAnswer, EtaQuestion, JobEta, image_of, question_of, to_compare,
+    ArrivalEffect, Delay, EtaAnswer, EtaQuestion, JobEta, image_of, question_of, to_compare,
 )
-from cotenant.controller.engine.etas import EtaBook, LengthClaim, SavedEtas, policy_label, run_s
+from cotenant.controller.engine.etas import EtaBook, LengthClaim, SavedEtas, claim_of, policy_label, run_s
 from cotenant.controller.engine.history import History, SavedHistory
 from cotenant.controller.engine.ledger import Ledger
 from cotenant.controller.engine.starting import memory_cap_mib
 
 __all__ = [
-    "LAG_REPORTS", "LAG_S", "SNAPSHOT_VERSION", "VERDICTS", "Alarm", "AttemptIs", "AttemptRecord",
-    "Engine", "EngineConfig", "EtaAnswer", "EtaBook", "EtaQuestion", "History", "HistoryNote", "JobEta",
-    "JobIs", "Ledger", "LengthClaim", "MakePolicy", "SavedEtas", "SavedHistory", "Snapshot", "StateIs",
-    "accounts", "action_in_words", "agree", "image_of", "memory_cap_mib", "policy_label",
-    "question_of", "run_s", "to_compare",
+    "LAG_REPORTS", "LAG_S", "SNAPSHOT_VERSION", "VERDICTS", "Alarm", "ArrivalEffect", "AttemptIs",
+    "AttemptRecord", "Delay", "Engine", "EngineConfig", "EtaAnswer", "EtaBook", "EtaQuestion", "History",
+    "HistoryNote", "JobEta", "JobIs", "Ledger", "LengthClaim", "MakePolicy", "SavedEtas", "SavedHistory",
+    "Snapshot", "StateIs", "accounts", "action_in_words", "agree", "claim_of", "image_of",
+    "memory_cap_mib", "policy_label", "question_of", "run_s", "to_compare", "usage",
 ]
 # fmt: on

@@ -217,15 +217,21 @@ def interruptions(
     before it, so nothing counts twice."""
     found: dict[Cause, Interrupted] = {}
     for job in jobs.values():
-        known = attempts(job.job_id)
-        for number, attempt in enumerate(known):
-            if not attempt.cause or attempt.ended_s is None or attempt.outcome in ("finished", "cancelled"):
-                continue
-            if attempt.ended_s >= since_s and attempt.account is not None:
-                after = known[number + 1] if number + 1 < len(known) else None
-                sums = found.setdefault(attempt.cause, Interrupted())
-                _add_interruption(sums, job, attempt, attempt.account, after)
+        interruptions_of(job, attempts(job.job_id), since_s, found)
     return found
+
+
+def interruptions_of(
+    job: Job, known: Sequence[AttemptRecord], since_s: float, found: dict[Cause, Interrupted]
+) -> None:
+    """Those of one job, added to what was `found`."""
+    for number, attempt in enumerate(known):
+        if not attempt.cause or attempt.ended_s is None or attempt.outcome in ("finished", "cancelled"):
+            continue
+        if attempt.ended_s >= since_s and attempt.account is not None:
+            after = known[number + 1] if number + 1 < len(known) else None
+            sums = found.setdefault(attempt.cause, Interrupted())
+            _add_interruption(sums, job, attempt, attempt.account, after)
 
 
 def _add_interruption(
@@ -269,18 +275,23 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
         return self.shared.won_device_s - sum(costs)
 
 
+def held_by(attempts: Sequence[AttemptRecord], since_s: float, now_s: float) -> float:
+    """Device-seconds that were a job's own since then."""
+    held_device_s = 0.0
+    for each in attempts:
+        if each.account is not None:
+            end_s = now_s if each.ended_s is None else each.ended_s
+            account, part = each.account, _part_since(each.launched_s, end_s, since_s)
+            held_device_s += part * (account.load_device_s + account.train_device_s + account.leave_device_s)
+    return held_device_s
+
+
 def totals(jobs: Mapping[JobId, Job], attempts: Attempts, since_s: float, now_s: float) -> Totals:
     """Since then, of all jobs that are remembered."""
     held_device_s, shared, jobs_shared = 0.0, Sums(), 0
     for job in jobs.values():
         known = attempts(job.job_id)
-        for each in known:
-            if each.account is not None:
-                end_s = now_s if each.ended_s is None else each.ended_s
-                account, part = each.account, _part_since(each.launched_s, end_s, since_s)
-                held_device_s += part * (
-                    account.load_device_s + account.train_device_s + account.leave_device_s
-                )
+        held_device_s += held_by(known, since_s, now_s)
         rows = together(jobs, job, known, since_s)
         jobs_shared += bool(rows)
         for row in rows:

@@ -68,6 +68,8 @@ class AttemptRecord(msgspec.Struct, kw_only=True):
     """What it had of its devices; None: of an attempt that had ended before this was kept."""
     cause: Cause = ""
     """Why its job had to leave its devices, if somebody else was the reason."""
+    waited_s: float = 0.0
+    """What its job had waited in all when it was launched."""
 
 
 class HistoryNote(msgspec.Struct, frozen=True, array_like=True):

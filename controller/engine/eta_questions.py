@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain import ENDED, EtaKind, JobId, ToldEta, ToldInterval
+from cotenant.controller.domain import ENDED, EtaInterval, EtaKind, JobId, JobSpec, ToldEta, ToldInterval
 from cotenant.controller.engine.config import EngineConfig
 from cotenant.controller.engine.engine import Engine
 from cotenant.controller.engine.etas import EtaBook, LengthClaim, plain, policy_label
@@ -35,6 +35,30 @@ class EtaQuestion(msgspec.Struct, frozen=True, kw_only=True):
     count: int = ROLL_OUTS
     jobs: frozenset[JobId] | None = None
     """Only these; None: all that have not ended."""
+    arriving: tuple[JobSpec, ...] = ()
+    """What would be if these came now: asked about instead of those that are there."""
+
+
+class Delay(msgspec.Struct, frozen=True, kw_only=True):
+    """How much later a job would end, in the same futures."""
+
+    job_id: JobId
+    by: EtaInterval
+
+
+class ArrivalEffect(msgspec.Struct, frozen=True, kw_only=True):
+    """What would follow if jobs came now."""
+
+    at_once: bool
+    """The first of them would start at once."""
+    reasons: tuple[str, ...] = ()
+    """Why it would be where it would be."""
+    ahead: tuple[JobId, ...] = ()
+    """Who would stand before it in the queue."""
+    waits_for: tuple[JobId, ...] = ()
+    """Whose devices it would take, the first to leave before the others."""
+    delays: tuple[Delay, ...] = ()
+    """Of those whom it would concern, the most first."""
 
 
 class JobEta(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +87,8 @@ class EtaAnswer(msgspec.Struct, frozen=True, kw_only=True):
     policy: str = ""
     count: int = 0
     """So many roll-outs."""
+    arrival: ArrivalEffect | None = None
+    """Where jobs were to come; `etas` are theirs then."""
     etas: list[JobEta] = []
     cpu_s: float = 0.0
     error: str = ""
@@ -76,6 +102,7 @@ def question_of(
     seed: int,
     count: int = ROLL_OUTS,
     jobs: Collection[JobId] | None = None,
+    arriving: tuple[JobSpec, ...] = (),
 ) -> EtaQuestion:
     """About the engine as it is now."""
     policy, pools = policy_label(engine), book.pools
@@ -89,6 +116,7 @@ def question_of(
         seed=seed,
         count=count,
         jobs=None if jobs is None else frozenset(jobs),
+        arriving=tuple(plain(spec) for spec in arriving),
     )
 
 

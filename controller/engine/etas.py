@@ -12,7 +12,18 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain import ENDED, RUNNING, EtaKind, Job, JobId, JobSpec, Launch, Phase, ToldEta
+from cotenant.controller.domain import (
+    ENDED,
+    RUNNING,
+    WAITING,
+    EtaKind,
+    Job,
+    JobId,
+    JobSpec,
+    Launch,
+    Phase,
+    ToldEta,
+)
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.engine import Engine
 from cotenant.controller.models.eta import ArrivalSeen, EtaError, KnownLength, Pools, errors_of
@@ -111,6 +122,8 @@ class EtaBook:
                 job = engine.jobs.get(event.job_id)
                 if job is not None:
                     self._claim(job, engine.now_s)
+            case ev.SpecChanged() | ev.RequeueRequested():
+                self._told_anew(engine, event.job_id)
             case ev.AttemptEnded() | ev.CancelRequested():
                 job = engine.jobs.get(event.job_id)
                 if job is None or job.phase in ENDED:
@@ -137,6 +150,13 @@ class EtaBook:
             source=claim.source if claim is not None else "",
         )
         pools.add_arrival(arrival, engine.now_s)
+
+    def _told_anew(self, engine: Engine, job_id: JobId) -> None:
+        """What was expected of a job that waits may be another now; one that had ended has no claims."""
+        job = engine.jobs.get(job_id)
+        if job is not None and job.phase in WAITING:
+            claim = claim_of(job, engine.now_s)
+            self._saved.claims[job_id] = [claim] if claim is not None else []
 
     def _claim(self, job: Job, now_s: float) -> None:
         claims = self._saved.claims.get(job.job_id)

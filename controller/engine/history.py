@@ -125,6 +125,11 @@ class History:
             self._note(
                 HistoryNote(now_s, "TroubleSeen", event.job_id, "trouble", because("trouble", event.what))
             )
+        elif isinstance(event, ev.SpecChanged):
+            words = ", ".join(f"{name} {value}" for name, value in event.changes.items())
+            self._note(
+                HistoryNote(now_s, "SpecChanged", event.job_id, "set", because("set-by", event.by, words))
+            )
         if not isinstance(
             event,
             (
@@ -222,6 +227,7 @@ class History:
             start_step=command.resume_step,
             end_step=command.resume_step,
             account=AttemptAccount(promise=promise_of(engine.jobs[job_id].placement)),
+            waited_s=engine.jobs[job_id].wait_s,
         )
         self._keep_open(job_id, attempt_record)
         known_before = self._saved.stretches.setdefault(job_id, [])

@@ -62,14 +62,16 @@ class Limits:
         """Jobs that count."""
         self._over: dict[Owner, dict[JobId, Job]] = {}
         """Jobs that are blocked for a limit."""
+        self._owners: dict[JobId, tuple[Owner, ...]] = {}
+        """As whose each of these is counted."""
 
     def admit(self, dispatch: Dispatch, changed: Iterable[Job]) -> None:
         """These jobs have another phase: who may wait for devices now, and who must not?"""
         changed = list(changed)
-        for job in changed:
-            self._note(job)
+        left = [owner for job in changed for owner in self._note(job)]
         kept_out = [last for job in changed for last in self._make_fit(dispatch, job)]
-        for owner in dict.fromkeys(owner for job in changed + kept_out for owner in owners_of(job.spec)):
+        owners = (owner for job in changed + kept_out for owner in owners_of(job.spec))
+        for owner in dict.fromkeys((*owners, *left)):
             self._let_in(dispatch, owner)
 
     def never(self, spec: JobSpec) -> Reason | None:
@@ -88,16 +90,21 @@ class Limits:
     def _limit(self, owner: Owner) -> JobLimit:
         return self._settings.of(owner.kind, owner.name)
 
-    def _note(self, job: Job) -> None:
-        job_id, over = job.spec.job_id, is_over_limit(job)
-        for owner in owners_of(job.spec):
+    def _note(self, job: Job) -> tuple[Owner, ...]:
+        """Count it where it belongs now; the owners whose it was and is no more."""
+        job_id, over, owners = job.spec.job_id, is_over_limit(job), tuple(owners_of(job.spec))
+        left = tuple(owner for owner in self._owners.pop(job_id, ()) if owner not in owners)
+        if over or job.phase in TAKES:
+            self._owners[job_id] = owners
+        for owner in (*owners, *left):
             for index, belongs in ((self._taking, job.phase in TAKES), (self._over, over)):
-                if belongs:
+                if belongs and owner not in left:
                     index.setdefault(owner, {})[job_id] = job
                 elif owner in index:
                     index[owner].pop(job_id, None)
                     if not index[owner]:
                         del index[owner]
+        return left
 
     def _why_not(self, job: Job) -> tuple[Owner, Reason] | None:
         """Which limit a job is over, together with all others that count."""

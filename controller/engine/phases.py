@@ -112,7 +112,9 @@ class Phases:
         elif phase is RESERVED:
             job.wait_s += spent_s
             job.queued_s += spent_s
-        elif phase not in ENDED:
+        elif phase in ENDED:
+            self._ended_bytes -= self.ended.pop(job.spec.job_id)
+        else:
             job.wait_s += spent_s
 
     def _moved(self, job: Job) -> None:

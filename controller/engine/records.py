@@ -15,6 +15,8 @@ from cotenant.controller.domain import (
     LAUNCH,
     LOADING,
     ON_DEVICES,
+    QUEUED,
+    WAITING,
     AttemptEnded,
     AttemptNo,
     Change,
@@ -22,6 +24,7 @@ from cotenant.controller.domain import (
     HostId,
     Job,
     JobId,
+    JobSpec,
     LaunchKind,
     Placement,
     Profile,
@@ -128,6 +131,31 @@ class Records(Phases):
         job.placement, job.start_assumed_s = None, None
         if is_complete:
             job.remaining_s = 0.0
+
+    def begin_again(self, job: Job, reason: Reason, remaining_s: float | None) -> None:
+        """It had ended and waits once more: what its attempts reached stays, what they failed of does not
+        count, and its time limit begins anew."""
+        job.ended_s, job.exit_code, job.outcome, job.stop_cause, job.stop_reason = None, None, "", "", None
+        job.user_failures = job.infra_failures = 0
+        job.workdir_missing, job.avoid, job.aged, job.queued_s = (), (), False, 0.0
+        job.past_limit_s, job.step, job.remaining_s = job.load_s + job.run_s, job.durable_step, remaining_s
+        self.change(job, Change.BEGIN_AGAIN, reason)
+
+    def respecify(self, job: Job, spec: JobSpec) -> None:
+        """It is asked for in other words while it waits, and stands where its like that comes now would."""
+        assert job.phase in WAITING, f"job {job.job_id} is {job.phase}"
+        is_queued = job.phase is QUEUED
+        if is_queued:
+            self._waiting.remove(job)
+        job.spec = spec
+        if is_queued:
+            self._waiting.add(job, is_new=True)
+        if spec.job_class == "hp":
+            self.hp.put(job)
+        else:
+            self.hp.remove(job)
+        if self.entered is not None:
+            self.entered.append(job)
 
     def explain(self, job: Job, reason: Reason) -> None:
         """Why it is where it is, said anew."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from cotenant.controller.domain import (
     ENDED,
     QUEUED,
@@ -16,7 +18,12 @@ from cotenant.controller.domain import (
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.dispatch import Dispatch
 from cotenant.controller.engine.ending import ended
-from cotenant.controller.engine.estimating import estimate_arrival, estimate_overheads
+from cotenant.controller.engine.estimating import (
+    estimate_arrival,
+    estimate_overheads,
+    remaining_from,
+    steps_in_all,
+)
 from cotenant.controller.engine.fair_share import rank_of
 from cotenant.controller.engine.learning import known_profile
 from cotenant.controller.engine.records import REQUEUED
@@ -103,10 +110,38 @@ def on_preempt(dispatch: Dispatch, event: ev.PreemptRequested) -> None:
 
 
 def on_requeue(dispatch: Dispatch, event: ev.RequeueRequested) -> None:
-    """A job leaves its devices, with a save if it can resume, and waits again."""
+    """A job leaves its devices, with a save if it can resume, and waits again; one that has ended waits again
+    as itself, and goes on from its last save."""
     job = dispatch.ledger.jobs.get(event.job_id)
-    if job is not None and job.phase in (Phase.RUNNING, Phase.LOADING):
+    if job is None:
+        return
+    if job.phase in (Phase.RUNNING, Phase.LOADING):
         dispatch.stop(job, "user", because(REQUEUED, event.by), save=True)
+    elif job.phase in ENDED:
+        left_s = remaining_from(dispatch.ledger, job, job.durable_step)
+        dispatch.ledger.begin_again(job, because("again-by", event.by, job.phase), left_s)
+        if job.spec.array_limit:
+            dispatch.ledger.join_array(job)
+        if not dispatch.queue_or_block(job):
+            ended(dispatch, job)
+
+
+def on_spec_changed(dispatch: Dispatch, event: ev.SpecChanged) -> None:
+    """A job that waits is asked for in other words; what is expected of it follows."""
+    ledger, job = dispatch.ledger, dispatch.ledger.jobs.get(event.job_id)
+    if job is None or job.phase not in WAITING:
+        return
+    before, spec = job.spec, msgspec.structs.replace(job.spec, **event.changes)
+    ledger.respecify(job, spec)
+    ledger.rank(job, rank_of(spec.priority))
+    if (spec.expected_s, spec.iterations) == (before.expected_s, before.iterations):
+        return
+    if job.attempt == 0:
+        ledger.expect(job, *estimate_arrival(ledger.estimates, spec, job.profile))
+    elif spec.expected_s is not None and spec.expected_s != before.expected_s:
+        ledger.expect(job, max(0.0, spec.expected_s - job.run_s), "user")
+    else:
+        ledger.expect(job, remaining_from(ledger, job, job.durable_step), steps_in_all(job)[1])
 
 
 def on_checkpoint(dispatch: Dispatch, event: ev.CheckpointRequested) -> None:

@@ -113,8 +113,24 @@ def _user(engine: Engine, x: int, y: int, z: int, _: Sequence[str]) -> ev.AnyEve
         ev.ReleaseRequested,
         ev.PreemptRequested,
         ev.CheckpointRequested,
+        ev.RequeueRequested,
+        ev.RequeueRequested,
     )
-    return kinds[y % len(kinds)](job_id=_named(engine, x), by="ann")
+    if y % (len(kinds) + 1) == len(kinds):
+        return ev.SpecChanged(job_id=_named(engine, x), changes=_changes(z), by="ann")
+    return kinds[y % (len(kinds) + 1)](job_id=_named(engine, x), by="ann")
+
+
+def _changes(z: int) -> dict[str, str | int | float | None]:
+    found: tuple[dict[str, str | int | float | None], ...] = (
+        {"priority": z % 7 - 3},
+        {"gpus_min": 1 + z % 4, "gpus_max": 1 + z % 4, "nodes": 0},
+        {"organisation": ("", "vision", "speech")[z % 3]},
+        {"job_class": ("hp", "spot")[z % 2], "memory_mib": (None, 100, 400)[z % 3]},
+        {"expected_s": (None, 5.0, 500.0)[z % 3], "iterations": (None, 50)[z % 2]},
+        {"time_limit_s": (None, 100.0)[z % 2], "gpu_type": ("", "cpu")[z % 2]},
+    )
+    return found[z % len(found)]
 
 
 def _policy(engine: Engine, x: int, y: int, z: int, names: Sequence[str]) -> ev.AnyEvent:

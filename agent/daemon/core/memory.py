@@ -356,6 +356,9 @@ class AgentMemory:
     def _keep(self, attempt: Attempt) -> None:
         """An attempt that is known here was started or refused here: its record is its fence."""
         self.attempts[attempt.key] = attempt
+        forgotten = self.forgotten.get(attempt.job)
+        if forgotten is not None and attempt.command_id > forgotten.command_id:
+            del self.forgotten[attempt.job]  # It was wanted once more after its end: its saves stay.
         fence = Fence(attempt=attempt.attempt, command_id=attempt.command_id, epoch=attempt.epoch)
         self._raise_fence(attempt.job, fence)
 

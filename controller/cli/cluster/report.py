@@ -7,11 +7,16 @@ from typing import Annotated, Final
 
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.asking import asking
-from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, OutputFlag, chosen, show_one
+from cotenant.controller.cli.frame.output import (
+    EndpointFlag,
+    JsonFlag,
+    OutputFlag,
+    chosen,
+    duration_of,
+    show_one,
+)
 from cotenant.controller.cli.frame.parameters import option
-from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.screen import Column, device_hours, local_time, paint
-from cotenant.controller.cli.submission.quantities import duration_s
 from cotenant.controller.wire import GetReport, InterruptionView, PairTotals, ReportView, wall_s
 
 PAIRS_SHOWN: Final = 5
@@ -44,10 +49,7 @@ def report(
       cotenant report -o json | jq .sharing.net_device_s
     """
     form = chosen(output, as_json)
-    try:
-        since_s = duration_s(since) if since else None
-    except ValueError as error:
-        raise Problem("usage", f"--since {error}") from None
+    since_s = duration_of("--since", since)
     with asking(endpoint) as client:
         reply = client.ask(GetReport(since_s=since_s))
     room = screen.terminal_width()

@@ -1,4 +1,4 @@
-"""The five formats of every read command: table, wide, json, jsonl, id.
+"""The formats of every read command: table, wide, json, jsonl, id; of some lists csv.
 
 Rule: every JSON object says what it is (`"schema": "<noun>/1"`), and a field that ends in a unit is in
 that unit. Tables are for people and may change; scripts read JSON.
@@ -6,6 +6,7 @@ that unit. Tables are for people and may change; scripts read JSON.
 
 from __future__ import annotations
 
+import csv
 import io
 import re
 import sys
@@ -20,24 +21,33 @@ from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.parameters import option
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.screen import Column
-from cotenant.controller.cli.submission.quantities import count
+from cotenant.controller.cli.submission.quantities import count, duration_s
 from cotenant.controller.domain import HIDDEN, for_people, one_line
 
 T = TypeVar("T")
 
-Format = Literal["table", "wide", "json", "jsonl", "id"]
+Format = Literal["table", "wide", "json", "jsonl", "id", "csv"]
 Printed = msgspec.Struct | dict[str, Any]
 """As JSON: a view of the controller's, or an object that has its schema."""
-FORMATS: Final = ("table", "wide", "json", "jsonl", "id")
+FORMATS: Final[tuple[Format, ...]] = ("table", "wide", "json", "jsonl", "id")
+LIST_FORMATS: Final[tuple[Format, ...]] = (*FORMATS, "csv")
 
 
 def complete_format(incomplete: str) -> list[str]:
     return [each for each in FORMATS if each.startswith(incomplete)]
 
 
+def complete_list_format(incomplete: str) -> list[str]:
+    return [each for each in LIST_FORMATS if each.startswith(incomplete)]
+
+
 OutputFlag = Annotated[
     str | None,
     option("-o", "--output", metavar="|".join(FORMATS), help="Format.", complete=complete_format),
+]
+ListOutputFlag = Annotated[
+    str | None,
+    option("-o", "--output", metavar="|".join(LIST_FORMATS), help="Format.", complete=complete_list_format),
 ]
 JsonFlag = Annotated[bool, option("--json", help="The same as -o json.")]
 EndpointFlag = Annotated[
@@ -46,7 +56,7 @@ EndpointFlag = Annotated[
 ]
 
 
-def chosen(output: str | None, as_json: bool) -> Format:
+def chosen(output: str | None, as_json: bool, formats: tuple[Format, ...] = FORMATS) -> Format:
     """The format asked for.
 
     Raises:
@@ -56,11 +66,11 @@ def chosen(output: str | None, as_json: bool) -> Format:
         raise Problem("usage", f"--json and -o {output} contradict each other", "leave one out")
     if as_json or output == "json":
         return "json"
-    for known in FORMATS:
+    for known in formats:
         if output == known:
             return known
     if output is not None:
-        raise Problem("usage", f"there is no format {output!r}", f"formats are {', '.join(FORMATS)}")
+        raise Problem("usage", f"there is no format {output!r}", f"formats are {', '.join(formats)}")
     return "table"
 
 
@@ -68,6 +78,14 @@ def whole_number(flag: str, text: str, at_most: int) -> int:
     """Raises Problem."""
     try:
         return min(count(text), at_most)
+    except ValueError as error:
+        raise Problem("usage", f"{flag} {error}") from None
+
+
+def duration_of(flag: str, text: str) -> float | None:
+    """None where nothing was said. Raises Problem."""
+    try:
+        return duration_s(text) if text else None
     except ValueError as error:
         raise Problem("usage", f"{flag} {error}") from None
 
@@ -105,6 +123,8 @@ def show_pages(pages: Iterator[Listing], form: Format) -> None:
             write_lines([as_line(row) for row in part.rows])
     elif form == "json":
         _write_json_pages(first, parts)
+    elif form == "csv":
+        _write_csv_pages(parts)
     elif not first.rows:
         screen.tell(first.nothing or f"no {several(first)}")
     else:
@@ -134,6 +154,28 @@ def _write_json_pages(first: Listing, parts: Iterable[Listing]) -> None:
             sys.stdout.write(before + "\n    " + text.replace("\n", "\n    "))
             before = ","
     print(before + "]\n}" if before != "," else "\n  ]\n}")
+
+
+def _write_csv_pages(parts: Iterable[Listing]) -> None:
+    """The JSON's fields under their names; a list of words between spaces, and what is nested as JSON."""
+    in_utf_8()
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    has_head = False
+    for part in parts:
+        for row in part.rows:
+            fields = msgspec.to_builtins(item(part, row))
+            if not has_head:
+                writer.writerow(fields)
+            has_head = True
+            writer.writerow([_csv_text(value) for value in fields.values()])
+
+
+def _csv_text(value: Any) -> str:
+    if isinstance(value, list | tuple) and all(isinstance(each, str | int | float) for each in value):
+        return one_line(" ".join(map(str, value)))
+    if value is None or isinstance(value, str):
+        return one_line(value or "")
+    return as_text(value)
 
 
 def several(listing: Listing) -> str:
@@ -167,7 +209,7 @@ def show_change(
         screen.say(one_line(line))
 
 
-def as_text(value: Printed) -> str:
+def as_text(value: Any) -> str:
     """JSON in which also what JSON itself lets through (C1, directions of writing) stands as an escape."""
     return HIDDEN.sub(_json_escape, msgspec.json.encode(value).decode())
 

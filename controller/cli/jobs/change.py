@@ -13,12 +13,11 @@ import msgspec
 
 from cotenant.controller.cli.frame import output, screen
 from cotenant.controller.cli.frame.asking import PATIENCE_S, asking, complete_job
-from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, write_json
+from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, duration_of, write_json
 from cotenant.controller.cli.frame.parameters import argument, option
 from cotenant.controller.cli.frame.problem import FAILED, OK, Problem
 from cotenant.controller.cli.frame.screen import duration, paint
 from cotenant.controller.cli.jobs.verify import STEPS, verify
-from cotenant.controller.cli.submission.quantities import duration_s
 from cotenant.controller.client import Client
 from cotenant.controller.domain import ENDED, JobId, Phase, for_people, one_line
 from cotenant.controller.wire import ChangeJobs, Jobs, JobView, WaitJobs
@@ -72,11 +71,16 @@ def preempt(jobs: JobsArgument, as_json: JsonFlag = False, endpoint: EndpointFla
 
 
 def requeue(jobs: JobsArgument, as_json: JsonFlag = False, endpoint: EndpointFlag = None) -> None:
-    """Put running jobs back in the queue: those that can resume go on from a save, others begin anew.
+    """Put jobs back in the queue: running ones, and those that have ended.
+
+    Those that can resume go on from a save, others begin anew. A job that has finished, failed or was
+    cancelled keeps its number and its output, and its next attempt goes on from its last save, if there is
+    one. Its time limit and its retries count from there. It says what it will do.
 
     For example:
 
       cotenant requeue 7 && cotenant explain 7
+      cotenant requeue 12_3
     """
     _change("requeue", jobs, as_json, endpoint)
 
@@ -150,12 +154,7 @@ def wait(
 
       cotenant wait $(cotenant submit -- python train.py) && echo trained
     """
-    limit_s = None
-    if timeout:
-        try:
-            limit_s = duration_s(timeout)
-        except ValueError as error:
-            raise Problem("usage", f"--timeout {error}") from None
+    limit_s = duration_of("--timeout", timeout)
     with asking(endpoint, patience_s=PATIENCE_S if limit_s is None else min(PATIENCE_S, limit_s)) as client:
         reply = until_ended(client, tuple(JobId(each) for each in jobs), limit_s)
     if as_json:

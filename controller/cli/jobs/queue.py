@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Final
+import time
+from collections.abc import Callable, Iterator
+from typing import Annotated, Final, NoReturn
 
 from msgspec import structs
 
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.asking import asking
 from cotenant.controller.cli.frame.output import (
+    LIST_FORMATS,
     EndpointFlag,
+    Format,
     JsonFlag,
     Listing,
-    OutputFlag,
+    ListOutputFlag,
     chosen,
     show_pages,
     whole_number,
@@ -22,13 +25,16 @@ from cotenant.controller.cli.frame.parameters import argument, option
 from cotenant.controller.cli.frame.problem import Problem, suggestion
 from cotenant.controller.cli.jobs.view import COLUMNS, WIDE_COLUMNS
 from cotenant.controller.cli.submission.recording import user_name
-from cotenant.controller.client import Client
-from cotenant.controller.domain import WAITING, JobId, Phase
-from cotenant.controller.wire import Jobs, ListJobs
+from cotenant.controller.client import Client, Refusal, Unreachable
+from cotenant.controller.domain import WAITING, JobId, Phase, one_line
+from cotenant.controller.wire import Jobs, ListJobs, wall_s
 
 PAGE: Final = 1_000
 """Jobs in one answer: the first rows come at once, and neither side holds more."""
 LIMIT_MAX: Final = 1_000_000
+WATCH_TIMEOUT_S: Final = 5.0
+CLEAR: Final = "\x1b[H\x1b[2J"
+"""Home, and an empty screen."""
 
 
 def queue(
@@ -43,7 +49,11 @@ def queue(
     limit: Annotated[
         str, option("--limit", metavar="N", show_default="all", help="At most N jobs.")
     ] = "1000000",
-    output: OutputFlag = None,
+    watch: Annotated[bool, option("-w", "--watch", help="Again and again, in place, until Ctrl-C.")] = False,
+    every: Annotated[
+        float, option("-d", "--every", min=0.2, max=3600, metavar="S", help="With --watch: seconds between.")
+    ] = 2.0,
+    output: ListOutputFlag = None,
     as_json: JsonFlag = False,
     endpoint: EndpointFlag = None,
 ) -> None:
@@ -57,9 +67,11 @@ def queue(
       cotenant queue --mine
       cotenant queue --all -o wide
       cotenant queue --state running,blocked --user ann
+      cotenant queue --mine --watch
+      cotenant queue --all -o csv > jobs.csv
       cotenant queue --json | jq '.jobs[] | select(.state == "queued") | .reason'
     """
-    form = chosen(output, as_json)
+    form = chosen(output, as_json, LIST_FORMATS)
     request = ListJobs(
         job_ids=tuple(JobId(each) for each in jobs or ()),
         include_ended=everything or bool(jobs),
@@ -67,6 +79,11 @@ def queue(
         states=states_of(state),
         limit=whole_number("--limit", limit, LIMIT_MAX),
     )
+    if watch:
+        if form not in ("table", "wide"):
+            raise Problem("usage", f"--watch is for people, not for -o {form}", "top -o jsonl -d 10 follows")
+        with asking(endpoint) as client:
+            watched(lambda: watched_page(client, request, form), every)
     some_wait, left_out = False, 0
     with asking(endpoint) as client:
 
@@ -82,6 +99,39 @@ def queue(
         screen.tell(f"{screen.plural(left_out, 'more job')}: see --limit")
     if form == "table" and some_wait:
         screen.hint("`cotenant explain JOB` gives the whole reason")
+
+
+def watched_page(client: Client, request: ListJobs, form: Format) -> str:
+    """The first page, as it is now."""
+    reply = client.ask(structs.replace(request, page=PAGE), WATCH_TIMEOUT_S)
+    found = listing(reply, all_ended=request.include_ended)
+    columns = found.wide_columns if form == "wide" else found.columns
+    more = [f"{screen.plural(reply.more, 'more job')}"] if reply.more else []
+    head = f"{screen.plural(len(reply.jobs), 'job')} at {screen.local_time(wall_s(reply.now))}"
+    if not reply.jobs:
+        return f"{head}: {found.nothing}"
+    room = None if form == "wide" else screen.terminal_width()
+    return "\n".join([head, screen.table(columns, found.rows, room), *more])
+
+
+def watched(ask: Callable[[], str], every_s: float, pause: Callable[[float], None] = time.sleep) -> NoReturn:
+    """Drawn anew in place, or one below the other where nobody looks at a screen; a controller that is away
+    for a while does not end it.
+
+    Raises:
+        Unreachable: at the very first question.
+    """
+    page = ask()
+    began_s = answered_s = time.monotonic()
+    in_place = screen.is_terminal()
+    while True:
+        screen.say(f"{CLEAR}{page}" if in_place else f"{page}\n", flush=True)
+        pause(every_s)
+        try:
+            page, answered_s = ask(), time.monotonic()
+        except (Unreachable, Refusal) as error:
+            since_s = max(answered_s, began_s)
+            page = f"no answer for {time.monotonic() - since_s:.0f} s: {one_line(str(error))}"
 
 
 def states_of(text: str) -> tuple[Phase, ...]:

@@ -24,6 +24,7 @@ from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, write_j
 from cotenant.controller.cli.frame.parameters import Declared, argument, option
 from cotenant.controller.cli.frame.problem import OK, Problem
 from cotenant.controller.cli.frame.screen import tell
+from cotenant.controller.cli.jobs.arrival import foresee
 from cotenant.controller.cli.jobs.eta import in_words
 from cotenant.controller.cli.profiles.series import behind, planned
 from cotenant.controller.cli.submission.build import Sbatch, Submission, Submitter, submission
@@ -174,6 +175,9 @@ def submit(
     dry_run: Annotated[
         bool, option("--dry-run", help="Let the controller check it; change nothing.")
     ] = False,
+    what_if: Annotated[
+        bool, option("--what-if", help="Say when it would start and end, and whom it delays; submit nothing.")
+    ] = False,
     as_json: JsonFlag = False,
     endpoint: EndpointFlag = None,
 ) -> int:
@@ -189,6 +193,7 @@ def submit(
       cotenant submit train.yaml
       cotenant submit --array 0-9 train.sh
       cotenant submit --after 7 -- python evaluate.py
+      cotenant submit --what-if -g 2 --expect 3h -- python train.py
     """
     command = list(words or ())
     made = prepared_submission(command, flags, endpoint, command_only=after_dashes(context.obj, command))
@@ -200,6 +205,9 @@ def submit(
         raise Problem(
             "usage", "--profile full is for one job, not for an array", "profile it first: cotenant profile"
         )
+    if what_if:
+        foresee(request, "json" if as_json else "table", endpoint)
+        return OK
     with asking(endpoint) as client:
         if full:
             request = with_series(client, request)

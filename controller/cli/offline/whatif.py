@@ -14,10 +14,13 @@ from cotenant.controller.cli.frame.output import (
     JsonFlag,
     OutputFlag,
     chosen,
+    duration_of,
     whole_number,
 )
-from cotenant.controller.cli.frame.parameters import option
+from cotenant.controller.cli.frame.parameters import argument, option
 from cotenant.controller.cli.frame.problem import OK, Problem, ended_by
+from cotenant.controller.cli.jobs.arrival import foresee
+from cotenant.controller.cli.jobs.submit import prepared_submission
 from cotenant.controller.cli.offline import table as sim_table
 from cotenant.controller.cli.offline.backends import WorkersFlag
 from cotenant.controller.cli.offline.files import journal_problem, writable, write_results
@@ -31,7 +34,6 @@ from cotenant.controller.cli.offline.options import (
     run_with_bar,
 )
 from cotenant.controller.cli.offline.table import show_runs
-from cotenant.controller.cli.submission.quantities import duration_s
 from cotenant.controller.sim import PolicyChoice, TaskRun
 from cotenant.controller.sim.past import what_if
 from cotenant.controller.sim.past.journal import NothingToReplay
@@ -53,6 +55,10 @@ AskedFlag = Annotated[
 
 
 def whatif(
+    words: Annotated[
+        list[str] | None,
+        argument(metavar="[FILE.yaml|SCRIPT.sh|-- CMD...]", help="A job: what would happen to it now?"),
+    ] = None,
     policies: AskedFlag = "",
     since: SinceFlag = "",
     add_gpus: Annotated[
@@ -70,12 +76,16 @@ def whatif(
     as_json: JsonFlag = False,
     endpoint: EndpointFlag = None,
 ) -> int:
-    """What the last days would have been under another policy.
+    """What the last days would have been under another policy; or what would happen to a job now.
 
     The jobs that this cluster's controller has seen, with the lengths, loads and pauses that it measured,
     are simulated under the policy of the time (how well does that reproduce what happened?) and under those
     asked for, each also with more GPUs if you say how many. Nothing is changed: the journal is only read,
     also while the controller runs.
+
+    With a job's file, a script or a command (`submit --what-if` takes a job's options as well) the controller
+    rolls its state out with this job and without it, under the policy in force: when it would start and end,
+    whom it would wait for, and whom it would delay by how much.
 
     For example:
 
@@ -83,8 +93,17 @@ def whatif(
       cotenant whatif --policies srtf,lazer,patient --out what-if
       cotenant whatif --add-gpus 4 --since 30d
       cotenant whatif --policy sjf --journal /var/lib/cotenant/controller -o json
+      cotenant whatif train.yaml
     """
     form = chosen(output, as_json)
+    if words:
+        if policies or since or add_gpus or journal or out is not None:
+            raise Problem(
+                "usage", "a job is tried on the cluster as it is now", "leave the other options out"
+            )
+        made = prepared_submission(words, {}, endpoint, command_only=False)
+        foresee(made.request, form, endpoint)
+        return OK
     choices = chosen_policies(policies) if policies else ()
     where = Path(journal).expanduser() if journal else own_journal(endpoint)
     return replayed(
@@ -158,10 +177,7 @@ def replayed(
 
 def read(where: Path, since: str, *, named: bool) -> JournalRecord:
     """Raises Problem."""
-    try:
-        since_s = duration_s(since) if since else None
-    except ValueError as error:
-        raise Problem("usage", f"--since {error}") from None
+    since_s = duration_of("--since", since)
     try:
         return read_journal(where, since_s=since_s)
     except JournalError as error:

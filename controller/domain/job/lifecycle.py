@@ -65,6 +65,8 @@ class Change(StrEnum):
     FINISH = "finish"
     FAIL = "fail"
     CANCEL = "cancel"
+    BEGIN_AGAIN = "begin-again"
+    """It had ended, and somebody wants it once more."""
 
 
 LAUNCH: Final = Change.LAUNCH
@@ -107,6 +109,7 @@ LIFECYCLE: dict[tuple[Phase, Change], Phase] = {
             (Change.CANCEL, Phase.CANCELLED),
         )
     },
+    **{(phase, Change.BEGIN_AGAIN): Phase.QUEUED for phase in (Phase.DONE, Phase.FAILED, Phase.CANCELLED)},
 }
 
 

@@ -1,6 +1,7 @@
 """What the user asked for.
 
-Rule: a spec never changes after submission, and one that makes no sense is never made.
+Rule: a spec is replaced as a whole, by `SpecChanged` and only while its job waits; one that makes no sense is
+never made.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class Dependency(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user asked for. Never changes after submission."""
+    """What the user asked for."""
 
     job_id: JobId
     name: str = ""

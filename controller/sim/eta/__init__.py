@@ -6,9 +6,10 @@
 """
 
 # fmt: off
+from cotenant.controller.sim.eta.arriving import arrived
 from cotenant.controller.sim.eta.intervals import answer
 from cotenant.controller.sim.eta.rollout import RollOuts
 from cotenant.controller.sim.eta.validation import EtaTrial
 
-__all__ = ["EtaTrial", "RollOuts", "answer"]
+__all__ = ["EtaTrial", "RollOuts", "answer", "arrived"]
 # fmt: on

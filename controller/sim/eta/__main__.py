@@ -8,6 +8,7 @@ import msgspec
 
 from cotenant.controller.engine import EtaAnswer, EtaQuestion
 from cotenant.controller.policies.registry import make_or_stand_in
+from cotenant.controller.sim.eta.arriving import arrived
 from cotenant.controller.sim.eta.intervals import answer
 from cotenant.controller.system.child import serve
 from cotenant.controller.wire import unpack_struct
@@ -23,7 +24,8 @@ def main() -> None:
 
 def answered(frame: bytes) -> bytes:
     try:
-        found = answer(unpack_struct(frame, EtaQuestion), make_or_stand_in)
+        question = unpack_struct(frame, EtaQuestion)
+        found = (arrived if question.arriving else answer)(question, make_or_stand_in)
     except Exception as error:  # noqa: BLE001 - a policy may fail in any way, in a roll-out too
         found = EtaAnswer(error=f"{type(error).__name__}: {error}")
     return msgspec.msgpack.encode(found)

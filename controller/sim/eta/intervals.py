@@ -26,12 +26,12 @@ def answer(question: EtaQuestion, make_policy: MakePolicy) -> EtaAnswer:
         now_s=now.now_s,
         policy=question.policy,
         count=question.count,
-        etas=[_eta_of(now.jobs[job_id], question, roll_outs, now.now_s) for job_id in roll_outs.ends],
+        etas=[eta_of(now.jobs[job_id], question, roll_outs, now.now_s) for job_id in roll_outs.ends],
         cpu_s=time.process_time() - began_s,
     )
 
 
-def _eta_of(job: Job, question: EtaQuestion, roll_outs: RollOuts, now_s: float) -> JobEta:
+def eta_of(job: Job, question: EtaQuestion, roll_outs: RollOuts, now_s: float) -> JobEta:
     job_id = job.job_id
     kind: EtaKind = "revisit" if job_id in question.revisits else "submission"
     errors = question.pools.errors_of(question.policy, kind)

@@ -59,9 +59,9 @@ class RollOuts:
     def _run_one(self, past: Drawing, seed: int, number: int, jobs: Collection[JobId] | None) -> None:
         engine = self.copy()
         now_s = engine.now_s
-        future = Future(engine, past, number, seed)
-        if not future.jobs:
+        if all(job.phase in ENDED for job in engine.jobs.values()):
             return
+        future = Future(engine, past, number, seed)
         wanted = [job for job in future.jobs if jobs is None or job.job_id in jobs]
         known_starts = {job.job_id: job.first_start_s for job in wanted}
         started, ended = follow(engine, world_of(engine, future), known_starts, future.endless)

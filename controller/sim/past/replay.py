@@ -30,6 +30,7 @@ from cotenant.controller.sim.world.workload import Cluster, Workload
 
 STILL_THERE: Final = "not ended yet"
 NEVER_TRAINED: Final = "ended before a first step"
+BEGAN_AGAIN: Final = "queued again after it had ended: counted up to its first end"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -208,6 +209,10 @@ class _Watcher:
     def observe(self, engine: Engine, event: ev.AnyEvent, commands: list[AnyCommand]) -> None:
         if isinstance(event, ev.JobArrived):
             self._arrived(engine, event)
+        elif isinstance(event, ev.RequeueRequested):
+            job = engine.jobs.get(event.job_id)
+            again = job is not None and job.phase not in ENDED and event.job_id not in self._open
+            self._excluded[BEGAN_AGAIN] += again
         job_id = getattr(event, "job_id", None)
         if isinstance(event, ev.FirstStepDone | ev.AttemptEnded):
             self._phase_ended(engine, event)

@@ -10,16 +10,22 @@ from typing import Final
 import msgspec
 
 # fmt: off
+from cotenant.controller.wire.clients.accounting import (
+    AccountingReply, AccountingRequest, GetUsage, ListPastJobs, PastJobs, PastJobView, UsageRows, UsageView,
+)
 from cotenant.controller.wire.clients.base import ClientMessage, Done, Failure, Parameters, Question, Reply
 from cotenant.controller.wire.clients.cluster import (
     DAMAGED_JOURNAL_ADVICE, ChangeNode, ClusterReply, ClusterRequest, ControllerStatus, DeviceView,
     ForgetProfiles, GetReport, GetStatus, KnownProfile, KnownProfiles, ListNodes, ListPairs, ListProfiles,
     NodeView, Nodes, PairView, Pairs, ReadingView, SharingReport, Stop,
 )
+from cotenant.controller.wire.clients.foresight import (
+    ArrivalView, DelayView, ForeseeArrival, Foreseen, ForesightReply, ForesightRequest,
+)
 from cotenant.controller.wire.clients.jobs import (
     AttemptView, ChangeJobs, EtaScoreView, EtaTimes, EtaView, Etas, Explain, Explained, ExplanationView,
-    JobDetails, JobReply, JobRequest, JobView, Jobs, ListEtas, ListJobs, LogPart, ReadJobLog, ShowJob,
-    Shown, SpecView, Submit, Submitted, WaitJobs, spec_view,
+    JobDetails, JobReply, JobRequest, JobView, Jobs, ListEtas, ListJobs, LogPart, ReadJobLog, SetJobs,
+    ShowJob, Shown, SpecView, Submit, Submitted, WaitJobs, spec_view,
 )
 from cotenant.controller.wire.clients.policies import (
     NOT_AVAILABLE, DecisionView, Decisions, GetDecisions, GetPolicy, Policies, PolicyOffer, PolicyPreview,
@@ -27,21 +33,22 @@ from cotenant.controller.wire.clients.policies import (
 )
 
 __all__ = [
-    "CLIENT_MARK", "DAMAGED_JOURNAL_ADVICE", "NOT_AVAILABLE", "AnyReply", "AnyRequest", "AttemptView",
-    "ChangeJobs", "ChangeNode", "ClientMessage", "ControllerStatus", "DecisionView", "Decisions",
-    "DeviceView", "Done", "EtaScoreView", "EtaTimes", "EtaView", "Etas", "Explain", "Explained",
-    "ExplanationView", "Failure", "ForgetProfiles", "GetDecisions", "GetPolicy", "GetReport", "GetStatus",
-    "JobDetails", "JobView", "Jobs", "KnownProfile", "KnownProfiles", "ListEtas", "ListJobs", "ListNodes",
-    "ListPairs", "ListProfiles", "LogPart", "NodeView", "Nodes", "PairView", "Pairs", "Parameters",
-    "Policies", "PolicyOffer", "PolicyPreview", "PolicyPreviewed", "PolicyView", "PreviewPolicy",
-    "PreviewedAction", "Question", "ReadJobLog", "ReadingView", "Reply", "Request", "SetPolicy",
-    "SharingReport", "ShowJob", "Shown", "SpecView", "Stop", "Submit", "Submitted", "WaitJobs",
-    "spec_view",
+    "CLIENT_MARK", "DAMAGED_JOURNAL_ADVICE", "NOT_AVAILABLE", "AnyReply", "AnyRequest", "ArrivalView",
+    "AttemptView", "ChangeJobs", "ChangeNode", "ClientMessage", "ControllerStatus", "DecisionView",
+    "Decisions", "DelayView", "DeviceView", "Done", "EtaScoreView", "EtaTimes", "EtaView", "Etas",
+    "Explain", "Explained", "ExplanationView", "Failure", "ForeseeArrival", "Foreseen", "ForgetProfiles",
+    "GetDecisions", "GetPolicy", "GetReport", "GetStatus", "GetUsage", "JobDetails", "JobView", "Jobs",
+    "KnownProfile", "KnownProfiles", "ListEtas", "ListJobs", "ListNodes", "ListPairs", "ListPastJobs",
+    "ListProfiles", "LogPart", "NodeView", "Nodes", "PairView", "Pairs", "Parameters", "PastJobView",
+    "PastJobs", "Policies", "PolicyOffer", "PolicyPreview", "PolicyPreviewed", "PolicyView",
+    "PreviewPolicy", "PreviewedAction", "Question", "ReadJobLog", "ReadingView", "Reply", "Request",
+    "SetJobs", "SetPolicy", "SharingReport", "ShowJob", "Shown", "SpecView", "Stop", "Submit",
+    "Submitted", "UsageRows", "UsageView", "WaitJobs", "spec_view",
 ]
 # fmt: on
 
-AnyRequest = JobRequest | ClusterRequest | PolicyRequest
-AnyReply = JobReply | ClusterReply | PolicyReply | Done | Failure
+AnyRequest = JobRequest | AccountingRequest | ForesightRequest | ClusterRequest | PolicyRequest
+AnyReply = JobReply | AccountingReply | ForesightReply | ClusterReply | PolicyReply | Done | Failure
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):

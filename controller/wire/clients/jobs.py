@@ -55,6 +55,14 @@ class ChangeJobs(Question[Done], frozen=True, kw_only=True, tag="change"):
     job_ids: tuple[JobId, ...]
 
 
+class SetJobs(Question[Done], frozen=True, kw_only=True, tag="set"):
+    """Ask for jobs that wait in other words. All of it or nothing."""
+
+    job_ids: tuple[JobId, ...]
+    changes: dict[str, str | int | float | None]
+    """By the option's name; None: as if it had not been said."""
+
+
 class WaitJobs(Question["Jobs"], frozen=True, kw_only=True, tag="wait"):
     """Answered when all have ended, or after `timeout_s` with what is known then."""
 
@@ -326,5 +334,5 @@ class Etas(Reply, frozen=True, kw_only=True, tag="eta-list"):
     now: Utc
 
 
-JobRequest = Submit | ListJobs | ShowJob | Explain | ChangeJobs | WaitJobs | ReadJobLog | ListEtas
+JobRequest = Submit | ListJobs | ShowJob | Explain | ChangeJobs | SetJobs | WaitJobs | ReadJobLog | ListEtas
 JobReply = Submitted | Jobs | Shown | Explained | LogPart | Etas

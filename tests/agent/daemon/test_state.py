@@ -706,6 +706,24 @@ def test_ended_attempts_and_checkpoints_go_after_their_time_and_fences_last() ->
     assert only(StartSupervisor, agent.obey(start("9", command=21)))
 
 
+def test_the_checkpoints_of_a_job_that_is_wanted_again_after_its_end_stay() -> None:
+    agent = running()
+    agent.say(EndCame(result=result()))
+    agent.hear(ReportAck(sequence=agent.state.memory.sequence))
+    agent.obey(ForgetJob(command_id=CommandId(20), host_id=HOST, job_id=JobId("7")))
+    assert len(only(StartSupervisor, agent.obey(start(attempt=2, command=21)))) == 1
+    last = result()
+    of_second = msgspec.structs.replace(last.status, attempt=AttemptNo(2))
+    agent.say(EndCame(result=msgspec.structs.replace(last, status=of_second)))
+    agent.hear(ReportAck(sequence=agent.state.memory.sequence))
+    agent.now_s += 30 * DAY_S
+    assert only(RemoveCheckpoints, agent.say(AgentTicked())) == [], "it waits for its third attempt"
+    folded = AgentMemory()
+    for note in agent.state.memory.notes():
+        folded.fold(note)
+    assert folded.forgotten == {}
+
+
 def test_what_the_controller_has_not_heard_is_kept() -> None:
     agent = running()
     agent.say(EndCame(result=result()))

@@ -7,10 +7,12 @@ from typing import Any, get_args
 
 import pytest
 
+from cotenant.controller.api.accounting import AccountingRequests
 from cotenant.controller.api.arrivals import Arrivals
 from cotenant.controller.api.changes import Changing
 from cotenant.controller.api.etas import EtaRequests
 from cotenant.controller.api.handlers import answers_of
+from cotenant.controller.api.job_settings import JobSettings
 from cotenant.controller.api.permissions import BURST, Rates
 from cotenant.controller.api.profiles import ProfileRequests
 from cotenant.controller.api.queries import Queries
@@ -24,9 +26,12 @@ AGENT = Identity(name="agent@h1", role="agent", uid=65534, gid=65534, host="h1")
 
 
 def test_every_request_has_an_answer() -> None:
-    """But for the two that may wait for one."""
-    answered = answers_of(*map(object.__new__, (Arrivals, Queries, Changing, ProfileRequests, EtaRequests)))
-    waiting = {clients.WaitJobs, clients.ReadJobLog}
+    """But for the three that may wait for one."""
+    kinds = (
+        Arrivals, Queries, Changing, ProfileRequests, EtaRequests, AccountingRequests, JobSettings,
+    )  # fmt: skip
+    answered = answers_of(*map(object.__new__, kinds))
+    waiting = {clients.WaitJobs, clients.ReadJobLog, clients.ForeseeArrival}
     assert {*answered, *waiting, clients.Stop} == set(get_args(clients.AnyRequest))
 
 

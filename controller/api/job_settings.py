@@ -1,0 +1,142 @@
+"""What may be changed of a job that waits: which options, when, by whom, within which bounds.
+
+Rule: `SETTABLE` is the only place that says so. All that is asked for in one request is done, or nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple, get_type_hints
+
+import msgspec
+
+from cotenant.controller.api.arrivals import check_fit, check_priority
+from cotenant.controller.api.permissions import jobs_named, must_own
+from cotenant.controller.api.submissions import Denied
+from cotenant.controller.domain import WAITING, Job, JobSpec, SpecChanged
+from cotenant.controller.store import Core
+from cotenant.controller.system.keys import Identity
+from cotenant.controller.wire import clients as wire
+
+When = Literal["waits", "waits, without a save"]
+Value = str | int | float | None
+
+
+class Settable(NamedTuple):
+    """An option of a job that may be set later. A spec checks its values' bounds itself."""
+
+    fields: tuple[str, ...]
+    """Of its specification: each gets the value."""
+    when: When = "waits"
+    """A save is that of so many ranks on such devices: with one, these stay."""
+
+
+SETTABLE: Final[Mapping[str, Settable]] = {
+    "iterations": Settable(("iterations",)),
+    "expect": Settable(("expected_s",)),
+    "time": Settable(("time_limit_s",)),
+    "priority": Settable(("priority",)),  # Of a user as high as limits.user_priority, as at submission.
+    "class": Settable(("job_class",)),
+    "organisation": Settable(("organisation",)),
+    "mem": Settable(("memory_mib",)),
+    "cpus": Settable(("cpus",)),
+    "host_mem": Settable(("host_memory_mib",)),
+    "share": Settable(("share",)),
+    "retries": Settable(("retries",)),
+    "name": Settable(("name",)),
+    "gpus": Settable(("gpus_min", "gpus_max"), "waits, without a save"),
+    "nodes": Settable(("nodes",), "waits, without a save"),
+    "gpu_type": Settable(("gpu_type",), "waits, without a save"),
+}
+"""By the name of the option."""
+TYPES: Final[dict[str, Any]] = {
+    name: kind for name, kind in get_type_hints(JobSpec).items() if name in JobSpec.__struct_fields__
+}
+
+
+class JobSettings:
+    """Sets options of jobs that wait."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def set(self, request_id: int, request: wire.SetJobs, who: Identity) -> wire.Done:
+        """All of it or nothing.
+
+        Raises:
+            Denied: something in it is not possible, or not allowed.
+        """
+        core, engine = self._core, self._core.state.engine
+        jobs = jobs_named(engine.jobs, request.job_ids)
+        if not jobs or not request.changes:
+            raise Denied("usage", "nothing was to be set", "as in: cotenant set 7 priority=5")
+        for job in jobs:
+            must_own(who, job, "set options of")
+        planned = [(job, respecified(job, request.changes)) for job in jobs]
+        for job, spec in planned:
+            if spec.priority != job.spec.priority:
+                check_priority(engine, who, (spec,))
+        check_fit(engine, [spec for job, spec in planned if spec != job.spec])
+        lines = []
+        for job, spec in planned:
+            changed = {name: getattr(spec, name) for name in fields_of(request.changes)}
+            changed = {name: value for name, value in changed.items() if value != getattr(job.spec, name)}
+            told = in_words(job.spec, spec, request.changes)
+            lines.append(f"job {job.job_id}: {told or 'it is so already'}")
+            if changed:
+                core.happen(SpecChanged(job_id=job.job_id, changes=changed, by=who.name))
+                core.audit(who, "set", job.job_id, told)
+        return wire.Done(request_id=request_id, lines=tuple(lines))
+
+
+def fields_of(keys: Mapping[str, Value]) -> list[str]:
+    return [name for key in keys for name in SETTABLE[key].fields]
+
+
+def respecified(job: Job, changes: Mapping[str, Value]) -> JobSpec:
+    """The job's specification with these changes.
+
+    Raises:
+        Denied: a key cannot be set, not now, or not so.
+    """
+    fields: dict[str, Value] = {}
+    for key, value in changes.items():
+        known = SETTABLE.get(key)
+        if known is None:
+            raise Denied("usage", f"{key} cannot be set", f"there are {', '.join(SETTABLE)}")
+        if job.phase not in WAITING:
+            raise Denied("refused", f"job {job.job_id} is {job.phase}: only jobs that wait can be changed")
+        if known.when == "waits, without a save" and job.durable_step > 0:
+            raise Denied(
+                "refused",
+                f"job {job.job_id} has a save at step {job.durable_step}, which is of its present {key}",
+                "submit it anew to begin without the save",
+            )
+        for name in known.fields:
+            fields[name] = checked(key, name, value)
+    try:
+        return msgspec.structs.replace(job.spec, **fields)
+    except ValueError as error:
+        raise Denied("usage", str(error)) from None
+
+
+def checked(key: str, name: str, value: Value) -> Any:
+    try:
+        return msgspec.convert("" if value is None and TYPES[name] is str else value, TYPES[name])
+    except msgspec.ValidationError as error:
+        raise Denied("usage", f"{key}: {error}") from None
+
+
+def in_words(before: JobSpec, after: JobSpec, keys: Sequence[str] | Mapping[str, Value]) -> str:
+    """`priority 0 -> 5, expect - -> 60`; empty where nothing is different."""
+    told = []
+    for key in keys:
+        name = SETTABLE[key].fields[0]
+        old, new = getattr(before, name), getattr(after, name)
+        if old != new:
+            told.append(f"{key} {shown(old)} -> {shown(new)}")
+    return ", ".join(told)
+
+
+def shown(value: Value) -> str:
+    return "-" if value in (None, "") else f"{value:g}" if isinstance(value, float) else str(value)

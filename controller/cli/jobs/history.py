@@ -1,0 +1,152 @@
+"""`cotenant history`: jobs that have ended, with what they used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Final
+
+from msgspec import structs
+
+from cotenant.controller.cli.frame import screen
+from cotenant.controller.cli.frame.asking import asking
+from cotenant.controller.cli.frame.output import (
+    LIST_FORMATS,
+    EndpointFlag,
+    JsonFlag,
+    Listing,
+    ListOutputFlag,
+    chosen,
+    duration_of,
+    show_pages,
+    whole_number,
+)
+from cotenant.controller.cli.frame.parameters import argument, option
+from cotenant.controller.cli.frame.problem import Problem
+from cotenant.controller.cli.frame.screen import Column, duration, local_time
+from cotenant.controller.cli.jobs.queue import LIMIT_MAX, PAGE, states_of
+from cotenant.controller.cli.jobs.view import state_colour, steps
+from cotenant.controller.cli.submission.recording import user_name
+from cotenant.controller.client import Client
+from cotenant.controller.domain import ENDED, JobId
+from cotenant.controller.wire import clients as wire
+
+SinceFlag = Annotated[
+    str, option("--since", metavar="TIME", help="Only the last so long.", show_default="all")
+]
+
+
+def history(
+    jobs: Annotated[list[str] | None, argument(metavar="JOB", help="Only these.")] = None,
+    since: SinceFlag = "",
+    user: Annotated[str, option("-u", "--user", metavar="NAME", help="Only this user's.")] = "",
+    state: Annotated[
+        str, option("-t", "--state", metavar="STATE,...", help="Only these: done, failed, cancelled.")
+    ] = "",
+    mine: Annotated[bool, option("-m", "--mine", help="Only yours.")] = False,
+    limit: Annotated[
+        str, option("--limit", metavar="N", show_default="all", help="At most N jobs.")
+    ] = "1000000",
+    output: ListOutputFlag = None,
+    as_json: JsonFlag = False,
+    endpoint: EndpointFlag = None,
+) -> None:
+    """Jobs that have ended: how, after how many attempts, how long they waited, what they used.
+
+    DEVICE-H are device-hours: each second of a device once, in equal parts for the jobs that held it. SHARED
+    are those of them while training beside others; LOST is what having to leave its devices cost.
+
+    For example:
+
+      cotenant history --since 7d --mine
+      cotenant history --state failed --user ann
+      cotenant history --since 30d -o csv > jobs.csv
+    """
+    form = chosen(output, as_json, LIST_FORMATS)
+    request = wire.ListPastJobs(
+        job_ids=tuple(JobId(each) for each in jobs or ()),
+        since_s=duration_of("--since", since),
+        user=user_name() if mine else user,
+        states=states_of(state),
+        limit=whole_number("--limit", limit, LIMIT_MAX),
+    )
+    if open_states := [each for each in request.states if each not in ENDED]:
+        raise Problem("usage", f"{open_states[0]} is no state of jobs that have ended", "see cotenant queue")
+    left_out = forgotten = 0
+    with asking(endpoint) as client:
+
+        def listings() -> Iterator[Listing]:
+            nonlocal left_out, forgotten
+            for reply in pages(client, request):
+                left_out, forgotten = reply.more, reply.forgotten_jobs
+                yield listing(reply)
+
+        show_pages(listings(), form)
+    if form in ("table", "wide"):
+        tell_rest(left_out, forgotten)
+
+
+def tell_rest(left_out: int, forgotten: int) -> None:
+    """What is not in a table, below it."""
+    if left_out:
+        screen.tell(f"{screen.plural(left_out, 'more job')}: see --limit")
+    if forgotten:
+        screen.tell(f"{screen.plural(forgotten, 'older job')} only the journal knows (controller.keep_ended)")
+
+
+def pages(client: Client, request: wire.ListPastJobs) -> Iterator[wire.PastJobs]:
+    """The answer in parts, as `queue` has them."""
+    reply = client.ask(structs.replace(request, page=PAGE))
+    left = request.limit - len(reply.jobs)
+    while reply.next:
+        yield structs.replace(reply, more=max(0, reply.more - left))
+        reply = client.ask(structs.replace(request, page=PAGE, after=reply.next, limit=left))
+        left -= len(reply.jobs)
+    yield reply
+
+
+def listing(reply: wire.PastJobs) -> Listing:
+    return Listing(
+        noun="past-job",
+        rows=reply.jobs,
+        identity=lambda job: job.job_id,
+        columns=COLUMNS,
+        wide_columns=WIDE_COLUMNS,
+        extra={
+            "now": reply.now,
+            "since": reply.since,
+            "more": reply.more,
+            "forgotten_jobs": reply.forgotten_jobs,
+        },
+        nothing="no job has ended" + (" since then" if reply.since else ""),
+    )
+
+
+def hours(device_s: float) -> str:
+    return f"{device_s / 3600:.3g}"
+
+
+COLUMNS: Final = (
+    Column("JOB", lambda j: j.job_id),
+    Column("NAME", lambda j: j.name, limit=14),
+    Column("USER", lambda j: j.user, rank=2, limit=10),
+    Column("STATE", lambda j: j.phase.value, colour=state_colour),
+    Column("EXIT", lambda j: screen.NONE if j.exit_code is None else str(j.exit_code), rank=5, right=True),
+    Column("GPUS", lambda j: str(j.gpus), rank=3, right=True),
+    Column("ATTEMPTS", lambda j: str(j.attempts), rank=4, right=True),
+    Column("ENDED", lambda j: local_time(j.ended_s), rank=1),
+    Column("WAIT", lambda j: duration(j.wait_s), right=True),
+    Column("RUN", lambda j: duration(j.run_s), right=True),
+    Column("DEVICE-H", lambda j: hours(j.held_device_s), right=True),
+    Column("SHARED", lambda j: hours(j.shared_device_s), rank=6, right=True),
+    Column("LOST", lambda j: hours(j.lost_device_s), rank=7, right=True),
+    Column("REASON", lambda j: j.reason),
+)
+WIDE_COLUMNS: Final = (
+    *COLUMNS[:-1],
+    Column("ORGANISATION", lambda j: j.organisation or screen.NONE),
+    Column("PRIO", lambda j: str(j.priority), right=True),
+    Column("PREEMPTED", lambda j: str(j.preemptions), right=True),
+    Column("STEP", lambda j: steps(j), right=True),
+    Column("SAVED", lambda j: str(j.durable_step), right=True),
+    COLUMNS[-1],
+)

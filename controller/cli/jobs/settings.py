@@ -1,0 +1,69 @@
+"""`cotenant set`: options of jobs that wait, changed."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cotenant.controller.cli.frame.asking import asking, complete_job
+from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, show_change
+from cotenant.controller.cli.frame.parameters import argument
+from cotenant.controller.cli.frame.problem import Problem
+from cotenant.controller.cli.jobs.submit import submission_problem
+from cotenant.controller.cli.submission.options import BY_KEY, BadSubmission, read, unknown_key
+from cotenant.controller.domain import JobId
+from cotenant.controller.wire import clients as wire
+
+NONE = "-"
+"""As a value: as if the option had not been said."""
+
+
+def set(
+    words: Annotated[
+        list[str],
+        argument(
+            metavar="JOB... KEY=VALUE...",
+            help="Numbers, then options as in a YAML file.",
+            complete=complete_job,
+        ),
+    ],
+    as_json: JsonFlag = False,
+    endpoint: EndpointFlag = None,
+) -> None:
+    """Change options of jobs that wait: queued, blocked or held ones.
+
+    Keys are those of a YAML file: iterations, expect, time, priority, class, organisation, mem, cpus,
+    host_mem, share, retries, name; and gpus, nodes, gpu_type of jobs without a save. Values are written as
+    for `submit`; - takes what was said back. All of it is done, or nothing. An array's number is all its
+    tasks.
+
+    \b
+    For example:
+      cotenant set 7 priority=5
+      cotenant set 7 9 expect=2h iterations=-
+      cotenant set 12 gpus=4 time=1-00:00
+    """
+    jobs = [word for word in words if "=" not in word]
+    texts = [word for word in words if "=" in word]
+    if not jobs or not texts:
+        raise Problem("usage", "it needs jobs and KEY=VALUE", "as in: cotenant set 7 priority=5")
+    changes = dict(map(setting, texts))
+    if len(changes) < len(texts):
+        raise Problem("usage", "a key is given twice", "leave one out")
+    with asking(endpoint) as client:
+        reply = client.ask(wire.SetJobs(job_ids=tuple(map(JobId, jobs)), changes=changes))
+    show_change("set", {"jobs": jobs, "changes": changes}, reply.lines, "set: asked for", as_json)
+
+
+def setting(text: str) -> tuple[str, str | int | float | None]:
+    """Raises Problem: there is no such option, or its value makes no sense."""
+    key, _, value = text.partition("=")
+    key = key.replace("-", "_")
+    try:
+        if key not in BY_KEY:
+            raise unknown_key(key, "set")
+        found = None if value == NONE else read(BY_KEY[key], (value,), key).value
+    except BadSubmission as error:
+        raise submission_problem(error) from None
+    if not isinstance(found, str | int | float | None):
+        raise Problem("usage", f"{key} cannot be set later", "submit the job anew")
+    return key, found

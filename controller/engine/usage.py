@@ -1,0 +1,95 @@
+"""Who used the devices, and who waited: the accounts of `accounts.py`, by job and by who is charged. Pure.
+
+Rule: nothing is counted here that is not counted there, so that the sums over all users, over all kinds and
+over all organisations are each what `report` says of the whole cluster. What is lost is what interruptions
+cost (`Interrupted.cost_device_s`); what is shared is held beside others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, Literal
+
+import msgspec
+
+from cotenant.controller.domain import ENDED, ON_DEVICES, Job, JobId, kind_of
+from cotenant.controller.engine import accounts
+from cotenant.controller.engine.attempt_records import AttemptRecord, Cause
+
+By = Literal["user", "kind", "organisation"]
+
+NAME_OF: Final[dict[By, Callable[[Job], str]]] = {
+    "user": lambda job: job.spec.user,
+    "kind": lambda job: kind_of(job.spec),
+    "organisation": lambda job: job.spec.organisation,
+}
+"""As whose a job counts; empty: nobody's."""
+
+
+class Use(msgspec.Struct, kw_only=True):
+    """Of one job, or of several together."""
+
+    jobs: int = 0
+    attempts: int = 0
+    held_device_s: float = 0.0
+    """Each second of a device once, in equal parts for those who hold it."""
+    shared_device_s: float = 0.0
+    """Of it, while training beside others."""
+    lost_device_s: float = 0.0
+    """What having to leave cost: saves, loads and steps done once more, futile loads."""
+    wait_s: float = 0.0
+    """Neither on devices nor ended, held and blocked too."""
+
+    def add(self, other: Use) -> None:
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+def use_of(
+    jobs: Mapping[JobId, Job], job: Job, attempts: Sequence[AttemptRecord], since_s: float, now_s: float
+) -> Use:
+    """What a job used since then."""
+    interrupted: dict[Cause, accounts.Interrupted] = {}
+    accounts.interruptions_of(job, attempts, since_s, interrupted)
+    return Use(
+        jobs=1,
+        attempts=sum(each.ended_s is None or each.ended_s >= since_s for each in attempts),
+        held_device_s=accounts.held_by(attempts, since_s, now_s),
+        shared_device_s=sum(row.device_s for row in accounts.together(jobs, job, attempts, since_s)),
+        lost_device_s=sum(each.cost_device_s for each in interrupted.values()),
+        wait_s=waited_s(job, attempts, since_s, now_s),
+    )
+
+
+def waited_s(job: Job, attempts: Iterable[AttemptRecord], since_s: float, now_s: float) -> float:
+    """What a job waited since then: before each attempt without a gap, and at last until now or its end."""
+    found = before_s = 0.0
+    for attempt in attempts:
+        found += _after(since_s, attempt.launched_s, max(0.0, attempt.waited_s - before_s))
+        before_s = max(before_s, attempt.waited_s)
+    waits = job.phase not in ENDED and job.phase not in ON_DEVICES
+    total_s = job.wait_s + (now_s - job.phase_since_s if waits else 0.0)
+    until_s = job.ended_s if job.phase in ENDED and job.ended_s is not None else now_s
+    return found + _after(since_s, until_s, max(0.0, total_s - before_s))
+
+
+def _after(since_s: float, until_s: float, seconds: float) -> float:
+    """Of so many seconds that ended at `until_s`, those that lie behind `since_s`."""
+    return min(seconds, max(0.0, until_s - since_s))
+
+
+def is_of(job: Job, since_s: float) -> bool:
+    """Whether a job was there since then."""
+    return job.phase not in ENDED or job.ended_s is None or job.ended_s >= since_s
+
+
+def usage(
+    jobs: Mapping[JobId, Job], attempts: accounts.Attempts, by: By, since_s: float, now_s: float
+) -> dict[str, Use]:
+    """Of everybody who had a job here since then, by name."""
+    found: dict[str, Use] = {}
+    for job in jobs.values():
+        if is_of(job, since_s):
+            use = use_of(jobs, job, attempts(job.job_id), since_s, now_s)
+            found.setdefault(NAME_OF[by](job), Use()).add(use)
+    return found

@@ -1,0 +1,90 @@
+"""Questions about who used the devices, and about jobs that have ended; their answers."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from cotenant.controller.domain import JobId, Phase
+from cotenant.controller.wire.clients.base import Question, Reply
+from cotenant.controller.wire.clients.jobs import JobView
+from cotenant.controller.wire.views import JsonView, Utc
+
+
+class GetUsage(Question["UsageRows"], frozen=True, kw_only=True, tag="usage"):
+    """Who used how much of the devices."""
+
+    by: Literal["user", "kind", "organisation"] = "user"
+    since_s: float | None = None
+    """Only what happened in so many seconds before now; None: all that is remembered."""
+    page: int = 1_000
+    """At most so many in one answer, by name; `UsageRows.next` tells how to go on."""
+    after: str | None = None
+    """The `next` of the answer before."""
+
+
+class ListPastJobs(Question["PastJobs"], frozen=True, kw_only=True, tag="history"):
+    """Jobs that have ended."""
+
+    job_ids: tuple[JobId, ...] = ()
+    """Empty: all. An array's number stands for all its tasks."""
+    since_s: float | None = None
+    """Only those that ended in so many seconds before now."""
+    user: str = ""
+    states: tuple[Phase, ...] = ()
+    """Empty: all in which jobs have ended."""
+    limit: int = 10_000
+    page: int = 1_000
+    """At most so many in one answer, in order of arrival; `PastJobs.next` tells how to go on."""
+    after: int = 0
+
+
+class UsageView(JsonView, frozen=True, kw_only=True, tag="use/1"):
+    """What one user, kind of jobs or organisation used."""
+
+    name: str
+    """Empty: jobs of nobody, such as those without an organisation."""
+    jobs: int
+    attempts: int
+    held_device_s: float
+    """Each second of a device once, in equal parts for those who held it."""
+    shared_device_s: float
+    """Of it, while training beside others."""
+    lost_device_s: float
+    """What having to leave cost: saves, loads and steps done once more, futile loads."""
+    wait_s: float
+    """Of all their jobs together, held and blocked ones too."""
+
+
+class PastJobView(JobView, frozen=True, kw_only=True, tag="past-job/1"):
+    """A job that has ended, with what it used."""
+
+    attempts: int
+    held_device_s: float
+    shared_device_s: float
+    lost_device_s: float
+
+
+class UsageRows(Reply, frozen=True, kw_only=True, tag="usage-list"):
+    rows: tuple[UsageView, ...]
+    now: Utc
+    since: Utc | None
+    """What was asked for; None: all that is remembered."""
+    forgotten_jobs: int
+    """That only the journal knows any more: they are in no row."""
+    next: str | None = None
+    """`after` of the next page; None: there is none."""
+
+
+class PastJobs(Reply, frozen=True, kw_only=True, tag="past-job-list"):
+    jobs: tuple[PastJobView, ...]
+    now: Utc
+    since: Utc | None
+    forgotten_jobs: int
+    more: int = 0
+    """How many matched beyond those here."""
+    next: int = 0
+    """`after` of the next page; 0: there is none."""
+
+
+AccountingRequest = GetUsage | ListPastJobs
+AccountingReply = UsageRows | PastJobs
