@@ -17,6 +17,7 @@ from cotenant.controller.domain.commands import (
     AgentCommand, AnyCommand, ComputeRequest, ForgetJob, GangMember, SaveAttempt, StartAttempt,
     StopAttempt, TrustDevices,
 )
+from cotenant.controller.domain.elasticity import SERIAL, SpeedCurve, amdahl, curve_of
 from cotenant.controller.domain.epochs import PAST_KEPT, Epoch, Followed, Past, standing
 from cotenant.controller.domain.eta import LEVELS, EtaInterval, EtaKind, ToldEta, ToldInterval
 from cotenant.controller.domain.events import (
@@ -83,7 +84,8 @@ __all__ = [
     "INDICATOR_NAMES", "JOB_BYTES", "KEY_CHARACTERS", "LAUNCH", "LEAF", "LEAVE", "LEAVING", "LEVELS",
     "LIFECYCLE", "LOADING", "LOAD_S", "LOSS_MIN", "MODEL_SCHEMA", "NOTES", "NOTHING", "OBSERVATIONS",
     "ON_DEVICES", "OVERLAP", "PAST_KEPT", "PAUSE_S", "PRIORITY_MAX", "QUEUED", "RESERVED", "RUNNING",
-    "SECTION_NAMES", "STOPPING", "SUSPECT_AFTER", "TEMPLATES", "TEXT_MAX", "USER_BYTES_MAX", "WAITING",
+    "SECTION_NAMES", "SERIAL", "STOPPING", "SUSPECT_AFTER", "TEMPLATES", "TEXT_MAX", "USER_BYTES_MAX",
+    "WAITING",
     "AgentCommand", "AgentSettings", "AlarmRang", "AnyAction", "AnyCommand", "AnyEvent", "AttemptEnded",
     "AttemptNo", "AttemptSeen", "AttemptStarted", "Band", "CancelRequested", "Capabilities",
     "CapabilitiesSeen", "Change", "CheckpointDurable", "CheckpointRecord", "CheckpointRequested",
@@ -100,11 +102,13 @@ __all__ = [
     "PolicyChanged", "PolicySettings", "PoolReport", "Preempt", "PreemptRequested", "Profile",
     "ProfileLearned", "ProfilePoint", "ProfilerSettings", "Profiles", "ProfilesForgotten", "ProgressSeen",
     "Reach", "Reason", "ReleaseRequested", "RequeueRequested", "Resize", "SaveAttempt", "SchedulingClass",
-    "SeenLength", "Settings", "Share", "SharedPace", "SharingMode", "SlurmScript", "StartAttempt",
+    "SeenLength", "Settings", "Share", "SharedPace", "SharingMode", "SlurmScript", "SpeedCurve",
+    "StartAttempt",
     "StopAttempt", "StopCause", "StoredProfile", "ThroughputModel", "ToldEta", "ToldInterval", "Training",
     "TrainingFile", "Trees", "Trial", "TroubleSeen", "TrustDevices", "Verdict", "View", "Wake",
-    "XiSource", "advance", "array_of", "base_key", "because", "beginning", "bytes_in", "cannot",
-    "capabilities_of", "capabilities_of_all", "cluster", "cut_to", "duty_cycle_rule", "epochs", "events",
+    "XiSource", "advance", "amdahl", "array_of", "base_key", "because", "beginning", "bytes_in", "cannot",
+    "capabilities_of", "capabilities_of_all", "cluster", "curve_of", "cut_to", "duty_cycle_rule", "epochs",
+    "events",
     "fit_step_model", "fitting", "for_people", "held_bytes", "is_beyond", "is_one_line", "job", "key_of",
     "kind_of", "loses", "measured_steps", "memory_unknown", "natural_key", "numbers", "one_line",
     "pair_timing", "pairs", "peak_mib", "perf", "render", "scheduling_class_of", "settings",

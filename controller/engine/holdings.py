@@ -67,7 +67,7 @@ class Holdings:
         return self._claims.get(device_id)
 
     def claimants(self, devices: Iterable[DeviceId] | None = None) -> Sequence[JobId]:
-        """Reserved jobs, in order of arrival; those that get one of these devices, if any are named."""
+        """Reserved and resized jobs, in order of arrival; of these devices only, if any are named."""
         if not self._claims:
             return ()
         claims = self._claims.values() if devices is None else map(self._claims.get, devices)
@@ -157,8 +157,9 @@ class Holdings:
         self._take(devices)
 
     def unclaim(self, job: Job) -> None:
-        assert job.placement is not None
-        mine = [d for d in job.placement.devices if self._claims.get(d) == job.job_id]
+        placement = job.resize_to or job.placement
+        assert placement is not None
+        mine = [d for d in placement.devices if self._claims.get(d) == job.job_id]
         for device_id in mine:
             del self._claims[device_id]
         self._give(mine)
@@ -211,6 +212,8 @@ class Holdings:
         """Take over what a saved job holds; hosts are refreshed afterwards."""
         if job.placement is None:
             return
+        if job.resize_to is not None:
+            self._claims.update(dict.fromkeys(job.resize_to.devices, job.job_id))
         if job.phase not in ON_DEVICES:
             self._claims.update(dict.fromkeys(job.placement.devices, job.job_id))
             return

@@ -6,7 +6,7 @@ from cotenant.controller.domain import ENDED, QUEUED, WAITING, Change, Job, Phas
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.dispatch import Dispatch
 from cotenant.controller.engine.ending import ended
-from cotenant.controller.engine.estimating import estimate_arrival, estimate_overheads
+from cotenant.controller.engine.estimating import curve_at_arrival, estimate_arrival, estimate_overheads
 from cotenant.controller.engine.fair_share import rank_of
 from cotenant.controller.engine.learning import known_profile
 from cotenant.controller.engine.records import REQUEUED
@@ -39,6 +39,7 @@ def on_arrived(dispatch: Dispatch, event: ev.JobArrived) -> None:
         estimate_source=source,
         expected_load_s=load_s,
         expected_pause_s=pause_s,
+        curve=curve_at_arrival(ledger, spec),
     )
     ledger.next_number += 1
     ledger.add_job(job)

@@ -23,6 +23,7 @@ from cotenant.controller.policies.castor.cost import CastorCost
 from cotenant.controller.policies.castor.policy import Castor, CastorParameters
 from cotenant.controller.policies.chronus import Chronus, ChronusParameters
 from cotenant.controller.policies.classic import Srtf, fifo, sjf
+from cotenant.controller.policies.elastic import AfsL, ElasticParameters, MaxMin, Themis
 from cotenant.controller.policies.fgd import Fgd
 from cotenant.controller.policies.gfs.parameters import GfsParameters
 from cotenant.controller.policies.gfs.policy import Gfs
@@ -191,6 +192,21 @@ OURS: Final[dict[str, PolicyEntry]] = {
         "PCS: classes by size share the devices by weight; between speed and kept predictions",
         Pcs,
         PcsParameters.parse,
+    ),
+    "max-min": PolicyEntry(
+        "elastic jobs: equal numbers of devices, what a job cannot use for the others",
+        MaxMin,
+        ElasticParameters.parse,
+    ),
+    "afs-l": PolicyEntry(
+        "AFS-L: elastic jobs get devices one by one where they shorten most, short jobs first",
+        AfsL,
+        ElasticParameters.parse,
+    ),
+    "themis": PolicyEntry(
+        "Themis: elastic jobs furthest behind their fair finish time first, as many as they can use",
+        Themis,
+        ElasticParameters.parse,
     ),
     "lazer": PolicyEntry(
         "Lazer: as srtf, but a preemption is deferred by a time that is learned",
