@@ -38,6 +38,7 @@ from cotenant.controller.policies.newcomers import NewcomerParameters
 from cotenant.controller.policies.order_options import OrderParameters, PassingParameters
 from cotenant.controller.policies.patient import Patient, PatientParameters
 from cotenant.controller.policies.pcs import Pcs, PcsParameters
+from cotenant.controller.policies.pcs.elastic import ElasticPcs
 from cotenant.controller.policies.qssf import Qssf, QssfParameters
 from cotenant.controller.policies.remaining import IntervalParameters, IntervalPolicy, SrtfFull
 from cotenant.controller.policies.service import Srsf, ssf
@@ -59,6 +60,10 @@ class PolicyEntry(NamedTuple):
 
 def _gfs(name: str, parameters: GfsParameters) -> Policy:
     return Gfs(name, parameters, make)
+
+
+def _pcs(parameters: PcsParameters) -> Policy:
+    return ElasticPcs(parameters) if parameters.elastic else Pcs(parameters)
 
 
 _OF_GFS: Final = {
@@ -190,7 +195,7 @@ OURS: Final[dict[str, PolicyEntry]] = {
     ),
     "pcs": PolicyEntry(
         "PCS: classes by size share the devices by weight; between speed and kept predictions",
-        Pcs,
+        _pcs,
         PcsParameters.parse,
     ),
     "max-min": PolicyEntry(

@@ -12,6 +12,7 @@ together. A gang that one host cannot hold is spread as other policies spread it
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -19,6 +20,7 @@ import msgspec
 from cotenant.controller.domain import (
     LOADING,
     NOTHING,
+    QUEUED,
     RUNNING,
     AnyEvent,
     Decision,
@@ -85,6 +87,17 @@ class Elastic:
     def divide(self, view: View, claims: Sequence[Claim], gpus: int) -> Sizes:
         raise NotImplementedError
 
+    def claims(self, view: View) -> tuple[tuple[Claim, ...], int]:
+        """Of all jobs that have devices or could be given some, and how many devices there are. Of the queue
+        as many as could have a device each: whoever stands behind those gets none."""
+        gpus = sum(
+            view.hosts[device.host_id].takes_work and device.healthy for device in view.devices.values()
+        )
+        placed = [job for job in view.on_devices() if job.phase in PLACED]
+        promised = [view.jobs[job_id] for job_id in view.claimants()]
+        jobs = {job.job_id: job for job in (*placed, *promised, *islice(view.queued(), gpus))}
+        return tuple(claim_of(job, view.now_s) for job in jobs.values()), gpus
+
     def lease_s(self, job: Job) -> float:
         cost_s = job.expected_load_s + job.expected_pause_s
         return max(self.parameters.min_lease_s, self.parameters.lease_factor * cost_s)
@@ -150,16 +163,10 @@ class Round:
         self._policy, self._view = policy, view
         self.plan = Plan(view)
         self._again_s: list[float] = []
-        gpus = sum(
-            view.hosts[device.host_id].takes_work and device.healthy for device in view.devices.values()
-        )
-        # As many as could have a device each: whoever stands behind them in the queue gets none.
-        waiting = [job for _, job in zip(range(gpus), view.queued(), strict=False)]
-        placed = [job for job in view.on_devices() if job.phase in PLACED]
-        promised = [view.jobs[job_id] for job_id in view.claimants()]
-        self._claims = {job.job_id: claim_of(job, view.now_s) for job in (*placed, *promised, *waiting)}
-        self.sizes = policy.divide(view, tuple(self._claims.values()), gpus)
-        self._waiting = [self._claims[job.job_id] for job in waiting]
+        claims, gpus = policy.claims(view)
+        self._claims = {claim.job_id: claim for claim in claims}
+        self.sizes = policy.divide(view, claims, gpus)
+        self._waiting = [claim for claim in claims if claim.job.phase is QUEUED]
 
     def look_again_s(self) -> float | None:
         """When something can be done that cannot be now, if nothing else happens."""
