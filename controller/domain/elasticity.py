@@ -6,7 +6,6 @@ the nearest measured one, and the curve says where its shape comes from.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final, Literal
 
 import msgspec
@@ -18,23 +17,27 @@ SERIAL: Final = 0.06
 fits to the eleven models that AFS (NSDI '21) has measured, up to 8 devices."""
 
 
+Measured = tuple[tuple[int, float], ...]
+"""Devices, and seconds of the same step on so many; rising."""
+
+
 class SpeedCurve(msgspec.Struct, frozen=True, kw_only=True):
     """Step times by number of devices."""
 
-    measured: dict[int, float] = {}
-    """Seconds of a step of the whole batch, alone."""
+    measured: Measured = ()
+    """Of the whole batch, alone."""
     serial: float = SERIAL
     source: CurveSource = "assumed"
     """Of the shape: `measured` holds what is known whatever it says."""
 
     def step_s(self, devices: int) -> float:
         """On so many; in seconds where anything was measured, else relative."""
-        if devices in self.measured:
-            return self.measured[devices]
         if not self.measured:
             return amdahl(self.serial, devices)
-        near = min(self.measured, key=lambda known: (abs(known - devices), known))
-        return self.measured[near] * amdahl(self.serial, devices) / amdahl(self.serial, near)
+        near, step_s = min(self.measured, key=lambda known: (abs(known[0] - devices), known))
+        return (
+            step_s if near == devices else step_s * amdahl(self.serial, devices) / amdahl(self.serial, near)
+        )
 
     def ratio(self, devices: int, than: int) -> float:
         """A step on so many / one on `than`."""
@@ -45,7 +48,7 @@ class SpeedCurve(msgspec.Struct, frozen=True, kw_only=True):
 
     def seen(self, devices: int, step_s: float) -> SpeedCurve:
         """With one more step time of its own, the newest on so many devices."""
-        measured = {**self.measured, devices: step_s}
+        measured = tuple(sorted({**dict(self.measured), devices: step_s}.items()))
         serial = fitted_serial(measured)
         if serial is None:
             return msgspec.structs.replace(self, measured=measured)
@@ -58,11 +61,11 @@ def amdahl(serial: float, devices: int) -> float:
     return serial + (1.0 - serial) / devices
 
 
-def fitted_serial(measured: Mapping[int, float]) -> float | None:
+def fitted_serial(measured: Measured) -> float | None:
     """The share that does not scale, by least squares through `a + c / devices`; None for fewer than two."""
     if len(measured) < 2:
         return None
-    points = [(1.0 / devices, step_s) for devices, step_s in measured.items()]
+    points = [(1.0 / devices, step_s) for devices, step_s in measured]
     mean_x, mean_y = (sum(values) / len(points) for values in zip(*points, strict=True))
     spread = sum((x - mean_x) ** 2 for x, _ in points)
     slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / spread
@@ -70,11 +73,11 @@ def fitted_serial(measured: Mapping[int, float]) -> float | None:
     return min(1.0, max(0.0, fixed / (fixed + scaled))) if fixed + scaled > 0.0 else None
 
 
-def curve_of(profiled: Mapping[int, float], like: Mapping[int, float]) -> SpeedCurve:
+def curve_of(profiled: Measured, like: Measured) -> SpeedCurve:
     """Of a job that has not run yet: what `cotenant profile` measured, else how its like scaled."""
     measured, of_like = fitted_serial(profiled), fitted_serial(like)
     if measured is not None:
-        return SpeedCurve(measured=dict(profiled), serial=measured, source="profile")
+        return SpeedCurve(measured=profiled, serial=measured, source="profile")
     if of_like is not None:
-        return SpeedCurve(measured=dict(profiled), serial=of_like, source="like jobs")
-    return SpeedCurve(measured=dict(profiled))
+        return SpeedCurve(measured=profiled, serial=of_like, source="like jobs")
+    return SpeedCurve(measured=profiled)

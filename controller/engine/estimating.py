@@ -185,7 +185,7 @@ def _learn_curve(ledger: Ledger, job: Job, step_s: float) -> None:
     curve, curves = job.curve.seen(len(job.placement.devices), step_s), ledger.estimates.curves
     ledger.learn_curve(job, curve)
     if len(curve.measured) > 1:
-        curves[_key(job.spec)] = dict(curve.measured)
+        curves[_key(job.spec)] = curve.measured
         if len(curves) > COMMANDS_KEPT:
             del curves[next(iter(curves))]
 
@@ -194,11 +194,11 @@ def curve_at_arrival(ledger: Ledger, spec: JobSpec) -> SpeedCurve | None:
     """Of an elastic job: measured by `cotenant profile`, else as its like scaled, else assumed."""
     if not spec.is_elastic:
         return None
-    given = spec.profile.steps_by_devices if spec.profile is not None else {}
-    return curve_of(given or profiled_steps(ledger, spec), ledger.estimates.curves.get(_key(spec), {}))
+    given = spec.profile.steps_by_devices if spec.profile is not None else ()
+    return curve_of(given or profiled_steps(ledger, spec), ledger.estimates.curves.get(_key(spec), ()))
 
 
-def profiled_steps(ledger: Ledger, spec: JobSpec) -> dict[int, float]:
+def profiled_steps(ledger: Ledger, spec: JobSpec) -> tuple[tuple[int, float], ...]:
     """Seconds of a step of an elastic job, from the profiles of its like with as many workers.
 
     A worker of those takes one batch a step, one of this takes so many as follow from its share: all but the
@@ -210,11 +210,11 @@ def profiled_steps(ledger: Ledger, spec: JobSpec) -> dict[int, float]:
         if each.base == base and each.hosts == 1 and each.is_complete and point is not None:
             known[each.gpus] = point.step_s
     alone_s = known.get(1)
-    return {
-        devices: (spec.micro_batches(devices) - 1) * min(alone_s or step_s, step_s) + step_s
-        for devices, step_s in known.items()
+    return tuple(
+        (devices, (spec.micro_batches(devices) - 1) * min(alone_s or step_s, step_s) + step_s)
+        for devices, step_s in sorted(known.items())
         if spec.takes(devices) and spec.gpus_max % devices == 0
-    }
+    )
 
 
 def is_settled(ledger: Ledger, job: Job, step_s: float) -> bool:

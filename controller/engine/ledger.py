@@ -57,7 +57,7 @@ class Estimates(msgspec.Struct, kw_only=True):
     """How the last one was started, by command, and of all: the next one of its like should be as well."""
     pauses: dict[str, list[float]] = {}
     """Stop request to devices free, likewise."""
-    curves: dict[str, dict[int, float]] = {}
+    curves: dict[str, tuple[tuple[int, float], ...]] = {}
     """Step times of elastic jobs by number of devices, by command."""
 
 

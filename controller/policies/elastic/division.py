@@ -59,7 +59,7 @@ def claim_of(job: Job, now_s: float) -> Claim:
     left_s = job.remaining_now_s(now_s)
     sizes = (
         tuple(filter(spec.takes, range(spec.gpus_min, spec.gpus_max + 1)))
-        if spec.is_elastic
+        if spec.is_elastic and spec.nodes < 2  # One that asks for several hosts stays as it begins.
         else (spec.gpus_min,)
     )
     return Claim(job=job, sizes=sizes, left_s=UNKNOWN_S if left_s is None else left_s)

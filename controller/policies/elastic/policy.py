@@ -183,8 +183,9 @@ class Round:
     def _begin(self, claim: Claim) -> bool:
         """Whether it has devices now, or others leave them for it."""
         job, wanted = claim.job, self.sizes[claim.job_id]
-        devices = self._free_for(self.plan, job, claim, wanted)
-        if devices is None or len(devices) < wanted:
+        on_one = job.spec.nodes < 2
+        devices = self._free_for(self.plan, job, claim, wanted) if on_one else self.plan.find_free(job)
+        if on_one and (devices is None or len(devices) < wanted):
             trial = self._room_for(claim, wanted)
             if trial is not None:
                 trial.actions[:0] = self.plan.actions

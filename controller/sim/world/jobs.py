@@ -98,7 +98,7 @@ class Specs:
         self._gpus = cells(workload.gpus)
         self._expected_s = cells(workload.on_fewest(workload.expected_s))
         self._scaled = {
-            speedups: {devices: STEP_S / pace for devices, pace in enumerate(speedups, 1)}
+            speedups: tuple((devices, STEP_S / pace) for devices, pace in enumerate(speedups, 1))
             for speedups in dict.fromkeys(workload.speedups)
         }
         self._speedups = workload.speedups

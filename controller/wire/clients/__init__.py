@@ -19,7 +19,7 @@ from cotenant.controller.wire.clients.cluster import (
 from cotenant.controller.wire.clients.jobs import (
     AttemptView, ChangeJobs, EtaScoreView, EtaTimes, EtaView, Etas, Explain, Explained, ExplanationView,
     JobDetails, JobReply, JobRequest, JobView, Jobs, ListEtas, ListJobs, LogPart, ReadJobLog, ShowJob,
-    Shown, SpecView, Submit, Submitted, WaitJobs, spec_view,
+    Shown, SpecView, SpeedupView, Submit, Submitted, WaitJobs, spec_view,
 )
 from cotenant.controller.wire.clients.policies import (
     NOT_AVAILABLE, DecisionView, Decisions, GetDecisions, GetPolicy, Policies, PolicyOffer, PolicyPreview,
@@ -35,8 +35,8 @@ __all__ = [
     "ListPairs", "ListProfiles", "LogPart", "NodeView", "Nodes", "PairView", "Pairs", "Parameters",
     "Policies", "PolicyOffer", "PolicyPreview", "PolicyPreviewed", "PolicyView", "PreviewPolicy",
     "PreviewedAction", "Question", "ReadJobLog", "ReadingView", "Reply", "Request", "SetPolicy",
-    "SharingReport", "ShowJob", "Shown", "SpecView", "Stop", "Submit", "Submitted", "WaitJobs",
-    "spec_view",
+    "SharingReport", "ShowJob", "Shown", "SpecView", "SpeedupView", "Stop", "Submit", "Submitted",
+    "WaitJobs", "spec_view",
 ]
 # fmt: on
 

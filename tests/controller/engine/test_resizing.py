@@ -364,14 +364,14 @@ def test_a_curve_is_assumed_until_steps_on_two_numbers_of_devices_were_seen(desk
     assert (job.curve.source, round(job.curve.speedup(4, 1), 2)) == ("assumed", 3.39)
     desk.wait(200.0)
     desk.progress(1, 50, 4.0)
-    assert (job.curve.measured, job.curve.source, job.slowdown) == ({1: 4.0}, "assumed", 1.0)
+    assert (job.curve.measured, job.curve.source, job.slowdown) == (((1, 4.0),), "assumed", 1.0)
     decide(desk, resize(1, "a/cpu0", "a/cpu1"))
     desk.durable(1, 50)
     desk.end(1, "stopped")
     desk.start(1)
     desk.wait(200.0)
     desk.progress(1, 60, 3.0)
-    assert (job.curve.measured, job.curve.source, job.slowdown) == ({1: 4.0, 2: 3.0}, "seen", 0.75)
+    assert (job.curve.measured, job.curve.source, job.slowdown) == (((1, 4.0), (2, 3.0)), "seen", 0.75)
     assert job.curve.step_s(4) == pytest.approx(2.5), "a + c / devices through both"
     desk.submit(2, **ELASTIC, argv=("python", "train-1.py"))
     assert desk.job(2).curve.source == "like jobs"
@@ -404,7 +404,7 @@ def test_profiles_of_its_like_on_each_number_of_devices_make_its_curve(desk: Des
     desk.submit(3, **ELASTIC, code_sha256="c0de", argv=("python", "t.py"))
     curve = desk.job(3).curve
     assert curve.source == "profile"
-    assert curve.measured == {1: 4.0, 2: pytest.approx(2.2), 4: 1.4}, (
+    assert dict(curve.measured) == {1: 4.0, 2: pytest.approx(2.2), 4: 1.4}, (
         "all batches but the last without a sync"
     )
 
@@ -416,9 +416,9 @@ def measured(step_s: float) -> Profile:
 def test_a_curve_without_measurements_is_amdahls() -> None:
     curve = SpeedCurve(serial=0.5)
     assert (curve.ratio(2, 1), curve.speedup(4, 2)) == (0.75, 1.2)
-    assert curve_of({}, {}).source == "assumed"
-    assert curve_of({1: 1.0}, {1: 2.0, 2: 1.0}) == SpeedCurve(
-        measured={1: 1.0}, serial=0.0, source="like jobs"
+    assert curve_of((), ()).source == "assumed"
+    assert curve_of(((1, 1.0),), ((1, 2.0), (2, 1.0))) == SpeedCurve(
+        measured=((1, 1.0),), serial=0.0, source="like jobs"
     )
 
 
