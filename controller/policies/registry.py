@@ -23,7 +23,7 @@ from cotenant.controller.policies.castor.cost import CastorCost
 from cotenant.controller.policies.castor.policy import Castor, CastorParameters
 from cotenant.controller.policies.chronus import Chronus, ChronusParameters
 from cotenant.controller.policies.classic import Srtf, fifo, sjf
-from cotenant.controller.policies.elastic import AfsL, ElasticParameters, MaxMin, Themis
+from cotenant.controller.policies.elastic import ElasticAfsL, ElasticMaxMin, ElasticParameters, ElasticThemis
 from cotenant.controller.policies.fgd import Fgd
 from cotenant.controller.policies.gfs.parameters import GfsParameters
 from cotenant.controller.policies.gfs.policy import Gfs
@@ -37,8 +37,7 @@ from cotenant.controller.policies.multifactor import Multifactor, MultifactorPar
 from cotenant.controller.policies.newcomers import NewcomerParameters
 from cotenant.controller.policies.order_options import OrderParameters, PassingParameters
 from cotenant.controller.policies.patient import Patient, PatientParameters
-from cotenant.controller.policies.pcs import Pcs, PcsParameters
-from cotenant.controller.policies.pcs.elastic import ElasticPcs
+from cotenant.controller.policies.pcs import ElasticPcs, Pcs, PcsParameters
 from cotenant.controller.policies.qssf import Qssf, QssfParameters
 from cotenant.controller.policies.remaining import IntervalParameters, IntervalPolicy, SrtfFull
 from cotenant.controller.policies.service import Srsf, ssf
@@ -200,17 +199,17 @@ OURS: Final[dict[str, PolicyEntry]] = {
     ),
     "max-min": PolicyEntry(
         "elastic jobs: equal numbers of devices, what a job cannot use for the others",
-        MaxMin,
+        ElasticMaxMin,
         ElasticParameters.parse,
     ),
     "afs-l": PolicyEntry(
         "AFS-L: elastic jobs get devices one by one where they shorten most, short jobs first",
-        AfsL,
+        ElasticAfsL,
         ElasticParameters.parse,
     ),
     "themis": PolicyEntry(
         "Themis: elastic jobs furthest behind their fair finish time first, as many as they can use",
-        Themis,
+        ElasticThemis,
         ElasticParameters.parse,
     ),
     "lazer": PolicyEntry(

@@ -3,7 +3,7 @@
     python -m pytest tests/simulation                            200 seeds
     python -m pytest tests/simulation --seeds 5000 --first-seed 1000
     COTENANT_SIM_SEED=17 python -m pytest -s tests/simulation     one seed, with its trace
-    COTENANT_SIM_SEED=17:storm ...                                one seed as a storm (`gentle`, `mixed`, `elastic`)
+    COTENANT_SIM_SEED=17:storm ...                                one seed as a storm (or another kind)
 
 What each run checks is in `cluster.py`: no two attempts of a job ever live at once, no device has a third
 tenant, no accepted job is lost, no attempt begins behind a checkpoint that the controller was told of; under

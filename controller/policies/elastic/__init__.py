@@ -1,6 +1,15 @@
 """Policies for jobs that take any number of devices in a range: how many each gets, and what that takes."""
 
-from cotenant.controller.policies.elastic.division import Claim, Sizes, held_by
-from cotenant.controller.policies.elastic.policy import AfsL, Elastic, ElasticParameters, MaxMin, Themis
+# fmt: off
+from cotenant.controller.policies.elastic.division import (
+    SizeClaim, Sizes, afs_l, claim_of, held_by, max_min, themis,
+)
+from cotenant.controller.policies.elastic.policy import (
+    Elastic, ElasticAfsL, ElasticMaxMin, ElasticParameters, ElasticThemis,
+)
 
-__all__ = ["AfsL", "Claim", "Elastic", "ElasticParameters", "MaxMin", "Sizes", "Themis", "held_by"]
+__all__ = [
+    "Elastic", "ElasticAfsL", "ElasticMaxMin", "ElasticParameters", "ElasticThemis", "SizeClaim", "Sizes",
+    "afs_l", "claim_of", "held_by", "max_min", "themis",
+]
+# fmt: on

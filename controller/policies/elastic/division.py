@@ -23,7 +23,7 @@ Sizes = Mapping[JobId, int]
 """Devices of each job; those that get none are not in it."""
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class SizeClaim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One job, as far as a division needs it."""
 
     job: Job
@@ -54,7 +54,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return next((size for size in self.sizes if size > devices), None)
 
 
-def claim_of(job: Job, now_s: float) -> Claim:
+def claim_of(job: Job, now_s: float) -> SizeClaim:
     spec = job.spec
     left_s = job.remaining_now_s(now_s)
     sizes = (
@@ -62,10 +62,10 @@ def claim_of(job: Job, now_s: float) -> Claim:
         if spec.is_elastic and spec.nodes < 2  # One that asks for several hosts stays as it begins.
         else (spec.gpus_min,)
     )
-    return Claim(job=job, sizes=sizes, left_s=UNKNOWN_S if left_s is None else left_s)
+    return SizeClaim(job=job, sizes=sizes, left_s=UNKNOWN_S if left_s is None else left_s)
 
 
-def _admitted(order: Sequence[Claim], gpus: int, *, strict: bool) -> tuple[dict[JobId, int], int]:
+def _admitted(order: Sequence[SizeClaim], gpus: int, *, strict: bool) -> tuple[dict[JobId, int], int]:
     """The fewest devices to each in order, and what is left; strict: nobody passes one that does not fit."""
     given, left = dict[JobId, int](), gpus
     for claim in order:
@@ -77,7 +77,7 @@ def _admitted(order: Sequence[Claim], gpus: int, *, strict: bool) -> tuple[dict[
     return given, left
 
 
-def max_min(claims: Sequence[Claim], gpus: int, now_s: float) -> Sizes:
+def max_min(claims: Sequence[SizeClaim], gpus: int, now_s: float) -> Sizes:
     """In order of arrival each the fewest it takes; then whoever has least gets its next number."""
     given, left = _admitted(sorted(claims, key=lambda c: c.job.number), gpus, strict=True)
     poorest = [(given[c.job_id], c.job.number, c) for c in claims if c.job_id in given]
@@ -92,7 +92,7 @@ def max_min(claims: Sequence[Claim], gpus: int, now_s: float) -> Sizes:
     return given
 
 
-def afs_l(claims: Sequence[Claim], gpus: int, now_s: float) -> Sizes:
+def afs_l(claims: Sequence[SizeClaim], gpus: int, now_s: float) -> Sizes:
     """The shortest get the fewest that they take; each further device goes to the better of two jobs, all
     compared in a row: the shorter one if it gains more pace by it than the longer one would lack."""
     given, left = _admitted(sorted(claims, key=lambda c: (c.left_s, c.job.number)), gpus, strict=False)
@@ -115,11 +115,11 @@ def afs_l(claims: Sequence[Claim], gpus: int, now_s: float) -> Sizes:
     return given
 
 
-def _better(one: Claim, two: Claim, given: Sizes) -> Claim:
-    def left_s(claim: Claim) -> float:
+def _better(one: SizeClaim, two: SizeClaim, given: Sizes) -> SizeClaim:
+    def left_s(claim: SizeClaim) -> float:
         return claim.left_s / claim.speedup(given[claim.job_id])
 
-    def gains(claim: Claim) -> tuple[float, float]:
+    def gains(claim: SizeClaim) -> tuple[float, float]:
         now = claim.speedup(given[claim.job_id])
         then = claim.speedup(claim.next_size(given[claim.job_id]) or claim.sizes[-1])
         return then / now - 1.0, 1.0 - now / then
@@ -128,7 +128,7 @@ def _better(one: Claim, two: Claim, given: Sizes) -> Claim:
     return short if gains(short)[0] > gains(long)[1] else long
 
 
-def themis(claims: Sequence[Claim], gpus: int, now_s: float) -> Sizes:
+def themis(claims: Sequence[SizeClaim], gpus: int, now_s: float) -> Sizes:
     """Those that would be furthest behind their fair finish time get devices first, each as many as it takes.
 
     Fair is alone on an equal part of the devices among the jobs that are there; times suppose linear speedup,
@@ -137,7 +137,7 @@ def themis(claims: Sequence[Claim], gpus: int, now_s: float) -> Sizes:
     """
     fair = max(1.0, gpus / max(1, len(claims)))
 
-    def rho(claim: Claim) -> float:
+    def rho(claim: SizeClaim) -> float:
         job, linear = claim.job, claim.least
         # What it has done, in seconds on the fewest, is what it was expected to take less what is left.
         work_s = max(claim.left_s + job.run_s, 1e-9)

@@ -33,9 +33,9 @@ from cotenant.controller.domain import (
     because,
     suits,
 )
-from cotenant.controller.policies.base import Parameters, first_aged, is_quiet, why_impossible
+from cotenant.controller.policies.base import Parameters, first_aged, is_possible, is_quiet, why_impossible
 from cotenant.controller.policies.elastic.division import (
-    Claim,
+    SizeClaim,
     Sizes,
     afs_l,
     claim_of,
@@ -84,10 +84,10 @@ class Elastic:
     def queue_key(self, job: Job) -> tuple[float, ...]:
         return ()
 
-    def divide(self, view: View, claims: Sequence[Claim], gpus: int) -> Sizes:
+    def divide(self, view: View, claims: Sequence[SizeClaim], gpus: int) -> Sizes:
         raise NotImplementedError
 
-    def claims(self, view: View) -> tuple[tuple[Claim, ...], int]:
+    def claims(self, view: View) -> tuple[tuple[SizeClaim, ...], int]:
         """Of all jobs that have devices or could be given some, and how many devices there are. Of the queue
         as many as could have a device each: whoever stands behind those gets none."""
         gpus = sum(
@@ -105,7 +105,7 @@ class Elastic:
     def decide(self, view: View, event: AnyEvent) -> Decision:
         if is_quiet(view, event):
             return NOTHING
-        round_ = Round(self, view)
+        round_ = ElasticRound(self, view)
         round_.serve()
         plan, at_s = round_.plan, round_.look_again_s()
         if at_s is not None and not (self._look.is_set(view.now_s) and (self._look.at_s or 0.0) <= at_s):
@@ -122,7 +122,7 @@ class Elastic:
         aged = first_aged(view)
         if aged is not None and aged.number != job.number:
             return because("behind-aged", aged.job_id, aged.queued_s + view.now_s - aged.phase_since_s)
-        part = Round(self, view).sizes.get(job.job_id, 0)
+        part = ElasticRound(self, view).sizes.get(job.job_id, 0)
         return because("elastic-waits", part, self.name) if part else because("elastic-none", self.name)
 
     def save(self) -> bytes:
@@ -132,31 +132,31 @@ class Elastic:
         self._look.load(state)
 
 
-class MaxMin(Elastic):
+class ElasticMaxMin(Elastic):
     name = "max-min"
 
-    def divide(self, view: View, claims: Sequence[Claim], gpus: int) -> Sizes:
+    def divide(self, view: View, claims: Sequence[SizeClaim], gpus: int) -> Sizes:
         return max_min(claims, gpus, view.now_s)
 
 
-class AfsL(Elastic):
+class ElasticAfsL(Elastic):
     name = "afs-l"
 
     def queue_key(self, job: Job) -> tuple[float, ...]:
         return (float("inf") if job.remaining_s is None else job.remaining_s,)
 
-    def divide(self, view: View, claims: Sequence[Claim], gpus: int) -> Sizes:
+    def divide(self, view: View, claims: Sequence[SizeClaim], gpus: int) -> Sizes:
         return afs_l(claims, gpus, view.now_s)
 
 
-class Themis(Elastic):
+class ElasticThemis(Elastic):
     name = "themis"
 
-    def divide(self, view: View, claims: Sequence[Claim], gpus: int) -> Sizes:
+    def divide(self, view: View, claims: Sequence[SizeClaim], gpus: int) -> Sizes:
         return themis(claims, gpus, view.now_s)
 
 
-class Round:
+class ElasticRound:
     """One decision."""
 
     def __init__(self, policy: Elastic, view: View) -> None:
@@ -173,16 +173,25 @@ class Round:
         return min(self._again_s, default=None)
 
     def serve(self) -> None:
-        unserved = [claim for claim in self._waiting if claim.job_id in self.sizes and not self._begin(claim)]
-        if not unserved:
+        is_served = True
+        for claim in self._waiting:
+            if claim.job_id in self.sizes or claim.job.aged:
+                is_served &= self._begin(claim)
+            if (
+                claim.job.aged
+                and not self.plan.is_placed(claim.job_id)
+                and is_possible(self._view, claim.job)
+            ):
+                return  # Nobody passes it.
+        if is_served:
             for claim in self._growing():
                 self._grow(claim)
 
     # --- Jobs that wait ----------------------------------------------------------------------------
 
-    def _begin(self, claim: Claim) -> bool:
+    def _begin(self, claim: SizeClaim) -> bool:
         """Whether it has devices now, or others leave them for it."""
-        job, wanted = claim.job, self.sizes[claim.job_id]
+        job, wanted = claim.job, self.sizes.get(claim.job_id, claim.least)
         on_one = job.spec.nodes < 2
         devices = self._free_for(self.plan, job, claim, wanted) if on_one else self.plan.find_free(job)
         if on_one and (devices is None or len(devices) < wanted):
@@ -198,10 +207,10 @@ class Round:
         self.plan.place(job, devices, self._why_placed(claim, len(devices)))
         return True
 
-    def _why_placed(self, claim: Claim, devices: int) -> Reason:
-        return because("elastic-place", self._policy.name, self.sizes[claim.job_id], devices)
+    def _why_placed(self, claim: SizeClaim, devices: int) -> Reason:
+        return because("elastic-place", self._policy.name, self.sizes.get(claim.job_id, claim.least), devices)
 
-    def _free_for(self, plan: Plan, job: Job, claim: Claim, wanted: int) -> tuple[DeviceId, ...] | None:
+    def _free_for(self, plan: Plan, job: Job, claim: SizeClaim, wanted: int) -> tuple[DeviceId, ...] | None:
         """Free devices of one host: as many as it is to have, else the most that one has of what it takes."""
         best: tuple[int, int, str, tuple[DeviceId, ...]] | None = None
         scheduling_class = self._view.scheduling_class(job)
@@ -215,7 +224,7 @@ class Round:
                     best = (-size, len(free), host_id, tuple(free[:size]))
         return None if best is None else best[3]
 
-    def _room_for(self, claim: Claim, wanted: int) -> Plan | None:
+    def _room_for(self, claim: SizeClaim, wanted: int) -> Plan | None:
         """The plan with a place for it, if jobs above their part make enough room."""
         trial = self.plan.fork()
         for other in self._above_their_part():
@@ -226,7 +235,7 @@ class Round:
                 return trial
         return None
 
-    def _above_their_part(self) -> list[Claim]:
+    def _above_their_part(self) -> list[SizeClaim]:
         """Those that may lose devices now, furthest above first; of the others it is noted when."""
         found = []
         for claim in self._claims.values():
@@ -245,7 +254,7 @@ class Round:
             return False
         return True
 
-    def _make_room(self, trial: Plan, claim: Claim, newcomer: Job) -> None:
+    def _make_room(self, trial: Plan, claim: SizeClaim, newcomer: Job) -> None:
         """It keeps its part, or leaves if that is none."""
         job, part = claim.job, self.sizes.get(claim.job_id, 0)
         assert job.placement is not None
@@ -259,7 +268,7 @@ class Round:
 
     # --- Jobs that grow ----------------------------------------------------------------------------
 
-    def _growing(self) -> list[Claim]:
+    def _growing(self) -> list[SizeClaim]:
         """Those below their part that may be changed, the most to gain first."""
         found = []
         for claim in self._claims.values():
@@ -269,7 +278,7 @@ class Round:
                 found.append((-gain_s, claim.job.number, claim))
         return [claim for _, _, claim in sorted(found, key=lambda each: each[:2])]
 
-    def _grow(self, claim: Claim) -> None:
+    def _grow(self, claim: SizeClaim) -> None:
         job = claim.job
         assert job.placement is not None
         own, part = job.placement.devices, self.sizes[claim.job_id]

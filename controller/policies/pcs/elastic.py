@@ -16,7 +16,7 @@ import msgspec
 
 from cotenant.controller.domain import AnyEvent, Decision, JobId, View
 from cotenant.controller.policies.base import is_quiet
-from cotenant.controller.policies.elastic import Claim, Elastic, ElasticParameters, Sizes, held_by
+from cotenant.controller.policies.elastic import Elastic, ElasticParameters, SizeClaim, Sizes, held_by
 from cotenant.controller.policies.pcs.policy import CREDIT_S_MAX, Accounts, PcsParameters
 from cotenant.controller.policies.pcs.standing import size_gpu_s
 from cotenant.controller.policies.pcs.wfq import LEFT_OVER, class_shares, divide
@@ -25,7 +25,7 @@ from cotenant.controller.policies.pcs.wfq import LEFT_OVER, class_shares, divide
 class CappedClaim:
     """A claim as the division within a class asks it."""
 
-    def __init__(self, claim: Claim) -> None:
+    def __init__(self, claim: SizeClaim) -> None:
         self.claim = claim
 
     def cap(self, zeta: float) -> int:
@@ -51,7 +51,7 @@ class ElasticPcs(Elastic):
         self._config = parameters.config()
         self._accounts = Accounts()
 
-    def divide(self, view: View, claims: Sequence[Claim], gpus: int) -> Sizes:
+    def divide(self, view: View, claims: Sequence[SizeClaim], gpus: int) -> Sizes:
         members, shares = self._classes(view, claims, gpus)
         credits_gpu_s = self._accounts.now(view.now_s, len(self._config.weights))
         whole = [int(share + LEFT_OVER) for share in shares]
@@ -72,7 +72,7 @@ class ElasticPcs(Elastic):
         self._use_up([members[n] for n in owed], given, left)
         return {claim.job_id: given[claim.job_id] for claim in claims if claim.job_id in given}
 
-    def _use_up(self, members: Sequence[Sequence[Claim]], given: dict[JobId, int], left: int) -> None:
+    def _use_up(self, members: Sequence[Sequence[SizeClaim]], given: dict[JobId, int], left: int) -> None:
         """What rounding has left goes to the first who can use it, classes that are owed most first."""
         for here in members:
             for claim in here:
@@ -82,10 +82,10 @@ class ElasticPcs(Elastic):
                     given[claim.job_id], left = size, left - (size - has)
 
     def _classes(
-        self, view: View, claims: Sequence[Claim], gpus: int
-    ) -> tuple[list[list[Claim]], list[float]]:
+        self, view: View, claims: Sequence[SizeClaim], gpus: int
+    ) -> tuple[list[list[SizeClaim]], list[float]]:
         """The members of each class in order of arrival, and its share."""
-        members: list[list[Claim]] = [[] for _ in self._config.weights]
+        members: list[list[SizeClaim]] = [[] for _ in self._config.weights]
         for claim in sorted(claims, key=lambda c: c.job.number):
             members[self._config.class_of(size_gpu_s(claim.job, view.now_s))].append(claim)
         demands = [sum(claim.sizes[-1] for claim in here) for here in members]

@@ -6,22 +6,20 @@ from typing import Any
 
 import pytest
 
-from cotenant.controller.domain import JobId, Phase, SpeedCurve
+from cotenant.controller.domain import Job, JobId, Phase, SpeedCurve, because
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.job import Job
-from cotenant.controller.domain.reasons import because
-from cotenant.controller.policies.elastic.division import Claim, afs_l, max_min, themis
-from tests.controller.building import Desk, report, spec
+from cotenant.controller.policies.elastic import SizeClaim, afs_l, max_min, themis
+from tests.controller.building import Desk, engine, report, spec
 
 WIDE: dict[str, Any] = {"gpus_min": 1, "gpus_max": 4, "batch_size": 8}
 
 
-def claim(number: int, left_s: float, *sizes: int, serial: float = 0.0) -> Claim:
+def claim(number: int, left_s: float, *sizes: int, serial: float = 0.0) -> SizeClaim:
     job = Job(
         spec=spec(number), number=number, submitted_s=0.0, reason=because("finished"), phase=Phase.QUEUED
     )
     job.curve = SpeedCurve(serial=serial)
-    return Claim(job=job, sizes=sizes, left_s=left_s)
+    return SizeClaim(job=job, sizes=sizes, left_s=left_s)
 
 
 # fmt: off
@@ -140,3 +138,36 @@ def test_an_elastic_policy_comes_to_rest_while_nothing_happens(policy: str) -> N
         desk.tell(ev.AlarmRang())
     assert [desk.job(number).resizes for number in (1, 2, 3)] == resizes
     assert desk.engine.jobs[JobId("1")].phase is Phase.RUNNING
+
+
+def test_pcs_gives_elastic_jobs_what_the_share_of_their_class_allows() -> None:
+    """Two classes of one weight each: the large job has half of the devices, the small ones the rest."""
+    desk = Desk("pcs", report("a", 8), resize_lease_s=0.0, ageing_s=0.0)
+    parameters: dict[str, str | int | float | bool] = {
+        "elastic": True, "thresholds_gpu_s": "1000", "weights": "0.5,0.5", "min_lease_s": 60.0,
+    }  # fmt: skip
+    desk.tell(ev.PolicyChanged(name="pcs", parameters=parameters, by="root"))
+    large = {**WIDE, "gpus_max": 8}
+    desk.run(1, **large, expected_s=100_000.0, load_s=1.0, pause_s=1.0)
+    assert len(desk.devices(1)) == 8, "nobody else is there"
+    desk.wait(100.0)
+    desk.submit(2, **WIDE, expected_s=500.0)
+    desk.end(1, "stopped")
+    assert (len(desk.devices(1)), len(desk.devices(2))) == (4, 4)
+    assert str(desk.job(1).reason).startswith("given 4 devices instead of 8, as is its part under pcs")
+    state = desk.engine.snapshot().policy_state
+    other = engine("pcs")
+    other.restore(desk.engine.snapshot())
+    assert other.snapshot().policy_state == state
+
+
+def test_nobody_passes_an_aged_job() -> None:
+    desk = Desk("max-min", report("a", 4), resize_lease_s=0.0, ageing_s=50.0)
+    for number in (1, 2):
+        desk.run(number, gpus=2, expected_s=1e6, job_class="hp")
+    desk.submit(3, gpus=4)
+    desk.wait(60.0)
+    desk.submit(4, gpus=1)
+    desk.end(1)
+    assert (desk.phase(3), desk.phase(4)) == ("queued", "queued")
+    assert desk.why(4).startswith("behind job 3, which has waited")
