@@ -177,6 +177,7 @@ class Session:
                 "over other loaders (validation) directly"
             )
         self._loops += 1
+        self._check_rows(loader)
         iterator = self._cursor.opened(loader, skip)
         left = self._cursor.batches_left(loader)
         self._agreement.epoch = None if left is None else (self.step + left, len(loader))
@@ -186,6 +187,19 @@ class Session:
             yield batch
             self._boundary()
         self._cursor.exhaust()
+
+    def _check_rows(self, loader: Any) -> None:
+        """An elastic job's steps are of the same batch on any number of workers, or it does not train."""
+        wanted, rows = self._env.step_batch, data.rows_of(loader)
+        if wanted is None or rows is None or rows[0] * self._env.world_size == wanted[0] * wanted[1]:
+            return
+        error = (
+            f"a step has {rows[0]} x {self._env.world_size} rows here, and {wanted[0]} x {wanted[1]} as this "
+            f"elastic job was submitted (--batch-size {wanted[0]}): make the loader with "
+            "batch_size=cotenant.gradaccum.batch_size(ROWS)"
+        )
+        self._tell(protocol.FAILED, what="load", error=error)
+        raise CheckpointError(error)
 
     def step_done(self, loss: Any = None) -> None:
         """For loops that do not use `batches`: call it last in the iteration, after the optimizer's step."""

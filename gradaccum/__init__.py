@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from cotenant.gradaccum.batch import batch_size
 from cotenant.gradaccum.schedule import PROGRESS, Schedule
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from cotenant.gradaccum.explicit import backward, split
 
 __all__ = [
-    "PROGRESS", "Refused", "Schedule", "backward", "configure", "launch", "protocol", "refusal",
+    "PROGRESS", "Refused", "Schedule", "backward", "batch_size", "configure", "launch", "protocol", "refusal",
     "schedule", "split", "steps_at", "zerocode",
 ]  # fmt: skip
 

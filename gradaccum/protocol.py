@@ -1,4 +1,4 @@
-"""What this package needs of the job-side protocol: four names and one datagram.
+"""What this package needs of the job-side protocol: its names and one datagram.
 
 Rule: the constants of `controller/wire/job.py` are repeated here, because cotenant itself may not be
 installed where this runs; a test compares them.
@@ -14,6 +14,7 @@ from typing import Final
 PROTOCOL_VERSION: Final = 1
 ENV_ACCUMULATION_STEPS: Final = "COTENANT_ACCUMULATION_STEPS"
 ENV_ACCUMULATION_SCHEDULE: Final = "COTENANT_ACCUMULATION_SCHEDULE"
+ENV_STEP_BATCH: Final = "COTENANT_STEP_BATCH"
 ENV_TRIALS: Final = "COTENANT_TRIALS"
 ENV_SOCKET: Final = "COTENANT_SOCKET"
 ENV_ZERO_CODE: Final = "COTENANT_ZERO_CODE"

@@ -20,6 +20,7 @@ ENV_ATTEMPT: Final = "COTENANT_ATTEMPT"
 ENV_CHECKPOINT_ROOT: Final = "COTENANT_CHECKPOINT_ROOT"
 ENV_ACCUMULATION_STEPS: Final = "COTENANT_ACCUMULATION_STEPS"
 ENV_SUB_BATCH: Final = "COTENANT_SUB_BATCH"
+ENV_STEP_BATCH: Final = "COTENANT_STEP_BATCH"
 ENV_ACCUMULATION_SCHEDULE: Final = "COTENANT_ACCUMULATION_SCHEDULE"
 ENV_SOCKET: Final = "COTENANT_SOCKET"
 ENV_RESUME: Final = "COTENANT_RESUME"
@@ -172,6 +173,8 @@ class JobEnvironment:
     rank: int
     world_size: int
     sub_batch: int | None
+    step_batch: tuple[int, int] | None
+    """Of an elastic job: rows, and how many workers with so many each, make up a step."""
     memory_fraction: float | None
     memory_mib: int | None
     protocol: int
@@ -188,10 +191,21 @@ class JobEnvironment:
             rank=_number(env, "RANK", least=0) or 0,
             world_size=_number(env, "WORLD_SIZE", least=1) or 1,
             sub_batch=_number(env, ENV_SUB_BATCH, least=1),
+            step_batch=_step_batch(env),
             memory_fraction=_fraction(env, ENV_MEMORY_FRACTION),
             memory_mib=_number(env, ENV_MEMORY_MIB, least=1),
             protocol=_number(env, ENV_PROTOCOL, least=1) or PROTOCOL_VERSION,
         )
+
+
+def _step_batch(env: Mapping[str, str]) -> tuple[int, int] | None:
+    text = env.get(ENV_STEP_BATCH, "")
+    if not text:
+        return None
+    rows, _, workers = text.partition("x")
+    if not (rows.isdecimal() and workers.isdecimal() and int(rows) and int(workers)):
+        raise ValueError(f"{ENV_STEP_BATCH} must look like 8x4, got {text!r}")
+    return int(rows), int(workers)
 
 
 def _number(env: Mapping[str, str], name: str, *, least: int) -> int | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from itertools import islice
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -24,6 +25,7 @@ from cotenant.controller.domain import (
     Phase,
     Reason,
     SeenLength,
+    SpeedCurve,
     because,
     capabilities_of,
     render,
@@ -43,6 +45,7 @@ from cotenant.controller.wire import (
     ReadingView,
     SharingView,
     SpecView,
+    SpeedupView,
     profile_view,
     spec_view,
     throughput_view,
@@ -69,6 +72,10 @@ class Now(NamedTuple):
     @property
     def at(self) -> str:
         return utc(self.wall_s)
+
+
+SPEEDUPS_SHOWN: Final = 64
+"""Numbers of devices of one job."""
 
 
 def job_view(
@@ -109,6 +116,10 @@ def job_view(
         broken_promises=job.early_preemptions if engine.promised_h is not None else 0,
         share=spec.share,
         gpus=len(placement.devices) if placement else spec.gpus_min,
+        gpus_max=spec.gpus_max if spec.is_elastic else 0,
+        resizes=job.resizes,
+        speedups=() if job.curve is None else _speedups(spec, job.curve),
+        speedups_source=None if job.curve is None else job.curve.source,
         devices=devices_shown(job, newest),
         co_tenants=engine.partners(job.job_id) if placed else (),
         co_tenants_ever=job.co_tenants,
@@ -147,6 +158,11 @@ def job_view(
         won_device_s=won(shared),
         eta=eta,
     )
+
+
+def _speedups(spec: JobSpec, curve: SpeedCurve) -> tuple[SpeedupView, ...]:
+    sizes = islice(filter(spec.takes, range(spec.gpus_min, spec.gpus_max + 1)), SPEEDUPS_SHOWN)
+    return tuple(SpeedupView(gpus=n, speedup=curve.speedup(n, spec.gpus_min)) for n in sizes)
 
 
 def won(shared: Sequence[SharingView]) -> float | None:

@@ -17,6 +17,7 @@ from cotenant.controller.domain.commands import (
     AgentCommand, AnyCommand, ComputeRequest, ForgetJob, GangMember, SaveAttempt, StartAttempt,
     StopAttempt, TrustDevices,
 )
+from cotenant.controller.domain.elasticity import SERIAL, SpeedCurve, amdahl, curve_of
 from cotenant.controller.domain.epochs import PAST_KEPT, Epoch, Followed, Past, standing
 from cotenant.controller.domain.eta import LEVELS, EtaInterval, EtaKind, ToldEta, ToldInterval
 from cotenant.controller.domain.events import (
@@ -83,9 +84,9 @@ __all__ = [
     "HIDDEN", "INDICATOR_NAMES", "JOB_BYTES", "KEY_CHARACTERS", "LAUNCH", "LEAF", "LEAVE", "LEAVING",
     "LEVELS", "LIFECYCLE", "LOADING", "LOAD_S", "LOSS_MIN", "MODEL_SCHEMA", "NOTES", "NOTHING",
     "OBSERVATIONS", "ON_DEVICES", "OVERLAP", "PAST_KEPT", "PAUSE_S", "PRIORITY_MAX", "QUEUED", "RESERVED",
-    "RUNNING", "SECTION_NAMES", "STOPPING", "SUSPECT_AFTER", "TEMPLATES", "TEXT_MAX", "USER_BYTES_MAX",
-    "WAITING", "AgentCommand", "AgentSettings", "AlarmRang", "AnyAction", "AnyCommand", "AnyEvent",
-    "AttemptEnded", "AttemptNo", "AttemptSeen", "AttemptStarted", "Band", "CancelRequested",
+    "RUNNING", "SECTION_NAMES", "SERIAL", "STOPPING", "SUSPECT_AFTER", "TEMPLATES", "TEXT_MAX",
+    "USER_BYTES_MAX", "WAITING", "AgentCommand", "AgentSettings", "AlarmRang", "AnyAction", "AnyCommand",
+    "AnyEvent", "AttemptEnded", "AttemptNo", "AttemptSeen", "AttemptStarted", "Band", "CancelRequested",
     "Capabilities", "CapabilitiesSeen", "Change", "CheckpointDurable", "CheckpointRecord",
     "CheckpointRequested", "ClassReport", "Coefficients", "CommandId", "Compute", "ComputeRequest",
     "Computed", "ControllerSettings", "CrossValidation", "Decision", "Defer", "Dependency", "Device",
@@ -101,14 +102,15 @@ __all__ = [
     "ProfileLearned", "ProfilePoint", "ProfilerSettings", "Profiles", "ProfilesForgotten", "ProgressSeen",
     "Reach", "Reason", "ReleaseRequested", "RequeueRequested", "Resize", "SaveAttempt", "SchedulingClass",
     "SeenLength", "Settings", "Share", "SharedPace", "SharingMode", "SlurmScript", "SpecChanged",
-    "StartAttempt", "StopAttempt", "StopCause", "StoredProfile", "ThroughputModel", "ToldEta",
-    "ToldInterval", "Training", "TrainingFile", "Trees", "Trial", "TroubleSeen", "TrustDevices",
-    "Verdict", "View", "Wake", "XiSource", "advance", "alone_step_s", "array_of", "base_key", "because",
-    "beginning", "bytes_in", "cannot", "capabilities_of", "capabilities_of_all", "cluster", "cut_to",
-    "duty_cycle_rule", "epochs", "events", "fit_step_model", "fitting", "for_people", "held_bytes",
-    "is_beyond", "is_one_line", "job", "key_of", "kind_of", "loses", "measured_steps", "memory_unknown",
-    "natural_key", "numbers", "one_line", "pair_timing", "pairs", "peak_mib", "perf", "render",
-    "scheduling_class_of", "settings", "shared_ends", "sharing_in_words", "signature", "standing",
-    "step_s", "steps_in", "suits", "tenant_mib", "text_fields", "why_alone", "with_texts",
+    "SpeedCurve", "StartAttempt", "StopAttempt", "StopCause", "StoredProfile", "ThroughputModel",
+    "ToldEta", "ToldInterval", "Training", "TrainingFile", "Trees", "Trial", "TroubleSeen",
+    "TrustDevices", "Verdict", "View", "Wake", "XiSource", "advance", "alone_step_s", "amdahl",
+    "array_of", "base_key", "because", "beginning", "bytes_in", "cannot", "capabilities_of",
+    "capabilities_of_all", "cluster", "curve_of", "cut_to", "duty_cycle_rule", "epochs", "events",
+    "fit_step_model", "fitting", "for_people", "held_bytes", "is_beyond", "is_one_line", "job", "key_of",
+    "kind_of", "loses", "measured_steps", "memory_unknown", "natural_key", "numbers", "one_line",
+    "pair_timing", "pairs", "peak_mib", "perf", "render", "scheduling_class_of", "settings",
+    "shared_ends", "sharing_in_words", "signature", "standing", "step_s", "steps_in", "suits",
+    "tenant_mib", "text_fields", "why_alone", "with_texts",
 ]
 # fmt: on

@@ -38,7 +38,8 @@ class Preempt(Action, frozen=True, kw_only=True, tag="Preempt"):
 
 
 class Resize(Action, frozen=True, kw_only=True, tag="Resize"):
-    """Change an elastic job's devices: preempt, then place anew (PCS)."""
+    """Give an elastic job that trains other devices, more or fewer: it saves at an agreed step and goes on
+    there. They are free, or its own, or this batch's preemptions and resizes will free them."""
 
     job_id: JobId
     devices: tuple[DeviceId, ...]

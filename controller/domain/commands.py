@@ -59,6 +59,8 @@ class StartAttempt(Command, frozen=True, kw_only=True, tag="StartAttempt"):
     """Of that in which its job arrived: the job's number and this are its identity, on disk as well."""
     time_left_s: float | UnsetType = UNSET
     """To its time limit; only said of Slurm scripts, which read it."""
+    step_batch: tuple[int, int] | UnsetType = UNSET
+    """Rows per worker, and for how many workers, that make up a step of an elastic job wherever it runs."""
 
 
 class StopAttempt(Command, frozen=True, kw_only=True, tag="StopAttempt"):

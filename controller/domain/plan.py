@@ -10,7 +10,7 @@ from bisect import insort
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from cotenant.controller.domain.actions import NOTHING, AnyAction, Decision, Place, Preempt, Share
+from cotenant.controller.domain.actions import NOTHING, AnyAction, Decision, Place, Preempt, Resize, Share
 from cotenant.controller.domain.cluster import Device
 from cotenant.controller.domain.ids import DeviceId, HostId, JobId
 from cotenant.controller.domain.job import LEAVING, Job
@@ -360,6 +360,12 @@ class Plan:
         victim_id = victim.spec.job_id
         self.actions.append(Preempt(job_id=victim_id, for_job=newcomer.spec.job_id, reason=reason))
         self._preempted.add(victim_id)
+
+    def resize(self, job: Job, devices: tuple[DeviceId, ...], reason: Reason) -> None:
+        """An elastic job goes on with these: its own, free ones, or such as this plan's victims leave."""
+        self.actions.append(Resize(job_id=job.job_id, devices=devices, reason=reason))
+        self.suppose_left(job)
+        self._take(job, devices)
 
     def _take(self, job: Job, devices: tuple[DeviceId, ...]) -> None:
         job_id, known, added = job.spec.job_id, self.view.devices, self._added

@@ -115,6 +115,16 @@ TEMPLATES: Final[dict[str, str]] = {
     "wfq-waits": "first of class {0}, which is due {1} devices and holds {2}; the {3} device{3:s} it needs "
     "become free when others have ended or have had their turn",
     "wfq-look": "then a class has saved up for its next job, or a turn is over",
+    "elastic-none": "its part of the devices under {0} is none yet",
+    "elastic-waits": "its part under {1} is {0} device{0:s}, which become free when others have ended or "
+    "have had their lease",
+    "elastic-look": "then somebody has had its lease",
+    "elastic-place": "its part under {0} is {1} device{1:s}, and {2} {2:are} free together",
+    "elastic-grows": "given {1} devices instead of {0}, as is its part under {2}: it should end {3} s "
+    "earlier, and saving and loading cost {4} s",
+    "elastic-shrinks": "given {1} device{1:s} instead of {0}, as is its part under {2}: job {3} gets the "
+    "others",
+    "elastic-preempted": "preempted for {0}: its part of the devices under {1} is none now",
     "own": "{0}",
     "not-preemptible": "the devices it needs are held by jobs that cannot be preempted: {0}",
     # Placement.
@@ -266,6 +276,11 @@ TEMPLATES: Final[dict[str, str]] = {
     "refused-phase": "refused {0}: the job is {1}",
     "refused-devices": "refused {0}: device {1} is not available ({2})",
     "refused-gang": "refused {0}: {1} devices given, {2} to {3} needed",
+    "refused-lease": "refused to resize job {0}: it has trained for {1} s on its devices, and gets {2} s at "
+    "least",
+    "refused-size": "refused {0}: a step of {1} samples cannot be divided equally among {2} workers",
+    "refused-rigid": "refused to resize job {0}: {1}",
+    "refused-limit": "refused {0}: {1} may hold {2} devices at once and would hold {3}",
     "refused-memory": "refused {0}: {1} MiB planned on {2}, {3} MiB left",
     "refused-tenants": "refused {0}: {1} already has {2} tenants",
     "refused-uid": "refused {0}: tenants of {1} must have one uid under MPS",

@@ -62,6 +62,8 @@ class PolicySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Infrastructure failures in a row before a job is held."""
     back_off_s: float = 10.0
     """Wait before the first retry; doubles each time."""
+    resize_lease_s: float = 300.0
+    """An elastic job is given another number of devices only after it has trained so long on those it has."""
     fair_share_half_life_s: float = 0.0
     """Who has used less of late goes first, before the policy's order; usage decays by half in so long (a
     week is usual: 604800). 0 = off."""
@@ -69,6 +71,8 @@ class PolicySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Whose usage is added up."""
 
     def __post_init__(self) -> None:
+        if not 0.0 <= self.resize_lease_s < 1e9:
+            raise ValueError(f"policy.resize_lease_s must be at least 0, got {self.resize_lease_s}")
         if self.fair_share_half_life_s and not 1.0 <= self.fair_share_half_life_s < 1e9:
             raise ValueError(
                 "policy.fair_share_half_life_s must be 0 (off) or at least 1, got "

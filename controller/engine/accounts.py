@@ -250,7 +250,9 @@ def _add_interruption(
     if job.solo_step_s is None:
         sums.unknown_steps += again
     else:
-        sums.rework_device_s += again * job.solo_step_s * len(attempt.devices)
+        sums.rework_device_s += (
+            again * job.solo_step_s * job.split_slowdown(1, len(attempt.devices)) * len(attempt.devices)
+        )
 
 
 # --- The whole cluster ----------------------------------------------------------------------------------

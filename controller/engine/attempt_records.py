@@ -31,9 +31,9 @@ from cotenant.controller.domain import (
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.spells import AttemptAccount
 
-Cause = Literal["", "preempted", "by-hand", "parted", "crowded", "faulted"]
+Cause = Literal["", "preempted", "by-hand", "parted", "crowded", "faulted", "resized"]
 """For another job; by a person; from a co-tenant with which it lost; out of memory beside one; with a GPU
-fault beside one."""
+fault beside one; to go on with another number of devices."""
 
 
 class AttemptRecord(msgspec.Struct, kw_only=True):
@@ -123,6 +123,8 @@ def outcome_of(job: Job, attempt_record: AttemptRecord, event: ev.AnyEvent) -> s
             return event.outcome
         if job.phase is Phase.FAILED:
             return "stopped"
+        if attempt_record.cause == "resized":
+            return "resized"
         return _NOT_PREEMPTED.get(
             attempt_record.stop_reason.code if attempt_record.stop_reason else "", "preempted"
         )
@@ -135,7 +137,7 @@ def _went_with_host(attempt_record: AttemptRecord) -> bool:
     return lost and attempt_record.failed_as != "user-failed"
 
 
-CAUSES: dict[StopCause, Cause] = {"preempted": "preempted", "user": "by-hand"}
+CAUSES: dict[StopCause, Cause] = {"preempted": "preempted", "user": "by-hand", "resized": "resized"}
 _NOT_PREEMPTED = {"host-lost": "host-lost", "gang-peer-ended": "stopped", "fenced": "stopped"}
 """Codes of stops that nobody wanted: the rest of a gang is stopped when a part of it is gone."""
 

@@ -8,7 +8,7 @@ attempt, other phase) is seen to be so when it rings.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 import msgspec
@@ -18,6 +18,7 @@ from cotenant.controller.domain import (
     ENDED,
     LOADING,
     ON_DEVICES,
+    RESERVED,
     STOPPING,
     AnyCommand,
     AttemptNo,
@@ -94,11 +95,18 @@ class Dispatch:
         """Start reserved jobs whose victims have all left; only devices that were vacated can tell."""
         for job_id in self.ledger.holdings.claimants(self.vacated):
             job = self.ledger.jobs[job_id]
+            if job.phase is not RESERVED:
+                continue  # It still leaves the devices it had.
             assert job.placement is not None
-            waits_for = tuple(v for v in job.waits_for if self._still_on(v, job.placement.devices))
+            waits_for = tuple(v for v in self._in_the_way(job) if self._still_on(v, job.placement.devices))
             self.ledger.victims_left(job, waits_for)
             if not waits_for:
                 self.launch(job, job.placement)  # On the devices it has a claim on.
+
+    def _in_the_way(self, job: Job) -> Sequence[JobId]:
+        """Whom it was to wait for; after a resize whoever is there."""
+        assert job.placement is not None
+        return job.waits_for or [t for d in job.placement.devices for t in self.ledger.tenants(d)]
 
     def _still_on(self, victim_id: JobId, devices: Collection[DeviceId]) -> bool:
         victim = self.ledger.jobs.get(victim_id)
@@ -120,10 +128,20 @@ class Dispatch:
         """Of jobs that wait for devices of the host; only for these, if any are named."""
         for job_id in self.ledger.holdings.claimants():
             job = self.ledger.jobs[job_id]
-            gang = self.ledger.holdings.gang(job.placement.devices) if job.placement else ()
+            placement = job.resize_to or job.placement
+            gang = self.ledger.holdings.gang(placement.devices) if placement else ()
             here = [device_id for member in gang if member.host_id == host_id for device_id in member.devices]
             if here and (devices is None or not set(devices).isdisjoint(here)):
-                self.unreserve(job, reason)
+                if job.phase is RESERVED:
+                    self.unreserve(job, reason)
+                else:
+                    self.give_up_resize(job)
+
+    def give_up_resize(self, job: Job) -> None:
+        """It has no claim on devices any more, if it had: when its processes are gone it waits or is over."""
+        if job.resize_to is not None:
+            self.ledger.holdings.unclaim(job)
+            self.ledger.lose_resize(job)
 
     def stop(self, job: Job, cause: StopCause, reason: Reason, *, save: bool) -> None:
         """Ask a job to leave its devices: with a save if it can and is past loading."""

@@ -22,6 +22,7 @@ from cotenant.controller.domain import (
     natural_key,
 )
 from cotenant.controller.domain import events as ev
+from cotenant.controller.engine import resizing
 from cotenant.controller.engine.blame import blame, clear_suspicion
 from cotenant.controller.engine.dispatch import Dispatch
 from cotenant.controller.engine.estimating import learn_duration, learn_pause, remaining_from
@@ -79,6 +80,11 @@ def _settle(dispatch: Dispatch, job: Job) -> None:
     assumed_s = job.start_assumed_s
     if assumed_s is not None and dispatch.ledger.now_s - assumed_s >= SETTLED_S:
         dispatch.ledger.forgive(job)
+    if cause == "resized" and outcome != "finished":
+        assert reason is not None
+        resizing.go_on(dispatch, job, reason)
+        return
+    dispatch.give_up_resize(job)
     if outcome == "infra-failed" and cause != "faulted":  # Else what failed on a host has another reason.
         for host_id in job.to_blame:
             blame(dispatch, dispatch.ledger.hosts[host_id], job)

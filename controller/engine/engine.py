@@ -54,7 +54,7 @@ from cotenant.controller.domain import (  # fmt: skip  # fmt: skip
     because,
 )
 from cotenant.controller.domain import events as ev
-from cotenant.controller.engine import claims, due, hosts, placing, reports, requests
+from cotenant.controller.engine import claims, due, hosts, placing, reports, requests, resizing
 from cotenant.controller.engine.admission import Admission
 from cotenant.controller.engine.config import EngineConfig
 from cotenant.controller.engine.dispatch import Alarm, Dispatch
@@ -308,11 +308,16 @@ class Engine:
                     )
                 )
             case Resize():
-                return because("refused-phase", f"to resize job {action.job_id}", "not elastic yet")
+                limits = self._admission.limits
+                return resizing.resize(self._dispatch, limits, action, policy_shares=self._policy_shares)
         return None
 
     def _place(self, action: Place | Share) -> Reason | None:
         ledger = self._ledger
+        if self._admission.limits is not None and action.job_id in ledger.jobs:
+            over = self._admission.limits.check(ledger.jobs[action.job_id], len(action.devices))
+            if over is not None:
+                return over
         placement = placing.plain(ledger, action, policy_shares=self._policy_shares)
         if placement is not None:
             self._dispatch.launch(ledger.jobs[action.job_id], placement)

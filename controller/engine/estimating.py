@@ -25,7 +25,10 @@ from cotenant.controller.domain import (
     ProgressSeen,
     Reason,
     SharedPace,
+    SpeedCurve,
+    base_key,
     because,
+    curve_of,
     signature,
     step_s,
 )
@@ -129,6 +132,8 @@ def _keep(seen: dict[str, list[float]], job: Job, spent_s: float) -> None:
 def learn_duration(estimates: Estimates, job: Job, now_s: float) -> None:
     """Keep a finished job's run time for those that come after it."""
     run_s = job.run_s + (now_s - job.phase_since_s if job.phase is Phase.RUNNING else 0.0)
+    if job.spec.is_elastic:  # As if it had had gpus_min all the time.
+        run_s = job.step * (job.solo_step_s or 0.0)
     if run_s <= 0:
         return
     by_command, recent, key = estimates.by_command, estimates.recent, _key(job.spec)
@@ -156,6 +161,7 @@ def learn_progress(ledger: Ledger, job: Job, event: ProgressSeen) -> None:
         return
     solo_s, is_alone = job.solo_step_s, not ledger.partners(job) and is_settled(ledger, job, step_s)
     if is_alone:
+        _learn_curve(ledger, job, step_s)
         solo_s = step_s / job.split_slowdown(job.placement.accumulation_steps)
     pace_s = step_s if solo_s is None else solo_s
     total, known_by = steps_in_all(job)
@@ -168,6 +174,45 @@ def learn_progress(ledger: Ledger, job: Job, event: ProgressSeen) -> None:
     ledger.progressed(job, event.step, remaining_s, source)
     if is_alone:
         _compare(ledger, job)
+
+
+def _learn_curve(ledger: Ledger, job: Job, step_s: float) -> None:
+    """What a step of an elastic job takes on the devices it has."""
+    if job.curve is None or job.placement is None:
+        return
+    curve, curves = job.curve.seen(len(job.placement.devices), step_s), ledger.estimates.curves
+    ledger.learn_curve(job, curve)
+    if len(curve.measured) > 1:
+        curves[_key(job.spec)] = curve.measured
+        if len(curves) > COMMANDS_KEPT:
+            del curves[next(iter(curves))]
+
+
+def curve_at_arrival(ledger: Ledger, spec: JobSpec) -> SpeedCurve | None:
+    """Of an elastic job: measured by `cotenant profile`, else as its like scaled, else assumed."""
+    if not spec.is_elastic:
+        return None
+    given = spec.profile.steps_by_devices if spec.profile is not None else ()
+    return curve_of(given or profiled_steps(ledger, spec), ledger.estimates.curves.get(_key(spec), ()))
+
+
+def profiled_steps(ledger: Ledger, spec: JobSpec) -> tuple[tuple[int, float], ...]:
+    """Seconds of a step of an elastic job, from the profiles of its like with as many workers.
+
+    A worker of those takes one batch a step, one of this takes so many as follow from its share: all but the
+    last without a sync, so in the time of a batch on one device (Castor eq. 3).
+    """
+    base, known = base_key(spec), dict[int, float]()
+    for each in ledger.profiles.known.values() if base else ():
+        point = each.profile.at(1)
+        if each.base == base and each.hosts == 1 and each.is_complete and point is not None:
+            known[each.gpus] = point.step_s
+    alone_s = known.get(1)
+    return tuple(
+        (devices, (spec.micro_batches(devices) - 1) * min(alone_s or step_s, step_s) + step_s)
+        for devices, step_s in sorted(known.items())
+        if spec.takes(devices) and spec.gpus_max % devices == 0
+    )
 
 
 def is_settled(ledger: Ledger, job: Job, step_s: float) -> bool:

@@ -21,6 +21,7 @@ from cotenant.controller.domain import (
     Placement,
     Preempt,
     Reason,
+    Resize,
     StartAttempt,
     StopAttempt,
     Wake,
@@ -259,7 +260,8 @@ class History:
         if attempt_record.cause == "preempted" and command.reason.code.startswith("parted-"):
             attempt_record.cause = "parted"
         if not any(  # The policy's own action tells it.
-            isinstance(action, Preempt) and (action.job_id, action.reason) == (command.job_id, command.reason)
+            isinstance(action, (Preempt, Resize))
+            and (action.job_id, action.reason) == (command.job_id, command.reason)
             for action in engine.decision.actions
         ):
             self._note(HistoryNote(engine.now_s, "StopAttempt", command.job_id, "stop", command.reason))

@@ -65,7 +65,7 @@ class Holdings:
         return device.healthy and device.max_tenants > 1 and device_id not in self.claims
 
     def claimants(self, devices: Iterable[DeviceId] | None = None) -> Sequence[JobId]:
-        """Reserved jobs, in order of arrival; those that get one of these devices, if any are named."""
+        """Reserved and resized jobs, in order of arrival; of these devices only, if any are named."""
         if not self.claims:
             return ()
         claims = self.claims.values() if devices is None else map(self.claims.get, devices)
@@ -143,8 +143,9 @@ class Holdings:
         self._changed(devices)
 
     def unclaim(self, job: Job) -> None:
-        assert job.placement is not None
-        mine = [d for d in job.placement.devices if self.claims.get(d) == job.job_id]
+        placement = job.resize_to or job.placement
+        assert placement is not None
+        mine = [d for d in placement.devices if self.claims.get(d) == job.job_id]
         for device_id in mine:
             del self.claims[device_id]
         self._changed(mine)
@@ -199,6 +200,8 @@ class Holdings:
         """Take over what a saved job holds; hosts are refreshed afterwards."""
         if job.placement is None:
             return
+        if job.resize_to is not None:
+            self.claims.update(dict.fromkeys(job.resize_to.devices, job.job_id))
         if job.phase not in ON_DEVICES:
             self.claims.update(dict.fromkeys(job.placement.devices, job.job_id))
             return

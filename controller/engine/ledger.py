@@ -12,6 +12,7 @@ import msgspec
 
 from cotenant.controller.domain import (
     ENDED,
+    LEAVING,
     ON_DEVICES,
     PAST_KEPT,
     QUEUED,
@@ -56,6 +57,8 @@ class Estimates(msgspec.Struct, kw_only=True):
     """How the last one was started, by command, and of all: the next one of its like should be as well."""
     pauses: dict[str, list[float]] = {}
     """Stop request to devices free, likewise."""
+    curves: dict[str, tuple[tuple[int, float], ...]] = {}
+    """Step times of elastic jobs by number of devices, by command."""
 
 
 class DecayedUsage(msgspec.Struct, frozen=True, kw_only=True):
@@ -293,6 +296,10 @@ class Ledger(Records):
     def check(self) -> None:
         """Assert every invariant. Costs as much as the cluster holds: for tests."""
         jobs = self.jobs.values()
+        for job in jobs:
+            if job.resize_to is not None:
+                assert job.phase in LEAVING and job.stop_cause in ("resized", "cancelled"), job
+                assert all(self.claimed_by(d) == job.job_id for d in job.resize_to.devices), job
         assert self._ended_bytes == sum(self.ended.values())
         self.holdings.check(self.hosts.values())
         self._waiting.check(job for job in jobs if job.phase is QUEUED)

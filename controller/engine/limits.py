@@ -85,7 +85,16 @@ class Limits:
     def taken(self, owner: Owner) -> JobLimit:
         """Devices and jobs of a owner that count now."""
         taking = self._taking.get(owner, {})
-        return JobLimit(devices=sum(job.spec.gpus for job in taking.values()), jobs=len(taking))
+        return JobLimit(devices=sum(job.devices_due for job in taking.values()), jobs=len(taking))
+
+    def check(self, job: Job, devices: int) -> Reason | None:
+        """Why an elastic job may not be given so many, more than it counts for."""
+        for owner in owners_of(job.spec) if devices > job.devices_due else ():
+            most, taken = self._limit(owner).devices, self.taken(owner).devices
+            if 0 < most < taken + devices - job.devices_due:
+                what, would = f"job {job.job_id}", taken + devices - job.devices_due
+                return because("refused-limit", what, str(owner), most, would)
+        return None
 
     def _limit(self, owner: Owner) -> JobLimit:
         return self._settings.of(owner.kind, owner.name)

@@ -22,6 +22,7 @@ from cotenant.controller.domain import (
     Placement,
     Preempt,
     Reason,
+    Resize,
     SchedulingClass,
     Share,
     because,
@@ -39,7 +40,7 @@ def plain(ledger: Ledger, action: Place | Share, *, policy_shares: bool) -> Plac
     if job is None or job.phase is not QUEUED or action.accumulation_steps != 1:
         return None
     spec, count = job.spec, len(devices)
-    if spec.nodes > 1 or not spec.gpus_min <= count <= spec.gpus_max:
+    if spec.nodes > 1 or not spec.takes(count):
         return None
     known, scheduling_class = ledger.devices, ledger.scheduling_class(job)
     if devices[0] not in known:
@@ -59,6 +60,8 @@ def plain(ledger: Ledger, action: Place | Share, *, policy_shares: bool) -> Plac
         if count != len(set(devices)):
             return None
         devices = tuple(sorted(devices))
+    if spec.is_elastic:
+        return placement(ledger, job, action, policy_shares=policy_shares)
     return Placement(
         devices=devices,
         sub_batch=spec.batch_size,
@@ -73,11 +76,20 @@ def check(ledger: Ledger, action: Place | Share) -> Reason | None:
     job = ledger.jobs.get(action.job_id)
     if job is None or job.phase is not QUEUED:
         return because("refused-phase", f"job {action.job_id}", job.phase if job else "gone")
+    return check_places(ledger, job, action)
+
+
+def check_places(
+    ledger: Ledger, job: Job, action: Place | Share, own: Sequence[DeviceId] = ()
+) -> Reason | None:
+    """Why a job may not have these devices, whatever its phase; `own`: those it has already, alone."""
     spec = job.spec
     count = len(action.devices)
     if (count > 1 and count != len(set(action.devices))) or not spec.gpus_min <= count <= spec.gpus_max:
         distinct = len(set(action.devices))
         return because("refused-gang", f"job {job.job_id}", distinct, spec.gpus_min, spec.gpus_max)
+    if not spec.takes(count):
+        return _not_divided(job, count)
     refusal = _check_accumulation(job, action.accumulation_steps)
     if refusal is not None:
         return refusal
@@ -86,16 +98,28 @@ def check(ledger: Ledger, action: Place | Share) -> Reason | None:
         return refusal
     scheduling_class, needed = ledger.scheduling_class(job), job.needed_mib(action.accumulation_steps)
     for device_id in action.devices:
+        if device_id in own and ledger.devices[device_id].healthy and _takes_work(ledger, device_id):
+            continue
         refusal = _check_device(ledger, job, action, device_id, scheduling_class, needed)
         if refusal is not None:
             return refusal
     return None
 
 
+def _not_divided(job: Job, count: int) -> Reason:
+    spec = job.spec
+    if spec.nodes and count % spec.nodes:
+        on = f"{count} on {spec.nodes} nodes"
+        return because("refused-gang", f"job {job.job_id}", on, spec.gpus_min, spec.gpus_max)
+    return because("refused-size", f"job {job.job_id}", (spec.batch_size or 0) * spec.gpus_max, count)
+
+
 def _check_accumulation(job: Job, steps: int) -> Reason | None:
     if steps == 1:
         return None
     what, batch = f"job {job.job_id}", job.spec.batch_size
+    if job.spec.is_elastic:
+        return because("refused-accumulation", what, steps, "it is elastic")
     if batch is None or not 1 <= steps <= batch:
         return because("refused-accumulation", what, steps, f"its batch is {batch or 'not known'}")
     if not job.can_accumulate:
@@ -123,6 +147,10 @@ def _check_gang(ledger: Ledger, job: Job, devices: tuple[DeviceId, ...]) -> Reas
                     "refused-devices", what, device_id, "its host has no address for gangs over hosts"
                 )
     return None
+
+
+def _takes_work(ledger: Ledger, device_id: DeviceId) -> bool:
+    return ledger.hosts[ledger.devices[device_id].host_id].takes_work
 
 
 def _check_device(
@@ -186,21 +214,23 @@ def _check_sharing(
     return None
 
 
-def placement(ledger: Ledger, job: Job, action: Place | Share, *, policy_shares: bool) -> Placement:
+def placement(ledger: Ledger, job: Job, action: Place | Share | Resize, *, policy_shares: bool) -> Placement:
     """The placement an allowed action stands for; devices in rank order, one host's together.
     `policy_shares`: the policy may later put another job beside this one."""
     devices = action.devices
     if len(devices) > 1:
         devices = tuple(sorted(devices, key=lambda d: (ledger.devices[d].host_id, d)))
-    steps = action.accumulation_steps
-    batch = job.spec.batch_size
+    steps = 1 if isinstance(action, Resize) else action.accumulation_steps
+    memory_mib, batch = job.needed_mib(steps), job.spec.batch_size
+    if job.spec.is_elastic:
+        batch, steps = job.spec.rows(len(devices)), job.spec.micro_batches(len(devices))
     beside = (t for d in devices for t in ledger.tenants(d) if ledger.jobs[t].phase not in LEAVING)
     return Placement(
         devices=devices,
         accumulation_steps=steps,
         sub_batch=None if batch is None else -(-batch // steps),
-        memory_mib=job.needed_mib(steps),
-        slowdown=job.split_slowdown(steps),
+        memory_mib=memory_mib,
+        slowdown=job.split_slowdown(steps, len(devices)),
         capped=policy_shares and _may_get_co_tenants(ledger, job, devices),
         beside=tuple(dict.fromkeys(beside)) if isinstance(action, Share) else (),
         reason=action.reason,

@@ -30,6 +30,7 @@ from cotenant.controller.domain import (
     Profile,
     Reason,
     SharedPace,
+    SpeedCurve,
     StopCause,
     advance,
     alone_step_s,
@@ -59,6 +60,24 @@ class Records(Phases):
         job.placement, job.waits_for = placement, tuple(dict.fromkeys(victims))
         self.change(job, Change.RESERVE, because("waits-for-victims", ", ".join(job.waits_for)))
 
+    def resize(self, job: Job, placement: Placement) -> None:
+        """It is asked to leave its devices, and goes on with these."""
+        job.resize_to = placement
+
+    def reserve_resized(self, job: Job) -> None:
+        """Its processes are gone: it goes on as soon as all others have left its new devices."""
+        assert job.resize_to is not None
+        job.placement, job.resize_to, job.waits_for = job.resize_to, None, ()
+        self.change(job, Change.RESERVE, job.placement.reason)
+
+    def lose_resize(self, job: Job) -> None:
+        """It will wait in the queue instead."""
+        job.resize_to = None
+
+    def learn_curve(self, job: Job, curve: SpeedCurve) -> None:
+        """How its steps depend on its number of devices."""
+        job.curve = curve
+
     def victims_left(self, job: Job, waits_for: tuple[JobId, ...]) -> None:
         """Only these still have to leave a reserved job's devices."""
         job.waits_for = waits_for
@@ -87,7 +106,7 @@ class Records(Phases):
         job.start_step = job.step = step = job.durable_step
         job.known_to_resume, job.step_s = step > 0, None
         steps, job.remaining_at_s = placement.accumulation_steps, self.now_s
-        job.slowdown = job.split_slowdown(steps) if steps > 1 else 1.0
+        job.slowdown = job.split_slowdown(steps) if steps > 1 or job.spec.is_elastic else 1.0
         self.change(job, LAUNCH, placement.reason)
 
     def preempt_early(self, job: Job) -> None:
@@ -118,6 +137,7 @@ class Records(Phases):
         after = advance(job.phase, change)
         self._end_phase(job)
         job.preemptions += job.stop_cause in ("preempted", "user")
+        job.resizes += job.stop_cause == "resized"
         job.placement, job.step, job.remaining_s, job.slowdown = None, job.durable_step, remaining_s, 1.0
         job.start_assumed_s = None
         if job.stop_reason is not None and job.stop_reason.code == REQUEUED:

@@ -19,6 +19,7 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.dispatch import Dispatch
 from cotenant.controller.engine.ending import ended
 from cotenant.controller.engine.estimating import (
+    curve_at_arrival,
     estimate_arrival,
     estimate_overheads,
     remaining_from,
@@ -55,6 +56,7 @@ def on_arrived(dispatch: Dispatch, event: ev.JobArrived) -> None:
         estimate_source=source,
         expected_load_s=load_s,
         expected_pause_s=pause_s,
+        curve=curve_at_arrival(ledger, spec),
     )
     ledger.next_number += 1
     ledger.add_job(job)

@@ -20,9 +20,10 @@ def hosts_of(ledger: Ledger, job: Job) -> tuple[HostId, ...]:
 def is_profiled(job: Job, shared: bool) -> bool:
     """Whether this attempt is profiled in place: the job's own first one, on devices it has to itself.
 
-    A job that is there for its profile is measured in whichever attempt; it has nothing else to do.
+    Of an elastic job the steps on each number of devices are learned as it trains. A job that is there for
+    its profile is measured in whichever attempt; it has nothing else to do.
     """
-    if job.profile_given or job.spec.profiling == "never" or shared:
+    if job.profile_given or job.spec.profiling == "never" or shared or job.spec.is_elastic:
         return False
     return job.attempt == 1 or job.spec.profiling == "only"
 
@@ -77,6 +78,7 @@ def start_commands(
             epoch=job.attempt_epoch,
             job_epoch=job.epoch,
             time_left_s=time_left_s,
+            step_batch=_step_batch(job),
         )
         for member in gang
     ]
@@ -87,3 +89,10 @@ def _time_left_s(job: Job) -> float | UnsetType:
     if limit_s is None:
         return UNSET
     return max(0.0, limit_s + job.past_limit_s - job.load_s - job.run_s)
+
+
+def _step_batch(job: Job) -> tuple[int, int] | UnsetType:
+    spec = job.spec
+    if not spec.is_elastic or spec.batch_size is None:
+        return UNSET
+    return spec.batch_size, spec.gpus_max

@@ -23,6 +23,7 @@ from cotenant.controller.policies.castor.cost import CastorCost
 from cotenant.controller.policies.castor.policy import Castor, CastorParameters
 from cotenant.controller.policies.chronus import Chronus, ChronusParameters
 from cotenant.controller.policies.classic import Srtf, fifo, sjf
+from cotenant.controller.policies.elastic import ElasticAfsL, ElasticMaxMin, ElasticParameters, ElasticThemis
 from cotenant.controller.policies.fgd import Fgd
 from cotenant.controller.policies.gfs.parameters import GfsParameters
 from cotenant.controller.policies.gfs.policy import Gfs
@@ -36,7 +37,7 @@ from cotenant.controller.policies.multifactor import Multifactor, MultifactorPar
 from cotenant.controller.policies.newcomers import NewcomerParameters
 from cotenant.controller.policies.order_options import OrderParameters, PassingParameters
 from cotenant.controller.policies.patient import Patient, PatientParameters
-from cotenant.controller.policies.pcs import Pcs, PcsParameters
+from cotenant.controller.policies.pcs import ElasticPcs, Pcs, PcsParameters
 from cotenant.controller.policies.qssf import Qssf, QssfParameters
 from cotenant.controller.policies.remaining import IntervalParameters, IntervalPolicy, SrtfFull
 from cotenant.controller.policies.service import Srsf, ssf
@@ -65,13 +66,18 @@ ORDER: Final = "An order alone: nobody is preempted, nothing is shared"
 PREEMPT: Final = "With preemption"
 SHARE: Final = "With shared devices"
 KEPT: Final = "With predictions that hold"
+ELASTIC: Final = "For elastic jobs"
 CLASSES: Final = "Two classes, hp and spot"
-GROUPS: Final = (FIRST, ORDER, PREEMPT, SHARE, KEPT, CLASSES)
+GROUPS: Final = (FIRST, ORDER, PREEMPT, SHARE, KEPT, ELASTIC, CLASSES)
 """In the order in which people read them."""
 
 
 def _gfs(name: str, parameters: GfsParameters) -> Policy:
     return Gfs(name, parameters, make)
+
+
+def _pcs(parameters: PcsParameters) -> Policy:
+    return ElasticPcs(parameters) if parameters.elastic else Pcs(parameters)
 
 
 _OF_GFS: Final = {
@@ -272,10 +278,31 @@ OURS: Final[dict[str, PolicyEntry]] = {
     ),
     "pcs": PolicyEntry(
         "classes by size share the devices by weight; between speed and predictions that hold (PCS)",
-        Pcs,
+        _pcs,
         PcsParameters.parse,
         group=KEPT,
         choose="it matters more to people when their job ends than that it ends early",
+    ),
+    "max-min": PolicyEntry(
+        "equal numbers of devices for elastic jobs; what a job cannot use goes to the others",
+        ElasticMaxMin,
+        ElasticParameters.parse,
+        group=ELASTIC,
+        choose="elastic jobs of many people are to get the same",
+    ),
+    "afs-l": PolicyEntry(
+        "elastic jobs get devices one by one where these shorten most, short jobs first (AFS-L)",
+        ElasticAfsL,
+        ElasticParameters.parse,
+        group=ELASTIC,
+        choose="jobs are elastic (--gpus MIN-MAX) and the mean completion time counts",
+    ),
+    "themis": PolicyEntry(
+        "elastic jobs furthest behind their fair finish time first, as many devices as they can use (Themis)",
+        ElasticThemis,
+        ElasticParameters.parse,
+        group=ELASTIC,
+        choose="jobs are elastic and nobody is to fall behind an equal share",
     ),
     "lazer": PolicyEntry(
         "as srtf, but a preemption is put off by a time that is learned from your load (Lazer)",

@@ -34,8 +34,9 @@ WORTH_A_PROCESS: Final = 20_000
 """Below so many jobs over all runs, starting processes takes longer than the runs."""
 
 
-WorldName = Literal["devices", "fluid"]
-"""Hosts with devices, driven by the engine of production; or shares of devices that flow (`fluid/`)."""
+WorldName = Literal["devices", "elastic", "fluid"]
+"""Hosts with devices, driven by the engine of production; the same with jobs that take more and fewer devices
+under policies that give them so; or shares of devices that flow (`fluid/`)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from cotenant.controller.policies import registry
 from cotenant.controller.sim.choices import PolicyChoice
 from cotenant.controller.sim.compare import Task, WorldName
-from cotenant.controller.sim.fluid import as_fluid, measured
+from cotenant.controller.sim.fluid import as_elastic, as_fluid, by_curve, measured
 from cotenant.controller.sim.preparing import prepare
 from cotenant.controller.sim.traces.problems import TraceProblem
 from cotenant.controller.sim.traces.reading import read
@@ -72,6 +73,8 @@ class Scenario:
             raise ValueError("estimates are either limits or wrong by a lognormal factor, not both")
         if self.world == "fluid" and (self.windows or self.failures is not None):
             raise ValueError("in the fluid world nothing fails, and there are no windows: leave them out")
+        if self.world == "elastic" and (self.windows or self.eta):
+            raise ValueError("there are no windows, and no ETAs, of elastic jobs: leave --windows, --eta out")
         if self.world == "fluid" and self.eta:
             raise ValueError("in the fluid world predictions come from the world itself: leave --eta out")
         if self.asked < 0:
@@ -102,7 +105,7 @@ class Scenario:
         # Results from before these were there still compare.
         unsaid = {"launch": "cold", "limits": False, "on_preempt": "save", "world": "devices", "eta": False}
         unasked = [name for name, default in unsaid.items() if getattr(self, name) == default]
-        unasked += ["asked"] if self.world == "devices" else []
+        unasked += ["asked"] if self.world != "fluid" else []
         apart = ("trace", "hosts", "gpus_per_host", *unasked)
         return {key: value for key, value in dataclasses.asdict(self).items() if key not in apart}
 
@@ -142,11 +145,12 @@ def tasks(scenario: Scenario, policies: Sequence[PolicyChoice], seeds: Sequence[
     for seed in seeds:
         trace = fixed if fixed is not None else open_trace(scenario.trace, seed=seed)
         workload = workload_of(scenario, trace, table, seed)
+        resized = as_elastic(workload) if scenario.world == "elastic" else workload
         made += [
             Task(
                 policy=policy,
                 seed=seed,
-                workload=workload,
+                workload=resized if resizes(policy) else workload,
                 cluster=scenario.cluster,
                 physics=physics,
                 failures=scenario.failures,
@@ -160,8 +164,15 @@ def tasks(scenario: Scenario, policies: Sequence[PolicyChoice], seeds: Sequence[
     return made
 
 
+def resizes(policy: PolicyChoice) -> bool:
+    """Whether it gives elastic jobs more and fewer devices; under others each runs on all it asks for."""
+    return policy.name in registry.OURS and bool(
+        getattr(registry.make(policy.name, policy.parameters), "elastic", False)
+    )
+
+
 def workload_of(scenario: Scenario, trace: Trace, table: PairData | None, seed: int) -> Workload:
-    fluid = scenario.world == "fluid"
+    fluid, by_model = scenario.world == "fluid", scenario.world in ("fluid", "elastic")
     workload = prepare(
         trace,
         cluster=scenario.cluster,
@@ -173,9 +184,11 @@ def workload_of(scenario: Scenario, trace: Trace, table: PairData | None, seed: 
         noise=scenario.noise,
         limits=scenario.limits,
         overheads=launched(scenario.launch, scenario.load_time_scale),
-        models=_models(trace, tuple(measured()) if fluid else () if table is None else table.models()),
+        models=_models(trace, tuple(measured()) if by_model else () if table is None else table.models()),
     )
-    return as_fluid(workload) if fluid else workload
+    if by_model:
+        return as_fluid(workload) if fluid else by_curve(workload)
+    return workload
 
 
 def _models(trace: Trace, known: tuple[str, ...]) -> tuple[str, ...]:

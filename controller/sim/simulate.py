@@ -133,7 +133,8 @@ class _Drive:
         self.interrupted = False
         self._compute = compute
         self._workload, self._cluster = workload, cluster
-        self._submit_s, self._duration_s = cells(workload.submit_s), cells(workload.duration_s)
+        self._submit_s = cells(workload.submit_s)
+        self._duration_s = cells(workload.on_fewest(workload.duration_s))
         self._policy, self._parameters = policy, parameters
         self._physics, self._validate = physics, validate
         self._finished = self._events = 0
@@ -166,7 +167,12 @@ class _Drive:
         )
         told = ratios if self._physics.xi == "measured" else None
         pairs = None if told is None else known_pairs(self._workload, specs, told)
-        settings = PolicySettings(name=self._policy, ageing_s=ageing_s, stop_deadline_s=NO_DEADLINE_S)
+        settings = PolicySettings(
+            name=self._policy,
+            ageing_s=ageing_s,
+            stop_deadline_s=NO_DEADLINE_S,
+            resize_lease_s=0.0,  # How long a lease is, policies say here.
+        )
         config = EngineConfig(policy=settings, checkpoint_every_s=checkpoint_every_s, keep_ended=8)
         self._engine = Engine(make_policy, config, validate=self._validate, pairs=pairs)
         if self._parameters:

@@ -16,7 +16,7 @@ from cotenant.controller.wire.clients import (
     JobView, Jobs, KnownProfile, KnownProfiles, ListEtas, ListJobs, ListNodes, ListPairs, ListProfiles,
     LogPart, NodeView, Nodes, PairView, Parameters, Policies, PolicyPreview, PolicyPreviewed,
     PreviewPolicy, PreviewedAction, ReadJobLog, ReadingView, Request, SetPolicy, SharingReport, ShowJob,
-    Shown, SpecView, Submit, Submitted, WaitJobs, spec_view,
+    Shown, SpecView, SpeedupView, Submit, Submitted, WaitJobs, spec_view,
 )
 from cotenant.controller.wire.codec import (
     MESSAGE_BYTES_MAX, WIRE_VERSION, BadMessage, Json, WrongVersion, decode, decode_json, decode_text,
@@ -56,7 +56,7 @@ __all__ = [
     "Payload", "PeerVersions", "Policies", "PolicyPreview", "PolicyPreviewed", "PreviewPolicy",
     "PreviewedAction", "ProfileView", "PromiseView", "ReadJobLog", "ReadLog", "ReadingView", "Renew",
     "Report", "ReportAck", "ReportView", "Request", "SetPolicy", "SharingReport", "SharingTotals",
-    "SharingView", "ShowJob", "Shown", "SpecView", "StepTimeView", "Submit", "Submitted",
+    "SharingView", "ShowJob", "Shown", "SpecView", "SpeedupView", "StepTimeView", "Submit", "Submitted",
     "ThroughputView", "ToAgent", "Utc", "WaitJobs", "Welcome", "WrongVersion", "admitted", "agents",
     "clients", "codec", "decode", "decode_json", "decode_text", "encode", "heard", "in_version",
     "is_of_before", "job", "pack", "profile_view", "request_in", "spec_view", "throughput_view", "unpack",

@@ -37,6 +37,9 @@ ENV_CHECKPOINT_ROOT: Final = "COTENANT_CHECKPOINT_ROOT"
 """The job's own folder: checkpoints are `a<attempt>-s<step>` inside it."""
 ENV_ACCUMULATION_STEPS: Final = "COTENANT_ACCUMULATION_STEPS"
 ENV_SUB_BATCH: Final = "COTENANT_SUB_BATCH"
+ENV_STEP_BATCH: Final = "COTENANT_STEP_BATCH"
+"""Optional, `8x4`: a step of an elastic job is made of 8 rows from each of 4 workers, or the same number from
+those there are."""
 ENV_ACCUMULATION_SCHEDULE: Final = "COTENANT_ACCUMULATION_SCHEDULE"
 """Optional, e.g. `0:2,120:1`: s = 2 from step 0, s = 1 from step 120. Wins over ACCUMULATION_STEPS."""
 ENV_SOCKET: Final = "COTENANT_SOCKET"
@@ -69,6 +72,7 @@ ENVIRONMENT: Final = (
     ENV_CHECKPOINT_ROOT,
     ENV_ACCUMULATION_STEPS,
     ENV_SUB_BATCH,
+    ENV_STEP_BATCH,
     ENV_ACCUMULATION_SCHEDULE,
     ENV_SOCKET,
     ENV_RESUME,

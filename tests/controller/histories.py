@@ -64,7 +64,8 @@ def _spec(number: int, x: int, y: int, z: int) -> JobSpec:
     gpus = (1, 1, 1, 1, 2, 2, 2, 4, 4, 5, 8)[x % 11]
     batch = (None, 8, 32)[y % 3]
     more: dict[str, Any] = {
-        "gpus": gpus,
+        "gpus_min": gpus,
+        "gpus_max": gpus * 2 if z % 8 == 3 else gpus,
         "nodes": 2 if gpus in (2, 4, 8) and y % 7 == 0 else 0,
         "expected_s": (None, 10.0, 40.0, 100.0, 1000.0)[z % 5],
         "batch_size": batch,

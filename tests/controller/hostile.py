@@ -50,7 +50,7 @@ class Hostile(Stateless):
     ) -> AnyAction:
         job_id = chance.choice(jobs)
         count = (
-            view.jobs[job_id].spec.gpus
+            chance.randint(view.jobs[job_id].spec.gpus_min, view.jobs[job_id].spec.gpus_max)
             if job_id in view.jobs and chance.random() < 0.8
             else chance.randrange(9)
         )

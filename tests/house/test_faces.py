@@ -35,6 +35,7 @@ EXPORT_NAMES = (
     "controller.models.eta",
     "controller.models.forecast",
     "controller.policies.learned",
+    "controller.policies.elastic",
     "controller.policies.pcs",
     "controller.policies.toolkit",
     "controller.sim",

@@ -246,6 +246,7 @@ DECODED: dict[str, tuple[str, frozenset[str]]] = {
     "controller/training/rltune/train.py": (OURS, frozenset(("msgspec.msgpack.decode",))),
     "controller/policies/multifactor.py": (PURE, frozenset(("msgspec.msgpack.decode",))),
     "controller/policies/qssf.py": (PURE, frozenset(("msgspec.msgpack.decode",))),
+    "controller/policies/pcs/elastic.py": (PURE, frozenset(("msgspec.msgpack.decode",))),
     "controller/policies/pcs/policy.py": (PURE, frozenset(("msgspec.msgpack.decode",))),
     "controller/policies/toolkit/wake_up.py": (PURE, frozenset(("msgspec.msgpack.decode",))),
     "controller/sim/past/journal.py": (OURS, frozenset(("msgspec.msgpack.decode",))),

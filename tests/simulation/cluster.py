@@ -50,13 +50,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Faults happen in this time; then everything works again."""
     patience_s: float = 4000.0
     """How long after that the cluster may take to get everything done."""
-    kind: Literal["mixed", "gentle", "storm", "restored"] = "mixed"
+    kind: Literal["mixed", "gentle", "storm", "restored", "elastic"] = "mixed"
     """gentle: only faults that running jobs must not notice; storm: many, and messages from long ago."""
     jobs: int = 10
     gpu_faults: int = 0
     """Faults of GPUs that are shared by way of MPS, under a policy that shares."""
     restores: int = 0
     """How often the controller's journal is put back from a copy."""
+    elastic: bool = False
+    """Jobs take more and fewer devices, under a policy that resizes them every few seconds."""
     jobs_after: int = 0
     """Submitted right after each restore, when their numbers may still be in use on hosts."""
 
@@ -92,8 +94,15 @@ class Cluster:
         )
         if self.plan.gpu_faults:
             self.policy = "castor"
+        if self.plan.elastic:
+            self.policy = self.chance.choice(("max-min", "afs-l", "themis"))
         settings = PolicySettings(
-            name=self.policy, ageing_s=300.0, stop_deadline_s=20.0, infra_retries=5, back_off_s=1.0
+            name=self.policy,
+            ageing_s=300.0,
+            stop_deadline_s=20.0,
+            infra_retries=5,
+            back_off_s=1.0,
+            resize_lease_s=3.0,
         )
         every_s = self.chance.choice((8.0, 20.0, 60.0))
         # Half of the worlds profile their jobs in place: turns of s among stops, saves and losses.
@@ -151,6 +160,9 @@ class Cluster:
 
     def _prepare(self) -> None:
         self.headquarters.start()
+        if self.plan.elastic:
+            short: dict[str, str | int | float | bool] = {"min_lease_s": 3.0, "lease_factor": 0.0}
+            self.headquarters.happen(ev.PolicyChanged(name=self.policy, parameters=short, by="root"))
         for machine in self.machines.values():
             self.clock.soon(2.0, machine.start_agent)
         for number in range(1, self.plan.jobs + 1):
@@ -200,8 +212,9 @@ class Cluster:
     def _spec(self, job_id: JobId, name: str) -> JobSpec:
         chance = self.chance
         gpus = chance.choice((1, 1, 1, 2, 2, 4)) if not self.plan.gentle else chance.choice((1, 2))
+        most = gpus * chance.choice((1, 2, 2)) if self.plan.elastic else gpus
         plain = not self.plan.gentle and chance.random() < 0.2
-        steps = chance.choice((5, 20, 60, 120))
+        steps = chance.choice((5, 20, 60, 120)) * (3 if self.plan.elastic else 1)
         step_s = chance.choice((0.4, 1.0, 2.0)) if not plain else 2.0
         nature = Nature(
             steps=steps,
@@ -222,7 +235,7 @@ class Cluster:
             name=name,
             user="ann",
             gpus_min=gpus,
-            gpus_max=gpus,
+            gpus_max=most,
             nodes=2 if gpus == 2 and chance.random() < 0.4 and not self.plan.gentle else 0,
             batch_size=8,
             iterations=steps,

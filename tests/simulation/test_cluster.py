@@ -3,7 +3,7 @@
     python -m pytest tests/simulation                            200 seeds
     python -m pytest tests/simulation --seeds 5000 --first-seed 1000
     COTENANT_SIM_SEED=17 python -m pytest -s tests/simulation     one seed, with its trace
-    COTENANT_SIM_SEED=17:storm ...                                one seed as a storm (or `gentle`, `mixed`)
+    COTENANT_SIM_SEED=17:storm ...                                one seed as a storm (or another kind)
 
 What each run checks is in `cluster.py`: no two attempts of a job ever live at once, no device has a third
 tenant, no accepted job is lost, no attempt begins behind a checkpoint that the controller was told of; under
@@ -40,12 +40,20 @@ def cluster(name: str, *, loud: bool = False) -> Cluster:
     seed, _, kind = name.partition(":")
     if not kind:
         return Cluster(int(seed), loud=loud)
-    plans = {"gentle": plan_of(1), "storm": plan_of(3), "mixed": Plan(), "restored": RESTORED}
+    plans = {
+        "gentle": plan_of(1),
+        "storm": plan_of(3),
+        "mixed": Plan(),
+        "restored": RESTORED,
+        "elastic": ELASTIC,
+    }
     return Cluster(int(seed), plans[kind], loud=loud)
 
 
 RESTORED = Plan(kind="restored", restores=2, jobs_after=3, faults=8)
 RESTORED_EVERY = 3
+ELASTIC = Plan(kind="elastic", elastic=True, faults=30, jobs=8)
+ELASTIC_EVERY = 20
 
 
 @pytest.mark.skipif(not ONE, reason="one seed only when COTENANT_SIM_SEED names it")
@@ -72,6 +80,20 @@ def test_no_seed_breaks_a_promise(seeds: range) -> None:
             stories.append(str(broken))
     others = [story.partition("\n")[0] for story in stories[1:]]
     assert not stories, "\n".join([f"{len(stories)} of {len(seeds)} seeds failed", *others, stories[0]])
+
+
+@pytest.mark.skipif(bool(ONE), reason="COTENANT_SIM_SEED asks for one seed only")
+def test_no_fault_in_the_middle_of_a_resize_breaks_a_promise(seeds: range) -> None:
+    """Elastic jobs under policies that resize them all the time."""
+    stories, resizes = list[str](), 0
+    for seed in range(seeds.start, seeds.stop, ELASTIC_EVERY):
+        try:
+            done = Cluster(seed, ELASTIC).run()
+            resizes += sum(job.resizes for job in done.headquarters.engine.jobs.values())
+        except Broken as broken:
+            stories.append(str(broken))
+    assert not stories, "\n".join([f"{len(stories)} seeds failed", stories[0]])
+    assert resizes, "no job of theirs was resized"
 
 
 @pytest.mark.skipif(bool(ONE), reason="COTENANT_SIM_SEED asks for one seed only")

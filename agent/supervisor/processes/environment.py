@@ -203,6 +203,8 @@ def _protocol_words(order: Order, socket: Path) -> dict[str, str]:
         words[protocol.ENV_TRIALS] = "1"
     if order.start.sub_batch is not None:
         words[protocol.ENV_SUB_BATCH] = str(order.start.sub_batch)
+    if order.start.step_batch:
+        words[protocol.ENV_STEP_BATCH] = "x".join(map(str, order.start.step_batch))
     if order.launch.zero_code:
         words[protocol.ENV_ZERO_CODE] = ",".join(order.launch.zero_code)
     if order.torch_limit_mib is not None:

@@ -26,6 +26,7 @@ CAUSES: Final = {
     "parted": "parted from a co-tenant",
     "crowded": "out of memory beside another",
     "faulted": "GPU fault beside another",
+    "resized": "given another number of devices",
 }
 
 

@@ -77,11 +77,13 @@ def _standing(job: JobDetails) -> Iterator[tuple[str, str]]:
         "spent",
         (
             f"waited {duration(job.wait_s)}, loaded {duration(job.load_s)}, ran {duration(job.run_s)},"
-            f" paused {duration(job.pause_s)}; {screen.times(job.preemptions)} preempted{_in_vain(job)}"
+            f" paused {duration(job.pause_s)}; {screen.times(job.preemptions)} preempted"
+            f"{_in_vain(job)}{_resized(job)}"
         ),
     )
     yield "launch", _launch(job.attempts)
     yield "next time", _overheads(job)
+    yield "speed", _speed(job)
     if job.ended_at is None:
         yield "left", f"{left(job)} of training ({_source(job.left_source)})"
         yield "eta", in_words(job.eta)
@@ -108,6 +110,24 @@ def _in_vain(job: JobView) -> str:
         return ""
     lost = f"{duration(job.futile_s)} of loading for nothing"
     return f", {screen.times(job.futile_preemptions)} before its first step ({lost})"
+
+
+def _resized(job: JobView) -> str:
+    return f", {screen.times(job.resizes)} given another number of GPUs" if job.resizes else ""
+
+
+SPEED_SOURCES: Final = {
+    "profile": "measured by `cotenant profile`",
+    "seen": "as its own steps took",
+    "like jobs": "as jobs like it scaled",
+    "assumed": "assumed: nothing was measured yet",
+}
+
+
+def _speed(job: JobView) -> str:
+    """Of an elastic job, over the fewest devices that it takes."""
+    paces = [f"{each.speedup:.2f} on {each.gpus}" for each in job.speedups]
+    return f"{', '.join(paces)} ({SPEED_SOURCES[job.speedups_source or 'assumed']})" if paces else ""
 
 
 def _overheads(job: JobView) -> str:
@@ -198,7 +218,10 @@ def _asked_for(spec: JobSpec, wide: bool) -> Iterator[tuple[str, str]]:
     yield "in", launch.workdir
     hosts = f" on {screen.plural(spec.nodes, 'host')}" if spec.nodes else ""
     kind = f" of type {spec.gpu_type}" if spec.gpu_type else ""
-    yield "asked for", f"{screen.plural(spec.gpus_min, 'GPU')}{kind}{hosts}{_limits(spec)}"
+    gpus = screen.plural(spec.gpus_min, "GPU")
+    if spec.is_elastic:
+        gpus = f"{spec.gpus_min} to {spec.gpus_max} GPUs, the same batch on any"
+    yield "asked for", f"{gpus}{kind}{hosts}{_limits(spec)}"
     yield "after", ", ".join(f"{d.job_id} ({d.need})" for d in spec.after)
     if wide:
         yield "variables", "\n             ".join(f"{name}={value}" for name, value in launch.env.items())

@@ -151,11 +151,12 @@ SeedsFlag = Annotated[
     int, option("--seeds", metavar="K", min=1, max=1_000, help="K seeds from --seed on; intervals.")
 ]
 WorldFlag = Annotated[
-    Literal["devices", "fluid"],
+    Literal["devices", "elastic", "fluid"],
     option(
         "--world",
-        metavar="devices|fluid",
-        help="fluid: shares of devices and elastic jobs, as PCS is published; nothing loads or pauses.",
+        metavar="devices|elastic|fluid",
+        help="elastic: max-min, afs-l, themis and pcs:elastic=true resize jobs; fluid: shares of devices, as "
+        "PCS is published; nothing loads or pauses.",
     ),
 ]
 AskedFlag = Annotated[

@@ -87,7 +87,8 @@ def measure(
     request = prepared(command or [], flags, endpoint, command_only=True)
     ensure_controller(endpoint)
     with asking(endpoint, patience_s=PATIENCE_S) as client:
-        plan = planned(client, request.specs[0], gpus_max=limits.get("gpus"), hosts_max=limits.get("nodes"))
+        gpus = limits.get("gpus")
+        plan = planned(client, request.specs[0], gpus_max=gpus and gpus.most, hosts_max=limits.get("nodes"))
         screen.tell(plan.announcement())
         if plan.spec.batch_size is None:
             screen.tell(NO_BATCH)

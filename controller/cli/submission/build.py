@@ -18,12 +18,14 @@ from msgspec import UNSET
 
 from cotenant.controller.cli.submission import commands, directives, recording
 from cotenant.controller.cli.submission.options import BY_KEY, BadSubmission, Options, merged, read
+from cotenant.controller.cli.submission.quantities import GpuRange
 from cotenant.controller.cli.submission.recording import code_sha256
 from cotenant.controller.cli.submission.spawning import spawning
 from cotenant.controller.domain import JobId, JobSpec, Launch, LaunchMode, SlurmScript, one_line
 from cotenant.controller.wire import Submit
 
 YAML_SUFFIXES = (".yaml", ".yml")
+
 NAME_SHOWN_MAX = 80
 FULL_PROFILE = "full"
 ARRAY_VARIABLE = "COTENANT_ARRAY_INDEX"
@@ -149,7 +151,7 @@ def _mode(values: dict[str, Any], source: _Source, workdir: Path, notes: list[st
     if spawns is None:
         return mode
     script, where = spawns
-    if (values.get("gpus") or values.get("nodes") or 1) != 1:
+    if _gpus(values).most != 1:
         notes.append(where.note(script))
     return "host" if where.certain else mode
 
@@ -208,15 +210,20 @@ def _command(words: Sequence[str]) -> _Source:
 
 def _spec(values: dict[str, Any], launch: Launch, code: str) -> JobSpec:
     profile = values.get("profile")
-    gpus = values.get("gpus") or values.get("nodes") or 1
+    gpus = _gpus(values)
+    if gpus.most > gpus.least and "batch_size" not in values:
+        raise BadSubmission(
+            f"--gpus {gpus.least}-{gpus.most}: an elastic job must say its batch",
+            f"add --batch-size N, per worker on {gpus.most} GPUs: a step keeps it on fewer",
+        )
     try:
         return JobSpec(
             job_id=JobId("new-0"),
             name=values.get("name") or _name(launch.argv),
             user=recording.user_name(),
             job_class=values.get("class", "spot"),
-            gpus_min=gpus,
-            gpus_max=gpus,
+            gpus_min=gpus.least,
+            gpus_max=gpus.most,
             nodes=values.get("nodes", 0),
             gpu_type=values.get("gpu_type", ""),
             features=values.get("constraint", ()),
@@ -242,6 +249,12 @@ def _spec(values: dict[str, Any], launch: Launch, code: str) -> JobSpec:
         )
     except ValueError as error:
         raise BadSubmission(str(error).removeprefix("job new-0: ")) from None
+
+
+def _gpus(values: dict[str, Any]) -> GpuRange:
+    number = values.get("nodes") or 1
+    found: GpuRange = values.get("gpus") or GpuRange(number, number)
+    return found
 
 
 def _zero_code(values: dict[str, Any]) -> tuple[str, ...]:

@@ -138,7 +138,7 @@ def _notes(path: Path, lines: list[str]) -> list[str]:
 def _slurm_notes(options: Options, lines: list[str]) -> list[str]:
     """Where a script does something else here than its author may think."""
     nodes = options["nodes"].value if "nodes" in options else 0
-    gpus = options["gpus"].value if "gpus" in options else 0
+    gpus = options["gpus"].value.least if "gpus" in options else 0
     notes = []
     if not gpus:
         notes.append("no line asks for a GPU: it gets one on each host")

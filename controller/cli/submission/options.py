@@ -20,6 +20,7 @@ from cotenant.controller.cli.submission.quantities import (
     count,
     duration_s,
     from_zero,
+    gpu_range,
     priority,
     shown,
     size_mib,
@@ -187,7 +188,13 @@ def profile(text: str) -> Profile | str:
 
 
 OPTIONS: Final[tuple[Option, ...]] = (
-    Option("gpus", "N", count, "GPUs, one worker on each (default 1)", short="-g"),
+    Option(
+        "gpus",
+        "N|MIN-MAX",
+        gpu_range,
+        "GPUs, one worker on each (default 1); 1-4: any number, and another while it trains",
+        short="-g",
+    ),
     Option("nodes", "N", count, "spread over N hosts, equally many GPUs on each", short="-N"),
     Option("time", "TIME", time_limit_s, f"time limit: {DURATION_FORMS}", short="-t"),
     Option("expect", "TIME", duration_s, "how long you expect it to train, alone"),

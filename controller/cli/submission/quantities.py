@@ -88,6 +88,24 @@ def count(text: str, at_least: int = 1) -> int:
     return value
 
 
+class GpuRange(NamedTuple):
+    """How many GPUs a job takes; more than one number: it is elastic."""
+
+    least: int
+    most: int
+
+
+def gpu_range(text: str) -> GpuRange:
+    """`4`, or `1-4`."""
+    least, dash, most = text.strip().partition("-")
+    if not (dash and least and most):
+        return GpuRange(number := count(text), number)
+    found = GpuRange(count(least), count(most))
+    if found.least > found.most:
+        raise ValueError(f"must be a number or MIN-MAX, got {shown(text)}")
+    return found
+
+
 def from_zero(text: str) -> int:
     return count(text, at_least=0)
 

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from cotenant.controller.domain import perf
+from cotenant.controller.domain.elasticity import SpeedCurve
 from cotenant.controller.domain.ids import AttemptNo, DeviceId, HostId, JobId
 from cotenant.controller.domain.job.lifecycle import RUNNING, Phase
 from cotenant.controller.domain.job.spec import JobSpec, LaunchKind
@@ -56,7 +57,7 @@ PAUSE_S = 5.0
 
 StopCause = Literal[
     "", "preempted", "cancelled", "time-limit", "user", "peer", "lost", "fenced", "crowded", "profiled",
-    "faulted",
+    "faulted", "resized",
 ]  # fmt: skip
 
 
@@ -141,6 +142,8 @@ class Job(msgspec.Struct, kw_only=True):
     """Hosts of the current attempt whose processes have been started."""
     launched: LaunchKind = ""
     """How they were: warm if all were."""
+    resize_to: Placement | None = None
+    """Where it goes on when its processes have left (cause `resized`): it has a claim on these devices."""
     waits_for: tuple[JobId, ...] = ()
     """Reserved: the victims that still have to leave its devices."""
     stop_cause: StopCause = ""
@@ -186,6 +189,8 @@ class Job(msgspec.Struct, kw_only=True):
     """What saving and leaving its devices is expected to take."""
     end_s: float = float("inf")
     """Predicted end of a running job: its place in the ledger's order of running jobs."""
+    curve: SpeedCurve | None = None
+    """Of an elastic job: its steps on more and fewer devices."""
     profile: Profile | None = None
     profile_given: bool = False
     """Nothing was to be measured: it came with the submission, or from a like job before it."""
@@ -211,6 +216,8 @@ class Job(msgspec.Struct, kw_only=True):
     """That it causes fatal GPU faults while it shares: 2 for each that it is known to have caused, 1 for each
     that it or another caused. From `tenancy.FAULTS_ALONE` on it runs alone."""
     preemptions: int = 0
+    resizes: int = 0
+    """How often it was given another number of devices while it trained."""
     futile_preemptions: int = 0
     """Preempted while loading: the load was for nothing."""
     aborted_preemptions: int = 0
@@ -259,14 +266,18 @@ class Job(msgspec.Struct, kw_only=True):
     def can_accumulate(self) -> bool:
         """Seen live, or measured with more than one accumulation step; and never seen to refuse."""
         profile = self.profile
-        if profile is not None and profile.accumulates is False:
-            return False
+        if (profile is not None and profile.accumulates is False) or self.spec.is_elastic:
+            return False  # What an elastic one accumulates follows from its number of devices.
         return self.accumulates or (
             profile is not None and any(p.accumulation_steps > 1 for p in profile.points)
         )
 
-    def split_slowdown(self, accumulation_steps: int) -> float:
-        """Step time at s / step time at the whole batch, alone; 1 where nothing is known."""
+    def split_slowdown(self, accumulation_steps: int, devices: int | None = None) -> float:
+        """Step time at s / step time at the whole batch, alone; 1 where nothing is known. Of an elastic job:
+        on so many devices (those it has) / on gpus_min, so it is below 1 on more."""
+        if self.spec.is_elastic:
+            count = devices or (len(self.placement.devices) if self.placement else self.spec.gpus_min)
+            return 1.0 if self.curve is None else self.curve.ratio(count, self.spec.gpus_min)
         profile, batch = self.profile, self.spec.batch_size
         if accumulation_steps == 1 or profile is None or batch is None:
             return 1.0
@@ -284,6 +295,12 @@ class Job(msgspec.Struct, kw_only=True):
         """Whether its supervisors end it when they hear nothing for a whole lease. They go by what they know
         themselves; a job of which that is not certain may still run, so it is not started elsewhere."""
         return self.resumable and (self.known_to_resume or set(self.capable) >= set(self.hosts_left))
+
+    @property
+    def devices_due(self) -> int:
+        """How many it has, or is to have next; waiting, the fewest that it takes."""
+        placement = self.resize_to or self.placement
+        return self.spec.gpus_min if placement is None else len(placement.devices)
 
     @property
     def preemptible(self) -> bool:

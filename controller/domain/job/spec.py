@@ -92,7 +92,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Before the policy's order: greater goes first. -1,000 to 1,000."""
     gpus_min: int = 1
     gpus_max: int = 1
-    """Above gpus_min only for elastic jobs (PCS)."""
+    """Above gpus_min for an elastic job: it may be given any number in between (`takes`), and another while
+    it trains. What is said of it in time (`expected_s`) is on gpus_min."""
     nodes: int = 0
     """Pods of equal size, one per host; 0 = as few hosts as possible."""
     gpu_fraction: float = 1.0
@@ -104,7 +105,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     cpus: int = 0
     host_memory_mib: int = 0
     batch_size: int | None = None
-    """Per worker. None = unknown: never accumulated."""
+    """Per worker; of an elastic job on gpus_max. None = unknown: never accumulated."""
     iterations: int | None = None
     """Optimizer steps in all."""
     expected_s: float | None = None
@@ -137,6 +138,26 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def gpus(self) -> int:
         return self.gpus_min
+
+    @property
+    def is_elastic(self) -> bool:
+        return self.gpus_max > self.gpus_min
+
+    def takes(self, devices: int) -> bool:
+        """Whether it can run on so many: pods stay equal, and so do the workers' parts of a step's batch."""
+        return (
+            self.gpus_min <= devices <= self.gpus_max
+            and (not self.nodes or devices % self.nodes == 0)
+            and (self.batch_size is None or self.batch_size * self.gpus_max % devices == 0)
+        )
+
+    def rows(self, devices: int) -> int | None:
+        """Of each worker in a step, on so many: the batch of a step stays what it is on gpus_max."""
+        return None if self.batch_size is None else self.batch_size * self.gpus_max // devices
+
+    def micro_batches(self, devices: int) -> int:
+        """In which a worker takes them, so that none is larger than on gpus_max."""
+        return -(-self.gpus_max // devices)
 
     @property
     def gang(self) -> Gang:
@@ -204,6 +225,13 @@ def _problem(spec: JobSpec) -> str:
         ),
         (spec.retries < 0, f"retries must not be negative, got {spec.retries}"),
         ((spec.array_limit or 0) < 0, f"an array's limit must not be negative, got {spec.array_limit}"),
+        (
+            spec.is_elastic and not (spec.takes(spec.gpus_min) and spec.takes(spec.gpus_max)),
+            (
+                f"a step of {spec.batch_size} x {spec.gpus_max} samples cannot be divided equally among "
+                f"{spec.gpus_min} workers and among {spec.gpus_max}, on {spec.nodes or 'any'} nodes"
+            ),
+        ),
         (any(d.job_id == spec.job_id for d in spec.after), "a job cannot wait for itself"),
     )
     return next((text for wrong, text in checks if wrong), "")

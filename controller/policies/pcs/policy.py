@@ -11,8 +11,9 @@ first. A share below one device becomes turns of at least a lease.
 Rule: nobody loses devices before its lease is over (`min_lease_s`, or `lease_factor` times its load and
 pause, whichever is longer), nobody while it loads, and within a class nobody to a later job.
 
-Departs from the paper in that jobs are rigid: each runs on all of its gang, so there are no caps, and
-`zeta_min` and `delta` change nothing here (a running job cannot be given another size yet). Size is training
+Departs from the paper in that jobs are rigid: each runs on all of its gang, an elastic one on the fewest
+devices that it takes, so there are no caps, and `zeta_min` and `delta` change nothing here (`elastic=true`
+gives elastic jobs other sizes while they train: `elastic.py`). Size is training
 time x GPUs as estimated, what was done included; a job of unknown length belongs to the last class.
 """
 
@@ -58,6 +59,8 @@ class PcsParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     min_lease_s: float = 120.0
     lease_factor: float = 5.0
     """A turn lasts at least so many times what it costs to load and to save."""
+    elastic: bool = False
+    """Elastic jobs get more and fewer devices (`elastic.py`), in place of turns of whole gangs."""
 
     def __post_init__(self) -> None:
         self.config()

@@ -21,7 +21,11 @@ def size_gpu_s(job: Job, now_s: float) -> float:
     left_s = job.remaining_now_s(now_s)
     if left_s is None:
         return float("inf")
+    if job.spec.is_elastic and job.solo_step_s is not None:
+        return (job.step * job.solo_step_s + left_s) * job.spec.gpus_min
     running_s = now_s - job.phase_since_s if job.phase is Phase.RUNNING else 0.0
+    if job.spec.is_elastic:
+        running_s /= job.slowdown
     return (job.run_s + running_s + left_s) * job.spec.gpus_min
 
 
@@ -71,7 +75,7 @@ class Standing:
         for job in self.aged:
             demand[self.class_of(job)] += job.spec.gpus_min
         for job in view.leaving():
-            if job.phase is Phase.CHECKPOINTING:  # It will wait again.
+            if job.phase is Phase.CHECKPOINTING and job.resize_to is None:  # It will wait again.
                 demand[self.class_of(job)] += job.spec.gpus_min
         for job in placed(view):
             self.held[self.class_of(job)] += job.spec.gpus_min

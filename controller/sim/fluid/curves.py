@@ -63,16 +63,20 @@ def speedup(model: str, gpus: int) -> Speedup:
 def as_fluid(workload: Workload) -> Workload:
     """The same jobs as the fluid world sees them: durations are times alone on all of their devices, and
     nothing loads or pauses."""
+    nothing = np.zeros(len(workload))
+    return replace(by_curve(workload), load_s=nothing, pause_s=nothing)
+
+
+def by_curve(workload: Workload) -> Workload:
+    """The same jobs with times alone on all of their devices, as their curves say."""
     gpus = workload.gpus.astype(np.float64)
     alone = gpus / np.array([curve.values[-1] for curve in _speedups(workload)])
-    nothing = np.zeros(len(workload))
-    return replace(
-        workload,
-        duration_s=workload.duration_s * alone,
-        expected_s=workload.expected_s * alone,
-        load_s=nothing,
-        pause_s=nothing,
-    )
+    return replace(workload, duration_s=workload.duration_s * alone, expected_s=workload.expected_s * alone)
+
+
+def as_elastic(workload: Workload) -> Workload:
+    """Jobs of `by_curve` that take any number of devices up to all of theirs."""
+    return replace(workload, speedups=tuple(tuple(curve.values[1:]) for curve in _speedups(workload)))
 
 
 def fluid_jobs(workload: Workload) -> list[FluidJob]:

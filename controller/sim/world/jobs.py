@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Protocol
 
+import msgspec
+
 from cotenant.controller.domain import (
     Device,
     DeviceId,
@@ -94,7 +96,12 @@ class Specs:
         self._launches = [*(Launch(argv=(model,)) for model in workload.models), Launch()]
         self._organisations = [*workload.organisations, ""]
         self._gpus = cells(workload.gpus)
-        self._expected_s = cells(workload.expected_s)
+        self._expected_s = cells(workload.on_fewest(workload.expected_s))
+        self._scaled = {
+            speedups: tuple((devices, STEP_S / pace) for devices, pace in enumerate(speedups, 1))
+            for speedups in dict.fromkeys(workload.speedups)
+        }
+        self._speedups = workload.speedups
         self._load_s = cells(workload.load_s)
         self._pause_s = cells(workload.pause_s)
         self._model = cells(workload.model)
@@ -108,17 +115,21 @@ class Specs:
 
     def spec(self, row: int) -> JobSpec:
         gpus, expected_s = self._gpus[row], self._expected_s[row]
+        profile = self._profiles[self._model[row]]
+        if self._speedups:
+            known = self._scaled[self._speedups[row]]
+            profile = msgspec.structs.replace(profile, steps_by_devices=known)
         return JobSpec(
             job_id=JobId(str(row)),
             organisation=self._organisations[self._organisation[row]],
             job_class="hp" if self._hp[row] else "spot",
-            gpus_min=gpus,
+            gpus_min=1 if self._speedups else gpus,
             gpus_max=gpus,
             iterations=round(expected_s * STEPS_PER_S) or 1,
             expected_s=expected_s,
             load_s=self._load_s[row],
             pause_s=self._pause_s[row],
             resumable=True,
-            profile=self._profiles[self._model[row]],
+            profile=profile,
             launch=self._launches[self._model[row]],
         )

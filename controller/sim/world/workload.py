@@ -63,6 +63,9 @@ class Workload:
     """The trace's own; empty = the row's number."""
     excluded: Mapping[str, int]
     """Jobs of the trace that are not here: reason -> count."""
+    speedups: tuple[tuple[float, ...], ...] = ()
+    """Of each job, its pace on 1, 2 ... `gpus` devices over that on one: it takes any number of them. Empty:
+    jobs are rigid."""
     duty_cycles: tuple[float, ...] = ()
     """Of each model, 0 to 1, as a profile would tell the engine; empty = not profiled. Pairs that
     were never seen are judged by it."""
@@ -72,12 +75,17 @@ class Workload:
         for name in ("duration_s", "expected_s", "gpus", "load_s", "pause_s", "model", "hp", "organisation"):
             assert len(getattr(self, name)) == n, f"column {name} has another length"
         assert not self.job_ids or len(self.job_ids) == n
+        assert not self.speedups or [*map(len, self.speedups)] == self.gpus.tolist()
         assert not self.duty_cycles or len(self.duty_cycles) == len(self.models)
         assert n == 0 or (self.submit_s[0] == 0.0 and bool(np.all(np.diff(self.submit_s) >= 0.0)))
         assert bool(np.all(self.duration_s > 0.0)) and bool(np.all(self.gpus >= 1))
 
     def __len__(self) -> int:
         return len(self.submit_s)
+
+    def on_fewest(self, alone_s: Seconds) -> Seconds:
+        """Times alone on all its devices, of each job, as times on the fewest that it takes."""
+        return alone_s * np.array([each[-1] for each in self.speedups]) if self.speedups else alone_s
 
     def offered_load(self, gpus: int) -> float:
         """Work that arrives / work the cluster can do while it arrives; NaN if all arrive at once."""

@@ -71,7 +71,9 @@ class World:
         self._specs, self._hosts, self._failing = specs, list(hosts), failing
         self._row_of = specs.row_of
         self._jobs, self._arrived = len(workload), 0
-        self._submit_s, self._duration_s = cells(workload.submit_s), cells(workload.duration_s)
+        self._submit_s = cells(workload.submit_s)
+        self._duration_s = cells(workload.on_fewest(workload.duration_s))
+        self._speedups = workload.speedups
         self._load_s, self._pause_s = cells(workload.load_s), cells(workload.pause_s)
         self._model, self._gpus = cells(workload.model), cells(workload.gpus)
         self._arrives_s = self._submit_s[0] if self._jobs else NEVER
@@ -185,9 +187,10 @@ class World:
         run.loaded_s += now_s - run.since_s
         run.doing, run.since_s, run.began_ran_s = TRAINS, now_s, run.ran_s
         left_s = self._duration_s[row] - run.work_s
-        if run.shared:
-            run.slowdown = self.devices.slowdown(run)
+        if run.shared or self._speedups:
+            run.slowdown = self._slowdown(run)
             left_s *= run.slowdown
+        if run.shared:
             self._will_report(run)
             self._repace_beside(run)
         run.ticket = self._push(now_s + left_s, LEAVES, row)
@@ -330,12 +333,19 @@ class World:
         """The run has begun or ceased to train: its co-tenants go on at another pace."""
         for other in self.devices.beside(run, run.gang):
             self._will_report(other)
-            slowdown = self.devices.slowdown(other)
+            slowdown = self._slowdown(other)
             if other.doing is TRAINS and slowdown != other.slowdown:
                 other.settle(self.now_s, self._every_s)
                 other.slowdown = slowdown
                 left_s = max(0.0, self._duration_s[other.row] - other.work_s) * slowdown
                 other.ticket = self._push(self.now_s + left_s, LEAVES, other.row)
+
+    def _slowdown(self, run: JobRun) -> float:
+        """Beside its co-tenants, and on the number of devices that it has."""
+        slowdown = self.devices.slowdown(run) if run.shared else 1.0
+        if not self._speedups:
+            return slowdown
+        return slowdown / self._speedups[run.row][sum(len(part.devices) for part in run.gang) - 1]
 
     def _will_report(self, run: JobRun) -> None:
         """It reports its pace a while after the last change beside it, and some more times while it shares,

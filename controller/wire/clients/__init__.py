@@ -11,7 +11,8 @@ import msgspec
 
 # fmt: off
 from cotenant.controller.wire.clients.accounting import (
-    AccountingReply, AccountingRequest, GetUsage, ListPastJobs, PastJobs, PastJobView, UsageRows, UsageView,
+    AccountingReply, AccountingRequest, GetUsage, ListPastJobs, PastJobView, PastJobs, UsageRows,
+    UsageView,
 )
 from cotenant.controller.wire.clients.base import ClientMessage, Done, Failure, Parameters, Question, Reply
 from cotenant.controller.wire.clients.cluster import (
@@ -25,7 +26,7 @@ from cotenant.controller.wire.clients.foresight import (
 from cotenant.controller.wire.clients.jobs import (
     AttemptView, ChangeJobs, EtaScoreView, EtaTimes, EtaView, Etas, Explain, Explained, ExplanationView,
     JobDetails, JobReply, JobRequest, JobView, Jobs, ListEtas, ListJobs, LogPart, ReadJobLog, SetJobs,
-    ShowJob, Shown, SpecView, Submit, Submitted, WaitJobs, spec_view,
+    ShowJob, Shown, SpecView, SpeedupView, Submit, Submitted, WaitJobs, spec_view,
 )
 from cotenant.controller.wire.clients.policies import (
     NOT_AVAILABLE, DecisionView, Decisions, GetDecisions, GetPolicy, Policies, PolicyOffer, PolicyPreview,
@@ -42,8 +43,8 @@ __all__ = [
     "ListProfiles", "LogPart", "NodeView", "Nodes", "PairView", "Pairs", "Parameters", "PastJobView",
     "PastJobs", "Policies", "PolicyOffer", "PolicyPreview", "PolicyPreviewed", "PolicyView",
     "PreviewPolicy", "PreviewedAction", "Question", "ReadJobLog", "ReadingView", "Reply", "Request",
-    "SetJobs", "SetPolicy", "SharingReport", "ShowJob", "Shown", "SpecView", "Stop", "Submit",
-    "Submitted", "UsageRows", "UsageView", "WaitJobs", "spec_view",
+    "SetJobs", "SetPolicy", "SharingReport", "ShowJob", "Shown", "SpecView", "SpeedupView", "Stop",
+    "Submit", "Submitted", "UsageRows", "UsageView", "WaitJobs", "spec_view",
 ]
 # fmt: on
 

@@ -118,6 +118,14 @@ class EtaView(JsonView, frozen=True, kw_only=True, tag="eta/1"):
     """None: nothing has been worked out yet."""
 
 
+class SpeedupView(msgspec.Struct, frozen=True, kw_only=True):
+    """How fast an elastic job is on so many devices."""
+
+    gpus: int
+    speedup: float
+    """Its pace over that on the fewest."""
+
+
 class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
     """One job as users see it."""
 
@@ -137,6 +145,14 @@ class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
     """Runs that were preempted sooner."""
     share: str
     gpus: int
+    gpus_max: int = 0
+    """Above the number asked for at least, of an elastic job; 0: it is rigid."""
+    resizes: int = 0
+    """How often it was given another number of devices while it trained."""
+    speedups: tuple[SpeedupView, ...] = ()
+    """Of an elastic job, by number of devices."""
+    speedups_source: str | None = None
+    """profile, seen (its own steps), like jobs, or assumed."""
     devices: tuple[str, ...]
     co_tenants: tuple[JobId, ...]
     """Sharing a device right now."""

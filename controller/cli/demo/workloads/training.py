@@ -155,7 +155,8 @@ def train(task: TrainingTask, options: Options, device: torch.device) -> dict[st
     model = DistributedDataParallel(task.model.to(device))
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.learning_rate)
     sampler: DistributedSampler[Any] = DistributedSampler(task.train, seed=options.seed, drop_last=True)
-    loader = DataLoader(task.train, batch_size=options.batch_size, sampler=sampler, drop_last=True)
+    rows = gradaccum.batch_size(options.batch_size)
+    loader = DataLoader(task.train, batch_size=rows, sampler=sampler, drop_last=True)
     if len(loader) == 0:
         raise SystemExit(f"--batch-size {options.batch_size}: only {len(sampler)} samples for each rank")
 

@@ -1,0 +1,15 @@
+"""Policies for jobs that take any number of devices in a range: how many each gets, and what that takes."""
+
+# fmt: off
+from cotenant.controller.policies.elastic.division import (
+    SizeClaim, Sizes, afs_l, claim_of, held_by, max_min, themis,
+)
+from cotenant.controller.policies.elastic.policy import (
+    Elastic, ElasticAfsL, ElasticMaxMin, ElasticParameters, ElasticThemis,
+)
+
+__all__ = [
+    "Elastic", "ElasticAfsL", "ElasticMaxMin", "ElasticParameters", "ElasticThemis", "SizeClaim", "Sizes",
+    "afs_l", "claim_of", "held_by", "max_min", "themis",
+]
+# fmt: on

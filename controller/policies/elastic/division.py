@@ -1,0 +1,160 @@
+"""How devices are divided among jobs that can use more or fewer: numbers alone.
+
+Rule: whole devices, and of each job a number that it takes: one of `sizes`, or none. Who is to get what, not
+which devices and not when: that is `policy.py`. Ties go to the earlier job.
+
+Sources: AFS-L (NSDI '21, algorithm 1) as PCS evaluates it; Themis (NSDI '20) without its auction, likewise;
+max-min fairness in whole devices. The fluid world has the same three on shares of devices
+(`sim/fluid/elastic.py`).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from cotenant.controller.domain import Job, JobId, Phase
+
+UNKNOWN_S = 1e9
+"""Left of a job of which nothing is known: it is taken for a long one."""
+Sizes = Mapping[JobId, int]
+"""Devices of each job; those that get none are not in it."""
+
+
+class SizeClaim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One job, as far as a division needs it."""
+
+    job: Job
+    sizes: tuple[int, ...]
+    """Numbers of devices that it takes, rising."""
+    left_s: float
+    """On the fewest."""
+
+    @property
+    def job_id(self) -> JobId:
+        return self.job.spec.job_id
+
+    @property
+    def least(self) -> int:
+        return self.sizes[0]
+
+    def speedup(self, devices: int) -> float:
+        """Its pace on so many, over that on the fewest."""
+        curve = self.job.curve
+        return 1.0 if curve is None else curve.speedup(devices, self.sizes[0])
+
+    def at_most(self, devices: int) -> int:
+        """The most that it takes, up to so many; 0: it takes no fewer than more."""
+        return next((size for size in reversed(self.sizes) if size <= devices), 0)
+
+    def next_size(self, devices: int) -> int | None:
+        """The least above so many."""
+        return next((size for size in self.sizes if size > devices), None)
+
+
+def claim_of(job: Job, now_s: float) -> SizeClaim:
+    spec = job.spec
+    left_s = job.remaining_now_s(now_s)
+    sizes = (
+        tuple(filter(spec.takes, range(spec.gpus_min, spec.gpus_max + 1)))
+        if spec.is_elastic and spec.nodes < 2  # One that asks for several hosts stays as it begins.
+        else (spec.gpus_min,)
+    )
+    return SizeClaim(job=job, sizes=sizes, left_s=UNKNOWN_S if left_s is None else left_s)
+
+
+def _admitted(order: Sequence[SizeClaim], gpus: int, *, strict: bool) -> tuple[dict[JobId, int], int]:
+    """The fewest devices to each in order, and what is left; strict: nobody passes one that does not fit."""
+    given, left = dict[JobId, int](), gpus
+    for claim in order:
+        if claim.least <= left:
+            given[claim.job_id] = claim.least
+            left -= claim.least
+        elif strict:
+            break
+    return given, left
+
+
+def max_min(claims: Sequence[SizeClaim], gpus: int, now_s: float) -> Sizes:
+    """In order of arrival each the fewest it takes; then whoever has least gets its next number."""
+    given, left = _admitted(sorted(claims, key=lambda c: c.job.number), gpus, strict=True)
+    poorest = [(given[c.job_id], c.job.number, c) for c in claims if c.job_id in given]
+    heapq.heapify(poorest)
+    while left > 0 and poorest:
+        has, number, claim = heapq.heappop(poorest)
+        after = claim.next_size(has)
+        if after is None or after - has > left:
+            continue
+        given[claim.job_id], left = after, left - (after - has)
+        heapq.heappush(poorest, (after, number, claim))
+    return given
+
+
+def afs_l(claims: Sequence[SizeClaim], gpus: int, now_s: float) -> Sizes:
+    """The shortest get the fewest that they take; each further device goes to the better of two jobs, all
+    compared in a row: the shorter one if it gains more pace by it than the longer one would lack."""
+    given, left = _admitted(sorted(claims, key=lambda c: (c.left_s, c.job.number)), gpus, strict=False)
+    open_ = [c for c in sorted(claims, key=lambda c: c.job.number) if c.job_id in given]
+    while left > 0:
+        fitting = [
+            c
+            for c in open_
+            if (after := c.next_size(given[c.job_id])) is not None and after - given[c.job_id] <= left
+        ]
+        if not fitting:
+            break
+        best = fitting[0]
+        for other in fitting[1:]:
+            best = _better(best, other, given)
+        after = best.next_size(given[best.job_id])
+        assert after is not None
+        left -= after - given[best.job_id]
+        given[best.job_id] = after
+    return given
+
+
+def _better(one: SizeClaim, two: SizeClaim, given: Sizes) -> SizeClaim:
+    def left_s(claim: SizeClaim) -> float:
+        return claim.left_s / claim.speedup(given[claim.job_id])
+
+    def gains(claim: SizeClaim) -> tuple[float, float]:
+        now = claim.speedup(given[claim.job_id])
+        then = claim.speedup(claim.next_size(given[claim.job_id]) or claim.sizes[-1])
+        return then / now - 1.0, 1.0 - now / then
+
+    short, long = (two, one) if left_s(two) < left_s(one) else (one, two)
+    return short if gains(short)[0] > gains(long)[1] else long
+
+
+def themis(claims: Sequence[SizeClaim], gpus: int, now_s: float) -> Sizes:
+    """Those that would be furthest behind their fair finish time get devices first, each as many as it takes.
+
+    Fair is alone on an equal part of the devices among the jobs that are there; times suppose linear speedup,
+    as in the published code. Departs from it in that the contention is that of now, not the mean over each
+    job's stay.
+    """
+    fair = max(1.0, gpus / max(1, len(claims)))
+
+    def rho(claim: SizeClaim) -> float:
+        job, linear = claim.job, claim.least
+        # What it has done, in seconds on the fewest, is what it was expected to take less what is left.
+        work_s = max(claim.left_s + job.run_s, 1e-9)
+        at_best_s = claim.left_s * linear / claim.sizes[-1]
+        fair_s = work_s * linear / min(fair, claim.sizes[-1])
+        return (now_s - job.submitted_s + at_best_s) / fair_s
+
+    given, left = dict[JobId, int](), gpus
+    for claim in sorted(claims, key=lambda c: (-rho(c), c.job.number)):
+        size = claim.at_most(left)
+        if size:
+            given[claim.job_id] = size
+            left -= size
+    return given
+
+
+def held_by(job: Job) -> int:
+    """Devices that it has, or gets when others have left them; none for one that waits."""
+    placement = job.resize_to or job.placement
+    return 0 if placement is None or job.phase is Phase.QUEUED else len(placement.devices)
