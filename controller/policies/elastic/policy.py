@@ -217,7 +217,7 @@ class ElasticRound:
         for host_id, host in self._view.hosts.items():
             if not host.takes_work or host_id in job.avoid or not suits(host, scheduling_class):
                 continue
-            for type in (scheduling_class.gpu_type,) if scheduling_class.gpu_type else plan.view.free.types():
+            for type in (scheduling_class.gpu_type,) if scheduling_class.gpu_type else plan.view.free.types:
                 free = plan.free_devices(host_id, type)
                 size = claim.at_most(min(wanted, len(free)))
                 if size and (best is None or (-size, len(free), host_id) < best[:3]):

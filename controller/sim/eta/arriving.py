@@ -77,7 +77,7 @@ def _leave_first(engine: Engine, job: Job, ends: Times) -> list[JobId]:
     if job.phase is Phase.RESERVED:
         return list(job.waits_for)
     view = engine.view()
-    free, found = view.free.everywhere(), []
+    free, found = view.free.everywhere, []
     for other in sorted(view.on_devices(), key=lambda each: (_median_s(ends.get(each.job_id)), each.number)):
         if free >= job.spec.gpus:
             break

@@ -282,7 +282,7 @@ def test_a_job_that_finishes_meanwhile_is_done_and_its_claim_is_given_up(desk: D
     decide(desk, resize(1, "a/cpu0", "a/cpu1", "a/cpu2", "a/cpu3"))
     desk.end(1, "finished")
     assert desk.phase(1) == "done"
-    assert desk.engine.view().free.everywhere() == 6
+    assert desk.engine.view().free.everywhere == 6
 
 
 def test_a_job_that_is_cancelled_meanwhile_ends_and_its_claim_is_given_up(desk: Desk) -> None:
@@ -290,7 +290,7 @@ def test_a_job_that_is_cancelled_meanwhile_ends_and_its_claim_is_given_up(desk: 
     desk.tell(ev.CancelRequested(job_id=JobId("1"), by="ann"))
     desk.end(1, "stopped")
     assert desk.phase(1) == "cancelled"
-    assert desk.engine.view().free.everywhere() == 6
+    assert desk.engine.view().free.everywhere == 6
 
 
 def test_a_save_that_is_lost_with_its_host_is_no_reason_to_begin_elsewhere_before(desk: Desk) -> None:
