@@ -16,5 +16,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     profile_s: float = 0.0
     """T_prof of the profile in place; 0 = none."""
     keep_ended: int = 10_000
+    began_hour: int = 0
+    """In which hour, counted from 1970 in UTC, the journal's time began; 0 = that is not known."""
     predictor: InterferenceModel | None = None
     """Whole, so that a replay needs no file; None = the duty-cycle rule."""

@@ -25,8 +25,8 @@ from cotenant.controller.cli.frame.output import (
 )
 from cotenant.controller.cli.frame.parameters import argument, option
 from cotenant.controller.cli.frame.problem import Problem, suggestion
-from cotenant.controller.cli.frame.screen import Column, plural, say, value_text, wrapped
-from cotenant.controller.domain import ClassReport, for_people
+from cotenant.controller.cli.frame.screen import Column, duration, plural, say, value_text, wrapped
+from cotenant.controller.domain import ClassReport, PoolReport, for_people
 from cotenant.controller.wire import (
     NOT_AVAILABLE,
     GetPolicy,
@@ -122,8 +122,16 @@ def classes_lines(classes: ClassReport) -> list[str]:
                 for median, upper in zip(pool.forecast_median, pool.forecast_upper, strict=True)
             )
             lines.append(f"    hp demand of this hour and the next, median to {classes.level:g}: {hours}")
-        lines.append(f"    forecast: {pool.forecast_note or 'by a trained model'}")
+        lines.append(f"    forecast: {forecast_in_words(pool)}")
     return lines
+
+
+def forecast_in_words(pool: PoolReport) -> str:
+    """Which model forecasts, since when, and what to know of it."""
+    model = pool.forecast_model
+    if model and pool.forecast_age_s is not None:
+        model += f", since {duration(pool.forecast_age_s)} ago"
+    return "; ".join(filter(None, (model, pool.forecast_note))) or "by a trained model"
 
 
 @policy.part("forecast")
