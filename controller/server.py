@@ -99,6 +99,7 @@ def engine_config(settings: Settings, began_s: float = 0.0) -> EngineConfig:
     """
     return EngineConfig(
         limits=settings.limits,
+        organisations=settings.organisations,
         policy=settings.policy,
         checkpoint_every_s=settings.checkpoint.every_s,
         profile_s=settings.profiler.seconds,

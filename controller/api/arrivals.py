@@ -73,7 +73,7 @@ class Arrivals:
         before = self._submitted_before(key)
         if before:
             return Submitted(request_id=request_id, job_ids=before)
-        accepted = accept(request, who, engine.next_number, engine.jobs)
+        accepted = accept(request, who, engine.next_number, engine.jobs, engine.config.organisations)
         self._check_priority(who, accepted.specs)
         self._check_fit(accepted)
         notes: tuple[str, ...] = () if engine.hosts else (NO_HOST,)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from cotenant.controller.domain import InterferenceModel, LimitSettings, PolicySettings
+from cotenant.controller.domain import InterferenceModel, LimitSettings, OrganisationSettings, PolicySettings
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -12,6 +12,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     policy: PolicySettings = PolicySettings()
     limits: LimitSettings = LimitSettings()
+    organisations: dict[str, OrganisationSettings] = {}
     checkpoint_every_s: float = 600.0
     profile_s: float = 0.0
     """T_prof of the profile in place; 0 = none."""

@@ -14,8 +14,9 @@ from cotenant.controller.wire.clients import (
     ControllerStatus, DecisionView, Decisions, DeviceView, EtaScoreView, EtaTimes, EtaView, Etas, Explain,
     Explained, Failure, ForgetProfiles, GetDecisions, GetPolicy, GetReport, GetStatus, JobDetails,
     JobView, Jobs, KnownProfile, KnownProfiles, ListEtas, ListJobs, ListNodes, ListPairs, ListProfiles,
-    LogPart, NodeView, Nodes, PairView, Parameters, Policies, PolicyPreview, PolicyPreviewed,
-    PreviewPolicy, PreviewedAction, ReadJobLog, ReadingView, Request, SetPolicy, SharingReport, ShowJob,
+    LogPart, NodeView, Nodes, OrganisationView, PairView, Parameters, Policies, PolicyPreview,
+    PolicyPreviewed, PolicyView, PreviewPolicy, PreviewedAction, ReadJobLog, ReadingView, Request,
+    SetPolicy, SharingReport, ShowJob,
     Shown, SpecView, Submit, Submitted, WaitJobs, spec_view,
 )
 from cotenant.controller.wire.codec import (
@@ -52,8 +53,9 @@ __all__ = [
     "FromAgent", "GangRelay", "GetDecisions", "GetPolicy", "GetReport", "GetStatus", "Heartbeat", "Hello",
     "HostRefused", "Inadmissible", "InterruptionView", "JobDetails", "JobView", "Jobs", "Json",
     "KnownProfile", "KnownProfiles", "ListEtas", "ListJobs", "ListNodes", "ListPairs", "ListProfiles",
-    "LogPart", "LogReply", "NodeView", "Nodes", "NotFollowed", "PairTotals", "PairView", "Parameters",
-    "Payload", "PeerVersions", "Policies", "PolicyPreview", "PolicyPreviewed", "PreviewPolicy",
+    "LogPart", "LogReply", "NodeView", "Nodes", "NotFollowed", "OrganisationView", "PairTotals", "PairView",
+    "Parameters", "Payload", "PeerVersions", "Policies", "PolicyPreview", "PolicyPreviewed", "PolicyView",
+    "PreviewPolicy",
     "PreviewedAction", "ProfileView", "PromiseView", "ReadJobLog", "ReadLog", "ReadingView", "Renew",
     "Report", "ReportAck", "ReportView", "Request", "SetPolicy", "SharingReport", "SharingTotals",
     "SharingView", "ShowJob", "Shown", "SpecView", "StepTimeView", "Submit", "Submitted",

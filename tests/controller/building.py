@@ -15,6 +15,7 @@ from cotenant.controller.domain import (
     JobSpec,
     Launch,
     LimitSettings,
+    OrganisationSettings,
     PolicySettings,
     Profile,
     ProfilePoint,
@@ -83,9 +84,18 @@ def profile(
 
 
 def engine(
-    policy: str = "fifo", *, validate: bool = True, limits: LimitSettings | None = None, **settings: Any
+    policy: str = "fifo",
+    *,
+    validate: bool = True,
+    limits: LimitSettings | None = None,
+    organisations: dict[str, OrganisationSettings] | None = None,
+    **settings: Any,
 ) -> Engine:
-    config = EngineConfig(policy=PolicySettings(name=policy, **settings), limits=limits or LimitSettings())
+    config = EngineConfig(
+        policy=PolicySettings(name=policy, **settings),
+        limits=limits or LimitSettings(),
+        organisations=organisations or {},
+    )
     return Engine(registry.make, config, validate=validate)
 
 

@@ -30,6 +30,7 @@ from cotenant.controller.domain import ClassReport, PoolReport, for_people
 from cotenant.controller.wire import (
     NOT_AVAILABLE,
     GetPolicy,
+    OrganisationView,
     Parameters,
     Policies,
     PolicyPreview,
@@ -95,7 +96,18 @@ def page(reply: Policies) -> str:
         lines.append(f"  {key:<{width}}  {value_text(value)}{own}")
     if current.classes is not None:
         lines += classes_lines(current.classes)
+    if current.organisations:
+        lines += ["", *map(in_words, current.organisations)]
     return "\n".join(lines)
+
+
+def in_words(organisation: OrganisationView) -> str:
+    quota = organisation.quota_devices
+    of_quota = f" of {quota} that they may hold" if quota is not None else ""
+    return (
+        f"organisation {organisation.name}: class {organisation.job_class} by default; "
+        f"its spot jobs have {plural(organisation.spot_devices, 'device')}{of_quota}"
+    )
 
 
 def classes_lines(classes: ClassReport) -> list[str]:

@@ -28,7 +28,15 @@ from cotenant.controller.cli.frame.problem import OK, heard
 from cotenant.controller.cli.jobs import show
 from cotenant.controller.client import Client, Refusal, Unreachable
 from cotenant.controller.domain import JobId, for_people, one_line
-from cotenant.controller.wire import ChangeJobs, GetDecisions, GetStatus, ListJobs, ListNodes, ShowJob
+from cotenant.controller.wire import (
+    ChangeJobs,
+    GetDecisions,
+    GetPolicy,
+    GetStatus,
+    ListJobs,
+    ListNodes,
+    ShowJob,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -91,6 +99,7 @@ def look(client: Client, timeout_s: float | None = None) -> Moment:
         nodes=client.ask(ListNodes(), timeout_s),
         jobs=client.ask(ListJobs(limit=JOBS_MAX), timeout_s),
         decisions=client.ask(GetDecisions(limit=DECISIONS_MAX), timeout_s),
+        policy=client.ask(GetPolicy(offers=False), timeout_s).current,
     )
 
 
@@ -197,6 +206,7 @@ def moment_json(moment: Moment) -> dict[str, Any]:
         "policy": moment.status.policy,
         "uptime_s": moment.status.uptime_s,
         "jobs_by_state": moment.status.jobs_by_phase,
+        "classes": moment.policy.classes if moment.policy is not None else None,
         "nodes": moment.nodes.nodes,
         "jobs": moment.jobs.jobs,
     }

@@ -22,8 +22,9 @@ from cotenant.controller.wire.clients.jobs import (
     Shown, SpecView, Submit, Submitted, WaitJobs, spec_view,
 )
 from cotenant.controller.wire.clients.policies import (
-    NOT_AVAILABLE, DecisionView, Decisions, GetDecisions, GetPolicy, Policies, PolicyOffer, PolicyPreview,
-    PolicyPreviewed, PolicyReply, PolicyRequest, PolicyView, PreviewPolicy, PreviewedAction, SetPolicy,
+    NOT_AVAILABLE, DecisionView, Decisions, GetDecisions, GetPolicy, OrganisationView, Policies,
+    PolicyOffer, PolicyPreview, PolicyPreviewed, PolicyReply, PolicyRequest, PolicyView, PreviewPolicy,
+    PreviewedAction, SetPolicy,
 )
 
 __all__ = [
@@ -32,7 +33,8 @@ __all__ = [
     "DeviceView", "Done", "EtaScoreView", "EtaTimes", "EtaView", "Etas", "Explain", "Explained",
     "ExplanationView", "Failure", "ForgetProfiles", "GetDecisions", "GetPolicy", "GetReport", "GetStatus",
     "JobDetails", "JobView", "Jobs", "KnownProfile", "KnownProfiles", "ListEtas", "ListJobs", "ListNodes",
-    "ListPairs", "ListProfiles", "LogPart", "NodeView", "Nodes", "PairView", "Pairs", "Parameters",
+    "ListPairs", "ListProfiles", "LogPart", "NodeView", "Nodes", "OrganisationView", "PairView", "Pairs",
+    "Parameters",
     "Policies", "PolicyOffer", "PolicyPreview", "PolicyPreviewed", "PolicyView", "PreviewPolicy",
     "PreviewedAction", "Question", "ReadJobLog", "ReadingView", "Reply", "Request", "SetPolicy",
     "SharingReport", "ShowJob", "Shown", "SpecView", "Stop", "Submit", "Submitted", "WaitJobs",
