@@ -237,8 +237,8 @@ def bayes(records: Sequence[Record], seed: int) -> Found:
 
 def fitted(samples: list[Sample], seed: int) -> Hyperparameters:
     inputs = [float(v) for v in scaled(samples, X_MAX_S).ravel()]
-    _, values = compute(KIND, {"inputs": inputs, "targets": [s.f_s for s in samples], "seed": seed})
-    noise, constant, mean_s, deviation_s, *lengthscales = values
+    answer = compute(KIND, {"inputs": inputs, "targets": [s.f_s for s in samples], "seed": seed})
+    noise, constant, mean_s, deviation_s, *lengthscales = answer.values
     return Hyperparameters(
         lengthscales=tuple(lengthscales),
         noise=noise,

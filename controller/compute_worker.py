@@ -59,6 +59,7 @@ class ComputeWorker:
             values=result.values,
             error=result.error,
             job_id=request.job_id,
+            document=result.document,
         )
 
     async def _ask_child(self, request: ComputeRequest) -> ComputeResult:

@@ -90,19 +90,22 @@ TOO_MUCH: Final = "too much at once: wait a few seconds and try again"
 log = logging.getLogger("cotenant.controller")
 
 
-def engine_config(settings: Settings) -> EngineConfig:
-    """What the engine is told; a change takes effect at the next start.
+def engine_config(settings: Settings, began_s: float = 0.0) -> EngineConfig:
+    """What the engine is told; a change takes effect at the next start. `began_s`: when time was 0 for the
+    journal, by the wall clock; 0: that is not known.
 
     Raises:
         SettingsError: the interference model cannot be used.
     """
     return EngineConfig(
         limits=settings.limits,
+        organisations=settings.organisations,
         policy=settings.policy,
         checkpoint_every_s=settings.checkpoint.every_s,
         profile_s=settings.profiler.seconds,
         keep_ended=settings.controller.keep_ended,
         predictor=interference_model(settings.controller.predictor),
+        began_hour=int(began_s // 3600),
     )
 
 
@@ -178,12 +181,13 @@ class Controller:
 
     def _start(self, settings: Settings, state_dir: Path) -> None:
         self._package = package = version("cotenant")
+        wall_s = time.time()
         self.core = Core(
             self._journal,
             self._make_policy,
-            engine_config(settings),
+            engine_config(settings, self._journal.began_s(wall_s)),
             package=package,
-            wall_s=time.time(),
+            wall_s=wall_s,
             up=uptime(),
             snapshot_every=settings.controller.snapshot_every,
         )

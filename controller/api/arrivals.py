@@ -151,7 +151,7 @@ class Arrivals:
 
 def checked(engine: Engine, request: Submit, who: Identity) -> Accepted:
     """As it would arrive now. Raises Denied."""
-    accepted = accept(request, who, engine.next_number, engine.jobs)
+    accepted = accept(request, who, engine.next_number, engine.jobs, engine.config.organisations)
     check_priority(engine, who, accepted.specs)
     check_fit(engine, accepted.specs)
     return accepted

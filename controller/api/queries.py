@@ -211,7 +211,8 @@ class Queries:
 
     def policy(self, request_id: int, request: wire.GetPolicy, who: Identity) -> wire.Policies:
         engine = self._core.state.engine
-        name, available = engine.policy_name, policies_offered(engine)
+        name = engine.policy_name
+        available = policies_offered(engine) if request.offers else {name: registry.about(name)}
         defaults = {each: registry.defaults(each) for each in available}
         offers = [
             wire.PolicyOffer(
@@ -223,6 +224,7 @@ class Queries:
                 **registry.heading(each),
             )
             for each, about in sorted(available.items())
+            if request.offers
         ]
         offers += [
             wire.PolicyOffer(
@@ -233,7 +235,7 @@ class Queries:
                 defaults={},
                 **registry.heading(each),
             )
-            for each, lacks in sorted(registry.unavailable().items())
+            for each, lacks in sorted(registry.unavailable().items() if request.offers else ())
         ]
         given = engine.policy_parameters
         current = wire.PolicyView(
@@ -241,6 +243,7 @@ class Queries:
             about=available.get(name, ""),
             parameters={**defaults.get(name, {}), **given},
             classes=classes_of(engine),
+            organisations=organisations_of(engine) or None,
         )
         return wire.Policies(
             request_id=request_id,
@@ -287,6 +290,22 @@ def within_message(views: Iterable[AView]) -> list[AView]:
             break
         shown.append(view)
     return shown
+
+
+def organisations_of(engine: Engine) -> tuple[wire.OrganisationView, ...]:
+    held: Counter[str] = Counter()
+    for job in engine.view().on_devices():
+        if job.spec.job_class == "spot" and job.placement is not None:
+            held[job.spec.organisation] += len(job.placement.devices)
+    return tuple(
+        wire.OrganisationView(
+            name=name,
+            job_class=each.job_class or "spot",
+            quota_devices=each.quota_devices or None,
+            spot_devices=held[name],
+        )
+        for name, each in sorted(engine.config.organisations.items())
+    )
 
 
 def classes_of(engine: Engine) -> ClassReport | None:

@@ -7,11 +7,12 @@ sender counts for nothing: user, uid and groups come from the key.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, Literal
 
 import msgspec
 
-from cotenant.controller.domain import Dependency, Job, JobId, JobSpec, natural_key
+from cotenant.controller.domain import Dependency, Job, JobId, JobSpec, OrganisationSettings, natural_key
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.system.secrets import SECRET_NAME
 from cotenant.controller.wire import JOBS_MAX, LAUNCH_BYTES_MAX, Submit
@@ -39,7 +40,13 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True):
     secrets: dict[str, str]
 
 
-def accept(request: Submit, who: Identity, first_number: int, jobs: Mapping[JobId, Job]) -> Accepted:
+def accept(
+    request: Submit,
+    who: Identity,
+    first_number: int,
+    jobs: Mapping[JobId, Job],
+    organisations: Mapping[str, OrganisationSettings] = MappingProxyType({}),
+) -> Accepted:
     """Raises Denied: what is wrong, with the job's name where there are several."""
     check_size(request)
     job_ids = numbered(request, first_number)
@@ -57,6 +64,8 @@ def accept(request: Submit, who: Identity, first_number: int, jobs: Mapping[JobI
         if spec.job_id in placeholders:
             raise Denied("usage", f"two jobs of one submission are called {spec.job_id}")
         placeholders[spec.job_id] = job_id
+        if request.default_class:
+            spec = classed(spec, organisations)
         specs.append(owned(spec, job_id, after, who, values))
     used = {name for spec in specs for name in spec.launch.secrets}
     return Accepted(
@@ -129,6 +138,14 @@ def with_tasks(job_id: JobId, jobs: Mapping[JobId, Job]) -> list[JobId]:
     prefix = f"{job_id}_"
     tasks = sorted((known for known in jobs if known.startswith(prefix)), key=natural_key)
     return tasks or [known for known, job in jobs.items() if job.number == int(job_id)]
+
+
+def classed(spec: JobSpec, organisations: Mapping[str, OrganisationSettings]) -> JobSpec:
+    """With the class that jobs of its organisation have where nobody names one."""
+    known = organisations.get(spec.organisation)
+    if known is None or not known.job_class:
+        return spec
+    return msgspec.structs.replace(spec, job_class=known.job_class)
 
 
 def owned(

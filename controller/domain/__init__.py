@@ -65,7 +65,7 @@ from cotenant.controller.domain.profiles import (
 from cotenant.controller.domain.reasons import TEMPLATES, Reason, because, render
 from cotenant.controller.domain.settings import (
     SECTION_NAMES, AgentSettings, ControllerSettings, JobLimit, LimitSettings, MpsSettings,
-    PolicySettings, ProfilerSettings, Settings,
+    OrganisationSettings, PolicySettings, ProfilerSettings, Settings,
 )
 from cotenant.controller.domain.tenancy import memory_unknown, peak_mib, tenant_mib, why_alone
 from cotenant.controller.domain.texts import (
@@ -97,7 +97,8 @@ __all__ = [
     "HostState", "HostType", "HpDemand", "IndicatorStats", "Indicators", "Interference",
     "InterferenceModel", "Job", "JobArrived", "JobId", "JobKept", "JobLimit", "JobSpec", "KnownJobs",
     "Launch", "LaunchKind", "LaunchMode", "LimitSettings", "MeasuredStep", "MpsSettings", "Observed",
-    "Outcome", "PairObserved", "PairSeen", "PairTable", "Past", "Phase", "Place", "Placement", "Plan",
+    "OrganisationSettings", "Outcome", "PairObserved", "PairSeen", "PairTable", "Past", "Phase", "Place",
+    "Placement", "Plan",
     "PolicyChanged", "PolicySettings", "PoolReport", "Preempt", "PreemptRequested", "Profile",
     "ProfileLearned", "ProfilePoint", "ProfilerSettings", "Profiles", "ProfilesForgotten", "ProgressSeen",
     "Reach", "Reason", "ReleaseRequested", "RequeueRequested", "Resize", "SaveAttempt", "SchedulingClass",

@@ -23,6 +23,10 @@ class PoolReport(msgspec.Struct, frozen=True, kw_only=True):
     """Of hp demand, by hours ahead; the first is the present hour."""
     forecast_upper: tuple[float, ...] = ()
     forecast_note: str = ""
+    forecast_model: str = ""
+    """Which trained model it is by; empty: none."""
+    forecast_age_s: float | None = None
+    """For how long that one has forecast; None: there is none."""
     recent: tuple[int, ...] = ()
     """Hp demand of the last hours, the highest of each."""
 

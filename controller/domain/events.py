@@ -292,6 +292,8 @@ class Computed(Event, frozen=True, kw_only=True, tag="Computed"):
     error: str = ""
     job_id: JobId | None = None
     """That job; None for a policy's."""
+    document: bytes = b""
+    """What numbers cannot hold: a trained model, as whoever asked for it wants it."""
 
 
 class AlarmRang(Event, frozen=True, kw_only=True, tag="AlarmRang"):

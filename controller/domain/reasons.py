@@ -195,6 +195,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "({1}, expected gain {2} s; {3} s to load, up to {4} s to make room)",
     "deferred-until": "preempting {0} for it is put off for another {1} s",
     "fit": "{0} samples to learn from",
+    "forecast-training": "{0} is trained on {2} hours of the demand of {1}",
     # Preemption and ends.
     "evicts": "class hp: {0} spot job{0:s} leave{0:s}, which costs least: {1}, with {2} GPU-seconds "
     "since their last "

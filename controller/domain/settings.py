@@ -157,6 +157,15 @@ def _exception(text: str) -> tuple[tuple[str, str], dict[str, int]]:
     return (words[0], words[1]), {name: int(number) for name, _, number in facts}
 
 
+class OrganisationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[organisations.NAME]`"""
+
+    job_class: Literal["", "hp", "spot"] = msgspec.field(default="", name="class")
+    """Of its jobs that are given none; empty = spot."""
+    quota_devices: int = 0
+    """Devices that its jobs of class spot may hold at once; 0 = as many as the quota of all spot jobs."""
+
+
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[agent]`"""
 
@@ -299,6 +308,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     controller: ControllerSettings = ControllerSettings()
     policy: PolicySettings = PolicySettings()
     limits: LimitSettings = LimitSettings()
+    organisations: dict[str, OrganisationSettings] = {}
+    """By name; in files only."""
     agent: AgentSettings = AgentSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()
     profiler: ProfilerSettings = ProfilerSettings()

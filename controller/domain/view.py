@@ -114,6 +114,10 @@ class View(Protocol):
     def now_s(self) -> float: ...
 
     @property
+    def began_hour(self) -> int:
+        """In which hour, counted from 1970, time began; 0: not known."""
+
+    @property
     def jobs(self) -> Mapping[JobId, Job]: ...
 
     @property

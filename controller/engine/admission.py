@@ -12,7 +12,7 @@ from cotenant.controller.domain import ENDED, Job, JobSpec, Reason, because
 from cotenant.controller.engine.config import EngineConfig
 from cotenant.controller.engine.dispatch import Dispatch
 from cotenant.controller.engine.fair_share import FairShare, rank_of
-from cotenant.controller.engine.limits import Limits, is_over_limit
+from cotenant.controller.engine.limits import Limits, is_over_limit, quotas_of
 
 USERS_SHOWN: Final = 5
 
@@ -24,7 +24,8 @@ class Admission:
         half_life_s = config.policy.fair_share_half_life_s
         self._dispatch, self._ledger, self._config = dispatch, dispatch.ledger, config
         self.fair_share = FairShare(half_life_s, config.policy.fair_share_by) if half_life_s else None
-        self.limits = Limits(config.limits) if config.limits.any else None
+        limited = config.limits.any or quotas_of(config.organisations)
+        self.limits = Limits(config.limits, config.organisations) if limited else None
         if self.fair_share is not None or self.limits is not None:
             self._ledger.entered = []
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from cotenant.controller.domain import InterferenceModel, LimitSettings, PolicySettings
+from cotenant.controller.domain import InterferenceModel, LimitSettings, OrganisationSettings, PolicySettings
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -12,9 +12,12 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     policy: PolicySettings = PolicySettings()
     limits: LimitSettings = LimitSettings()
+    organisations: dict[str, OrganisationSettings] = {}
     checkpoint_every_s: float = 600.0
     profile_s: float = 0.0
     """T_prof of the profile in place; 0 = none."""
     keep_ended: int = 10_000
+    began_hour: int = 0
+    """In which hour, counted from 1970 in UTC, the journal's time began; 0 = that is not known."""
     predictor: InterferenceModel | None = None
     """Whole, so that a replay needs no file; None = the duty-cycle rule."""

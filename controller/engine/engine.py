@@ -67,6 +67,7 @@ from cotenant.controller.policies.base import (
     learns,
     promised_s,
     shares,
+    take_over,
     why_impossible,
 )
 
@@ -124,6 +125,7 @@ class Engine:
             )
 
             self._ledger.pairs.foresight = Predictor(self.config.predictor)
+        self._ledger.began_hour = self.config.began_hour
         self._dispatch = Dispatch(self._ledger, self.config)
         self._validate = validate
         self._admission = Admission(self._dispatch, self.config)
@@ -355,7 +357,8 @@ class Engine:
         return None
 
     def _set_policy(self, name: str, parameters: Parameters) -> None:
-        self._policy = self._make_policy(name, parameters)
+        before, self._policy = self._policy, self._make_policy(name, parameters)
+        take_over(self._policy, before)
         self._policy_shares, self._policy_learns = shares(self._policy), learns(self._policy)
         self.policy_name, self.policy_parameters = name, parameters
         self._ledger.reorder_queues(self._policy.queue_key)

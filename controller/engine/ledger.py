@@ -106,6 +106,7 @@ class Ledger(Records):
         self.profiles = Profiles()
         self.next_number = 1
         self.next_command = 1
+        self.began_hour = 0
         self.epoch = Epoch()
         self.epochs_past: list[Past] = []
         """Oldest first."""

@@ -8,7 +8,7 @@ first in the policy's order before the others. An aged job is no exception.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
 from cotenant.controller.domain import (
@@ -21,6 +21,7 @@ from cotenant.controller.domain import (
     JobLimit,
     JobSpec,
     LimitSettings,
+    OrganisationSettings,
     Phase,
     Reason,
     because,
@@ -35,7 +36,7 @@ CODES = ("limit-devices", "limit-jobs")
 class Owner(NamedTuple):
     """Whose jobs are counted together."""
 
-    kind: Literal["user", "organisation"]
+    kind: Literal["user", "organisation", "class spot of organisation"]
     name: str
 
     def __str__(self) -> str:
@@ -49,6 +50,11 @@ def owners_of(spec: JobSpec) -> Iterator[Owner]:
         yield Owner("organisation", spec.organisation)
 
 
+def quotas_of(organisations: Mapping[str, OrganisationSettings]) -> Mapping[str, int]:
+    """Devices that jobs of class spot may hold, of the organisations that have such a quota."""
+    return {name: each.quota_devices for name, each in organisations.items() if each.quota_devices}
+
+
 def is_over_limit(job: Job) -> bool:
     return job.phase is Phase.BLOCKED and job.reason.code in CODES
 
@@ -56,8 +62,12 @@ def is_over_limit(job: Job) -> bool:
 class Limits:
     """Keeps jobs that are over a limit out of the queue."""
 
-    def __init__(self, settings: LimitSettings) -> None:
+    def __init__(
+        self, settings: LimitSettings, organisations: Mapping[str, OrganisationSettings] | None = None
+    ) -> None:
+        """`organisations`: some have a quota of their own for their jobs of class spot."""
         self._settings = settings
+        self._quotas = quotas_of(organisations or {})
         self._taking: dict[Owner, dict[JobId, Job]] = {}
         """Jobs that count."""
         self._over: dict[Owner, dict[JobId, Job]] = {}
@@ -65,19 +75,24 @@ class Limits:
         self._owners: dict[JobId, tuple[Owner, ...]] = {}
         """As whose each of these is counted."""
 
+    def owners(self, spec: JobSpec) -> Iterator[Owner]:
+        yield from owners_of(spec)
+        if spec.job_class == "spot" and spec.organisation in self._quotas:
+            yield Owner("class spot of organisation", spec.organisation)
+
     def admit(self, dispatch: Dispatch, changed: Iterable[Job]) -> None:
         """These jobs have another phase: who may wait for devices now, and who must not?"""
         changed = list(changed)
         left = [owner for job in changed for owner in self._note(job)]
         kept_out = [last for job in changed for last in self._make_fit(dispatch, job)]
-        owners = (owner for job in changed + kept_out for owner in owners_of(job.spec))
+        owners = (owner for job in changed + kept_out for owner in self.owners(job.spec))
         for owner in dict.fromkeys((*owners, *left)):
             self._let_in(dispatch, owner)
 
     def never(self, spec: JobSpec) -> Reason | None:
         """Why a job may never run, whatever ends."""
-        for owner in owners_of(spec):
-            most = self._limit(owner).devices
+        for owner in self.owners(spec):
+            most = self.limit(owner).devices
             if 0 < most < spec.gpus:
                 return because("limit-never", spec.gpus, str(owner), most)
         return None
@@ -89,19 +104,21 @@ class Limits:
 
     def check(self, job: Job, devices: int) -> Reason | None:
         """Why an elastic job may not be given so many, more than it counts for."""
-        for owner in owners_of(job.spec) if devices > job.devices_due else ():
-            most, taken = self._limit(owner).devices, self.taken(owner).devices
+        for owner in self.owners(job.spec) if devices > job.devices_due else ():
+            most, taken = self.limit(owner).devices, self.taken(owner).devices
             if 0 < most < taken + devices - job.devices_due:
                 what, would = f"job {job.job_id}", taken + devices - job.devices_due
                 return because("refused-limit", what, str(owner), most, would)
         return None
 
-    def _limit(self, owner: Owner) -> JobLimit:
+    def limit(self, owner: Owner) -> JobLimit:
+        if owner.kind == "class spot of organisation":
+            return JobLimit(self._quotas[owner.name], 0)
         return self._settings.of(owner.kind, owner.name)
 
     def _note(self, job: Job) -> tuple[Owner, ...]:
         """Count it where it belongs now; the owners whose it was and is no more."""
-        job_id, over, owners = job.spec.job_id, is_over_limit(job), tuple(owners_of(job.spec))
+        job_id, over, owners = job.spec.job_id, is_over_limit(job), tuple(self.owners(job.spec))
         left = tuple(owner for owner in self._owners.pop(job_id, ()) if owner not in owners)
         if over or job.phase in TAKES:
             self._owners[job_id] = owners
@@ -117,8 +134,8 @@ class Limits:
 
     def _why_not(self, job: Job) -> tuple[Owner, Reason] | None:
         """Which limit a job is over, together with all others that count."""
-        for owner in owners_of(job.spec):
-            most = self._limit(owner)
+        for owner in self.owners(job.spec):
+            most = self.limit(owner)
             if not (most.devices or most.jobs):
                 continue
             taken, counts = self.taken(owner), job.spec.job_id in self._taking.get(owner, {})
@@ -145,7 +162,7 @@ class Limits:
         """There may be room for jobs of the owner that were over a limit."""
         order_key = dispatch.ledger.order_key
         while True:
-            most, taken = self._limit(owner), self.taken(owner)
+            most, taken = self.limit(owner), self.taken(owner)
             if 0 < most.devices <= taken.devices or 0 < most.jobs <= taken.jobs:
                 return
             fitting = [job for job in self._over.get(owner, {}).values() if self._why_not(job) is None]

@@ -78,6 +78,14 @@ def class_report(policy: Policy, view: View) -> ClassReport | None:
     return found
 
 
+def take_over(policy: Policy, before: Policy) -> None:
+    """A policy that is set may go on with what the one before it has observed (it says so by a method of this
+    name); the other is not asked any more."""
+    method = getattr(policy, "take_over", None)
+    if method is not None:
+        method(before)
+
+
 class Stateless:
     """For policies that keep nothing between decisions."""
 

@@ -380,6 +380,11 @@ def available() -> dict[str, str]:
     }
 
 
+def about(name: str) -> str:
+    """What a policy is, in one line; empty where there is no such policy."""
+    return AVAILABLE[name] if name in AVAILABLE else available().get(name, "")
+
+
 def unavailable() -> dict[str, str]:
     """Those that could be there, and what keeps them away."""
     return UNAVAILABLE | {name: why for name, why in _theirs().items() if isinstance(why, str)}

@@ -34,9 +34,9 @@ from cotenant.controller.sim.world.physics import Physics, pair_data
 from cotenant.controller.sim.world.run import JobRun
 from cotenant.controller.sim.world.workload import Cluster, Workload
 from cotenant.controller.sim.world.world import World
-from cotenant.controller.wire import Payload
+from cotenant.controller.wire import ComputeResult, Payload
 
-Compute = Callable[[str, Payload], tuple[str, tuple[float, ...]]]
+Compute = Callable[[str, Payload], ComputeResult]
 """Kind and payload of a request -> the hash of the model that was used, and numbers; or it raises."""
 Watch = Callable[[int, int, float], None]
 """Called now and then with (jobs finished, jobs in all, virtual seconds); may raise KeyboardInterrupt."""
@@ -56,7 +56,7 @@ EXACT: Final = 1e-6
 """Relative, between two accounts of the same seconds (and of GPU-seconds)."""
 
 
-def nothing(kind: str, payload: Payload) -> tuple[str, tuple[float, ...]]:
+def nothing(kind: str, payload: Payload) -> ComputeResult:
     """For runs without anything that computes."""
     raise ValueError(f"this simulation was given nothing that computes {kind!r}")
 
@@ -293,15 +293,15 @@ def answer_inline(command: ComputeRequest, compute: Compute) -> tuple[Computed, 
     """The answer, and the processor seconds it took."""
     began_s = time.process_time()
     try:
-        model_sha256, values = compute(command.kind, command.payload)
-        error = ""
+        found = compute(command.kind, command.payload)
     except Exception as failure:  # noqa: BLE001 - whatever a computation raises is its answer
-        model_sha256, values, error = "", (), f"{type(failure).__name__}: {failure}"
+        found = ComputeResult(error=f"{type(failure).__name__}: {failure}")
     answer = Computed(
         request_id=command.request_id,
-        model_sha256=model_sha256,
-        values=values,
-        error=error,
+        model_sha256=found.model_sha256,
+        values=found.values,
+        error=found.error,
         job_id=command.job_id,
+        document=found.document,
     )
     return answer, time.process_time() - began_s

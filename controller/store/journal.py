@@ -257,6 +257,11 @@ class Journal:
 
     # --- Reading -----------------------------------------------------------------------------------
 
+    def began_s(self, wall_s: float) -> float:
+        """When its time was 0, by the wall clock of the first start; of one that was never started: now."""
+        runs = self.runs()
+        return runs[0].wall_s - runs[0].now_s if runs else wall_s
+
     def runs(self) -> list[ControllerRun]:
         rows = self._reader.execute(
             "SELECT first_seq, package, configuration, now_s, wall_s FROM runs ORDER BY rowid"

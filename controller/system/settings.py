@@ -17,9 +17,11 @@ from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from cotenant.controller.domain import SECTION_NAMES, Settings
+from cotenant.controller.domain import SECTION_NAMES, OrganisationSettings, Settings
 
 SYSTEM_DIR: Final = Path("/etc/cotenant")
+ORGANISATIONS: Final = "organisations"
+"""The section of sections: `[organisations.NAME]`."""
 ENV_FILE: Final = "COTENANT_CONFIG"
 """One file that is read instead of all others."""
 ENV_PATTERN: Final = re.compile(r"COTENANT_([A-Z]+)__([A-Z0-9_]+)")
@@ -65,6 +67,9 @@ class LoadedSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def value(self, key: str) -> Any:
         section, _, name = key.partition(".")
+        if section == ORGANISATIONS:
+            organisation, _, name = name.rpartition(".")
+            return getattr(self.settings.organisations[organisation], _FIELDS[name])
         return getattr(getattr(self.settings, section), name)
 
 
@@ -88,12 +93,17 @@ def load(
         for key, value, origin in layer:
             values[key] = checked(key, value, origin)
             origins[key] = origin
-    sections = {
+    sections: dict[str, dict[str, Any]] = {
         section: {key.partition(".")[2]: v for key, v in values.items() if key.startswith(f"{section}.")}
         for section in SECTION_NAMES
     }
+    organisations: dict[str, Any] = {}
+    for key, value in values.items():
+        if key.startswith(f"{ORGANISATIONS}."):
+            organisation, _, name = key.partition(".")[2].rpartition(".")
+            organisations.setdefault(organisation, {})[name] = value
     try:
-        settings = msgspec.convert(sections, Settings)
+        settings = msgspec.convert({ORGANISATIONS: organisations} | sections, Settings)
     except (
         msgspec.ValidationError
     ) as error:  # A range that its section knows: "profiler.seconds must be ...".
@@ -127,11 +137,26 @@ def types() -> dict[str, Any]:
     """`section.key` -> its type."""
     found: dict[str, Any] = {}
     for section, struct in get_type_hints(Settings).items():
+        if section == ORGANISATIONS:
+            continue
         found.update({f"{section}.{key}": kind for key, kind in get_type_hints(struct).items()})
     return found
 
 
 _TYPES: Final = types()
+_FIELDS: Final = {each.encode_name: each.name for each in msgspec.structs.fields(OrganisationSettings)}
+_OF_ORGANISATION: Final = {
+    name: get_type_hints(OrganisationSettings)[field] for name, field in _FIELDS.items()
+}
+
+
+def type_of(key: str) -> Any:
+    """
+    Raises:
+        KeyError: there is no such setting.
+    """
+    section, _, name = key.partition(".")
+    return _OF_ORGANISATION[name.rpartition(".")[2]] if section == ORGANISATIONS else _TYPES[key]
 
 
 def keys() -> tuple[str, ...]:
@@ -156,6 +181,7 @@ Layer = Iterable[tuple[str, object, str]]
 
 def from_file(path: Path) -> Layer:
     tables, lines = read_toml(path)
+    yield from _organisations(path, tables.pop(ORGANISATIONS, {}), lines)
     for section, table in tables.items():
         where = f"{path}:{line_of(lines, section, '')}"
         if section not in SECTION_NAMES:
@@ -168,6 +194,25 @@ def from_file(path: Path) -> Layer:
             if key not in _TYPES:
                 raise SettingsError(f"{where}: unknown setting `{key}`; {nearest(key)}")
             yield key, value, f"file {where}"
+
+
+def _organisations(path: Path, tables: Any, lines: Sequence[str]) -> Layer:
+    """`[organisations.NAME]`"""
+    if not isinstance(tables, dict):
+        raise SettingsError(f"{path}:1: `{ORGANISATIONS}` must be sections, written [{ORGANISATIONS}.NAME]")
+    for organisation, table in tables.items():
+        section = f"{ORGANISATIONS}.{organisation}"
+        where = f"{path}:{line_of(lines, section, '')}"
+        if not isinstance(table, dict):
+            raise SettingsError(f"{where}: `{organisation}` must be a section, written [{section}]")
+        if not organisation or any(character <= " " for character in organisation):
+            raise SettingsError(f"{where}: {organisation!r} is no name of an organisation: one word")
+        for name, value in table.items():
+            where = f"{path}:{line_of(lines, section, name)}"
+            if name not in _OF_ORGANISATION:
+                there = ", ".join(_OF_ORGANISATION)
+                raise SettingsError(f"{where}: unknown setting `{section}.{name}`; there are {there}")
+            yield f"{section}.{name}", value, f"file {where}"
 
 
 def read_toml(path: Path) -> tuple[dict[str, Any], list[str]]:
@@ -226,12 +271,12 @@ def as_typed(key: str, text: str) -> object:
 
 
 def in_words(kind: Any) -> str:
-    choices = get_args(kind) if get_origin(kind) is Literal else ()
+    choices = [each for each in get_args(kind) if each] if get_origin(kind) is Literal else []
     return f"one of {', '.join(choices)}" if choices else IN_WORDS[kind]
 
 
 def checked(key: str, value: object, origin: str) -> object:
-    kind = _TYPES[key]
+    kind = type_of(key)
     place = origin.removeprefix("file ")
     try:
         value = msgspec.convert(value, kind)

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import os
+from typing import Final
+
 from cotenant.controller.system.child import serve
 from cotenant.controller.training.kinds import compute
 from cotenant.controller.wire import ComputeQuestion, ComputeResult, pack, unpack
 
+NICENESS: Final = 10
+"""A training takes what the machine's jobs leave."""
+
 
 def main() -> None:
+    os.nice(NICENESS)
     serve(lambda frame: pack(answer(unpack(frame, ComputeQuestion))))
 
 
 def answer(question: ComputeQuestion) -> ComputeResult:
     try:
-        model_sha256, values = compute(question.kind, question.payload)
+        return compute(question.kind, question.payload)
     except Exception as error:  # noqa: BLE001 - whatever a computation raises is its answer
         return ComputeResult(error=f"{type(error).__name__}: {error}")
-    return ComputeResult(model_sha256=model_sha256, values=values)
 
 
 if __name__ == "__main__":

@@ -13,13 +13,12 @@ from botorch.models.transforms.outcome import Standardize
 from gpytorch.kernels import RBFKernel
 from gpytorch.mlls import ExactMarginalLogLikelihood
 
-from cotenant.controller.training.kinds import Answer
-from cotenant.controller.wire import Payload
+from cotenant.controller.wire import ComputeResult, Payload
 
 DIMENSIONS = 5
 
 
-def answer(payload: Payload) -> Answer:
+def answer(payload: Payload) -> ComputeResult:
     """`{"inputs": [n * 5 numbers in [0, 1]], "targets": [n], "seed": s}` -> noise, constant mean, mean and
     deviation of the targets, five lengthscales.
 
@@ -34,7 +33,7 @@ def answer(payload: Payload) -> Answer:
         raise ValueError("`inputs` and `targets` must be lists of numbers, `seed` a whole number")
     if len(targets) < 2 or len(inputs) != DIMENSIONS * len(targets):
         raise ValueError(f"{len(inputs)} inputs do not belong to {len(targets)} targets")
-    return "", fitted_values(fitted(inputs, targets, seed))
+    return ComputeResult(values=fitted_values(fitted(inputs, targets, seed)))
 
 
 def fitted(inputs: list[float], targets: list[float], seed: int) -> SingleTaskGP:

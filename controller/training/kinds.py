@@ -1,6 +1,6 @@
 """Which slow computations there are: the kind of a `Compute` action -> the function that answers it.
 
-A function gets the request's payload and returns the hash of the model it used (empty for none) and numbers.
+A function gets the request's payload and returns numbers or a document, and the hash of the model it used.
 It may import what it likes: it runs in a child process. Same payload, same model, same numbers. One that fits
 in a few lines is here, the others are named by their module.
 """
@@ -13,19 +13,18 @@ from collections.abc import Callable
 from typing import Final
 
 from cotenant.controller.domain import Reason, numbers, steps_in
-from cotenant.controller.wire import Payload
+from cotenant.controller.wire import ComputeResult, Payload
 from cotenant.profiler.throughput import fit
-
-Answer = tuple[str, tuple[float, ...]]
 
 KINDS: Final[dict[str, str]] = {
     "deferral-fit": "cotenant.controller.training.deferral:answer",
+    "forecast-train": "cotenant.controller.training.forecast.daily:answer",
     "mean": "cotenant.controller.training.kinds:mean",
     "throughput-fit": "cotenant.controller.training.kinds:throughput",
 }
 
 
-def compute(kind: str, payload: Payload) -> Answer:
+def compute(kind: str, payload: Payload) -> ComputeResult:
     """Answer a request, in this process.
 
     Raises:
@@ -35,19 +34,19 @@ def compute(kind: str, payload: Payload) -> Answer:
     if place is None:
         raise ValueError(f"no computation of kind {kind!r}; there are {', '.join(KINDS)}")
     module, _, name = place.partition(":")
-    answer: Callable[[Payload], Answer] = getattr(importlib.import_module(module), name)
+    answer: Callable[[Payload], ComputeResult] = getattr(importlib.import_module(module), name)
     return answer(payload)
 
 
-def mean(payload: Payload) -> Answer:
+def mean(payload: Payload) -> ComputeResult:
     """`{"values": [...]}` -> their mean."""
     values = payload.get("values")
     if not isinstance(values, list) or not values:
         raise ValueError("`values` must be a list of numbers")
-    return "", (statistics.fmean(values),)
+    return ComputeResult(values=(statistics.fmean(values),))
 
 
-def throughput(payload: Payload) -> Answer:
+def throughput(payload: Payload) -> ComputeResult:
     """`domain.fitting.question` -> `domain.fitting.numbers`.
 
     Raises:
@@ -57,4 +56,4 @@ def throughput(payload: Payload) -> Answer:
     found = fit(steps_in(payload))
     if isinstance(found, Reason):
         raise ValueError(str(found))
-    return "", numbers(found)
+    return ComputeResult(values=numbers(found))

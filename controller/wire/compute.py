@@ -16,3 +16,4 @@ class ComputeResult(msgspec.Struct, frozen=True, kw_only=True):
     model_sha256: str = ""
     values: tuple[float, ...] = ()
     error: str = ""
+    document: bytes = b""

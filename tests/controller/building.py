@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -59,11 +58,11 @@ def engine(
     *,
     make: MakePolicy = registry.make,
     validate: bool = True,
-    config: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Engine:
-    """`settings`: of the policy; `config`: other fields of the engine's."""
-    made = EngineConfig(policy=PolicySettings(name=policy, **settings), **(config or {}))
+    """`settings`: fields of the engine's configuration, and of the policy's."""
+    mine = {name: settings.pop(name) for name in EngineConfig.__struct_fields__ if name in settings}
+    made = EngineConfig(policy=PolicySettings(name=policy, **settings), **mine)
     return Engine(make, made, validate=validate)
 
 

@@ -25,11 +25,12 @@ from cotenant.controller.cli.frame.output import (
 )
 from cotenant.controller.cli.frame.parameters import argument, option
 from cotenant.controller.cli.frame.problem import Problem, suggestion
-from cotenant.controller.cli.frame.screen import Column, paint, plural, say, value_text, wrapped
-from cotenant.controller.domain import ClassReport, for_people
+from cotenant.controller.cli.frame.screen import Column, duration, paint, plural, say, value_text, wrapped
+from cotenant.controller.domain import ClassReport, PoolReport, for_people
 from cotenant.controller.wire import (
     NOT_AVAILABLE,
     GetPolicy,
+    OrganisationView,
     Parameters,
     Policies,
     PolicyPreview,
@@ -125,7 +126,18 @@ def page(reply: Policies) -> str:
         lines.append(f"  {key:<{width}}  {value_text(value)}{own}")
     if current.classes is not None:
         lines += classes_lines(current.classes)
+    if current.organisations:
+        lines += ["", *map(in_words, current.organisations)]
     return "\n".join(lines)
+
+
+def in_words(organisation: OrganisationView) -> str:
+    quota = organisation.quota_devices
+    of_quota = f" of {quota} that they may hold" if quota is not None else ""
+    return (
+        f"organisation {organisation.name}: class {organisation.job_class} by default; "
+        f"its spot jobs have {plural(organisation.spot_devices, 'device')}{of_quota}"
+    )
 
 
 def classes_lines(classes: ClassReport) -> list[str]:
@@ -152,8 +164,16 @@ def classes_lines(classes: ClassReport) -> list[str]:
                 for median, upper in zip(pool.forecast_median, pool.forecast_upper, strict=True)
             )
             lines.append(f"    hp demand of this hour and the next, median to {classes.level:g}: {hours}")
-        lines.append(f"    forecast: {pool.forecast_note or 'by a trained model'}")
+        lines.append(f"    forecast: {forecast_in_words(pool)}")
     return lines
+
+
+def forecast_in_words(pool: PoolReport) -> str:
+    """Which model forecasts, since when, and what to know of it."""
+    model = pool.forecast_model
+    if model and pool.forecast_age_s is not None:
+        model += f", since {duration(pool.forecast_age_s)} ago"
+    return "; ".join(filter(None, (model, pool.forecast_note))) or "by a trained model"
 
 
 @policy.part("forecast")

@@ -32,6 +32,7 @@ from cotenant.controller.domain import JobId, for_people, one_line
 from cotenant.controller.wire import (
     ChangeJobs,
     GetDecisions,
+    GetPolicy,
     GetStatus,
     ListJobs,
     ListNodes,
@@ -104,6 +105,7 @@ def look(client: Client, timeout_s: float | None = None) -> Moment:
         nodes=client.ask(ListNodes(), timeout_s),
         jobs=client.ask(ListJobs(limit=JOBS_MAX), timeout_s),
         decisions=client.ask(GetDecisions(limit=DECISIONS_MAX), timeout_s),
+        policy=client.ask(GetPolicy(offers=False), timeout_s).current,
     )
 
 
@@ -223,6 +225,7 @@ def moment_json(moment: Moment) -> dict[str, Any]:
         "policy": moment.status.policy,
         "uptime_s": moment.status.uptime_s,
         "jobs_by_state": moment.status.jobs_by_phase,
+        "classes": moment.policy.classes if moment.policy is not None else None,
         "nodes": moment.nodes.nodes,
         "jobs": moment.jobs.jobs,
     }

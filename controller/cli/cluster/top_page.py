@@ -16,7 +16,15 @@ from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.screen import Column, duration, paint, plural
 from cotenant.controller.cli.jobs.view import COLUMNS
 from cotenant.controller.domain import ENDED, ON_DEVICES, HostState, Phase, for_people, one_line
-from cotenant.controller.wire import ControllerStatus, Decisions, DecisionView, Jobs, JobView, Nodes
+from cotenant.controller.wire import (
+    ControllerStatus,
+    Decisions,
+    DecisionView,
+    Jobs,
+    JobView,
+    Nodes,
+    PolicyView,
+)
 
 AROUND: Final = 3
 """Lines of a section beside its rows: title, column heads, and the blank before it."""
@@ -39,6 +47,7 @@ class Moment(NamedTuple):
     nodes: Nodes
     jobs: Jobs
     decisions: Decisions
+    policy: PolicyView | None = None
 
 
 class Section(NamedTuple):
@@ -99,7 +108,28 @@ def headline(moment: Moment, width: int | None) -> list[str]:
         parts.pop()
     counts = phases_in_words(moment.status)
     first = "  ".join(paint(text, colour) for text, colour in parts)
-    return [first, *(textwrap.wrap(counts, width) if width else [counts])]
+    told = [counts, *quota_lines(moment.policy)]
+    return [first, *(line for each in told for line in (textwrap.wrap(each, width) if width else [each]))]
+
+
+def quota_lines(policy: PolicyView | None) -> list[str]:
+    """What spot jobs may have and what that rests on, a line per device type; none without classes."""
+    classes = policy.classes if policy is not None else None
+    if classes is None:
+        return []
+    lines = []
+    for pool in classes.pools:
+        parts = [
+            f"quota of spot on {pool.device_type}: {pool.spot_may_take} more of {pool.free} free",
+            f"{pool.kept_back} kept back for hp",
+        ]
+        if pool.forecast_upper:
+            parts.append(f"hp forecast {pool.forecast_median[0]:.0f} to {pool.forecast_upper[0]:.0f}")
+        if classes.eta is not None:
+            parts.append(f"eta {classes.eta:.2f}")
+        parts.append(f"{classes.guaranteed_h:g} h guaranteed")
+        lines.append(", ".join(parts))
+    return lines
 
 
 def about(status: ControllerStatus) -> list[tuple[str, str]]:

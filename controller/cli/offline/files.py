@@ -92,3 +92,15 @@ def write_results(
     except OSError as error:
         raise Problem("refused", f"{out}: {error.strerror}", "make room, or choose another --out") from None
     screen.tell(f"written to {out}: result.json, a CSV of each {each}" + "".join(f", {n}" for n in names))
+
+
+def written(path: Path, data: bytes) -> None:
+    """Raises Problem: the disk is full, or so."""
+    from cotenant.controller.system.files import write_output
+
+    try:
+        write_output(path, data)
+    except OSError as error:
+        raise Problem(
+            "refused", f"{path} cannot be written: {error.strerror}", "choose another file"
+        ) from None

@@ -17,16 +17,28 @@ from cotenant.controller.cli.frame.command import group
 from cotenant.controller.cli.frame.output import JsonFlag, OutputFlag, chosen, show_one
 from cotenant.controller.cli.frame.parameters import argument, option
 from cotenant.controller.cli.frame.problem import Problem, nearest
-from cotenant.controller.cli.offline.files import contents
+from cotenant.controller.cli.offline.files import contents, written
+from cotenant.controller.cli.offline.forecast_page import evaluation_page, listed, model_page
 from cotenant.controller.domain import one_line
 
 if TYPE_CHECKING:
-    from cotenant.controller.training.forecast import DemandFile, ForecastEvaluation, Judged
+    from cotenant.controller.models.forecast import ForecastCard, ForecastModel
+    from cotenant.controller.training.forecast import DemandFile, Judged
 
 DemandArgument = Annotated[
     str, argument(metavar="FILE", help="Hourly demand, .csv or .csv.gz: `hour` or `time`, gpus_active_NAME.")
 ]
-NAMES_SHOWN: Final = 6
+EXTRAS: Final = {"torch": "train", "xgboost": "gfs"}
+LICENCE_MAX: Final = 200
+ColumnsFlag = Annotated[
+    str, option("--columns", metavar="A,B", help="Of the series, in GPUs.", show_default="gpus_active_*")
+]
+StartFlag = Annotated[
+    str, option("--start", metavar="DATE", help="Of hour 0, as 2024-10-01, where FILE has no `time`.")
+]
+HolidaysFlag = Annotated[
+    str, option("--holidays", metavar="COUNTRY", help="Its holidays are known: CN, DE, DE-BY.")
+]
 
 
 @group()
@@ -37,6 +49,7 @@ def forecast() -> None:
     For example:
       cotenant forecast evaluate demand.csv
       cotenant forecast evaluate demand.csv.gz --horizon-h 4 --test-last-h 672 -o json
+      cotenant forecast train demand.csv --out demand.json
     """
 
 
@@ -58,16 +71,9 @@ def evaluate(
     models: Annotated[
         str, option("--models", metavar="A,B", help="Only these.", show_default="all", complete=lambda t: [])
     ] = "",
-    columns: Annotated[
-        str,
-        option("--columns", metavar="A,B", help="Of the series, in GPUs.", show_default="gpus_active_*"),
-    ] = "",
-    start: Annotated[
-        str, option("--start", metavar="DATE", help="Of hour 0, as 2024-10-01, where FILE has no `time`.")
-    ] = "",
-    holidays: Annotated[
-        str, option("--holidays", metavar="COUNTRY", help="Its holidays are known: CN, DE, DE-BY.")
-    ] = "",
+    columns: ColumnsFlag = "",
+    start: StartFlag = "",
+    holidays: HolidaysFlag = "",
     seed: Annotated[int, option("--seed", metavar="S", min=0, help="Of the trainings.")] = 0,
     output: OutputFlag = None,
     as_json: JsonFlag = False,
@@ -100,7 +106,7 @@ def evaluate(
     except TooFewHours as error:
         raise Problem("refused", f"{file}: {error}", "give more hours, or a smaller --test-last-h") from None
     for model, library in result.left_out.items():
-        extra = {"torch": "train", "xgboost": "gfs"}[library]
+        extra = EXTRAS[library]
         screen.tell(
             f'{model} is not judged: it needs {library}: pip install ".[{extra}]" in the source folder'
         )
@@ -118,7 +124,120 @@ def evaluate(
         "seed": seed,
         "models": [_as_json(row) for row in rows],
     }
-    show_one(form, value, rows[0].model, (result, rows), lambda both: _page(*both, horizon_h, aggregation))
+    show_one(
+        form,
+        value,
+        rows[0].model,
+        (result, rows),
+        lambda it: evaluation_page(*it, horizon_h, aggregation),
+    )
+
+
+@forecast.part("train")
+def train(
+    file: DemandArgument,
+    out: Annotated[str, option("--out", metavar="MODEL", help="The file to write.")],
+    model: Annotated[
+        Literal["xgboost-cqr", "orglinear"],
+        option("--model", metavar="xgboost-cqr|orglinear", help="What to train."),
+    ] = "xgboost-cqr",
+    horizon_h: Annotated[
+        int,
+        option("--horizon-h", metavar="H", min=1, max=24, help="Hours ahead; gfs asks for `hours` + 1."),
+    ] = 4,
+    test_last_h: Annotated[
+        int, option("--test-last-h", metavar="H", min=2, help="Judged on, before all hours are trained on.")
+    ] = 168,
+    columns: ColumnsFlag = "",
+    start: StartFlag = "",
+    holidays: HolidaysFlag = "",
+    licence: Annotated[
+        str, option("--licence", metavar="TEXT", help="Of the demand; kept with the model.")
+    ] = "",
+    seed: Annotated[
+        int, option("--seed", metavar="S", min=0, help="The same seed and file, the same model.")
+    ] = 0,
+    output: OutputFlag = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Train a forecaster on all hours of a file, for `gfs:model=MODEL`.
+
+    The model says how good it is: another training, of all but the last hours, is judged on these. Series
+    are named as the organisations whose demand they are. To use it takes neither torch nor XGBoost.
+
+    \b
+    For example:
+      cotenant forecast train demand.csv --out demand.json
+      cotenant forecast train demand.csv --model orglinear --start 2024-10-01 --holidays CN --out demand.json
+      cotenant sim compare synth:gfs-2x:2 --policies gfs,gfs:model=demand.json
+    """
+    form = chosen(output, as_json)
+    path = Path(out).expanduser()
+    if not path.parent.is_dir():
+        raise Problem("refused", f"{path.parent} is no folder", "make it, or choose another --out")
+    found = _demand(file, columns, start)
+    days = _holidays(holidays, found)
+    from cotenant.controller.models.forecast import write
+    from cotenant.controller.training.forecast import train as fit
+
+    with _bar(3) as tell:
+        card = _card(file, found, model, horizon_h, test_last_h, seed, days, licence, tell)
+        tell(2, model)
+        trained = fit(found.demand, horizon_h, seed, kind=model, holidays=days, card=card)
+    written(path, write(trained))
+    show_one(form, _card_as_json(trained, path), str(path), trained, lambda it: model_page(it, path))
+
+
+def _card(
+    file: str, found: DemandFile, model: str, horizon_h: int, test_last_h: int, seed: int,
+    days: frozenset[int], licence: str, tell: Callable[[int, str], None],
+) -> ForecastCard:  # fmt: skip
+    """Raises Problem: too few hours, or the library is missing."""
+    import hashlib
+
+    from cotenant.controller.models.forecast import ForecastCard, Scores
+    from cotenant.controller.training.forecast import TooFewHours
+    from cotenant.controller.training.forecast import evaluate as judge
+
+    try:
+        result = judge(
+            found.demand, horizon_h=horizon_h, test_last_h=test_last_h, seed=seed,
+            models=("last-value", model), holidays=days, tell=tell,
+        )  # fmt: skip
+    except TooFewHours as error:
+        raise Problem("refused", f"{file}: {error}", "give more hours, or a smaller --test-last-h") from None
+    if result.left_out:
+        library = result.left_out[model]
+        raise Problem("refused", f"{model} is trained with {library}, which is not installed",
+                      f'pip install ".[{EXTRAS[library]}]" in the source folder')  # fmt: skip
+    last, own = (
+        Scores(**{name: getattr(row, name) for name in Scores.__struct_fields__}) for row in result.judged()
+    )
+    return ForecastCard(
+        file=Path(file).name,
+        sha256=hashlib.sha256(contents(file)).hexdigest(),
+        licence=one_line(licence)[:LICENCE_MAX],
+        test_last_h=test_last_h,
+        scores=own,
+        last_value=last,
+    )
+
+
+def _card_as_json(model: ForecastModel, path: Path) -> dict[str, Any]:
+    import msgspec
+
+    return {
+        "schema": "forecast-training/1",
+        "file": str(path),
+        "model": model.kind,
+        "horizon_h": model.horizon_h,
+        "levels": model.levels,
+        "series": model.series,
+        "hours": model.hours,
+        "seed": model.seed,
+        "made_by": model.made_by,
+        "card": msgspec.to_builtins(model.card),
+    }
 
 
 FIELDS: Final = (
@@ -158,7 +277,7 @@ def _demand(file: str, columns: str, start: str) -> DemandFile:
     except TraceProblem as error:
         raise Problem("usage", error.message, error.hint) from None
     if found.ignored:
-        screen.tell(f"{Path(file).name}: columns without a meaning here: {_listed(found.ignored)}")
+        screen.tell(f"{Path(file).name}: columns without a meaning here: {listed(found.ignored)}")
     if found.missing:
         screen.tell(f"{Path(file).name}: {screen.plural(found.missing, 'hour')} with something missing")
     return found
@@ -199,66 +318,3 @@ def _bar(total: int) -> Iterator[Callable[[int, str], None]]:
     line = bar.add_task("", total=total)
     with bar:
         yield lambda done, model: bar.update(line, completed=done, description=f"{model:<16}")
-
-
-# --- For people --------------------------------------------------------------------------------------
-
-
-def _page(result: ForecastEvaluation, rows: tuple[Judged, ...], horizon_h: int, aggregation: str) -> str:
-    from cotenant.controller.training.forecast import MODELS
-
-    last = next((row.mae for row in rows if row.model == "last-value"), None)
-    columns = (
-        screen.Column("MODEL", lambda row: row.model),
-        screen.Column("MAE, GPUS", lambda row: f"{row.mae:.1f}", right=True),
-        screen.Column("MAE / LAST", lambda row: f"{row.mae / last:.2f}" if last else "", rank=1, right=True),
-        screen.Column("RMSE, GPUS", lambda row: f"{row.rmse:.1f}", rank=4, right=True),
-        screen.Column("MAPE", lambda row: _percent(row.mape), rank=5, right=True),
-        screen.Column("LOSS .9, GPUS", lambda row: f"{row.pinball_90:.1f}", rank=2, right=True),
-        screen.Column("LOSS .95, GPUS", lambda row: f"{row.pinball_95:.1f}", rank=7, right=True),
-        screen.Column("WITHIN .9", lambda row: _percent(row.coverage_90), right=True),
-        screen.Column("WITHIN .95", lambda row: _percent(row.coverage_95), rank=6, right=True),
-        screen.Column("CPU, s", lambda row: f"{row.train_cpu_s:.1f}" if row.train_cpu_s else "", 8, True),
-        screen.Column("WHAT", lambda row: MODELS[row.model], rank=9),
-    )
-    return "\n".join(
-        (
-            _what(result, horizon_h, aggregation),
-            "",
-            screen.table(columns, rows, screen.terminal_width()),
-            "",
-            _verdict(rows, last),
-        )
-    )
-
-
-def _what(result: ForecastEvaluation, horizon_h: int, aggregation: str) -> str:
-    names = result.names[:-1] if len(result.names) > 1 else result.names
-    shown = _listed(names)
-    subject = {
-        "series": f"{len(names)} series ({shown})" if len(names) > 1 else shown,
-        "pool": f"the total of {len(names)} series",
-        "paper": f"the total of {len(names)} series, quantiles summed over them",
-    }[aggregation]
-    hours = f"1 to {horizon_h} hours" if horizon_h > 1 else "1 hour"
-    return f"{subject}; {hours} ahead from {len(result.origins)} origins; errors in GPUs"
-
-
-def _verdict(rows: tuple[Judged, ...], last: float | None) -> str:
-    first, best = rows[0], min(rows, key=lambda row: row.mae)
-    text = f"{first.model} is off by {first.mae:.1f} GPUs on average"
-    if last and first.model != "last-value":
-        change = 100 * (first.mae / last - 1)
-        text += f", {abs(change):.0f} % {'less' if change < 0 else 'more'} than the last value"
-    text += f"; {_percent(first.coverage_90)} of the hours stay within its .9 quantile."
-    if best.mae < first.mae:
-        text += f" {best.model} is nearer: {best.mae:.1f}."
-    return screen.wrapped(text, 0)
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    return one_line(", ".join(names[:NAMES_SHOWN]) + (", ..." if len(names) > NAMES_SHOWN else ""))
-
-
-def _percent(share: float | None) -> str:
-    return screen.NONE if share is None else f"{100 * share:.1f} %"

@@ -22,7 +22,7 @@ from cotenant.controller.cli.frame.output import (
 )
 from cotenant.controller.cli.frame.parameters import argument, option
 from cotenant.controller.cli.frame.problem import Problem
-from cotenant.controller.cli.offline.files import contents, journal_problem
+from cotenant.controller.cli.offline.files import contents, journal_problem, written
 from cotenant.controller.cli.offline.predictor_page import (
     as_evaluation,
     described,
@@ -218,15 +218,3 @@ def model_of(name: str) -> InterferenceModel:
         return read(contents(name), name)
     except ModelProblem as error:
         raise Problem("usage", str(error)) from None
-
-
-def written(path: Path, data: bytes) -> None:
-    """Raises Problem: the disk is full, or so."""
-    from cotenant.controller.system.files import write_output
-
-    try:
-        write_output(path, data)
-    except OSError as error:
-        raise Problem(
-            "refused", f"{path} cannot be written: {error.strerror}", "choose another file"
-        ) from None

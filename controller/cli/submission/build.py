@@ -139,6 +139,7 @@ def _submission(source: _Source, flags: Options, where: Submitter) -> Submission
         array_indices=indices,
         secrets=environment.secrets,
         idempotency_key=uuid.uuid4().hex,
+        default_class="class" not in values,
     )
     return Submission(request=request, notes=tuple(notes), full_profile=values.get("profile") == FULL_PROFILE)
 

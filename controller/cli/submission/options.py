@@ -223,7 +223,12 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "whether the steps of a torch script are counted without changing it (default: auto)",
     ),
     Option("share", "auto|never", choice("auto", "never"), "whether it may share its GPUs"),
-    Option("class", "hp|spot", choice("hp", "spot"), "class hp is never preempted (default: spot)"),
+    Option(
+        "class",
+        "hp|spot",
+        choice("hp", "spot"),
+        "class hp is never preempted (default: that of the organisation, else spot)",
+    ),
     Option("priority", "N", priority, "greater goes first, before the policy's order (default 0)"),
     Option("organisation", "NAME", one_word, "on whose behalf: limits and fair share may go by it"),
     Option("gpu_type", "TYPE", one_word, "only on this type (see `cotenant nodes`)"),

@@ -11,16 +11,22 @@ from cotenant.controller.models.forecast.linear import (
     LinearWeights, Table, gaussian, mean_and_spread, moving_average, windows,
 )
 from cotenant.controller.models.forecast.model import (
-    LEVELS, ErrorTable, ForecastModel, LastChange, QuantileTrees, errors_kept, read, write,
+    ERRORS_MAX, HOURS_MIN, LEVELS, ErrorTable, ForecastCard, ForecastModel, ForecastModelProblem,
+    LastChange, ModelFile, QuantileTrees, errors_kept, of_file, read, write,
+)
+from cotenant.controller.models.forecast.retraining import (
+    RETRAINING_KIND, TrainerName, TrainingQuestion, asked, packed, question_in, unpacked,
 )
 from cotenant.controller.models.forecast.rows import COLUMNS, Rows, rows_of, units
 from cotenant.controller.models.forecast.scores import Scores, scores
 
 __all__ = [
-    "COLUMNS", "DAY_H", "LEVELS", "MONTH_H", "TOTAL", "WEEK_H", "WINDOW", "Asker", "Calendar", "Demand",
-    "ErrorTable", "Floats", "ForecastModel", "Forecaster", "ForecasterMemory", "Hours", "LastChange",
-    "LinearWeights", "QuantileTrees", "Rows", "Scores", "Table", "errors_kept", "gaussian", "in_order",
-    "mean_and_spread", "moving_average", "naive", "read", "rolling", "rows_of", "scores", "units",
-    "windows", "write",
+    "COLUMNS", "DAY_H", "ERRORS_MAX", "HOURS_MIN", "LEVELS", "MONTH_H", "RETRAINING_KIND", "TOTAL",
+    "WEEK_H", "WINDOW", "Asker", "Calendar", "Demand", "ErrorTable", "Floats", "ForecastCard",
+    "ForecastModel",
+    "ForecastModelProblem", "Forecaster", "ForecasterMemory", "Hours", "LastChange", "LinearWeights",
+    "ModelFile", "QuantileTrees", "Rows", "Scores", "Table", "TrainerName", "TrainingQuestion", "asked",
+    "errors_kept", "gaussian", "in_order", "mean_and_spread", "moving_average", "naive", "of_file", "packed",
+    "question_in", "read", "rolling", "rows_of", "scores", "units", "unpacked", "windows", "write",
 ]
 # fmt: on

@@ -6,20 +6,25 @@ another version or contradicts itself is refused in one line. The same training 
 
 from __future__ import annotations
 
+import hashlib
 import math
 from itertools import pairwise
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
 from cotenant.controller.domain import Trees
 from cotenant.controller.models.forecast.conformal import WINDOW
+from cotenant.controller.models.forecast.demand import DAY_H
 from cotenant.controller.models.forecast.linear import LinearWeights
 from cotenant.controller.models.forecast.rows import COLUMNS, HORIZON_H_MAX
+from cotenant.controller.models.forecast.scores import Scores
 from cotenant.controller.models.interference.forest import Forest
 from cotenant.controller.wire import BadMessage, decode_json
 
 FORECAST_SCHEMA: Final = "forecast-model/1"
+HOURS_MIN: Final = 14 * DAY_H
+"""Of known demand; below it nothing is trained."""
 BYTES_MAX: Final = 32 * 1024 * 1024
 SERIES_MAX: Final = 2_001
 """The total is one of them."""
@@ -46,6 +51,22 @@ class LastChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """To be said to people: what is missing."""
 
 
+class ForecastCard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where a model comes from, and how good its kind was on hours that were kept out. The model itself was
+    then trained on all hours."""
+
+    file: str
+    """Of the demand."""
+    sha256: str
+    licence: str
+    """Of the demand."""
+    test_last_h: int
+    """So many were kept out of a training of its own, and judged."""
+    scores: Scores
+    last_value: Scores
+    """What the last value would have had on the same hours."""
+
+
 class ForecastModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     schema: Literal["forecast-model/1"] = FORECAST_SCHEMA
     fitted: QuantileTrees | LinearWeights | LastChange
@@ -65,6 +86,14 @@ class ForecastModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """The last of them."""
     seed: int
     made_by: str
+    card: ForecastCard | None = None
+    """None: the controller trained it on its own demand."""
+
+    @property
+    def kind(self) -> str:
+        """As `cotenant forecast` names it."""
+        names = {QuantileTrees: "xgboost-cqr", LinearWeights: "orglinear", LastChange: "last-change"}
+        return names[type(self.fitted)]
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.series) <= SERIES_MAX or len(set(self.series)) != len(self.series):
@@ -143,3 +172,24 @@ def read(data: bytes, name: str) -> ForecastModel:
     except ValueError as error:  # BadMessage is one.
         raise ForecastModelProblem(f"{name}: a damaged forecast model: {error}") from None
     return model
+
+
+class ModelFile(NamedTuple):
+    """A model, and which file it was."""
+
+    model: ForecastModel
+    name: str
+    sha256: str
+
+
+def of_file(path: str) -> ModelFile:
+    """
+    Raises:
+        ForecastModelProblem: it cannot be read, or holds no usable model.
+    """
+    try:
+        with open(path, "rb") as file:
+            data = file.read(BYTES_MAX + 1)
+    except OSError as error:
+        raise ForecastModelProblem(f"{path} cannot be read: {error.strerror}") from None
+    return ModelFile(read(data, path), path.rpartition("/")[2], hashlib.sha256(data).hexdigest())

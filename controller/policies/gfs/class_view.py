@@ -53,6 +53,10 @@ class ClassView:
         return self._view.now_s
 
     @property
+    def began_hour(self) -> int:
+        return self._view.began_hour
+
+    @property
     def jobs(self) -> Mapping[JobId, Job]:
         return self._view.jobs
 

@@ -1,22 +1,25 @@
 """The demand of hp jobs in the next hours, as GFS's estimator is asked by the quota (section 3.3.1).
 
-Rule: asked once an hour, with whole hours; what it has learned is a value. Until it is given a trained model
-it is last value + median hourly change of the hour, set right by its own errors, and says so. A promise that
-begins in mid-hour touches H + 1 hours, and the whole hours known end with the one before: so H + 1 are asked
-for.
+Rule: asked once an hour, with whole hours; what it has learned is a value. The model of a file (`model=`) is
+asked about every type; else each type has the newest one that was trained on its own hours. Where there is
+none it is last value + median hourly change of the hour, set right by its own errors, and says so. A promise
+that begins in mid-hour touches H + 1 hours, and the whole hours known end with the one before: so H + 1 are
+asked for.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import hashlib
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from cotenant.controller.policies.gfs.demand import DemandHistory
 from cotenant.controller.policies.gfs.parameters import GfsParameters
+from cotenant.controller.policies.gfs.retraining import demand_of, known_hours
 
 if TYPE_CHECKING:
-    from cotenant.controller.models.forecast import Forecaster
+    from cotenant.controller.models.forecast import Forecaster, ForecastModel, ModelFile
 
 DAY_H: Final = 24
 WEEK_H: Final = 168
@@ -33,20 +36,56 @@ class PoolForecast(msgspec.Struct, frozen=True, kw_only=True):
     upper: list[float]
     """The quantile p of the total."""
     note: str
+    model: str = ""
+    """Which trained one it is by; empty: none."""
+    since_s: float = 0.0
+    """When it began to forecast."""
+
+
+class TrainedForecast(msgspec.Struct, frozen=True, kw_only=True):
+    """What has to be kept of one type's forecaster."""
+
+    memory: Any = None
+    """`ForecasterMemory`, as msgpack has it; None: nothing was forecast yet."""
+    document: bytes = b""
+    """The model that the controller trained; empty: it was given, or there is none."""
+    sha256: str = ""
+    """Of the model, which its memory belongs to; empty: none was trained."""
+    since_s: float = 0.0
 
 
 class DemandForecaster:
     """One forecaster per type."""
 
     def __init__(self, parameters: GfsParameters) -> None:
+        """
+        Raises:
+            ValueError: the model of the parameters cannot be read, or does not suit them.
+        """
         self._parameters = parameters
+        self._given = _given(parameters) if parameters.model else None
         self._forecasters: dict[str, Forecaster] = {}
+        self._kept: dict[str, TrainedForecast] = {}
 
-    def forecast(self, history: DemandHistory) -> dict[str, PoolForecast]:
-        """After the last whole hour."""
+    def forecast(self, history: DemandHistory, now_s: float, began_hour: int = 0) -> dict[str, PoolForecast]:
+        """After the last whole hour. `began_hour`: from 1970 to the history's first; 0: not known."""
         if self._parameters.estimator == "last-week-peak":
             return {type: self._peak(series) for type, series in sorted(history.hours.items())}
-        return {type: self._ask(type, history) for type in sorted(history.hours)}
+        return {type: self._ask(type, history, now_s, began_hour) for type in sorted(history.hours)}
+
+    def use(self, type: str, document: bytes, now_s: float) -> None:
+        """A model that was trained on the hours of this type, from now on.
+
+        Raises:
+            ForecastModelProblem: it is damaged, or does not suit.
+        """
+        from cotenant.controller.models.forecast import Forecaster, unpacked
+
+        model = unpacked(document, "the trained model")
+        check_suits(model, "the trained model", self._parameters)
+        self._forecasters[type] = Forecaster(model)
+        sha256 = hashlib.sha256(document).hexdigest()
+        self._kept[type] = TrainedForecast(document=document, sha256=sha256, since_s=now_s)
 
     def _peak(self, series: dict[str, list[int]]) -> PoolForecast:
         """GFS-e: what each organisation asked for at most in the last week."""
@@ -56,27 +95,22 @@ class DemandForecaster:
             reserved=peak, median=[peak] * ahead, upper=[peak] * ahead, note="peak of the last week"
         )
 
-    def _ask(self, type: str, history: DemandHistory) -> PoolForecast:
-        import numpy as np  # For those who use it.
-
-        from cotenant.controller.models.forecast import Demand
-
-        series = history.hours[type]
-        names = tuple(sorted(series))
-        values = np.array([series[name] for name in names], np.float64)
-        if values.shape[1] < DAY_H:
-            last, ahead = float(values[:, -1].sum()), self._parameters.hours + 1
-            note = "less than a day of demand is known: the last value"
+    def _ask(self, type: str, history: DemandHistory, now_s: float, began_hour: int) -> PoolForecast:
+        ahead = self._parameters.hours + 1
+        if known_hours(history, type) < DAY_H:
+            last = float(sum(hours[-1] for hours in history.hours[type].values()))
+            then = f", then {self._given.name}" if self._given is not None else ""
+            note = f"less than a day of demand is known: the last value{then}"
             return PoolForecast(reserved=last, median=[last] * ahead, upper=[last] * ahead, note=note)
-        demand = Demand(names=names, values=values, first_hour=history.hour - values.shape[1])
-        found = self._forecaster(type).forecast(demand)
+        demand = demand_of(history, type, began_hour)
+        found = self._forecaster(type, now_s).forecast(demand)
         p = found.levels.index(self._parameters.p)
         middle = found.levels.index(0.5)
-        total = found.of_pool("pool")
+        total = found.of_pool("pool")[:ahead]
         of_each = [
-            row
+            row[:ahead]
             for name, row in zip(found.names, found.quantiles, strict=True)
-            if name != WHOLE or len(names) == 1
+            if name != WHOLE or len(demand.names) == 1
         ]
         paper = float(sum(row[:, p].max() for row in of_each))
         return PoolForecast(
@@ -84,34 +118,92 @@ class DemandForecaster:
             median=total[:, middle].tolist(),
             upper=total[:, p].tolist(),
             note=found.note,
+            model=self._label(type),
+            since_s=self._kept[type].since_s,
         )
 
-    def _forecaster(self, type: str) -> Forecaster:
-        if type not in self._forecasters:
-            from cotenant.controller.models.forecast import Forecaster, ForecastModel, LastChange
+    def _label(self, type: str) -> str:
+        """Which trained model it is; empty: none."""
+        kept, model = self._kept[type], self._forecasters[type].model
+        if not kept.sha256:
+            return ""
+        if self._given is None:
+            return f"{model.kind}, trained here on the last {model.hours} hours"
+        of = model.card.file if model.card is not None else "demand"
+        return f"{model.kind} of {self._given.name}, trained on {model.hours} hours of {of}"
 
-            levels = tuple(sorted({0.5, self._parameters.p}))
-            model = ForecastModel(
-                fitted=LastChange(why=UNTRAINED),
-                series=(WHOLE,),
-                horizon_h=self._parameters.hours + 1,
-                levels=levels,
-                dated=False,
-                errors=(),
-                hours=0,
-                last_hour=0,
-                seed=0,
-                made_by="gfs",
-            )
+    def _forecaster(self, type: str, now_s: float) -> Forecaster:
+        if type not in self._forecasters:
+            from cotenant.controller.models.forecast import Forecaster
+
+            model = self._given.model if self._given is not None else self._untrained()
+            sha256 = self._given.sha256 if self._given is not None else ""
             self._forecasters[type] = Forecaster(model)
+            self._kept[type] = TrainedForecast(sha256=sha256, since_s=now_s)
         return self._forecasters[type]
 
+    def _untrained(self) -> ForecastModel:
+        from cotenant.controller.models.forecast import ForecastModel, LastChange
+
+        return ForecastModel(
+            fitted=LastChange(why=UNTRAINED),
+            series=(WHOLE,),
+            horizon_h=self._parameters.hours + 1,
+            levels=self._parameters.levels,
+            dated=False,
+            errors=(),
+            hours=0,
+            last_hour=0,
+            seed=0,
+            made_by="gfs",
+        )
+
+    # --- Remembering -------------------------------------------------------------------------------
+
     def save(self) -> bytes:
-        memories = {type: each.memory() for type, each in sorted(self._forecasters.items())}
-        return msgspec.msgpack.encode(memories)
+        kept = {
+            type: msgspec.structs.replace(self._kept[type], memory=each.memory())
+            for type, each in sorted(self._forecasters.items())
+        }
+        return msgspec.msgpack.encode(kept)
 
     def load(self, state: bytes) -> None:
+        for type, kept in msgspec.msgpack.decode(state, type=dict[str, TrainedForecast]).items():
+            self._load(type, kept)
+
+    def _load(self, type: str, kept: TrainedForecast) -> None:
+        """What was learned with another model than this one's is forgotten."""
         from cotenant.controller.models.forecast import ForecasterMemory
 
-        for type, memory in msgspec.msgpack.decode(state, type=dict[str, ForecasterMemory]).items():
-            self._forecaster(type).remember(memory)
+        if kept.document and self._given is None:
+            self.use(type, kept.document, kept.since_s)
+        forecaster = self._forecaster(type, kept.since_s)
+        if self._kept[type].sha256 == kept.sha256:
+            self._kept[type] = msgspec.structs.replace(self._kept[type], since_s=kept.since_s)
+            forecaster.remember(msgspec.convert(kept.memory, ForecasterMemory))
+
+
+def _given(parameters: GfsParameters) -> ModelFile:
+    """Raises ForecastModelProblem."""
+    from cotenant.controller.models.forecast import of_file
+
+    found = of_file(parameters.model)
+    check_suits(found.model, parameters.model, parameters)
+    return found
+
+
+def check_suits(model: ForecastModel, name: str, parameters: GfsParameters) -> None:
+    """Raises ForecastModelProblem: it does not say what the quota asks."""
+    from cotenant.controller.models.forecast import ForecastModelProblem
+
+    ahead = parameters.hours + 1
+    if model.horizon_h < ahead:
+        raise ForecastModelProblem(
+            f"{name}: looks {model.horizon_h} h ahead; hours={parameters.hours} needs {ahead}: train it with "
+            f"--horizon-h {ahead}"
+        )
+    if parameters.p not in model.levels:
+        levels = ", ".join(f"{level:g}" for level in model.levels)
+        raise ForecastModelProblem(
+            f"{name}: has quantiles of {levels}, and p={parameters.p:g} is none of them"
+        )

@@ -44,6 +44,14 @@ class GfsParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     beta: float = 0.5
     long_h: float = 24.0
     """What the evictions of 24 hours are divided by (published code: 1)."""
+    model: str = ""
+    """A file of `cotenant forecast train`, on the controller's machine: it forecasts, and nothing is trained
+    anew. Empty: the controller trains on its own hours."""
+    trainer: Literal["xgboost-cqr", "orglinear"] = "xgboost-cqr"
+    retrain_h: int = 24
+    """Hours from training to training; 0: none."""
+    holidays: str = ""
+    """Country whose holidays a training knows (CN, DE-BY); empty: none."""
     order: str = ""
     """Another policy that orders, places and preempts the jobs of each class; empty: PTS."""
     share: str = ""
@@ -62,6 +70,7 @@ class GfsParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             (not 1.0 < self.m <= 100.0, f"m must be above 1, at most 100, got {self.m}"),
             (not 0.0 <= self.beta <= 1e9, f"beta must be 0 to 1e9, got {self.beta}"),
             (not 1.0 <= self.long_h <= 24.0, f"long_h must be 1 to 24, got {self.long_h}"),
+            (not 0 <= self.retrain_h <= 8760, f"retrain_h must be 0 to 8760, got {self.retrain_h}"),
         )
         problem = next((text for is_wrong, text in checks if is_wrong), "")
         if problem:
@@ -74,10 +83,18 @@ class GfsParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Raises:
             ValueError: a wrong name, type or range.
         """
-        return msgspec.convert({**VARIANTS[name], **parameters}, cls, strict=False)
+        found = msgspec.convert({**VARIANTS[name], **parameters}, cls, strict=False)
+        if found.model or found.estimator != "forecast":
+            return msgspec.structs.replace(found, retrain_h=0)
+        return found
 
     def as_parameters(self) -> Parameters:
         return msgspec.structs.asdict(self)
+
+    @property
+    def levels(self) -> tuple[float, ...]:
+        """Quantiles of the demand: the forecast, and what the quota keeps free."""
+        return tuple(sorted({0.5, self.p}))
 
     @property
     def promised_s(self) -> float:
@@ -91,5 +108,5 @@ VARIANTS: Final[Mapping[str, Parameters]] = {
     "gfs-s": {"scoring": "packing"},
     "gfs-p": {"preemption": "random"},
     "gfs-sp": {"scoring": "packing", "preemption": "random"},
-    "gfs-rise": {"quota": "rise", "p": 0.95, "queue": "service"},
+    "gfs-rise": {"quota": "rise", "p": 0.95, "queue": "service", "retrain_h": 0},
 }

@@ -28,6 +28,7 @@ from cotenant.controller.domain import (
     AnyAction,
     AnyEvent,
     ClassReport,
+    Compute,
     Decision,
     Defer,
     Job,
@@ -55,12 +56,13 @@ from cotenant.controller.policies.gfs.forecasting import DemandForecaster
 from cotenant.controller.policies.gfs.order import Pts
 from cotenant.controller.policies.gfs.parameters import GfsParameters
 from cotenant.controller.policies.gfs.quota import inventory, spot_quota
+from cotenant.controller.policies.gfs.retraining import REASON
 from cotenant.controller.policies.gfs.scheduling import Criteria, LeastCost
 from cotenant.controller.policies.gfs.state import GfsState, capacity_of, is_hp
 
 MakePolicy = Callable[[str, Parameters], Policy]
-OWN: Final = frozenset(("quota-update", "next-class"))
-"""Reasons of wake-ups that the policies below did not ask for."""
+OWN: Final = frozenset(("quota-update", "next-class", REASON))
+"""Reasons of wake-ups and computations that the policies below did not ask for."""
 EVERYTHING: Final = 1 << 30
 """More devices than there are."""
 RECENT_H: Final = 48
@@ -141,7 +143,14 @@ class Gfs:
             every_s = self.parameters.interval_s
             next_s = (view.now_s // every_s + 1) * every_s
             found.append(Wake(at_s=next_s, reason=because("quota-update")))
+        training = self._training(view)
+        if training is not None:
+            found.append(training)
         return Decision(actions=tuple(found)) if found else NOTHING
+
+    def _training(self, view: View) -> Compute | None:
+        state = self._state
+        return state.retraining.request(state.demand, view.began_hour, view.now_s, self.parameters)
 
     def _may_ask_again(self, view: View) -> bool:
         return self._state.passed_s != view.now_s or self._state.passes < PASSES_MAX
@@ -270,20 +279,35 @@ class Gfs:
             elif action.reason.code == "next-class":
                 state.passes = state.passes + 1 if state.passed_s == view.now_s else 1
                 state.passed_s = view.now_s
+            elif isinstance(action, Compute) and action.reason.code == REASON:
+                type = state.retraining.due(state.demand, self.parameters.retrain_h)
+                state.retraining.was_asked(action, type or "", state.demand.hour)
+        if isinstance(event, ev.Computed) and event.request_id == state.retraining.pending:
+            self._trained(view, event)
         state.happened(view, event, decision)
         state.count_devices(view, event)
         if state.demand.see(view.now_s, view.hp.by_organisation):
-            self._look_ahead()
+            self._look_ahead(view)
         state.feed_back(view, parameters)
 
-    def _look_ahead(self) -> None:
+    def _trained(self, view: View, event: ev.Computed) -> None:
+        """A training was answered. What is no model leaves the one before in force."""
+        retraining, why_not = self._state.retraining, event.error
+        if not why_not:
+            try:
+                self._forecaster.use(retraining.pending_type, event.document, view.now_s)
+            except ValueError as problem:
+                why_not = str(problem)
+        retraining.was_answered(why_not)
+
+    def _look_ahead(self, view: View) -> None:
         """A slot or an hour has ended."""
         state, parameters = self._state, self.parameters
         if parameters.quota == "rise":
             slots = state.demand.slots
             state.rise = {type: state.demand.rise(type, parameters.p, parameters.hours) for type in slots}
         if state.demand.slot % 6 == 0 or not state.forecast:
-            state.forecast = self._forecaster.forecast(state.demand)
+            state.forecast = self._forecaster.forecast(state.demand, view.now_s, view.began_hour)
 
     def explain(self, view: View, job: Job) -> Reason:
         if is_hp(job):
@@ -337,7 +361,9 @@ class Gfs:
                     kept_back=max(0, free - budget.gpus),
                     forecast_median=tuple(known.median) if known is not None else (),
                     forecast_upper=tuple(known.upper) if known is not None else (),
-                    forecast_note=known.note if known is not None else "no hour has ended yet",
+                    forecast_note=self._note(type),
+                    forecast_model=known.model if known is not None else "",
+                    forecast_age_s=max(0.0, view.now_s - known.since_s) if known and known.model else None,
                     recent=tuple(map(sum, zip(*(each[-RECENT_H:] for each in series), strict=True))),
                 )
             )
@@ -349,6 +375,22 @@ class Gfs:
             finished=state.evictions.finished,
             pools=tuple(pools),
         )
+
+    def _note(self, type: str) -> str:
+        """What people should know of a type's forecast."""
+        state, known = self._state, self._state.forecast.get(type)
+        if known is None:
+            return "no hour has ended yet"
+        if self.parameters.model or self.parameters.estimator != "forecast":
+            return known.note
+        of_training = state.retraining.note(state.demand, type, self.parameters)
+        return "; ".join(filter(None, (known.note, of_training)))
+
+    def take_over(self, before: Policy) -> None:
+        """What the policy that was in force before knows of demand is true for this one as well."""
+        if isinstance(before, Gfs):
+            self._state.demand = before._state.demand
+            self._state.retraining.requests = before._state.retraining.requests
 
     def save(self) -> bytes:
         return msgspec.msgpack.encode(

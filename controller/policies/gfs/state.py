@@ -31,6 +31,7 @@ from cotenant.controller.policies.gfs.evictions import Evictions
 from cotenant.controller.policies.gfs.forecasting import PoolForecast
 from cotenant.controller.policies.gfs.parameters import GfsParameters
 from cotenant.controller.policies.gfs.quota import next_eta
+from cotenant.controller.policies.gfs.retraining import Retraining
 
 INTERVALS_MAX = 12
 """Of a pause without events, so many are made up for."""
@@ -42,6 +43,7 @@ class GfsState(msgspec.Struct, kw_only=True):
     capacity: dict[str, int] = {}
     """Healthy devices of hosts that take work, by type."""
     forecast: dict[str, PoolForecast] = {}
+    retraining: Retraining = msgspec.field(default_factory=Retraining)
     rise: dict[str, int] = {}
     eta: float = 1.0
     eta_due_s: float = 0.0

@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 
 from cotenant.controller.models.forecast import (
+    HOURS_MIN,
     TOTAL,
     Asker,
     Calendar,
@@ -38,7 +39,7 @@ from cotenant.controller.models.forecast import (
 from cotenant.controller.training import boosting
 from cotenant.controller.training.forecast import trees
 from cotenant.controller.training.forecast.effort import FULL, Effort
-from cotenant.controller.training.forecast.train import HOURS_MIN, calibration_origins
+from cotenant.controller.training.forecast.train import calibration_origins
 
 LEVELS: Final = (0.5, 0.9, 0.95)
 MODELS: Final[dict[str, str]] = {

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Iterable
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 
 from cotenant.controller.models.forecast import (
-    DAY_H,
+    ERRORS_MAX,
+    HOURS_MIN,
     LEVELS,
     WINDOW,
     Asker,
@@ -23,20 +24,19 @@ from cotenant.controller.models.forecast import (
     Demand,
     ErrorTable,
     Floats,
+    ForecastCard,
     ForecastModel,
     Hours,
     LastChange,
     LinearWeights,
     QuantileTrees,
+    TrainerName,
     errors_kept,
     units,
 )
 from cotenant.controller.training.forecast import trees
 from cotenant.controller.training.forecast.effort import FULL, Effort
 
-Kind = Literal["xgboost-cqr", "orglinear"]
-HOURS_MIN: Final = 14 * DAY_H
-"""Of known demand; below it nothing is trained."""
 CALIBRATION_SHARE: Final = 4
 """At most one of so many hours is left out for errors."""
 
@@ -46,10 +46,12 @@ def train(
     horizon_h: int,
     seed: int,
     *,
-    kind: Kind = "xgboost-cqr",
+    kind: TrainerName = "xgboost-cqr",
     levels: tuple[float, ...] = LEVELS,
     holidays: Iterable[int] = (),
     effort: Effort = FULL,
+    errors_max: int = ERRORS_MAX,
+    card: ForecastCard | None = None,
 ) -> ForecastModel:
     """A forecaster of each series and of their total.
 
@@ -80,11 +82,12 @@ def train(
         levels=levels,
         dated=demand.dated,
         holidays=days,
-        errors=() if errors is None else _document(errors),
+        errors=() if errors is None else _document(errors, errors_max),
         hours=known_h,
         last_hour=demand.first_hour + demand.hours - 1,
         seed=seed,
         made_by=f"cotenant {importlib.metadata.version('cotenant')}",
+        card=card,
     )
 
 
@@ -128,11 +131,12 @@ def errors_of(
     return np.stack(each)
 
 
-def _document(errors: Floats) -> ErrorTable:
+def _document(errors: Floats, errors_max: int) -> ErrorTable:
     """By series, hours ahead, level; rounded, because they are kept as text."""
     rounded = np.round(np.moveaxis(errors, 1, -1), 5)
-    kept = errors_kept(*rounded.shape[:3])
+    series, horizon_h, levels = rounded.shape[:3]
+    kept = errors_kept(series, horizon_h, levels, errors_max)
     return tuple(
-        tuple(tuple(tuple(row[np.isfinite(row)][-kept:].tolist()) for row in levels) for levels in series)
-        for series in rounded
+        tuple(tuple(tuple(row[np.isfinite(row)][-kept:].tolist()) for row in rows) for rows in each)
+        for each in rounded
     )

@@ -29,8 +29,9 @@ from cotenant.controller.wire.clients.jobs import (
     ShowJob, Shown, SpecView, SpeedupView, Submit, Submitted, WaitJobs, spec_view,
 )
 from cotenant.controller.wire.clients.policies import (
-    NOT_AVAILABLE, DecisionView, Decisions, GetDecisions, GetPolicy, Policies, PolicyOffer, PolicyPreview,
-    PolicyPreviewed, PolicyReply, PolicyRequest, PolicyView, PreviewPolicy, PreviewedAction, SetPolicy,
+    NOT_AVAILABLE, DecisionView, Decisions, GetDecisions, GetPolicy, OrganisationView, Policies,
+    PolicyOffer, PolicyPreview, PolicyPreviewed, PolicyReply, PolicyRequest, PolicyView, PreviewPolicy,
+    PreviewedAction, SetPolicy,
 )
 
 __all__ = [
@@ -40,11 +41,11 @@ __all__ = [
     "Explain", "Explained", "ExplanationView", "Failure", "ForeseeArrival", "Foreseen", "ForgetProfiles",
     "GetDecisions", "GetPolicy", "GetReport", "GetStatus", "GetUsage", "JobDetails", "JobView", "Jobs",
     "KnownProfile", "KnownProfiles", "ListEtas", "ListJobs", "ListNodes", "ListPairs", "ListPastJobs",
-    "ListProfiles", "LogPart", "NodeView", "Nodes", "PairView", "Pairs", "Parameters", "PastJobView",
-    "PastJobs", "Policies", "PolicyOffer", "PolicyPreview", "PolicyPreviewed", "PolicyView",
-    "PreviewPolicy", "PreviewedAction", "Question", "ReadJobLog", "ReadingView", "Reply", "Request",
-    "SetJobs", "SetPolicy", "SharingReport", "ShowJob", "Shown", "SpecView", "SpeedupView", "Stop",
-    "Submit", "Submitted", "UsageRows", "UsageView", "WaitJobs", "spec_view",
+    "ListProfiles", "LogPart", "NodeView", "Nodes", "OrganisationView", "PairView", "Pairs", "Parameters",
+    "PastJobView", "PastJobs", "Policies", "PolicyOffer", "PolicyPreview", "PolicyPreviewed",
+    "PolicyView", "PreviewPolicy", "PreviewedAction", "Question", "ReadJobLog", "ReadingView", "Reply",
+    "Request", "SetJobs", "SetPolicy", "SharingReport", "ShowJob", "Shown", "SpecView", "SpeedupView",
+    "Stop", "Submit", "Submitted", "UsageRows", "UsageView", "WaitJobs", "spec_view",
 ]
 # fmt: on
 

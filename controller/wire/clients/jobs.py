@@ -25,6 +25,8 @@ class Submit(Question["Submitted"], frozen=True, kw_only=True, tag="submit"):
     secrets: dict[str, str] = field(default_factory=dict)
     idempotency_key: str = ""
     dry_run: bool = False
+    default_class: bool = False
+    """Nobody has named a class: jobs get that of their organisation. Clients of before always name one."""
 
 
 class ListJobs(Question["Jobs"], frozen=True, kw_only=True, tag="jobs"):

@@ -13,7 +13,8 @@ from cotenant.controller.wire.views import JsonView
 
 
 class GetPolicy(Question["Policies"], frozen=True, kw_only=True, tag="policy"):
-    pass
+    offers: bool = True
+    """Whether all that could be set are wanted as well; controllers of before always tell them."""
 
 
 class SetPolicy(Question[Done], frozen=True, kw_only=True, tag="set-policy"):
@@ -43,6 +44,20 @@ class PolicyView(JsonView, frozen=True, kw_only=True, tag="policy/1"):
     parameters: Parameters
     """All of them, also those that are as by default."""
     classes: ClassReport | None = None
+    organisations: tuple[OrganisationView, ...] | None = None
+    """Those that have settings of their own; None: none has."""
+
+
+class OrganisationView(msgspec.Struct, frozen=True, kw_only=True):
+    """What jobs of an organisation are given, whatever the policy is."""
+
+    name: str
+    job_class: str = field(name="class")
+    """Of its jobs that are given none."""
+    quota_devices: int | None
+    """Devices that its jobs of class spot may hold at once; None: no quota of its own."""
+    spot_devices: int
+    """Those that they hold now."""
 
 
 NOT_AVAILABLE: Final = "not available: "

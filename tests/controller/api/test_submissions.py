@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from cotenant.controller.api.submissions import Denied, accept
-from cotenant.controller.domain import Dependency, JobId, JobSpec, Launch
+from cotenant.controller.domain import Dependency, JobId, JobSpec, Launch, OrganisationSettings
 from cotenant.controller.system.secrets import BadSecrets, Secrets
 from cotenant.controller.wire import Submit
 from tests.controller.station import ALICE, Station, job
@@ -47,6 +47,18 @@ def test_a_job_may_wait_for_an_earlier_one_of_its_batch() -> None:
 def test_a_job_cannot_wait_for_a_later_or_unknown_one(wanted: str) -> None:
     with pytest.raises(Denied, match=f"after job {wanted}, which is not known"):
         accept(Submit(specs=batch(wanted, "")), ALICE, 7, {})
+
+
+def test_jobs_of_no_class_get_that_of_their_organisation() -> None:
+    organisations = {"vision": OrganisationSettings(job_class="hp"), "speech": OrganisationSettings()}
+
+    def class_of(organisation: str, **more: Any) -> str:
+        request = Submit(specs=(job(organisation=organisation),), **more)
+        return accept(request, ALICE, 1, {}, organisations).specs[0].job_class
+
+    assert class_of("vision", default_class=True) == "hp"
+    assert class_of("vision") == "spot", "somebody has named a class"
+    assert class_of("speech", default_class=True) == class_of("others", default_class=True) == "spot"
 
 
 def test_the_owner_comes_from_the_key_not_from_the_message() -> None:

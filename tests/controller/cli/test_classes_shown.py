@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
+import msgspec
+
 from cotenant.controller.cli.cluster.fan_chart import fan_chart
-from cotenant.controller.cli.cluster.policy import classes_lines
+from cotenant.controller.cli.cluster.policy import classes_lines, forecast_in_words, in_words
+from cotenant.controller.cli.cluster.top_page import quota_lines
 from cotenant.controller.domain import ClassReport, JobId, PoolReport
 from cotenant.controller.domain import events as ev
+from cotenant.controller.wire import OrganisationView, PolicyView
 from tests.controller.building import engine as made
 from tests.controller.building import report, spec
 
@@ -29,6 +33,33 @@ def test_the_page_says_what_is_kept_back_and_what_that_rests_on() -> None:
         "9 to 11, 10 to 13", "no model & co",
     ):  # fmt: skip
         assert part in text, text
+
+
+def test_the_page_says_which_model_forecasts_and_since_when() -> None:
+    trained = msgspec.structs.replace(
+        POOL, forecast_note="", forecast_model="orglinear, trained here", forecast_age_s=7200.0
+    )
+    assert forecast_in_words(trained).startswith("orglinear, trained here, since 2 h")
+    assert forecast_in_words(POOL) == "no model & co"
+
+
+def test_organisations_are_told_with_their_class_and_their_quota() -> None:
+    vision = OrganisationView(name="vision", job_class="spot", quota_devices=4, spot_devices=1)
+    speech = OrganisationView(name="speech", job_class="hp", quota_devices=None, spot_devices=0)
+    assert in_words(vision) == (
+        "organisation vision: class spot by default; its spot jobs have 1 device of 4 that they may hold"
+    )
+    assert in_words(speech) == "organisation speech: class hp by default; its spot jobs have 0 devices"
+
+
+def test_top_says_the_quota_of_each_type_in_a_line() -> None:
+    policy = PolicyView(policy="gfs", about="", parameters={}, classes=REPORT)
+    (line,) = quota_lines(policy)
+    assert line == (
+        "quota of spot on A<100>: 2 more of 5 free, 3 kept back for hp, hp forecast 9 to 11, eta 0.50, "
+        "1 h guaranteed"
+    )
+    assert quota_lines(None) == quota_lines(PolicyView(policy="fifo", about="", parameters={})) == []
 
 
 def test_the_fan_chart_is_a_picture_whatever_texts_are_in_it() -> None:

@@ -135,3 +135,48 @@ def test_holidays_are_taken_where_dates_are_known(cotenant: Cotenant, file: str)
     result = cotenant(*words, "--holidays", "Atlantis")
     assert result.code == 2
     assert "--holidays Atlantis: there are no holidays of 'Atlantis'" in result.err
+
+
+# --- `train` --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("model", "library"), [("xgboost-cqr", "xgboost"), ("orglinear", "torch")])
+def test_train_writes_a_model_with_its_card(
+    cotenant: Cotenant, file: str, at_home: Path, model: str, library: str
+) -> None:
+    pytest.importorskip(library)
+    words = ("forecast", "train", file, "--model", model, "--horizon-h", "2", "--test-last-h", "100")
+    result = cotenant(*words, "--out", "one.json", "--licence", "ours", "-o", "json")
+    assert result.code == 0, result.err
+    value = json.loads(result.out)
+    assert (value["schema"], value["model"], value["hours"]) == ("forecast-training/1", model, 500)
+    assert value["series"] == ["team-0", "team-1", "total"]
+    card = value["card"]
+    assert (card["file"], card["licence"], card["test_last_h"]) == ("demand.csv", "ours", 100)
+    assert 0 < card["scores"]["mae"] < card["last_value"]["mae"]
+    assert cotenant(*words, "--out", "two.json", "--licence", "ours").code == 0
+    assert (at_home / "one.json").read_bytes() == (at_home / "two.json").read_bytes(), "one seed, one model"
+    from cotenant.controller.policies import registry
+
+    assert registry.make("gfs", {"model": str(at_home / "one.json")}).name == "gfs"
+
+
+WRONG_TRAININGS = {
+    "no out": (("F",), 2, "--out"),
+    "no folder": (("F", "--out", "nowhere/m.json"), 1, "nowhere is no folder"),
+    "too short": (("F", "--out", "m.json", "--test-last-h", "300"), 1, "there are 200 known ones to train"),
+    "no such file": (("nowhere.csv", "--out", "m.json"), 3, "nowhere.csv: there is no such file"),
+    "not a model": (("F", "--out", "m.json", "--model", "last-value"), 2, "--model"),
+}
+
+
+@pytest.mark.parametrize(("words", "code", "says"), WRONG_TRAININGS.values(), ids=WRONG_TRAININGS.keys())
+def test_what_goes_wrong_with_a_training_is_one_line(
+    cotenant: Cotenant, file: str, at_home: Path, words: tuple[str, ...], code: int, says: str
+) -> None:
+    result = cotenant("forecast", "train", *(file if word == "F" else word for word in words))
+    assert result.code == code
+    last = result.err.splitlines()[-1]
+    assert last.startswith("error[")
+    assert says in last
+    assert not (at_home / "m.json").exists()

@@ -10,7 +10,7 @@ from typing import Literal, get_args, get_origin
 
 import pytest
 
-from cotenant.controller.domain import Settings
+from cotenant.controller.domain import OrganisationSettings, Settings
 from cotenant.controller.system import paths, settings
 
 
@@ -54,7 +54,35 @@ def test_every_key_can_come_from_the_environment() -> None:
         assert loaded.value(key) != getattr(getattr(Settings(), key.split(".")[0]), key.split(".")[1])
 
 
+def test_organisations_have_sections_of_their_own(tmp_path: Path) -> None:
+    first = written(tmp_path / "10.toml", '[organisations.vision]\nclass = "spot"\nquota_devices = 4\n')
+    second = written(
+        tmp_path / "20.toml",
+        '[organisations.vision]\nquota_devices = 8\n[organisations."speech.eu"]\nclass = "hp"\n',
+    )
+    loaded = settings.load(files=[first, second], environ={})
+    assert loaded.settings.organisations == {
+        "vision": OrganisationSettings(job_class="spot", quota_devices=8),
+        "speech.eu": OrganisationSettings(job_class="hp"),
+    }
+    assert loaded.origins["organisations.vision.quota_devices"] == f"file {second}:2"
+    assert loaded.value("organisations.vision.class") == "spot"
+    assert loaded.value("organisations.speech.eu.class") == "hp"
+
+
 WRONG = {
+    "an organisation's key": (
+        "[organisations.a]\nquota = 3\n",
+        ":2: unknown setting `organisations.a.quota`",
+    ),
+    "an organisation's class": (
+        "[organisations.a]\nclass = 'low'\n",
+        ":2: `organisations.a.class` must be one of hp, spot, got 'low'",
+    ),
+    "a negative quota": ("[organisations.a]\nquota_devices = -1\n", "must be 0 or more"),
+    "an organisation that is no section": ("[organisations]\na = 3\n", "`a` must be a section, written"),
+    "organisations that are no section": ("organisations = 3\n", "must be sections, written [organisations"),
+    "an organisation of two words": ("[organisations.'a b']\nclass = 'hp'\n", "no name of an organisation"),
     "unknown key": ("[controller]\n\nleas_s = 3\n", ":3: unknown setting `controller.leas_s`; did you mean"),
     "another section's key": ("[agent]\nname = 'x'\n", ":2: unknown setting `agent.name`; did you mean"),
     "unknown section": ("# x\n[controler]\n", ":2: unknown section [controler]"),

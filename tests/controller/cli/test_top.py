@@ -237,6 +237,7 @@ def test_without_the_extra_it_is_the_plain_table(
     monkeypatch.setitem(sys.modules, "textual", None)
     for kind, answer in (
         (wire.GetStatus, replies.status()), (wire.ListNodes, moment.nodes), (wire.ListJobs, replies.jobs()),
+        (wire.GetPolicy, replies.policy()),
     ):  # fmt: skip
         controller.says(kind, answer)
     asked = []

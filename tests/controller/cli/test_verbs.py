@@ -682,6 +682,7 @@ def test_config_names_the_origin(at_home: Path, cotenant: Cotenant, monkeypatch:
 def test_top_once(queued: StandIn, replies: ModuleType, cotenant: Cotenant) -> None:
     queued.says(wire.GetStatus, replies.status())
     queued.says(wire.GetDecisions, wire.Decisions(request_id=0, decisions=(), now_s=1.0, wall_s=1.0))
+    queued.says(wire.GetPolicy, replies.policy())
     tenants = {"laptop/cpu0": ("7", "9")}
     queued.says(wire.ListNodes, replies.nodes(replies.node("laptop", replies.device(), tenants=tenants)))
     out = cotenant("top", "--once").out
@@ -696,6 +697,7 @@ def busy(queued: StandIn, replies: ModuleType) -> StandIn:
     """A GPU with all counters, one with plain NVML's, one whose reading is old, and one never read."""
     queued.says(wire.GetStatus, replies.status())
     queued.says(wire.GetDecisions, wire.Decisions(request_id=0, decisions=(), now_s=1.0, wall_s=1.0))
+    queued.says(wire.GetPolicy, replies.policy())
     kinds = {"kind": "cuda", "type": "NVIDIA-H100", "memory_mib": 81_920, "cores": ()}
     devices = [
         replies.device(f"gpu-{name}", "gpu07", **kinds) for name in ("1a2b3c", "2b3c4d", "3c4d5e", "4d5e6f")

@@ -24,7 +24,7 @@ MEASURED = profile(8, (1, 2.0, 300.0), (2, 2.2, 200.0), duty=0.4, source="in pla
 
 def desk(policy: str = "fifo", *hosts: Any, profile_s: float = T_PROF_S) -> Desk:
     """A desk whose engine profiles."""
-    return Desk(policy, *hosts, config={"profile_s": profile_s})
+    return Desk(policy, *hosts, profile_s=profile_s)
 
 
 def learned(desk: Desk, job_id: int | str, measured: Profile = MEASURED, **more: Any) -> ev.ProfileLearned:

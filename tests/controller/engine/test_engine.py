@@ -757,7 +757,7 @@ def test_an_unknown_policy_or_parameter_is_named_with_what_there_is() -> None:
 
 
 def test_ended_jobs_are_kept_up_to_a_bound_oldest_first_out() -> None:
-    desk = Desk("fifo", config={"keep_ended": 3})
+    desk = Desk("fifo", keep_ended=3)
     for number in range(1, 7):
         desk.run(number)
         desk.end(number)

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotenant.controller.domain import Decision, LimitSettings, Phase
+from cotenant.controller.domain import Decision, LimitSettings, OrganisationSettings, Phase
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, Snapshot
 from cotenant.controller.engine.fair_share import rank_of
-from cotenant.controller.engine.limits import TAKES, is_over_limit, owners_of
+from cotenant.controller.engine.limits import TAKES, is_over_limit
 from cotenant.controller.policies import registry
 from cotenant.controller.wire import pack, unpack
 from tests.controller.building import engine as made
@@ -33,14 +33,23 @@ def examples(share: float) -> int:
 LIMITS = LimitSettings(
     user_devices=6, user_jobs=3, organisation_devices=8, exceptions=("user bob devices=0 jobs=0",)
 )
+ORGANISATIONS = {"vision": OrganisationSettings(quota_devices=2)}
 
 
 def fresh(name: str, *, ageing_s: float = 5000.0, people: bool = False) -> Engine:
     """`people`: limits and fair share are configured."""
-    config = {"limits": LIMITS if people else LimitSettings(), "keep_ended": 6}
+    limits, organisations = (LIMITS, ORGANISATIONS) if people else (LimitSettings(), {})
     make = make_hostile if name == "hostile" else registry.make
     share_s = 900.0 if people else 0.0
-    return made(name, make=make, config=config, ageing_s=ageing_s, fair_share_half_life_s=share_s)
+    return made(
+        name,
+        make=make,
+        limits=limits,
+        organisations=organisations,
+        keep_ended=6,
+        ageing_s=ageing_s,
+        fair_share_half_life_s=share_s,
+    )
 
 
 def play(engine: Engine, steps: Sequence[Step], *, watch: bool = True) -> list[Told]:
@@ -72,24 +81,29 @@ def test_nothing_that_can_happen_breaks_a_promise(name: str, steps: list[Step]) 
 def test_nobody_is_ever_over_a_limit(name: str, steps: list[Step]) -> None:
     """Nor is a job kept waiting that would be within it."""
     engine = fresh(name, people=True)
-    watcher = Watcher(engine)
+    watcher, limits = Watcher(engine), engine._admission.limits
+    assert limits is not None
     for event, now_s in play(fresh(name, people=True), steps, watch=False):
         watcher.saw(event, engine.handle(event, now_s))
         jobs = engine.jobs.values()
         over = [job for job in jobs if is_over_limit(job)]
-        for owner in {owner for job in jobs for owner in owners_of(job.spec)}:
-            most = LIMITS.of(owner.kind, owner.name)
-            theirs = [job for job in jobs if job.phase in TAKES and owner in owners_of(job.spec)]
+        for owner in {owner for job in jobs for owner in limits.owners(job.spec)}:
+            most = limits.limit(owner)
+            theirs = [job for job in jobs if job.phase in TAKES and owner in limits.owners(job.spec)]
             held = sum(job.spec.gpus for job in theirs)
             assert held <= (most.devices or held) and len(theirs) <= (most.jobs or len(theirs)), owner
         for job in over:
             assert any(
-                sum(each.spec.gpus for each in jobs if each.phase in TAKES and owner in owners_of(each.spec))
+                sum(
+                    each.spec.gpus
+                    for each in jobs
+                    if each.phase in TAKES and owner in limits.owners(each.spec)
+                )
                 + job.spec.gpus
-                > (LIMITS.of(owner.kind, owner.name).devices or 1_000_000)
-                or sum(each.phase in TAKES and owner in owners_of(each.spec) for each in jobs)
-                >= (LIMITS.of(owner.kind, owner.name).jobs or 1_000_000)
-                for owner in owners_of(job.spec)
+                > (limits.limit(owner).devices or 1_000_000)
+                or sum(each.phase in TAKES and owner in limits.owners(each.spec) for each in jobs)
+                >= (limits.limit(owner).jobs or 1_000_000)
+                for owner in limits.owners(job.spec)
             ), f"job {job.job_id} is kept out, and would be within all limits"
 
 

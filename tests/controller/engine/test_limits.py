@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from cotenant.controller.domain import JobSpec, LimitSettings
+from cotenant.controller.domain import JobSpec, LimitSettings, OrganisationSettings
 from tests.controller.building import Desk, report, spec
 
 
 def limited(policy: str, devices: int, **limits: Any) -> Desk:
-    return Desk(policy, report("a", devices), config={"limits": LimitSettings(**limits)})
+    return Desk(policy, report("a", devices), limits=LimitSettings(**limits))
 
 
 def test_a_job_beyond_the_limit_waits_and_says_for_what() -> None:
@@ -101,3 +101,33 @@ def test_nobody_makes_room_for_a_lower_priority(policy: str, priority: int) -> N
 def test_a_wrong_exception_is_an_error(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not like `user ann devices=16 jobs=8`"):
         LimitSettings(exceptions=(text,))
+
+
+def with_quota(policy: str, devices: int, quota: int) -> Desk:
+    organisations = {"vision": OrganisationSettings(quota_devices=quota)}
+    return Desk(policy, report("a", devices), organisations=organisations)
+
+
+@pytest.mark.parametrize("policy", ["fifo", "gfs", "gfs-rise"])
+def test_spot_jobs_of_an_organisation_stay_within_its_quota_and_its_hp_jobs_do_not_count(policy: str) -> None:
+    desk = with_quota(policy, 8, 2)
+    desk.submit(1, organisation="vision", gpus=2)
+    desk.submit(2, organisation="vision", job_class="hp", gpus=3)
+    desk.submit(3, organisation="vision")
+    desk.submit(4, organisation="speech", gpus=3)
+    desk.wait(1.0)
+    assert [desk.phase(number) for number in (1, 2, 3, 4)] == ["loading", "loading", "blocked", "loading"]
+    assert desk.why(3) == (
+        "class spot of organisation vision may hold 2 devices at once, 2 are taken or next in the queue, and "
+        "this needs 1"
+    )
+    desk.end(1)
+    desk.wait(1.0)
+    assert desk.phase(3) == "loading"
+
+
+def test_a_spot_job_wider_than_the_quota_is_refused_at_once() -> None:
+    desk = with_quota("fifo", 8, 2)
+    reason = desk.engine.never_fits(spec(1, organisation="vision", gpus=3))
+    assert reason is not None and "class spot of organisation vision may hold 2" in str(reason)
+    assert desk.engine.never_fits(spec(1, organisation="vision", gpus=3, job_class="hp")) is None

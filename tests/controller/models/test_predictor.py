@@ -229,7 +229,7 @@ def test_observed_beats_predicted_and_predicted_beats_the_rule() -> None:
 
 
 def test_the_engine_asks_the_model_it_was_configured_with() -> None:
-    desk = Desk("castor", config={"predictor": a_model()})
+    desk = Desk("castor", predictor=a_model())
     x, y = job("x", 0.4), job("y", 0.9)
     view = desk.engine.view()
     assert view.interferences((x,), (y,))[0][0].source == "predicted"
@@ -243,7 +243,7 @@ def test_the_engine_asks_the_model_it_was_configured_with() -> None:
 def test_castor_shares_where_the_model_knows_better_than_the_rule(model: str | None, phase: str) -> None:
     """Two jobs that keep the device busy: by their duty cycles sharing would only slow them down."""
     mild = msgspec.structs.replace(FULL, base=1.1, threshold=(100.0, 0.0, 0.0, 50.0, 0.0, 0.0))
-    desk = Desk("castor", config={"predictor": None if model is None else a_model(trees=mild)})
+    desk = Desk("castor", predictor=None if model is None else a_model(trees=mild))
     busy = profile(8, (1, 1.0, 100.0), duty=0.99)
     desk.run(1, profile=busy, batch_size=8, expected_s=500.0)
     desk.submit(2, profile=busy, batch_size=8, expected_s=500.0)

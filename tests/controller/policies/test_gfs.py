@@ -198,12 +198,12 @@ def test_the_forecast_says_what_it_rests_on_and_goes_on_after_a_restart_as_befor
     for hour in range(60):
         history.see(hour * HOUR_S, {("a", "x"): 10 + hour % 24, ("a", "y"): 5})
         if hour:
-            found = forecaster.forecast(history)["a"]
+            found = forecaster.forecast(history, hour * HOUR_S)["a"]
             notes.append(found.note)
             if hour == 40:
                 restarted.load(forecaster.save())
             elif hour > 40:
-                assert restarted.forecast(history)["a"] == found
+                assert restarted.forecast(history, hour * HOUR_S)["a"] == found
     assert "less than a day" in notes[0] and "no model was trained" in notes[-1]
     assert found is not None and found.reserved >= found.upper[0] - 1e-9, (
         "eq. 9 reserves for each organisation"

@@ -370,7 +370,7 @@ Told = tuple[ev.AnyEvent, float]
 def fresh(options: dict[str, Any], ageing_s: float = 5000.0) -> tuple[Engine, Eager]:
     policy = Eager(**options)
     make = lambda name, given: policy  # noqa: E731
-    return engine("lazer", make=make, config={"keep_ended": 6}, ageing_s=ageing_s), policy
+    return engine("lazer", make=make, keep_ended=6, ageing_s=ageing_s), policy
 
 
 def answer(think: ComputeRequest, z: int) -> ev.Computed:

@@ -29,7 +29,7 @@ def test_the_same_question_has_the_same_answer_to_the_last_bit() -> None:
 
 
 def test_the_answer_finds_what_matters() -> None:
-    _, (noise, constant, mean_s, deviation_s, *lengthscales) = compute("deferral-fit", payload(3, 80))
+    noise, constant, mean_s, deviation_s, *lengthscales = compute("deferral-fit", payload(3, 80)).values
     assert len(lengthscales) == 5
     assert lengthscales[0] == min(lengthscales), "the target depends on the first input alone"
     targets = np.array(payload(3, 80)["targets"])

@@ -10,22 +10,26 @@ import numpy as np
 import pytest
 
 from cotenant.controller.models.forecast import (
+    HOURS_MIN,
     Calendar,
     Demand,
     Forecaster,
     LastChange,
     QuantileTrees,
+    asked,
     mean_and_spread,
     moving_average,
+    question_in,
     read,
+    unpacked,
     write,
 )
+from cotenant.controller.training.forecast import NoHolidays, daily
 from cotenant.controller.training.forecast import trees as tree_training
 from cotenant.controller.training.forecast.effort import Effort
 from cotenant.controller.training.forecast.evaluate import FITS, LEVELS, MODELS, Ask, TooFewHours
 from cotenant.controller.training.forecast.evaluate import evaluate as evaluate_fully
 from cotenant.controller.training.forecast.reading import read as read_demand
-from cotenant.controller.training.forecast.train import HOURS_MIN
 from cotenant.controller.training.forecast.train import train as train_fully
 from tests.controller.demands import rhythmic
 
@@ -281,3 +285,39 @@ def test_the_shared_hours(shared_data: Path, monkeypatch: pytest.MonkeyPatch) ->
         ours, last = found.judged(aggregation)
         assert ours.mae <= 0.87 * last.mae
         assert 0.88 <= ours.coverage_90 <= 0.93
+
+
+# --- What a controller asks for -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("trainer", "library"), [("xgboost-cqr", "xgboost"), ("orglinear", "torch")])
+def test_a_question_of_a_policy_is_answered_with_the_model_of_its_demand(trainer: str, library: str) -> None:
+    pytest.importorskip(library)
+    demand = rhythmic(HOURS_MIN + 5, 2, dated=True)
+    payload = asked(demand, horizon_h=2, levels=(0.5, 0.9), trainer=trainer, country="")  # type: ignore[arg-type]
+    assert question_in(payload).demand.names == demand.names
+    found = daily.answer(payload, LITTLE)
+    model = unpacked(found.document, "it")
+    assert (model.kind, model.dated, model.hours) == (trainer, True, HOURS_MIN + 5)
+    assert daily.answer(payload, LITTLE).document == found.document, "one question, one model"
+
+
+def test_a_question_has_the_largest_series_and_the_others_together() -> None:
+    demand = rhythmic(30, 3, series=90)
+    question = question_in(asked(demand, horizon_h=2, levels=(0.5,), trainer="orglinear", country=""))
+    assert len(question.names) == 60 and question.names[-1] == "(others)"
+    assert question.names[0] == "team-89"
+    assert question.demand.values.sum() == pytest.approx(demand.values.sum())
+    with pytest.raises(ValueError, match="do not belong"):
+        question_in(
+            {**asked(demand, horizon_h=1, levels=(0.5,), trainer="orglinear", country=""), "values": [1.0]}
+        )
+
+
+def test_holidays_that_nobody_knows_are_an_error() -> None:
+    pytest.importorskip("holidays")
+    payload = asked(
+        rhythmic(40, 2, dated=True), horizon_h=2, levels=(0.5,), trainer="orglinear", country="Atlantis"
+    )
+    with pytest.raises(NoHolidays):
+        daily.answer(payload, LITTLE)
