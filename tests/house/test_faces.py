@@ -35,6 +35,7 @@ EXPORT_NAMES = (
     "controller.policies.learned",
     "controller.policies.pcs",
     "controller.policies.toolkit",
+    "controller.python",
     "controller.sim",
     "controller.sim.fluid",
     "controller.sim.eta",
