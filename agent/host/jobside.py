@@ -106,10 +106,10 @@ def _installed(name: str) -> Path:
 
 
 def _face() -> bytes:
+    """A checkout that is found by its folder's name alone has it where it stands in the sources."""
     spec = importlib.util.find_spec("cotenant")
-    if spec is None or spec.origin is None:
-        raise NoJobSide("cotenant is not installed here: install it again")
-    return Path(spec.origin).read_bytes()
+    beside = _installed("controller") / "python" / "face" / "__init__.py"
+    return Path((spec.origin if spec is not None else None) or beside).read_bytes()
 
 
 def _files(folder: Path) -> dict[Path, bytes]:

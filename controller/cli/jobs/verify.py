@@ -97,7 +97,8 @@ def _job_side(folder: Path) -> Path:
         if not places:
             raise Problem("failed", f"cotenant.{package} is not installed here", "install cotenant again")
         (base / package).symlink_to(places[0])
-    (base / "__init__.py").symlink_to(str(cotenant.__file__))
+    if cotenant.__file__:  # None of a checkout that is found by its folder's name alone.
+        (base / "__init__.py").symlink_to(cotenant.__file__)
     return base.parent
 
 
