@@ -120,6 +120,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     hold: bool = False
     array_limit: int | UnsetType = UNSET
     """So many tasks of its array may wait for devices or have them at once; unset: all."""
+    requeues: int | UnsetType = UNSET
+    """At its time limit it queues again, with another such limit, up to so many times; unset: never."""
     profile: Profile | None = None
     profiling: Literal["auto", "never", "only"] = "auto"
     """auto: measured in place, while its first attempt runs alone, if no like job was before. only: it runs
@@ -157,6 +159,7 @@ def _is_plain(spec: JobSpec) -> bool:
         and (spec.pause_s is None or 0 <= spec.pause_s < 1e9)
         and not spec.after
         and not spec.array_limit
+        and not spec.requeues
     )
 
 
@@ -203,6 +206,10 @@ def _problem(spec: JobSpec) -> str:
         ),
         (spec.retries < 0, f"retries must not be negative, got {spec.retries}"),
         ((spec.array_limit or 0) < 0, f"an array's limit must not be negative, got {spec.array_limit}"),
+        (
+            (spec.requeues or 0) < 0 or (bool(spec.requeues) and spec.time_limit_s is None),
+            f"to be queued again at its time limit it needs one, and a number of times, got {spec.requeues}",
+        ),
         (any(d.job_id == spec.job_id for d in spec.after), "a job cannot wait for itself"),
     )
     return next((text for wrong, text in checks if wrong), "")

@@ -213,6 +213,14 @@ def test_a_key_suppresses_duplicates(cluster: FakeCluster) -> None:
         cotenant.map(add, [1, 2], key="once")
 
 
+def test_commands_queue_again_at_their_time_limit(cluster: FakeCluster) -> None:
+    cotenant.submit(command=["sleep", "9"], time="1h", requeue_at_limit=3)
+    (spec,) = cluster.submissions[0].specs
+    assert (spec.time_limit_s, spec.requeues) == (3600.0, 3)
+    with pytest.raises(cotenant.BadCall, match="needs one"):
+        cotenant.submit(command=["sleep", "9"], requeue_at_limit=3)
+
+
 def test_a_job_is_asked_to_queue_again(cluster: FakeCluster) -> None:
     cotenant.submit(command=["sleep", "9"]).requeue()
     (change,) = cluster.controller.asked[-1:]
