@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cotenant.controller.python.batching import batch
     from cotenant.controller.python.errors import (
         BadCall,
         CotenantError,
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     )
     from cotenant.controller.python.executor import JobExecutor
     from cotenant.controller.python.handle import JobHandle, job
-    from cotenant.controller.python.submitting import batch, map, submit
+    from cotenant.controller.python.submitting import map, submit
     from cotenant.controller.python.gathering import as_completed, gather
 
 __all__ = [
@@ -37,7 +38,8 @@ __all__ = [
 _HOME = {
     "JobExecutor": "executor",
     **dict.fromkeys(("JobHandle", "job"), "handle"),
-    **dict.fromkeys(("batch", "map", "submit"), "submitting"),
+    **dict.fromkeys(("map", "submit"), "submitting"),
+    "batch": "batching",
     **dict.fromkeys(("as_completed", "gather"), "gathering"),
 }
 """The others are errors."""

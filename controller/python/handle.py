@@ -72,14 +72,6 @@ class JobHandle(Generic[T]):
     def __repr__(self) -> str:
         return f"<cotenant job {self._id or '(not submitted)'}{f' {self.name}' if self.name else ''}>"
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, JobHandle) or not (self._id and other._id):
-            return self is other
-        return (self._id, self.endpoint) == (other._id, other.endpoint)
-
-    def __hash__(self) -> int:
-        return hash(self.endpoint)
-
     def _repr_html_(self) -> str:
         from cotenant.controller.python.card import card
 
@@ -266,5 +258,5 @@ class JobHandle(Generic[T]):
 def job(job_id: str | int, *, endpoint: str | None = None) -> JobHandle[Any]:
     """One that was submitted before, by whatever shell. Raises RequestRefused: there is no such job."""
     found: JobHandle[Any] = JobHandle(str(job_id), endpoint=endpoint)
-    found.name = found.view().name
+    found.name = found.details().name  # An array's number is refused, with a task's to try.
     return found

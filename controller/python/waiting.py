@@ -1,4 +1,5 @@
-"""Until jobs have ended: one question is open at a time, and the controller answers it as the first one ends.
+"""Until jobs have ended: one question is open at a time, and the controller answers it as the first one
+ends.
 
 Rule: waiting here keeps nothing but this thread, and a connection until it is over. A job that hosts failed
 too often counts as ended: it would wait for a person, who may be waiting for it.

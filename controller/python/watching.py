@@ -37,7 +37,7 @@ class Watch:
         """Once, when the job has ended."""
         with self._lock:
             self._waiting.setdefault(job_id, []).append(told)
-            if self._thread is None:
+            if self._thread is None or not self._thread.is_alive():  # It is no thread of a forked process.
                 self._thread = threading.Thread(target=self._run, name="cotenant-watch", daemon=True)
                 self._thread.start()
 

@@ -88,6 +88,8 @@ class FakeCluster:
         return replies.jobs(*(job for job in found if job.phase in ended))
 
     def _show(self, request: wire.ShowJob) -> Any:
+        if request.job_id not in self.views:
+            return refusal("not-found", f"no job {request.job_id}", hint="it is an array: try 7_0")
         return replies.shown(self.views[request.job_id], self.specs[request.job_id])
 
     def _change(self, request: wire.ChangeJobs) -> Any:

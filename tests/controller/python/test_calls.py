@@ -154,6 +154,23 @@ def test_map_is_one_array_with_a_limit(cluster: FakeCluster) -> None:
     assert {spec.array_limit for spec in request.specs} == {2}
     assert cotenant.gather(jobs) == [2, 4, 6]
     assert cotenant.map(double, []) == []
+    with pytest.raises(cotenant.RequestRefused, match="try 7_0"):
+        cotenant.job(7)
+
+
+def test_what_one_request_cannot_hold_is_refused_where_it_must_be_one(cluster: FakeCluster) -> None:
+    padding = {"PADDING": "x" * 100_000}
+    with pytest.raises(cotenant.BadCall, match="at_once= holds within one request"):
+        cotenant.map(double, range(60), env=padding, at_once=2)
+
+    def many() -> None:
+        with cotenant.batch():
+            for each in range(60):
+                cotenant.submit(command=["true", str(each)], env=padding)
+
+    with pytest.raises(cotenant.BadCall, match="a batch is one request, and 60 jobs are more"):
+        many()
+    assert cluster.submissions == []
 
 
 def test_jobs_come_as_they_end(cluster: FakeCluster) -> None:
@@ -261,7 +278,11 @@ def test_jobs_are_awaited_in_a_running_loop_and_no_thread_is_left(cluster: FakeC
             await cotenant.submit(fails, 9)
         return results
 
+    async def blocks() -> int:
+        return cotenant.submit(double, 4).result()  # As in a notebook, whose loop runs.
+
     assert asyncio.run(main()) == [2, 4, 6]
+    assert asyncio.run(blocks()) == 8
     no_thread_is_left()
 
 

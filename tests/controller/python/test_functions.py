@@ -188,7 +188,7 @@ def test_results_after_the_shell_is_gone(cluster: FakeCluster) -> None:
     assert cotenant.job(kept).result() == [23, 23]
     assert cotenant.job(int(kept)).name == "add"
     handed_on = pickle.loads(pickle.dumps(cotenant.job(kept)))
-    assert (handed_on, handed_on.result()) == (cotenant.job(kept), [23, 23])
+    assert (handed_on.id, handed_on.result()) == (kept, [23, 23])
 
 
 def test_an_array_past_a_limit_is_several_requests(cluster: FakeCluster) -> None:
