@@ -24,6 +24,8 @@ PACKAGES: Final = {
     "agent.slurm": "steps/cotenant_steps",
 }
 """Where each goes."""
+FACE: Final = "cotenant/__init__.py"
+"""Goes along, or an installed one would hide the folder: it has both on its path, ours first."""
 PROGRAMS: Final = {
     "srun": """#!/bin/sh
 # Starts the tasks of a step: cotenant's, inside a job that came with #SBATCH lines.
@@ -60,8 +62,9 @@ def prepare(base: Path, installed: Callable[[str], Path] | None = None) -> Path:
         OSError: the folder cannot be written.
     """
     files = {name: _files((installed or _installed)(name)) for name in PACKAGES}
+    face = _face()
     programs = _programs()
-    target = base / _digest({**files, PROGRAMS_FOLDER: programs})
+    target = base / _digest({**files, PROGRAMS_FOLDER: programs, FACE: {Path(): face}})
     if target.is_dir():
         return target
     base.mkdir(parents=True, exist_ok=True)
@@ -74,6 +77,8 @@ def prepare(base: Path, installed: Callable[[str], Path] | None = None) -> Path:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
             path.chmod(0o644)
+    (fresh / FACE).write_bytes(face)
+    (fresh / FACE).chmod(0o644)
     (fresh / PROGRAMS_FOLDER).mkdir(parents=True)
     for relative, data in programs.items():
         path = fresh / PROGRAMS_FOLDER / relative
@@ -98,6 +103,13 @@ def _installed(name: str) -> Path:
     if not places:
         raise NoJobSide(f"cotenant.{name} is not installed here: install cotenant again")
     return Path(places[0])
+
+
+def _face() -> bytes:
+    """A checkout that is found by its folder's name alone has it where it stands in the sources."""
+    spec = importlib.util.find_spec("cotenant")
+    beside = _installed("controller") / "python" / "face" / "__init__.py"
+    return Path((spec.origin if spec is not None else None) or beside).read_bytes()
 
 
 def _files(folder: Path) -> dict[Path, bytes]:

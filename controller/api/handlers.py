@@ -62,6 +62,8 @@ class PendingWait(NamedTuple):
     asked: Asked
     job_ids: tuple[JobId, ...]
     deadline_s: float
+    first: bool
+    """One that has ended is enough."""
 
 
 Answer = Callable[[int, Any, Identity], wire.AnyReply]
@@ -221,7 +223,7 @@ class RequestHandlers:
         now_s = self._core.clock.now_s()
         deadline_s = now_s + min(max(0.0, request.timeout_s), WAIT_S_MAX)
         # The same question again (clients repeat themselves) neither adds an answer nor prolongs the wait.
-        wait = PendingWait(asked, tuple(job.job_id for job in jobs), deadline_s)
+        wait = PendingWait(asked, tuple(job.job_id for job in jobs), deadline_s, request.first)
         self._waits.setdefault((asked.address, asked.request_id), wait)
         self._answer_waits(now_s)
 
@@ -229,9 +231,11 @@ class RequestHandlers:
         jobs = self._core.state.engine.jobs
         for key, wait in list(self._waits.items()):
             known = [jobs[job_id] for job_id in wait.job_ids if job_id in jobs]
-            if wait.deadline_s <= now_s or all(job.phase in ENDED for job in known):
+            ended = [job for job in known if job.phase in ENDED]
+            if wait.deadline_s <= now_s or len(ended) == len(known) or (wait.first and ended):
                 del self._waits[key]
-                self._reply(wait.asked, self._reading.job_list(wait.asked.request_id, known))
+                shown = ended if wait.first else known
+                self._reply(wait.asked, self._reading.job_list(wait.asked.request_id, shown))
 
     def settle(self, decided: Sequence[Decided] = ()) -> None:
         """After each message and what it led to, before that is sealed: an answer may be due."""

@@ -101,7 +101,10 @@ def _settle(dispatch: Dispatch, job: Job) -> None:
         end(dispatch, job, FINISH, reason)
     elif cause == "time-limit":
         assert reason is not None
-        end(dispatch, job, Change.FAIL, reason)
+        if job.limits_over < (job.spec.requeues or 0):
+            requeue(dispatch, job, LEAVE, reason)
+        else:
+            end(dispatch, job, Change.FAIL, reason)
     elif cause in ("preempted", "user"):
         assert reason is not None
         if job.phase is CHECKPOINTING:

@@ -140,7 +140,10 @@ class Records(Phases):
         job.resizes += job.stop_cause == "resized"
         job.placement, job.step, job.remaining_s, job.slowdown = None, job.durable_step, remaining_s, 1.0
         job.start_assumed_s = None
-        if job.stop_reason is not None and job.stop_reason.code == REQUEUED:
+        job.limits_over += job.stop_cause == "time-limit"
+        if job.stop_cause == "time-limit" or (
+            job.stop_reason is not None and job.stop_reason.code == REQUEUED
+        ):
             job.past_limit_s = job.load_s + job.run_s
         job.phase, job.phase_since_s, job.reason = after, self.now_s, reason
         self._enter(job)

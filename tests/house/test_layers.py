@@ -88,6 +88,8 @@ controller.client               controller.wire controller.system
 controller.cli.demo.workloads   checkpoint gradaccum
 controller.cli                  controller.domain controller.wire controller.system controller.client mps
                                 profiler.driver profiler.indicators
+controller.python               controller.domain controller.wire controller.system controller.client
+                                controller.cli
 controller.cli.offline          controller.domain controller.wire controller.system controller.models
                                 controller.policies controller.store controller.sim controller.training
                                 controller.cli

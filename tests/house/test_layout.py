@@ -40,7 +40,13 @@ def installed_files() -> list[Path]:
     return [path for folder in INSTALLED for path in files_under(ROOT / folder)]
 
 
+FACE = ROOT / "controller" / "python" / "face"
+"""What installs as `cotenant` itself."""
+
+
 def dotted(folder: Path) -> str:
+    if folder == FACE:
+        return "cotenant"
     return ".".join(("cotenant", *folder.relative_to(ROOT).parts))
 
 
@@ -61,7 +67,13 @@ def test_no_code_stands_outside_the_house() -> None:
 
 
 def test_the_root_is_no_package() -> None:
-    assert not (ROOT / "__init__.py").exists(), "cotenant is a namespace: `package-dir` maps it to the root"
+    assert not (ROOT / "__init__.py").exists(), "that of cotenant is in controller/python/face/"
+
+
+def test_the_packages_own_folder_has_its_face_alone() -> None:
+    assert {path.name for path in files_under(FACE)} == {"__init__.py", "py.typed"}
+    for name in ("__init__.py", "py.typed"):
+        assert (ROOT / ".typing" / "cotenant" / name).resolve() == FACE / name
 
 
 def test_tests_are_no_packages() -> None:

@@ -221,6 +221,7 @@ PURE = (
     "pure code, which cannot see the wire; whoever loads a snapshot expects its errors (journal/recovery.py)"
 )
 PERSON = "a command of a person about files of his own, which another command of ours has just written"
+PICKLED = "a file that its own user alone can write, as python/folders.py has seen; any error is told"
 # fmt: off
 DECODED: dict[str, tuple[str, frozenset[str]]] = {
     "agent/warm/forkserver/server.py": ("what our agent has just encoded", frozenset(("json.loads",))),
@@ -249,6 +250,8 @@ DECODED: dict[str, tuple[str, frozenset[str]]] = {
     "controller/policies/pcs/elastic.py": (PURE, frozenset(("msgspec.msgpack.decode",))),
     "controller/policies/pcs/policy.py": (PURE, frozenset(("msgspec.msgpack.decode",))),
     "controller/policies/toolkit/wake_up.py": (PURE, frozenset(("msgspec.msgpack.decode",))),
+    "controller/python/inside.py": (PICKLED, frozenset(("pickle.load",))),
+    "controller/python/results.py": (PICKLED, frozenset(("pickle.load",))),
     "controller/sim/past/journal.py": (OURS, frozenset(("msgspec.msgpack.decode",))),
     "controller/training/boosting.py": (OURS, frozenset(("json.loads",))),
     "mps/process.py": (NUMBERS, frozenset((".read_text",))),

@@ -173,6 +173,10 @@ def _look_at_devices() -> None:
                 raise Unsafe("cuda", target)
 
 
+OF_JOBSIDE = ("/cotenant/gradaccum/startup/sitecustomize.py", "/cotenant/__init__.py")
+"""What every job has on its PYTHONPATH from us."""
+
+
 def _look_at_origins() -> None:
     """Packages of the environment may have imported what lies on PYTHONPATH."""
     folders = [*_site_folders(), sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")]
@@ -182,7 +186,7 @@ def _look_at_origins() -> None:
         origin = getattr(getattr(module, "__spec__", None), "origin", None)
         if not isinstance(origin, str) or not origin.startswith(os.sep):
             continue
-        if origin.startswith(here) or origin.endswith("/cotenant/gradaccum/startup/sitecustomize.py"):
+        if origin.startswith(here) or origin.endswith(OF_JOBSIDE):
             continue
         if not origin.startswith(allowed) and not os.path.realpath(origin).startswith(allowed):
             raise Unsafe("user-code", "{} from {}".format(name, origin))

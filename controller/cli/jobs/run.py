@@ -36,8 +36,6 @@ from cotenant.controller.system.endpoint import socket_path
 from cotenant.controller.system.locks import Lock, LockTaken
 from cotenant.controller.wire import ChangeJobs, GetStatus, JobView, ListNodes
 
-GIVEN_UP: Final = ("held-infra", "workdir-missing")
-
 
 @takes_job_flags
 def run(
@@ -105,7 +103,7 @@ class RunWatch:
             tell(f"job {self._job_id} {line}")
         if code:
             tell(f"job {self._job_id} {why(self._last)}")
-        if given_up(self._last):
+        if self._last.is_given_up:
             tell(
                 f"`cotenant release {self._job_id}` tries it again, `cotenant cancel {self._job_id}` ends it"
             )
@@ -141,13 +139,8 @@ class RunWatch:
         self._told = text
 
 
-def given_up(job: JobView) -> bool:
-    """Held after too many failures: it would wait for a person, who may be waiting for it."""
-    return job.phase is Phase.HELD and job.reason_code in GIVEN_UP
-
-
 def is_over(job: JobView) -> bool:
-    return job.phase in ENDED or given_up(job)
+    return job.phase in ENDED or job.is_given_up
 
 
 def why(job: JobView) -> str:

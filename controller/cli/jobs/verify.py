@@ -22,6 +22,7 @@ from typing import Any, Final
 
 import msgspec
 
+import cotenant
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.screen import tell
 from cotenant.controller.cli.jobs.scratch import Scratch
@@ -96,6 +97,8 @@ def _job_side(folder: Path) -> Path:
         if not places:
             raise Problem("failed", f"cotenant.{package} is not installed here", "install cotenant again")
         (base / package).symlink_to(places[0])
+    if cotenant.__file__:  # None of a checkout that is found by its folder's name alone.
+        (base / "__init__.py").symlink_to(cotenant.__file__)
     return base.parent
 
 

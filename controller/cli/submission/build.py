@@ -243,6 +243,7 @@ def _spec(values: dict[str, Any], launch: Launch, code: str) -> JobSpec:
             after=tuple(each for group in values.get("after", ()) for each in group),
             hold=values.get("hold", False),
             array_limit=(values["array"].limit if "array" in values else 0) or UNSET,
+            requeues=values.get("requeue_at_limit") or UNSET,
             profile=None if isinstance(profile, str) else profile,
             profiling="never" if profile == "never" else "auto",
             code_sha256=code,

@@ -236,6 +236,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("workdir", "DIR", path, "where it runs (default: here)", short="-D"),
     Option("output", "FILE", path, "its output also goes there; %j job, %a attempt, %r rank"),
     Option("retries", "N", from_zero, "start it again after N failures of its own (default 0)"),
+    Option("requeue_at_limit", "N", from_zero, "at its time limit save and queue again, up to N times"),
     Option("env", "NAME=VALUE", variable, "set a variable; NAME alone copies yours", repeat=True),
     Option("export", "NAMES", exported, "copy these variables as well: ALL, NONE, or names", listed=True),
     Option("after", "JOB", dependencies, "only after JOB finished; any:JOB: ended at all", repeat=True),

@@ -224,6 +224,8 @@ class Job(msgspec.Struct, kw_only=True):
     """Its devices were taken away again while its victims still left them: their pause was for nothing."""
     past_limit_s: float = 0.0
     """On devices before it was last put back by `requeue`: its time limit counts from there."""
+    limits_over: int = 0
+    """How often it was put back at its time limit."""
     early_preemptions: int = 0
     """Of `preemptions`: within the time that a run is promised by the policy, or an hour where it promises
     nothing."""

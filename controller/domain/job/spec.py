@@ -122,6 +122,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     hold: bool = False
     array_limit: int | UnsetType = UNSET
     """So many tasks of its array may wait for devices or have them at once; unset: all."""
+    requeues: int | UnsetType = UNSET
+    """At its time limit it queues again, with another such limit, up to so many times; unset: never."""
     profile: Profile | None = None
     profiling: Literal["auto", "never", "only"] = "auto"
     """auto: measured in place, while its first attempt runs alone, if no like job was before. only: it runs
@@ -179,6 +181,7 @@ def _is_plain(spec: JobSpec) -> bool:
         and (spec.pause_s is None or 0 <= spec.pause_s < 1e9)
         and not spec.after
         and not spec.array_limit
+        and not spec.requeues
     )
 
 
@@ -231,6 +234,10 @@ def _problem(spec: JobSpec) -> str:
                 f"a step of {spec.batch_size} x {spec.gpus_max} samples cannot be divided equally among "
                 f"{spec.gpus_min} workers and among {spec.gpus_max}, on {spec.nodes or 'any'} nodes"
             ),
+        ),
+        (
+            (spec.requeues or 0) < 0 or (bool(spec.requeues) and spec.time_limit_s is None),
+            f"to be queued again at its time limit it needs one, and a number of times, got {spec.requeues}",
         ),
         (any(d.job_id == spec.job_id for d in spec.after), "a job cannot wait for itself"),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 from msgspec import field
@@ -11,6 +11,9 @@ from cotenant.controller.domain import EtaKind, JobId, JobSpec, LaunchKind, Phas
 from cotenant.controller.wire.clients.base import Done, Question, Reply
 from cotenant.controller.wire.sharing import PromiseView, SharingView
 from cotenant.controller.wire.views import JsonView, ProfileView, ThroughputView, Utc, wall_s
+
+GIVEN_UP: Final = ("held-infra", "workdir-missing")
+"""Reasons of a hold that no person asked for."""
 
 
 class Submit(Question["Submitted"], frozen=True, kw_only=True, tag="submit"):
@@ -70,6 +73,8 @@ class WaitJobs(Question["Jobs"], frozen=True, kw_only=True, tag="wait"):
 
     job_ids: tuple[JobId, ...]
     timeout_s: float = 30.0
+    first: bool = False
+    """Answered as soon as one has ended, with those that have, or after `timeout_s` with none."""
 
 
 class ReadJobLog(Question["LogPart"], frozen=True, kw_only=True, tag="read-log"):
@@ -211,6 +216,11 @@ class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
     @property
     def ended_s(self) -> float | None:
         return wall_s(self.ended_at)
+
+    @property
+    def is_given_up(self) -> bool:
+        """Held after too many failures: it waits for a person, who may be waiting for it."""
+        return self.phase is Phase.HELD and self.reason_code in GIVEN_UP
 
 
 class AttemptView(JsonView, frozen=True, kw_only=True, tag="attempt/1"):

@@ -123,6 +123,13 @@ def test_seen_by_the_server(tmp_path: Path, code: str) -> None:
     assert refusal(environment, "package") == code
 
 
+def test_what_every_job_has_from_us_is_nobodys_code(tmp_path: Path) -> None:
+    """A package that imports `cotenant` finds that of the job-side folder, on PYTHONPATH."""
+    python = bare_environment(tmp_path / "venv", package="import cotenant")
+    with Environment(tmp_path, str(python)).server("package") as server:
+        assert said(server).m == "ready"
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a device file")
 def test_an_open_gpu(tmp_path: Path) -> None:
     """Stands in for one: the server reads the name of what is open."""

@@ -391,6 +391,19 @@ def test_waiting_ends_with_the_job(station: Station) -> None:
     assert station.answers(client)[0].jobs[0].phase == "done"
 
 
+def test_waiting_for_the_first_ends_with_it_and_names_it_alone(station: Station) -> None:
+    address = station.join("h1", devices=1)
+    jobs = station.submit(), station.submit()
+    client = station.post(clients.WaitJobs(job_ids=jobs, timeout_s=50.0, first=True))
+    station.tick(2.0)
+    assert station.answers(client) == []
+    run_one(station, address, jobs[0])
+    assert [job.job_id for job in station.answers(client)[0].jobs] == [jobs[0]]
+    nobody = station.post(clients.WaitJobs(job_ids=jobs[1:], timeout_s=3.0, first=True))
+    station.tick(4.0)
+    assert station.answers(nobody)[0].jobs == ()
+
+
 def test_waiting_ends_with_its_time(station: Station) -> None:
     job_id = station.submit()
     client = station.post(clients.WaitJobs(job_ids=(job_id,), timeout_s=3.0))

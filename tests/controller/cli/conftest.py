@@ -1,84 +1,18 @@
-"""A stand-in for the controller: a real socket with the real codec, and answers that a test chooses."""
+"""A home, a controller that a test answers for, and command lines in this process."""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import msgspec
 import pytest
-import zmq
 
 from cotenant.controller.cli.main import main
-from cotenant.controller.wire import clients as wire
-from cotenant.controller.wire import decode, encode
-from tests.building.limits import within_s
-
-Answer = Callable[[Any], Any]
-
-
-class StandIn:
-    """Answers each kind of request with what `answers` holds for it; keeps what it was asked."""
-
-    def __init__(self, path: Path) -> None:
-        self.endpoint = f"ipc://{path}"
-        self.answers: dict[type, Answer] = {}
-        self.asked: list[Any] = []
-        self._context = zmq.Context()
-        self._router = self._context.socket(zmq.ROUTER)
-        self._router.bind(self.endpoint)
-        self._ender = self._context.socket(zmq.PAIR)
-        self._ender.bind("inproc://end")
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-        self._thread.start()
-
-    def says(self, kind: type, answer: Any) -> None:
-        """A fixed answer, or a function of the request. Its `request_id` is filled in."""
-        self.answers[kind] = answer if callable(answer) else lambda _request: answer
-
-    def asked_for(self, kind: type) -> list[Any]:
-        return [each for each in self.asked if isinstance(each, kind)]
-
-    def _serve(self) -> None:
-        end = self._context.socket(zmq.PAIR)
-        end.connect("inproc://end")
-        poller = zmq.Poller()
-        poller.register(self._router, zmq.POLLIN)
-        poller.register(end, zmq.POLLIN)
-        while end not in (ready := dict(poller.poll())):
-            if self._router in ready:
-                who, _mark, frame = self._router.recv_multipart()
-                request: wire.Request = decode(frame, wire.Request)
-                self.asked.append(request.body)
-                reply = self._answer(request)
-                self._router.send_multipart([who, encode(reply)])
-        end.close(0)
-
-    def _answer(self, request: wire.Request) -> Any:
-        answer = self.answers.get(type(request.body))
-        if answer is None:
-            return refusal(
-                "refused",
-                f"the stand-in was not told about {type(request.body).__name__}",
-                request.request_id,
-            )
-        return msgspec.structs.replace(answer(request.body), request_id=request.request_id)
-
-    def close(self) -> None:
-        self._ender.send(b"")
-        self._thread.join(within_s(10))
-        self._router.close(0)
-        self._ender.close(0)
-        self._context.term()
-
-
-def refusal(code: Any, message: str, request_id: int = 0, hint: str = "") -> wire.Failure:
-    return wire.Failure(request_id=request_id, code=code, message=message, hint=hint)
+from tests.building.stand_in import StandIn as StandIn
 
 
 class Result(NamedTuple):

@@ -69,7 +69,8 @@ def test_every_flag_reaches_the_specification(tmp_path: Path) -> None:
         tmp_path, *PYTHON,
         gpus="4", nodes="2", time="2h", expect="90", mem="8G", cpus="3", host_mem="16G", name="x",
         batch_size="64", iterations="100", share="never", gpu_type="NVIDIA-H200", constraint="nvlink,ib",
-        workdir=str(tmp_path), output="out-%j.txt", retries="2", env="A=1", after="3,any:4_1", launch="host",
+        workdir=str(tmp_path), output="out-%j.txt", retries="2", requeue_at_limit="4",
+        env="A=1", after="3,any:4_1", launch="host",
         hold="yes", profile=str(measured), resumable="yes", accumulate="mean", checkpoint="auto",
         watchdog="90s",
         priority="-7", organisation="vision",
@@ -79,6 +80,7 @@ def test_every_flag_reaches_the_specification(tmp_path: Path) -> None:
     assert (spec.time_limit_s, spec.expected_s) == (7200, 5400)
     assert (spec.memory_mib, spec.cpus, spec.host_memory_mib) == (8192, 3, 16_384)
     assert (spec.name, spec.batch_size, spec.iterations, spec.retries) == ("x", 64, 100, 2)
+    assert spec.requeues == 4
     assert (spec.priority, spec.organisation) == (-7, "vision")
     assert (spec.share, spec.job_class, spec.gpu_type, spec.features) == (
         "never",
@@ -98,7 +100,7 @@ def test_every_flag_reaches_the_specification(tmp_path: Path) -> None:
         "gpus", "nodes", "time", "expect", "mem", "cpus", "host_mem", "name", "batch_size", "iterations",
         "share", "class", "gpu_type", "constraint", "workdir", "output", "retries", "env", "after", "launch",
         "hold", "profile", "resumable", "cold", "accumulate", "checkpoint", "watchdog", "progress",
-        "priority", "organisation",
+        "priority", "organisation", "requeue_at_limit",
     }, "a new option needs its line here"  # fmt: skip
 
 

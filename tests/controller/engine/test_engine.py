@@ -242,6 +242,22 @@ def test_a_job_at_its_time_limit_saves_stops_and_says_so() -> None:
     assert (desk.phase(1), str(desk.job(1).reason)) == ("failed", "reached its time limit of 100.00 s")
 
 
+def test_a_job_queues_again_at_its_time_limit_as_often_as_it_was_asked_to() -> None:
+    desk = Desk("fifo")
+    desk.run(1, time_limit_s=100.0, requeues=1)
+    desk.wait(100)
+    desk.durable(1, 90)
+    desk.end(1, "stopped", step=90)
+    assert (desk.phase(1), desk.job(1).preemptions, desk.job(1).limits_over) == ("loading", 0, 1)
+    desk.start(1)
+    desk.wait(99)
+    assert desk.phase(1) == "running", "another limit has begun"
+    desk.wait(1)
+    assert desk.phase(1) == "checkpointing"
+    desk.end(1, "stopped", step=95)
+    assert (desk.phase(1), str(desk.job(1).reason)) == ("failed", "reached its time limit of 100.00 s")
+
+
 def test_a_time_limit_counts_loading_and_running_of_all_attempts_and_no_waiting() -> None:
     desk = Desk("fifo")
     desk.run(1, time_limit_s=100)
@@ -790,6 +806,7 @@ def test_an_answer_to_a_computation_reaches_the_policy_and_changes_nothing_else(
         ({"iterations": 0}, "iterations must be positive"),
         ({"expected_s": float("nan")}, "expected time must be positive"),
         ({"time_limit_s": -5}, "time limit must be positive"),
+        ({"requeues": 1}, "it needs one"),
         ({"retries": -1}, "retries must not be negative"),
         ({"after": (Dependency(job_id=JobId("1")),)}, "cannot wait for itself"),
     ],

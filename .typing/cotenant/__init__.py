@@ -1,0 +1,1 @@
+../../controller/python/face/__init__.py

@@ -1,0 +1,91 @@
+"""What may go wrong, one class per way: whoever catches can tell them apart without reading a sentence.
+
+Rule: what the job's own function raised is raised as it was, with the remote traceback as its cause; these
+are for everything else. Time that is up for who waits (`StillRunning`, `JobPreempted`) is a TimeoutError; a
+job's own time limit (`JobTimedOut`) is not, for the job has ended."""
+
+from __future__ import annotations
+
+from concurrent.futures import CancelledError
+
+
+class CotenantError(Exception):
+    """Everything of ours. `hint` says what to try."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(f"{message}; {hint}" if hint else message)
+        self.hint = hint
+
+
+class BadCall(CotenantError, ValueError):
+    """A submission that makes no sense; nothing was sent."""
+
+
+class NoController(CotenantError, ConnectionError):
+    """No controller answers."""
+
+
+class RequestRefused(CotenantError):
+    """The controller, or this machine's configuration, says no; `code` is the command line's."""
+
+    def __init__(self, code: str, message: str, hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.code = code
+
+
+class StillRunning(CotenantError, TimeoutError):
+    """Nobody waits any longer; the job goes on."""
+
+
+class JobPreempted(StillRunning):
+    """Nobody waits any longer, and the job waits because it had to make room. It will resume."""
+
+
+class JobFailed(CotenantError):
+    """It has ended, and not well. Each of the others is a case of it."""
+
+    def __init__(self, job_id: str, reason: str, exit_code: int | None = None, log_tail: str = "") -> None:
+        text = f"job {job_id} {reason}"
+        super().__init__(f"{text}; the end of its log:\n{log_tail}" if log_tail else text)
+        self.job_id = job_id
+        self.reason = reason
+        self.exit_code = exit_code
+        self.log_tail = log_tail
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.job_id, self.reason, self.exit_code, self.log_tail)
+
+
+class JobTimedOut(JobFailed):
+    """Its own time limit (`time=`) was over."""
+
+
+class JobCancelled(JobFailed, CancelledError):
+    """Somebody cancelled it, or what it depended on did not finish."""
+
+
+class JobLost(JobFailed):
+    """Hosts failed under it too often; it is held, and `cotenant release` tries it again."""
+
+
+class NoResult(JobFailed):
+    """It finished, and there is no result that may be read."""
+
+
+class RemoteTraceback(Exception):
+    """Where it was raised in the job: the cause of an exception that a function raised there."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.text}"""'
+
+
+class RemoteError(CotenantError):
+    """Stands for an exception of the function's that cannot be brought here. `kind` is its class's name."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(f"{kind}: {message}" if message else kind)
+        self.kind = kind

@@ -1,0 +1,262 @@
+"""A job, as the caller holds it: which one it is, and what may be asked of it.
+
+Rule: it keeps nothing that the controller knows better; each property is a question. What cannot change any
+more (how it ended) is asked once. It can be pickled, and `cotenant.job(id)` makes it anew in another shell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Generator, Iterator
+from typing import Any, Generic, Literal, TypeVar, cast, overload
+
+from cotenant.controller.domain import ENDED, JobId, for_people
+from cotenant.controller.python.connection import asked, connected
+from cotenant.controller.python.errors import BadCall, CotenantError, RequestRefused
+from cotenant.controller.python.packing import CallPlace, place_of
+from cotenant.controller.python.results import LOG_TAIL_LINES, outcome
+from cotenant.controller.python.waiting import as_they_end
+from cotenant.controller.wire import (
+    ChangeJobs,
+    EtaView,
+    Explain,
+    JobDetails,
+    JobView,
+    ListEtas,
+    ListJobs,
+    ShowJob,
+)
+
+T = TypeVar("T")
+
+
+class JobHandle(Generic[T]):
+    """A submitted job. `result()`, or `await`, is what its function returned."""
+
+    def __init__(
+        self, job_id: str = "", *, endpoint: str | None = None, name: str = "", place: CallPlace | None = None
+    ) -> None:
+        """`place`: where its results lie, if that is known; else the controller is asked for its command."""
+        self._id = job_id
+        self.endpoint = endpoint
+        self.name = name
+        self.notes: tuple[str, ...] = ()
+        """What was said at its submission, such as why it cannot start yet."""
+        self.placeholder = ""
+        """What others of its batch call it before it has a number."""
+        self._place = place
+        self._place_known = place is not None
+        self._end: JobView | None = None
+        """Its last view, that will not change."""
+
+    # --- Which one it is ---------------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        """Its number. Raises BadCall in a batch that has not been sent, or was not."""
+        if not self._id:
+            raise BadCall(f"{self.name or 'this job'} has no number", "its batch is sent as the block ends")
+        return self._id
+
+    @property
+    def after_text(self) -> str:
+        """As `after=` has it."""
+        return self.id
+
+    def submitted(self, job_id: str, notes: tuple[str, ...], *, place_is_known: bool) -> None:
+        """It has its number. `place_is_known`: it is this submission's, not an earlier one's of its key."""
+        self._id, self.notes = job_id, notes
+        self._place_known = place_is_known
+
+    def __repr__(self) -> str:
+        return f"<cotenant job {self._id or '(not submitted)'}{f' {self.name}' if self.name else ''}>"
+
+    def _repr_html_(self) -> str:
+        from cotenant.controller.python.card import card
+
+        try:
+            return card(self.view())
+        except CotenantError as error:
+            return card(None, repr(self), str(error))
+
+    # --- Questions ---------------------------------------------------------------------------------
+
+    def view(self) -> JobView:
+        """All that `cotenant queue -o json` has of it."""
+        if self._end is not None and not self._end.is_given_up:
+            return self._end
+        question = ListJobs(job_ids=(JobId(self.id),), include_ended=True)
+        return for_people(asked(question, self.endpoint).jobs[0])
+
+    def details(self) -> JobDetails:
+        """All that `cotenant show -o json` has of it: what was asked for, each attempt, its profile."""
+        return for_people(asked(ShowJob(job_id=JobId(self.id)), self.endpoint).job)
+
+    @property
+    def state(self) -> str:
+        """`queued`, `running`, `done`, ...: see docs/cli.md."""
+        return self.view().phase.value
+
+    @property
+    def preemptions(self) -> int:
+        """How often it had to make room."""
+        return self.view().preemptions
+
+    def explain(self) -> str:
+        """Why it is where it is, then the decisions about it, newest first; a line each."""
+        found = for_people(asked(Explain(job_id=JobId(self.id)), self.endpoint).explanation)
+        return "\n".join((*found.lines[:1], *found.ahead, *found.lines[1:]))
+
+    def eta(self) -> EtaView | None:
+        """When it starts and ends; None of a job that has ended."""
+        etas = asked(ListEtas(job_ids=(JobId(self.id),)), self.endpoint).etas
+        return for_people(etas[0]) if etas else None
+
+    # --- Changes -----------------------------------------------------------------------------------
+
+    def cancel(self) -> bool:
+        """False: it had ended before."""
+        try:
+            asked(ChangeJobs(verb="cancel", job_ids=(JobId(self.id),)), self.endpoint)
+        except RequestRefused as refused:
+            if refused.code != "refused":
+                raise
+            return False
+        return True
+
+    def requeue(self) -> None:
+        """It saves, if it can, and queues again, with its time limit from the beginning."""
+        asked(ChangeJobs(verb="requeue", job_ids=(JobId(self.id),)), self.endpoint)
+
+    # --- Its end -----------------------------------------------------------------------------------
+
+    @property
+    def ended_view(self) -> JobView | None:
+        """How it ended, if that has been seen."""
+        return self._end
+
+    def saw_end(self, view: JobView) -> JobHandle[T]:
+        self._end = view
+        return self
+
+    def done(self) -> bool:
+        """Whether it has ended, however it did."""
+        return self.view().phase in ENDED
+
+    def wait(self, timeout: float | None = None) -> str:
+        """Until it has ended; its state then. Raises StillRunning after `timeout` seconds."""
+        return self._ended(timeout).phase.value
+
+    def result(self, timeout: float | None = None) -> T:
+        """What its function returned (with `results="all"` of each rank); of a command, 0.
+
+        Raises:
+            StillRunning: not within `timeout` seconds; JobPreempted if it waits because it had to make room.
+            JobFailed: or one of its kinds, if it ended otherwise than by its function.
+            Exception: what its function raised, with the remote traceback.
+        """
+        return self.outcome_of(self._ended(timeout))
+
+    def exception(self, timeout: float | None = None) -> Exception | None:
+        """What `result` would raise; None: it finished. Raises StillRunning."""
+        view = self._ended(timeout)
+        try:
+            self.outcome_of(view)
+        except Exception as error:  # noqa: BLE001  # Whatever the function raised.
+            return error
+        return None
+
+    def outcome_of(self, view: JobView) -> T:
+        return cast(T, outcome(view, self._results(), self._log_tail))
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self._awaited().__await__()
+
+    async def _awaited(self) -> T:
+        from cotenant.controller.python.watching import watch
+
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+
+        def deliver(value: Any, error: BaseException | None) -> None:
+            if not future.done():
+                future.set_exception(error) if error is not None else future.set_result(value)
+
+        def told(end: JobView | Exception) -> None:
+            value: Any = None
+            problem: Exception | None = None
+            try:
+                if isinstance(end, Exception):
+                    raise end
+                value = self.saw_end(end).outcome_of(end)
+            except Exception as error:  # noqa: BLE001  # It is raised where it is awaited.
+                problem = error
+            try:
+                loop.call_soon_threadsafe(deliver, value, problem)
+            except RuntimeError:  # The loop is closed: nobody waits.
+                return
+
+        watching = watch(self.endpoint)
+        watching.tell(JobId(self.id), told)
+        try:
+            return await future
+        finally:
+            watching.forget(JobId(self.id), told)
+
+    def _ended(self, timeout: float | None) -> JobView:
+        if self._end is None or self._end.is_given_up:  # Somebody may have released it.
+            ((self._end,),) = as_they_end([JobId(self.id)], self.endpoint, timeout)
+        return self._end
+
+    def _results(self) -> CallPlace | None:
+        if not self._place_known:
+            spec = self.details().spec
+            if spec.launch.uid != os.getuid():
+                raise RequestRefused(
+                    "not-allowed", f"job {self.id} is {spec.user}'s: its result is not loaded"
+                )
+            self._place, self._place_known = place_of(spec.launch.argv), True
+        return self._place
+
+    # --- Its output --------------------------------------------------------------------------------
+
+    @overload
+    def logs(self, follow: Literal[False] = False, rank: int = 0) -> str: ...
+    @overload
+    def logs(self, follow: Literal[True], rank: int = 0) -> Iterator[str]: ...
+    def logs(self, follow: bool = False, rank: int = 0) -> str | Iterator[str]:
+        """What it has printed, over all its attempts; `follow`: lines as they come, until it has ended."""
+        if follow:
+            return self._lines(rank)
+        from cotenant.controller.cli.jobs.logs import read_all
+
+        with connected(self.endpoint) as client:
+            pieces = read_all(client, self.view(), rank)
+            return str(b"".join(each for each in pieces if isinstance(each, bytes)), errors="replace")
+
+    def _lines(self, rank: int) -> Iterator[str]:
+        from cotenant.controller.cli.jobs.logs import Follower
+
+        rest = b""
+        with connected(self.endpoint, patient=True) as client:
+            for piece in Follower(client, JobId(self.id), rank).pieces():
+                if isinstance(piece, bytes):
+                    *whole, rest = (rest + piece).split(b"\n")
+                    yield from (str(line + b"\n", errors="replace") for line in whole)
+        if rest:
+            yield str(rest, errors="replace")
+
+    def _log_tail(self) -> str:
+        try:
+            lines = self.logs().splitlines()
+        except CotenantError:  # Its host is gone, or silent: the end is known without.
+            return ""
+        return "\n".join(lines[-LOG_TAIL_LINES:])
+
+
+def job(job_id: str | int, *, endpoint: str | None = None) -> JobHandle[Any]:
+    """One that was submitted before, by whatever shell. Raises RequestRefused: there is no such job."""
+    found: JobHandle[Any] = JobHandle(str(job_id), endpoint=endpoint)
+    found.name = found.details().name  # An array's number is refused, with a task's to try.
+    return found

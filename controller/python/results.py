@@ -1,0 +1,167 @@
+"""What an ended job comes to: a value, the function's own exception, or an error that says how it ended.
+
+Rule: how a job ended is the controller's word alone; files are asked only for what it cannot know. A result
+counts if it is of the attempt that ended: an earlier one may have left one behind and been taken back.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any, Final
+
+import msgspec
+
+from cotenant.controller.domain import Phase
+from cotenant.controller.python import folders
+from cotenant.controller.python.errors import (
+    JobCancelled,
+    JobFailed,
+    JobLost,
+    JobTimedOut,
+    NoResult,
+    RemoteError,
+    RemoteTraceback,
+)
+from cotenant.controller.python.inside import VERSION
+from cotenant.controller.python.packing import CallPlace
+from cotenant.controller.wire import BadMessage, JobView, decode_json
+
+TIME_LIMIT: Final = "time-limit"
+"""The reason code of an end."""
+ARRIVES_WITHIN_S: Final = 10.0
+"""A file that another host wrote may be seen later on a network file system."""
+LOOK_S: Final = 0.05
+HEAD_BYTES_MAX: Final = 1024 * 1024
+LOG_TAIL_LINES: Final = 20
+
+
+class ResultHead(msgspec.Struct, frozen=True):
+    """The first line of a result's file, as `inside.py` writes it; what was pickled follows."""
+
+    version: int
+    attempt: int
+    rank: int
+    type: str = ""
+    """Here and below, of what was raised."""
+    message: str = ""
+    traceback: str = ""
+    words_only: bool = False
+    """It could not be pickled."""
+
+
+def outcome(
+    view: JobView,
+    place: CallPlace | None,
+    log_tail: Callable[[], str],
+    arrives_within_s: float = ARRIVES_WITHIN_S,
+) -> Any:
+    """Of a job that is over. Of a command, 0.
+
+    Raises:
+        JobFailed: or one of its kinds; or what the function raised.
+    """
+    reason = said(view)
+    if view.phase is Phase.CANCELLED:
+        raise JobCancelled(view.job_id, reason)
+    if view.is_given_up:
+        hint = f"{reason} (`cotenant release {view.job_id}` tries it again)"
+        raise JobLost(view.job_id, hint)
+    if view.phase is Phase.DONE:
+        return _value(view, place, arrives_within_s) if place is not None else view.exit_code or 0
+    if view.reason_code == TIME_LIMIT:
+        raise JobTimedOut(view.job_id, reason, view.exit_code, log_tail())
+    if place is not None:
+        _raise_theirs(view, place)
+    raise JobFailed(view.job_id, reason, view.exit_code, log_tail())
+
+
+def said(view: JobView) -> str:
+    """`failed: exit code 3`; a reason that begins with the state says it once."""
+    state = view.phase.value
+    return view.reason if view.reason.startswith(state) else f"{state}: {view.reason}"
+
+
+def _value(view: JobView, place: CallPlace, arrives_within_s: float) -> Any:
+    values = [
+        _load(view, place, folders.RESULT.format(rank=rank), arrives_within_s)
+        for rank in range(view.gpus if place.each_rank else 1)
+    ]
+    return values if place.each_rank else values[0]
+
+
+def _load(view: JobView, place: CallPlace, name: str, arrives_within_s: float) -> Any:
+    until_s = time.monotonic() + arrives_within_s
+    while True:
+        try:
+            with (
+                folders.task_folder(place.folder) as folder,
+                folders.reading(folder, name, folders.RESULT_BYTES_MAX) as file,
+            ):
+                head = _head(file)
+                if head.attempt == view.attempt:
+                    return _unpickled(view, file)
+                left = f"its result is of attempt {head.attempt}, and attempt {view.attempt} ended"
+        except FileNotFoundError:
+            left = "it left no result: did its function end the process itself?"
+        except (folders.NotPrivate, folders.TooLarge, OSError) as error:
+            raise NoResult(view.job_id, f"finished, but {error}") from None
+        if time.monotonic() > until_s:
+            raise NoResult(view.job_id, f"finished, but {left} ({place.folder})")
+        time.sleep(LOOK_S)
+
+
+def _unpickled(view: JobView, file: IO[bytes]) -> Any:
+    try:
+        return pickle.load(file)
+    except Exception as error:
+        text = f"finished, but its result cannot be loaded here: {type(error).__name__}: {error}"
+        raise NoResult(view.job_id, text) from error
+
+
+def _raise_theirs(view: JobView, place: CallPlace) -> None:
+    """What the function raised in the attempt that ended, on its lowest rank that did; returns if nothing."""
+    for rank in range(view.gpus):
+        try:
+            with (
+                folders.task_folder(place.folder) as folder,
+                folders.reading(folder, folders.ERROR.format(rank=rank), folders.RESULT_BYTES_MAX) as file,
+            ):
+                head = _head(file)
+                if head.attempt != view.attempt:
+                    continue
+                error = _exception(head, file)
+        except (folders.NotPrivate, folders.TooLarge, OSError):
+            continue
+        raise error from RemoteTraceback(head.traceback)
+
+
+def _exception(head: ResultHead, file: IO[bytes]) -> Exception:
+    words = RemoteError(head.type, head.message)
+    if head.words_only:
+        return words
+    try:
+        error = pickle.load(file)
+    except Exception:  # noqa: BLE001  # Its class may not be here, or not be made from what was kept.
+        return words
+    return error if isinstance(error, Exception) else words
+
+
+def _head(file: IO[bytes]) -> ResultHead:
+    """Raises OSError: it is none of ours, or of a newer version."""
+    try:
+        head: ResultHead = decode_json(file.readline(HEAD_BYTES_MAX), ResultHead, bytes_max=HEAD_BYTES_MAX)
+    except BadMessage as error:
+        raise OSError(f"the file of its result is damaged: {error}") from None
+    if head.version != VERSION:
+        raise OSError(f"the file of its result has version {head.version}, not {VERSION}")
+    return head
+
+
+def home() -> Path:
+    """Where calls lie that were given no `folder=`: on a cluster a home folder is usually on all hosts."""
+    from platformdirs import user_state_path
+
+    return user_state_path("cotenant", appauthor=False) / "functions"

@@ -1,0 +1,105 @@
+"""From drafts to jobs: one request, or as many as an array takes, and numbers back.
+
+Rule: all jobs of a request are accepted together or not at all; what was packed for nothing is removed. A
+key that was used before brings the jobs of that time, and nothing of what was packed now is kept."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from cotenant.controller.domain import JobId, JobSpec
+from cotenant.controller.python.connection import asked, connected
+from cotenant.controller.python.errors import BadCall, RequestRefused
+from cotenant.controller.python.handle import JobHandle
+from cotenant.controller.python.packing import PackedCalls, discard, place_of
+from cotenant.controller.wire import JOBS_MAX, MESSAGE_BYTES_MAX, ShowJob, Submit
+
+REQUEST_BYTES_MAX: Final = MESSAGE_BYTES_MAX * 3 // 4
+SUBMIT_TIMEOUT_S: Final = 30.0
+
+
+class JobDraft(msgspec.Struct, frozen=True):
+    """One job that is not submitted yet."""
+
+    spec: JobSpec
+    secrets: dict[str, str]
+    notes: tuple[str, ...]
+    job: JobHandle[Any]
+    waits_for: tuple[JobHandle[Any], ...] = ()
+    """Jobs of the same batch."""
+
+
+def send(
+    drafts: Sequence[JobDraft],
+    calls: Sequence[PackedCalls],
+    endpoint: str | None,
+    *,
+    key: str,
+    is_array: bool = False,
+) -> list[JobHandle[Any]]:
+    """All of it, or nothing; what was packed for nothing goes."""
+    sent: list[JobDraft] = []
+    try:
+        parts = list(_parts(drafts, is_array))
+        if len(parts) > 1 and (not is_array or drafts[0].spec.array_limit):
+            what = "at_once= holds within one request" if is_array else "a batch is one request"
+            raise BadCall(f"{what}, and {len(drafts)} jobs are more than one holds", f"{len(parts[0])} fit")
+        with connected(endpoint) as client:
+            for number, part in enumerate(parts):
+                request = _request(part, is_array, f"{key}#{number}" if key else uuid.uuid4().hex)
+                reply = client.ask(request, SUBMIT_TIMEOUT_S)
+                if len(reply.job_ids) != len(part):
+                    raise RequestRefused(
+                        "usage", f"key {key!r} was used for {len(reply.job_ids)} jobs, not {len(part)}"
+                    )
+                ours = not key or _is_ours(part[0], reply.job_ids[0], endpoint)
+                for draft, job_id in zip(part, reply.job_ids, strict=True):
+                    draft.job.submitted(job_id, (*draft.notes, *reply.notes), place_is_known=ours)
+                    draft.job.placeholder = ""
+                sent += part if ours else []
+    finally:
+        kept = {place.folder.parent for each in sent if (place := place_of(each.spec.launch.argv))}
+        for each in calls:
+            if each.folder not in kept:
+                discard(each.folder)
+    return [draft.job for draft in drafts]
+
+
+def _parts(drafts: Sequence[JobDraft], is_array: bool) -> Iterator[Sequence[JobDraft]]:
+    """As many requests as it takes."""
+    if len(drafts) > 1 and (
+        len(drafts) > JOBS_MAX or _size(_request(drafts, is_array, "")) > REQUEST_BYTES_MAX
+    ):
+        half = len(drafts) // 2
+        yield from _parts(drafts[:half], is_array)
+        yield from _parts(drafts[half:], is_array)
+    else:
+        yield drafts
+
+
+def _size(request: Submit) -> int:
+    return len(msgspec.msgpack.encode(request))
+
+
+def _request(drafts: Sequence[JobDraft], is_array: bool, key: str) -> Submit:
+    """Raises BadCall: one variable that looks like a secret has two values."""
+    secrets: dict[str, str] = {}
+    for draft in drafts:
+        for name, value in draft.secrets.items():
+            if secrets.setdefault(name, value) != value:
+                raise BadCall(f"{name} looks like a secret, and has one value in a batch", "use two batches")
+    return Submit(
+        specs=tuple(draft.spec for draft in drafts),
+        array_indices=tuple(range(len(drafts))) if is_array else (),
+        secrets=secrets,
+        idempotency_key=key,
+    )
+
+
+def _is_ours(draft: JobDraft, job_id: JobId, endpoint: str | None) -> bool:
+    """Whether the job is what was sent now, and not what was sent with its key before."""
+    return asked(ShowJob(job_id=job_id), endpoint).job.spec.launch.argv == draft.spec.launch.argv

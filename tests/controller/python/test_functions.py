@@ -1,0 +1,341 @@
+"""Functions as jobs: what goes in, what comes out, and how each kind of end is told apart."""
+
+from __future__ import annotations
+
+import functools
+import os
+import pickle
+import sys
+import threading
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import cotenant
+from cotenant.controller.domain import Phase
+from cotenant.controller.python import folders, inside
+from cotenant.controller.python.errors import RemoteError, RemoteTraceback
+from cotenant.controller.python.packing import packed, place_of
+from cotenant.controller.python.results import outcome
+
+if TYPE_CHECKING:
+    from tests.controller.python.conftest import FakeCluster
+
+
+def add(one: int, two: int = 0) -> int:
+    return one + two
+
+
+def raises(text: str) -> None:
+    raise ValueError(text)
+
+
+def test_a_function_comes_back_with_its_result(cluster: FakeCluster) -> None:
+    job = cotenant.submit(add, 1, kwargs={"two": 2}, gpus=1, time="4h", name="sum")
+    assert (job.id, job.name, job.state) == ("7", "sum", "queued")
+    assert job.notes == ("it is the first",)
+    assert job.result() == 3
+    assert (job.state, job.done(), job.exception(), job.wait()) == ("done", True, None, "done")
+    (spec,) = cluster.submissions[0].specs
+    assert (spec.name, spec.time_limit_s, spec.launch.argv[:3]) == (
+        "sum",
+        4 * 3600.0,
+        (sys.executable, "-m", inside.MODULE),
+    )
+
+
+def test_what_it_raises_is_raised_here_with_the_remote_traceback(cluster: FakeCluster) -> None:
+    job = cotenant.submit(raises, "bad luck")
+    with pytest.raises(ValueError, match="bad luck") as caught:
+        job.result()
+    cause = caught.value.__cause__
+    assert isinstance(cause, RemoteTraceback)
+    assert "in raises" in cause.text
+    assert inside.__file__ not in cause.text, "our frames are not shown"
+    assert isinstance(job.exception(), ValueError)
+
+
+def test_an_exception_that_cannot_be_brought_is_told_in_words(cluster: FakeCluster) -> None:
+    class Locked(Exception):
+        def __init__(self) -> None:
+            super().__init__("it holds a lock")
+            self.lock = threading.Lock()
+
+    def fails() -> None:
+        raise Locked
+
+    with pytest.raises(RemoteError, match="Locked: it holds a lock"):
+        cotenant.submit(fails).result()
+
+
+def test_an_exception_whose_class_cannot_be_made_again_is_told_in_words(cluster: FakeCluster) -> None:
+    class Picky(Exception):
+        def __init__(self, one: str, two: str) -> None:
+            super().__init__(f"{one} {two}")
+
+    def fails() -> None:
+        raise Picky("a", "b")
+
+    with pytest.raises(RemoteError, match="Picky: a b"):
+        cotenant.submit(fails).result()
+
+
+def test_a_result_that_cannot_be_pickled_fails_the_job_and_says_so(cluster: FakeCluster) -> None:
+    with pytest.raises(TypeError, match="pickle"):
+        cotenant.submit(threading.Lock).result()
+
+
+def test_a_gang_gives_the_first_ranks_result_or_all(cluster: FakeCluster) -> None:
+    assert cotenant.submit(add, 4, gpus=2).result() == 4
+    assert list(Path(os.environ["XDG_STATE_HOME"]).rglob("result-1.pickle")) == []
+    assert cotenant.submit(add, 4, gpus=2, results="all").result() == [4, 4]
+
+
+def test_the_error_of_another_rank_is_found(cluster: FakeCluster) -> None:
+    job = cotenant.submit(add, 1, gpus=2)
+    cluster.run(job.id)
+    ended = job.view()
+    folder = folder_of(cluster, job.id)
+    (folder / "result-0.pickle").unlink()
+    inside._tell(folder, 1, {"version": 1, "attempt": 1, "rank": 1}, KeyError("rank 1"), "text")
+    cluster.is_now(job.id, Phase.FAILED, "exit code 1", attempt=ended.attempt)
+    with pytest.raises(KeyError, match="rank 1"):
+        cotenant.job(job.id).result()
+
+
+def folder_of(cluster: FakeCluster, job_id: Any) -> Path:
+    place = place_of(cluster.specs[job_id].launch.argv)
+    assert place is not None
+    return place.folder
+
+
+# --- Ends --------------------------------------------------------------------------------------------
+
+ENDS = {
+    "its own time limit": (Phase.FAILED, "time-limit", cotenant.JobTimedOut),
+    "cancelled": (Phase.CANCELLED, "cancelled-by", cotenant.JobCancelled),
+    "what it depends on failed": (Phase.CANCELLED, "after-failed", cotenant.JobCancelled),
+    "hosts failed too often": (Phase.HELD, "held-infra", cotenant.JobLost),
+    "its folder is nowhere": (Phase.HELD, "workdir-missing", cotenant.JobLost),
+    "killed": (Phase.FAILED, "user-failed", cotenant.JobFailed),
+    "without a result": (Phase.DONE, "finished", cotenant.NoResult),
+}
+
+
+@pytest.mark.parametrize(("phase", "code", "kind"), ENDS.values(), ids=ENDS.keys())
+def test_each_end_has_its_class(cluster: FakeCluster, phase: Phase, code: str, kind: type[Exception]) -> None:
+    cluster.log = b"one\nlast words\n"
+    job = cotenant.submit(add, 1)
+    cluster.is_now(job.id, phase, "because", code, exit_code=137 if phase is Phase.FAILED else None)
+    with pytest.raises(cotenant.JobFailed, match=r"because|no result") as caught:
+        outcome(cluster.views[job.id], job._results(), job._log_tail, arrives_within_s=0.0)  # type: ignore[index]
+    assert type(caught.value) is kind
+    if phase is Phase.FAILED:
+        assert (caught.value.exit_code, "last words" in str(caught.value)) == (137, True)
+    assert not isinstance(caught.value, TimeoutError), "that is for time that is up for who waits"
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (type(again), again.job_id) == (kind, "7")
+
+
+def test_a_wait_that_is_over_tells_preempted_from_running(cluster: FakeCluster) -> None:
+    cluster.runs = False
+    job = cotenant.submit(add, 1)
+    cluster.is_now(job.id, Phase.RUNNING, "free devices")
+    with pytest.raises(cotenant.StillRunning, match="running") as running:
+        job.result(timeout=0)
+    assert not isinstance(running.value, cotenant.JobPreempted)
+    cluster.is_now(job.id, Phase.QUEUED, "behind job 9", preemptions=1)
+    with pytest.raises(cotenant.JobPreempted, match="behind job 9") as preempted:
+        job.result(timeout=0)
+    assert isinstance(preempted.value, TimeoutError)
+    cluster.run(job.id, attempt=2)
+    assert (job.result(), job.exception()) == (1, None)
+
+
+def test_an_earlier_attempts_result_or_error_does_not_count(cluster: FakeCluster) -> None:
+    job = cotenant.submit(raises, "first try")
+    cluster.run(job.id, attempt=1)
+    cluster.is_now(job.id, Phase.FAILED, "killed by signal 9", "user-failed", attempt=2)
+    with pytest.raises(cotenant.JobFailed, match="signal 9"):
+        job.result()
+    done = cotenant.submit(add, 1)
+    cluster.run(done.id, attempt=1)
+    cluster.is_now(done.id, Phase.DONE, "finished", attempt=2)
+    with pytest.raises(cotenant.NoResult, match="of attempt 1, and attempt 2 ended"):
+        outcome(cluster.views[done.id], done._results(), str, arrives_within_s=0.0)  # type: ignore[index]
+
+
+def test_leaving_the_process_leaves_it(cluster: FakeCluster) -> None:
+    """As a Session does that has to make room: nothing is taken for a result."""
+
+    def leaves() -> None:
+        raise SystemExit(0)
+
+    job = cotenant.submit(leaves)
+    with pytest.raises(SystemExit):
+        inside.main(cluster.specs[job.id].launch.argv[3:], {"RANK": "0"})  # type: ignore[index]
+    assert not folder_of(cluster, job.id).exists()
+
+
+# --- What submitit is asked for ---------------------------------------------------------------------
+
+
+def test_results_after_the_shell_is_gone(cluster: FakeCluster) -> None:
+    kept = cotenant.submit(add, 20, 3, gpus=2, results="all").id
+    cluster.run(kept)
+    assert cotenant.job(kept).result() == [23, 23]
+    assert cotenant.job(int(kept)).name == "add"
+    handed_on = pickle.loads(pickle.dumps(cotenant.job(kept)))
+    assert (handed_on.id, handed_on.result()) == (kept, [23, 23])
+
+
+def test_an_array_past_a_limit_is_several_requests(cluster: FakeCluster) -> None:
+    cluster.runs = False
+    jobs = cotenant.map(add, range(4_000), env={"PADDING": "x" * 1_000})
+    assert len({job.id for job in jobs}) == 4_000
+    assert len(cluster.submissions) > 1
+    assert all(each.array_indices == tuple(range(len(each.specs))) for each in cluster.submissions)
+    last = jobs[-1]
+    cluster.run(last.id)
+    assert last.result() == 3_999, "each task has its own arguments"
+
+
+def test_a_key_suppresses_duplicates(cluster: FakeCluster) -> None:
+    first = cotenant.submit(add, 1, key="once")
+    second = cotenant.submit(add, 2, key="once")
+    assert (first.id, second.id) == ("7", "7")
+    assert second.result() == 1, "it is the first one's"
+    calls = Path(os.environ["XDG_STATE_HOME"]) / "cotenant" / "functions"
+    assert len(list(calls.iterdir())) == 1, "what was packed for nothing is gone"
+    with pytest.raises(cotenant.RequestRefused, match="used for 1 jobs, not 2"):
+        cotenant.map(add, [1, 2], key="once")
+
+
+def test_commands_queue_again_at_their_time_limit(cluster: FakeCluster) -> None:
+    cotenant.submit(command=["sleep", "9"], time="1h", requeue_at_limit=3)
+    (spec,) = cluster.submissions[0].specs
+    assert (spec.time_limit_s, spec.requeues) == (3600.0, 3)
+    with pytest.raises(cotenant.BadCall, match="needs one"):
+        cotenant.submit(command=["sleep", "9"], requeue_at_limit=3)
+
+
+def test_a_job_is_asked_to_queue_again(cluster: FakeCluster) -> None:
+    cotenant.submit(command=["sleep", "9"]).requeue()
+    (change,) = cluster.controller.asked[-1:]
+    assert change.verb == "requeue"
+
+
+# --- What goes along --------------------------------------------------------------------------------
+
+
+def test_a_module_of_the_users_goes_by_value(tmp_path: Path) -> None:
+    """It could not be imported in the job: only this process has it."""
+    module = ModuleType("mine_alone")
+    module.__file__ = str(tmp_path / "mine_alone.py")
+    exec("FACTOR = 3\n\ndef times(x):\n    return x * FACTOR\n", module.__dict__)
+    sys.modules["mine_alone"] = module
+    try:
+        calls = packed(functools.partial(module.times, 5), [((), {})], tmp_path / "calls")
+    finally:
+        del sys.modules["mine_alone"]
+    assert calls.name == "times"
+    assert inside.main(calls.argv(0, False)[3:], {}) == 0
+    with (
+        folders.task_folder(calls.folder / "0") as folder,
+        folders.reading(folder, "result-0.pickle", 1000) as file,
+    ):
+        file.readline()
+        assert pickle.load(file) == 15
+
+
+def test_the_function_makes_a_kind_and_its_arguments_do_not(cluster: FakeCluster) -> None:
+    for value in (1, 2):
+        cotenant.submit(add, value)
+    cotenant.submit(raises, "x")
+    one, two, other = (request.specs[0].code_sha256 for request in cluster.submissions)
+    assert one == two != other
+
+
+LARGE = b"x" * 5_000
+
+
+def test_what_is_too_large_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(cotenant.BadCall, match="arguments takes more than 4096 bytes"):
+        packed(add, [((LARGE,), {})], tmp_path / "calls", bytes_max=4_096)
+    assert list((tmp_path / "calls").iterdir()) == []
+
+
+def test_what_cannot_be_pickled_is_refused_before_anything_is_sent(cluster: FakeCluster) -> None:
+    with pytest.raises(cotenant.BadCall, match="arguments cannot be pickled"):
+        cotenant.submit(add, threading.Lock())
+    assert cluster.submissions == []
+
+
+def test_without_cloudpickle_it_says_what_to_install(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
+    with pytest.raises(cotenant.BadCall, match=r"pip install '\.\[api\]'"):
+        cotenant.submit(add, 1)
+    assert cotenant.submit(command=["true"]).result() == 0, "commands need none"
+
+
+# --- Whom to believe ---------------------------------------------------------------------------------
+
+
+def test_only_private_files_in_private_folders_are_loaded(cluster: FakeCluster) -> None:
+    job = cotenant.submit(add, 1)
+    cluster.run(job.id)
+    folder = folder_of(cluster, job.id)
+    modes = [
+        (each, each.stat().st_mode & 0o777) for each in (folder / "result-0.pickle", folder, folder.parent)
+    ]
+    assert [mode for _, mode in modes] == [0o600, 0o700, 0o700]
+    for path, mode in modes:
+        path.chmod(mode | 0o020)
+        with pytest.raises(cotenant.NoResult, match="can be written by others"):
+            cotenant.job(job.id).result()
+        path.chmod(mode)
+    assert cotenant.job(job.id).result() == 1
+    (folder / "result-0.pickle").rename(folder / "elsewhere")
+    (folder / "result-0.pickle").symlink_to("elsewhere")
+    with pytest.raises(cotenant.NoResult, match="symbolic links"):
+        cotenant.job(job.id).result()
+
+
+def test_files_of_another_user_are_not_loaded(tmp_path: Path) -> None:
+    if os.getuid() != 0:
+        pytest.skip("needs root, to make a file another's")
+    (tmp_path / "theirs").mkdir(mode=0o700)
+    os.chown(tmp_path / "theirs", 1001, 1001)
+    with pytest.raises(folders.NotPrivate, match="belongs to uid 1001"), folders.opened(tmp_path / "theirs"):
+        pass
+
+
+def test_another_users_job_is_not_loaded(cluster: FakeCluster) -> None:
+    import msgspec
+
+    job = cotenant.submit(add, 1)
+    cluster.run(job.id)
+    spec = cluster.specs[job.id]  # type: ignore[index]
+    theirs = msgspec.structs.replace(spec.launch, uid=os.getuid() + 1)
+    cluster.specs[job.id] = msgspec.structs.replace(spec, launch=theirs)  # type: ignore[index]
+    with pytest.raises(cotenant.RequestRefused, match="its result is not loaded"):
+        cotenant.job(job.id).result()
+
+
+def test_old_calls_go_and_what_is_not_ours_stays(tmp_path: Path) -> None:
+    old, fresh = folders.make(tmp_path), folders.make(tmp_path)
+    (tmp_path / "mine").mkdir()
+    for each in (old, fresh):
+        (each / "0").mkdir()
+        (each / "0" / "result-0.pickle").write_bytes(b"")
+    began_s = fresh.stat().st_mtime
+    for each in (old, old / "0" / "result-0.pickle"):
+        os.utime(each, (0, began_s - folders.KEPT_S - 1))
+    folders.remove_old(tmp_path, began_s + 1)
+    assert {each.name for each in tmp_path.iterdir()} == {fresh.name, "mine"}
+    folders.remove_old(tmp_path, began_s + folders.KEPT_S + 10)
+    assert {each.name for each in tmp_path.iterdir()} == {"mine"}
