@@ -138,7 +138,7 @@ class PairSeen(msgspec.Struct, frozen=True, kw_only=True):
         return "loses" if loses(xi, observations) else "pays" if xi.gain > LOSS_MIN else "even"
 
 
-class Foresight(Protocol):
+class PairModel(Protocol):
     """A trained model, as the table asks it."""
 
     def beside(self, job: Job, partners: Sequence[Job]) -> Sequence[Interference | None]:
@@ -149,7 +149,7 @@ class PairTable:
     """Observed ratios, one way each: (this kind, beside that kind) -> xi. And a model for the others."""
 
     def __init__(
-        self, entries: dict[str, Observed] | None = None, foresight: Foresight | None = None
+        self, entries: dict[str, Observed] | None = None, foresight: PairModel | None = None
     ) -> None:
         self.entries: dict[str, Observed] = entries if entries is not None else {}
         self._of: dict[str, dict[str, None]] = {}
