@@ -313,7 +313,8 @@ class PairTable:
         """What was answered about a kind of job, and about others beside it."""
         self._known.pop(kind, None)
         for beside in self._known.values():
-            beside.pop(kind, None)
+            if kind in beside:
+                del beside[kind]
 
     def _entry(self, job: Job, partner: Job) -> Observed:
         """One that is about to be changed; it is made where there is none."""

@@ -231,7 +231,7 @@ def balances(view: View, jobs: Sequence[Job], slots: CostSlots) -> Balances:
         cost_s = np.minimum(ends_s, both_s) * (1.0 - 1.0 / theirs)
         gain_s = np.where(waits_s == NEVER, theirs_s, waits_s) + mine_s - ends_s
         may = allowed & (1.0 / (mine * slowdown) + 1.0 / theirs > 1.0)
-        worth = may_be_whole(view, table, slots, may & (gain_s - cost_s > 0.0))
+        worth = may_be_whole(table, slots, may & (gain_s - cost_s > 0.0))
     return Balances(worth, np.where(may, gain_s, np.nan), np.where(may, cost_s, np.nan), mine, theirs)
 
 

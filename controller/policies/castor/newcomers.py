@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cotenant.controller.domain import GUESSES, Job, View
+from cotenant.controller.domain import GUESSES, Job, SchedulingClass, View
 from cotenant.controller.policies.toolkit import (
     Mask,
     Numbers,
@@ -38,10 +38,10 @@ class NewcomerTable(NamedTuple):
 
     jobs: list[Job]
     """In the order of their rows: those that are alike stand together."""
-    kinds: list[Job]
-    """One of each that are alike."""
+    classes: list[SchedulingClass]
+    """Of each kind of jobs that are alike."""
     of: NDArray[np.intp]
-    """Row -> its job's like among these. Shape (n,)"""
+    """Row -> its kind. Shape (n,)"""
     mine_s: Numbers
     """Remaining time alone; shape (n, 1)."""
     slowdown: Numbers
@@ -55,33 +55,33 @@ class NewcomerTable(NamedTuple):
 
 def beside_all(view: View, jobs: Sequence[Job], slots: ShareableSlots) -> NewcomerTable:
     """Of these jobs, in the order of the slots as they are now."""
-    alike: dict[tuple[object, ...], list[Job]] = defaultdict(list)
+    alike: dict[tuple[SchedulingClass, object], list[Job]] = defaultdict(list)
     for job in jobs:
         if job.remaining_s is not None and job.estimate_source not in GUESSES:  # `known_left_s`: it waits.
             like = (job.spec.launch.argv, job.spec.batch_size, job.accumulates, id(job.profile))
-            alike[view.scheduling_class(job), *like].append(job)
-    splits = [(here, known_batches(here[0], slots.batches)) for here in alike.values()]
-    groups = [(here, choices) for here, choices in splits if choices]
-    kinds, able = [here[0] for here, _ in groups], [job for here, _ in groups for job in here]
-    of = np.array([kind for kind, (here, _) in enumerate(groups) for _ in here], dtype=np.intp)
-    ratios = slots.ratios(kinds)
+            alike[view.scheduling_class(job), like] += [job]
+    splits = [(known_batches(here[0], slots.batches), key[0], here) for key, here in alike.items()]
+    kinds = [(choices, wanted, here) for choices, wanted, here in splits if choices]
+    able, classes = [job for *_, here in kinds for job in here], [wanted for _, wanted, _ in kinds]
+    of = np.array([kind for kind, (*_, here) in enumerate(kinds) for _ in here], dtype=np.intp)
+    ratios = slots.ratios([here[0] for *_, here in kinds], classes)
     allowed = ratios.allowed[of]
     for row, job in enumerate(able):
         if job.co_tenants or slots.is_one_uid:
             allowed[row] &= slots.admitted(job)
     return NewcomerTable(
         able,
-        kinds,
+        classes,
         of,
         np.array([job.remaining_s for job in able], dtype=np.float64).reshape(-1, 1),
-        _least_each([choices for _, choices in groups], slots.left_mib())[of],
+        _least_each([choices for choices, *_ in kinds], slots.left_mib())[of],
         ratios.mine[of],
         ratios.theirs[of],
         allowed,
     )
 
 
-def may_be_whole(view: View, table: NewcomerTable, slots: ShareableSlots, offered: Mask) -> dict[int, int]:
+def may_be_whole(table: NewcomerTable, slots: ShareableSlots, offered: Mask) -> dict[int, int]:
     """The jobs whose gang could be whole at some place, number -> row: with the devices of the slots that are
     offered there, at least one of them, and what is free. What fails now fails for the rest of the decision,
     in which slots are only taken and free devices only given away.
@@ -89,12 +89,13 @@ def may_be_whole(view: View, table: NewcomerTable, slots: ShareableSlots, offere
     Args:
         offered: by job and slot; shape (n, r).
     """
-    gpus: Counts = np.array([job.spec.gpus_min for job in table.kinds], dtype=np.int64)[table.of]
+    gpus: Counts = np.array([wanted.gpus for wanted in table.classes], dtype=np.int64)[table.of]
     by_place: Counts = offered.astype(np.int64) @ slots.devices_at()
     everywhere: Counts = by_place.sum(axis=1)
     whole: Mask = (by_place > 0) & (by_place + slots.free_at() >= gpus.reshape(-1, 1))
     anywhere: Mask = (everywhere > 0) & (everywhere + slots.free_everywhere() >= gpus)
-    is_wide: Mask = np.array([slots.is_wide(view, job) for job in table.kinds], dtype=np.bool_)[table.of]
+    wide = {wanted for wanted in set(table.classes) if slots.is_wide(wanted)}
+    is_wide: Mask = np.array([wanted in wide for wanted in table.classes], dtype=np.bool_)[table.of]
     rows = np.where(is_wide, anywhere, whole.any(axis=1)).nonzero()[0]
     return {table.jobs[row].number: row for row in rows.tolist()}
 
@@ -104,6 +105,6 @@ def _least_each(choices: Sequence[tuple[SubBatch, ...]], left_mib: Numbers) -> N
     needs = np.array([each[0].needed_mib for each in choices], dtype=np.float64).reshape(-1, 1)
     found: Numbers = np.where(needs <= left_mib, 1.0, np.nan)
     for row, each in enumerate(choices):
-        if len(each) > 1:
+        if each[1:]:
             found[row] = least_slowdown(each, left_mib)
     return found

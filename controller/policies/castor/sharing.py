@@ -137,7 +137,7 @@ def chances(view: View, jobs: Sequence[Job], slots: ShareableSlots) -> Chances:
         theirs_end = np.where(mine_first, mine_shared + (theirs_s - mine_shared / theirs_xi), theirs_shared)
         shared_s, sequential_s = (mine_end + theirs_end) / 2, (theirs_s + theirs_s + mine_s) / 2
         pays = (shared_s < sequential_s) & allowed
-    return Chances(may_be_whole(view, table, slots, pays), pays, shared_s)
+    return Chances(may_be_whole(table, slots, pays), pays, shared_s)
 
 
 def ranked(view: View, newcomer: Job, slots: ShareableSlots, known: Chances | None = None) -> tuple[int, ...]:

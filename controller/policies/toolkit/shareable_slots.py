@@ -105,8 +105,6 @@ class ShareableSlots:
         self._at = {device_id: n for n, slot in enumerate(self._all) for device_id in slot.devices}
         self._open = len(self._all)
         self._places = list({slot.place: None for slot in self._all})
-        self._suited: dict[SchedulingClass, Mask] = {}
-        self._wide: dict[SchedulingClass, bool] = {}
         self._open_mask: Mask | None = None
         self.is_one_uid = any(slot.one_uid for slot in self._all)
         """Some tenant can only be joined by jobs of its own user."""
@@ -187,19 +185,11 @@ class ShareableSlots:
     def free_everywhere(self) -> int:
         return self._plan.free_everywhere()
 
-    def is_wide(self, view: View, job: Job) -> bool:
-        """Whether there are devices of a type of which no host could hold the job's gang: it is spread."""
-        gpus = job.spec.gpus
-        if gpus == 1:
-            return False
-        scheduling_class = view.scheduling_class(job)
-        known = self._wide.get(scheduling_class)
-        if known is None:
-            types = {type for _, type in self._places}
-            known = self._wide[scheduling_class] = any(
-                gpus > view.largest_host(scheduling_class, type) for type in types
-            )
-        return known
+    def is_wide(self, scheduling_class: SchedulingClass) -> bool:
+        """Whether there is a type of device of which no host could hold a gang of this class."""
+        gpus, largest = scheduling_class.gpus, self._view.largest_host
+        types = {type for _, type in self._places}
+        return gpus > 1 and any(gpus > largest(scheduling_class, type) for type in types)
 
     # --- All slots at once -------------------------------------------------------------------------
 
@@ -227,14 +217,15 @@ class ShareableSlots:
         """Jobs of one kind have the same ratios beside everybody."""
         return signature(job.spec), id(job.profile)
 
-    def ratios(self, jobs: Sequence[Job]) -> Ratios:
-        """Of newcomers beside each tenant; asked once for each kind of tenants."""
+    def ratios(self, jobs: Sequence[Job], classes: Sequence[SchedulingClass]) -> Ratios:
+        """Of newcomers, and their classes, beside each tenant; asked once for each kind of tenants."""
         tenants, of = self._kinds_of_tenants()
         pairs = self._view.interferences(jobs, tenants)
         apart = [
             [xi.crowded or xi.faulted or (xi.both and self._has_lost(xi)) for xi in row] for row in pairs
         ]
-        suited = [self._suits(self._view.scheduling_class(job)) for job in jobs]
+        suits = {wanted: self._suits(wanted) for wanted in set(classes)}
+        suited = [suits[wanted] for wanted in classes]
         shape = len(jobs), len(tenants)
         return Ratios(
             np.array([[xi.first for xi in row] for row in pairs], dtype=np.float64).reshape(shape)[:, of],
@@ -298,11 +289,7 @@ class ShareableSlots:
         ]
         return np.array(here, dtype=np.bool_)
 
-    def _suits(self, scheduling_class: SchedulingClass) -> Mask:
-        """Slots whose host and device type suit jobs of a class."""
-        known = self._suited.get(scheduling_class)
-        if known is None:
-            places = {place: is_suitable(self._view, scheduling_class, place) for place in self._places}
-            here = [places[slot.place] for slot in self._all]
-            known = self._suited[scheduling_class] = np.array(here, dtype=np.bool_)
-        return known
+    def _suits(self, scheduling_class: SchedulingClass) -> list[bool]:
+        """By slot: whether its host and device type suit jobs of a class."""
+        places = {place: is_suitable(self._view, scheduling_class, place) for place in self._places}
+        return [places[slot.place] for slot in self._all]

@@ -69,11 +69,10 @@ def known_batches(job: Job, known: Batches) -> tuple[SubBatch, ...]:
     spec = job.spec
     split = None if spec.batch_size is None else (spec.batch_size, job.can_accumulate, job.gang)
     key = (id(job.profile), spec.memory_mib, split)
-    found = known.get(key)
-    if found is None:
+    if key not in known:
         choices = sub_batches(job)
-        found = known[key] = choices if choices and choices[0].accumulation_steps == 1 else ()
-    return found
+        known[key] = choices if choices and choices[0].accumulation_steps == 1 else ()
+    return known[key]
 
 
 def least_slowdown(choices: tuple[SubBatch, ...], left_mib: Numbers) -> Numbers:
