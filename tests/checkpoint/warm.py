@@ -7,6 +7,7 @@ starts no thread and no OpenMP region before a fork, and kills what is left of i
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import runpy
@@ -29,6 +30,7 @@ def main() -> None:
     children: dict[int, int] = {}  # pid -> pidfd
     stdin = sys.stdin.fileno()
     pending = b""
+    gc.freeze()  # Else each rank looks at all that torch has made, and so copies it.
     answer({"ready": os.getpid()})
     while True:
         ready, _, _ = select.select([stdin, *children.values()], [], [])
