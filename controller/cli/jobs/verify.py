@@ -3,8 +3,8 @@
 Rule: this is a trial with the user's own command, three short runs of one process on this machine (a fourth
 says whether a difference is the resume's), and nothing else: no controller is asked and no job is made. The
 runs work in copies of the present folder, so that nothing of the user's is overwritten, and no run finds what
-another has written. Only equal parameters, bit for bit, count. What the command prints goes to standard error,
-so that the answer stands alone.
+another has written. Only equal parameters, bit for bit, count. What the command prints goes to standard
+error, so that the answer stands alone.
 """
 
 from __future__ import annotations
