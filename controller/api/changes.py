@@ -93,7 +93,10 @@ def why_not(verb: str, job: Job) -> str:
     if job.phase not in POSSIBLE[verb]:
         return f"job {job.job_id} is {job.phase}: {ADVICE[verb]}"
     if verb in ("preempt", "checkpoint") and not job.resumable:
-        return f"job {job.job_id} cannot resume: it does not use cotenant.checkpoint"
+        silent = "it does not use cotenant.checkpoint, and --checkpoint auto has not made it resumable"
+        early = "it has made no step, and has not said that it can"
+        why = job.resumable_note or (silent if job.step else early)
+        return f"job {job.job_id} cannot resume: {why}"
     return ""
 
 

@@ -227,7 +227,7 @@ def test_up_takes_over_what_run_has_started_and_down_ends_it(
             assert f"(`cotenant up`, pid {up.pid}); use it, or end it: cotenant down" in second.stderr
             asked = cotenant("down")
             assert asked.returncode == 1
-            assert "(sh); they go on without a controller" in asked.stderr
+            assert "(sh); what runs goes on without a controller" in asked.stderr
             assert "say --yes" in asked.stderr
             (home / "end-2").touch()
             assert run.wait(WITHIN_S) == 7, "who waits for the job has not noticed"

@@ -97,7 +97,12 @@ def show_scores(reply: Etas, form: Format) -> None:
 
 
 def early(times: EtaTimes | None) -> str:
-    return NONE if times is None else local_time(wall_s(times.p10_at))
+    return NONE if times is None or is_limit(times) else local_time(wall_s(times.p10_at))
+
+
+def is_limit(times: EtaTimes) -> bool:
+    """Nothing but the job's time limit is known: a latest end, and no earliest one."""
+    return times.p50_at is None and times.p10_at == times.p90_at
 
 
 def likely(times: EtaTimes | None) -> str:
@@ -122,6 +127,8 @@ def in_words(eta: EtaView | None) -> str:
 
 
 def _interval(times: EtaTimes) -> str:
+    if is_limit(times):
+        return f"by {late(times)} at the latest"
     until = f"to {late(times)}" if times.p90_at is not None else "or any time later"
     if times.p50_at is None:
         return f"{early(times)} {until}"

@@ -109,6 +109,8 @@ def last_lines(pieces: Iterable[Piece], count: int) -> Iterator[Piece]:
 PART_BYTES: Final = 65_536
 ROUND_S: Final = 1.0
 """How long one question waits for more output."""
+MISSING_ROUNDS: Final = 4
+"""So many questions in a row have to find output missing before that is said of a job that goes on."""
 LAST_ROUNDS: Final = 5
 """After a job's end its last lines may still be on their way: so many more questions."""
 
@@ -169,6 +171,7 @@ class Follower:
         self._last_rounds = LAST_ROUNDS
         self._missing = ""
         """What was said last of output that is missing: once is enough."""
+        self._missing_rounds = 0
         self.caught_up = False
         """Whether all that was there when it began has been yielded, with the piece that came last."""
 
@@ -187,7 +190,7 @@ class Follower:
             part = _part(self._client, self._job_id, self._number, self._rank, self._offset, ROUND_S)
             self.caught_up |= self._number == job.attempt and (part is None or part.at_end or part.closed)
             if part is not None:
-                yield from self._contents(part)
+                yield from self._contents(part, is_last=self._number < job.attempt or self._is_over(job))
             closed = part is None or part.closed or bool(part.missing)
             if self._number < job.attempt and (part is None or closed or part.at_end):
                 yield self._next_attempt()
@@ -198,10 +201,14 @@ class Follower:
             elif closed:
                 self._pause()
 
-    def _contents(self, part: LogPart) -> Iterator[Piece]:
-        if part.missing and part.missing != self._missing:
+    def _contents(self, part: LogPart, *, is_last: bool) -> Iterator[Piece]:
+        """Of a host that is away for a moment, as after a controller's restart, nothing is missing yet."""
+        self._missing_rounds = self._missing_rounds + 1 if part.missing else 0
+        is_certain = is_last or self._missing_rounds >= MISSING_ROUNDS
+        if part.missing and is_certain and part.missing != self._missing:
             yield Missing(part.missing)
-        self._missing = part.missing
+        if is_certain or not part.missing:
+            self._missing = part.missing
         self._offset = part.next_offset
         yield part.data
 

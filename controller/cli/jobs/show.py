@@ -102,7 +102,11 @@ def _standing(job: JobDetails) -> Iterator[tuple[str, str]]:
 def _resumable(job: JobView) -> str:
     if job.resumable:
         return f"yes, from step {job.durable_step}"
-    return f"no: {job.resumable_note or 'the script has not said that it can (see --checkpoint auto)'}"
+    if job.resumable_note:
+        return f"no: {job.resumable_note}"
+    if not job.step:
+        return "not so far: the script has made no step, and has not said that it can (see --checkpoint auto)"
+    return "no: the script has not said that it can (see --checkpoint auto)"
 
 
 def _in_vain(job: JobView) -> str:

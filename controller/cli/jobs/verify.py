@@ -1,9 +1,10 @@
 """`cotenant checkpoint verify -- CMD`: stop a command, resume it, and compare with one that was not stopped.
 
-Rule: this is a trial with the user's own command, three short runs of one process on this machine, and
-nothing else: no controller is asked and no job is made. The runs work in copies of the present folder, so
-that nothing of the user's is overwritten, and no run finds what another has written. Only equal parameters,
-bit for bit, count. What the command prints goes to standard error, so that the answer stands alone.
+Rule: this is a trial with the user's own command, three short runs of one process on this machine (a fourth
+says whether a difference is the resume's), and nothing else: no controller is asked and no job is made. The
+runs work in copies of the present folder, so that nothing of the user's is overwritten, and no run finds what
+another has written. Only equal parameters, bit for bit, count. What the command prints goes to standard
+error, so that the answer stands alone.
 """
 
 from __future__ import annotations
@@ -33,6 +34,10 @@ STEPS: Final = 20
 WAIT_S: Final = 600.0
 """For a word from the script; loading may take long."""
 _LEAVE_S: Final = 60.0
+UNSEEDED: Final = (
+    "not even two runs that nobody stops end alike, so nothing can be compared: set a seed in the script, as "
+    "torch.manual_seed(0) before the model and the data are made, and try again"
+)
 _WORDS: Final[Json[dict[str, Any]]] = Json(
     dict[str, Any], bytes_max=protocol.DATAGRAM_BYTES_MAX, from_python=True
 )
@@ -77,7 +82,14 @@ def verify(argv: Sequence[str], steps: int) -> Verified:
             )  # fmt: skip
         cwd = _scratch_folder(scratch, "of-whole")
         plain = _run(argv, jobside, whole, 1, second.step, cwd, exactly=True)
-    same = plain.parameters_sha256 == second.parameters_sha256
+        same = plain.parameters_sha256 == second.parameters_sha256
+        if not same:  # Whose doing is it? One that nobody stops may not be like another, either.
+            cwd = _scratch_folder(scratch, "of-again")
+            again = _run(argv, jobside, folder / "again", 1, second.step, cwd, exactly=True)
+            if again.parameters_sha256 != plain.parameters_sha256:
+                return Verified(
+                    ok=False, steps=second.step, stopped_at=first.step, exact=False, reason=UNSEEDED
+                )
     return Verified(
         ok=same,
         steps=second.step,

@@ -85,13 +85,13 @@ def consequences(jobs: Sequence[JobView], running: Sequence[JobView], *, cancel:
     lines = []
     if running:
         lines.append(
-            f"{plural(len(running), 'job')} on devices: {named(running)}; they go on without a controller, "
-            "and the next `cotenant up` finds them (--cancel ends them first)"
+            f"{plural(len(running), 'job')} on devices: {named(running)}; what runs goes on without a "
+            "controller, and the next `cotenant up` finds it (--cancel ends it first)"
         )
     if waiting:
         lines.append(
-            f"{plural(len(waiting), 'job')} waiting: {named(waiting)}; they stay in the queue and start "
-            "after the next `cotenant up`"
+            f"{plural(len(waiting), 'job')} waiting: {named(waiting)}; what waits stays in the queue, for "
+            "the next `cotenant up`"
         )
     return lines
 

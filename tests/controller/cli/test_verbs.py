@@ -463,6 +463,32 @@ def test_following_from_the_last_lines_shows_them_and_all_that_comes(
     assert cotenant("logs", "-f", "--attempt", "1", "7").code == 2
 
 
+class Away(Output):
+    """Its host does not answer the first questions, as after a restart of the controller."""
+
+    silent = 0
+
+    def _part(self, request: wire.ReadJobLog) -> wire.LogPart | wire.Failure:
+        part = super()._part(request)
+        if self.silent and isinstance(part, wire.LogPart):
+            self.silent -= 1
+            away = {"data": b"", "next_offset": request.offset, "at_end": True, "closed": False}
+            return msgspec.structs.replace(part, **away, missing="host vm is not connected")
+        return part
+
+
+@pytest.mark.parametrize(("silent", "said"), [(2, 0), (9, 1)])
+def test_output_is_called_missing_only_where_its_host_stays_away(
+    controller: StandIn, replies: ModuleType, cotenant: Cotenant, silent: int, said: int
+) -> None:
+    output = Away(replies, {1: b"one\n"}, *[replies.job_view(attempt=1)] * 20, replies.done(attempt=1))
+    output.silent = silent
+    output.of(controller)
+    result = cotenant("logs", "-f", "7")
+    assert result.out == "one\n"
+    assert result.err.count("--- missing: host vm is not connected ---") == said
+
+
 def test_following_goes_on_over_a_preemption(
     controller: StandIn, replies: ModuleType, cotenant: Cotenant
 ) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cotenant.controller.cli.jobs import verify
 from cotenant.controller.cli.jobs.scratch import ENTRIES_MAX, Scratch
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ while state["step"] < (3 if kind == "short" else 10**9):
                 stop = word["step"]
                 break
     state["step"] += 1
-    state["sum"] += state["step"] + (attempt == 2 and kind == "drifts")
+    state["sum"] += state["step"] + (attempt == 2 and kind == "drifts") + os.getpid() * (kind == "unseeded")
     if stop == state["step"]:
         folder = root / f"a{attempt}-s{stop}"
         folder.mkdir()
@@ -68,6 +69,7 @@ def command(tmp_path: Path) -> list[str]:
     [
         ("plain", 0, {"ok": True, "steps": 9, "stopped_at": 4, "exact": True, "reason": ""}),
         ("gang", 0, {"ok": True, "steps": 9, "stopped_at": 4}),
+        ("unseeded", 1, {"ok": False, "steps": 9, "stopped_at": 4, "reason": verify.UNSEEDED}),
         ("drifts", 1, {"ok": False, "steps": 9, "reason": "parameters differ after step 9"}),
         ("forgets", 1, {"ok": False, "stopped_at": 4, "reason": "it resumed at step 0"}),
     ],

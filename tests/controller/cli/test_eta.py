@@ -1,0 +1,46 @@
+"""When a job ends, in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cotenant.controller.cli.frame.screen import local_time
+from cotenant.controller.cli.jobs.eta import early, in_words, late, likely
+from cotenant.controller.domain import JobId, Phase
+from cotenant.controller.wire import EtaTimes, EtaView, utc
+
+ONE, TWO, THREE = 1_763_600_000.0, 1_763_603_600.0, 1_763_607_200.0
+
+
+def times(first: float, middle: float | None, last: float | None) -> EtaTimes:
+    return EtaTimes(
+        p10_at=utc(first),
+        p50_at=None if middle is None else utc(middle),
+        p90_at=None if last is None else utc(last),
+    )
+
+
+@pytest.mark.parametrize(
+    ("finish", "words", "cells"),
+    [
+        (times(ONE, TWO, THREE), "ends about {two} ({one} to {three})", ("{one}", "{two}", "{three}")),
+        (times(ONE, None, None), "ends {one} or any time later", ("{one}", "-", "-")),
+        (times(ONE, None, THREE), "ends {one} to {three}", ("{one}", "-", "{three}")),
+        (times(THREE, None, THREE), "ends by {three} at the latest", ("-", "-", "{three}")),
+    ],
+    ids=["known", "no bound", "an interval", "nothing but its time limit"],
+)
+def test_what_is_not_known_of_an_end_is_not_said(
+    finish: EtaTimes, words: str, cells: tuple[str, ...]
+) -> None:
+    known: dict[str, Any] = dict(
+        zip(("one", "two", "three"), map(local_time, (ONE, TWO, THREE)), strict=True)
+    )
+    view = EtaView(
+        job_id=JobId("7"), name="train", phase=Phase.RUNNING, start=None, finish=finish, is_calibrated=True,
+        basis="", policy="fifo", hit_rate=None, hits_of=0, told_at=None,
+    )  # fmt: skip
+    assert in_words(view) == words.format(**known)
+    assert (early(finish), likely(finish), late(finish)) == tuple(each.format(**known) for each in cells)
