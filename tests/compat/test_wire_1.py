@@ -128,6 +128,7 @@ ADDED: Final = frozenset(
         *("shared", "promises", "won_device_s", "first_predicted_xi", "second_predicted_xi"),
         *("alone_device_s", "measured_device_s", "priority", "organisation", "eta", "ahead"),
         *("guaranteed_h", "broken_promises", "classes"),
+        *("gpus_range", "resizes", "speedups", "speedups_source"),
     )
 )
 """What people and commands are told since then; so are an attempt's `launch` and the column FORK SERVERS."""
