@@ -116,7 +116,7 @@ def job_view(
         broken_promises=job.early_preemptions if engine.promised_h is not None else 0,
         share=spec.share,
         gpus=len(placement.devices) if placement else spec.gpus_min,
-        gpus_max=spec.gpus_max if spec.is_elastic else 0,
+        gpus_range=(spec.gpus_min, spec.gpus_max) if spec.is_elastic else None,
         resizes=job.resizes,
         speedups=() if job.curve is None else _speedups(spec, job.curve),
         speedups_source=None if job.curve is None else job.curve.source,

@@ -192,7 +192,7 @@ def curve_at_arrival(ledger: Ledger, spec: JobSpec) -> SpeedCurve | None:
     """Of an elastic job: measured by `cotenant profile`, else as its like scaled, else assumed."""
     if not spec.is_elastic:
         return None
-    given = spec.profile.steps_by_devices if spec.profile is not None else ()
+    given = (spec.profile.steps_by_devices or ()) if spec.profile is not None else ()
     return curve_of(given or profiled_steps(ledger, spec), ledger.estimates.curves.get(_key(spec), ()))
 
 

@@ -431,3 +431,26 @@ def test_a_newer_checkpoint_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a1-s4" / "manifest.json").write_text('{"version": 9}')
     with pytest.raises(TooNew, match="upgrade cotenant"):
         Setting().session(tmp_path)
+
+
+def test_a_step_of_an_elastic_job_with_another_batch_is_an_error_before_it_trains(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("COTENANT_STEP_BATCH", "4x2")
+    setting = Setting()  # Its loader has 4 rows, and there is one worker.
+    session = Session(setting.model, setting.optimizer, root=tmp_path)
+    with pytest.raises(
+        CheckpointError, match=r"4 x 1 rows here, and 4 x 2 as this elastic job was submitted"
+    ):
+        next(iter(session.batches(setting.loader)))
+    session.close()
+
+
+def test_a_step_of_an_elastic_job_with_its_batch_goes_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("COTENANT_STEP_BATCH", "2x2")
+    setting = Setting()
+    session = Session(setting.model, setting.optimizer, root=tmp_path)
+    assert next(iter(session.batches(setting.loader)))
+    session.close()

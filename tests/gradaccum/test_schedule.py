@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cotenant.gradaccum import Schedule
+from cotenant.gradaccum import Schedule, batch_size
 
 STEPS, SCHEDULE = "COTENANT_ACCUMULATION_STEPS", "COTENANT_ACCUMULATION_SCHEDULE"
 
@@ -41,3 +41,25 @@ def test_the_environment_says_which_s(env: dict[str, str], completed: int, steps
 def test_nonsense_is_an_error_that_shows_what_was_given(env: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=r"(?i)step"):
         Schedule.from_environment(env)
+
+
+@pytest.mark.parametrize(("workers", "rows"), [("4", 8), ("2", 16), ("1", 32)])
+def test_a_worker_of_an_elastic_job_takes_its_part_of_the_steps_batch(
+    monkeypatch: pytest.MonkeyPatch, workers: str, rows: int
+) -> None:
+    monkeypatch.setenv("COTENANT_STEP_BATCH", "8x4")
+    monkeypatch.setenv("WORLD_SIZE", workers)
+    assert batch_size(8) == rows
+
+
+def test_outside_an_elastic_job_a_batch_is_what_the_script_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COTENANT_STEP_BATCH", raising=False)
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    assert batch_size(8) == 8
+
+
+def test_a_batch_that_cannot_be_divided_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COTENANT_STEP_BATCH", "8x4")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with pytest.raises(ValueError, match="cannot be divided equally among 3"):
+        batch_size(8)

@@ -88,6 +88,7 @@ MEASURES: Final = (
     ),
     Measure("LATE MEAN, %", percent("unfairness", "mean"), only_wide=True, if_any=True),
     Measure("PREEMPTED", at("preemptions"), rank=3, best=None, decimals=0),
+    Measure("RESIZED", at("resizes"), rank=3, best=None, decimals=0, if_any=True),
     Measure("FUTILE", at("futile_preemptions"), rank=2, decimals=0),
     Measure("FUTILE, GPU-H", hours("futile_s", "total_gpu_s"), rank=4, decimals=1),
     Measure("ABORTED", at("aborted_preemptions"), only_wide=True, decimals=0),

@@ -203,6 +203,8 @@ def _run_of(job: Job, row: int, kind: int, devices: Mapping[DeviceId, Device], n
     spent_s = now_s - job.phase_since_s
     if job.phase is RUNNING:
         run.doing = TRAINS
+        if job.spec.is_elastic:
+            run.slowdown = job.slowdown  # On the devices that it has.
     elif job.phase is LOADING:
         run.doing, run.due_s = LOADS, _due_s(job.expected_load_s, spent_s)
     elif job.phase is CHECKPOINTING:

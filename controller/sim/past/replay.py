@@ -113,6 +113,7 @@ class JournalRecord:
             futile_preemptions=np.array([job.futile_preemptions for job in jobs], np.int32),
             aborted_preemptions=np.array([job.aborted_preemptions for job in jobs], np.int32),
             early_preemptions=np.zeros(len(jobs), np.int32),
+            resizes=np.zeros(len(jobs), np.int32),
             rework_s=np.zeros(len(jobs)),
             sharing_benefit=np.full(len(jobs), np.nan),
             shared=np.array([job.shared for job in jobs]),

@@ -51,6 +51,7 @@ class Outcome:
     aborted_preemptions: Counts
     """How often it was chosen, and replaced while its victims still saved: their pause was for nothing."""
     early_preemptions: Counts
+    resizes: Counts
     """Those within the time that a run was promised, or the first hour where nothing was."""
     shared: NDArray[np.bool_]
     finished: NDArray[np.bool_]
@@ -101,6 +102,7 @@ class Columns:
         self.sharing_benefit = seconds()
         """A ratio, not seconds; NaN for those that never had a co-tenant."""
         self.preemptions, self.futile, self.aborted, self.early = counts(), counts(), counts(), counts()
+        self.resizes = counts()
         self.shared, self.finished = bytearray(jobs), bytearray(jobs)
 
     def put(self, row: int, jct_s: float, job: Job, rework_s: float) -> None:
@@ -113,7 +115,7 @@ class Columns:
         self.rework_s[row] = rework_s
         self.futile_s[row] = job.futile_s
         self.finished[row] = 1
-        if job.preemptions or job.aborted_preemptions or job.co_tenants:
+        if job.preemptions or job.aborted_preemptions or job.co_tenants or job.resizes:
             self.count(row, job)
 
     def put_fluid(self, row: int, jct_s: float, ran_s: float) -> None:
@@ -134,6 +136,7 @@ class Columns:
         self.futile[row] = job.futile_preemptions
         self.aborted[row] = job.aborted_preemptions
         self.early[row] = job.early_preemptions
+        self.resizes[row] = job.resizes
         self.shared[row] = bool(job.co_tenants)
 
     def arrays(self) -> dict[str, Any]:
@@ -146,6 +149,7 @@ class Columns:
             "futile_preemptions": self.futile,
             "aborted_preemptions": self.aborted,
             "early_preemptions": self.early,
+            "resizes": self.resizes,
         }
         return {
             **{name: np.frombuffer(getattr(self, name), dtype=np.float64) for name in seconds},

@@ -152,8 +152,8 @@ class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
     """Runs that were preempted sooner."""
     share: str
     gpus: int
-    gpus_max: int = 0
-    """Above the number asked for at least, of an elastic job; 0: it is rigid."""
+    gpus_range: tuple[int, int] | None = None
+    """Fewest and most of an elastic job; null: it is rigid."""
     resizes: int = 0
     """How often it was given another number of devices while it trained."""
     speedups: tuple[SpeedupView, ...] = ()

@@ -71,6 +71,7 @@ def test_the_protocols_variables() -> None:
         protocol.ENV_CHECKPOINT_ROOT: "/checkpoints/7",
         protocol.ENV_ACCUMULATION_STEPS: "4",
         protocol.ENV_SUB_BATCH: "8",
+        protocol.ENV_STEP_BATCH: None,
         protocol.ENV_SOCKET: str(SOCKET),
         protocol.ENV_MEMORY_MIB: "4096",
         protocol.ENV_MEMORY_FRACTION: None,

@@ -158,6 +158,17 @@ def test_gpus_that_do_not_divide_over_the_hosts(tmp_path: Path) -> None:
     assert "gpus 3 is not a multiple of nodes 2" in refused(tmp_path, *PYTHON, gpus="3", nodes="2")
 
 
+def test_a_range_of_gpus_is_an_elastic_job_with_a_batch(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, *PYTHON, gpus="1-4", batch_size="8")
+    assert (spec.gpus_min, spec.gpus_max, spec.is_elastic) == (1, 4, True)
+    assert refused(tmp_path, *PYTHON, gpus="1-4") == (
+        "--gpus 1-4: an elastic job must say its batch; add --batch-size N, per worker on 4 GPUs: a step "
+        "keeps it on fewer"
+    )
+    assert "must be a number or MIN-MAX" in refused(tmp_path, *PYTHON, gpus="4-1", batch_size="8")
+    assert "cannot be divided equally among 2" in refused(tmp_path, *PYTHON, gpus="2-3", batch_size="5")
+
+
 def test_nodes_alone_mean_one_gpu_on_each(tmp_path: Path) -> None:
     assert spec_of(tmp_path, *PYTHON, nodes="2").gpus_min == 2
 
