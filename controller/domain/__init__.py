@@ -24,8 +24,8 @@ from cotenant.controller.domain.events import (
     CheckpointDurable, CheckpointRequested, Computed, EpochBegan, EtasTold, FirstStepDone, FromAttempt,
     GpuFaultRole, HoldRequested, HostBack, HostDrained, HostJoined, HostLost, HostResumed, HostSilent,
     JobArrived, JobKept, Outcome, PairObserved, PolicyChanged, PreemptRequested, ProfileLearned,
-    ProfilesForgotten, ProgressSeen, ReleaseRequested, RequeueRequested, SpecChanged,
-    TroubleSeen,
+    ProfilesForgotten, ProgressSeen, ReleaseRequested, RequeueRequested, ShadowChanged,
+    SpecChanged, TroubleSeen,
 )
 from cotenant.controller.domain.fitting import measured_steps, numbers, steps_in
 from cotenant.controller.domain.held import ENDED_BYTES_MAX, JOB_BYTES, USER_BYTES_MAX, held_bytes
@@ -101,15 +101,16 @@ __all__ = [
     "PolicyChanged", "PolicySettings", "PoolReport", "Preempt", "PreemptRequested", "Profile",
     "ProfileLearned", "ProfilePoint", "ProfilerSettings", "Profiles", "ProfilesForgotten",
     "ProgressSeen", "Reach", "Reason", "ReleaseRequested", "RequeueRequested", "Resize", "SaveAttempt",
-    "SchedulingClass", "SeenLength", "Settings", "Share", "SharedPace", "SharingMode", "SlurmScript",
-    "SpecChanged", "StartAttempt", "StopAttempt", "StopCause", "StoredProfile", "ThroughputModel",
-    "ToldEta", "ToldInterval", "Training", "TrainingFile", "Trees", "Trial", "TroubleSeen",
-    "TrustDevices", "Verdict", "View", "Wake", "XiSource", "advance", "array_of", "base_key", "because",
-    "beginning", "bytes_in", "cannot", "capabilities_of", "capabilities_of_all", "cluster", "cut_to",
-    "duty_cycle_rule", "epochs", "events", "fit_step_model", "fitting", "for_people", "held_bytes",
-    "is_beyond", "is_one_line", "job", "key_of", "kind_of", "loses", "measured_steps", "memory_unknown",
-    "natural_key", "numbers", "one_line", "pair_timing", "pairs", "peak_mib", "perf", "render",
-    "scheduling_class_of", "settings", "shared_ends", "sharing_in_words", "signature", "standing",
-    "step_s", "steps_in", "suits", "tenant_mib", "text_fields", "why_alone", "with_texts",
+    "SchedulingClass", "SeenLength", "Settings", "ShadowChanged", "Share", "SharedPace", "SharingMode",
+    "SlurmScript", "SpecChanged", "StartAttempt", "StopAttempt", "StopCause", "StoredProfile",
+    "ThroughputModel", "ToldEta", "ToldInterval", "Training", "TrainingFile", "Trees", "Trial",
+    "TroubleSeen", "TrustDevices", "Verdict", "View", "Wake", "XiSource", "advance", "array_of",
+    "base_key", "because", "beginning", "bytes_in", "cannot", "capabilities_of", "capabilities_of_all",
+    "cluster", "cut_to", "duty_cycle_rule", "epochs", "events", "fit_step_model", "fitting",
+    "for_people", "held_bytes", "is_beyond", "is_one_line", "job", "key_of", "kind_of", "loses",
+    "measured_steps", "memory_unknown", "natural_key", "numbers", "one_line", "pair_timing", "pairs",
+    "peak_mib", "perf", "render", "scheduling_class_of", "settings", "shared_ends", "sharing_in_words",
+    "signature", "standing", "step_s", "steps_in", "suits", "tenant_mib", "text_fields", "why_alone",
+    "with_texts",
 ]
 # fmt: on

@@ -32,6 +32,7 @@ from cotenant.controller.wire.job import (
     ENV_MEMORY_FRACTION, ENV_MEMORY_MIB, ENV_SOCKET, PROTOCOL_VERSION, STEP_REPORT_PERIOD_S,
 )
 from cotenant.controller.wire.peer_versions import SPEAKS, UNKNOWN_REQUEST, PeerVersions, is_of_before
+from cotenant.controller.wire.shadow import Otherwise, ShadowAnswer, ShadowQuestion, ShadowTally
 from cotenant.controller.wire.sharing import (
     InterruptionView, PairTotals, PromiseView, ReportView, SharingTotals, SharingView,
 )
@@ -49,17 +50,18 @@ __all__ = [
     "AttemptView", "BadMessage", "ChangeJobs", "ChangeNode", "CommandAck", "CommandDelivery",
     "ComputeQuestion", "ComputeResult", "ControllerStatus", "DecisionView", "Decisions", "DeviceView",
     "EtaScoreView", "EtaTimes", "EtaView", "Etas", "Explain", "Explained", "Failure", "ForgetProfiles",
-    "FromAgent", "GangRelay", "GetDecisions", "GetPolicy", "GetReport", "GetStatus", "Heartbeat", "Hello",
-    "HostRefused", "Inadmissible", "InterruptionView", "JobDetails", "JobView", "Jobs", "Json",
+    "FromAgent", "GangRelay", "GetDecisions", "GetPolicy", "GetReport", "GetStatus", "Heartbeat",
+    "Hello", "HostRefused", "Inadmissible", "InterruptionView", "JobDetails", "JobView", "Jobs", "Json",
     "KnownProfile", "KnownProfiles", "ListEtas", "ListJobs", "ListNodes", "ListPairs", "ListProfiles",
-    "LogPart", "LogReply", "NodeView", "Nodes", "NotFollowed", "PairTotals", "PairView", "Parameters",
-    "Payload", "PeerVersions", "Policies", "PolicyPreview", "PolicyPreviewed", "PreviewPolicy",
-    "PreviewedAction", "ProfileView", "PromiseView", "ReadJobLog", "ReadLog", "ReadingView", "Renew",
-    "Report", "ReportAck", "ReportView", "Request", "SetPolicy", "SharingReport", "SharingTotals",
-    "SharingView", "ShowJob", "Shown", "SpecView", "StepTimeView", "Submit", "Submitted",
-    "ThroughputView", "ToAgent", "Utc", "WaitJobs", "Welcome", "WrongVersion", "admitted", "agents",
-    "clients", "codec", "decode", "decode_json", "decode_text", "encode", "heard", "in_version",
-    "is_of_before", "job", "pack", "profile_view", "request_in", "spec_view", "throughput_view", "unpack",
-    "unpack_struct", "utc", "version_of", "wall_s",
+    "LogPart", "LogReply", "NodeView", "Nodes", "NotFollowed", "Otherwise", "PairTotals", "PairView",
+    "Parameters", "Payload", "PeerVersions", "Policies", "PolicyPreview", "PolicyPreviewed",
+    "PreviewPolicy", "PreviewedAction", "ProfileView", "PromiseView", "ReadJobLog", "ReadLog",
+    "ReadingView", "Renew", "Report", "ReportAck", "ReportView", "Request", "SetPolicy", "ShadowAnswer",
+    "ShadowQuestion", "ShadowTally", "SharingReport", "SharingTotals", "SharingView", "ShowJob", "Shown",
+    "SpecView", "StepTimeView", "Submit", "Submitted", "ThroughputView", "ToAgent", "Utc", "WaitJobs",
+    "Welcome", "WrongVersion", "admitted", "agents", "clients", "codec", "decode", "decode_json",
+    "decode_text", "encode", "heard", "in_version", "is_of_before", "job", "pack", "profile_view",
+    "request_in", "spec_view", "throughput_view", "unpack", "unpack_struct", "utc", "version_of",
+    "wall_s",
 ]
 # fmt: on

@@ -30,6 +30,7 @@ from cotenant.controller.wire.clients.jobs import (
 from cotenant.controller.wire.clients.policies import (
     NOT_AVAILABLE, DecisionView, Decisions, GetDecisions, GetPolicy, Policies, PolicyOffer, PolicyPreview,
     PolicyPreviewed, PolicyReply, PolicyRequest, PolicyView, PreviewPolicy, PreviewedAction, SetPolicy,
+    GetShadow, SetShadow, ShadowDifference, ShadowView, Shadowed,
 )
 
 __all__ = [
@@ -37,13 +38,14 @@ __all__ = [
     "AttemptView", "ChangeJobs", "ChangeNode", "ClientMessage", "ControllerStatus", "DecisionView",
     "Decisions", "DelayView", "DeviceView", "Done", "EtaScoreView", "EtaTimes", "EtaView", "Etas",
     "Explain", "Explained", "ExplanationView", "Failure", "ForeseeArrival", "Foreseen", "ForgetProfiles",
-    "GetDecisions", "GetPolicy", "GetReport", "GetStatus", "GetUsage", "JobDetails", "JobView", "Jobs",
-    "KnownProfile", "KnownProfiles", "ListEtas", "ListJobs", "ListNodes", "ListPairs", "ListPastJobs",
-    "ListProfiles", "LogPart", "NodeView", "Nodes", "PairView", "Pairs", "Parameters", "PastJobView",
-    "PastJobs", "Policies", "PolicyOffer", "PolicyPreview", "PolicyPreviewed", "PolicyView",
-    "PreviewPolicy", "PreviewedAction", "Question", "ReadJobLog", "ReadingView", "Reply", "Request",
-    "SetJobs", "SetPolicy", "SharingReport", "ShowJob", "Shown", "SpecView", "Stop", "Submit",
-    "Submitted", "UsageRows", "UsageView", "WaitJobs", "spec_view",
+    "GetDecisions", "GetPolicy", "GetReport", "GetShadow", "GetStatus", "GetUsage", "JobDetails",
+    "JobView", "Jobs", "KnownProfile", "KnownProfiles", "ListEtas", "ListJobs", "ListNodes", "ListPairs",
+    "ListPastJobs", "ListProfiles", "LogPart", "NodeView", "Nodes", "PairView", "Pairs", "Parameters",
+    "PastJobView", "PastJobs", "Policies", "PolicyOffer", "PolicyPreview", "PolicyPreviewed",
+    "PolicyView", "PreviewPolicy", "PreviewedAction", "Question", "ReadJobLog", "ReadingView", "Reply",
+    "Request", "SetJobs", "SetPolicy", "SetShadow", "ShadowDifference", "ShadowView", "Shadowed",
+    "SharingReport", "ShowJob", "Shown", "SpecView", "Stop", "Submit", "Submitted", "UsageRows",
+    "UsageView", "WaitJobs", "spec_view",
 ]
 # fmt: on
 
