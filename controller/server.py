@@ -43,6 +43,7 @@ from cotenant.controller.executors.base import Executor
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.registry import make_or_stand_in
 from cotenant.controller.router import Router, raise_descriptor_limit
+from cotenant.controller.shadow_worker import ShadowWorker
 from cotenant.controller.store import (
     Core,
     Decided,
@@ -224,6 +225,8 @@ class Controller:
         self._foresight_worker = ForesightWorker()
         self._compute_worker = self._make_worker(self._computed)
         self._eta_worker = EtaWorker(self._eta_question, self._etas_found, settings.controller.eta_share)
+        shadow = self._handlers.shadow
+        self._shadow_worker = ShadowWorker(shadow.question, shadow.told)
         self._scrub = Scrub(self._journal.path, settings.controller.scrub_every_s, self._scrubbed_soon)
         self._started_s = about.started_s
         if self._endpoint is not None:
@@ -243,6 +246,7 @@ class Controller:
         """
         for request in self.core.state.compute_requests.values():
             self._compute_worker.start(request)
+        self._shadow_worker.changed()
         self._set_alarm()
         self._scrub.start()
         ticking = self._loop.create_task(self._tick_for_ever())
@@ -270,6 +274,7 @@ class Controller:
         await self._compute_worker.close()
         await self._eta_worker.close()
         await self._foresight_worker.close()
+        await self._shadow_worker.close()
         await asyncio.to_thread(self._scrub.close)
         if self._fatal is None:
             if not self.core.stuck:
@@ -299,6 +304,8 @@ class Controller:
         for executor in self._executors:
             executor.tick()
         self._handlers.tick()
+        if self._handlers.shadow.is_wanted:
+            self._shadow_worker.changed()
         try:
             self._router.refresh_users()
         except KeyProblem as problem:
@@ -431,6 +438,8 @@ class Controller:
         self._handlers.settle(decided)
         if any(type(each.event) is not EtasTold for each in decided):
             self._eta_worker.changed()
+        if decided:
+            self._shadow_worker.changed()
 
     def _believe(self) -> None:
         """Those who keep something beside the state, once it was read back."""

@@ -33,7 +33,7 @@ from cotenant.controller.domain import (
     Wake,
     render,
 )
-from cotenant.controller.engine import action_in_words
+from cotenant.controller.engine import Engine, action_in_words
 from cotenant.controller.policies import plugins, registry
 from cotenant.controller.store import Core
 from cotenant.controller.system.keys import Identity
@@ -166,8 +166,8 @@ class Changing:
 
     def policy(self, request_id: int, request: wire.SetPolicy, who: Identity) -> wire.Done:
         must_be_admin(who, "change the policy")
-        self._must_be_a_policy(request.name, request.parameters)
         engine = self._core.state.engine
+        must_be_a_policy(engine, request.name, request.parameters)
         before = engine.policy_name, engine.policy_parameters
         self._core.happen(PolicyChanged(name=request.name, parameters=request.parameters, by=who.name))
         self._core.audit(who, "policy", request.name, repr(request.parameters))
@@ -176,8 +176,8 @@ class Changing:
 
     def preview(self, request_id: int, request: wire.PreviewPolicy, who: Identity) -> wire.PolicyPreviewed:
         must_be_admin(who, "preview a policy: it copies the controller's whole state")
-        self._must_be_a_policy(request.name, request.parameters)
         engine = self._core.state.engine
+        must_be_a_policy(engine, request.name, request.parameters)
         decision = self._core.preview(
             PolicyChanged(name=request.name, parameters=request.parameters, by=who.name)
         )
@@ -198,18 +198,19 @@ class Changing:
         )
         return wire.PolicyPreviewed(request_id=request_id, preview=preview)
 
-    def _must_be_a_policy(self, name: str, parameters: wire.Parameters) -> None:
-        """Raises Denied."""
-        try:
-            if plugins.is_path(name) and name not in policies_offered(self._core.state.engine):
-                raise ValueError(
-                    f"policy {name} is not offered here: a controller imports policies of installed "
-                    "packages (entry point cotenant.policies), and the one that policy.name in its "
-                    "configuration names"
-                )
-            registry.make(name, parameters)
-        except ValueError as error:
-            raise Denied("usage", str(error), "`cotenant policy list` describes them") from None
+
+def must_be_a_policy(engine: Engine, name: str, parameters: wire.Parameters) -> None:
+    """Raises Denied."""
+    try:
+        if plugins.is_path(name) and name not in policies_offered(engine):
+            raise ValueError(
+                f"policy {name} is not offered here: a controller imports policies of installed "
+                "packages (entry point cotenant.policies), and the one that policy.name in its "
+                "configuration names"
+            )
+        registry.make(name, parameters)
+    except ValueError as error:
+        raise Denied("usage", str(error), "`cotenant policy list` describes them") from None
 
 
 def policy_change(old_name: str, old: wire.Parameters, name: str, given: wire.Parameters) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ Foresee = Callable[[EtaQuestion, Callable[[EtaAnswer], None]], None]
 Reply = Callable[[wire.Foreseen | Denied], None]
 
 
-class Foresight:
+class ForesightRequests:
     """Open questions."""
 
     def __init__(self, core: Core, foresee: Foresee | None) -> None:

@@ -14,7 +14,7 @@ from cotenant.controller.api.accounting import AccountingRequests
 from cotenant.controller.api.arrivals import Arrivals
 from cotenant.controller.api.changes import Changing
 from cotenant.controller.api.etas import EtaBoard, EtaRequests
-from cotenant.controller.api.foresight import Foresee, Foresight
+from cotenant.controller.api.foresight import Foresee, ForesightRequests
 from cotenant.controller.api.job_settings import JobSettings
 from cotenant.controller.api.logs import LogRequests
 from cotenant.controller.api.permissions import (
@@ -28,6 +28,7 @@ from cotenant.controller.api.permissions import (
 )
 from cotenant.controller.api.profiles import ProfileRequests
 from cotenant.controller.api.queries import About, Queries
+from cotenant.controller.api.shadow import ShadowRequests
 from cotenant.controller.api.submissions import Denied
 from cotenant.controller.domain import ENDED, USER_BYTES_MAX, AttemptEnded, CancelRequested, JobArrived, JobId
 from cotenant.controller.executors.agents import AgentExecutor
@@ -110,7 +111,9 @@ class RequestHandlers:
         self.asked_s = core.clock.now_s()
         """When the last request came."""
         self._arrivals = Arrivals(core, secrets, user_bytes_max)
-        self._foresight = Foresight(core, foresee)
+        self._foresight = ForesightRequests(core, foresee)
+        self.shadow = ShadowRequests(core)
+        """The one who follows it asks and tells there."""
         self._answers: dict[type, Answer] = {
             wire.Stop: self._stop_asked,
             **answers_of(
@@ -121,6 +124,7 @@ class RequestHandlers:
                 EtaRequests(core, board),
                 AccountingRequests(core, reading),
                 JobSettings(core),
+                self.shadow,
             ),
         }
 

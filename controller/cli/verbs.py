@@ -83,7 +83,7 @@ GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
         Verb("init", "setup.init", "keys for a cluster, its users and its hosts"),
         Verb("doctor", "doctor.doctor", "what works here, what does not, and what to do"),
         Verb("config", "setup.config", "every setting and where it comes from"),
-        Verb("slurm-aliases", "slurm.write", "write sbatch, squeue, scancel, sinfo and sacct into a folder"),
+        Verb("slurm-aliases", "slurm.write", "write sbatch, squeue, scancel and others into a folder"),
         Verb("completion", "setup.completion", "completion for bash, zsh or fish"),
         Verb("version", "setup.config", "versions of this command and of the controller"),
     ),

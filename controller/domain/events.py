@@ -322,6 +322,15 @@ class EtasTold(Event, frozen=True, kw_only=True, tag="EtasTold"):
     etas: tuple[ToldEta, ...]
 
 
+class ShadowChanged(Event, frozen=True, kw_only=True, tag="ShadowChanged"):
+    """From now on another policy is asked beside the one in force, and obeyed in nothing; without a name
+    none is. No policy is asked about it, and it changes nothing for the engine."""
+
+    name: str = ""
+    parameters: dict[str, str | int | float | bool] = {}
+    by: str = ""
+
+
 FromUser = (
     JobArrived
     | CancelRequested
@@ -332,6 +341,7 @@ FromUser = (
     | SpecChanged
     | CheckpointRequested
     | PolicyChanged
+    | ShadowChanged
 )
 FromAttempt = (
     AttemptStarted

@@ -162,3 +162,7 @@ def on_checkpoint(dispatch: Dispatch, event: ev.CheckpointRequested) -> None:
             job_epoch=job.epoch,
         )
     )
+
+
+def on_shadow_changed(dispatch: Dispatch, event: ev.ShadowChanged) -> None:
+    """For whoever asks the shadow."""

@@ -8,14 +8,14 @@ from cotenant.controller.store.journal import JOURNAL_NAME, ControllerRun, Entry
 from cotenant.controller.store.journal_file import (
     JOURNAL_VERSION, JournalDamaged, JournalError, JournalMissing, check_version, checksum, damaged,
 )
-from cotenant.controller.store.recovery import RecoveredState, digest, read_entry, recover, replay
+from cotenant.controller.store.recovery import RecoveredState, ShadowSet, digest, read_entry, recover, replay
 from cotenant.controller.store.scrub import BITE, Scrub, Scrubbed, scrub
 
 __all__ = [
     "BITE", "DECISION_BOUNDS_S", "DISK_BYTES_MIN", "JOURNAL_NAME", "JOURNAL_VERSION", "RESERVE_BYTES",
     "Clock", "ControllerRun", "Core", "Decided", "Effect", "Entry", "Fatal", "Journal", "JournalDamaged",
-    "JournalError", "JournalMissing", "Poisoned", "RecoveredState", "Scrub", "Scrubbed", "Stuck",
-    "Uptime", "check_version", "checksum", "damaged", "digest", "let_follow", "read_entry", "recover",
-    "replay", "scrub", "uptime",
+    "JournalError", "JournalMissing", "Poisoned", "RecoveredState", "Scrub", "Scrubbed", "ShadowSet",
+    "Stuck", "Uptime", "check_version", "checksum", "damaged", "digest", "let_follow", "read_entry",
+    "recover", "replay", "scrub", "uptime",
 ]
 # fmt: on

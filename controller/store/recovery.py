@@ -11,7 +11,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from cotenant.controller.domain import AnyCommand, AnyEvent, Computed, ComputeRequest, Decision
+from cotenant.controller.domain import (
+    AnyCommand,
+    AnyEvent,
+    Computed,
+    ComputeRequest,
+    Decision,
+    ShadowChanged,
+)
 from cotenant.controller.engine import (
     SNAPSHOT_VERSION,
     Engine,
@@ -30,6 +37,15 @@ from cotenant.controller.wire import BadMessage, pack, unpack, unpack_struct
 DIFFERENCES_MAX = 100
 
 
+class ShadowSet(msgspec.Struct, frozen=True, kw_only=True):
+    """Which policy is asked beside the one in force, and since when."""
+
+    policy: str
+    parameters: dict[str, str | int | float | bool]
+    begin_s: float
+    by: str
+
+
 class Image(msgspec.Struct, kw_only=True):
     """All that a snapshot holds."""
 
@@ -37,6 +53,7 @@ class Image(msgspec.Struct, kw_only=True):
     history: SavedHistory
     compute_requests: list[ComputeRequest]
     etas: SavedEtas = msgspec.field(default_factory=SavedEtas)
+    shadow: ShadowSet | None = None
 
 
 class RecoveredState:
@@ -48,6 +65,7 @@ class RecoveredState:
         self.history = History()
         self.compute_requests: dict[int, ComputeRequest] = {}
         self.etas = EtaBook()
+        self.shadow: ShadowSet | None = None
 
     def handle(self, event: AnyEvent, now_s: float) -> list[AnyCommand]:
         """Let something happen, now."""
@@ -64,6 +82,8 @@ class RecoveredState:
     def _watch(self, event: AnyEvent, commands: Sequence[AnyCommand]) -> None:
         self.history.observe(self.engine, event, commands)
         self.etas.observe(self.engine, event)
+        if isinstance(event, ShadowChanged):
+            self.shadow = shadow_of(event, self.engine.now_s)
         if isinstance(event, Computed):
             self.compute_requests.pop(event.request_id, None)
         for command in commands:
@@ -77,6 +97,7 @@ class RecoveredState:
             history=self.history.save(),
             compute_requests=list(self.compute_requests.values()),
             etas=self.etas.save(),
+            shadow=self.shadow,
         )
         return msgspec.msgpack.encode(image)
 
@@ -96,6 +117,13 @@ class RecoveredState:
         self.history = History(image.history)
         self.compute_requests = {request.request_id: request for request in image.compute_requests}
         self.etas = EtaBook(image.etas)
+        self.shadow = image.shadow
+
+
+def shadow_of(event: ShadowChanged, now_s: float) -> ShadowSet | None:
+    if not event.name:
+        return None
+    return ShadowSet(policy=event.name, parameters=event.parameters, begin_s=now_s, by=event.by)
 
 
 def digest(commands: Sequence[AnyCommand]) -> bytes:

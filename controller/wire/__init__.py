@@ -33,6 +33,7 @@ from cotenant.controller.wire.job import (
     ENV_MEMORY_FRACTION, ENV_MEMORY_MIB, ENV_SOCKET, PROTOCOL_VERSION, STEP_REPORT_PERIOD_S,
 )
 from cotenant.controller.wire.peer_versions import SPEAKS, UNKNOWN_REQUEST, PeerVersions, is_of_before
+from cotenant.controller.wire.shadow import Otherwise, ShadowAnswer, ShadowQuestion, ShadowTally
 from cotenant.controller.wire.sharing import (
     InterruptionView, PairTotals, PromiseView, ReportView, SharingTotals, SharingView,
 )
@@ -53,14 +54,15 @@ __all__ = [
     "FromAgent", "GangRelay", "GetDecisions", "GetPolicy", "GetReport", "GetStatus", "Heartbeat", "Hello",
     "HostRefused", "Inadmissible", "InterruptionView", "JobDetails", "JobView", "Jobs", "Json",
     "KnownProfile", "KnownProfiles", "ListEtas", "ListJobs", "ListNodes", "ListPairs", "ListProfiles",
-    "LogPart", "LogReply", "NodeView", "Nodes", "NotFollowed", "OrganisationView", "PairTotals",
-    "PairView", "Parameters", "Payload", "PeerVersions", "Policies", "PolicyPreview", "PolicyPreviewed",
-    "PolicyView", "PreviewPolicy", "PreviewedAction", "ProfileView", "PromiseView", "ReadJobLog",
-    "ReadLog", "ReadingView", "Renew", "Report", "ReportAck", "ReportView", "Request", "SetPolicy",
-    "SharingReport", "SharingTotals", "SharingView", "ShowJob", "Shown", "SpecView", "SpeedupView",
-    "StepTimeView", "Submit", "Submitted", "ThroughputView", "ToAgent", "Utc", "WaitJobs", "Welcome",
-    "WrongVersion", "admitted", "agents", "clients", "codec", "decode", "decode_json", "decode_text",
-    "encode", "heard", "in_version", "is_of_before", "job", "pack", "profile_view", "request_in",
-    "spec_view", "throughput_view", "unpack", "unpack_struct", "utc", "version_of", "wall_s",
+    "LogPart", "LogReply", "NodeView", "Nodes", "NotFollowed", "OrganisationView", "Otherwise",
+    "PairTotals", "PairView", "Parameters", "Payload", "PeerVersions", "Policies", "PolicyPreview",
+    "PolicyPreviewed", "PolicyView", "PreviewPolicy", "PreviewedAction", "ProfileView", "PromiseView",
+    "ReadJobLog", "ReadLog", "ReadingView", "Renew", "Report", "ReportAck", "ReportView", "Request",
+    "SetPolicy", "ShadowAnswer", "ShadowQuestion", "ShadowTally", "SharingReport", "SharingTotals",
+    "SharingView", "ShowJob", "Shown", "SpecView", "SpeedupView", "StepTimeView", "Submit", "Submitted",
+    "ThroughputView", "ToAgent", "Utc", "WaitJobs", "Welcome", "WrongVersion", "admitted", "agents",
+    "clients", "codec", "decode", "decode_json", "decode_text", "encode", "heard", "in_version",
+    "is_of_before", "job", "pack", "profile_view", "request_in", "spec_view", "throughput_view", "unpack",
+    "unpack_struct", "utc", "version_of", "wall_s",
 ]
 # fmt: on

@@ -67,13 +67,14 @@ controller.executors            controller.domain controller.wire controller.sys
                                 controller.store
 controller.compute_worker       controller.domain controller.wire controller.system
 controller.eta_worker           controller.wire controller.system controller.engine
+controller.shadow_worker        controller.wire controller.system
 controller.api                  controller.domain controller.wire controller.system controller.models
                                 controller.policies controller.engine controller.store controller.executors
 controller.router               controller.wire controller.system
 controller.server               controller.domain controller.wire controller.system controller.models
                                 controller.policies controller.engine controller.store controller.executors
-                                controller.compute_worker controller.eta_worker controller.api
-                                controller.router
+                                controller.compute_worker controller.eta_worker controller.shadow_worker
+                                controller.api controller.router
 controller.__main__             controller.domain controller.system controller.policies controller.store
                                 controller.router controller.server
 # Trying out, and learning. What computes is handed to the simulator.

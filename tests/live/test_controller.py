@@ -12,6 +12,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -528,3 +529,44 @@ def until(work: Callable[[], object]) -> None:
             if work():
                 return
     raise AssertionError("still not so")
+
+
+# --- What would be ---------------------------------------------------------------------------------
+
+
+def test_what_would_be_is_told_by_children_and_a_shadow_outlives_kill_9(
+    controllers: Controllers, agent: Callable[..., Agent]
+) -> None:
+    process = controllers.start()
+    client = controllers.client(timeout_s=WAIT_S)
+    assert isinstance(agent(controllers.bound).hello("h1"), agents.Welcome)
+    client.ask(wire.SetPolicy(name="sjf"))
+    client.ask(wire.SetShadow(name="fifo"))
+    known: dict[str, Any] = {"load_s": 5.0, "pause_s": 2.0}
+    for expected_s in (1000.0, 100.0):
+        submit(client, expected_s=expected_s, **known)
+    coming = wire.Submit(specs=(job(expected_s=10.0, **known),))
+    view = client.ask(wire.ForeseeArrival(submission=coming), WAIT_S).arrival
+    assert (view.at_once, view.ahead, view.waits_for) == (False, (), ("1",))
+    assert [(each.job_id, round(each.p50_s)) for each in view.delays] == [("2", 15)]
+    assert [job.job_id for job in client.ask(wire.ListJobs()).jobs] == ["1", "2"], "nothing was submitted"
+    before = caught_up(client)
+    process.kill()
+    process.communicate(timeout=WAIT_S)
+    controllers.start()
+    client = controllers.client(timeout_s=WAIT_S)
+    after = caught_up(client)
+    assert (after.policy, after.decisions) == ("fifo", before.decisions)
+    assert (after.differing, after.unfollowed, after.failed) == (before.differing, 0, "")
+    client.ask(wire.SetShadow())
+    with pytest.raises(Refusal, match="no policy decides in the shadow"):
+        client.ask(wire.GetShadow())
+
+
+def caught_up(client: Client) -> wire.ShadowView:
+    """The shadow, once all has been followed."""
+    deadline_s = time.monotonic() + WAIT_S
+    while (view := client.ask(wire.GetShadow()).shadow).behind_entries or view.followed_to is None:
+        assert time.monotonic() < deadline_s, view
+        time.sleep(0.2)
+    return view

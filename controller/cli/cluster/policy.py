@@ -237,7 +237,7 @@ def set_policy(
         if not offer.available:
             lacks = offer.about.removeprefix(NOT_AVAILABLE)
             raise Problem("usage", f"policy {name} is not available", lacks)
-        given = _parameters(parameters or (), offer.defaults)
+        given = parameters_of(parameters or (), offer.defaults)
         if preview:
             told = client.ask(PreviewPolicy(name=name, parameters=given)).preview
             show_one("json" if as_json else "table", told, name, told, previewed)
@@ -265,7 +265,7 @@ def previewed(told: PolicyPreview) -> str:
     return "\n".join([head, *lines, *more, tail])
 
 
-def _parameters(texts: Sequence[str], known: Parameters) -> Parameters:
+def parameters_of(texts: Sequence[str], known: Parameters) -> Parameters:
     """Raises Problem."""
     given: Parameters = {}
     for text in texts:

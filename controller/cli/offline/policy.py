@@ -1,6 +1,7 @@
 """`cotenant policy train`: an order learned from a trace, written as a model that `rltune` or `scorer` uses.
 
-The other parts of `policy` ask a controller and are in `cluster/policy.py`; this one computes by itself.
+The other parts of `policy` ask a controller and are in `cluster/policy.py` and `shadow.py`; this one computes
+by itself.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from cotenant.controller.cli.frame.output import JsonFlag, OutputFlag, chosen, s
 from cotenant.controller.cli.frame.parameters import argument, option
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.offline.backends import AddressFlag, BackendFlag, WorkersFlag
+from cotenant.controller.cli.offline.shadow import shadow
 
 if TYPE_CHECKING:
     from cotenant.controller.policies.learned import OrderModel
     from cotenant.controller.training.rltune import EpochTold, TrainingOptions
 
 policy = asked.policy
+policy.part("shadow")(shadow)
 
 
 @policy.part("train")

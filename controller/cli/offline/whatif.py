@@ -206,21 +206,23 @@ def headline(record: JournalRecord) -> str:
 
 
 def footnotes(value: dict[str, Any], record: JournalRecord, runs: Sequence[TaskRun]) -> list[str]:
-    found = value["calibration"]
-    lines = []
-    if found is None:
-        lines.append(f"there is no {record.setting.policy} here: nothing says how far to trust the rest")
-    else:
-        error = found["jct_error"]
-        lines.append(
-            f"trust: {found['policy']}, simulated, misses a job's real JCT by {100 * error['p50']:.0f} % "
-            f"(median; {100 * error['p90']:.0f} % at P90); mean JCT is {found['jct_mean_ratio']:.2f} x real"
-        )
+    lines = [trust(value["calibration"], record.setting.policy)]
     lines += [f"left out: {screen.plural(count, 'job')} ({why})" for why, count in record.excluded.items()]
     lines += [f"note: {note}" for note in record.notes]
     if any(run.summary["shared_jobs"] for run in runs):
         lines.append(f"note: what sharing costs is taken from {value['pairs']}, not from this cluster")
     return [f"  {screen.wrapped(line, 2)}"[2:] for line in lines]
+
+
+def trust(found: dict[str, Any] | None, policy: str) -> str:
+    """How far a simulation of the policy of the time is from what happened."""
+    if found is None:
+        return f"there is no {policy} here: nothing says how far to trust the rest"
+    error = found["jct_error"]
+    return (
+        f"trust: {found['policy']}, simulated, misses a job's real JCT by {100 * error['p50']:.0f} % "
+        f"(median; {100 * error['p90']:.0f} % at P90); mean JCT is {found['jct_mean_ratio']:.2f} x real"
+    )
 
 
 def write(folder: Path, value: dict[str, Any], record: JournalRecord, runs: Sequence[TaskRun]) -> None:

@@ -1,4 +1,4 @@
-"""`sbatch`, `squeue`, `scancel`, `sinfo` and `sacct`: started as `python -m ...programs NAME WORDS`.
+"""`sbatch`, `squeue`, `scancel`, `sinfo`, `sacct`, `scontrol`: started as `python -m ...programs NAME WORDS`.
 
 Rule: what they print on standard output is what Slurm's print, since scripts read it; notes and errors are
 ours, on standard error.
@@ -31,6 +31,7 @@ from cotenant.controller.cli.slurm.listings import (
     slurm_state,
     table,
 )
+from cotenant.controller.cli.slurm.scontrol import scontrol
 from cotenant.controller.cli.slurm.words import Flags, GivenWords, read
 from cotenant.controller.cli.submission.build import Sbatch
 from cotenant.controller.cli.submission.recording import user_name
@@ -225,6 +226,7 @@ PROGRAMS: Final[dict[str, Callable[[list[str]], int]]] = {
     "scancel": scancel,
     "sinfo": sinfo,
     "sacct": sacct,
+    "scontrol": scontrol,
 }
 
 

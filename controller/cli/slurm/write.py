@@ -24,7 +24,7 @@ def slurm_aliases(
     folder: Annotated[str, argument(metavar="DIR", help="A folder on your PATH, such as ~/bin.")],
     as_json: JsonFlag = False,
 ) -> None:
-    """Write sbatch, squeue, scancel, sinfo and sacct into a folder: programs that speak with cotenant.
+    """Write sbatch, squeue, scancel, sinfo, sacct and scontrol into a folder: they speak with cotenant.
 
     They take the options that scripts use most; any other is refused by name. A file of such a name that is
     not from here stays as it is, and nothing is written.

@@ -15,7 +15,7 @@ import msgspec
 
 from cotenant.controller.domain import AnyCommand, Decision
 from cotenant.controller.domain import events as ev
-from cotenant.controller.engine import Engine, EngineConfig
+from cotenant.controller.engine import Engine, EngineConfig, MakePolicy
 from cotenant.controller.policies import registry
 from cotenant.controller.store import (
     JOURNAL_NAME,
@@ -28,7 +28,9 @@ from cotenant.controller.store import (
 from cotenant.controller.wire import BadMessage, unpack
 
 _RUNS: Final = "SELECT first_seq, configuration FROM runs ORDER BY rowid"
-_ENTRIES: Final = "SELECT seq, now_s, event, decision, commands, crc FROM entries ORDER BY seq"
+_ENTRIES: Final = (
+    "SELECT seq, now_s, event, decision, commands, crc FROM entries WHERE seq > ? ORDER BY seq LIMIT ?"
+)
 
 Look = Callable[[Engine, ev.AnyEvent, list[AnyCommand]], None]
 """Sees the engine after an entry, with its event and the commands that it made."""
@@ -99,19 +101,26 @@ def _open(path: Path) -> sqlite3.Connection:
     return database
 
 
-class _Entry(NamedTuple):
+class PastEntry(NamedTuple):
+    """One entry, read."""
+
     seq: int
     now_s: float
     event: ev.AnyEvent
     decision: Decision
+    commands: bytes
+    """Their digest."""
 
 
-def _entries(database: sqlite3.Connection, path: Path) -> Iterator[_Entry]:
-    for seq, now_s, event, decision, commands, crc in database.execute(_ENTRIES):
+def entries(
+    database: sqlite3.Connection, path: Path, *, after: int = 0, limit: int = -1
+) -> Iterator[PastEntry]:
+    """In order; `limit` below 0: all."""
+    for seq, now_s, event, decision, commands, crc in database.execute(_ENTRIES, (after, limit)):
         if crc != checksum(now_s, event, decision, commands):
             raise damaged(path, f"entry {seq} was changed on disk: its checksum is wrong")
         try:
-            yield _Entry(seq, now_s, unpack(event, ev.AnyEvent), unpack(decision, Decision))
+            yield PastEntry(seq, now_s, unpack(event, ev.AnyEvent), unpack(decision, Decision), commands)
         except BadMessage as error:
             raise damaged(path, f"entry {seq} cannot be read ({error})") from None
 
@@ -119,12 +128,17 @@ def _entries(database: sqlite3.Connection, path: Path) -> Iterator[_Entry]:
 def fold(database: sqlite3.Connection, path: Path, runs: list[Start], look: Look) -> Engine:
     """Every entry in order, as recovery folds it; the engine at the end."""
     engine, upcoming = Engine(registry.make, unpack(runs[0].configuration, EngineConfig)), runs[1:]
-    for entry in _entries(database, path):
+    for entry in entries(database, path):
         while upcoming and upcoming[0].first_seq <= entry.seq:
-            moved = Engine(registry.make, unpack(upcoming.pop(0).configuration, EngineConfig))
-            # As recovery does it: encoded, since the new engine must not share values with the old one.
-            image = msgspec.msgpack.encode(engine.snapshot())
-            moved.restore(msgspec.msgpack.decode(image, type=type(engine.snapshot())))
-            engine = moved
+            engine = under(engine, upcoming.pop(0).configuration, registry.make)
         look(engine, entry.event, engine.fold(entry.event, entry.decision, entry.now_s))
     return engine
+
+
+def under(engine: Engine, configuration: bytes, make_policy: MakePolicy) -> Engine:
+    """The same state in an engine of another configuration."""
+    moved = Engine(make_policy, unpack(configuration, EngineConfig))
+    # As recovery does it: encoded, since the new engine must not share values with the old one.
+    image = msgspec.msgpack.encode(engine.snapshot())
+    moved.restore(msgspec.msgpack.decode(image, type=type(engine.snapshot())))
+    return moved

@@ -29,9 +29,9 @@ from cotenant.controller.wire.clients.jobs import (
     ShowJob, Shown, SpecView, SpeedupView, Submit, Submitted, WaitJobs, spec_view,
 )
 from cotenant.controller.wire.clients.policies import (
-    NOT_AVAILABLE, DecisionView, Decisions, GetDecisions, GetPolicy, OrganisationView, Policies,
-    PolicyOffer, PolicyPreview, PolicyPreviewed, PolicyReply, PolicyRequest, PolicyView, PreviewPolicy,
-    PreviewedAction, SetPolicy,
+    NOT_AVAILABLE, DecisionView, Decisions, GetDecisions, GetPolicy, GetShadow, OrganisationView,
+    Policies, PolicyOffer, PolicyPreview, PolicyPreviewed, PolicyReply, PolicyRequest, PolicyView,
+    PreviewPolicy, PreviewedAction, SetPolicy, SetShadow, ShadowDifference, ShadowView, Shadowed,
 )
 
 __all__ = [
@@ -39,13 +39,14 @@ __all__ = [
     "AttemptView", "ChangeJobs", "ChangeNode", "ClientMessage", "ControllerStatus", "DecisionView",
     "Decisions", "DelayView", "DeviceView", "Done", "EtaScoreView", "EtaTimes", "EtaView", "Etas",
     "Explain", "Explained", "ExplanationView", "Failure", "ForeseeArrival", "Foreseen", "ForgetProfiles",
-    "GetDecisions", "GetPolicy", "GetReport", "GetStatus", "GetUsage", "JobDetails", "JobView", "Jobs",
-    "KnownProfile", "KnownProfiles", "ListEtas", "ListJobs", "ListNodes", "ListPairs", "ListPastJobs",
-    "ListProfiles", "LogPart", "NodeView", "Nodes", "OrganisationView", "PairView", "Pairs", "Parameters",
-    "PastJobView", "PastJobs", "Policies", "PolicyOffer", "PolicyPreview", "PolicyPreviewed",
-    "PolicyView", "PreviewPolicy", "PreviewedAction", "Question", "ReadJobLog", "ReadingView", "Reply",
-    "Request", "SetJobs", "SetPolicy", "SharingReport", "ShowJob", "Shown", "SpecView", "SpeedupView",
-    "Stop", "Submit", "Submitted", "UsageRows", "UsageView", "WaitJobs", "spec_view",
+    "GetDecisions", "GetPolicy", "GetReport", "GetShadow", "GetStatus", "GetUsage", "JobDetails",
+    "JobView", "Jobs", "KnownProfile", "KnownProfiles", "ListEtas", "ListJobs", "ListNodes", "ListPairs",
+    "ListPastJobs", "ListProfiles", "LogPart", "NodeView", "Nodes", "OrganisationView", "PairView",
+    "Pairs", "Parameters", "PastJobView", "PastJobs", "Policies", "PolicyOffer", "PolicyPreview",
+    "PolicyPreviewed", "PolicyView", "PreviewPolicy", "PreviewedAction", "Question", "ReadJobLog",
+    "ReadingView", "Reply", "Request", "SetJobs", "SetPolicy", "SetShadow", "ShadowDifference",
+    "ShadowView", "Shadowed", "SharingReport", "ShowJob", "Shown", "SpecView", "SpeedupView", "Stop",
+    "Submit", "Submitted", "UsageRows", "UsageView", "WaitJobs", "spec_view",
 ]
 # fmt: on
 

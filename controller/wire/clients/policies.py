@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import field
 
 from cotenant.controller.domain import ClassReport, JobId
 from cotenant.controller.wire.clients.base import Done, Parameters, Question, Reply
-from cotenant.controller.wire.views import JsonView
+from cotenant.controller.wire.views import JsonView, Utc
 
 
 class GetPolicy(Question["Policies"], frozen=True, kw_only=True, tag="policy"):
@@ -27,6 +27,18 @@ class PreviewPolicy(Question["PolicyPreviewed"], frozen=True, kw_only=True, tag=
 
     name: str
     parameters: Parameters = field(default_factory=dict)
+
+
+class SetShadow(Question[Done], frozen=True, kw_only=True, tag="set-shadow"):
+    """Let another policy decide beside the one in force; without a name: none."""
+
+    name: str = ""
+    parameters: Parameters = field(default_factory=dict)
+
+
+class GetShadow(Question["Shadowed"], frozen=True, kw_only=True, tag="shadow"):
+    simulate: bool = False
+    """Have the time since its beginning simulated as well, as of now (admins); `is_simulating` until then."""
 
 
 class GetDecisions(Question["Decisions"], frozen=True, kw_only=True, tag="decisions"):
@@ -95,6 +107,54 @@ class PreviewedAction(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
+class ShadowDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """One decision that would have been another."""
+
+    decided_at: Utc
+    job_id: JobId = field(name="job")
+    done: str
+    """Under the policy in force; empty: nothing."""
+    instead: str
+    """What the shadow would have done; empty: nothing."""
+    reason: str
+
+
+class ShadowView(JsonView, frozen=True, kw_only=True, tag="shadow/1"):
+    """What another policy would have decided, and what would have come of it."""
+
+    policy: str
+    parameters: Parameters
+    in_force: str
+    set_by: str
+    since: Utc
+    followed_to: Utc | None
+    """None: nothing has been followed yet."""
+    behind_entries: int
+    """Of the journal, that have not been followed yet."""
+    decisions: int
+    """Events on which one of the two would act."""
+    alike: int
+    differing: dict[str, int]
+    """`starts` what waited, lets `waits` what was started, puts it `elsewhere`, `preempts` and `keeps`."""
+    sooner_jobs: int
+    """Jobs that have started by now and that it would have started before."""
+    sooner_mean_s: float | None
+    last: tuple[ShadowDifference, ...]
+    """The newest first."""
+    failed: str
+    """What it failed of: it is asked no more."""
+    unfollowed: int
+    """Entries that did not come out as recorded; above 0, do not rely on the rest."""
+    simulated: dict[str, Any] | None
+    """A `whatif/1` of the time since its beginning; its `calibration` says how far to trust it."""
+    simulated_to: Utc | None
+    why_not: str
+    """Why nothing could be simulated."""
+    is_simulating: bool
+    error: str
+    """Why it could not be followed last."""
+
+
 class DecisionView(msgspec.Struct, frozen=True, kw_only=True):
     at_s: float
     event: str
@@ -112,6 +172,10 @@ class Policies(Reply, frozen=True, kw_only=True, tag="policy-view"):
     """Headings, in the order in which they are shown."""
 
 
+class Shadowed(Reply, frozen=True, kw_only=True, tag="shadowed"):
+    shadow: ShadowView
+
+
 class PolicyPreviewed(Reply, frozen=True, kw_only=True, tag="policy-previewed"):
     preview: PolicyPreview
 
@@ -122,5 +186,5 @@ class Decisions(Reply, frozen=True, kw_only=True, tag="decision-list"):
     wall_s: float
 
 
-PolicyRequest = GetPolicy | SetPolicy | PreviewPolicy | GetDecisions
-PolicyReply = Policies | PolicyPreviewed | Decisions
+PolicyRequest = GetPolicy | SetPolicy | PreviewPolicy | SetShadow | GetShadow | GetDecisions
+PolicyReply = Policies | PolicyPreviewed | Shadowed | Decisions

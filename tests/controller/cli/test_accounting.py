@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.jobs.queue import watched
+from cotenant.controller.cli.slurm.scontrol import scontrol
 from cotenant.controller.client import Unreachable
 from cotenant.controller.wire import clients as wire
 
@@ -145,3 +147,33 @@ def test_watching_goes_on_while_the_controller_is_away(capsys: pytest.CaptureFix
 def test_watching_is_for_people(controller: StandIn, cotenant: Cotenant) -> None:
     result = cotenant("queue", "--watch", "-o", "json")
     assert (result.code, "--watch is for people" in result.err) == (2, True)
+
+
+# --- The same by Slurm's name -----------------------------------------------------------------------
+
+
+def test_scontrol_changes_and_updates_jobs(controller: StandIn, capsys: pytest.CaptureFixture[str]) -> None:
+    controller.says(wire.SetJobs, wire.Done(request_id=0, lines=("job 7: priority 0 -> 5",)))
+    controller.says(wire.ChangeJobs, wire.Done(request_id=0, lines=("job 7 queues again",)))
+    assert scontrol(["update", "JobId=7", "TimeLimit=4:00:00", "Priority=5", "Account=vision"]) == 0
+    assert scontrol(["requeue", "7,9"]) == 0
+    (updated,), (again,) = controller.asked_for(wire.SetJobs), controller.asked_for(wire.ChangeJobs)
+    assert updated.changes == {"time": 14_400.0, "priority": 5, "organisation": "vision"}
+    assert (updated.job_ids, again.verb, again.job_ids) == (("7",), "requeue", ("7", "9"))
+    assert capsys.readouterr().out == "", "scripts read what Slurm's prints: nothing"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "scontrol is not possible here"),
+        (["reconfigure"], "scontrol reconfigure is not possible"),
+        (["hold"], "no job was named"),
+        (["update", "JobId=7"], "JobId=JOB and what is to be changed"),
+        (["update", "JobId=7", "Partition=gpu"], "partition is not known here"),
+        (["update", "JobId=7", "Priority"], "is not KEY=VALUE"),
+    ],
+)
+def test_scontrol_refuses_by_name(words: list[str], says: str) -> None:
+    with pytest.raises(Problem, match=says):
+        scontrol(words)

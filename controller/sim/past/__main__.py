@@ -1,0 +1,21 @@
+"""The child that lets a policy decide in the shadow: answers questions from stdin on stdout until stdin ends
+(with its controller)."""
+
+from __future__ import annotations
+
+import os
+
+from cotenant.controller.sim.past.shadowing import Shadowing
+from cotenant.controller.system.child import serve
+
+NICENESS = 10
+"""Jobs and the controller come first."""
+
+
+def main() -> None:
+    os.nice(NICENESS)
+    serve(Shadowing().answered)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,266 @@
+"""A policy that decides beside the one in force: asked about every event of a journal, obeyed in nothing.
+
+Rule: the engine is taken along the record, with the recorded decisions, and its commands are compared with
+the recorded ones. The shadow sees the state that the policy in force has made, with waiting jobs in its own
+order, and learns from the record. What it asks for later (wake-ups, computations) does not come: it is asked
+when something happens.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import zlib
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final
+
+from cotenant.controller.domain import (
+    AnyEvent,
+    Decision,
+    Job,
+    JobId,
+    Phase,
+    Place,
+    Preempt,
+    Reason,
+    Share,
+    View,
+    render,
+)
+from cotenant.controller.engine import Engine, EngineConfig, Ledger, MakePolicy, action_in_words
+from cotenant.controller.policies.base import Parameters, Policy
+from cotenant.controller.sim.past.journal import entries, extent, opened, under
+from cotenant.controller.store import RecoveredState, digest
+from cotenant.controller.wire import BadMessage, Otherwise, ShadowTally, unpack
+
+LAST_KEPT: Final = 50
+_SNAPSHOTS: Final = (
+    "SELECT seq, data, crc FROM snapshots WHERE seq < (SELECT min(seq) FROM entries WHERE now_s >= ?) "
+    "ORDER BY seq DESC"
+)
+Start = Place | Share
+
+
+class Comparison:
+    """Counts where two decisions on the same event differ."""
+
+    def __init__(self) -> None:
+        self._decisions = self._alike = self._sooner_jobs = 0
+        self._sooner_s = 0.0
+        self._differing: Counter[str] = Counter()
+        self._last: list[Otherwise] = []
+        self._wanted: dict[JobId, float] = {}
+        """Jobs that wait and that the shadow would have started, and since when."""
+        self._left: set[tuple[JobId, int]] = set()
+        """Attempts that it would have preempted."""
+
+    def tally(self, failed: str, unfollowed: int) -> ShadowTally:
+        return ShadowTally(
+            decisions=self._decisions,
+            alike=self._alike,
+            differing=dict(sorted(self._differing.items())),
+            sooner_jobs=self._sooner_jobs,
+            sooner_s=self._sooner_s,
+            last=tuple(reversed(self._last)),
+            failed=failed,
+            unfollowed=unfollowed,
+        )
+
+    def compare(self, view: View, done: Decision, instead: Decision) -> None:
+        """What was decided, and what the shadow would have decided."""
+        before = sum(self._differing.values())
+        starts, would_start = _starts(done), _starts(instead)
+        preempts, would_preempt = _preempts(done), _preempts(instead)
+        if not (starts or would_start or preempts or would_preempt):
+            return
+        self._decisions += 1
+        for job_id, action in would_start.items():
+            self._would_start(view, job_id, action, starts.get(job_id))
+        for job_id, action in starts.items():
+            self._started(view, job_id, action, is_wanted=job_id in would_start)
+        for job_id, leaves in would_preempt.items():
+            attempt = (job_id, view.jobs[job_id].attempt)
+            if job_id not in preempts and attempt not in self._left:
+                self._left.add(attempt)
+                self._differ("preempts", view, job_id, None, leaves)
+        for job_id, leaves in preempts.items():
+            if job_id not in would_preempt and (job_id, view.jobs[job_id].attempt) not in self._left:
+                self._differ("keeps", view, job_id, leaves, None)
+        self._alike += sum(self._differing.values()) == before
+        self._forget(view)
+
+    def _would_start(self, view: View, job_id: JobId, action: Start, done: Start | None) -> None:
+        if done is not None:
+            if (set(done.devices), done.accumulation_steps) != (
+                set(action.devices),
+                action.accumulation_steps,
+            ):
+                self._differ("elsewhere", view, job_id, done, action)
+        elif job_id not in self._wanted:
+            self._wanted[job_id] = view.now_s
+            self._differ("starts", view, job_id, None, action)
+
+    def _started(self, view: View, job_id: JobId, action: Start, *, is_wanted: bool) -> None:
+        since_s = self._wanted.pop(job_id, None)
+        if since_s is not None:
+            self._sooner_jobs += 1
+            self._sooner_s += view.now_s - since_s
+        elif not is_wanted:
+            self._differ("waits", view, job_id, action, None)
+
+    def _differ(
+        self,
+        kind: str,
+        view: View,
+        job_id: JobId,
+        done: Start | Preempt | None,
+        instead: Start | Preempt | None,
+    ) -> None:
+        self._differing[kind] += 1
+        told = instead or done
+        assert told is not None
+        self._last.append(
+            Otherwise(
+                at_s=view.now_s,
+                job_id=job_id,
+                done=action_in_words(done) if done is not None else "",
+                instead=action_in_words(instead) if instead is not None else "",
+                reason=render(told.reason),
+            )
+        )
+        del self._last[:-LAST_KEPT]
+
+    def _forget(self, view: View) -> None:
+        """Jobs that left the queue in another way; attempts that are over."""
+        for job_id in [each for each in self._wanted if not _waits(view.jobs.get(each))]:
+            del self._wanted[job_id]
+        jobs = view.jobs
+        self._left = {(j, a) for j, a in self._left if j in jobs and jobs[j].attempt == a}
+
+
+def _waits(job: Job | None) -> bool:
+    return job is not None and job.phase is Phase.QUEUED
+
+
+def _starts(decision: Decision) -> dict[JobId, Start]:
+    return {each.job_id: each for each in decision.actions if isinstance(each, Place | Share)}
+
+
+def _preempts(decision: Decision) -> dict[JobId, Preempt]:
+    return {each.job_id: each for each in decision.actions if isinstance(each, Preempt)}
+
+
+class RecordedPolicy:
+    """In the engine's place for a policy: answers as recorded, and lets the shadow be asked first."""
+
+    def __init__(self, recorded: Policy, follower: ShadowFollower) -> None:
+        self._recorded, self._follower = recorded, follower
+        self.name = recorded.name
+        self.queue_key = recorded.queue_key
+
+    def __getattr__(self, name: str) -> Any:
+        """What a policy may say of itself beyond the protocol."""
+        return getattr(self._recorded, name)
+
+    def decide(self, view: View, event: AnyEvent) -> Decision:
+        decision = self._follower.recorded
+        if decision.policy_state is not None:
+            self._recorded.load(decision.policy_state)
+        self._follower.ask(view, event, self._recorded)
+        return decision
+
+    def observe(self, view: View, event: AnyEvent, decision: Decision) -> None:
+        self._recorded.observe(view, event, decision)
+        self._follower.learn(view, event, decision)
+
+    def explain(self, view: View, job: Job) -> Reason:
+        return self._recorded.explain(view, job)
+
+    def save(self) -> bytes:
+        return self._recorded.save()
+
+    def load(self, state: bytes) -> None:
+        self._recorded.load(state)
+
+
+class ShadowFollower:
+    """Goes along one journal, some entries at a time."""
+
+    def __init__(self, policy: Policy, begin_s: float, make_policy: MakePolicy) -> None:
+        self._shadow, self._begin_s, self._make = policy, begin_s, make_policy
+        self._comparison, self._failed, self._unfollowed = Comparison(), "", 0
+        self._engine: Engine | None = None
+        self._runs = 0
+        """Of the controller's starts, so many have been followed."""
+        self._now_s = 0.0
+        self.recorded = Decision()
+        self.reached = 0
+        self.reached_s = 0.0
+
+    def tally(self) -> ShadowTally:
+        return self._comparison.tally(self._failed, self._unfollowed)
+
+    def advance(self, path: Path, entries_max: int) -> bool:
+        """Whether the end was reached.
+
+        Raises:
+            JournalError: it cannot be read.
+        """
+        with opened(path) as database:
+            runs, _, _ = extent(database, path)
+            if self._engine is None:
+                self._engine = self._begin(database, [(run.first_seq, run.configuration) for run in runs])
+            count = 0
+            for entry in entries(database, path, after=self.reached, limit=entries_max):
+                while self._runs < len(runs) and runs[self._runs].first_seq <= entry.seq:
+                    self._engine = under(self._engine, runs[self._runs].configuration, self._policy)
+                    self._runs += 1
+                self.recorded, self._now_s = entry.decision, entry.now_s
+                commands = self._engine.handle(entry.event, entry.now_s)
+                self._unfollowed += digest(commands) != entry.commands
+                self.reached, self.reached_s = entry.seq, entry.now_s
+                count += 1
+        return count < entries_max
+
+    def _policy(self, name: str, parameters: Parameters) -> Policy:
+        return RecordedPolicy(self._make(name, parameters), self)
+
+    def _begin(self, database: sqlite3.Connection, runs: list[tuple[int, bytes]]) -> Engine:
+        """From the newest snapshot before the beginning, else from the journal's first entry."""
+        for seq, data, crc in database.execute(_SNAPSHOTS, (self._begin_s,)):
+            begun = [configuration for first_seq, configuration in runs if first_seq <= seq + 1]
+            state = RecoveredState(Engine(self._policy, unpack(begun[-1], EngineConfig)))
+            try:
+                if zlib.crc32(data) != crc:
+                    continue
+                state.load(data)
+            except BadMessage:
+                continue
+            self.reached, self._runs = seq, len(begun)
+            return state.engine
+        self._runs = 1
+        return Engine(self._policy, unpack(runs[0][1], EngineConfig))
+
+    # --- The shadow --------------------------------------------------------------------------------
+
+    def ask(self, view: View, event: AnyEvent, recorded: Policy) -> None:
+        """What the shadow would do now; whatever it fails of is its own affair."""
+        if self._failed or self._now_s < self._begin_s:
+            return
+        assert isinstance(view, Ledger)
+        view.reorder_queues(self._shadow.queue_key)
+        try:
+            instead = self._shadow.decide(view, event)
+        except Exception as error:  # noqa: BLE001 - a policy may fail in any way
+            self._failed = f"{type(error).__name__}: {error}"
+            return
+        finally:
+            view.reorder_queues(recorded.queue_key)
+        self._comparison.compare(view, self.recorded, instead)
+
+    def learn(self, view: View, event: AnyEvent, decision: Decision) -> None:
+        if not self._failed:
+            try:
+                self._shadow.observe(view, event, decision)
+            except Exception as error:  # noqa: BLE001 - as above
+                self._failed = f"{type(error).__name__}: {error}"
