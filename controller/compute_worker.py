@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from msgspec import UNSET
+
 from cotenant.controller.domain import Computed, ComputeRequest
 from cotenant.controller.system.child import ChildProcess
 from cotenant.controller.wire import BadMessage, ComputeQuestion, ComputeResult, pack, unpack
@@ -59,7 +61,7 @@ class ComputeWorker:
             values=result.values,
             error=result.error,
             job_id=request.job_id,
-            document=result.document,
+            document=result.document or UNSET,
         )
 
     async def _ask_child(self, request: ComputeRequest) -> ComputeResult:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.epochs import Epoch
@@ -292,8 +293,9 @@ class Computed(Event, frozen=True, kw_only=True, tag="Computed"):
     error: str = ""
     job_id: JobId | None = None
     """That job; None for a policy's."""
-    document: bytes = b""
-    """What numbers cannot hold: a trained model, as whoever asked for it wants it."""
+    document: bytes | UnsetType = UNSET
+    """What numbers cannot hold: a trained model, as whoever asked for it wants it. Unset, it is in no
+    digest."""
 
 
 class AlarmRang(Event, frozen=True, kw_only=True, tag="AlarmRang"):

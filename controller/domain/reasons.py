@@ -197,13 +197,13 @@ TEMPLATES: Final[dict[str, str]] = {
     "fit": "{0} samples to learn from",
     "forecast-training": "{0} is trained on {2} hours of the demand of {1}",
     # Preemption and ends.
-    "evicts": "class hp: {0} spot job{0:s} leave{0:s}, which costs least: {1}, with {2} GPU-seconds "
+    "evicts": "class hp: makes {0} spot job{0:s} leave, which costs least: {1}, with {2} GPU-seconds "
     "since their last "
     "checkpoints",
     "evicted-for-hp": "gave way to job {0} of class hp: of all spot jobs that could have made room it "
     "was among "
     "those that cost least ({1} GPU-seconds since its last checkpoint)",
-    "evicts-for-hp": "class hp: {0} spot job{0:s} leave{0:s} for it: {1}",
+    "evicts-for-hp": "class hp: makes {0} spot job{0:s} leave: {1}",
     "evicted-fragments": "gave way to job {0} of class hp, on the host that this fragments least",
     "evicted-server": "gave way to job {0} of class hp, as its host is taken back whole",
     "lease-over": "gave way to job {0} of class hp when its lease of {1} s was over",

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from typing import Final
 
 import numpy as np
+from msgspec import UNSET
 
 from cotenant.controller.domain import Computed, ComputeRequest, PolicySettings
 from cotenant.controller.domain import events as ev
@@ -302,6 +303,6 @@ def answer_inline(command: ComputeRequest, compute: Compute) -> tuple[Computed, 
         values=found.values,
         error=found.error,
         job_id=command.job_id,
-        document=found.document,
+        document=found.document or UNSET,
     )
     return answer, time.process_time() - began_s

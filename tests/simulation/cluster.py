@@ -24,6 +24,7 @@ from cotenant.controller.domain import (
     Launch,
     Phase,
     PolicySettings,
+    Preempt,
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import EngineConfig
@@ -50,9 +51,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Faults happen in this time; then everything works again."""
     patience_s: float = 4000.0
     """How long after that the cluster may take to get everything done."""
-    kind: Literal["mixed", "gentle", "storm", "restored", "elastic"] = "mixed"
+    kind: Literal["mixed", "gentle", "storm", "restored", "elastic", "classes"] = "mixed"
     """gentle: only faults that running jobs must not notice; storm: many, and messages from long ago."""
     jobs: int = 10
+    policies: tuple[str, ...] = ()
+    """One of them, by the seed; empty: one of those of old."""
     gpu_faults: int = 0
     """Faults of GPUs that are shared by way of MPS, under a policy that shares."""
     restores: int = 0
@@ -94,8 +97,8 @@ class Cluster:
         )
         if self.plan.gpu_faults:
             self.policy = "castor"
-        if self.plan.elastic:
-            self.policy = self.chance.choice(("max-min", "afs-l", "themis"))
+        if self.plan.policies:
+            self.policy = self.plan.policies[seed % len(self.plan.policies)]
         settings = PolicySettings(
             name=self.policy,
             ageing_s=300.0,
@@ -298,6 +301,7 @@ class Cluster:
 
     def _decided(self, event: ev.AnyEvent, commands: Sequence[AnyCommand]) -> None:
         self.events[type(event).__name__] += 1
+        self._check_preemptions(event)
         interesting = not isinstance(event, ev.ProgressSeen | ev.AlarmRang) or commands
         if interesting:
             shown = ", ".join(
@@ -306,6 +310,37 @@ class Cluster:
                 for c in commands
             )
             self.clock.say(f"controller: {brief(event)} -> {shown or '-'}")
+
+    def _check_preemptions(self, event: ev.AnyEvent) -> None:
+        """Nobody preempts an hp job, and no victim leaves for two. Counts what happens in the midst of it."""
+        engine = self.headquarters.engine
+        jobs = engine.jobs
+        for action in engine.decision.actions:
+            if isinstance(action, Preempt):
+                assert jobs[action.job_id].spec.job_class == "spot", f"hp job {action.job_id} is preempted"
+                for_hp = action.for_job is not None and jobs[action.for_job].spec.job_class == "hp"
+                self.events["victims of hp"] += for_hp
+                if for_hp and self.plan.policies and self.chance.random() < 0.3:
+                    self.clock.after(self.chance.uniform(0.05, 1.0), self._regret, action.for_job)
+        waiting = [job for job in jobs.values() if job.phase is Phase.RESERVED and job.placement]
+        claimed = Counter(d for job in waiting if job.placement for d in job.placement.devices)
+        assert all(count == 1 for count in claimed.values()), f"reserved twice: {claimed}"
+        if isinstance(event, ev.HostSilent | ev.HostLost):
+            host = event.host_id
+            self.events["hosts gone while victims save"] += any(
+                host in job.hosts_left for job in jobs.values() if job.phase is Phase.CHECKPOINTING
+            )
+        if isinstance(event, ev.CancelRequested) and jobs[event.job_id].phase is Phase.CANCELLED:
+            saving = any(job.phase is Phase.CHECKPOINTING for job in jobs.values())
+            self.events["hp cancelled while victims save"] += (
+                saving and jobs[event.job_id].spec.job_class == "hp"
+            )
+
+    def _regret(self, job_id: JobId) -> None:
+        """A user cancels an hp job for which others are just leaving."""
+        job = self.headquarters.engine.jobs.get(job_id) if self.headquarters.is_up else None
+        if job is not None and job.phase is Phase.RESERVED:
+            self.headquarters.happen(ev.CancelRequested(job_id=job_id, by="ann"))
 
     # --- Faults ------------------------------------------------------------------------------------
 

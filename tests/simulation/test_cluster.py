@@ -14,6 +14,7 @@ free and all reports are heard.
 from __future__ import annotations
 
 import os
+from collections import Counter
 
 import pytest
 
@@ -46,14 +47,19 @@ def cluster(name: str, *, loud: bool = False) -> Cluster:
         "mixed": Plan(),
         "restored": RESTORED,
         "elastic": ELASTIC,
+        "classes": CLASSES,
     }
     return Cluster(int(seed), plans[kind], loud=loud)
 
 
 RESTORED = Plan(kind="restored", restores=2, jobs_after=3, faults=8)
 RESTORED_EVERY = 3
-ELASTIC = Plan(kind="elastic", elastic=True, faults=30, jobs=8)
+ELASTIC = Plan(kind="elastic", elastic=True, policies=("max-min", "afs-l", "themis"), faults=30, jobs=8)
 ELASTIC_EVERY = 20
+CLASSES = Plan(
+    kind="classes", policies=("gfs", "gfs-rise", "yarn-cs", "fgd", "lyra", "chronus"), jobs=24, faults=24
+)
+CLASSES_EVERY = 13
 
 
 @pytest.mark.skipif(not ONE, reason="one seed only when COTENANT_SIM_SEED names it")
@@ -107,6 +113,20 @@ def test_no_restored_journal_breaks_a_promise(seeds: range) -> None:
             stories.append(str(broken))
     others = [story.partition("\n")[0] for story in stories[1:]]
     assert not stories, "\n".join([f"{len(stories)} seeds failed", *others, stories[0]])
+
+
+@pytest.mark.skipif(bool(ONE), reason="COTENANT_SIM_SEED asks for one seed only")
+def test_policies_with_classes_break_no_promise_either(seeds: range) -> None:
+    """Hosts vanish and hp jobs are cancelled while victims save, and hp jobs come together."""
+    stories: list[str] = []
+    seen: Counter[str] = Counter()
+    for seed in seeds[::CLASSES_EVERY]:
+        try:
+            seen += Cluster(seed, CLASSES).run().events
+        except Broken as broken:
+            stories.append(str(broken))
+    assert not stories, "\n".join([f"{len(stories)} seeds failed", stories[0]])
+    assert seen["victims of hp"] > 0
 
 
 @pytest.mark.skipif(bool(ONE), reason="COTENANT_SIM_SEED asks for one seed only")

@@ -295,7 +295,7 @@ class Gfs:
         retraining, why_not = self._state.retraining, event.error
         if not why_not:
             try:
-                self._forecaster.use(retraining.pending_type, event.document, view.now_s)
+                self._forecaster.use(retraining.pending_type, event.document or b"", view.now_s)
             except ValueError as problem:
                 why_not = str(problem)
         retraining.was_answered(why_not)
