@@ -10,14 +10,17 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
+from cotenant.controller.cli.frame.asking import loaded_settings
 from cotenant.controller.client import Client, Refusal
 from cotenant.controller.domain import JobId
-from cotenant.controller.python.connection import connected
+from cotenant.controller.python.connection import connected, translated
 from cotenant.controller.python.errors import CotenantError, RequestRefused
 from cotenant.controller.python.waiting import first_ended
+from cotenant.controller.system import paths
 from cotenant.controller.wire import JobView
 
 ROUND_S: Final = 0.5
+CLOSE_S: Final = 2.0
 
 Told = Callable[[JobView | Exception], None]
 """Hears of a job's end, or why nobody can hear of it. Must not raise, nor wait."""
@@ -26,7 +29,7 @@ Told = Callable[[JobView | Exception], None]
 class Watch:
     """The jobs of one controller for whose end somebody waits."""
 
-    def __init__(self, endpoint: str | None) -> None:
+    def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
         self._lock = threading.Lock()
         self._waiting: dict[JobId, list[Told]] = {}
@@ -54,7 +57,7 @@ class Watch:
             self._waiting.clear()
             thread = self._thread
         if thread is not None:
-            thread.join()
+            thread.join(CLOSE_S)  # It may be waiting for a controller that is silent.
 
     def _run(self) -> None:
         try:
@@ -99,16 +102,19 @@ class Watch:
                 told(error)
 
 
-_WATCHES: dict[str | None, Watch] = {}
+_WATCHES: dict[str, Watch] = {}
+"""By endpoint."""
 _LOCK = threading.Lock()
 
 
 def watch(endpoint: str | None) -> Watch:
-    """The one of this controller."""
+    """The one of the controller that this, or else what is configured now, stands for."""
+    with translated():
+        where = paths.client_endpoint(loaded_settings(endpoint).settings)
     with _LOCK:
         if not _WATCHES:
             atexit.register(_close_all)
-        return _WATCHES.setdefault(endpoint, Watch(endpoint))
+        return _WATCHES.setdefault(where, Watch(where))
 
 
 def _close_all() -> None:

@@ -19,6 +19,7 @@ from cotenant.controller.cli.submission.options import OPTIONS
 from cotenant.controller.domain import Dependency, JobId, Phase
 from cotenant.controller.python import gathering
 from cotenant.controller.python.given import options_of
+from cotenant.controller.python.watching import watch
 from cotenant.controller.wire import clients as wire
 from tests.building.limits import within_s
 from tests.controller.cli import replies
@@ -299,6 +300,14 @@ def test_an_await_that_is_cancelled_leaves_job_and_no_thread(cluster: FakeCluste
     no_thread_is_left()
 
 
+def test_each_controller_has_its_own_watch(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is configured may change while somebody waits: the wait goes on where it began."""
+    ours = watch(None)
+    assert watch(cluster.controller.endpoint) is ours
+    monkeypatch.setenv("COTENANT_CONTROLLER__ENDPOINT", "ipc:///nowhere/other.sock")
+    assert watch(None) is not ours
+
+
 def test_an_await_hears_that_nobody_answers(cluster: FakeCluster) -> None:
     async def main() -> None:
         with pytest.raises(cotenant.RequestRefused, match="no job 99"):
@@ -369,7 +378,8 @@ def test_map_in_time_or_not_at_all(cluster: FakeCluster) -> None:
     assert {view.phase for view in cluster.views.values()} == {Phase.CANCELLED}, (
         "those that wait are cancelled"
     )
-    executor.shutdown(wait=False)
+    executor.shutdown()
+    no_thread_is_left()
 
 
 def test_an_exception_in_the_block_cancels_the_rest_on_request(cluster: FakeCluster) -> None:
