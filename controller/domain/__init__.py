@@ -43,8 +43,8 @@ from cotenant.controller.domain.job.lifecycle import (
     QUEUED, RESERVED, RUNNING, STOPPING, WAITING, Change, Phase, advance,
 )
 from cotenant.controller.domain.job.record import (
-    GUESS, LOAD_S, NOTES, PAUSE_S, Capabilities, CheckpointRecord, Job, Placement, SeenLength, SharedPace,
-    StopCause, cannot, capabilities_of, capabilities_of_all,
+    GUESS, LOAD_S, NOTES, PAUSE_S, Capabilities, CheckpointRecord, Job, Placement, PromiseState, SeenLength,
+    SharedPace, StopCause, cannot, capabilities_of, capabilities_of_all,
 )
 from cotenant.controller.domain.job.spec import (
     PRIORITY_MAX, Dependency, JobSpec, Launch, LaunchKind, LaunchMode, SlurmScript,
@@ -98,17 +98,17 @@ __all__ = [
     "Launch", "LaunchKind", "LaunchMode", "LimitSettings", "MeasuredStep", "MpsSettings", "Observed",
     "Outcome", "PairObserved", "PairSeen", "PairTable", "Past", "Phase", "Place", "Placement", "Plan",
     "PolicyChanged", "PolicySettings", "PoolReport", "Preempt", "PreemptRequested", "Profile",
-    "ProfileLearned", "ProfilePoint", "ProfilerSettings", "Profiles", "ProfilesForgotten", "ProgressSeen",
-    "Reach", "Reason", "ReleaseRequested", "RequeueRequested", "Resize", "SaveAttempt", "SchedulingClass",
-    "SeenLength", "Settings", "Share", "SharedPace", "SharingMode", "SlurmScript", "StartAttempt",
-    "StopAttempt", "StopCause", "StoredProfile", "ThroughputModel", "ToldEta", "ToldInterval", "Training",
-    "TrainingFile", "Trees", "Trial", "TroubleSeen", "TrustDevices", "Verdict", "View", "Wake",
-    "XiSource", "advance", "array_of", "base_key", "because", "beginning", "bytes_in", "cannot",
-    "capabilities_of", "capabilities_of_all", "cluster", "cut_to", "duty_cycle_rule", "epochs", "events",
-    "fit_step_model", "fitting", "for_people", "held_bytes", "is_beyond", "is_one_line", "job", "key_of",
-    "kind_of", "loses", "measured_steps", "memory_unknown", "natural_key", "numbers", "one_line",
-    "pair_timing", "pairs", "peak_mib", "perf", "render", "scheduling_class_of", "settings",
-    "shared_ends", "sharing_in_words", "signature", "standing", "step_s", "steps_in", "suits",
-    "tenant_mib", "text_fields", "why_alone", "with_texts",
+    "ProfileLearned", "ProfilePoint", "ProfilerSettings", "Profiles", "ProfilesForgotten",
+    "ProgressSeen", "PromiseState", "Reach", "Reason", "ReleaseRequested", "RequeueRequested", "Resize",
+    "SaveAttempt", "SchedulingClass", "SeenLength", "Settings", "Share", "SharedPace", "SharingMode",
+    "SlurmScript", "StartAttempt", "StopAttempt", "StopCause", "StoredProfile", "ThroughputModel",
+    "ToldEta", "ToldInterval", "Training", "TrainingFile", "Trees", "Trial", "TroubleSeen",
+    "TrustDevices", "Verdict", "View", "Wake", "XiSource", "advance", "array_of", "base_key", "because",
+    "beginning", "bytes_in", "cannot", "capabilities_of", "capabilities_of_all", "cluster", "cut_to",
+    "duty_cycle_rule", "epochs", "events", "fit_step_model", "fitting", "for_people", "held_bytes",
+    "is_beyond", "is_one_line", "job", "key_of", "kind_of", "loses", "measured_steps", "memory_unknown",
+    "natural_key", "numbers", "one_line", "pair_timing", "pairs", "peak_mib", "perf", "render",
+    "scheduling_class_of", "settings", "shared_ends", "sharing_in_words", "signature", "standing",
+    "step_s", "steps_in", "suits", "tenant_mib", "text_fields", "why_alone", "with_texts",
 ]
 # fmt: on

@@ -60,10 +60,12 @@ from cotenant.controller.engine.config import EngineConfig
 from cotenant.controller.engine.dispatch import Alarm, Dispatch
 from cotenant.controller.engine.ledger import Ledger, SavedLedger
 from cotenant.controller.engine.placing import spared
+from cotenant.controller.engine.promises import Promises, SavedPromises
 from cotenant.controller.policies.base import (
     Parameters,
     Policy,
     class_report,
+    preempts,
     promised_s,
     shares,
     why_impossible,
@@ -82,6 +84,7 @@ class Snapshot(msgspec.Struct, kw_only=True):
     policy_name: str
     policy_parameters: Parameters
     policy_state: bytes
+    promises: SavedPromises = msgspec.field(default_factory=SavedPromises)
 
 
 SNAPSHOT_VERSION = 1
@@ -124,6 +127,8 @@ class Engine:
         self._dispatch = Dispatch(self._ledger, self.config)
         self._validate = validate
         self._admission = Admission(self._dispatch, self.config)
+        self._promises = Promises(self._dispatch)
+        self._promises.preempts = preempts(self._policy)
 
     # --- Reading -----------------------------------------------------------------------------------
 
@@ -166,6 +171,19 @@ class Engine:
         """How long a run of a spot job is promised; None: nothing is."""
         promised = getattr(self._policy, "promised_s", None)
         return None if promised is None else float(promised) / 3600.0
+
+    @property
+    def promises(self) -> SavedPromises:
+        """Of ends; to be read only."""
+        return self._promises.saved
+
+    def promise_for(self, specs: Sequence[JobSpec], now_s: float) -> list[float] | Reason:
+        """By when these could be promised to end if they came now, or why nothing can be promised."""
+        before_s, self._ledger.now_s = self._ledger.now_s, max(self._ledger.now_s, now_s)
+        try:
+            return self._promises.offer(specs)
+        finally:
+            self._ledger.now_s = before_s
 
     @property
     def pairs(self) -> PairTable:
@@ -234,6 +252,8 @@ class Engine:
             return self._dispatch.out
         policy, ledger = self._policy, self._ledger
         decision = policy.decide(ledger, event)
+        if self._promises.any_open:
+            decision = self._promises.guarded(decision)
         self._commit(decision)
         policy.observe(ledger, event, decision)
         return self._dispatch.out
@@ -243,6 +263,8 @@ class Engine:
         self._apply(event, now_s)
         if decision.policy_state is not None:
             self._policy.load(decision.policy_state)
+        if self._promises.any_open:
+            self._promises.guarded(decision)  # What it moved out of the way.
         self._commit(decision)
         if type(event) not in UNASKED:
             self._policy.observe(self._ledger, event, decision)
@@ -255,6 +277,8 @@ class Engine:
             self._set_policy(event.name, event.parameters)
         else:
             HANDLERS[type(event)](self._dispatch, event)
+        if type(event) is ev.JobArrived and event.spec.job_id in self._ledger.jobs:
+            self._promises.accept(self._ledger.jobs[event.spec.job_id])
         if self._ledger.entered is not None:
             self._admission.admit()
 
@@ -272,6 +296,8 @@ class Engine:
             self._dispatch.launch_reserved()
         if self._admission.fair_share is not None:
             self._admission.fair_share.settle(self._ledger)
+        if self._promises.any_open:
+            self._promises.settle()
         if self._ledger.has_more_ended:
             self._ledger.forget_ended(self.config.keep_ended)
         if self._validate:
@@ -360,6 +386,7 @@ class Engine:
         self._policy_shares = shares(self._policy)
         self.policy_name, self.policy_parameters = name, parameters
         self._ledger.reorder_queues(self._policy.queue_key)
+        self._promises.preempts = preempts(self._policy)
 
     # --- Saving ------------------------------------------------------------------------------------
 
@@ -374,6 +401,7 @@ class Engine:
             policy_name=self.policy_name,
             policy_parameters=self.policy_parameters,
             policy_state=self._policy.save(),
+            promises=self._promises.saved,
         )
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -381,6 +409,7 @@ class Engine:
         self._set_policy(snapshot.policy_name, snapshot.policy_parameters)
         self._policy.load(snapshot.policy_state)
         self._ledger.load(snapshot.ledger, snapshot.now_s)
+        self._promises.restore(snapshot.promises)
         self._dispatch.alarms = list(snapshot.alarms)
         heapq.heapify(self._dispatch.alarms)
         self._admission.restore()

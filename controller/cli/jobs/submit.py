@@ -39,7 +39,7 @@ from cotenant.controller.client import Client
 from cotenant.controller.domain import JobId
 from cotenant.controller.system import paths
 from cotenant.controller.system.endpoint import socket_path
-from cotenant.controller.wire import ListEtas, SpecView, Submit, spec_view
+from cotenant.controller.wire import ListEtas, SpecView, Submit, spec_view, wall_s
 
 _PREFIX: Final = "job_"
 _CONTAINER: Final = "container"
@@ -189,6 +189,7 @@ def submit(
       cotenant submit train.yaml
       cotenant submit --array 0-9 train.sh
       cotenant submit --after 7 -- python evaluate.py
+      cotenant submit --by 18:00 --expect 2h -- python train.py
     """
     command = list(words or ())
     made = prepared_submission(command, flags, endpoint, command_only=after_dashes(context.obj, command))
@@ -210,10 +211,13 @@ def submit(
     ids = [str(each) for each in (reply.job_ids[-1:] if full else reply.job_ids)]
     if as_json:
         known = {"schema": "submission/1", "jobs": [] if dry_run else ids, "notes": list(reply.notes)}
-        write_json({**known, "dry_run": dry_run})
+        write_json({**known, "dry_run": dry_run, "promised_at": reply.promised_at})
         return OK
     for note in reply.notes:
         screen.tell(f"note: {note}")
+    if reply.promised_at is not None:
+        would = "would be promised" if dry_run else "promised"
+        screen.tell(f"{would} to end by {screen.local_time(wall_s(reply.promised_at))}")
     if dry_run:
         screen.tell(f"{screen.plural(len(request.specs), 'job')} would be accepted; nothing was changed")
     else:

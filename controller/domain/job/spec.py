@@ -120,6 +120,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     hold: bool = False
     array_limit: int | UnsetType = UNSET
     """So many tasks of its array may wait for devices or have them at once; unset: all."""
+    promised_s: float | UnsetType = UNSET
+    """By then, in seconds of the journal, it is promised to have ended; unset: nothing is promised."""
     profile: Profile | None = None
     profiling: Literal["auto", "never", "only"] = "auto"
     """auto: measured in place, while its first attempt runs alone, if no like job was before. only: it runs

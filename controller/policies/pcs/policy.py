@@ -113,6 +113,7 @@ class Pcs:
     again."""
 
     name = "pcs"
+    preempts = True
 
     def __init__(self, parameters: PcsParameters | None = None) -> None:
         self.parameters = parameters if parameters is not None else PcsParameters()

@@ -84,6 +84,7 @@ def summarise(outcome: Outcome, trim: float = 0.0, warm: int = 0) -> dict[str, A
         "prediction_error": prediction_error(outcome, everyone),
         "unfairness": unfairness(outcome, everyone),
         **_of_classes(outcome, everyone),
+        **({} if outcome.promises is None else {"promises": outcome.promises}),
     }
 
 

@@ -7,10 +7,19 @@ from typing import Literal
 import msgspec
 from msgspec import field
 
-from cotenant.controller.domain import EtaKind, JobId, JobSpec, LaunchKind, Phase
+from cotenant.controller.domain import EtaKind, JobId, JobSpec, LaunchKind, Phase, PromiseState
 from cotenant.controller.wire.clients.base import Done, Question, Reply
 from cotenant.controller.wire.sharing import PromiseView, SharingView
 from cotenant.controller.wire.views import JsonView, ProfileView, ThroughputView, Utc, wall_s
+
+
+class PromiseAsked(msgspec.Struct, frozen=True, kw_only=True):
+    """An end is to be promised."""
+
+    within_s: float | None = None
+    """In so many seconds; None: the earliest that can be promised."""
+    is_optional: bool = False
+    """Where none can be promised the jobs are submitted without."""
 
 
 class Submit(Question["Submitted"], frozen=True, kw_only=True, tag="submit"):
@@ -25,6 +34,7 @@ class Submit(Question["Submitted"], frozen=True, kw_only=True, tag="submit"):
     secrets: dict[str, str] = field(default_factory=dict)
     idempotency_key: str = ""
     dry_run: bool = False
+    promise: PromiseAsked | None = None
 
 
 class ListJobs(Question["Jobs"], frozen=True, kw_only=True, tag="jobs"):
@@ -110,6 +120,27 @@ class EtaView(JsonView, frozen=True, kw_only=True, tag="eta/1"):
     """None: nothing has been worked out yet."""
 
 
+class PromisedEndView(msgspec.Struct, frozen=True, kw_only=True):
+    """The end that a job was promised, and what has become of it."""
+
+    by_at: Utc
+    state: PromiseState
+    why: str | None = None
+    """Why it was broken, or is void."""
+    devices: tuple[str, ...] = ()
+    """Kept for it while it waits, from `from_at` on."""
+    from_at: Utc | None = None
+
+
+class PromiseCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """Promised ends, since the journal began."""
+
+    open: int
+    kept: int
+    broken: int
+    void: int
+
+
 class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
     """One job as users see it."""
 
@@ -176,6 +207,7 @@ class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
     """Its part of what sharing won; null: nothing of it could be compared."""
     eta: EtaView | None = None
     """None of a job that has ended, and where nobody works it out."""
+    promised: PromisedEndView | None = None
 
     @property
     def submitted_s(self) -> float:
@@ -262,6 +294,8 @@ class Submitted(Reply, frozen=True, kw_only=True, tag="submitted"):
     job_ids: tuple[JobId, ...]
     notes: tuple[str, ...] = ()
     """What the user should know at once, e.g. why it cannot start yet."""
+    promised_at: Utc | None = None
+    """By then all of them are promised to have ended."""
 
 
 class Jobs(Reply, frozen=True, kw_only=True, tag="job-list"):
@@ -324,6 +358,7 @@ class Etas(Reply, frozen=True, kw_only=True, tag="eta-list"):
     etas: tuple[EtaView, ...]
     scores: tuple[EtaScoreView, ...]
     now: Utc
+    promises: PromiseCounts | None = None
 
 
 JobRequest = Submit | ListJobs | ShowJob | Explain | ChangeJobs | WaitJobs | ReadJobLog | ListEtas
