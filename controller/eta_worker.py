@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -23,6 +23,48 @@ REST_S_MIN: Final = 0.5
 REST_S_FAILED: Final = 30.0
 
 log = logging.getLogger("cotenant.controller")
+
+
+FORESEE_S: Final = 20.0
+"""For all questions of one request together."""
+
+
+class ForesightWorker:
+    """Answers questions about jobs that are not there, one request at a time, in a child of its own."""
+
+    def __init__(self, share: float, within_s: float = FORESEE_S) -> None:
+        """`share`: of one core, as for `EtaWorker`; 0: never."""
+        self._share, self._within_s = share, within_s
+        self._work: asyncio.Task[None] | None = None
+
+    def ask(self, questions: Sequence[EtaQuestion], then: Callable[[Sequence[EtaAnswer]], None]) -> bool:
+        """False: it has something to do, or is turned off."""
+        if self._share <= 0.0 or (self._work is not None and not self._work.done()):
+            return False
+        self._work = asyncio.get_running_loop().create_task(self._answer(questions, then))
+        return True
+
+    async def _answer(
+        self, questions: Sequence[EtaQuestion], then: Callable[[Sequence[EtaAnswer]], None]
+    ) -> None:
+        child, answers = ChildProcess("cotenant.controller.sim.eta"), list[EtaAnswer]()
+        try:
+            async with asyncio.timeout(self._within_s):
+                for question in questions:
+                    data = await child.ask(msgspec.msgpack.encode(question))
+                    answers.append(unpack_struct(data, EtaAnswer))
+        except TimeoutError:
+            pass  # What is there is told.
+        except (OSError, EOFError, BadMessage) as error:
+            log.warning("the process that rolls out died (%s)", type(error).__name__)
+        finally:
+            await child.end()
+        then(answers)
+
+    async def close(self) -> None:
+        if self._work is not None:
+            self._work.cancel()
+            await asyncio.gather(self._work, return_exceptions=True)
 
 
 class EtaWorker:

@@ -37,7 +37,7 @@ from cotenant.controller.engine import (
     question_of,
     to_compare,
 )
-from cotenant.controller.eta_worker import EtaWorker
+from cotenant.controller.eta_worker import EtaWorker, ForesightWorker
 from cotenant.controller.executors.agents import AgentExecutor
 from cotenant.controller.executors.base import Executor
 from cotenant.controller.policies import registry
@@ -209,9 +209,16 @@ class Controller:
         self._executors: tuple[Executor, ...] = (self._link,)
         about = About(version=package, endpoint=self.endpoint, started_s=self.core.clock.now_s())
         self._handlers = RequestHandlers(
-            self.core, self._link, self._peer_versions.send, self._secrets, about, self._stopped.set
+            self.core,
+            self._link,
+            self._peer_versions.send,
+            self._secrets,
+            about,
+            self._stopped.set,
+            foresee=self._foresee,
         )
         self._compute_worker = self._make_worker(self._computed)
+        self._foresight_worker = ForesightWorker(settings.controller.eta_share)
         self._eta_worker = EtaWorker(self._eta_question, self._etas_found, settings.controller.eta_share)
         self._scrub = Scrub(self._journal.path, settings.controller.scrub_every_s, self._scrubbed_soon)
         self._started_s = about.started_s
@@ -258,6 +265,7 @@ class Controller:
             await asyncio.to_thread(self._endpoint.close)
         await self._compute_worker.close()
         await self._eta_worker.close()
+        await self._foresight_worker.close()
         await asyncio.to_thread(self._scrub.close)
         if self._fatal is None:
             if not self.core.stuck:
@@ -447,6 +455,9 @@ class Controller:
             return None
         core = self.core
         return question_of(core.state.engine, core.state.etas, seed=core.journal.last_seq)
+
+    def _foresee(self, questions: Sequence[EtaQuestion], then: Callable[[Sequence[EtaAnswer]], None]) -> bool:
+        return self._foresight_worker.ask(questions, lambda found: self._guarded(lambda: then(found)))
 
     def _etas_found(self, answer: EtaAnswer) -> None:
         """Kept for whoever asks; what is to be compared with what comes is journalled."""

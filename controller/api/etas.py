@@ -43,10 +43,10 @@ class EtaBoard:
             job_id=job.job_id,
             name=job.spec.name,
             phase=job.phase,
-            start=_times(eta.start, True, answer.now_s, now)
+            start=times_of(eta.start, True, answer.now_s, now)
             if eta and is_known and not job.attempt
             else None,
-            finish=_times(eta.finish, eta.is_length_known, answer.now_s, now) if eta and is_known else None,
+            finish=times_of(eta.finish, eta.is_length_known, answer.now_s, now) if eta and is_known else None,
             is_calibrated=bool(eta and is_known and eta.is_calibrated),
             basis=_basis(job, eta, answer) if eta and is_known else _nothing(job),
             policy=policy_label(self._core.state.engine),
@@ -128,7 +128,8 @@ def scores(book: EtaBook, current: str) -> Iterator[EtaScoreView]:
             )
 
 
-def _times(told: ToldInterval | None, has_median: bool, at_s: float, now: Now) -> EtaTimes | None:
+def times_of(told: ToldInterval | None, has_median: bool, at_s: float, now: Now) -> EtaTimes | None:
+    """`at_s`: when it was told. Times that have passed are now."""
     if told is None:
         return None
     p10_at, p50_at, p90_at = (
@@ -169,9 +170,7 @@ def ahead_lines(core: Core, board: EtaBoard, job: Job, now: Now) -> list[str]:
     promise = core.state.engine.promises.open.get(job.job_id)
     if promise is not None and promise.kept is not None:
         names, in_s = ", ".join(promise.kept.devices), max(0.0, promise.kept.from_s - now.now_s)
-        lines.append(
-            f"its end is promised: {names} are kept for it from {in_s:.0f} s from now on at the latest"
-        )
+        lines.append(f"its end is promised: {names} are kept for it, in {in_s:.0f} s at the latest")
     ahead: list[JobId] = []
     for other in view.queued():
         if other.job_id == job.job_id:

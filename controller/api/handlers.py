@@ -10,9 +10,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, get_type_hints
 
+import msgspec
+
 from cotenant.controller.api.arrivals import Arrivals
 from cotenant.controller.api.changes import Changing
 from cotenant.controller.api.etas import EtaBoard, EtaRequests
+from cotenant.controller.api.foresights import Foresee, Foresights
 from cotenant.controller.api.logs import LogRequests
 from cotenant.controller.api.permissions import (
     BYTES_BURST,
@@ -82,6 +85,7 @@ class RequestHandlers:
         about: About,
         stop: Callable[[], None],
         *,
+        foresee: Foresee = lambda questions, then: False,
         awaited_per_user: int = AWAITED_PER_USER,
         user_bytes_max: int = USER_BYTES_MAX,
     ) -> None:
@@ -96,6 +100,7 @@ class RequestHandlers:
         self._logs = LogRequests(core, link)
         changing = Changing(core)
         profiles = ProfileRequests(core)
+        self._foresights = Foresights(core, foresee)
         self._waits: dict[tuple[bytes, int], PendingWait] = {}
         self._look_again = False
         self.asked_s = core.clock.now_s()
@@ -139,6 +144,13 @@ class RequestHandlers:
             raise Denied("refused", "too many requests", "wait a few seconds and try again")
         if isinstance(body, wire.WaitJobs):
             self._wait(asked, body)
+        elif isinstance(body, wire.ForeseeJob):
+            number = asked.request_id
+            self._foresights.ask(
+                body,
+                asked.who,
+                lambda found: self._reply(asked, msgspec.structs.replace(found, request_id=number)),
+            )
         elif isinstance(body, wire.ReadJobLog):
             job = one_job(self._core.state.engine.jobs, body.job_id)
             must_own(asked.who, job, "read the log of")

@@ -12,7 +12,7 @@ from cotenant.controller.engine.dispatch import Alarm
 from cotenant.controller.engine.engine import SNAPSHOT_VERSION, Engine, MakePolicy, Snapshot
 from cotenant.controller.engine.estimating import LAG_REPORTS, LAG_S
 from cotenant.controller.engine.eta_questions import (
-    EtaAnswer, EtaQuestion, JobEta, image_of, question_of, to_compare,
+    EtaAnswer, EtaQuestion, JobEta, SupposedJob, image_of, question_of, to_compare,
 )
 from cotenant.controller.engine.etas import EtaBook, LengthClaim, SavedEtas, policy_label, run_s
 from cotenant.controller.engine.history import History, SavedHistory
@@ -23,6 +23,7 @@ __all__ = [
     "LAG_REPORTS", "LAG_S", "SNAPSHOT_VERSION", "VERDICTS", "Alarm", "AttemptIs", "AttemptRecord",
     "Engine", "EngineConfig", "EtaAnswer", "EtaBook", "EtaQuestion", "History", "HistoryNote", "JobEta",
     "JobIs", "Ledger", "LengthClaim", "MakePolicy", "SavedEtas", "SavedHistory", "Snapshot", "StateIs",
+    "SupposedJob",
     "accounts", "action_in_words", "agree", "image_of", "memory_cap_mib", "policy_label",
     "question_of", "run_s", "to_compare",
 ]

@@ -127,6 +127,7 @@ ADDED: Final = frozenset(
         *("total_steps", "total_note", "fork_servers", "launch_why", "warm"),
         *("shared", "promises", "won_device_s", "first_predicted_xi", "second_predicted_xi"),
         *("alone_device_s", "measured_device_s", "priority", "organisation", "eta", "ahead"),
+        *("promised", "promised_at"),
         *("guaranteed_h", "broken_promises", "classes"),
     )
 )

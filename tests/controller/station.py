@@ -52,7 +52,7 @@ class Station:
         snapshot_every: int = 20_000,
         lease_s: float | None = 300.0,
         disk_bytes_min: int = NO_RESERVE,
-        **limits: int,
+        **limits: Any,
     ) -> None:
         """`limits`: as `RequestHandlers` takes them."""
         self.time_s = 0.0

@@ -18,6 +18,7 @@ from cotenant.controller.wire.clients.cluster import (
 )
 from cotenant.controller.wire.clients.jobs import (
     AttemptView, ChangeJobs, EtaScoreView, EtaTimes, EtaView, Etas, Explain, Explained, ExplanationView,
+    ForeseeJob, Foreseen, ForeseenRow,
     JobDetails, JobReply, JobRequest, JobView, Jobs, ListEtas, ListJobs, LogPart, PromiseAsked,
     PromiseCounts, PromisedEndView, ReadJobLog, ShowJob, Shown, SpecView, Submit, Submitted, WaitJobs,
     spec_view,
@@ -31,13 +32,14 @@ __all__ = [
     "CLIENT_MARK", "DAMAGED_JOURNAL_ADVICE", "NOT_AVAILABLE", "AnyReply", "AnyRequest", "AttemptView",
     "ChangeJobs", "ChangeNode", "ClientMessage", "ControllerStatus", "DecisionView", "Decisions",
     "DeviceView", "Done", "EtaScoreView", "EtaTimes", "EtaView", "Etas", "Explain", "Explained",
-    "ExplanationView", "Failure", "ForgetProfiles", "GetDecisions", "GetPolicy", "GetReport",
-    "GetStatus", "JobDetails", "JobView", "Jobs", "KnownProfile", "KnownProfiles", "ListEtas",
-    "ListJobs", "ListNodes", "ListPairs", "ListProfiles", "LogPart", "NodeView", "Nodes", "PairView",
-    "Pairs", "Parameters", "Policies", "PolicyOffer", "PolicyPreview", "PolicyPreviewed", "PolicyView",
-    "PreviewPolicy", "PreviewedAction", "PromiseAsked", "PromiseCounts", "PromisedEndView", "Question",
-    "ReadJobLog", "ReadingView", "Reply", "Request", "SetPolicy", "SharingReport", "ShowJob", "Shown",
-    "SpecView", "Stop", "Submit", "Submitted", "WaitJobs", "spec_view",
+    "ExplanationView", "Failure", "ForeseeJob", "Foreseen", "ForeseenRow", "ForgetProfiles",
+    "GetDecisions", "GetPolicy", "GetReport", "GetStatus", "JobDetails", "JobView", "Jobs",
+    "KnownProfile", "KnownProfiles", "ListEtas", "ListJobs", "ListNodes", "ListPairs", "ListProfiles",
+    "LogPart", "NodeView", "Nodes", "PairView", "Pairs", "Parameters", "Policies", "PolicyOffer",
+    "PolicyPreview", "PolicyPreviewed", "PolicyView", "PreviewPolicy", "PreviewedAction",
+    "PromiseAsked", "PromiseCounts", "PromisedEndView", "Question", "ReadJobLog", "ReadingView",
+    "Reply", "Request", "SetPolicy", "SharingReport", "ShowJob", "Shown", "SpecView", "Stop", "Submit",
+    "Submitted", "WaitJobs", "spec_view",
 ]
 # fmt: on
 

@@ -24,9 +24,9 @@ AGENT = Identity(name="agent@h1", role="agent", uid=65534, gid=65534, host="h1")
 
 
 def test_every_request_has_an_answer() -> None:
-    """But for the two that may wait for one."""
+    """But for those that may wait for one."""
     answered = answers_of(*map(object.__new__, (Arrivals, Queries, Changing, ProfileRequests, EtaRequests)))
-    waiting = {clients.WaitJobs, clients.ReadJobLog}
+    waiting = {clients.WaitJobs, clients.ReadJobLog, clients.ForeseeJob}
     assert {*answered, *waiting, clients.Stop} == set(get_args(clients.AnyRequest))
 
 
