@@ -222,8 +222,8 @@ class Controller:
             self._stopped.set,
             foresee=self._foresee,
         )
-        self._foresight_worker = ForesightWorker()
         self._compute_worker = self._make_worker(self._computed)
+        self._foresight_worker = ForesightWorker(settings.controller.eta_share)
         self._eta_worker = EtaWorker(self._eta_question, self._etas_found, settings.controller.eta_share)
         shadow = self._handlers.shadow
         self._shadow_worker = ShadowWorker(shadow.question, shadow.told)
@@ -469,8 +469,8 @@ class Controller:
         core = self.core
         return question_of(core.state.engine, core.state.etas, seed=core.journal.last_seq)
 
-    def _foresee(self, question: EtaQuestion, told: Callable[[EtaAnswer], None]) -> None:
-        self._foresight_worker.start(question, lambda answer: self._guarded(lambda: told(answer)))
+    def _foresee(self, questions: Sequence[EtaQuestion], then: Callable[[Sequence[EtaAnswer]], None]) -> bool:
+        return self._foresight_worker.ask(questions, lambda found: self._guarded(lambda: then(found)))
 
     def _etas_found(self, answer: EtaAnswer) -> None:
         """Kept for whoever asks; what is to be compared with what comes is journalled."""

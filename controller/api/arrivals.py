@@ -6,10 +6,15 @@ answered. A repeat of a submission gets the first one's numbers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+import msgspec
+from msgspec import UNSET
+
 from cotenant.controller.api.submissions import Accepted, Denied, accept
+from cotenant.controller.api.views import Now, ago
 from cotenant.controller.domain import (
     ENDED,
     USER_BYTES_MAX,
@@ -27,7 +32,7 @@ from cotenant.controller.engine import Engine
 from cotenant.controller.store import Core, Stuck
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.system.secrets import Secrets
-from cotenant.controller.wire import Submit, Submitted
+from cotenant.controller.wire import PromiseAsked, Submit, Submitted
 
 NO_HOST: Final = "no host has joined yet: it waits for the first one"
 
@@ -75,10 +80,15 @@ class Arrivals:
         if before:
             return Submitted(request_id=request_id, job_ids=before)
         accepted = checked(engine, request, who)
-        notes: tuple[str, ...] = () if engine.hosts else (NO_HOST,)
+        specs, without = promising(engine, request.promise, accepted.specs, core.clock.now_s())
+        accepted = msgspec.structs.replace(accepted, specs=specs)
+        promised_at = self._promised_at(specs)
+        notes: tuple[str, ...] = (*(() if engine.hosts else (NO_HOST,)), *without)
         promise = promised(engine.promised_h, accepted)
         if request.dry_run:
-            return Submitted(request_id=request_id, job_ids=(), notes=(*notes, *promise))
+            return Submitted(
+                request_id=request_id, job_ids=(), notes=(*notes, *promise), promised_at=promised_at
+            )
         self._check_memory(who, accepted.specs)
         self._check_disk()
         job_ids = tuple(spec.job_id for spec in accepted.specs)
@@ -93,7 +103,13 @@ class Arrivals:
         names = job_ids[0] if len(job_ids) == 1 else f"{job_ids[0]}..{job_ids[-1]}"
         core.audit(who, "submit", names, accepted.specs[0].name)
         notes = notes or self._first_reason(job_ids)
-        return Submitted(request_id=request_id, job_ids=job_ids, notes=(*notes, *promise))
+        return Submitted(
+            request_id=request_id, job_ids=job_ids, notes=(*notes, *promise), promised_at=promised_at
+        )
+
+    def _promised_at(self, specs: Sequence[JobSpec]) -> str | None:
+        ends = [spec.promised_s for spec in specs if isinstance(spec.promised_s, float)]
+        return Now(self._core.clock.now_s(), self._core.clock.wall()).utc(max(ends)) if ends else None
 
     def _submitted_before(self, key: SubmissionKey) -> tuple[JobId, ...] | None:
         if not key[1]:
@@ -220,3 +236,39 @@ def promised(hours: float | None, accepted: Accepted) -> tuple[str, ...]:
     if hours is None or all(spec.job_class == "hp" for spec in accepted.specs):
         return ()
     return (f"class spot: each run is guaranteed {hours:g} h; then it may have to give way to class hp",)
+
+
+def promising(
+    engine: Engine, asked: PromiseAsked | None, specs: tuple[JobSpec, ...], now_s: float
+) -> tuple[tuple[JobSpec, ...], tuple[str, ...]]:
+    """The jobs with the ends that they are promised; or without, and why.
+
+    Raises:
+        Denied: it is asked for more than can be promised.
+    """
+    specs = tuple(
+        msgspec.structs.replace(spec, promised_s=UNSET) for spec in specs
+    )  # Nobody promises himself.
+    if asked is None:
+        return specs, ()
+    found = engine.promise_for(specs, now_s)
+    if isinstance(found, Reason):
+        why, hint = f"no end can be promised: {render(found)}", "submit it without, or with --if-possible"
+    elif asked.within_s is None:
+        return with_ends(specs, found), ()
+    elif max(found) <= now_s + asked.within_s:
+        return with_ends(specs, [now_s + asked.within_s] * len(specs)), ()
+    else:
+        in_words = ago(max(found) - now_s).removesuffix(" ago")
+        why = f"that end cannot be promised: the earliest that can be is {in_words} from now"
+        hint = f"--by +{math.ceil((max(found) - now_s) / 60.0)}m, or --promise for the earliest"
+    if asked.is_optional:
+        return specs, (why,)
+    raise Denied("refused", why, hint)
+
+
+def with_ends(specs: tuple[JobSpec, ...], ends_s: Sequence[float]) -> tuple[JobSpec, ...]:
+    return tuple(
+        msgspec.structs.replace(spec, promised_s=float(end_s))
+        for spec, end_s in zip(specs, ends_s, strict=True)
+    )

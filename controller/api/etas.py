@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from cotenant.controller.api.permissions import jobs_named
 from cotenant.controller.api.views import Now, ago
 from cotenant.controller.domain import ENDED, EtaInterval, Job, JobId, Phase, ToldInterval
-from cotenant.controller.engine import EtaAnswer, EtaBook, JobEta, policy_label
+from cotenant.controller.engine import Engine, EtaAnswer, EtaBook, JobEta, policy_label
 from cotenant.controller.models.eta import ENOUGH, score
 from cotenant.controller.store import Core
 from cotenant.controller.system.keys import Identity
@@ -94,7 +94,18 @@ class EtaRequests:
             etas=tuple(eta for eta in found if eta is not None),
             scores=tuple(scores(self._core.state.etas, policy_label(self._core.state.engine))),
             now=now.at,
+            promises=promise_counts(self._core.state.engine),
         )
+
+
+def promise_counts(engine: Engine) -> wire.PromiseCounts:
+    saved = engine.promises
+    return wire.PromiseCounts(
+        open=sum(not each.is_broken for each in saved.open.values()),
+        kept=saved.kept,
+        broken=saved.broken,
+        void=saved.void,
+    )
 
 
 def scores(book: EtaBook, current: str) -> Iterator[EtaScoreView]:
@@ -118,6 +129,7 @@ def scores(book: EtaBook, current: str) -> Iterator[EtaScoreView]:
 
 
 def times_of(told: ToldInterval | None, has_median: bool, at_s: float, now: Now) -> EtaTimes | None:
+    """`at_s`: when it was told. Times that have passed are now."""
     if told is None:
         return None
     p10_at, p50_at, p90_at = (
@@ -154,7 +166,11 @@ def ahead_lines(core: Core, board: EtaBoard, job: Job, now: Now) -> list[str]:
     """Who is ahead of a job that waits, and what would have to happen first."""
     if job.phase is not Phase.QUEUED:
         return []
-    view, lines = core.state.engine.view(), []
+    view, lines = core.state.engine.view(), list[str]()
+    promise = core.state.engine.promises.open.get(job.job_id)
+    if promise is not None and promise.kept is not None:
+        names, in_s = ", ".join(promise.kept.devices), max(0.0, promise.kept.from_s - now.now_s)
+        lines.append(f"its end is promised: {names} are kept for it, in {in_s:.0f} s at the latest")
     ahead: list[JobId] = []
     for other in view.queued():
         if other.job_id == job.job_id:

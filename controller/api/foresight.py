@@ -6,7 +6,7 @@ it has come. The same question again is answered once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from cotenant.controller.api.arrivals import checked
@@ -21,19 +21,20 @@ from cotenant.controller.wire import EtaView
 from cotenant.controller.wire import clients as wire
 
 SPECS_MAX: Final = 100
-WAITING_MAX: Final = 16
-"""Questions of all users together."""
 DELAYS_SHOWN: Final = 100
 
-Foresee = Callable[[EtaQuestion, Callable[[EtaAnswer], None]], None]
-"""Rolls out, and tells the answer later."""
+BUSY: Final = "it cannot be found out now: others ask, or controller.eta_share is 0"
+
+Foresee = Callable[[Sequence[EtaQuestion], Callable[[Sequence[EtaAnswer]], None]], bool]
+"""Rolls these out one after the other in a bounded time, and tells the answers that there are later; False:
+enough is being asked already, or nothing is rolled out at all."""
 Reply = Callable[[wire.Foreseen | Denied], None]
 
 
 class ForesightRequests:
     """Open questions."""
 
-    def __init__(self, core: Core, foresee: Foresee | None) -> None:
+    def __init__(self, core: Core, foresee: Foresee) -> None:
         self._core, self._foresee = core, foresee
         self._open: dict[tuple[bytes, int], str] = {}
         """By address and number of the request: who asked."""
@@ -45,9 +46,7 @@ class ForesightRequests:
         key = (address, request_id)
         if key in self._open:
             return
-        if self._foresee is None:
-            raise Denied("refused", "this controller rolls nothing out")
-        if len(self._open) >= WAITING_MAX or who.name in self._open.values():
+        if who.name in self._open.values():
             raise Denied("refused", "such a question is being worked on", "ask again when it is answered")
         engine, core = self._core.state.engine, self._core
         specs = checked(engine, request.submission, who).specs
@@ -55,16 +54,18 @@ class ForesightRequests:
             raise Denied("usage", f"at most {SPECS_MAX} jobs at once, not {len(specs)}", "ask about fewer")
         seed = core.journal.last_seq
         question = question_of(engine, core.state.etas, seed=seed, arriving=specs)
-        self._open[key] = who.name
 
-        def told(answer: EtaAnswer) -> None:
+        def told(answers: Sequence[EtaAnswer]) -> None:
             del self._open[key]
+            answer = answers[0] if answers else EtaAnswer(error="it took too long")
             if answer.error or answer.arrival is None:
                 reply(Denied("refused", f"nobody can say: {answer.error}", "ask again"))
             else:
                 reply(wire.Foreseen(request_id=request_id, arrival=self._view(question, answer)))
 
-        self._foresee(question, told)
+        if not self._foresee([question], told):
+            raise Denied("refused", BUSY, "try again in some seconds")
+        self._open[key] = who.name
 
     def _view(self, question: EtaQuestion, answer: EtaAnswer) -> wire.ArrivalView:
         arrival, jobs = answer.arrival, self._core.state.engine.jobs

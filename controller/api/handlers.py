@@ -10,10 +10,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, get_type_hints
 
+import msgspec
+
 from cotenant.controller.api.accounting import AccountingRequests
 from cotenant.controller.api.arrivals import Arrivals
 from cotenant.controller.api.changes import Changing
 from cotenant.controller.api.etas import EtaBoard, EtaRequests
+from cotenant.controller.api.foreseen_widths import WidthRequests
 from cotenant.controller.api.foresight import Foresee, ForesightRequests
 from cotenant.controller.api.job_settings import JobSettings
 from cotenant.controller.api.logs import LogRequests
@@ -90,11 +93,11 @@ class RequestHandlers:
         about: About,
         stop: Callable[[], None],
         *,
-        foresee: Foresee | None = None,
+        foresee: Foresee = lambda questions, then: False,
         awaited_per_user: int = AWAITED_PER_USER,
         user_bytes_max: int = USER_BYTES_MAX,
     ) -> None:
-        """`foresee`: rolls out what users ask about; None: nobody does."""
+        """`foresee`: rolls out what users ask about."""
         self._core = core
         self._awaited_per_user = awaited_per_user
         self._send_frame = send
@@ -106,6 +109,7 @@ class RequestHandlers:
         self._logs = LogRequests(core, link)
         changing = Changing(core)
         profiles = ProfileRequests(core)
+        self._widths = WidthRequests(core, foresee)
         self._waits: dict[tuple[bytes, int], PendingWait] = {}
         self._look_again = False
         self.asked_s = core.clock.now_s()
@@ -164,6 +168,13 @@ class RequestHandlers:
         elif isinstance(body, wire.ForeseeArrival):
             answered = partial(self._foreseen, asked)
             self._foresight.ask(asked.address, asked.request_id, body, asked.who, answered)
+        elif isinstance(body, wire.ForeseeWidths):
+            number = asked.request_id
+            self._widths.ask(
+                body,
+                asked.who,
+                lambda found: self._reply(asked, msgspec.structs.replace(found, request_id=number)),
+            )
         elif isinstance(body, wire.ReadJobLog):
             job = one_job(self._core.state.engine.jobs, body.job_id)
             must_own(asked.who, job, "read the log of")

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final, NamedTuple, get_args
 
+from cotenant.controller.api.etas import promise_counts
 from cotenant.controller.domain import (
     ENDED,
     ON_DEVICES,
@@ -81,6 +82,10 @@ class ClusterMetrics:
         sheet.put("cotenant_controller_info", 1, facts.version, engine.policy_name)
         sheet.put("cotenant_controller_uptime_seconds", facts.uptime_s)
         sheet.put("cotenant_eta_hit_ratio", facts.eta_hit_ratio, engine.policy_name)
+        counts = promise_counts(engine)
+        sheet.put("cotenant_promises_open", counts.open)
+        for state in ("kept", "broken", "void"):
+            sheet.put("cotenant_promises_total", getattr(counts, state), state)
         self._put_jobs(sheet, engine.jobs, now_s)
         _put_hosts(sheet, engine)
         self._put_outcomes(sheet, engine)

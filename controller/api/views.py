@@ -41,6 +41,7 @@ from cotenant.controller.wire import (
     JobDetails,
     JobView,
     NodeView,
+    PromisedEndView,
     PromiseView,
     ReadingView,
     SharingView,
@@ -157,6 +158,21 @@ def job_view(
         promises=promises,
         won_device_s=won(shared),
         eta=eta,
+        promised=promised_end(engine, job, now),
+    )
+
+
+def promised_end(engine: Engine, job: Job, now: Now) -> PromisedEndView | None:
+    if not job.promise or not isinstance(job.spec.promised_s, float):
+        return None
+    promise = engine.promises.open.get(job.job_id)
+    kept = promise.kept if promise is not None else None
+    return PromisedEndView(
+        by_at=now.utc(job.spec.promised_s),
+        state=job.promise,
+        why=None if job.promise_why is None else render(job.promise_why),
+        devices=() if kept is None else kept.devices,
+        from_at=None if kept is None else now.utc(max(now.now_s, kept.from_s)),
     )
 
 

@@ -45,8 +45,8 @@ from cotenant.controller.domain.job.lifecycle import (
     QUEUED, RESERVED, RUNNING, STOPPING, WAITING, Change, Phase, advance,
 )
 from cotenant.controller.domain.job.record import (
-    GUESS, GUESSES, LOAD_S, NOTES, PAUSE_S, Capabilities, CheckpointRecord, Job, Placement, SeenLength,
-    SharedPace, StopCause, cannot, capabilities_of, capabilities_of_all,
+    GUESS, GUESSES, LOAD_S, NOTES, PAUSE_S, Capabilities, CheckpointRecord, Job, Placement, PromiseState,
+    SeenLength, SharedPace, StopCause, cannot, capabilities_of, capabilities_of_all,
 )
 from cotenant.controller.domain.job.spec import (
     PRIORITY_MAX, Dependency, JobSpec, Launch, LaunchKind, LaunchMode, SlurmScript,
@@ -101,9 +101,9 @@ __all__ = [
     "OrganisationSettings", "Outcome", "PairObserved", "PairSeen", "PairTable", "Past", "Phase", "Place",
     "Placement", "Plan", "PolicyChanged", "PolicySettings", "PoolReport", "Preempt", "PreemptRequested",
     "Profile", "ProfileLearned", "ProfilePoint", "ProfilerSettings", "Profiles", "ProfilesForgotten",
-    "ProgressSeen", "Reach", "Reason", "ReleaseRequested", "RequeueRequested", "Resize", "SaveAttempt",
-    "SchedulingClass", "SeenLength", "Settings", "ShadowChanged", "Share", "SharedPace", "SharingMode",
-    "SlurmScript", "SpecChanged", "SpeedCurve", "StartAttempt", "StopAttempt", "StopCause",
+    "ProgressSeen", "PromiseState", "Reach", "Reason", "ReleaseRequested", "RequeueRequested", "Resize",
+    "SaveAttempt", "SchedulingClass", "SeenLength", "Settings", "ShadowChanged", "Share", "SharedPace",
+    "SharingMode", "SlurmScript", "SpecChanged", "SpeedCurve", "StartAttempt", "StopAttempt", "StopCause",
     "StoredProfile", "ThroughputModel", "ToldEta", "ToldInterval", "Training", "TrainingFile", "Trees",
     "Trial", "TroubleSeen", "TrustDevices", "Verdict", "View", "Wake", "XiSource", "advance",
     "alone_step_s", "amdahl", "array_of", "base_key", "because", "beginning", "bytes_in", "cannot",

@@ -69,6 +69,10 @@ class PolicySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     week is usual: 604800). 0 = off."""
     fair_share_by: Literal["user", "organisation"] = "user"
     """Whose usage is added up."""
+    promises: bool = True
+    """Jobs may be promised an end (`submit --promise`, `--by`); then nothing is placed that breaks it."""
+    promise_margin: float = 0.1
+    """Share of a job's expected time that is added before it is promised."""
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.resize_lease_s < 1e9:
@@ -78,6 +82,8 @@ class PolicySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
                 "policy.fair_share_half_life_s must be 0 (off) or at least 1, got "
                 f"{self.fair_share_half_life_s}"
             )
+        if not 0.0 <= self.promise_margin <= 10.0:
+            raise ValueError(f"policy.promise_margin must be 0 to 10, got {self.promise_margin}")
 
 
 class JobLimit(NamedTuple):

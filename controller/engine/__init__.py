@@ -12,7 +12,7 @@ from cotenant.controller.engine.dispatch import Alarm
 from cotenant.controller.engine.engine import SNAPSHOT_VERSION, Engine, MakePolicy, Snapshot
 from cotenant.controller.engine.estimating import LAG_REPORTS, LAG_S
 from cotenant.controller.engine.eta_questions import (
-    ArrivalEffect, Delay, EtaAnswer, EtaQuestion, JobEta, image_of, question_of, to_compare,
+    ArrivalEffect, Delay, EtaAnswer, EtaQuestion, JobEta, SupposedJob, image_of, question_of, to_compare,
 )
 from cotenant.controller.engine.etas import EtaBook, LengthClaim, SavedEtas, claim_of, policy_label, run_s
 from cotenant.controller.engine.history import History, SavedHistory
@@ -23,7 +23,7 @@ __all__ = [
     "LAG_REPORTS", "LAG_S", "SNAPSHOT_VERSION", "VERDICTS", "Alarm", "ArrivalEffect", "AttemptIs",
     "AttemptRecord", "Delay", "Engine", "EngineConfig", "EtaAnswer", "EtaBook", "EtaQuestion", "History",
     "HistoryNote", "JobEta", "JobIs", "Ledger", "LengthClaim", "MakePolicy", "SavedEtas", "SavedHistory",
-    "Snapshot", "StateIs", "accounts", "action_in_words", "agree", "claim_of", "image_of",
+    "Snapshot", "StateIs", "SupposedJob", "accounts", "action_in_words", "agree", "claim_of", "image_of",
     "memory_cap_mib", "policy_label", "question_of", "run_s", "to_compare", "usage",
 ]
 # fmt: on

@@ -23,6 +23,8 @@ def _ring(dispatch: Dispatch, alarm: Alarm) -> None:
             host.failures_in_row = SUSPECT_AFTER - 1
             dispatch.ledger.refresh_host(host)
         return
+    if alarm.kind == "promise":
+        return  # `promises.py` looks after each event.
     if alarm.kind == "reunite":
         dispatch.ledger.pairs.reunite(alarm.subject, dispatch.ledger.now_s)
         return

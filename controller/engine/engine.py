@@ -60,11 +60,13 @@ from cotenant.controller.engine.config import EngineConfig
 from cotenant.controller.engine.dispatch import Alarm, Dispatch
 from cotenant.controller.engine.ledger import Ledger, SavedLedger
 from cotenant.controller.engine.placing import spared
+from cotenant.controller.engine.promises import Promises, SavedPromises
 from cotenant.controller.policies.base import (
     Parameters,
     Policy,
     class_report,
     learns,
+    preempts,
     promised_s,
     shares,
     take_over,
@@ -84,6 +86,7 @@ class Snapshot(msgspec.Struct, kw_only=True):
     policy_name: str
     policy_parameters: Parameters
     policy_state: bytes
+    promises: SavedPromises = msgspec.field(default_factory=SavedPromises)
 
 
 SNAPSHOT_VERSION = 1
@@ -129,6 +132,8 @@ class Engine:
         self._dispatch = Dispatch(self._ledger, self.config)
         self._validate = validate
         self._admission = Admission(self._dispatch, self.config)
+        self._promises = Promises(self._dispatch)
+        self._promises.preempts = preempts(self._policy)
 
     # --- Reading -----------------------------------------------------------------------------------
 
@@ -171,6 +176,19 @@ class Engine:
         """How long a run of a spot job is promised; None: nothing is."""
         promised = getattr(self._policy, "promised_s", None)
         return None if promised is None else float(promised) / 3600.0
+
+    @property
+    def promises(self) -> SavedPromises:
+        """Of ends; to be read only."""
+        return self._promises.saved
+
+    def promise_for(self, specs: Sequence[JobSpec], now_s: float) -> list[float] | Reason:
+        """By when these could be promised to end if they came now, or why nothing can be promised."""
+        before_s, self._ledger.now_s = self._ledger.now_s, max(self._ledger.now_s, now_s)
+        try:
+            return self._promises.offer(specs)
+        finally:
+            self._ledger.now_s = before_s
 
     @property
     def pairs(self) -> PairTable:
@@ -243,6 +261,8 @@ class Engine:
             self._set_policy(event.name, event.parameters)
         else:
             HANDLERS[type(event)](dispatch, event)
+        if type(event) is ev.JobArrived and event.spec.job_id in ledger.jobs:
+            self._promises.accept(ledger.jobs[event.spec.job_id])
         if ledger.entered is not None:
             self._admission.admit()
         policy, is_asked = self._policy, type(event) not in UNASKED
@@ -252,6 +272,11 @@ class Engine:
             decision = recorded
         else:
             decision = policy.decide(ledger, event) if is_asked else NOTHING
+        if is_asked and self._promises.any_open:
+            guarded = self._promises.guarded(decision)
+            decision = (
+                guarded if recorded is None else recorded
+            )  # It says again what was moved out of the way.
         self.decision = decision
         if decision.actions:
             # An action alone takes nothing from anybody for somebody else.
@@ -264,6 +289,8 @@ class Engine:
             dispatch.launch_reserved()
         if self._admission.fair_share is not None:
             self._admission.fair_share.settle(ledger)
+        if self._promises.any_open:
+            self._promises.settle()
         if ledger.has_more_ended:
             ledger.forget_ended(self.config.keep_ended)
         if self._validate:
@@ -362,6 +389,7 @@ class Engine:
         self._policy_shares, self._policy_learns = shares(self._policy), learns(self._policy)
         self.policy_name, self.policy_parameters = name, parameters
         self._ledger.reorder_queues(self._policy.queue_key)
+        self._promises.preempts = preempts(self._policy)
 
     # --- Saving ------------------------------------------------------------------------------------
 
@@ -376,6 +404,7 @@ class Engine:
             policy_name=self.policy_name,
             policy_parameters=self.policy_parameters,
             policy_state=self._policy.save(),
+            promises=self._promises.saved,
         )
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -383,6 +412,7 @@ class Engine:
         self._set_policy(snapshot.policy_name, snapshot.policy_parameters)
         self._policy.load(snapshot.policy_state)
         self._ledger.load(snapshot.ledger, snapshot.now_s)
+        self._promises.restore(snapshot.promises)
         self._dispatch.alarms = list(snapshot.alarms)
         heapq.heapify(self._dispatch.alarms)
         self.next_alarm_s = self._dispatch.alarms[0].at_s if self._dispatch.alarms else None

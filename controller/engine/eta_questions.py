@@ -15,8 +15,20 @@ from cotenant.controller.engine.config import EngineConfig
 from cotenant.controller.engine.engine import Engine
 from cotenant.controller.engine.etas import EtaBook, LengthClaim, plain, policy_label
 from cotenant.controller.models.eta import ENOUGH, Pools
+from cotenant.controller.policies.base import Parameters
 
 ROLL_OUTS: Final = 12
+
+
+class SupposedJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that nobody has submitted, as if it came."""
+
+    spec: JobSpec
+    after_s: float = 0.0
+    """In so many seconds."""
+    policy: str = ""
+    """As if this policy were set now; empty: the one in force."""
+    parameters: Parameters = {}
 
 
 class EtaQuestion(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +49,8 @@ class EtaQuestion(msgspec.Struct, frozen=True, kw_only=True):
     """Only these; None: all that have not ended."""
     arriving: tuple[JobSpec, ...] = ()
     """What would be if these came now: asked about instead of those that are there."""
+    supposed: SupposedJob | None = None
+    """The answer is about this job alone."""
 
 
 class Delay(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
+from msgspec import UNSET
 
 from cotenant.controller.domain import (
     ENDED,
@@ -145,7 +146,7 @@ class EtaBook:
         before_s = engine.now_s if pools.last_arrival_s is None else pools.last_arrival_s
         arrival = ArrivalSeen(
             gap_s=engine.now_s - before_s,
-            spec=msgspec.structs.replace(plain(event.spec), after=(), hold=False),
+            spec=msgspec.structs.replace(plain(event.spec), after=(), hold=False, promised_s=UNSET),
             told_s=claim.told_s if claim is not None else None,
             source=claim.source if claim is not None else "",
         )

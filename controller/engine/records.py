@@ -28,6 +28,7 @@ from cotenant.controller.domain import (
     LaunchKind,
     Placement,
     Profile,
+    PromiseState,
     Reason,
     SharedPace,
     SpeedCurve,
@@ -194,6 +195,10 @@ class Records(Phases):
         """It has waited so long that all others wait for it."""
         job.aged, job.reason = True, reason
         self._moved(job)
+
+    def promise(self, job: Job, state: PromiseState, why: Reason | None = None) -> None:
+        """What has become of the end that it was promised."""
+        job.promise, job.promise_why = state, why
 
     # --- What attempts tell ------------------------------------------------------------------------
 

@@ -206,6 +206,7 @@ class Tiresias:
     """
 
     name = AttainedService.name
+    preempts = True
 
     def __init__(self, parameters: TiresiasParameters | None = None) -> None:
         self.parameters = parameters if parameters is not None else TiresiasParameters()

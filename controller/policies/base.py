@@ -62,6 +62,12 @@ def learns(policy: Policy) -> bool:
     return getattr(type(policy), "observe", None) is not Stateless.observe
 
 
+def preempts(policy: Policy) -> bool:
+    """Whether its order preempts jobs for others (it says so by an attribute of this name): then that may
+    be done for a promised one too."""
+    return bool(getattr(policy, "preempts", False))
+
+
 EARLY_S: Final = 3600.0
 """A run that is preempted before counts as an early one under policies that promise no time of their own."""
 

@@ -79,6 +79,7 @@ class Srtf(Stateless):
     """
 
     name = "srtf"
+    preempts = True
 
     def __init__(self, parameters: NewcomerParameters | None = None) -> None:
         self.parameters = parameters if parameters is not None else NewcomerParameters()

@@ -314,6 +314,7 @@ class Patient:
     """Waits where a preemption would not pay. Remembers only when it asked to be woken."""
 
     name = Round.name
+    preempts = True
 
     def __init__(self, parameters: PatientParameters | None = None) -> None:
         self.parameters = parameters if parameters is not None else PatientParameters()

@@ -77,6 +77,7 @@ class SrtfFull(Stateless):
     """Shortest remaining time first among all jobs, whenever something changes."""
 
     name = "srtf-full"
+    preempts = True
 
     def __init__(self) -> None:
         self._order = RemainingTime(self.name)
@@ -123,6 +124,8 @@ class IntervalPolicy:
     end. So only an event that finds jobs waiting asks for the next look, and a quiet night costs nothing.
     What it remembers is the look it has asked for.
     """
+
+    preempts = True
 
     def __init__(self, name: str = "interval", parameters: IntervalParameters | None = None) -> None:
         self.name = name

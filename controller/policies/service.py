@@ -85,6 +85,7 @@ class Srsf(Stateless):
     """Smallest remaining service first; a newcomer may preempt jobs with more of it."""
 
     name = RemainingService.name
+    preempts = True
 
     def __init__(self, parameters: NewcomerParameters | None = None) -> None:
         self.parameters = parameters if parameters is not None else NewcomerParameters()

@@ -56,6 +56,8 @@ class Task:
     """So many jobs at the beginning run without being counted: a window's company."""
     eta: bool = False
     """Tell intervals at submissions, and compare them with what comes."""
+    promise_share: float = 0.0
+    """Of the jobs, drawn: they ask for a promise."""
     window: int | None = None
     """Which window of the trace it is about; None: all of it."""
     differs: str = ""
@@ -226,6 +228,7 @@ def _run(number: int, task: Task, keep: bool, stop: StopFlag, report: Report, co
                 watch=watch,
                 compute=compute,
                 look=trial,
+                promise_share=task.promise_share,
             )
     except Exception as error:  # Most often a mistake in a policy of one's own: the traceback shows the line.
         error.add_note(f"while policy {task.label} was simulated, seed {task.seed}")

@@ -62,6 +62,8 @@ class Scenario:
     """Jobs that count in each."""
     eta: bool = False
     """Tell intervals at submissions, and compare them with what comes."""
+    promise_share: float = 0.0
+    """Of the jobs, drawn: they ask to be promised the earliest end that can be."""
     hosts: int = 8
     gpus_per_host: int = 8
     world: WorldName = "devices"
@@ -77,6 +79,14 @@ class Scenario:
             raise ValueError("there are no windows, and no ETAs, of elastic jobs: leave --windows, --eta out")
         if self.world == "fluid" and self.eta:
             raise ValueError("in the fluid world predictions come from the world itself: leave --eta out")
+        if not 0.0 <= self.promise_share <= 1.0:
+            raise ValueError(
+                f"the share of jobs that are promised an end is 0 to 1, got {self.promise_share:g}"
+            )
+        if self.world == "fluid" and self.promise_share:
+            raise ValueError(
+                "in the fluid world no ends are promised by an engine: leave --promise-share out"
+            )
         if self.asked < 0:
             raise ValueError(f"at least 0 jobs ask, got {self.asked}")
         if self.windows and self.trim:
@@ -104,6 +114,7 @@ class Scenario:
         """For a result: all that was asked for, the trace and the cluster apart."""
         # Results from before these were there still compare.
         unsaid = {"launch": "cold", "limits": False, "on_preempt": "save", "world": "devices", "eta": False}
+        unsaid["promise_share"] = 0.0
         unasked = [name for name, default in unsaid.items() if getattr(self, name) == default]
         unasked += ["asked"] if self.world != "fluid" else []
         apart = ("trace", "hosts", "gpus_per_host", *unasked)
@@ -158,6 +169,7 @@ def tasks(scenario: Scenario, policies: Sequence[PolicyChoice], seeds: Sequence[
                 world=scenario.world,
                 asked=scenario.asked,
                 eta=scenario.eta,
+                promise_share=scenario.promise_share,
             )
             for policy in policies
         ]

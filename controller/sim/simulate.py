@@ -15,7 +15,7 @@ from __future__ import annotations
 import gc
 import time
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -32,6 +32,7 @@ from cotenant.controller.sim.world.failures import Failures, FailureTimes
 from cotenant.controller.sim.world.jobs import Specs, host_reports, known_pairs
 from cotenant.controller.sim.world.outcome import Columns, Outcome, cells
 from cotenant.controller.sim.world.physics import Physics, pair_data
+from cotenant.controller.sim.world.promised import AskingSpecs, drawn
 from cotenant.controller.sim.world.run import JobRun
 from cotenant.controller.sim.world.workload import Cluster, Workload
 from cotenant.controller.sim.world.world import World
@@ -79,6 +80,7 @@ def simulate(
     make_policy: MakePolicy = registry.make,
     make_world: Callable[..., World] = World,
     look: Look | None = None,
+    promise_share: float = 0.0,
 ) -> Outcome:
     """Run a workload under one policy, to the end or until `watch` (or Ctrl-C) interrupts it.
 
@@ -88,6 +90,7 @@ def simulate(
         checkpoint_every_s: of training in one attempt; matters only where hosts fail. 0 = only when asked.
         compute: answers what the policy asks to be computed (`training.kinds.compute`).
         look: is shown the engine after each event.
+        promise_share: of the jobs, drawn, ask to be promised the earliest end that can be.
         validate: after every event the engine checks all its invariants, and its tenants against the world's.
 
     Raises:
@@ -96,7 +99,8 @@ def simulate(
     physics = physics if physics is not None else Physics()
     drive = _Drive(workload, cluster, policy, parameters or {}, physics, validate, compute)
     times = None if failures is None else failures.times(cluster.hosts, seed)
-    drive.prepare(times, ageing_s, checkpoint_every_s, make_policy, make_world)
+    asks = drawn(len(workload), promise_share, seed)
+    drive.prepare(times, ageing_s, checkpoint_every_s, make_policy, make_world, asks)
     wall_s, cpu_s = time.perf_counter(), time.process_time()
     with _quiet_gc():
         try:
@@ -151,15 +155,18 @@ class _Drive:
         checkpoint_every_s: float,
         make_policy: MakePolicy,
         make_world: Callable[..., World],
+        asks: Collection[int] = (),
     ) -> None:
         """Make engine and world; the hosts join before anything arrives."""
         data = pair_data(self._physics.pairs)
         hosts = host_reports(self._cluster, self._cluster.max_tenants if data is not None else 1)
         ratios = None if data is None else data.ratios(self._workload.models)
         specs = Specs(self._workload, self._cluster)
+        asking = AskingSpecs(specs, asks, self._submit_s) if asks else None
+        self._asking = asking
         self._world = make_world(
             self._workload,
-            specs,
+            asking or specs,
             Devices(hosts, ratios),
             hosts,
             self._physics,
@@ -176,6 +183,8 @@ class _Drive:
         )
         config = EngineConfig(policy=settings, checkpoint_every_s=checkpoint_every_s, keep_ended=8)
         self._engine = Engine(make_policy, config, validate=self._validate, pairs=pairs)
+        if asking is not None:
+            asking.engine = self._engine
         if self._parameters:
             self._engine.handle(ev.PolicyChanged(name=self._policy, parameters=self._parameters), 0.0)
         for host in hosts:
@@ -279,6 +288,7 @@ class _Drive:
             cpu_s=cpu_s,
             interrupted=self.interrupted,
             thinking_s=self._compute_s,
+            promises=None if self._asking is None else self._asking.result(),
         )
 
     def _check_end(self) -> None:

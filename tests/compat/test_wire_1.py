@@ -128,7 +128,7 @@ ADDED: Final = frozenset(
         *("shared", "promises", "won_device_s", "first_predicted_xi", "second_predicted_xi"),
         *("alone_device_s", "measured_device_s", "priority", "organisation", "eta", "ahead"),
         *("guaranteed_h", "broken_promises", "classes", "organisations"),
-        *("group", "choose"),
+        *("group", "choose", "promised", "promised_at"),
         *("gpus_range", "resizes", "speedups", "speedups_source"),
     )
 )

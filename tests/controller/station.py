@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cotenant.controller.api import About, Foresee, RequestHandlers
+from cotenant.controller.api import About, RequestHandlers
 from cotenant.controller.domain import (
     AttemptEnded,
     AttemptStarted,
@@ -51,8 +51,7 @@ class Station:
         snapshot_every: int = 20_000,
         lease_s: float | None = 300.0,
         disk_bytes_min: int = NO_RESERVE,
-        foresee: Foresee | None = None,
-        **limits: int,
+        **limits: Any,
     ) -> None:
         """`limits`: as `RequestHandlers` takes them."""
         self.time_s = 0.0
@@ -87,7 +86,7 @@ class Station:
         self.link = AgentExecutor(self.core, self._send, self.secrets, lease_s=lease_s, silent_after_s=15.0)
         about = About(version="1.2.3", endpoint="ipc:///x", started_s=0.0)
         self.desk = RequestHandlers(
-            self.core, self.link, self._send, self.secrets, about, self._stop, foresee=foresee, **limits
+            self.core, self.link, self._send, self.secrets, about, self._stop, **limits
         )
         self._requests = 0
 

@@ -89,11 +89,17 @@ def show_scores(reply: Etas, form: Format) -> None:
             rows=reply.scores,
             identity=lambda each: f"{each.policy}\t{each.kind}",
             columns=SCORE_COLUMNS,
-            extra={"now": reply.now},
+            extra={"now": reply.now, "promises": reply.promises},
             nothing="nothing was told yet",
         ),
         form,
     )
+    counts = reply.promises
+    if form in ("table", "wide") and counts is not None and counts.kept + counts.broken + counts.open:
+        screen.hint(
+            f"promised ends: {counts.kept} kept, {counts.broken} broken, "
+            f"{counts.open} open, {counts.void} void"
+        )
 
 
 def early(times: EtaTimes | None) -> str:

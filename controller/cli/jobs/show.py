@@ -13,7 +13,7 @@ from cotenant.controller.cli.frame.parameters import argument
 from cotenant.controller.cli.frame.screen import NONE, Column, duration, local_time, paint, wrapped
 from cotenant.controller.cli.jobs import sharing
 from cotenant.controller.cli.jobs.eta import in_words
-from cotenant.controller.cli.jobs.view import devices, left, state_colour
+from cotenant.controller.cli.jobs.view import devices, in_promise, left, state_colour
 from cotenant.controller.cli.profiles.throughput import throughput_lines
 from cotenant.controller.domain import JobId, JobSpec
 from cotenant.controller.wire import AttemptView, Explain, Explained, JobDetails, JobView, ShowJob, wall_s
@@ -89,6 +89,7 @@ def _standing(job: JobDetails) -> Iterator[tuple[str, str]]:
         yield "eta", in_words(job.eta)
     else:
         yield "exit code", NONE if job.exit_code is None else str(job.exit_code)
+    yield "promised", in_promise(job.promised)
     yield "devices", devices(job.devices)
     yield "shares with", ", ".join(f"job {each}" for each in job.co_tenants)
     if job.devices:

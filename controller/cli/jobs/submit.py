@@ -26,6 +26,7 @@ from cotenant.controller.cli.frame.problem import OK, Problem
 from cotenant.controller.cli.frame.screen import tell
 from cotenant.controller.cli.jobs.arrival import foresee
 from cotenant.controller.cli.jobs.eta import in_words
+from cotenant.controller.cli.jobs.foresight import FORESEEN_COLUMNS, foresight, in_json, in_short
 from cotenant.controller.cli.profiles.series import behind, planned
 from cotenant.controller.cli.submission.build import Sbatch, Submission, Submitter, submission
 from cotenant.controller.cli.submission.options import (
@@ -40,7 +41,7 @@ from cotenant.controller.client import Client
 from cotenant.controller.domain import JobId
 from cotenant.controller.system import paths
 from cotenant.controller.system.endpoint import socket_path
-from cotenant.controller.wire import ListEtas, SpecView, Submit, spec_view
+from cotenant.controller.wire import ListEtas, SpecView, Submit, spec_view, wall_s
 
 _PREFIX: Final = "job_"
 _CONTAINER: Final = "container"
@@ -178,6 +179,14 @@ def submit(
     what_if: Annotated[
         bool, option("--what-if", help="Say when it would start and end, and whom it delays; submit nothing.")
     ] = False,
+    what_if_policy: Annotated[
+        str,
+        option(
+            "--what-if-policy",
+            metavar="NAME[:KEY=VALUE]",
+            help="With --dry-run: when it would end under this policy.",
+        ),
+    ] = "",
     as_json: JsonFlag = False,
     endpoint: EndpointFlag = None,
 ) -> int:
@@ -194,10 +203,14 @@ def submit(
       cotenant submit --array 0-9 train.sh
       cotenant submit --after 7 -- python evaluate.py
       cotenant submit --what-if -g 2 --expect 3h -- python train.py
+      cotenant submit --dry-run --what-if-policy srtf -g 2 --expect 2h -- python train.py
+      cotenant submit --by 18:00 --expect 2h -- python train.py
     """
     command = list(words or ())
     made = prepared_submission(command, flags, endpoint, command_only=after_dashes(context.obj, command))
     request, full = made.request, made.full_profile
+    if what_if_policy and not dry_run:
+        raise Problem("usage", "--what-if-policy goes with --dry-run: it changes nothing", "add --dry-run")
     if show:
         write_json(printed(request))
         return OK
@@ -214,14 +227,22 @@ def submit(
         if dry_run:
             request = msgspec.structs.replace(request, dry_run=True)
         reply = client.ask(request, timeout_s=SUBMIT_TIMEOUT_S)
+        foreseen = foresight(client, request, what_if_policy) if dry_run else None
         eta = "" if dry_run or as_json or len(reply.job_ids) != 1 else first_eta(client, reply.job_ids[0])
     ids = [str(each) for each in (reply.job_ids[-1:] if full else reply.job_ids)]
     if as_json:
         known = {"schema": "submission/1", "jobs": [] if dry_run else ids, "notes": list(reply.notes)}
-        write_json({**known, "dry_run": dry_run})
+        seen = None if foreseen is None else in_json(foreseen)
+        write_json({**known, "dry_run": dry_run, "promised_at": reply.promised_at, "foreseen": seen})
         return OK
     for note in reply.notes:
         screen.tell(f"note: {note}")
+    if reply.promised_at is not None:
+        would = "would be promised" if dry_run else "promised"
+        screen.tell(f"{would} to end by {screen.local_time(wall_s(reply.promised_at))}")
+    if foreseen is not None:
+        write_lines([screen.table(FORESEEN_COLUMNS, foreseen.rows, screen.terminal_width())])
+        screen.tell(in_short(foreseen))
     if dry_run:
         screen.tell(f"{screen.plural(len(request.specs), 'job')} would be accepted; nothing was changed")
     else:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from cotenant.controller.cli.frame.screen import NONE, STATE_COLOURS, Column, duration
+from cotenant.controller.cli.frame.screen import NONE, STATE_COLOURS, Column, duration, local_time
 from cotenant.controller.cli.jobs.eta import early, late, likely
 from cotenant.controller.cli.jobs.sharing import OF_JOBS
-from cotenant.controller.wire import JobView
+from cotenant.controller.wire import JobView, PromisedEndView, wall_s
 
 
 def devices(names: tuple[str, ...]) -> str:
@@ -32,6 +32,26 @@ def steps(job: JobView) -> str:
 
 def accumulation(job: JobView) -> str:
     return f"{job.accumulation_steps}" if job.devices else NONE
+
+
+def promised(promise: PromisedEndView | None) -> str:
+    """`14:05`, and what has become of it once that is known."""
+    if promise is None:
+        return NONE
+    state = "" if promise.state == "open" else f" {promise.state}"
+    return f"{local_time(wall_s(promise.by_at))}{state}"
+
+
+def in_promise(promise: PromisedEndView | None) -> str:
+    """The same with the reason, or with what is kept for it; empty without a promise."""
+    if promise is None:
+        return ""
+    text = f"to end by {promised(promise)}"
+    if promise.why is not None:
+        return f"{text}: {promise.why}"
+    if promise.devices and promise.from_at is not None:
+        return f"{text}; {devices(promise.devices)} kept from {local_time(wall_s(promise.from_at))}"
+    return text
 
 
 def state_colour(job: JobView) -> str:
@@ -67,5 +87,6 @@ WIDE_COLUMNS: Final = (
     Column("ENDS EARLY", lambda j: early(j.eta.finish if j.eta else None)),
     Column("LIKELY", lambda j: likely(j.eta.finish if j.eta else None)),
     Column("LATE", lambda j: late(j.eta.finish if j.eta else None)),
+    Column("PROMISED", lambda j: promised(j.promised)),
     COLUMNS[-1],
 )

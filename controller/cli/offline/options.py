@@ -99,6 +99,14 @@ EstimatesFlag = Annotated[
 EtaFlag = Annotated[
     bool, option("--eta", help="Tell when jobs end as they are submitted, and say how right that was.")
 ]
+PromiseShareFlag = Annotated[
+    float,
+    option(
+        "--promise-share",
+        metavar="F",
+        help="F of the jobs (0.1: a tenth), drawn, ask to be promised an end; counts kept and broken ones.",
+    ),
+]
 LoadTimeFlag = Annotated[
     float,
     option("--load-time-scale", metavar="F", help="Load times times F."),
@@ -196,6 +204,7 @@ def scenario_of(
     failures: FailuresFlag = None,
     trim: TrimFlag = 0.0,
     eta: EtaFlag = False,
+    promise_share: PromiseShareFlag = 0.0,
     world: WorldFlag = "devices",
     asked: AskedFlag = 2500,
 ) -> Scenario:
@@ -219,6 +228,7 @@ def scenario_of(
             failures_mtbf_h=failures,
             trim=trim,
             eta=eta,
+            promise_share=promise_share,
             hosts=hosts,
             gpus_per_host=gpus_per_host,
             world=world,

@@ -94,6 +94,8 @@ MEASURES: Final = (
     Measure("ABORTED", at("aborted_preemptions"), only_wide=True, decimals=0),
     Measure("SHARED", at("shared_jobs"), only_wide=True, best=None, decimals=0),
     Measure("BENEFIT", at("sharing_benefit", "p50"), only_wide=True, best=None, decimals=2),
+    Measure("PROMISED", at("promises", "given"), rank=6, best=None, decimals=0, if_any=True),
+    Measure("BROKEN", at("promises", "broken"), rank=6, best=None, decimals=0, if_any=True),
     Measure("ETA HIT, %", percent("eta", "coverage_80"), rank=6, best=None, decimals=0, if_any=True),
     Measure("ETA WIDTH/JCT", at("eta", "width_over_jct"), only_wide=True, best=None, decimals=2, if_any=True),
     Measure("ETA BIAS, %", percent("eta", "median_bias"), only_wide=True, best=None, decimals=0, if_any=True),

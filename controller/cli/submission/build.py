@@ -10,6 +10,7 @@ import os
 import socket
 import uuid
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from cotenant.controller.cli.submission.quantities import GpuRange
 from cotenant.controller.cli.submission.recording import code_sha256
 from cotenant.controller.cli.submission.spawning import spawning
 from cotenant.controller.domain import JobId, JobSpec, Launch, LaunchMode, SlurmScript, one_line
-from cotenant.controller.wire import Submit
+from cotenant.controller.wire import PromiseAsked, Submit
 
 YAML_SUFFIXES = (".yaml", ".yml")
 
@@ -140,8 +141,24 @@ def _submission(source: _Source, flags: Options, where: Submitter) -> Submission
         secrets=environment.secrets,
         idempotency_key=uuid.uuid4().hex,
         default_class="class" not in values,
+        promise=_promise(values),
     )
     return Submission(request=request, notes=tuple(notes), full_profile=values.get("profile") == FULL_PROFILE)
+
+
+def _promise(values: dict[str, Any]) -> PromiseAsked | None:
+    """Times that have passed since it was written are the controller's to refuse."""
+    by, is_optional = values.get("by"), bool(values.get("if_possible"))
+    if by is None and not values.get("promise"):
+        if is_optional:
+            raise BadSubmission("--if-possible alone promises nothing", "give --by TIME or --promise as well")
+        return None
+    if by is None:
+        return PromiseAsked(is_optional=is_optional)
+    if values.get("promise"):
+        raise BadSubmission("--promise takes the earliest end, --by names one", "leave one of them out")
+    within_s = (by - datetime.now().astimezone()).total_seconds()
+    return PromiseAsked(within_s=max(0.0, within_s), is_optional=is_optional)
 
 
 def _mode(values: dict[str, Any], source: _Source, workdir: Path, notes: list[str]) -> LaunchMode:

@@ -55,6 +55,9 @@ LOAD_S = 30.0
 PAUSE_S = 5.0
 """Expected of a job of which, and of whose like, nothing has been said or measured."""
 
+PromiseState = Literal["", "open", "kept", "broken", "void"]
+"""Of a promised end; void: its owner cancelled or held the job, or its program failed; empty: none given."""
+
 StopCause = Literal[
     "", "preempted", "cancelled", "time-limit", "user", "peer", "lost", "fenced", "crowded", "profiled",
     "faulted", "resized",
@@ -244,6 +247,9 @@ class Job(msgspec.Struct, kw_only=True):
     visited: tuple[HostId, ...] = ()
     """Hosts on which it was ever started: they keep things of it until it has ended."""
     workdir_missing: tuple[HostId, ...] = ()
+    promise: PromiseState = ""
+    promise_why: Reason | None = None
+    """Why it was broken, or is void."""
 
     @property
     def job_id(self) -> JobId:

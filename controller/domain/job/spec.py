@@ -124,6 +124,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """So many tasks of its array may wait for devices or have them at once; unset: all."""
     requeues: int | UnsetType = UNSET
     """At its time limit it queues again, with another such limit, up to so many times; unset: never."""
+    promised_s: float | UnsetType = UNSET
+    """By then, in seconds of the journal, it is promised to have ended; unset: nothing is promised."""
     profile: Profile | None = None
     profiling: Literal["auto", "never", "only"] = "auto"
     """auto: measured in place, while its first attempt runs alone, if no like job was before. only: it runs

@@ -101,7 +101,7 @@ class Gfs:
         Raises:
             ValueError: there is no such policy, or it is a layer itself.
         """
-        self.name, self.parameters = name, parameters
+        self.name, self.parameters, self.preempts = name, parameters, True
         self.promised_s = parameters.promised_s
         self._state = GfsState()
         self._forecaster = DemandForecaster(parameters)

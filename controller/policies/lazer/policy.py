@@ -46,6 +46,7 @@ class LazerState(msgspec.Struct, kw_only=True):
 
 class Lazer:
     name = "lazer"
+    preempts = True
 
     def __init__(self, parameters: LazerParameters | None = None) -> None:
         self.parameters = parameters if parameters is not None else LazerParameters()

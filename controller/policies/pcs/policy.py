@@ -116,6 +116,7 @@ class Pcs:
     again."""
 
     name = "pcs"
+    preempts = True
 
     def __init__(self, parameters: PcsParameters | None = None) -> None:
         self.parameters = parameters if parameters is not None else PcsParameters()

@@ -34,6 +34,7 @@ def preemptible_jobs(view: View) -> Iterator[Job]:
 class TwoClasses(Stateless):
     has_classes = True
     name = "two-classes"
+    preempts = True
 
     def queue_key(self, job: Job) -> tuple[float, ...]:
         return (0.0,) if job.spec.job_class == "hp" else (1.0, *self.spot_key(job))

@@ -199,6 +199,7 @@ def _run_of(job: Job, row: int, kind: int, devices: Mapping[DeviceId, Device], n
         run.steps_before = job.step
         return run
     run.steps_before = max(job.step, _step_now(job, run.step_s, now_s))
+    run.is_unsaved = run.steps_before > job.durable_step
     run.gang, run.launched_s = _gang(job, devices), now_s
     spent_s = now_s - job.phase_since_s
     if job.phase is RUNNING:

@@ -12,11 +12,20 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import Collection
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
-from cotenant.controller.domain import ENDED, AttemptEnded, Computed, JobId, Phase, StartAttempt
+from cotenant.controller.domain import (
+    ENDED,
+    AlarmRang,
+    AttemptEnded,
+    Computed,
+    JobId,
+    Phase,
+    ReleaseRequested,
+    StartAttempt,
+)
 from cotenant.controller.engine import Engine, EngineConfig, MakePolicy, Snapshot
 from cotenant.controller.sim.eta.futures import ENDLESS_S, Drawing, Future
 from cotenant.controller.sim.world.devices import Devices
@@ -28,6 +37,14 @@ EVENTS_PER_JOB_MAX: Final = 60
 IDLE_EVENTS_MAX: Final = 2_000
 CHARGE_S: Final = 1.0
 """What a computation takes until it has failed."""
+
+
+class HeldJob(NamedTuple):
+    """It comes when it is released."""
+
+    job_id: JobId
+    at_s: float
+
 
 Times = dict[JobId, list[float]]
 """Seconds from now, one per roll-out; infinite where it did not happen."""
@@ -43,11 +60,17 @@ class RollOuts:
         self.starts: Times = {}
         self.ends: Times = {}
 
-    def run(self, past: Drawing, seed: int, jobs: Collection[JobId] | None = None) -> None:
+    def run(
+        self,
+        past: Drawing,
+        seed: int,
+        jobs: Collection[JobId] | None = None,
+        release: HeldJob | None = None,
+    ) -> None:
         """All of them. `jobs`: only these are of interest; a future is followed no further than to their
         ends."""
         for number in range(past.count):
-            self._run_one(past, seed, number, jobs)
+            self._run_one(past, seed, number, jobs, release)
         gc.collect()  # An engine is a circle of references, and whoever simulates has no collector at work.
 
     def copy(self) -> Engine:
@@ -56,7 +79,14 @@ class RollOuts:
         engine.restore(unpack_struct(self._image, Snapshot))
         return engine
 
-    def _run_one(self, past: Drawing, seed: int, number: int, jobs: Collection[JobId] | None) -> None:
+    def _run_one(
+        self,
+        past: Drawing,
+        seed: int,
+        number: int,
+        jobs: Collection[JobId] | None,
+        release: HeldJob | None,
+    ) -> None:
         engine = self.copy()
         now_s = engine.now_s
         if all(job.phase in ENDED for job in engine.jobs.values()):
@@ -64,7 +94,7 @@ class RollOuts:
         future = Future(engine, past, number, seed)
         wanted = [job for job in future.jobs if jobs is None or job.job_id in jobs]
         known_starts = {job.job_id: job.first_start_s for job in wanted}
-        started, ended = follow(engine, world_of(engine, future), known_starts, future.endless)
+        started, ended = follow(engine, world_of(engine, future), known_starts, future.endless, release)
         for job_id, known_s in known_starts.items():
             start_s = known_s if known_s is not None else started.get(job_id, math.inf)
             self.starts.setdefault(job_id, []).append(start_s - now_s)
@@ -88,7 +118,11 @@ def world_of(engine: Engine, future: Future) -> World:
 
 
 def follow(
-    engine: Engine, world: World, wanted: dict[JobId, float | None], endless: Collection[JobId]
+    engine: Engine,
+    world: World,
+    wanted: dict[JobId, float | None],
+    endless: Collection[JobId],
+    release: HeldJob | None = None,
 ) -> tuple[dict[JobId, float], dict[JobId, float]]:
     """When jobs started, and when they ended, until that is known of all that are wanted; of the endless ones
     a start is all there is."""
@@ -97,15 +131,21 @@ def follow(
     pending = {
         job_id
         for job_id, start_s in wanted.items()
-        if engine.jobs[job_id].phase is not Phase.HELD and not (job_id in endless and start_s is not None)
+        if (engine.jobs[job_id].phase is not Phase.HELD or (release is not None and job_id == release.job_id))
+        and not (job_id in endless and start_s is not None)
     }
     idle = 0
     for _ in range(EVENTS_PER_JOB_MAX * (len(engine.jobs) + 100)):
         if not pending:
             break
-        event = world.next_event(engine.next_alarm_s)
+        alarm_s = engine.next_alarm_s
+        if release is not None and (alarm_s is None or release.at_s < alarm_s):
+            alarm_s = release.at_s
+        event = world.next_event(alarm_s)
         if event is None or world.now_s >= ENDLESS_S:
             break
+        if release is not None and type(event) is AlarmRang and world.now_s >= release.at_s:
+            event, release = ReleaseRequested(job_id=release.job_id, by=""), None
         now_s = world.now_s
         commands = engine.handle(event, now_s)
         if commands:

@@ -85,6 +85,7 @@ def summarise(outcome: Outcome, trim: float = 0.0, warm: int = 0) -> dict[str, A
         "unfairness": unfairness(outcome, everyone),
         **_of_classes(outcome, everyone),
         **({"resizes": int(outcome.resizes[everyone].sum())} if workload.speedups else {}),
+        **({} if outcome.promises is None else {"promises": outcome.promises}),
     }
 
 

@@ -77,6 +77,8 @@ class Outcome:
     """The JCT that each job was told at its arrival, NaN for those that did not ask; None: nobody could."""
     fair_s: Seconds | None = None
     """What each job would have taken with its equal share of the devices; None: not known."""
+    promises: dict[str, Any] | None = None
+    """How many ends were asked for, given, kept and broken; None: nobody asked."""
 
 
 NAN = float("nan")

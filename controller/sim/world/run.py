@@ -61,6 +61,8 @@ class JobRun:
     steps_per_s = STEPS_PER_S
     steps_before = 0
     """Done before this world began."""
+    is_unsaved = False
+    """The engine has not heard of a checkpoint that holds them."""
     due_s = 0.0
     """What it was at when this world began takes so much longer."""
 

@@ -392,8 +392,8 @@ class World:
         return ev.HostJoined(report=self._hosts[number])
 
     def _tell_safe(self, run: JobRun) -> None:
-        if run.safe_s > run.told_s:
-            run.told_s = run.safe_s
+        if run.safe_s > run.told_s or run.is_unsaved:
+            run.told_s, run.is_unsaved = run.safe_s, False
             self._ready.append((reports.durable(run), run))
 
     def _host_is_gone(self, host_id: HostId) -> None:

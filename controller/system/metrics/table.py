@@ -114,6 +114,13 @@ CONTROLLER: Final = (
         ("policy",),
         "Of the last 100 intervals told at submission under this policy, the share that held: 0.8 is right",
     ),
+    Metric("cotenant_promises_open", "gauge", (), "Jobs that were promised an end which has not come"),
+    Metric(
+        "cotenant_promises_total",
+        "counter",
+        ("state",),
+        "Promised ends by what became of them: kept, broken, or void (its owner held or ended it)",
+    ),
     Metric(
         "cotenant_decision_seconds", "histogram", (), "Time to handle one event, the policy's part included"
     ),

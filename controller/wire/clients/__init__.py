@@ -25,8 +25,9 @@ from cotenant.controller.wire.clients.foresight import (
 )
 from cotenant.controller.wire.clients.jobs import (
     AttemptView, ChangeJobs, EtaScoreView, EtaTimes, EtaView, Etas, Explain, Explained, ExplanationView,
-    JobDetails, JobReply, JobRequest, JobView, Jobs, ListEtas, ListJobs, LogPart, ReadJobLog, SetJobs,
-    ShowJob, Shown, SpecView, SpeedupView, Submit, Submitted, WaitJobs, spec_view,
+    ForeseeWidths, ForeseenRow, ForeseenWidths, JobDetails, JobReply, JobRequest, JobView, Jobs, ListEtas,
+    ListJobs, LogPart, PromiseAsked, PromiseCounts, PromisedEndView, ReadJobLog, SetJobs, ShowJob, Shown,
+    SpecView, SpeedupView, Submit, Submitted, WaitJobs, spec_view,
 )
 from cotenant.controller.wire.clients.policies import (
     NOT_AVAILABLE, DecisionView, Decisions, GetDecisions, GetPolicy, GetShadow, OrganisationView,
@@ -38,15 +39,16 @@ __all__ = [
     "CLIENT_MARK", "DAMAGED_JOURNAL_ADVICE", "NOT_AVAILABLE", "AnyReply", "AnyRequest", "ArrivalView",
     "AttemptView", "ChangeJobs", "ChangeNode", "ClientMessage", "ControllerStatus", "DecisionView",
     "Decisions", "DelayView", "DeviceView", "Done", "EtaScoreView", "EtaTimes", "EtaView", "Etas",
-    "Explain", "Explained", "ExplanationView", "Failure", "ForeseeArrival", "Foreseen", "ForgetProfiles",
-    "GetDecisions", "GetPolicy", "GetReport", "GetShadow", "GetStatus", "GetUsage", "JobDetails",
-    "JobView", "Jobs", "KnownProfile", "KnownProfiles", "ListEtas", "ListJobs", "ListNodes", "ListPairs",
-    "ListPastJobs", "ListProfiles", "LogPart", "NodeView", "Nodes", "OrganisationView", "PairView",
-    "Pairs", "Parameters", "PastJobView", "PastJobs", "Policies", "PolicyOffer", "PolicyPreview",
-    "PolicyPreviewed", "PolicyView", "PreviewPolicy", "PreviewedAction", "Question", "ReadJobLog",
-    "ReadingView", "Reply", "Request", "SetJobs", "SetPolicy", "SetShadow", "ShadowDifference",
-    "ShadowView", "Shadowed", "SharingReport", "ShowJob", "Shown", "SpecView", "SpeedupView", "Stop",
-    "Submit", "Submitted", "UsageRows", "UsageView", "WaitJobs", "spec_view",
+    "Explain", "Explained", "ExplanationView", "Failure", "ForeseeArrival", "ForeseeWidths", "Foreseen",
+    "ForeseenRow", "ForeseenWidths", "ForgetProfiles", "GetDecisions", "GetPolicy", "GetReport",
+    "GetShadow", "GetStatus", "GetUsage", "JobDetails", "JobView", "Jobs", "KnownProfile",
+    "KnownProfiles", "ListEtas", "ListJobs", "ListNodes", "ListPairs", "ListPastJobs", "ListProfiles",
+    "LogPart", "NodeView", "Nodes", "OrganisationView", "PairView", "Pairs", "Parameters", "PastJobView",
+    "PastJobs", "Policies", "PolicyOffer", "PolicyPreview", "PolicyPreviewed", "PolicyView",
+    "PreviewPolicy", "PreviewedAction", "PromiseAsked", "PromiseCounts", "PromisedEndView", "Question",
+    "ReadJobLog", "ReadingView", "Reply", "Request", "SetJobs", "SetPolicy", "SetShadow",
+    "ShadowDifference", "ShadowView", "Shadowed", "SharingReport", "ShowJob", "Shown", "SpecView",
+    "SpeedupView", "Stop", "Submit", "Submitted", "UsageRows", "UsageView", "WaitJobs", "spec_view",
 ]
 # fmt: on
 

@@ -7,13 +7,22 @@ from typing import Final, Literal
 import msgspec
 from msgspec import field
 
-from cotenant.controller.domain import EtaKind, JobId, JobSpec, LaunchKind, Phase
+from cotenant.controller.domain import EtaKind, JobId, JobSpec, LaunchKind, Phase, PromiseState
 from cotenant.controller.wire.clients.base import Done, Question, Reply
 from cotenant.controller.wire.sharing import PromiseView, SharingView
 from cotenant.controller.wire.views import JsonView, ProfileView, ThroughputView, Utc, wall_s
 
 GIVEN_UP: Final = ("held-infra", "workdir-missing")
 """Reasons of a hold that no person asked for."""
+
+
+class PromiseAsked(msgspec.Struct, frozen=True, kw_only=True):
+    """An end is to be promised."""
+
+    within_s: float | None = None
+    """In so many seconds; None: the earliest that can be promised."""
+    is_optional: bool = False
+    """Where none can be promised the jobs are submitted without."""
 
 
 class Submit(Question["Submitted"], frozen=True, kw_only=True, tag="submit"):
@@ -30,6 +39,7 @@ class Submit(Question["Submitted"], frozen=True, kw_only=True, tag="submit"):
     dry_run: bool = False
     default_class: bool = False
     """Nobody has named a class: jobs get that of their organisation. Clients of before always name one."""
+    promise: PromiseAsked | None = None
 
 
 class ListJobs(Question["Jobs"], frozen=True, kw_only=True, tag="jobs"):
@@ -94,6 +104,17 @@ class ListEtas(Question["Etas"], frozen=True, kw_only=True, tag="etas"):
     """Empty: all that have not ended."""
 
 
+class ForeseeWidths(Question["ForeseenWidths"], frozen=True, kw_only=True, tag="foresee-widths"):
+    """When would a job end that is not submitted? It may take some seconds."""
+
+    spec: JobSpec
+    gpus: tuple[int, ...] = ()
+    """On so many devices each; empty: on 1, 2, 4 and so on."""
+    policy: str = ""
+    """As if this one were set; empty: under the one in force."""
+    parameters: dict[str, str | int | float | bool] = field(default_factory=dict)
+
+
 class EtaTimes(msgspec.Struct, frozen=True, kw_only=True):
     """A tenth of such times lies before p10, half before p50, nine tenths before p90."""
 
@@ -131,6 +152,27 @@ class SpeedupView(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int
     speedup: float
     """Its pace over that on the fewest."""
+
+
+class PromisedEndView(msgspec.Struct, frozen=True, kw_only=True):
+    """The end that a job was promised, and what has become of it."""
+
+    by_at: Utc
+    state: PromiseState
+    why: str | None = None
+    """Why it was broken, or is void."""
+    devices: tuple[str, ...] = ()
+    """Kept for it while it waits, from `from_at` on."""
+    from_at: Utc | None = None
+
+
+class PromiseCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """Promised ends, since the journal began."""
+
+    open: int
+    kept: int
+    broken: int
+    void: int
 
 
 class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
@@ -207,6 +249,7 @@ class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
     """Its part of what sharing won; null: nothing of it could be compared."""
     eta: EtaView | None = None
     """None of a job that has ended, and where nobody works it out."""
+    promised: PromisedEndView | None = None
 
     @property
     def submitted_s(self) -> float:
@@ -298,6 +341,8 @@ class Submitted(Reply, frozen=True, kw_only=True, tag="submitted"):
     job_ids: tuple[JobId, ...]
     notes: tuple[str, ...] = ()
     """What the user should know at once, e.g. why it cannot start yet."""
+    promised_at: Utc | None = None
+    """By then all of them are promised to have ended."""
 
 
 class Jobs(Reply, frozen=True, kw_only=True, tag="job-list"):
@@ -360,7 +405,38 @@ class Etas(Reply, frozen=True, kw_only=True, tag="eta-list"):
     etas: tuple[EtaView, ...]
     scores: tuple[EtaScoreView, ...]
     now: Utc
+    promises: PromiseCounts | None = None
 
 
-JobRequest = Submit | ListJobs | ShowJob | Explain | ChangeJobs | SetJobs | WaitJobs | ReadJobLog | ListEtas
-JobReply = Submitted | Jobs | Shown | Explained | LogPart | Etas
+class ForeseenRow(msgspec.Struct, frozen=True, kw_only=True):
+    """The job on so many devices, submitted at one time."""
+
+    gpus: int
+    is_later: bool = field(name="at_quietest_hour")
+    submit_at: Utc
+    start: EtaTimes | None
+    finish: EtaTimes | None
+    """None: nobody can say; `basis` says why."""
+    basis: str
+
+
+class ForeseenWidths(Reply, frozen=True, kw_only=True, tag="foreseen-widths"):
+    rows: tuple[ForeseenRow, ...]
+    policy: str
+    quietest_at: Utc | None
+    """When the next hour begins in which the fewest devices used to be held; None: not known yet."""
+
+
+JobRequest = (
+    Submit
+    | ListJobs
+    | ShowJob
+    | Explain
+    | ChangeJobs
+    | SetJobs
+    | WaitJobs
+    | ReadJobLog
+    | ListEtas
+    | ForeseeWidths
+)
+JobReply = Submitted | Jobs | Shown | Explained | LogPart | Etas | ForeseenWidths

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -18,14 +18,15 @@ class Later:
     """Rolls out when it is told to."""
 
     def __init__(self) -> None:
-        self.waiting: list[tuple[EtaQuestion, Callable[[EtaAnswer], None]]] = []
+        self.waiting: list[tuple[Sequence[EtaQuestion], Callable[[Sequence[EtaAnswer]], None]]] = []
 
-    def __call__(self, question: EtaQuestion, told: Callable[[EtaAnswer], None]) -> None:
-        self.waiting.append((question, told))
+    def __call__(self, questions: Sequence[EtaQuestion], told: Callable[[Sequence[EtaAnswer]], None]) -> bool:
+        self.waiting.append((questions, told))
+        return True
 
     def work(self, error: str = "") -> None:
-        question, told = self.waiting.pop(0)
-        told(EtaAnswer(error=error) if error else arrived(question, registry.make))
+        questions, told = self.waiting.pop(0)
+        told([EtaAnswer(error=error) if error else arrived(each, registry.make) for each in questions])
 
 
 @pytest.fixture

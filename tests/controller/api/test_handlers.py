@@ -27,13 +27,13 @@ AGENT = Identity(name="agent@h1", role="agent", uid=65534, gid=65534, host="h1")
 
 
 def test_every_request_has_an_answer() -> None:
-    """But for the three that may wait for one."""
+    """But for those that may wait for one."""
     kinds = (
         Arrivals, Queries, Changing, ProfileRequests, EtaRequests, AccountingRequests, JobSettings,
         ShadowRequests,
     )  # fmt: skip
     answered = answers_of(*map(object.__new__, kinds))
-    waiting = {clients.WaitJobs, clients.ReadJobLog, clients.ForeseeArrival}
+    waiting = {clients.WaitJobs, clients.ReadJobLog, clients.ForeseeArrival, clients.ForeseeWidths}
     assert {*answered, *waiting, clients.Stop} == set(get_args(clients.AnyRequest))
 
 

@@ -12,7 +12,7 @@ import pytest
 from cotenant.controller.api.submissions import Denied, accept
 from cotenant.controller.domain import Dependency, JobId, JobSpec, Launch, OrganisationSettings
 from cotenant.controller.system.secrets import BadSecrets, Secrets
-from cotenant.controller.wire import Submit
+from cotenant.controller.wire import PromiseAsked, Submit, clients, wall_s
 from tests.controller.station import ALICE, Station, job
 
 
@@ -214,3 +214,51 @@ def test_secrets_are_gone_when_the_job_is(station: Station) -> None:
     launch = Launch(argv=("x",), workdir="/", env={"A_TOKEN": "x"})
     station.ask(Submit(specs=(msgspec.structs.replace(job(), launch=launch),)), ALICE)
     assert station.secrets.read(JobId("1"), ["A_TOKEN"]) == {"A_TOKEN": "x"}
+
+
+# --- Promised ends ----------------------------------------------------------------------------------
+
+
+def promising(station: Station, asked: PromiseAsked, **more: Any) -> Any:
+    specs = (job(**{"expected_s": 100.0, "load_s": 10.0, **more}),)
+    return station.ask(Submit(specs=specs, promise=asked))
+
+
+def test_the_earliest_end_is_promised_and_shown(station: Station) -> None:
+    station.join()
+    reply = promising(station, PromiseAsked())
+    view = station.ask(clients.ShowJob(job_id=reply.job_ids[0])).job
+    assert view.promised.state == "open"
+    assert view.promised.by_at == reply.promised_at
+    assert station.ask(clients.ListEtas()).promises.open == 1
+
+
+def test_an_end_that_is_too_early_is_refused_with_the_earliest(station: Station) -> None:
+    station.join()
+    refused = promising(station, PromiseAsked(within_s=60.0))
+    assert (refused.code, refused.hint) == ("refused", "--by +3m, or --promise for the earliest")
+    assert "the earliest that can be is 2 min from now" in refused.message
+    assert not station.ask(clients.ListJobs()).jobs
+    later = promising(station, PromiseAsked(within_s=3600.0))
+    assert wall_s(later.promised_at) - station.core.clock.wall() == pytest.approx(3600.0, abs=1.0)
+
+
+def test_if_possible_submits_without_a_promise_and_says_why(station: Station) -> None:
+    station.join()
+    reply = promising(station, PromiseAsked(is_optional=True), expected_s=None)
+    assert len(reply.job_ids) == 1
+    assert reply.promised_at is None
+    assert "nothing tells how long" in reply.notes[0]
+
+
+def test_nobody_promises_himself(station: Station) -> None:
+    station.join()
+    (job_id,) = station.ask(Submit(specs=(job(promised_s=1.0),))).job_ids
+    assert station.ask(clients.ShowJob(job_id=job_id)).job.promised is None
+
+
+def test_a_dry_run_says_what_would_be_promised(station: Station) -> None:
+    station.join()
+    request = Submit(specs=(job(expected_s=100.0),), promise=PromiseAsked(), dry_run=True)
+    assert station.ask(request).promised_at is not None
+    assert not station.ask(clients.ListJobs()).jobs

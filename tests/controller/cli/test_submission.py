@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 
 from cotenant.controller.cli.submission.build import Submission, Submitter, submission
 from cotenant.controller.cli.submission.options import BY_KEY, OPTIONS, BadSubmission, Option, Options, read
+from cotenant.controller.cli.submission.quantities import moment
 from cotenant.controller.cli.submission.recording import is_secret, record
 from cotenant.controller.cli.submission.yaml_file import read_job_file
 from cotenant.controller.domain import Dependency, JobSpec
+from cotenant.controller.wire import PromiseAsked
 
 PYTHON = ("python3", "-c", "pass")
 ENVIRON = {"PATH": os.environ["PATH"], "HOME": "/home/ada", "HF_TOKEN": "hush", "LANG": "C"}
@@ -96,7 +99,7 @@ def test_every_flag_reaches_the_specification(tmp_path: Path) -> None:
     assert launch.env["A"] == "1"
     assert launch.watchdog_s == 90
     assert launch.zero_code == ("checkpoint", "progress"), "a job that never shares is never split"
-    assert set(BY_KEY) - {"array", "export"} == {
+    assert set(BY_KEY) - {"array", "export", "by", "promise", "if_possible"} == {
         "gpus", "nodes", "time", "expect", "mem", "cpus", "host_mem", "name", "batch_size", "iterations",
         "share", "class", "gpu_type", "constraint", "workdir", "output", "retries", "env", "after", "launch",
         "hold", "profile", "resumable", "cold", "accumulate", "checkpoint", "watchdog", "progress",
@@ -476,3 +479,42 @@ def test_after_dashes_a_script_is_a_command(tmp_path: Path) -> None:
     path = file(tmp_path / "train.sh", "#!/bin/sh\n#COTENANT -g 2\n", 0o755)
     spec = submitted(tmp_path, str(path), command_only=True).request.specs[0]
     assert (spec.launch.argv, spec.gpus_min) == ((str(path),), 1)
+
+
+# --- Promised ends ----------------------------------------------------------------------------------
+
+NOON = datetime(2026, 5, 1, 12, 0, tzinfo=timezone(timedelta(hours=2)))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("+90m", "2026-05-01T13:30:00+02:00"),
+        ("14:05", "2026-05-01T14:05:00+02:00"),
+        ("9:30", "2026-05-02T09:30:00+02:00"),
+        ("2026-05-01T12:30", "2026-05-01T12:30:00+02:00"),
+        ("2026-05-01T12:30:00+00:00", "2026-05-01T12:30:00+00:00"),
+    ],
+)
+def test_a_time_to_come_is_in_the_zone_of_whoever_writes_it(text: str, expected: str) -> None:
+    assert moment(text, NOON).isoformat() == expected
+
+
+@pytest.mark.parametrize("text", ["2026-05-01T11:00", "25:00", "+0m", "soon", ""])
+def test_a_time_that_is_none_or_has_passed_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"must (be a time such as \+2h|lie ahead)"):
+        moment(text, NOON)
+
+
+def test_a_promise_is_asked_for_in_seconds_from_now(tmp_path: Path) -> None:
+    asked = submitted(tmp_path, flags=given(by="+2h", if_possible="yes")).request.promise
+    assert asked is not None
+    assert asked.within_s == pytest.approx(7200.0, abs=60.0)
+    assert asked.is_optional
+    assert submitted(tmp_path, flags=given(promise="yes")).request.promise == PromiseAsked()
+    assert submitted(tmp_path).request.promise is None
+
+
+def test_promises_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
+    assert "leave one of them out" in refused(tmp_path, by="+2h", promise="yes")
+    assert "promises nothing" in refused(tmp_path, if_possible="yes")

@@ -45,8 +45,13 @@ def asked(engine: Engine, pools: Pools | None = None, seed: int = 0, count: int 
     return answer(question, registry.make)
 
 
-@pytest.mark.parametrize("policy", EXACT)
-@pytest.mark.parametrize("seed", range(4))
+SAVING = [("srtf", 169), ("srtf-full", 279), ("interval-60", 193), ("patient", 120)]
+"""Seeds in which a job saves its state when it is asked."""
+
+
+@pytest.mark.parametrize(
+    ("policy", "seed"), [*((policy, seed) for policy in EXACT for seed in range(4)), *SAVING]
+)
 def test_with_exact_estimates_and_nobody_to_come_a_roll_out_tells_the_future(policy: str, seed: int) -> None:
     jobs, pairs = workload(*rows_of(seed)), "gavel-v100" if policy == "castor" else "none"
     arrived = 0

@@ -1,0 +1,183 @@
+"""When a job would end that nobody has submitted yet: on so many devices, now or at the quietest hour, under
+the policy in force or another one.
+
+Rule: roll-outs answer (`sim/eta`), in a process of their own, one request at a time; here questions are put
+together, and answers into words. What nothing was recorded of is unknown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from cotenant.controller.api.etas import times_of
+from cotenant.controller.api.foresight import BUSY, Foresee
+from cotenant.controller.api.submissions import Denied, accept
+from cotenant.controller.api.views import Now
+from cotenant.controller.domain import JobSpec
+from cotenant.controller.engine import (
+    AttemptRecord,
+    Engine,
+    EtaAnswer,
+    SupposedJob,
+    policy_label,
+    question_of,
+)
+from cotenant.controller.policies import registry
+from cotenant.controller.store import Core
+from cotenant.controller.system.keys import Identity
+from cotenant.controller.wire import clients as wire
+
+WIDTHS_MAX: Final = 6
+"""1, 2, 4 ... 32 devices."""
+ROLL_OUTS: Final = 6
+DAY_S: Final = 86_400.0
+HOUR_S: Final = 3_600.0
+DAYS_LOOKED_AT: Final = 7
+
+
+class Variant(NamedTuple):
+    """One line of the answer."""
+
+    spec: JobSpec
+    after_s: float
+    note: str
+
+
+class WidthRequests:
+    """Requests of `submit --dry-run`."""
+
+    def __init__(self, core: Core, foresee: Foresee) -> None:
+        self._core, self._foresee = core, foresee
+
+    def ask(
+        self, request: wire.ForeseeWidths, who: Identity, reply: Callable[[wire.ForeseenWidths], None]
+    ) -> None:
+        """Raises Denied: it cannot be asked for, or not now."""
+        core, engine = self._core, self._core.state.engine
+        now = Now(core.clock.now_s(), core.clock.wall())
+        asked = wire.Submit(specs=(request.spec,))
+        (spec,) = accept(asked, who, engine.next_number, engine.jobs).specs
+        if request.policy:
+            check_policy(request.policy, request.parameters)
+        quiet_s = quietest_s(self._attempts(), now)
+        variants = list(variants_of(engine, spec, quiet_s, request.gpus))
+        question = question_of(engine, core.state.etas, seed=core.journal.last_seq, count=ROLL_OUTS)
+        questions = [
+            msgspec.structs.replace(
+                question,
+                supposed=SupposedJob(
+                    spec=each.spec,
+                    after_s=each.after_s,
+                    policy=request.policy,
+                    parameters=request.parameters,
+                ),
+            )
+            for each in variants
+        ]
+
+        def done(answers: Sequence[EtaAnswer]) -> None:
+            rows = [
+                row_of(each, answers[at] if at < len(answers) else None, now)
+                for at, each in enumerate(variants)
+            ]
+            label = next((each.policy for each in answers if each.policy), policy_label(engine))
+            reply(
+                wire.ForeseenWidths(
+                    request_id=0,
+                    rows=tuple(rows),
+                    policy=label,
+                    quietest_at=None if quiet_s is None else now.utc(now.now_s + quiet_s),
+                )
+            )
+
+        if not self._foresee(questions, done):
+            raise Denied("refused", BUSY, "try again in some seconds")
+
+    def _attempts(self) -> Iterable[AttemptRecord]:
+        state = self._core.state
+        for job_id in state.engine.jobs:
+            yield from state.history.attempts(job_id)
+
+
+def check_policy(name: str, parameters: Mapping[str, str | int | float | bool]) -> None:
+    """Only ours: a controller imports nothing because a client names it.
+
+    Raises:
+        Denied: there is none, or it takes no such parameters.
+    """
+    try:
+        if name not in registry.AVAILABLE:
+            raise ValueError(f"no policy {name!r}; there are {', '.join(registry.AVAILABLE)}")
+        registry.make(name, dict(parameters))
+    except ValueError as error:
+        raise Denied("usage", str(error), "`cotenant policy list` describes them") from None
+
+
+def variants_of(
+    engine: Engine, spec: JobSpec, quiet_s: float | None, gpus: Sequence[int] = ()
+) -> list[Variant]:
+    """As asked for first, then on fewer and more devices as far as there are so many; the same later."""
+    widths = dict.fromkeys((spec.gpus, *(gpus or (2**power for power in range(WIDTHS_MAX)))))
+    specs = [(resized(spec, each), each) for each in widths]
+    possible = [(sized, note) for (sized, note), _ in specs if engine.never_fits(sized) is None]
+    found = [Variant(sized, 0.0, note) for sized, note in possible]
+    if quiet_s is not None:
+        found += [Variant(sized, quiet_s, note) for sized, note in possible]
+    return found
+
+
+def resized(spec: JobSpec, gpus: int) -> tuple[JobSpec, str]:
+    """The same work on so many devices, and what its length then rests on."""
+    if gpus == spec.gpus:
+        return spec, ""
+    share = spec.gpus / gpus
+    length_s = None if spec.expected_s is None else spec.expected_s * share
+    steps = None if spec.iterations is None else max(1, math.ceil(spec.iterations * share))
+    sized = msgspec.structs.replace(
+        spec, gpus_min=gpus, gpus_max=gpus, nodes=0, expected_s=length_s, iterations=steps
+    )
+    if length_s is None and steps is not None:
+        return sized, "with its steps shared out, at the step time that is known of so many"
+    return sized, "as if it were faster in proportion: no curve of it is measured"
+
+
+def quietest_s(attempts: Iterable[AttemptRecord], now: Now) -> float | None:
+    """Seconds until the next hour of the day in which the fewest devices were held in the last days; None:
+    less than a day is recorded."""
+    held = [0.0] * 24
+    since_s = max(0.0, now.now_s - DAYS_LOOKED_AT * DAY_S)
+    if now.now_s - since_s < DAY_S:
+        return None
+    offset_s = now.wall_s - now.now_s
+    for each in attempts:
+        at_s = max(since_s, each.launched_s)
+        end_s = now.now_s if each.ended_s is None else each.ended_s
+        while at_s < end_s:
+            wall_s = at_s + offset_s
+            next_s = min(end_s, at_s + HOUR_S - wall_s % HOUR_S)
+            held[int(wall_s // HOUR_S) % 24] += (next_s - at_s) * len(each.devices)
+            at_s = max(next_s, at_s + 1e-3)
+    this_hour = int(now.wall_s // HOUR_S)
+    ahead = min(range(1, 25), key=lambda hours: held[(this_hour + hours) % 24])
+    return (this_hour + ahead) * HOUR_S - now.wall_s
+
+
+def row_of(variant: Variant, answer: EtaAnswer | None, now: Now) -> wire.ForeseenRow:
+    eta = answer.etas[0] if answer is not None and answer.etas else None
+    unknown = "not found out in time" if answer is None else answer.error or "unknown"
+    has_times = answer is not None and eta is not None and eta.finish is not None
+    basis = f"{answer.count} roll-outs" if has_times and answer is not None else unknown
+    if has_times and eta is not None and not eta.is_calibrated:
+        basis += ", uncalibrated"
+    return wire.ForeseenRow(
+        gpus=variant.spec.gpus,
+        is_later=variant.after_s > 0.0,
+        submit_at=now.utc(now.now_s + variant.after_s),
+        start=times_of(eta.start, True, now.now_s, now) if eta is not None else None,
+        finish=times_of(eta.finish, eta.is_length_known, now.now_s, now) if eta is not None else None,
+        basis="; ".join(filter(None, (basis, variant.note if has_times else ""))),
+    )
