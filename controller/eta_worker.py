@@ -21,7 +21,6 @@ from cotenant.controller.wire import BadMessage, unpack_struct
 TIMEOUT_S: Final = 600.0
 REST_S_MIN: Final = 0.5
 REST_S_FAILED: Final = 30.0
-FORESEE_S: Final = 20.0
 REQUESTS_MAX: Final = 16
 """Of all users together, that are being answered or wait for it."""
 
@@ -78,29 +77,29 @@ class ForesightWorker:
     """What users ask about jobs that are not there, in a child of its own, one request after the other; the
     child ends with the last, for such requests are rare."""
 
-    def __init__(self, share: float, within_s: float = FORESEE_S) -> None:
-        """`share`: of one core, as for `EtaWorker`; 0: never. `within_s`: for all questions of a request."""
-        self._share, self._within_s = share, within_s
+    def __init__(self, share: float) -> None:
+        """`share`: of one core, as for `EtaWorker`; 0: never."""
+        self._share = share
         self._child = ChildProcess("cotenant.controller.sim.eta")
-        self._waiting: list[tuple[Sequence[EtaQuestion], Told]] = []
+        self._waiting: list[tuple[Sequence[EtaQuestion], Told, float]] = []
         self._worker: asyncio.Task[None] | None = None
 
-    def ask(self, questions: Sequence[EtaQuestion], told: Told) -> bool:
-        """False: enough is being asked already, or it is turned off. `told` gets the answers that there are,
-        in the order of the questions."""
+    def ask(self, questions: Sequence[EtaQuestion], told: Told, within_s: float) -> bool:
+        """False: enough is being asked already, or it is turned off. `told` gets the answers that there are
+        after so long, in the order of the questions."""
         if self._share <= 0.0 or len(self._waiting) >= REQUESTS_MAX:
             return False
-        self._waiting.append((questions, told))
+        self._waiting.append((questions, told, within_s))
         if self._worker is None or self._worker.done():
             self._worker = asyncio.get_running_loop().create_task(self._work())
         return True
 
     async def _work(self) -> None:
         while self._waiting:
-            questions, told = self._waiting[0]
+            questions, told, within_s = self._waiting[0]
             answers: list[EtaAnswer] = []
             try:
-                async with asyncio.timeout(self._within_s):
+                async with asyncio.timeout(within_s):
                     for question in questions:
                         answers.append(await _asked(self._child, question))
             except TimeoutError:

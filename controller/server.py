@@ -469,8 +469,12 @@ class Controller:
         core = self.core
         return question_of(core.state.engine, core.state.etas, seed=core.journal.last_seq)
 
-    def _foresee(self, questions: Sequence[EtaQuestion], then: Callable[[Sequence[EtaAnswer]], None]) -> bool:
-        return self._foresight_worker.ask(questions, lambda found: self._guarded(lambda: then(found)))
+    def _foresee(
+        self, questions: Sequence[EtaQuestion], then: Callable[[Sequence[EtaAnswer]], None], within_s: float
+    ) -> bool:
+        return self._foresight_worker.ask(
+            questions, lambda found: self._guarded(lambda: then(found)), within_s
+        )
 
     def _etas_found(self, answer: EtaAnswer) -> None:
         """Kept for whoever asks; what is to be compared with what comes is journalled."""

@@ -31,6 +31,8 @@ from cotenant.controller.store import Core
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.wire import clients as wire
 
+WITHIN_S: Final = 20.0
+"""For all lines together: somebody waits for them."""
 WIDTHS_MAX: Final = 6
 """1, 2, 4 ... 32 devices."""
 ROLL_OUTS: Final = 6
@@ -94,7 +96,7 @@ class WidthRequests:
                 )
             )
 
-        if not self._foresee(questions, done):
+        if not self._foresee(questions, done, WITHIN_S):
             raise Denied("refused", BUSY, "try again in some seconds")
 
     def _attempts(self) -> Iterable[AttemptRecord]:

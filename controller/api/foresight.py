@@ -23,10 +23,11 @@ from cotenant.controller.wire import clients as wire
 SPECS_MAX: Final = 100
 DELAYS_SHOWN: Final = 100
 
+WITHIN_S: Final = 120.0
 BUSY: Final = "it cannot be found out now: others ask, or controller.eta_share is 0"
 
-Foresee = Callable[[Sequence[EtaQuestion], Callable[[Sequence[EtaAnswer]], None]], bool]
-"""Rolls these out one after the other in a bounded time, and tells the answers that there are later; False:
+Foresee = Callable[[Sequence[EtaQuestion], Callable[[Sequence[EtaAnswer]], None], float], bool]
+"""Rolls these out one after the other, in so many seconds, and tells the answers that there are later; False:
 enough is being asked already, or nothing is rolled out at all."""
 Reply = Callable[[wire.Foreseen | Denied], None]
 
@@ -63,9 +64,10 @@ class ForesightRequests:
             else:
                 reply(wire.Foreseen(request_id=request_id, arrival=self._view(question, answer)))
 
-        if not self._foresee([question], told):
-            raise Denied("refused", BUSY, "try again in some seconds")
         self._open[key] = who.name
+        if not self._foresee([question], told, WITHIN_S):
+            del self._open[key]
+            raise Denied("refused", BUSY, "try again in some seconds")
 
     def _view(self, question: EtaQuestion, answer: EtaAnswer) -> wire.ArrivalView:
         arrival, jobs = answer.arrival, self._core.state.engine.jobs

@@ -93,7 +93,7 @@ class RequestHandlers:
         about: About,
         stop: Callable[[], None],
         *,
-        foresee: Foresee = lambda questions, then: False,
+        foresee: Foresee = lambda questions, told, within_s: False,
         awaited_per_user: int = AWAITED_PER_USER,
         user_bytes_max: int = USER_BYTES_MAX,
     ) -> None:

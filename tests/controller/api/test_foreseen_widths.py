@@ -69,7 +69,9 @@ def test_the_same_work_on_other_numbers_of_devices() -> None:
     assert resized(spec("9", gpus=2, iterations=10), 4)[0].iterations == 5
 
 
-def at_once(questions: Sequence[EtaQuestion], then: Callable[[Sequence[EtaAnswer]], None]) -> bool:
+def at_once(
+    questions: Sequence[EtaQuestion], then: Callable[[Sequence[EtaAnswer]], None], within_s: float
+) -> bool:
     """In this process; the last question is never reached."""
     then([answer(each, registry.make) for each in questions[:-1]])
     return True

@@ -20,7 +20,12 @@ class Later:
     def __init__(self) -> None:
         self.waiting: list[tuple[Sequence[EtaQuestion], Callable[[Sequence[EtaAnswer]], None]]] = []
 
-    def __call__(self, questions: Sequence[EtaQuestion], told: Callable[[Sequence[EtaAnswer]], None]) -> bool:
+    def __call__(
+        self,
+        questions: Sequence[EtaQuestion],
+        told: Callable[[Sequence[EtaAnswer]], None],
+        within_s: float,
+    ) -> bool:
         self.waiting.append((questions, told))
         return True
 
