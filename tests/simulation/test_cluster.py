@@ -91,15 +91,19 @@ def test_no_seed_breaks_a_promise(seeds: range) -> None:
 @pytest.mark.skipif(bool(ONE), reason="COTENANT_SIM_SEED asks for one seed only")
 def test_no_fault_in_the_middle_of_a_resize_breaks_a_promise(seeds: range) -> None:
     """Elastic jobs under policies that resize them all the time."""
-    stories, resizes = list[str](), 0
-    for seed in range(seeds.start, seeds.stop, ELASTIC_EVERY):
+    stories: list[str] = []
+    for seed in seeds[::ELASTIC_EVERY]:
         try:
-            done = Cluster(seed, ELASTIC).run()
-            resizes += sum(job.resizes for job in done.headquarters.engine.jobs.values())
+            Cluster(seed, ELASTIC).run()
         except Broken as broken:
             stories.append(str(broken))
     assert not stories, "\n".join([f"{len(stories)} seeds failed", stories[0]])
-    assert resizes, "no job of theirs was resized"
+
+
+@pytest.mark.skipif(bool(ONE), reason="COTENANT_SIM_SEED asks for one seed only")
+def test_jobs_of_such_clusters_are_resized() -> None:
+    clusters = (Cluster(seed, ELASTIC).run() for seed in range(20))
+    assert any(job.resizes for each in clusters for job in each.headquarters.engine.jobs.values())
 
 
 @pytest.mark.skipif(bool(ONE), reason="COTENANT_SIM_SEED asks for one seed only")

@@ -39,7 +39,7 @@ def test_the_page_says_which_model_forecasts_and_since_when() -> None:
     trained = msgspec.structs.replace(
         POOL, forecast_note="", forecast_model="orglinear, trained here", forecast_age_s=7200.0
     )
-    assert forecast_in_words(trained).startswith("orglinear, trained here, since 2 h")
+    assert forecast_in_words(trained).startswith("orglinear, trained here, since 2h00m ago")
     assert forecast_in_words(POOL) == "no model & co"
 
 

@@ -45,7 +45,9 @@ def test_every_key_can_come_from_the_environment() -> None:
     for key, kind in settings.types().items():
         variable = "COTENANT_" + key.replace(".", "__").upper()
         text = {str: "x", bool: "true", tuple[str, ...]: "a,b"}.get(kind, "4")
-        text = "false" if key == "launch.warm" else text  # The one that is on by itself.
+        text = (
+            "false" if key in ("launch.warm", "policy.promises") else text
+        )  # Those that are on by themselves.
         text = "user ann jobs=1" if key == "limits.exceptions" else text
         text = "0.4" if key == "controller.eta_share" else text
         text = get_args(kind)[-1] if get_origin(kind) is Literal else text

@@ -42,7 +42,7 @@ def test_compare_keeps_its_contract(cotenant: Cotenant) -> None:
 def test_every_column_with_a_unit_says_which() -> None:
     """A time in that of its values; what is neither a time nor a count nor a ratio says it in its title."""
     no_unit = {"SLOWDOWN P50", "RHO P95", "JAIN", "BENEFIT", "ETA WIDTH/JCT"}
-    no_unit |= {"PREEMPTED", "FUTILE", "ABORTED", "SHARED", "EVENTS"}
+    no_unit |= {"PREEMPTED", "FUTILE", "ABORTED", "SHARED", "EVENTS", "RESIZED", "PROMISED", "BROKEN"}
     bare = {each.title for each in sim_table.MEASURES if not each.is_time and ", " not in each.title}
     assert bare == no_unit
     rows = sim_table.rows_of([{"label": "a", "interrupted": False, "seed": 0, "jct_s": {"mean": 90.0}}])

@@ -252,7 +252,8 @@ def test_submit_an_array_prints_its_number(controller: StandIn, cotenant: Cotena
 def test_submit_json(controller: StandIn, cotenant: Cotenant) -> None:
     accepts(controller, "41")
     value = json.loads(cotenant("submit", "--json", "--", "python3", "-c", "pass").out)
-    assert value == {"schema": "submission/1", "jobs": ["41"], "notes": [], "dry_run": False}
+    nothing = {"promised_at": None, "foreseen": None}
+    assert value == {"schema": "submission/1", "jobs": ["41"], "notes": [], "dry_run": False, **nothing}
 
 
 def test_submit_print_shows_the_specification_and_asks_nobody(at_home: Path, cotenant: Cotenant) -> None:

@@ -26,9 +26,9 @@ WRITTEN = {
     "running": "save-and-stop>checkpointing stop>stopping LEAVES",
     "checkpointing": "stop>stopping LEAVES",
     "stopping": "LEAVES",
-    "done": "",
-    "failed": "",
-    "cancelled": "",
+    "done": "begin-again>queued",
+    "failed": "begin-again>queued",
+    "cancelled": "begin-again>queued",
 }
 LEAVES = "leave>queued leave-blocked>blocked leave-held>held finish>done fail>failed cancel>cancelled"
 WANTED = {
@@ -54,8 +54,8 @@ def test_every_phase_is_either_waiting_reserved_on_devices_or_ended() -> None:
     assert LEAVING < ON_DEVICES
 
 
-def test_what_has_ended_stays_ended() -> None:
-    assert not [cell for cell in LIFECYCLE if cell[0] in ENDED]
+def test_what_has_ended_stays_ended_unless_somebody_has_it_begin_again() -> None:
+    assert {change for phase, change in LIFECYCLE if phase in ENDED} == {Change.BEGIN_AGAIN}
 
 
 def test_every_phase_can_be_cancelled_and_every_phase_but_queued_or_held_at_arrival_can_be_reached() -> None:

@@ -80,6 +80,8 @@ def named_codes() -> Iterator[tuple[str, str]]:
             match node:
                 case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=str(code))):
                     yield name, code
+                case ast.AnnAssign(target=ast.Name(id=name), value=ast.Constant(value=str(code))):
+                    yield name, code
 
 
 def test_every_template_is_used() -> None:

@@ -16,6 +16,7 @@ import pytest
 
 import cotenant
 from cotenant.controller.cli.submission.options import OPTIONS
+from cotenant.controller.cli.submission.quantities import GpuRange
 from cotenant.controller.domain import Dependency, JobId, Phase
 from cotenant.controller.python import gathering
 from cotenant.controller.python.given import options_of
@@ -49,7 +50,8 @@ def no_thread_is_left() -> None:
 # --- Options -----------------------------------------------------------------------------------------
 
 SAID = {
-    "numbers": ({"gpus": 2, "iterations": 100}, {"gpus": 2, "iterations": 100}),
+    "numbers": ({"gpus": 2, "iterations": 100}, {"gpus": GpuRange(2, 2), "iterations": 100}),
+    "a range of devices": ({"gpus": "1-4"}, {"gpus": GpuRange(1, 4)}),
     "text as typed": ({"time": "1h30m", "mem": "8G"}, {"time": 5400.0, "mem": 8192}),
     "a duration": ({"time": timedelta(hours=2)}, {"time": 7200.0}),
     "yes and no": ({"hold": True, "cold": False, "resumable": False}, {"hold": True, "resumable": False}),
