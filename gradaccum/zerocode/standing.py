@@ -18,7 +18,7 @@ from cotenant.gradaccum.protocol import tell_failed
 from cotenant.gradaccum.schedule import PROGRESS, Schedule
 
 NOTHING_SEEN: Final = "no forward pass of a module with parameters was seen before the first optimizer step"
-NOT_ASKED: Final = "splitting batches was not asked for"
+NOT_ASKED: Final = "--batch-size was not given"
 ONE_ROW: Final = "its batches have a single row"
 
 log = logging.getLogger("cotenant.gradaccum")
