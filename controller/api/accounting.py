@@ -30,8 +30,14 @@ class AccountingRequests:
         found = counted.usage(state.engine.jobs, state.history.attempts, request.by, since_s, now.now_s)
         rest = sorted(name for name in found if request.after is None or name > request.after)
         page = rest[: min(max(1, request.page), LIST_MAX)]
+        decayed = state.engine.decayed_usage(request.by, now.now_s)
         rows = within_message(
-            wire.UsageView(name=name, **msgspec.structs.asdict(found[name])) for name in page
+            wire.UsageView(
+                name=name,
+                **msgspec.structs.asdict(found[name]),
+                decayed_device_s=None if decayed is None else decayed.get(name, 0.0),
+            )
+            for name in page
         )
         return wire.UsageRows(
             request_id=request_id,
@@ -40,6 +46,7 @@ class AccountingRequests:
             since=None if request.since_s is None else now.utc(since_s),
             forgotten_jobs=forgotten_jobs(state.engine),
             next=rows[-1].name if rows and len(rows) < len(rest) else None,
+            half_life_s=None if decayed is None else state.engine.config.policy.fair_share_half_life_s,
         )
 
     def past_jobs(self, request_id: int, request: wire.ListPastJobs, who: Identity) -> wire.PastJobs:

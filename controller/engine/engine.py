@@ -177,6 +177,13 @@ class Engine:
         promised = getattr(self._policy, "promised_s", None)
         return None if promised is None else float(promised) / 3600.0
 
+    def decayed_usage(self, by: str, now_s: float) -> dict[str, float] | None:
+        """Device-seconds by name as fair share counts them; None: it is off, or goes by something else."""
+        share = self._admission.fair_share
+        if share is None or share.by != by:
+            return None
+        return {name: share.usage(account, now_s) for name, account in self._ledger.accounts.items()}
+
     @property
     def promises(self) -> SavedPromises:
         """Of ends; to be read only."""

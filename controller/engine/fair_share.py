@@ -41,14 +41,14 @@ class FairShare:
     """Charges users for devices, and ranks waiting jobs by it."""
 
     def __init__(self, half_life_s: float, by: Literal["user", "organisation"]) -> None:
+        self.by: Final = by
         self._half_life_s = half_life_s
-        self._by = by
         self._every_s = min(LOOK_S_MAX, max(LOOK_S_MIN, half_life_s / LOOKS_PER_HALF_LIFE))
         self._changes = 0
 
     def name_of(self, job: Job) -> str:
         """Who is charged for a job."""
-        return job.spec.user if self._by == "user" else job.spec.organisation
+        return job.spec.user if self.by == "user" else job.spec.organisation
 
     def usage(self, account: DecayedUsage | None, now_s: float) -> float:
         """Decayed device-seconds at this moment."""

@@ -42,7 +42,8 @@ def usage(
 
     A second of a device counts once, in equal parts for the jobs that held it: the rows' sum is what `report`
     says was held. SHARED is what they held while training beside others; LOST is what having to leave cost:
-    saves, loads and steps done once more. The one who held most stands first.
+    saves, loads and steps done once more. The one who held most stands first. Where fair share is on, DECAYED
+    is what it counts: whoever has less than half of another's goes first.
 
     For example:
 
@@ -62,11 +63,16 @@ def usage(
             plural="usage",
             rows=rows[:most],
             identity=lambda row: row.name or NONE,
-            columns=(Column(by.upper(), lambda row: row.name or NONE, limit=60), *COLUMNS),
+            columns=(
+                Column(by.upper(), lambda row: row.name or NONE, limit=60),
+                *COLUMNS,
+                *(() if last.half_life_s is None else (DECAYED,)),
+            ),
             extra={
                 "by": by,
                 "now": last.now,
                 "since": last.since,
+                "half_life_s": last.half_life_s,
                 "more": max(0, len(rows) - most),
                 "forgotten_jobs": last.forgotten_jobs,
             },
@@ -98,3 +104,5 @@ COLUMNS: Final = (
     Column("LOST", lambda row: hours(row.lost_device_s), right=True),
     Column("WAITED", lambda row: duration(row.wait_s), right=True),
 )
+DECAYED: Final = Column("DECAYED", lambda row: hours(row.decayed_device_s or 0.0), right=True)
+"""In device-hours, as DEVICE-H."""

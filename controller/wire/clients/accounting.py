@@ -53,6 +53,8 @@ class UsageView(JsonView, frozen=True, kw_only=True, tag="use/1"):
     """What having to leave cost: saves, loads and steps done once more, futile loads."""
     wait_s: float
     """Of all their jobs together, held and blocked ones too."""
+    decayed_device_s: float | None = None
+    """What fair share counts now; None: it is off, or goes by something else."""
 
 
 class PastJobView(JobView, frozen=True, kw_only=True, tag="past-job/1"):
@@ -73,6 +75,8 @@ class UsageRows(Reply, frozen=True, kw_only=True, tag="usage-list"):
     """That only the journal knows any more: they are in no row."""
     next: str | None = None
     """`after` of the next page; None: there is none."""
+    half_life_s: float | None = None
+    """Of fair share, where rows say what it counts."""
 
 
 class PastJobs(Reply, frozen=True, kw_only=True, tag="past-job-list"):

@@ -56,6 +56,15 @@ def test_who_held_most_stands_first_over_all_pages(
     assert cotenant("usage", "--limit", "1").err == "1 more row: see --limit\n"
 
 
+def test_where_fair_share_is_on_usage_says_what_it_counts(
+    controller: StandIn, replies: ModuleType, cotenant: Cotenant
+) -> None:
+    rows = (row("ann", 1.0, decayed_device_s=900.0), row("bob", 0.5, decayed_device_s=0.0))
+    controller.says(wire.GetUsage, usage(replies, *rows, half_life_s=604_800.0))
+    lines = [line.split() for line in cotenant("usage").out.splitlines()]
+    assert [line[-1] for line in lines] == ["DECAYED", "0.25", "0"]
+
+
 def test_usage_as_json_and_csv(controller: StandIn, replies: ModuleType, cotenant: Cotenant) -> None:
     controller.says(wire.GetUsage, usage(replies, row("ann", 1.0), forgotten_jobs=2))
     value = json.loads(cotenant("usage", "-o", "json").out)

@@ -98,6 +98,9 @@ def test_who_has_used_less_goes_first_and_explain_says_so() -> None:
     assert any("bob has used 0.00, so job 9 goes first" in line for line in said), said
     said = [str(reason) for reason in desk.engine.explain("9", desk.now_s)]  # type: ignore[arg-type]
     assert any(line == "devices are held by ann (1)" for line in said), said
+    used = desk.engine.decayed_usage("user", desk.now_s)
+    assert used is not None and used.get("bob", 0.0) == 0.0 < used["ann"] < 400.0, "a part of it has decayed"
+    assert desk.engine.decayed_usage("organisation", desk.now_s) is None
     desk.end(0)
     assert (desk.phase(9), desk.phase(1)) == ("loading", "queued")
 
