@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -110,7 +111,10 @@ def say_ready(report: HostReport) -> None:
     usable = [device for device in report.devices if device.healthy]
     noun = "device" if len(usable) == 1 else "devices"
     names = ", ".join(device.device_id.partition("/")[2] for device in usable)
-    print(f"agent {report.host_id} ready: {len(usable)} {noun}{f' ({names})' if names else ''}", flush=True)
+    with contextlib.suppress(BrokenPipeError):  # Whoever read that may be gone; work goes on.
+        print(
+            f"agent {report.host_id} ready: {len(usable)} {noun}{f' ({names})' if names else ''}", flush=True
+        )
     for device in report.devices:
         if not device.healthy:
             log(f"{device.device_id} is not offered: {device.note}")

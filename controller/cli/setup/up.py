@@ -13,6 +13,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
@@ -223,7 +224,7 @@ def keep_up(started: dict[str, Process], where: str, flags: Mapping[str, object]
     status = controller_ready(started["controller"], where)
     say(f"controller ready  {where}  policy {status}", flush=True)
     started["agent"] = start(AGENT, flags)
-    node = agent_ready(started, where)
+    node = agent_ready(started, where, welcomed(started["agent"]))
     say(f"agent ready       {described(node)}", flush=True)
     say("submit with `cotenant submit -- python train.py`; Ctrl-C stops both, jobs go on", flush=True)
     ended = first_to_end(started)
@@ -240,7 +241,7 @@ def start(module: str, flags: Mapping[str, object]) -> Process:
     return subprocess.Popen(
         command_line(module, flags),
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,  # its own ready line; `up` says more
+        stdout=subprocess.PIPE if module == AGENT else subprocess.DEVNULL,
         start_new_session=True,
     )
 
@@ -260,12 +261,28 @@ def controller_ready(process: Process, where: str) -> str:
     raise Problem("failed", f"the controller did not answer within {READY_WITHIN_S:.0f} s")
 
 
-def agent_ready(started: Mapping[str, Process], where: str) -> NodeView:
+def welcomed(agent: Process) -> threading.Event:
+    """Set by the agent's own ready line; a controller that goes on from its journal knows the host before."""
+    ready = threading.Event()
+
+    def read() -> None:
+        assert agent.stdout is not None
+        for line in agent.stdout:
+            if b" ready: " in line:
+                ready.set()
+
+    threading.Thread(target=read, daemon=True).start()
+    return ready
+
+
+def agent_ready(started: Mapping[str, Process], where: str, ready: threading.Event) -> NodeView:
     """This host as the controller sees it, once it has joined."""
     deadline_s = time.monotonic() + READY_WITHIN_S
     while time.monotonic() < deadline_s:
         for name, process in started.items():
             still_there(name, process)
+        if not ready.wait(LOOK_EVERY_S):
+            continue
         with asking(where, timeout_s=5.0) as client:
             joined = [node for node in client.ask(ListNodes()).nodes if node.state is HostState.OK]
         if joined:
