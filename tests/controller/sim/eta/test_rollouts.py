@@ -166,15 +166,15 @@ def test_a_steps_unit_is_the_jobs_own() -> None:
 
 
 def test_intervals_of_a_run_are_scored_and_the_run_is_not_changed() -> None:
-    rows = [JobRow(30.0 * number, 40.0 + 7.0 * (number % 11), expected_s=60.0) for number in range(60)]
+    rows = [JobRow(30.0 * number, 40.0 + 7.0 * (number % 11), expected_s=60.0) for number in range(46)]
     trial = EtaTrial(len(rows), 0, registry.make)
     plain = simulate(workload(*rows), cluster(1, 2), "srtf")
     watched = simulate(workload(*rows), cluster(1, 2), "srtf", look=trial)
     assert watched.jct_s.tolist() == plain.jct_s.tolist()
     result = trial.result()
-    assert result["told"] == 60
-    assert result["predictions"] + result["uncalibrated"] == 60
-    assert result["predictions"] >= 30
+    assert result["told"] == len(rows)
+    assert result["predictions"] + result["uncalibrated"] == len(rows)
+    assert result["predictions"] >= 15
     assert 0.0 <= result["coverage_80"] <= 1.0
     assert result["open_share"] < 0.5
     assert trial.prediction_error() is not None
