@@ -25,6 +25,9 @@ from cotenant.controller.cli.verbs import BY_NAME
 REQUEST_BYTES_MAX: Final = 1 << 20
 FOLDERS: Final = ("jobs", "cluster")
 """Of verbs that are asked often: what they import is imported once."""
+ENVIRONMENT: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE")
+"""What the interpreter itself may know. It outlives the module that asks first: whatever that one has set for
+its own time (a library's folder, a mark) must not stay."""
 
 
 class Said(NamedTuple):
@@ -41,7 +44,7 @@ class WarmCommandLine:
         with theirs:
             words = (sys.executable, "-m", __name__, str(theirs.fileno()))
             root = str(Path(__file__).resolve().parents[2])
-            env = {name: value for name, value in os.environ.items() if not name.startswith("COTENANT_")}
+            env = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
             env["PYTHONPATH"] = os.pathsep.join((*filter(None, sys.path), root))
             self._process = subprocess.Popen(
                 words,
@@ -95,6 +98,7 @@ def run(request: dict[str, object], streams: Sequence[int]) -> None:
 
     code = 1
     try:
+        os.setsid()  # What it leaves behind is its own, not the interpreter's.
         os.dup2(streams[0], 1)
         os.dup2(streams[1], 2)
         os.environ.clear()
