@@ -24,7 +24,7 @@ LONG_LEASE_S, SHORT_LEASE_S = 300.0, 10.0
 SHORT_CUT_S = 3.0
 
 PREEMPTED = Training(
-    name="gang", script="language_model", steps=220, workers=2, nodes=2, gate_at=30, pace_s=0.03
+    name="gang", script="language_model", steps=220, workers=2, nodes=2, gate_at=30, pace_s=0.06
 )
 PATIENT = replace(PREEMPTED, name="patient", gate_at=0, pace_s=0.1)
 """Has no gate: 22 s at this pace, so that a cable can be cut long before it is done."""

@@ -53,7 +53,7 @@ def test_a_second_job_of_its_kind_starts_warm(cluster: Cluster, references: Refe
 def test_a_preempted_job_goes_on_warm_from_its_step(cluster: Cluster, references: References) -> None:
     cluster.add_controller("policy.name=fifo").start()
     cluster.add_agent("one", "agent.devices=cpu:1", "launch.warm=true", "launch.first_word_s=60").start()
-    training = Training(name="long", script="compute_bound", steps=300, seed=5, gate_at=4)
+    training = Training(name="long", script="compute_bound", steps=300, seed=5, gate_at=4, pace_s=0.2)
     job_id = cluster.submit(training)
     cluster.until(lambda jobs: cluster.trains_at_gate(jobs[job_id]))
     await_server(cluster)
