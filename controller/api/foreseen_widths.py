@@ -13,9 +13,10 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from cotenant.controller.api.arrivals import checked
 from cotenant.controller.api.etas import times_of
 from cotenant.controller.api.foresight import BUSY, Foresee
-from cotenant.controller.api.submissions import Denied, accept
+from cotenant.controller.api.submissions import Denied
 from cotenant.controller.api.views import Now
 from cotenant.controller.domain import JobSpec
 from cotenant.controller.engine import (
@@ -58,11 +59,12 @@ class WidthRequests:
     def ask(
         self, request: wire.ForeseeWidths, who: Identity, reply: Callable[[wire.ForeseenWidths], None]
     ) -> None:
-        """Raises Denied: it cannot be asked for, or not now."""
+        """Raises Denied: it would not be accepted, or cannot be asked for, or not now."""
         core, engine = self._core, self._core.state.engine
         now = Now(core.clock.now_s(), core.clock.wall())
-        asked = wire.Submit(specs=(request.spec,))
-        (spec,) = accept(asked, who, engine.next_number, engine.jobs).specs
+        if len(request.submission.specs) != 1:
+            raise Denied("usage", "only a single job can be asked about", "ask about one task of it")
+        (spec,) = checked(engine, request.submission, who).specs
         if request.policy:
             check_policy(request.policy, request.parameters)
         quiet_s = quietest_s(self._attempts(), now)

@@ -26,7 +26,7 @@ from cotenant.controller.cli.frame.problem import OK, Problem
 from cotenant.controller.cli.frame.screen import tell
 from cotenant.controller.cli.jobs.arrival import foresee
 from cotenant.controller.cli.jobs.eta import in_words
-from cotenant.controller.cli.jobs.foresight import FORESEEN_COLUMNS, foresight, in_json, in_short
+from cotenant.controller.cli.jobs.foreseen_widths import FORESEEN_COLUMNS, foresight, in_json, in_short
 from cotenant.controller.cli.profiles.series import behind, planned
 from cotenant.controller.cli.submission.build import Sbatch, Submission, Submitter, submission
 from cotenant.controller.cli.submission.options import (

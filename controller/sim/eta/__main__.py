@@ -6,9 +6,9 @@ import os
 
 import msgspec
 
-from cotenant.controller.engine import EtaAnswer, EtaQuestion
+from cotenant.controller.engine import EtaAnswer, EtaQuestion, MakePolicy
 from cotenant.controller.policies.registry import make_or_stand_in
-from cotenant.controller.sim.eta.arriving import arrived
+from cotenant.controller.sim.eta.arriving import arrived, supposed
 from cotenant.controller.sim.eta.intervals import answer
 from cotenant.controller.system.child import serve
 from cotenant.controller.wire import unpack_struct
@@ -22,10 +22,17 @@ def main() -> None:
     serve(answered)
 
 
+def answer_of(question: EtaQuestion, make_policy: MakePolicy) -> EtaAnswer:
+    """Of the kind that is asked for."""
+    if question.supposed is not None:
+        return supposed(question, make_policy)
+    return (arrived if question.arriving else answer)(question, make_policy)
+
+
 def answered(frame: bytes) -> bytes:
     try:
         question = unpack_struct(frame, EtaQuestion)
-        found = (arrived if question.arriving else answer)(question, make_or_stand_in)
+        found = answer_of(question, make_or_stand_in)
     except Exception as error:  # noqa: BLE001 - a policy may fail in any way, in a roll-out too
         found = EtaAnswer(error=f"{type(error).__name__}: {error}")
     return msgspec.msgpack.encode(found)

@@ -8,24 +8,27 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 
 import msgspec
 
-from cotenant.controller.domain import Job, JobArrived, JobId, Phase, render
+from cotenant.controller.domain import Job, JobArrived, JobId, JobSpec, Phase, PolicyChanged, render
 from cotenant.controller.engine import (
     ArrivalEffect,
     Delay,
     Engine,
     EtaAnswer,
     EtaQuestion,
+    LengthClaim,
     MakePolicy,
     claim_of,
     image_of,
+    policy_label,
 )
 from cotenant.controller.models.eta import interval_of
 from cotenant.controller.sim.eta.futures import Drawing
 from cotenant.controller.sim.eta.intervals import eta_of
-from cotenant.controller.sim.eta.rollout import RollOuts, Times
+from cotenant.controller.sim.eta.rollout import HeldJob, RollOuts, Times
 
 TOLD_S_MIN = 1.0
 """Less than this is no delay."""
@@ -37,11 +40,7 @@ def arrived(question: EtaQuestion, make_policy: MakePolicy) -> EtaAnswer:
     without = RollOuts(question.image, question.config, make_policy)
     without.run(Drawing(question.pools, question.claims, question.seed, question.count), question.seed)
     engine = without.copy()
-    claims = dict(question.claims)
-    for spec in question.arriving:
-        engine.handle(JobArrived(spec=spec), engine.now_s)
-        claim = claim_of(engine.jobs[spec.job_id], engine.now_s)
-        claims[spec.job_id] = [claim] if claim is not None else []
+    claims = _claims_with(engine, question, question.arriving)
     follows = RollOuts(image_of(engine), question.config, make_policy)
     follows.run(Drawing(question.pools, claims, question.seed, question.count), question.seed)
     now_s = engine.now_s
@@ -51,9 +50,50 @@ def arrived(question: EtaQuestion, make_policy: MakePolicy) -> EtaAnswer:
         policy=question.policy,
         count=question.count,
         arrival=_effect(engine, newcomers[0], without.ends, follows.ends),
-        etas=[eta_of(job, question, follows, now_s) for job in newcomers if job.job_id in follows.ends],
+        etas=[
+            eta_of(job, question, follows, now_s, is_new=True)
+            for job in newcomers
+            if job.job_id in follows.ends
+        ],
         cpu_s=time.process_time() - began_s,
     )
+
+
+def supposed(question: EtaQuestion, make_policy: MakePolicy) -> EtaAnswer:
+    """When one would start and end that comes now or later, under the policy in force or another one."""
+    began_s = time.process_time()
+    about = question.supposed
+    assert about is not None
+    engine = RollOuts(question.image, question.config, make_policy).copy()
+    now_s, job_id = engine.now_s, about.spec.job_id
+    if about.policy:
+        engine.handle(PolicyChanged(name=about.policy, parameters=about.parameters), now_s)
+    is_later = about.after_s > 0.0
+    claims = _claims_with(engine, question, [msgspec.structs.replace(about.spec, hold=is_later)])
+    question = msgspec.structs.replace(question, policy=policy_label(engine))
+    follows = RollOuts(image_of(engine), question.config, make_policy)
+    past = Drawing(question.pools, claims, question.seed, question.count)
+    release = HeldJob(job_id, now_s + about.after_s) if is_later else None
+    follows.run(past, question.seed, {job_id}, release)
+    return EtaAnswer(
+        now_s=now_s,
+        policy=question.policy,
+        count=question.count,
+        etas=[eta_of(engine.jobs[job_id], question, follows, now_s, is_new=True)],
+        cpu_s=time.process_time() - began_s,
+    )
+
+
+def _claims_with(
+    engine: Engine, question: EtaQuestion, specs: Sequence[JobSpec]
+) -> dict[JobId, list[LengthClaim]]:
+    """They come; then what was claimed of everybody's length, of theirs as well."""
+    claims = dict(question.claims)
+    for spec in specs:
+        engine.handle(JobArrived(spec=spec), engine.now_s)
+        claim = claim_of(engine.jobs[spec.job_id], engine.now_s)
+        claims[spec.job_id] = [claim] if claim is not None else []
+    return claims
 
 
 def _effect(engine: Engine, first: Job, without: Times, follows: Times) -> ArrivalEffect:

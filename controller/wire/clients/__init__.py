@@ -21,11 +21,12 @@ from cotenant.controller.wire.clients.cluster import (
     NodeView, Nodes, PairView, Pairs, ReadingView, SharingReport, Stop,
 )
 from cotenant.controller.wire.clients.foresight import (
-    ArrivalView, DelayView, ForeseeArrival, Foreseen, ForesightReply, ForesightRequest,
+    ArrivalView, DelayView, ForeseeArrival, ForeseeWidths, Foreseen, ForeseenRow, ForeseenWidths,
+    ForesightReply, ForesightRequest,
 )
 from cotenant.controller.wire.clients.jobs import (
     AttemptView, ChangeJobs, EtaScoreView, EtaTimes, EtaView, Etas, Explain, Explained, ExplanationView,
-    ForeseeWidths, ForeseenRow, ForeseenWidths, JobDetails, JobReply, JobRequest, JobView, Jobs, ListEtas,
+    JobDetails, JobReply, JobRequest, JobView, Jobs, ListEtas,
     ListJobs, LogPart, PromiseAsked, PromiseCounts, PromisedEndView, ReadJobLog, SetJobs, ShowJob, Shown,
     SpecView, SpeedupView, Submit, Submitted, WaitJobs, spec_view,
 )

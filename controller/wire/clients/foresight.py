@@ -1,4 +1,4 @@
-"""What would happen to a job if it came now: the question, and its answer."""
+"""What would happen to a job if it came: the questions, and their answers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from msgspec import field
 
 from cotenant.controller.domain import JobId
 from cotenant.controller.wire.clients.base import Question, Reply
-from cotenant.controller.wire.clients.jobs import EtaView, Submit
+from cotenant.controller.wire.clients.jobs import EtaTimes, EtaView, Submit
 from cotenant.controller.wire.views import JsonView, Utc
 
 
@@ -52,5 +52,36 @@ class Foreseen(Reply, frozen=True, kw_only=True, tag="foreseen"):
     arrival: ArrivalView
 
 
-ForesightRequest = ForeseeArrival
-ForesightReply = Foreseen
+class ForeseeWidths(Question["ForeseenWidths"], frozen=True, kw_only=True, tag="foresee-widths"):
+    """When would a job end that is not submitted? It may take some seconds."""
+
+    submission: Submit
+    """Of a single job."""
+    gpus: tuple[int, ...] = ()
+    """On so many devices each; empty: on 1, 2, 4 and so on."""
+    policy: str = ""
+    """As if this one were set; empty: under the one in force."""
+    parameters: dict[str, str | int | float | bool] = field(default_factory=dict)
+
+
+class ForeseenRow(msgspec.Struct, frozen=True, kw_only=True):
+    """The job on so many devices, submitted at one time."""
+
+    gpus: int
+    is_later: bool = field(name="at_quietest_hour")
+    submit_at: Utc
+    start: EtaTimes | None
+    finish: EtaTimes | None
+    """None: nobody can say; `basis` says why."""
+    basis: str
+
+
+class ForeseenWidths(Reply, frozen=True, kw_only=True, tag="foreseen-widths"):
+    rows: tuple[ForeseenRow, ...]
+    policy: str
+    quietest_at: Utc | None
+    """When the next hour begins in which the fewest devices used to be held; None: not known yet."""
+
+
+ForesightRequest = ForeseeArrival | ForeseeWidths
+ForesightReply = Foreseen | ForeseenWidths

@@ -104,17 +104,6 @@ class ListEtas(Question["Etas"], frozen=True, kw_only=True, tag="etas"):
     """Empty: all that have not ended."""
 
 
-class ForeseeWidths(Question["ForeseenWidths"], frozen=True, kw_only=True, tag="foresee-widths"):
-    """When would a job end that is not submitted? It may take some seconds."""
-
-    spec: JobSpec
-    gpus: tuple[int, ...] = ()
-    """On so many devices each; empty: on 1, 2, 4 and so on."""
-    policy: str = ""
-    """As if this one were set; empty: under the one in force."""
-    parameters: dict[str, str | int | float | bool] = field(default_factory=dict)
-
-
 class EtaTimes(msgspec.Struct, frozen=True, kw_only=True):
     """A tenth of such times lies before p10, half before p50, nine tenths before p90."""
 
@@ -408,35 +397,5 @@ class Etas(Reply, frozen=True, kw_only=True, tag="eta-list"):
     promises: PromiseCounts | None = None
 
 
-class ForeseenRow(msgspec.Struct, frozen=True, kw_only=True):
-    """The job on so many devices, submitted at one time."""
-
-    gpus: int
-    is_later: bool = field(name="at_quietest_hour")
-    submit_at: Utc
-    start: EtaTimes | None
-    finish: EtaTimes | None
-    """None: nobody can say; `basis` says why."""
-    basis: str
-
-
-class ForeseenWidths(Reply, frozen=True, kw_only=True, tag="foreseen-widths"):
-    rows: tuple[ForeseenRow, ...]
-    policy: str
-    quietest_at: Utc | None
-    """When the next hour begins in which the fewest devices used to be held; None: not known yet."""
-
-
-JobRequest = (
-    Submit
-    | ListJobs
-    | ShowJob
-    | Explain
-    | ChangeJobs
-    | SetJobs
-    | WaitJobs
-    | ReadJobLog
-    | ListEtas
-    | ForeseeWidths
-)
-JobReply = Submitted | Jobs | Shown | Explained | LogPart | Etas | ForeseenWidths
+JobRequest = Submit | ListJobs | ShowJob | Explain | ChangeJobs | SetJobs | WaitJobs | ReadJobLog | ListEtas
+JobReply = Submitted | Jobs | Shown | Explained | LogPart | Etas

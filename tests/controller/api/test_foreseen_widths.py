@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,11 +16,13 @@ from cotenant.controller.engine import (
     EtaAnswer,
     EtaBook,
     EtaQuestion,
+    SavedEtas,
     SupposedJob,
     question_of,
 )
+from cotenant.controller.models.eta import KnownLength, Pools
 from cotenant.controller.policies import registry
-from cotenant.controller.sim.eta import answer
+from cotenant.controller.sim import eta as sim_eta
 from cotenant.controller.wire import clients, wall_s
 from tests.controller.building import Desk, report, spec
 from tests.controller.station import Station, job
@@ -73,7 +76,7 @@ def at_once(
     questions: Sequence[EtaQuestion], then: Callable[[Sequence[EtaAnswer]], None], within_s: float
 ) -> bool:
     """In this process; the last question is never reached."""
-    then([answer(each, registry.make) for each in questions[:-1]])
+    then([sim_eta.supposed(each, registry.make) for each in questions[:-1]])
     return True
 
 
@@ -100,17 +103,21 @@ def test_it_may_come_later() -> None:
     assert eta.finish.told.p50_s == pytest.approx(565.0)
 
 
+def one(**more: Any) -> clients.Submit:
+    return clients.Submit(specs=(job(**{"expected_s": 100.0, "load_s": 5.0, **more}),))
+
+
 def supposed(desk: Desk, policy: str = "", after_s: float = 0.0) -> EtaAnswer:
     asked = spec("9", gpus=2, expected_s=60.0, load_s=5.0)
     question = question_of(desk.engine, EtaBook(), seed=1, count=2)
     about = SupposedJob(spec=asked, policy=policy, after_s=after_s)
-    return answer(msgspec.structs.replace(question, supposed=about), registry.make)
+    return sim_eta.supposed(msgspec.structs.replace(question, supposed=about), registry.make)
 
 
 def test_a_request_is_answered_when_it_is_found_out(stations: Callable[..., Station]) -> None:
     station = stations(foresee=at_once)
     station.join(devices=2)
-    asked = clients.ForeseeWidths(spec=job(expected_s=100.0, load_s=5.0), gpus=(1, 2))
+    asked = clients.ForeseeWidths(submission=one(), gpus=(1, 2))
     reply = station.ask(asked)
     assert (reply.quietest_at, reply.policy) == (None, "fifo")
     assert [row.gpus for row in reply.rows] == [1, 2]
@@ -121,7 +128,32 @@ def test_a_request_is_answered_when_it_is_found_out(stations: Callable[..., Stat
 
 def test_where_nothing_is_rolled_out_it_is_refused(station: Station) -> None:
     station.join()
-    refused = station.ask(clients.ForeseeWidths(spec=job(expected_s=100.0)))
+    refused = station.ask(clients.ForeseeWidths(submission=one()))
     assert refused.code == "refused"
-    refused = station.ask(clients.ForeseeWidths(spec=job(expected_s=100.0), policy="os:system"))
+    refused = station.ask(clients.ForeseeWidths(submission=one(), policy="os:system"))
     assert refused.code == "usage"
+
+
+def test_it_is_checked_as_a_submission_is(stations: Callable[..., Station]) -> None:
+    station = stations(foresee=at_once)
+    station.join(devices=2)
+    assert station.ask(clients.ForeseeWidths(submission=one(gpus_min=9, gpus_max=9))).code == "never-fits"
+    two = clients.Submit(specs=one().specs * 2)
+    assert station.ask(clients.ForeseeWidths(submission=two)).code == "usage"
+
+
+@pytest.mark.parametrize("length", [{"expected_s": 60.0}, {}])
+@pytest.mark.parametrize("busy", [0, 2, 4])
+def test_both_questions_about_a_job_that_comes_now_have_one_answer(
+    length: dict[str, float], busy: int
+) -> None:
+    desk = Desk("srtf", report(devices=4))
+    for number in range(busy):
+        desk.run(number + 1, expected_s=100.0)
+    asked = spec(9, gpus=2, load_s=5.0, **length)
+    pools = Pools(lengths=[KnownLength("user", 60.0, true_s) for true_s in (30.0, 60.0, 240.0)])
+    question = question_of(desk.engine, EtaBook(SavedEtas(pools=pools)), seed=1, count=8)
+    alone = msgspec.structs.replace(question, supposed=SupposedJob(spec=asked))
+    among = msgspec.structs.replace(question, arriving=(asked,))
+    found = [sim_eta.supposed(alone, registry.make), sim_eta.arrived(among, registry.make)]
+    assert found[0].etas == found[1].etas

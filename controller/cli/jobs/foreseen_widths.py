@@ -39,7 +39,7 @@ def foresight(client: Client, request: Submit, policy: str) -> ForeseenWidths | 
     if len(request.specs) != 1:
         return None
     name, _, rest = policy.partition(":")
-    asked = ForeseeWidths(spec=request.specs[0], policy=name, parameters=parameters(rest))
+    asked = ForeseeWidths(submission=request, policy=name, parameters=parameters(rest))
     try:
         with _telling():
             return client.ask(asked, timeout_s=TIMEOUT_S)
