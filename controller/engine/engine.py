@@ -280,10 +280,11 @@ class Engine:
         else:
             decision = policy.decide(ledger, event) if is_asked else NOTHING
         if is_asked and self._promises.any_open:
-            guarded = self._promises.guarded(decision)
-            decision = (
-                guarded if recorded is None else recorded
-            )  # It says again what was moved out of the way.
+            guarded = self._promises.guarded(
+                decision
+            )  # In a replay too: it notes what was moved out of the way.
+            if recorded is None:
+                decision = guarded
         self.decision = decision
         if decision.actions:
             # An action alone takes nothing from anybody for somebody else.

@@ -7,6 +7,7 @@ job may be passed, only classes that fit now are scored.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from cotenant.controller.domain import NOTHING, AnyEvent, Decision, DeviceId, Job, Plan, Reason, View, because
@@ -15,7 +16,7 @@ from cotenant.controller.policies.order_options import OrderParameters
 from cotenant.controller.policies.toolkit import place_ordered
 
 
-class Scored(Stateless):
+class Scored(Stateless, ABC):
     """Places queued jobs on free devices by `scores`, the lowest first; never shares, never preempts."""
 
     name: str
@@ -23,10 +24,10 @@ class Scored(Stateless):
     def __init__(self, parameters: OrderParameters) -> None:
         self.parameters = parameters
 
+    @abstractmethod
     def scores(self, view: View, jobs: Sequence[Job], event: AnyEvent | None) -> Sequence[float]:
         """Of each of these waiting jobs, the lowest first; ties go by arrival. `event`: what has just
         happened and was not observed yet, so that the order is the same before and after."""
-        raise NotImplementedError
 
     def why(self, view: View, job: Job, rank: int) -> Reason:
         """Why a job starts that stands at this place, 1 being the first."""

@@ -38,7 +38,6 @@ EXPORT_NAMES = (
     "controller.policies.elastic",
     "controller.policies.pcs",
     "controller.policies.toolkit",
-    "controller.python",
     "controller.sim",
     "controller.sim.fluid",
     "controller.sim.eta",

@@ -11,6 +11,7 @@ together. A gang that one host cannot hold is spread as other policies spread it
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import islice
 from typing import Final
@@ -70,7 +71,7 @@ class ElasticParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         return msgspec.structs.asdict(self)
 
 
-class Elastic:
+class Elastic(ABC):
     """A division, and when it was last to be looked at again."""
 
     name = ""
@@ -84,8 +85,9 @@ class Elastic:
     def queue_key(self, job: Job) -> tuple[float, ...]:
         return ()
 
+    @abstractmethod
     def divide(self, view: View, claims: Sequence[SizeClaim], gpus: int) -> Sizes:
-        raise NotImplementedError
+        """How many devices each of them is to have, of so many."""
 
     def claims(self, view: View) -> tuple[tuple[SizeClaim, ...], int]:
         """Of all jobs that have devices or could be given some, and how many devices there are. Of the queue

@@ -15,33 +15,42 @@ TYPE_CHECKING = False  # As type checkers see it, it is true; `typing` would cos
 if TYPE_CHECKING:
     from typing import Any
 
-    from cotenant.controller.python import (
+    from cotenant.controller.python.batching import batch
+    from cotenant.controller.python.errors import (
         BadCall,
         CotenantError,
-        JobExecutor,
-        JobHandle,
         JobCancelled,
         JobFailed,
         JobLost,
         JobPreempted,
         JobTimedOut,
+        NoController,
         NoResult,
         RequestRefused,
         StillRunning,
-        NoController,
-        as_completed,
-        batch,
-        gather,
-        job,
-        map,
-        submit,
     )
+    from cotenant.controller.python.executor import JobExecutor
+    from cotenant.controller.python.gathering import as_completed, gather
+    from cotenant.controller.python.handle import JobHandle, job
+    from cotenant.controller.python.submitting import map, submit
 
 __all__ = [
     "BadCall", "CotenantError", "JobCancelled", "JobExecutor", "JobFailed", "JobHandle", "JobLost",
     "JobPreempted", "JobTimedOut", "NoController", "NoResult", "RequestRefused", "StillRunning",
     "as_completed", "batch", "gather", "job", "map", "submit",
 ]  # fmt: skip
+
+_HOME = {
+    "JobExecutor": "executor",
+    "JobHandle": "handle",
+    "as_completed": "gathering",
+    "batch": "batching",
+    "gather": "gathering",
+    "job": "handle",
+    "map": "submitting",
+    "submit": "submitting",
+}
+"""The modules of those that are no errors."""
 
 __path__ += [
     folder
@@ -55,7 +64,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module("cotenant.controller.python"), name)
+    module = importlib.import_module("cotenant.controller.python." + _HOME.get(name, "errors"))
+    globals()[name] = value = getattr(module, name)
+    return value
 
 
 def __dir__() -> list[str]:

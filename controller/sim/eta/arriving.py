@@ -103,9 +103,10 @@ def _effect(engine: Engine, first: Job, without: Times, follows: Times) -> Arriv
         ahead = [job.job_id for job in engine.view().queued()]
         ahead = ahead[: ahead.index(first.job_id)] if first.job_id in ahead else []
         waits_for = _leave_first(engine, first, follows)
+    reasons = [each for each in engine.explain(first.job_id, engine.now_s) if each.code != "submitted"]
     return ArrivalEffect(
         at_once=first.phase is Phase.LOADING,
-        reasons=tuple(dict.fromkeys(map(render, engine.explain(first.job_id, engine.now_s)))),
+        reasons=tuple(dict.fromkeys(map(render, reasons))),
         ahead=tuple(ahead),
         waits_for=tuple(waits_for),
         delays=tuple(_delays(without, follows)),

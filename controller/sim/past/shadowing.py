@@ -61,7 +61,7 @@ class Shadowing:
                 choice = PolicyChoice(question.policy, question.parameters)
                 simulated = simulate(path, choice, since_s)
             except (NothingToReplay, ValueError) as error:
-                why_not = str(error)
+                why_not = str(error).removeprefix(f"{path}: ")  # Which journal it is goes without saying.
         return ShadowAnswer(
             reached=follower.reached,
             reached_s=follower.reached_s,

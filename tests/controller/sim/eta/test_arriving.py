@@ -47,6 +47,7 @@ def test_in_order_of_arrival_it_waits_for_all_and_delays_nobody() -> None:
     _, effect = would(two("fifo"), 3, expected_s=10.0)
     assert (effect.ahead, effect.waits_for, effect.delays) == (("2",), ("1",), ())
     assert any("2" in reason for reason in effect.reasons)
+    assert not any("submitted" in reason for reason in effect.reasons), "who asks knows"
 
 
 def test_what_is_free_is_taken_at_once() -> None:
