@@ -1,12 +1,13 @@
-"""Run the parts of the test suite, two at a time where they allow it, and say what each cost.
+"""Run the parts of the test suite, one after the other or two at a time, and say what each cost.
 
 Rule: a failing part never hides another, so all chosen parts run; the exit code is 0 only if each
 passed. Being over budget is printed and is no failure (machines are noisy), but no part may run for
 ever: at five times its budget, and never before five minutes, its processes are killed (later where this
 machine is slow: tests/building/limits.py).
 
-Most parts keep one core busy. Two of them run side by side where there are two cores; what each says is kept
-and printed whole when it ends, so that it reads as if it had run by itself.
+A part that keeps one core busy runs beside another where there are two cores; what each says is kept and
+printed whole when it ends, so that it reads as if it had run by itself. The long ones split their tests among
+workers, one for each of two cores, and run alone.
 
 The live part drives real processes on a machine that others may use, and runs alone; its modules mostly
 wait, so it runs several of them at a time by itself. If a few of its tests fail, they are tried once more;
@@ -53,6 +54,10 @@ FROM_THE_WHEEL = (
 """Unit tests that find or start our programs by where we are installed: one for each way there is. They run
 against the wheel, whose files are the source tree's; all others in the source tree."""
 AT_ONCE = min(2, len(os.sched_getaffinity(0)))
+SPLIT = (f"--numprocesses={AT_ONCE}", "--dist=worksteal") if AT_ONCE > 1 else ()
+"""Of parts whose tests have nothing to do with each other."""
+SPLIT_BY_MODULE = (f"--numprocesses={AT_ONCE}", "--dist=loadfile") if AT_ONCE > 1 else ()
+"""Of parts whose modules start something that all their tests use."""
 LIVE_AT_ONCE = 3
 """Modules of live tests side by side: each has its own folders, sockets and ports, and mostly waits."""
 SIDE_BY_SIDE = (f"--numprocesses={LIVE_AT_ONCE}", "--dist=loadfile", "--no-loadscope-reorder")
@@ -134,10 +139,12 @@ def wheel_tests() -> list[str]:
     return [f"tests/{each}" for each in FROM_THE_WHEEL]
 
 
-def in_source_tree(tests: Callable[[], list[str]]) -> Callable[[argparse.Namespace], Sequence[str]]:
+def in_source_tree(
+    tests: Callable[[], list[str]], split: Sequence[str]
+) -> Callable[[argparse.Namespace], Sequence[str]]:
     def command(options: argparse.Namespace) -> Sequence[str]:
         measured = ("--cov", "--cov-report=") if covers(options) else ()
-        return [*PYTEST, *measured, *tests()]
+        return [*PYTEST, *split, *measured, *tests()]
 
     return command
 
@@ -172,30 +179,36 @@ def failed_live(known: Path = LAST_FAILED) -> list[str]:
     return sorted(test for test in kept if test.startswith("tests/live/"))
 
 
-# Long ones first within what may run side by side, so that no core is idle at the end.
 PARTS = (
     Part(name="format", budget_s=10, command=lambda _: [*RUFF, "format", "--check", "."]),
     Part(name="lint", budget_s=10, command=lambda _: [*RUFF, "check", "."]),
     Part(
+        name="wheel",
+        budget_s=60,
+        command=wheel,
+        env={"COVERAGE_FILE": str(ROOT / ".coverage.wheel")},
+    ),
+    Part(name="types", budget_s=60, command=lambda _: [sys.executable, "-m", "mypy"]),
+    Part(
         name="processes",
         budget_s=240,
-        command=in_source_tree(process_tests),
+        command=in_source_tree(process_tests, SPLIT_BY_MODULE),
+        alone=True,
         env={"COVERAGE_FILE": str(ROOT / ".coverage.processes")},
     ),
     Part(
         name="unit",
         budget_s=240,
-        command=in_source_tree(unit_tests),
+        command=in_source_tree(unit_tests, SPLIT),
+        alone=True,
         env={"COVERAGE_FILE": str(ROOT / ".coverage.unit")},
     ),
     Part(
-        name="wheel",
+        name="simulation",
         budget_s=90,
-        command=wheel,
-        env={"COVERAGE_FILE": str(ROOT / ".coverage.wheel")},
+        command=lambda _: [*PYTEST, *SPLIT, "tests/simulation"],
+        alone=True,
     ),
-    Part(name="simulation", budget_s=150, command=lambda _: [*PYTEST, "tests/simulation"]),
-    Part(name="types", budget_s=60, command=lambda _: [sys.executable, "-m", "mypy"]),
     Part(name="coverage", budget_s=30, command=coverage, alone=True, in_default=False),
     Part(
         name="live",
