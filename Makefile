@@ -27,7 +27,8 @@ BENCHES := $(shell grep -l __main__ bench/*.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint unit simulation live hwtests wheel-test soak chaos bench \
-    results-lazer results-castor results-patient results-gfs results-rltune results-pcs results-eta clean
+    results-lazer results-castor results-patient results-cotenant results-gfs results-rltune results-pcs results-eta \
+    clean
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -82,6 +83,9 @@ results-castor: $(READY) ## docs/results/castor.md (simulated; MINUTES as above)
 
 results-patient: $(READY) ## docs/results/patient.md: simulate what is missing; WIDE=FILE adds a trace of wide gangs.
 	@$(VENV)/bin/python experiments/patient/results_patient.py $(if $(WIDE),--wide $(WIDE))
+
+results-cotenant: $(READY) ## docs/results/cotenant.md: our own policy against patient, srtf and castor-cost; MINUTES as above.
+	@$(VENV)/bin/python experiments/cotenant/results_cotenant.py --minutes $(MINUTES)
 
 results-gfs: $(READY) ## docs/results/gfs.md (simulated; MINUTES as above) and gfs-forecast.md (demand of ../shared; ten CPU minutes).
 	@$(VENV)/bin/python experiments/gfs/scheduling.py --minutes $(MINUTES)

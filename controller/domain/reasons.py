@@ -170,6 +170,12 @@ TEMPLATES: Final[dict[str, str]] = {
     "sharing-gains": "sharing with {0} gains more than it costs: it ends in {1} s instead of waiting {2} s "
     "and running {3} s, and they end {4} s later in all (sub-batch {5}, {6} accumulation step{6:s}, own "
     "slowdown {7})",
+    "costs-share": "shares with {0}; seconds by which all concerned end later: sharing {2}, waiting {1}, "
+    "preempting {3}; it ends in {4} s (sub-batch {5}, {6} accumulation step{6:s}, own slowdown {7})",
+    "costs-preempt": "preempts {3}, with more left than that takes; seconds by which all concerned end "
+    "later: preempting {2}, waiting {0}, sharing {1}",
+    "costs-wait": "waits; seconds by which all concerned would end later: waiting {0}, sharing {1}, "
+    "preempting {2}{3}",
     "sharing-costs": "sharing with {0} does not pay: this one would end {1} s earlier than after a wait of "
     "{2} s, and {0} {3} s later",
     "sharing-slows": "sharing with {0} does not pay: slowed {1} and {2} times, the two get less done than "

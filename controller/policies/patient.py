@@ -20,7 +20,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
 import msgspec
 
@@ -72,7 +72,7 @@ class PatientParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             raise ValueError(f"patient: width_power must be from 0 to 2, got {self.width_power}")
 
     @classmethod
-    def parse(cls, parameters: Parameters) -> PatientParameters:
+    def parse(cls, parameters: Parameters) -> Self:
         """Raises ValueError for a wrong name, type or range."""
         return msgspec.convert(parameters, cls, strict=False)
 
@@ -216,8 +216,12 @@ class Round:
         room = self.room(plan, job, chain((first,), behind))
         if room is None:
             return False
-        take_room(plan, job, room, self.name, _why_gain(plan.view, job, room.victims))
+        self.settle(plan, job, room)
         return True
+
+    def settle(self, plan: Plan, job: Job, room: FreedDevices) -> None:
+        """A preemption that pays."""
+        take_room(plan, job, room, self.name, why_gain(plan.view, job, room.victims))
 
     def room(self, plan: Plan, job: Job, behind: Iterator[Job]) -> FreedDevices | None:
         """Victims whose leaving makes room, and pays for all of them together."""
@@ -294,7 +298,7 @@ def _worth_preempting(
             yield job
 
 
-def _why_gain(view: View, newcomer: Job, victims: Sequence[Job]) -> Why:
+def why_gain(view: View, newcomer: Job, victims: Sequence[Job]) -> Why:
     """What the newcomer needs and the change costs, against what the victims have left."""
     mine_s = needs_s(newcomer)
     left_s = {victim.job_id: victim.remaining_now_s(view.now_s) or 0.0 for victim in victims}
@@ -324,26 +328,34 @@ class Patient:
         return (self.parameters.service_s(job),)
 
     def decide(self, view: View, event: AnyEvent) -> Decision:
-        """An arrival with nothing free is the newcomer's own affair (see `whose_turn`), as long as it does
+        plan, _ = self.arrange(view, event)
+        return NOTHING if plan is None else plan.decision()
+
+    def arrange(self, view: View, event: AnyEvent) -> tuple[Plan | None, bool]:
+        """What is to be done, None if nobody was asked; and whether only newcomers were.
+
+        An arrival with nothing free is the newcomer's own affair (see `whom_to_ask`), as long as it does
         not wait for devices that get free by themselves."""
         if not view.queued_count() or is_quiet(view, event):
-            return NOTHING
+            return None, False
         plan = Plan(view)
         if isinstance(event, FirstStepDone) and not plan.any_free() and not is_wanted(view, event):
-            return NOTHING
+            return None, False
         waiting = whom_to_ask(plan, event)
-        present = Round(
-            view, view.newcomers() if isinstance(waiting, NewcomersOnly) else view.heads(), self.parameters
-        )
+        is_partial = isinstance(waiting, NewcomersOnly)
+        present = self.round(view, view.newcomers() if is_partial else view.heads())
         rearrange(plan, present, waiting or Candidates(view))
-        if isinstance(waiting, NewcomersOnly) and present.until_s is not None:
+        if is_partial and present.until_s is not None:
             # One that might wait for devices must know who else does.
             seen = present.soon if present.soon is not None and present.soon.is_unpromised() else None
-            plan, present = Plan(view), Round(view, view.heads(), self.parameters, seen)
+            plan, present, is_partial = Plan(view), self.round(view, view.heads(), seen), False
             rearrange(plan, present, Candidates(view))
         if present.until_s is not None and not self._check.is_set(view.now_s):
             plan.actions.append(Wake(at_s=present.until_s, reason=because("devices-soon")))
-        return Decision(actions=tuple(plan.actions)) if plan.actions else NOTHING
+        return plan, is_partial
+
+    def round(self, view: View, asking: Iterable[Job], soon: ExpectedReleases | None = None) -> Round:
+        return Round(view, asking, self.parameters, soon)
 
     def observe(self, view: View, event: AnyEvent, decision: Decision) -> None:
         self._check.observe(view.now_s, decision)
@@ -355,7 +367,7 @@ class Patient:
             or job.remaining_s is None
         ):
             return reason
-        plan, present = Plan(view), Round(view, [job], self.parameters)
+        plan, present = Plan(view), self.round(view, [job])
         first = next(present.behind(plan, job), None)
         if first is None or present.gains_nothing(plan, job):
             return because("gains-nothing", needs_s(job)) if view.on_devices() else reason

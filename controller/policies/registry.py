@@ -23,6 +23,7 @@ from cotenant.controller.policies.castor.cost import CastorCost
 from cotenant.controller.policies.castor.policy import Castor, CastorParameters
 from cotenant.controller.policies.chronus import Chronus, ChronusParameters
 from cotenant.controller.policies.classic import Srtf, fifo, sjf
+from cotenant.controller.policies.cotenant import Cotenant, CotenantParameters
 from cotenant.controller.policies.elastic import ElasticAfsL, ElasticMaxMin, ElasticParameters, ElasticThemis
 from cotenant.controller.policies.fgd import Fgd
 from cotenant.controller.policies.gfs.parameters import GfsParameters
@@ -254,6 +255,13 @@ OURS: Final[dict[str, PolicyEntry]] = {
         CastorParameters.parse,
         group=FIRST,
         choose="jobs leave devices half idle",
+    ),
+    "cotenant": PolicyEntry(
+        "weighs sharing, preempting and waiting by what all concerned lose, and does what costs least",
+        Cotenant,
+        CotenantParameters.parse,
+        group=FIRST,
+        choose="jobs have expected times and resume, and leave devices half idle",
     ),
     "castor-cost": PolicyEntry(
         "as castor, but weighs what the newcomer gains against what its partners lose and its real wait",

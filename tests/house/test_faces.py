@@ -34,6 +34,7 @@ EXPORT_NAMES = (
     "controller.models",
     "controller.models.eta",
     "controller.models.forecast",
+    "controller.policies.cotenant",
     "controller.policies.learned",
     "controller.policies.elastic",
     "controller.policies.pcs",

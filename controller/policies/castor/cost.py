@@ -167,26 +167,7 @@ class CastorCost(Colocation):
 
     def join(self, plan: Plan, job: Job, slots: ShareableSlots) -> CoTenant | None:
         assert isinstance(slots, CostSlots)
-        if job.spec.nodes > 1:
-            return None
-        partners = worth_sharing(job, slots, slots.known or balances(plan.view, (job,), slots))
-        if job.spec.gpus == 1:
-            partners = partners[:1]
-        if not partners:
-            return None
-        choices = known_batches(job, slots.batches)
-        alone = {partner.slot.devices[0]: partner for partner in partners}
-        best: Set | None = None
-        wheres = [
-            (bound_s(plan, job, where, alone), where)
-            for where in places_of(plan.view, job, [partner.slot for partner in partners])
-        ]
-        for most_s, where in sorted(wheres, key=lambda at: -at[0]):
-            if most_s <= (0.0 if best is None else best.together.net_s):
-                break
-            found = best_set(plan, job, choices, where, slots.wait_s(job), alone)
-            if found is not None and (best is None or found.together.net_s > best.together.net_s):
-                best = found
+        best = best_share(plan, job, slots)
         return None if best is None else best.co_tenant()
 
     def why_not(self, plan: Plan, job: Job, slots: ShareableSlots) -> Reason | None:
@@ -204,6 +185,31 @@ class CastorCost(Colocation):
         # The one that came closest to a gain is the one to tell of.
         told, first = max(refusals, key=lambda refusal: refusal[0])[1], next(iter(slots))
         return told if told is not None else because("sharing-slowest", first.partner.job_id, job.spec.gpus)
+
+
+def best_share(plan: Plan, job: Job, slots: CostSlots) -> Set | None:
+    """The partners with the best balance, if there is one above 0."""
+    if job.spec.nodes > 1:
+        return None
+    partners = worth_sharing(job, slots, slots.known or balances(plan.view, (job,), slots))
+    if job.spec.gpus == 1:
+        partners = partners[:1]
+    if not partners:
+        return None
+    choices = known_batches(job, slots.batches)
+    alone = {partner.slot.devices[0]: partner for partner in partners}
+    best: Set | None = None
+    wheres = [
+        (bound_s(plan, job, where, alone), where)
+        for where in places_of(plan.view, job, [partner.slot for partner in partners])
+    ]
+    for most_s, where in sorted(wheres, key=lambda at: -at[0]):
+        if most_s <= (0.0 if best is None else best.together.net_s):
+            break
+        found = best_set(plan, job, choices, where, slots.wait_s(job), alone)
+        if found is not None and (best is None or found.together.net_s > best.together.net_s):
+            best = found
+    return best
 
 
 class Balances(NamedTuple):
@@ -317,8 +323,8 @@ def _bounds(partners: Sequence[Beside], needed: int) -> list[float]:
     return bounds
 
 
-def beside(view: View, job: Job, slot: ShareableSlot) -> Beside:
-    xi = view.interference(job, slot.partner)
+def beside(view: View, job: Job, slots: CostSlots, slot: ShareableSlot) -> Beside:
+    xi = slots.interference(job, slot.partner)
     left_s = slot.partner.known_left_s(view.now_s)
     assert left_s is not None
     return Beside(slot, left_s * _slowdown_of(slot.partner), xi.first, xi.second)
@@ -352,7 +358,7 @@ def why_refused(view: View, job: Job, slots: CostSlots, slot: ShareableSlot) -> 
     split = _split(choices, slot.left_mib)
     if split is None:
         return -NEVER, no_memory(job, partner, choices, slot.left_mib)
-    one = beside(view, job, slot)
+    one = beside(view, job, slots, slot)
     alone = outcome(job.remaining_s or 0.0, split.slowdown, slots.wait_s(job), [one])
     if 1.0 / (one.mine * split.slowdown) + 1.0 / one.theirs <= 1.0:
         return alone.net_s, because("sharing-slows", partner.job_id, one.mine * split.slowdown, one.theirs)

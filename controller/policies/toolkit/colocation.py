@@ -9,7 +9,7 @@ most `lookahead` queued jobs are tried per event: a scan of the whole queue cost
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 from typing import NamedTuple, Self
 
@@ -24,6 +24,7 @@ from cotenant.controller.domain import (
     Job,
     PairObserved,
     Plan,
+    Preempt,
     ProgressSeen,
     Reason,
     View,
@@ -101,28 +102,33 @@ class Colocation(Stateless, ABC):
         """Why it joins no job, None if it would. Asked for one job, by a person."""
 
     def decide(self, view: View, event: AnyEvent) -> Decision:
-        if isinstance(event, ProgressSeen | PairObserved) and self.observations is not None:
-            apart = parting(view, event, self.observations, by_theorem=self.parts_by_theorem)
-            if apart is not None:
-                return Decision(actions=(apart,))
+        apart = self.part_after(view, event)
+        if apart is not None:
+            return Decision(actions=(apart,))
         if type(event) in QUIET or not view.queued_count():
             return NOTHING
         plan = Plan(view)
         while (waited_for := place_in_order(plan, self.name, strict=False)) is not None:
-            self._admit(plan, waited_for)
+            self.admit(plan, plan.unplaced(), waited_for)
             if not plan.is_placed(waited_for.job_id):
                 break
         else:
-            self._admit(plan, None)
+            self.admit(plan, plan.unplaced(), None)
         return plan.decision()
 
-    def _admit(self, plan: Plan, waited_for: Job | None) -> None:
-        """Try the first queued jobs in order; none behind an aged one, whose devices a newcomer would
+    def part_after(self, view: View, event: AnyEvent) -> Preempt | None:
+        """Who of a pair is to stop that was just observed to lose."""
+        if self.observations is None or not isinstance(event, ProgressSeen | PairObserved):
+            return None
+        return parting(view, event, self.observations, by_theorem=self.parts_by_theorem)
+
+    def admit(self, plan: Plan, waiting: Iterable[Job], waited_for: Job | None) -> None:
+        """Try the first of these jobs in order; none behind an aged one, whose devices a newcomer would
         hold."""
         slots = self.slots(plan)
         if not slots:
             return
-        first = islice(plan.unplaced(), self._options.lookahead)
+        first = islice(waiting, self._options.lookahead)
         while batch := list(islice(first, TOGETHER)):
             able = self.expect(plan, batch, slots)
             for job in batch:

@@ -220,7 +220,7 @@ class ShareableSlots:
     def ratios(self, jobs: Sequence[Job], classes: Sequence[SchedulingClass]) -> Ratios:
         """Of newcomers, and their classes, beside each tenant; asked once for each kind of tenants."""
         tenants, of = self._kinds_of_tenants()
-        pairs = self._view.interferences(jobs, tenants)
+        pairs = self.pairs(jobs, tenants)
         apart = [
             [xi.crowded or xi.faulted or (xi.both and self._has_lost(xi)) for xi in row] for row in pairs
         ]
@@ -242,12 +242,16 @@ class ShareableSlots:
         return list(first.values()), [at[kind] for kind in kinds]
 
     def interference(self, job: Job, partner: Job) -> Interference:
-        """The view's, looked up once for each kind of newcomer."""
+        """Of `pairs`, looked up once for each kind of newcomer."""
         key = ((signature(job.spec), id(job.profile)), partner.number)
         xi = self._pairs.get(key)
         if xi is None:
-            xi = self._pairs[key] = self._view.interference(job, partner)
+            xi = self._pairs[key] = self.pairs((job,), (partner,))[0][0]
         return xi
+
+    def pairs(self, jobs: Sequence[Job], partners: Sequence[Job]) -> Sequence[Sequence[Interference]]:
+        """What is thought of each of these beside each of those: what the view knows."""
+        return self._view.interferences(jobs, partners)
 
     def _were_parted(self, job: Job, partner: Job) -> bool:
         """Whether these two have shared before, and one was stopped since."""

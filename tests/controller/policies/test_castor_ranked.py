@@ -113,7 +113,7 @@ def test_the_balance_beside_each_tenant_is_that_of_the_plain_reckoning(desk: Des
             assert np.isnan(net_s)
             continue
         slowdown = min(choice.slowdown for choice in fitting)
-        one = beside(plan.view, job, slot)
+        one = beside(plan.view, job, slots, slot)
         if 1.0 / (one.mine * slowdown) + 1.0 / one.theirs <= 1.0:
             assert np.isnan(net_s)
         else:
@@ -136,7 +136,7 @@ def test_pruning_loses_no_better_set(desk: Desk) -> None:
     balance = balances(plan.view, (job,), slots)
     both = zip(slots, balance.gain_s[0].tolist(), balance.cost_s[0].tolist(), strict=True)
     alone = {
-        slot.devices[0]: beside(plan.view, job, slot)._replace(gain_s=gain_s, cost_s=cost_s)
+        slot.devices[0]: beside(plan.view, job, slots, slot)._replace(gain_s=gain_s, cost_s=cost_s)
         for slot, gain_s, cost_s in both
         if not np.isnan(gain_s)
     }
