@@ -374,7 +374,12 @@ def _device_regions(
 
 def _with_limits(inventory: devices.Inventory, regions: Mapping[str, str]) -> devices.Inventory:
     """The devices say whether the kernel limits what a job takes of them."""
-    known = (msgspec.structs.replace(each, limits_jobs=each.local in regions) for each in inventory.devices)
+    known = (
+        msgspec.structs.replace(
+            each, limits_jobs=each.local in regions, divides=each.local in regions or each.divides
+        )
+        for each in inventory.devices
+    )
     return msgspec.structs.replace(inventory, devices=tuple(known))
 
 

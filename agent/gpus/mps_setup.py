@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 import msgspec
+from msgspec import UNSET
 
 from cotenant.agent.gpus.gpu_watch import TAKEN
 from cotenant.controller.domain import Device, MpsSettings
@@ -165,5 +166,6 @@ def _shared(
         device,
         sharing="time-slicing" if why else "mps",
         sharing_note=why,
+        divides=not why or device.limits_jobs or UNSET,
         max_tenants=alone if why else max(TENANTS, alone),
     )

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Literal
 
 import msgspec
+from msgspec import UNSET
 
 from cotenant.controller.domain import Device, DeviceId, HostId
 from cotenant.profiler.driver.bus import gpus_on_the_bus
@@ -153,6 +154,7 @@ def cpu_slots(
             local=str(slot),
             memory_mib=max(1, slot_memory_mib),
             cores=_share(cores, slot, count),
+            divides=len(_share(cores, slot, count)) > 1 or UNSET,
         )
         for slot in range(count)
     )

@@ -182,7 +182,7 @@ def check_fit(engine: Engine, specs: Sequence[JobSpec]) -> None:
     reports = [host.report for host in engine.hosts.values()]
     kinds = {
         (
-            (s.gpus_min, s.nodes, s.gpu_type, s.features, s.memory_mib, s.cpus, s.host_memory_mib),
+            (s.size, s.nodes, s.gpu_type, s.features, s.memory_mib, s.cpus, s.host_memory_mib),
             s.organisation,
         ): s
         for s in specs

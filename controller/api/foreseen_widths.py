@@ -138,11 +138,17 @@ def resized(spec: JobSpec, gpus: int) -> tuple[JobSpec, str]:
     """The same work on so many devices, and what its length then rests on."""
     if gpus == spec.gpus:
         return spec, ""
-    share = spec.gpus / gpus
+    share = spec.size / gpus
     length_s = None if spec.expected_s is None else spec.expected_s * share
     steps = None if spec.iterations is None else max(1, math.ceil(spec.iterations * share))
     sized = msgspec.structs.replace(
-        spec, gpus_min=gpus, gpus_max=gpus, nodes=0, expected_s=length_s, iterations=steps
+        spec,
+        gpus_min=gpus,
+        gpus_max=gpus,
+        gpu_fraction=1.0,
+        nodes=0,
+        expected_s=length_s,
+        iterations=steps,
     )
     if length_s is None and steps is not None:
         return sized, "with its steps shared out, at the step time that is known of so many"

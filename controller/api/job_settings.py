@@ -44,7 +44,7 @@ SETTABLE: Final[Mapping[str, Settable]] = {
     "share": Settable(("share",)),
     "retries": Settable(("retries",)),
     "name": Settable(("name",)),
-    "gpus": Settable(("gpus_min", "gpus_max"), "waits, without a save"),
+    "gpus": Settable(("gpus_min", "gpus_max", "gpu_fraction"), "waits, without a save"),
     "nodes": Settable(("nodes",), "waits, without a save"),
     "gpu_type": Settable(("gpu_type",), "waits, without a save"),
 }
@@ -112,8 +112,11 @@ def respecified(job: Job, changes: Mapping[str, Value]) -> JobSpec:
                 f"job {job.job_id} has a save at step {job.durable_step}, which is of its present {key}",
                 "submit it anew to begin without the save",
             )
+        of_part = key == "gpus" and isinstance(value, float) and 0.0 < value < 1.0
         for name in known.fields:
-            fields[name] = checked(key, name, value)
+            whole = 1.0 if name == "gpu_fraction" else value
+            part = value if name == "gpu_fraction" else 1
+            fields[name] = checked(key, name, part if of_part else whole)
     try:
         return msgspec.structs.replace(job.spec, **fields)
     except ValueError as error:
@@ -131,7 +134,7 @@ def in_words(before: JobSpec, after: JobSpec, keys: Sequence[str] | Mapping[str,
     """`priority 0 -> 5, expect - -> 60`; empty where nothing is different."""
     told = []
     for key in keys:
-        name = SETTABLE[key].fields[0]
+        name = "size" if key == "gpus" else SETTABLE[key].fields[0]
         old, new = getattr(before, name), getattr(after, name)
         if old != new:
             told.append(f"{key} {shown(old)} -> {shown(new)}")

@@ -28,6 +28,7 @@ from cotenant.controller.domain import (
     SpeedCurve,
     because,
     capabilities_of,
+    held_part,
     render,
     why_alone,
 )
@@ -117,6 +118,7 @@ def job_view(
         broken_promises=job.early_preemptions if engine.promised_h is not None else 0,
         share=spec.share,
         gpus=len(placement.devices) if placement else spec.gpus_min,
+        gpu_fraction=placement.fraction if placement else spec.gpu_fraction,
         gpus_range=(spec.gpus_min, spec.gpus_max) if spec.is_elastic else None,
         resizes=job.resizes,
         speedups=() if job.curve is None else _speedups(spec, job.curve),
@@ -275,6 +277,7 @@ def node_view(
 
 def device_view(engine: Engine, device: Device, reading: DeviceReading | None) -> DeviceView:
     jobs = engine.tenants(device.device_id)
+    parts = [held_part(engine.jobs[job_id]) for job_id in jobs]
     return DeviceView(
         device_id=device.device_id,
         kind=device.kind,
@@ -291,6 +294,7 @@ def device_view(engine: Engine, device: Device, reading: DeviceReading | None) -
         note=device.note,
         reading=None if reading is None else reading_view(reading),
         jobs=jobs,
+        parts=tuple(part.fraction for part in parts) if any(p.fraction < 1.0 for p in parts) else (),
     )
 
 

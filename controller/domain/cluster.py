@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Final, Literal, Protocol
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from cotenant.controller.domain.ids import DeviceId, HostId
 from cotenant.controller.domain.reasons import Reason
@@ -43,6 +44,9 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     said."""
     limits_jobs: bool = False
     """The kernel there can limit what a job as a whole takes of its memory."""
+    divides: bool | UnsetType = UNSET
+    """Parts of it can be given out, and a job be held to its part: to cores, or by MPS or the kernel to
+    memory. Unset: they cannot, or its agent does not know of parts."""
     state: DeviceState = "ok"
     """What the agent thinks of it; anything else than ok is not healthy either."""
     healthy: bool = True

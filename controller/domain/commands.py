@@ -61,6 +61,8 @@ class StartAttempt(Command, frozen=True, kw_only=True, tag="StartAttempt"):
     """To its time limit; only said of Slurm scripts, which read it."""
     step_batch: tuple[int, int] | UnsetType = UNSET
     """Rows per worker, and for how many workers, that make up a step of an elastic job wherever it runs."""
+    fraction: float | UnsetType = UNSET
+    """Of its one device; unset: all of it, as of all its devices."""
 
 
 class StopAttempt(Command, frozen=True, kw_only=True, tag="StopAttempt"):

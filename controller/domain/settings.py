@@ -89,7 +89,8 @@ class PolicySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class JobLimit(NamedTuple):
     """What a user or an organisation has, or may have, at once; 0 in a limit: as much as there is."""
 
-    devices: int
+    devices: float
+    """A part of a device counts as such."""
     jobs: int
 
 

@@ -17,6 +17,10 @@ FAULTS_ALONE = 2
 def why_alone(job: Job, beside: Job | None = None) -> Reason | None:
     """Why a job shares with no other at all; None if it may. `beside`: it is the tenant of that one's
     device, and the reason is the other's."""
+    if job.spec.gpu_fraction < 1.0:
+        if beside is None:
+            return because("sharing-part", job.spec.gpu_fraction)
+        return because("sharing-unknown", job.job_id, "it holds a part of its device")
     if job.spec.share == "never":
         if beside is None:
             return because("sharing-off")

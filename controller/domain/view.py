@@ -92,18 +92,18 @@ class FreeHosts(Protocol):
 
 
 class HpDemand(Protocol):
-    """Devices that jobs of class hp ask for."""
+    """Devices that jobs of class hp ask for; a part of one counts as such."""
 
     @property
-    def waiting(self) -> Mapping[str, int]:
+    def waiting(self) -> Mapping[str, float]:
         """Of queued jobs, by the type that they ask for (empty: any)."""
 
     @property
-    def placed(self) -> Mapping[str, int]:
+    def placed(self) -> Mapping[str, float]:
         """Of jobs that have devices or a reservation, by type."""
 
     @property
-    def by_organisation(self) -> Mapping[tuple[str, str], int]:
+    def by_organisation(self) -> Mapping[tuple[str, str], float]:
         """Both, by type and organisation."""
 
 

@@ -250,8 +250,9 @@ def _add_interruption(
     if job.solo_step_s is None:
         sums.unknown_steps += again
     else:
+        devices = len(attempt.devices)
         sums.rework_device_s += (
-            again * job.solo_step_s * job.split_slowdown(1, len(attempt.devices)) * len(attempt.devices)
+            again * job.solo_step_s * job.split_slowdown(1, devices) * devices * attempt.fraction
         )
 
 

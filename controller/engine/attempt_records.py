@@ -70,6 +70,8 @@ class AttemptRecord(msgspec.Struct, kw_only=True):
     """Why its job had to leave its devices, if somebody else was the reason."""
     waited_s: float = 0.0
     """What its job had waited in all when it was launched."""
+    fraction: float = 1.0
+    """Below 1: of its one device it had this part."""
 
 
 class HistoryNote(msgspec.Struct, frozen=True, array_like=True):

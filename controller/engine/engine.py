@@ -19,7 +19,6 @@ from typing import Any, Final, get_type_hints
 import msgspec
 
 from cotenant.controller.domain import (  # fmt: skip  # fmt: skip
-    LEAVING,
     LOADING,
     NOTHING,
     QUEUED,
@@ -54,7 +53,7 @@ from cotenant.controller.domain import (  # fmt: skip  # fmt: skip
     because,
 )
 from cotenant.controller.domain import events as ev
-from cotenant.controller.engine import claims, due, hosts, placing, reports, requests, resizing
+from cotenant.controller.engine import claims, due, hosts, parts, placing, reports, requests, resizing
 from cotenant.controller.engine.admission import Admission
 from cotenant.controller.engine.config import EngineConfig
 from cotenant.controller.engine.dispatch import Alarm, Dispatch
@@ -69,6 +68,7 @@ from cotenant.controller.policies.base import (
     preempts,
     promised_s,
     shares,
+    starts_nothing,
     take_over,
     why_impossible,
 )
@@ -226,7 +226,8 @@ class Engine:
         before_s, self._ledger.now_s = self._ledger.now_s, max(self._ledger.now_s, now_s)
         try:
             now = why_impossible(self._ledger, job) or self._policy.explain(self._ledger, job)
-            return [now, *self._admission.explain(job), *self._not_offered(job), job.reason]
+            of_parts = parts.why_waiting(self._ledger, job)
+            return [now, *of_parts, *self._admission.explain(job), *self._not_offered(job), job.reason]
         finally:
             self._ledger.now_s = before_s
 
@@ -270,6 +271,7 @@ class Engine:
             HANDLERS[type(event)](dispatch, event)
         if type(event) is ev.JobArrived and event.spec.job_id in ledger.jobs:
             self._promises.accept(ledger.jobs[event.spec.job_id])
+            ledger.has_parts |= event.spec.gpu_fraction < 1.0
         if ledger.entered is not None:
             self._admission.admit()
         policy, is_asked = self._policy, type(event) not in UNASKED
@@ -279,6 +281,8 @@ class Engine:
             decision = recorded
         else:
             decision = policy.decide(ledger, event) if is_asked else NOTHING
+            if ledger.has_parts and is_asked and not starts_nothing(policy):
+                decision = parts.with_parts(ledger, event, decision)
         if is_asked and self._promises.any_open:
             guarded = self._promises.guarded(
                 decision
@@ -352,7 +356,8 @@ class Engine:
     def _place(self, action: Place | Share) -> Reason | None:
         ledger = self._ledger
         if self._admission.limits is not None and action.job_id in ledger.jobs:
-            over = self._admission.limits.check(ledger.jobs[action.job_id], len(action.devices))
+            job = ledger.jobs[action.job_id]
+            over = self._admission.limits.check(job, placing.size_on(ledger, job, action.devices))
             if over is not None:
                 return over
         placement = placing.plain(ledger, action, policy_shares=self._policy_shares)
@@ -364,7 +369,7 @@ class Engine:
             return refusal
         job = ledger.jobs[action.job_id]
         placement = placing.placement(ledger, job, action, policy_shares=self._policy_shares)
-        victims = [t for d in action.devices for t in ledger.tenants(d) if ledger.jobs[t].phase in LEAVING]
+        victims = placing.waits_for(ledger, job, placement)
         if victims:
             ledger.reserve(job, placement, victims)
             ledger.holdings.claim(job, action.devices)

@@ -148,7 +148,8 @@ def learn_duration(estimates: Estimates, job: Job, now_s: float) -> None:
 
 
 def _key(spec: JobSpec) -> str:
-    return f"{spec.user}:{signature(spec)}"
+    part = f":{spec.gpu_fraction}" if spec.gpu_fraction < 1.0 else ""  # It takes longer there.
+    return f"{spec.user}:{signature(spec)}{part}"
 
 
 def learn_progress(ledger: Ledger, job: Job, event: ProgressSeen) -> None:
@@ -269,10 +270,12 @@ def blame_memory(ledger: Ledger, job: Job) -> Reason | None:
     is not made again. Blamed is the one that died: a newcomer is capped at what was planned for it, so it
     needed more than that; so did an incumbent that outgrew its own plan.
 
-    Returns why it goes on later, alone; None if it had the whole device for itself: then its program is too
-    large.
+    Returns why it goes on later, alone; None if it had the whole device, or its part of one, for itself: then
+    its program is too large.
     """
     assert job.placement is not None
+    if job.placement.fraction < 1.0:
+        return None  # It had what it asked for.
     beside = ledger.partners(job) or job.placement.beside
     known = [ledger.jobs[other_id] for other_id in beside if other_id in ledger.jobs]
     if not known:

@@ -1,9 +1,9 @@
 """Fair share: who has used less of the cluster lately goes first, whatever the policy's order.
 
 Rule: usage is device-seconds, decayed by half every `half_life_s`; a device with two tenants counts half for
-each. Users stand in levels, a factor of two apart: somebody who has used more than twice as much as another
-is behind them, and within a level the policy's own order holds. Slurm's fair share weighs usage against age
-and size; here it comes before the policy, and only a priority before it.
+each, a part of one for itself. Users stand in levels, a factor of two apart: somebody who has used more than
+twice as much as another is behind them, and within a level the policy's own order holds. Slurm's fair share
+weighs usage against age and size; here it comes before the policy, and only a priority before it.
 
 The arithmetic is exact between changes: with `rate` devices held since `at_s`, usage at t is
 
@@ -65,8 +65,13 @@ class FairShare:
         held = defaultdict[str, float](float)
         for job in (*ledger.running(), *ledger.loading(), *ledger.leaving()):
             assert job.placement is not None, f"job {job.job_id} is {job.phase}"
-            here = map(ledger.tenants, job.placement.devices)
-            held[self.name_of(job)] += sum(1.0 / len(tenants) for tenants in here if job.job_id in tenants)
+            here = [
+                tenants for tenants in map(ledger.tenants, job.placement.devices) if job.job_id in tenants
+            ]
+            part = job.placement.fraction
+            held[self.name_of(job)] += (
+                sum(1.0 / len(each) for each in here) if part == 1.0 else part * len(here)
+            )
         accounts, now_s = ledger.accounts, ledger.now_s
         for name in sorted({*held, *(name for name, account in accounts.items() if account.devices)}):
             used_s = self.usage(accounts.get(name), now_s)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
+from msgspec import UNSET
 
 from cotenant.controller.domain import (
     ON_DEVICES,
@@ -229,6 +230,7 @@ class History:
             end_step=command.resume_step,
             account=AttemptAccount(promise=promise_of(engine.jobs[job_id].placement)),
             waited_s=engine.jobs[job_id].wait_s,
+            fraction=1.0 if command.fraction is UNSET else command.fraction,
         )
         self._keep_open(job_id, attempt_record)
         known_before = self._saved.stretches.setdefault(job_id, [])
@@ -327,7 +329,10 @@ def piece_now(engine: Engine, job_id: JobId, devices: Sequence[DeviceId]) -> Hel
         "loads" if job.phase is Phase.LOADING else "trains" if job.phase is Phase.RUNNING else "leaves"
     )
     held = [tenants for device_id in devices if job_id in (tenants := engine.tenants(device_id))]
+    part = job.placement.fraction if job.placement is not None else 1.0
     others = {other: engine.jobs[other] for tenants in held for other in tenants if other != job_id}
+    if part < 1.0:
+        others = {}  # They have theirs.
     training = sorted((o for o in others.values() if o.phase is Phase.RUNNING), key=lambda o: o.number)
     slowest = max((engine.view().interference(job, other).first for other in training), default=1.0)
     return HeldSpan(
@@ -336,7 +341,7 @@ def piece_now(engine: Engine, job_id: JobId, devices: Sequence[DeviceId]) -> Hel
         to_s=now_s,
         beside=tuple(other.job_id for other in training) if doing == "trains" else (),
         pace=1.0 / slowest,
-        share=sum(1.0 / len(tenants) for tenants in held),
+        share=sum(1.0 / len(tenants) for tenants in held) if part == 1.0 else part * len(held),
     )
 
 

@@ -12,6 +12,8 @@ import msgspec
 
 from cotenant.controller.domain import (
     ON_DEVICES,
+    PARTS_MAX,
+    ROUNDING,
     Device,
     DeviceId,
     GangMember,
@@ -46,6 +48,8 @@ class Holdings:
         """Devices with more than one tenant."""
         self._shareable: list[DeviceId] | None = []
         """None: to be counted when somebody asks; few policies do."""
+        self.divided: dict[DeviceId, None] = {}
+        """Devices on which jobs hold parts."""
         self._on_host: dict[HostId, dict[JobId, Sequence[DeviceId]]] = {}
         """The part of each gang on a host, until its processes there are gone."""
 
@@ -62,7 +66,8 @@ class Holdings:
 
     def _has_room(self, device_id: DeviceId) -> bool:
         device = self.devices[device_id]
-        return device.healthy and device.max_tenants > 1 and device_id not in self.claims
+        is_whole = device_id not in self.divided
+        return is_whole and device.healthy and device.max_tenants > 1 and device_id not in self.claims
 
     def claimants(self, devices: Iterable[DeviceId] | None = None) -> Sequence[JobId]:
         """Reserved and resized jobs, in order of arrival; of these devices only, if any are named."""
@@ -99,8 +104,11 @@ class Holdings:
         return self._on_host[host_id][job.job_id]
 
     def partners(self, job: Job) -> tuple[JobId, ...]:
-        """Jobs that hold one of its devices at this moment, in device order."""
+        """Jobs that share one of its devices at this moment, in device order; who holds another part of it
+        does not."""
         if not self._shared_count or job.placement is None or job.phase not in ON_DEVICES:
+            return ()
+        if job.placement.fraction < 1.0:
             return ()
         seen = {
             other: None
@@ -156,6 +164,8 @@ class Holdings:
         assert job.placement is not None
         self.changes += 1
         job_id, tenants, claims = job.spec.job_id, self._tenants, self.claims
+        if job.placement.fraction < 1.0:
+            self.divided[job.placement.devices[0]] = None
         for device_id in job.placement.devices:
             if device_id in claims:
                 claim = claims.pop(device_id)
@@ -164,7 +174,7 @@ class Holdings:
                 tenants[device_id] = [job_id]
                 continue
             here = tenants[device_id]
-            limit = self.devices[device_id].max_tenants
+            limit = PARTS_MAX if device_id in self.divided else self.devices[device_id].max_tenants
             assert job_id not in here and len(here) < limit, f"{device_id}: too many tenants: {here}"
             here.append(job_id)
             self._shared_count += len(here) == 2
@@ -185,6 +195,7 @@ class Holdings:
             here = tenants[device_id]
             if here == [job_id]:
                 del tenants[device_id]
+                self.divided.pop(device_id, None)
             else:
                 here.remove(job_id)
                 self._shared_count -= len(here) == 1
@@ -205,6 +216,8 @@ class Holdings:
         if job.phase not in ON_DEVICES:
             self.claims.update(dict.fromkeys(job.placement.devices, job.job_id))
             return
+        if job.placement.fraction < 1.0:
+            self.divided[job.placement.devices[0]] = None
         for member in self.gang(job.placement.devices):
             if member.host_id in job.hosts_left:
                 self._on_host.setdefault(member.host_id, {})[job.job_id] = member.devices
@@ -254,8 +267,14 @@ class Holdings:
     def _check_device(self, device: Device, here: Sequence[JobId]) -> None:
         assert len(here) == len(set(here)), f"{device.device_id}: tenants {here}"
         has_room = device.device_id not in self._lessened
-        assert len(here) <= device.max_tenants or not has_room, f"{device.device_id}: tenants {here}"
         placements = [self._jobs[job_id].placement for job_id in here]
+        fractions = [p.fraction for p in placements if p is not None]
+        if min(fractions) < 1.0:  # A whole tenant beside parts is too much as well.
+            assert sum(fractions) <= 1.0 + ROUNDING, f"{device.device_id}: parts {fractions} of {here}"
+            assert len(here) <= PARTS_MAX and device.device_id in self.divided, device.device_id
+        else:
+            assert len(here) <= device.max_tenants or not has_room, f"{device.device_id}: tenants {here}"
+            assert device.device_id not in self.divided, device.device_id
         assert all(self._jobs[job_id].phase in ON_DEVICES for job_id in here), f"{device.device_id}: {here}"
         assert all(p is not None and device.device_id in p.devices for p in placements)
         if len(here) > 1:

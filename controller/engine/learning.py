@@ -23,10 +23,13 @@ from cotenant.controller.engine.ledger import Ledger
 def known_profile(ledger: Ledger, spec: JobSpec) -> Profile | None:
     """Said with the submission, else kept from a like job of the same user on the same type of device.
 
-    None where the job could be given several types: what was measured on one does not hold on another.
+    None where the job could be given several types: what was measured on one does not hold on another; nor
+    on a part of it.
     """
     if spec.profile is not None or spec.profiling == "only" or not spec.code_sha256:
         return spec.profile
+    if spec.gpu_fraction < 1.0:
+        return None
     types = {spec.gpu_type} if spec.gpu_type else {device.type for device in ledger.devices.values()}
     if len(types) != 1:
         return None

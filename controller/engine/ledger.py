@@ -17,7 +17,9 @@ from cotenant.controller.domain import (
     PAST_KEPT,
     QUEUED,
     Device,
+    DeviceId,
     Epoch,
+    HeldPart,
     Host,
     HostId,
     HostReport,
@@ -33,6 +35,7 @@ from cotenant.controller.domain import (
     Reason,
     array_of,
     because,
+    held_part,
 )
 from cotenant.controller.engine.holdings import Holdings
 from cotenant.controller.engine.ordering import QueueKey
@@ -120,6 +123,8 @@ class Ledger(Records):
         """When all waiting jobs are ranked by fair share again."""
         self.waiting_on: dict[JobId, set[JobId]] = {}
         """Job -> blocked jobs that depend on it."""
+        self.has_parts = False
+        """A job that asks for a part of a device has come, ever."""
         self._limited: dict[str, dict[JobId, Job]] = {}
         """By number of the array: its tasks that have not ended, in order of arrival."""
         self._sizes = Sizes(self.hosts)
@@ -136,6 +141,10 @@ class Ledger(Records):
         self.largest_host = self._sizes.on_host
 
     # --- Reading (the View) ------------------------------------------------------------------------
+
+    def parts(self, device_id: DeviceId) -> list[HeldPart]:
+        """What its tenants, leaving ones included, have of a device."""
+        return [held_part(self.jobs[job_id]) for job_id in self.holdings.tenants(device_id)]
 
     def planned_mib(self, job: Job) -> int | None:
         return job.placement.memory_mib if job.placement else None
@@ -282,6 +291,7 @@ class Ledger(Records):
             self.refresh_host(host)
 
     def _restore(self, job: Job) -> None:
+        self.has_parts |= job.spec.gpu_fraction < 1.0
         if job.spec.job_class == "hp":
             self.hp.put(job)
         if job.phase is QUEUED:

@@ -93,21 +93,22 @@ class Limits:
         """Why a job may never run, whatever ends."""
         for owner in self.owners(spec):
             most = self.limit(owner).devices
-            if 0 < most < spec.gpus:
-                return because("limit-never", spec.gpus, str(owner), most)
+            if 0 < most < spec.size:
+                return because("limit-never", spec.size, str(owner), most)
         return None
 
     def taken(self, owner: Owner) -> JobLimit:
         """Devices and jobs of a owner that count now."""
         taking = self._taking.get(owner, {})
-        return JobLimit(devices=sum(job.devices_due for job in taking.values()), jobs=len(taking))
+        return JobLimit(devices=round(sum(job.devices_due for job in taking.values()), 6), jobs=len(taking))
 
-    def check(self, job: Job, devices: int) -> Reason | None:
+    def check(self, job: Job, devices: float) -> Reason | None:
         """Why an elastic job may not be given so many, more than it counts for."""
         for owner in self.owners(job.spec) if devices > job.devices_due else ():
             most, taken = self.limit(owner).devices, self.taken(owner).devices
-            if 0 < most < taken + devices - job.devices_due:
-                what, would = f"job {job.job_id}", taken + devices - job.devices_due
+            would = round(taken + devices - job.devices_due, 6)
+            if 0 < most < would:
+                what = f"job {job.job_id}"
                 return because("refused-limit", what, str(owner), most, would)
         return None
 
@@ -139,11 +140,12 @@ class Limits:
             if not (most.devices or most.jobs):
                 continue
             taken, counts = self.taken(owner), job.spec.job_id in self._taking.get(owner, {})
-            devices = taken.devices + (0 if counts else job.spec.gpus)
+            devices = round(taken.devices + (0 if counts else job.spec.size), 6)
             jobs = taken.jobs + (0 if counts else 1)
             if 0 < most.devices < devices:
-                others = devices - job.spec.gpus
-                return owner, because("limit-devices", str(owner), most.devices, others, job.spec.gpus)
+                size = job.spec.size
+                others = round(devices - size, 6)
+                return owner, because("limit-devices", str(owner), most.devices, others, size)
             if 0 < most.jobs < jobs:
                 return owner, because("limit-jobs", str(owner), most.jobs)
         return None

@@ -26,9 +26,13 @@ from cotenant.controller.domain import (
     SchedulingClass,
     Share,
     because,
+    fraction_of,
+    part_mib,
+    render,
     suits,
     tenant_mib,
     why_alone,
+    why_no_part,
 )
 from cotenant.controller.engine.ledger import Ledger
 
@@ -40,7 +44,7 @@ def plain(ledger: Ledger, action: Place | Share, *, policy_shares: bool) -> Plac
     if job is None or job.phase is not QUEUED or action.accumulation_steps != 1:
         return None
     spec, count = job.spec, len(devices)
-    if spec.nodes > 1 or not spec.takes(count):
+    if spec.nodes > 1 or spec.gpu_fraction < 1.0 or not spec.takes(count):
         return None
     known, scheduling_class = ledger.devices, ledger.scheduling_class(job)
     if devices[0] not in known:
@@ -172,6 +176,9 @@ def _check_device(
     if claim is not None:
         return because("refused-devices", what, device_id, f"reserved for job {claim}")
     staying = [ledger.jobs[t] for t in ledger.tenants(device_id) if ledger.jobs[t].phase not in LEAVING]
+    if isinstance(action, Place) and staying and job.spec.gpu_fraction < 1.0:
+        why_not = why_no_part(job, device, ledger.parts(device_id))
+        return None if why_not is None else because("refused-part", what, render(why_not))
     if isinstance(action, Place) and staying:
         return because("refused-tenants", what, device_id, len(staying))
     if len(staying) >= device.max_tenants:
@@ -225,16 +232,37 @@ def placement(ledger: Ledger, job: Job, action: Place | Share | Resize, *, polic
     if job.spec.is_elastic:
         batch, steps = job.spec.rows(len(devices)), job.spec.micro_batches(len(devices))
     beside = (t for d in devices for t in ledger.tenants(d) if ledger.jobs[t].phase not in LEAVING)
+    first = ledger.devices[devices[0]]
+    fraction = fraction_of(job, first)
+    if fraction < 1.0:
+        memory_mib = part_mib(job, first, fraction)
     return Placement(
         devices=devices,
         accumulation_steps=steps,
         sub_batch=None if batch is None else -(-batch // steps),
         memory_mib=memory_mib,
         slowdown=job.split_slowdown(steps, len(devices)),
-        capped=policy_shares and _may_get_co_tenants(ledger, job, devices),
+        capped=fraction < 1.0 or (policy_shares and _may_get_co_tenants(ledger, job, devices)),
         beside=tuple(dict.fromkeys(beside)) if isinstance(action, Share) else (),
+        fraction=fraction,
         reason=action.reason,
     )
+
+
+def size_on(ledger: Ledger, job: Job, devices: Sequence[DeviceId]) -> float:
+    """How many devices the job would have there; below 1: a part of one."""
+    first = ledger.devices.get(devices[0]) if devices and job.spec.gpu_fraction < 1.0 else None
+    return len(devices) if first is None else fraction_of(job, first)
+
+
+def waits_for(ledger: Ledger, job: Job, placement: Placement) -> list[JobId]:
+    """Who has to leave these devices first: everybody who is leaving them, but for a part that fits beside
+    them."""
+    if placement.fraction < 1.0:
+        device = ledger.devices[placement.devices[0]]
+        if why_no_part(job, device, ledger.parts(device.device_id)) is None:
+            return []
+    return [t for d in placement.devices for t in ledger.tenants(d) if ledger.jobs[t].phase in LEAVING]
 
 
 def _may_get_co_tenants(ledger: Ledger, job: Job, devices: tuple[DeviceId, ...]) -> bool:

@@ -1,7 +1,8 @@
 """What one attempt had of its devices: while it loaded, while it trained beside others, while it left. Pure.
 
-Rule: a second of a device is divided equally among the jobs that hold it, whatever they do there; so the
-shares of all attempts together are the time in which devices were held, and no second counts twice. Steps are
+Rule: a second of a device is divided equally among the jobs that hold it, whatever they do there, and of a
+divided device each has its part; so the shares of all attempts together are at most the time in which devices
+were held, and no second counts twice. Steps are
 counted, never inferred from a pace: those between two reports are divided by the time, weighted with the pace
 that was expected then. What follows the last count of an attempt that came to no orderly end is not known,
 and is left out with its time.
@@ -67,7 +68,7 @@ class HeldSpan(msgspec.Struct, frozen=True, kw_only=True):
     pace: float = 1.0
     """Steps per second that were expected, relative to the attempt's other pieces."""
     share: float = 0.0
-    """Devices, each divided by the number of jobs that held it."""
+    """Devices, each divided by the number of jobs that held it; of a part of one this part."""
 
     @property
     def seconds(self) -> float:

@@ -25,6 +25,8 @@ def is_profiled(job: Job, shared: bool) -> bool:
     """
     if job.profile_given or job.spec.profiling == "never" or shared or job.spec.is_elastic:
         return False
+    if job.spec.gpu_fraction < 1.0 and job.spec.profiling != "only":
+        return False  # What it takes on a part of a device says little of its like.
     return job.attempt == 1 or job.spec.profiling == "only"
 
 
@@ -79,6 +81,7 @@ def start_commands(
             job_epoch=job.epoch,
             time_left_s=time_left_s,
             step_batch=_step_batch(job),
+            fraction=placement.fraction if placement.fraction < 1.0 else UNSET,
         )
         for member in gang
     ]

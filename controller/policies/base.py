@@ -68,6 +68,11 @@ def preempts(policy: Policy) -> bool:
     return bool(getattr(policy, "preempts", False))
 
 
+def starts_nothing(policy: Policy) -> bool:
+    """Whether nothing may start under it (it says so by an attribute of this name)."""
+    return bool(getattr(policy, "starts_nothing", False))
+
+
 EARLY_S: Final = 3600.0
 """A run that is preempted before counts as an early one under policies that promise no time of their own."""
 

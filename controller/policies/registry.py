@@ -462,6 +462,8 @@ def make(name: str, parameters: Parameters) -> Policy:
 class MissingPolicy:
     """Starts nothing."""
 
+    starts_nothing = True
+
     def __init__(self, name: str, why: str) -> None:
         self.name = name
         self._why = why

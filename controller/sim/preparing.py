@@ -78,7 +78,7 @@ def prepare(
         models: each job gets one of these, drawn (for a table of pairs that knows these names); default: the
             trace's own, and where it has none, the overheads' model classes.
 
-    A part of a GPU counts as a whole one.
+    A job of less than one GPU asks for that part of one; more than one and a part count as one more.
 
     Raises:
         TraceProblem: an option is out of range, or no job is left.
@@ -119,12 +119,19 @@ def prepare(
         pause_s=pause_s[fits],
         model=model.codes[fits].astype(np.int16),
         models=model.names,
+        fractions=_fractions(window.gpus[fits]),
         hp=hp[fits],
         organisation=organisation.codes.astype(np.int16),
         organisations=organisation.names,
         job_ids=tuple(ids[row] for row in np.flatnonzero(fits).tolist()) if ids else (),
         excluded=excluded,
     )
+
+
+def _fractions(gpus: NDArray[np.float64]) -> tuple[float, ...]:
+    """Parts of one GPU, to a thousandth and none below a hundredth; empty if nobody asks for one."""
+    parts = np.where(gpus < 1.0, np.maximum(0.01, np.round(gpus, 3)), 1.0)
+    return tuple(parts.tolist()) if np.any(parts < 1.0) else ()
 
 
 def _time_limits(duration_s: NDArray[np.float64], seed: int) -> NDArray[np.float64]:

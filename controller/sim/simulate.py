@@ -159,7 +159,8 @@ class _Drive:
     ) -> None:
         """Make engine and world; the hosts join before anything arrives."""
         data = pair_data(self._physics.pairs)
-        hosts = host_reports(self._cluster, self._cluster.max_tenants if data is not None else 1)
+        max_tenants = self._cluster.max_tenants if data is not None else 1
+        hosts = host_reports(self._cluster, max_tenants, divides=bool(self._workload.fractions))
         ratios = None if data is None else data.ratios(self._workload.models)
         specs = Specs(self._workload, self._cluster)
         asking = AskingSpecs(specs, asks, self._submit_s) if asks else None

@@ -37,10 +37,16 @@ STEPS = st.lists(
 
 HOSTS: Sequence[HostReport] = (
     report("a", 2, memory_mib=1000),
-    report("b", 4, memory_mib=1000, checkpoint_domain="nfs"),
+    report("b", 4, memory_mib=1000, checkpoint_domain="nfs", device={"divides": True, "cores": (0, 1, 2, 3)}),
     report("c", 4, memory_mib=1000, checkpoint_domain="nfs"),
     report(
-        "d", 2, type="NVIDIA-T4", kind="cuda", memory_mib=4000, features=("ib",), device={"sharing": "mps"}
+        "d",
+        2,
+        type="NVIDIA-T4",
+        kind="cuda",
+        memory_mib=4000,
+        features=("ib",),
+        device={"sharing": "mps", "divides": True},
     ),
 )
 SMALLER = msgspec.structs.replace(HOSTS[1], devices=HOSTS[1].devices[:2])
@@ -66,6 +72,7 @@ def _spec(number: int, x: int, y: int, z: int) -> JobSpec:
     more: dict[str, Any] = {
         "gpus_min": gpus,
         "gpus_max": gpus * 2 if z % 8 == 3 else gpus,
+        "gpu_fraction": (1.0, 1.0, 0.5, 0.25, 0.3)[y % 5] if gpus == 1 and z % 8 != 3 else 1.0,
         "nodes": 2 if gpus in (2, 4, 8) and y % 7 == 0 else 0,
         "expected_s": (None, 10.0, 40.0, 100.0, 1000.0)[z % 5],
         "batch_size": batch,
@@ -125,7 +132,8 @@ def _user(engine: Engine, x: int, y: int, z: int, _: Sequence[str]) -> ev.AnyEve
 def _changes(z: int) -> dict[str, str | int | float | None]:
     found: tuple[dict[str, str | int | float | None], ...] = (
         {"priority": z % 7 - 3},
-        {"gpus_min": 1 + z % 4, "gpus_max": 1 + z % 4, "nodes": 0},
+        {"gpus_min": 1 + z % 4, "gpus_max": 1 + z % 4, "nodes": 0, "gpu_fraction": 1.0},
+        {"gpus_min": 1, "gpus_max": 1, "nodes": 0, "gpu_fraction": (0.5, 0.25, 0.75)[z % 3]},
         {"organisation": ("", "vision", "speech")[z % 3]},
         {"job_class": ("hp", "spot")[z % 2], "memory_mib": (None, 100, 400)[z % 3]},
         {"expected_s": (None, 5.0, 500.0)[z % 3], "iterations": (None, 50)[z % 2]},

@@ -120,7 +120,11 @@ class Watcher:
                         on[device_id].append(job.job_id)
         for device_id, here in on.items():
             device = self.engine.view().devices[device_id]
-            assert len(here) <= device.max_tenants, (device_id, here)
+            parts = [placed.fraction for j in here if (placed := self.engine.jobs[j].placement) is not None]
+            if min(parts) < 1.0:  # So a whole tenant beside them would be too much.
+                assert sum(parts) <= 1.0 + 1e-9, (device_id, here, parts)
+            else:
+                assert len(here) <= device.max_tenants, (device_id, here)
             if len(here) > 1:
                 planned = [self.engine.view().planned_mib(self.engine.jobs[j]) for j in here]
                 assert sum(mib or device.memory_mib for mib in planned) <= device.usable_mib

@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from typing import Final
 
 import msgspec
+from msgspec import UNSET
 
 from cotenant.agent.daemon.core import reporting
 from cotenant.agent.daemon.core.edge import (
@@ -34,7 +35,7 @@ from cotenant.agent.daemon.core.edge import (
     SupervisorGone,
 )
 from cotenant.agent.daemon.core.memory import Attempt, Kept, Key, StopAsked
-from cotenant.agent.daemon.core.orders import objection, order_for, own_part
+from cotenant.agent.daemon.core.orders import cores_for, objection, order_for, own_part
 from cotenant.agent.daemon.core.outbox import Outbox
 from cotenant.agent.daemon.core.registration import Lease
 from cotenant.agent.daemon.core.teardown import Teardown, name_of
@@ -108,6 +109,8 @@ class Attempts:
             mps=order is not None and bool(order.mps),
             uses_library=order is not None and order.start.resume_step > 0,
             memory_cap_mib=order.start.memory_cap_mib if order else None,
+            fraction=order.start.fraction or 1.0 if order else 1.0,
+            cores=order.ranks[0].cores if order and order.start.fraction else (),
         )
 
     # --- Commands ----------------------------------------------------------------------------------
@@ -137,6 +140,7 @@ class Attempts:
             job_epoch=command.job_epoch,
             uses_library=command.resume_step > 0,
             memory_cap_mib=command.memory_cap_mib,
+            fraction=1.0 if command.fraction is UNSET else command.fraction,
             profiled=command.profile_s > 0,
         )
         why = objection(command, self._tenants.config, self._tenants.attempts) or self._too_old(command)
@@ -147,8 +151,10 @@ class Attempts:
         assert part is not None, f"{command.job_id}: no part for {self.host_id}"
         seen = self._processes_seen(command.job_id)
         left_s = self._lease.left_s(now_s)
-        order = order_for(command, secrets, self._tenants.config, folder, left_s, cuda_processes=seen)
-        record = msgspec.structs.replace(attempt, devices=part.devices, mps=bool(order.mps))
+        config = self._tenants.config
+        cores = cores_for(command, config, self._tenants.attempts)
+        order = order_for(command, secrets, config, folder, left_s, cuda_processes=seen, cores=cores)
+        record = msgspec.structs.replace(attempt, devices=part.devices, mps=bool(order.mps), cores=cores)
         self._out.keep(Kept(attempt=record))
         self._live[attempt.key] = Live()
         # Before the newcomer's first breath: what is measured from now on is shared.

@@ -17,6 +17,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 import msgspec
+from msgspec import UNSET
 
 from cotenant.agent.daemon.core.edge import AgentConfig
 from cotenant.agent.ipc import MpsClient
@@ -113,6 +114,8 @@ def _client(
     command: StartAttempt, config: AgentConfig, processes_seen: int, pipe: str, uuid: str
 ) -> MpsClient:
     percentage = config.mps_percentage
+    if command.fraction is not UNSET:
+        percentage = min(percentage, max(1.0, round(100.0 * command.fraction)))
     return MpsClient(
         pipe_directory=pipe,
         device_uuid=uuid,

@@ -79,6 +79,10 @@ class Attempt(Capabilities, frozen=True, kw_only=True):
     """It resumes from a checkpoint, so its own library will say when the first step is done."""
     memory_cap_mib: int | None = None
     """Of each device, from its start on; None: it started without a limit."""
+    fraction: float = 1.0
+    """Below 1: of its one device it has this part."""
+    cores: tuple[int, ...] = ()
+    """Of a CPU slot: those that are its part; empty: all of its slots."""
     stop: StopAsked | None = None
     save: bool = False
     """A save was asked for and its supervisor has not been told yet."""

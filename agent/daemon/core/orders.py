@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import msgspec
+from msgspec import UNSET
 
 from cotenant.agent.daemon.core.edge import AgentConfig
 from cotenant.agent.daemon.core.gpu_clients import Clients, clients_of, process_limit_mib
 from cotenant.agent.daemon.core.memory import Attempt
 from cotenant.agent.ipc import Order, RankOrder, WatchRule
-from cotenant.controller.domain import Device, DeviceId, GangMember, HostId, StartAttempt
+from cotenant.controller.domain import ROUNDING, Device, DeviceId, GangMember, HostId, StartAttempt, cores_of
 
 
 def own_part(command: StartAttempt, host_id: HostId) -> GangMember | None:
@@ -37,19 +38,52 @@ def objection(command: StartAttempt, config: AgentConfig, running: Iterable[Atte
             f"the agent on {host_id} runs as uid {config.uid} and cannot run a job of uid {uid}: "
             f"run the agent as root, or set agent.shared_account (unsafe)"
         )
-    return next(filter(None, (_device_objection(d, config, running) for d in part.devices)), "")
+    return next(filter(None, (_device_objection(command, d, config, running) for d in part.devices)), "")
 
 
-def _device_objection(device_id: DeviceId, config: AgentConfig, running: tuple[Attempt, ...]) -> str:
+def _device_objection(
+    command: StartAttempt, device_id: DeviceId, config: AgentConfig, running: tuple[Attempt, ...]
+) -> str:
     device = next((d for d in config.report.devices if d.device_id == device_id), None)
     if device is None:
         return f"{config.report.host_id} has no device {device_id}"
     if not device.healthy:
         return f"device {device_id} is not available: {device.note}"
-    tenants = [attempt.job_id for attempt in running if device_id in attempt.devices]
-    if len(tenants) >= device.max_tenants:
-        return f"device {device_id} already has {len(tenants)} tenants (jobs {', '.join(tenants)})"
+    here = [attempt for attempt in running if device_id in attempt.devices]
+    who = ", ".join(attempt.job_id for attempt in here)
+    if command.fraction is UNSET:
+        if any(attempt.fraction < 1.0 for attempt in here):
+            return f"device {device_id} is divided among jobs {who}"
+        if len(here) >= device.max_tenants:
+            return f"device {device_id} already has {len(here)} tenants (jobs {who})"
+        return ""
+    left = 1.0 - sum(attempt.fraction for attempt in here)
+    if command.fraction > left + ROUNDING:
+        return f"device {device_id} has {max(0.0, left):.2f} of itself left beside jobs {who}"
+    if device.kind == "cpu" and len(part_cores(command, device, here)) < cores_of(
+        command.fraction, len(device.cores)
+    ):
+        return f"device {device_id} has too few cores left beside jobs {who}"
     return ""
+
+
+def part_cores(command: StartAttempt, device: Device, here: Iterable[Attempt]) -> tuple[int, ...]:
+    """Of a slot's cores those that are to be this attempt's part: the first that no other has."""
+    assert command.fraction is not UNSET
+    taken = {core for attempt in here for core in attempt.cores}
+    return tuple(core for core in device.cores if core not in taken)[
+        : cores_of(command.fraction, len(device.cores))
+    ]
+
+
+def cores_for(command: StartAttempt, config: AgentConfig, running: Iterable[Attempt]) -> tuple[int, ...]:
+    """The cores of an attempt that has a part of a CPU slot; empty: it has all those of its devices."""
+    part = own_part(command, config.report.host_id)
+    if command.fraction is UNSET or part is None:
+        return ()
+    device = next(each for each in config.report.devices if each.device_id == part.devices[0])
+    here = [attempt for attempt in running if device.device_id in attempt.devices]
+    return part_cores(command, device, here) if device.kind == "cpu" else ()
 
 
 def order_for(
@@ -60,13 +94,16 @@ def order_for(
     lease_s: float | None,
     *,
     cuda_processes: int = 1,
+    cores: tuple[int, ...] = (),
 ) -> Order:
     """The order; `objection` has said nothing. `cuda_processes`: with how many processes an earlier attempt's
-    workers were seen to use their GPUs."""
+    workers were seen to use their GPUs. `cores`: its part of a CPU slot."""
     part = own_part(command, config.report.host_id)
     assert part is not None, f"{command.job_id}: no part for {config.report.host_id}"
     by_id = {device.device_id: device for device in config.report.devices}
     devices = tuple(by_id[device_id] for device_id in part.devices)
+    if cores:
+        devices = tuple(msgspec.structs.replace(device, cores=cores) for device in devices)
     clients = clients_of(command, config, devices, cuda_processes)
     return Order(
         start=_as_set_here(command, config),

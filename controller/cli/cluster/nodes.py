@@ -102,6 +102,13 @@ def _memory(device: DeviceView | None) -> str:
     return size(device.usable_mib) if device.memory_mib > 1 else "-"  # 1: nobody knows, as of a MIG instance.
 
 
+def _jobs(device: DeviceView) -> str:
+    """`7,8`, or `7 (0.5),8 (0.25)` of a device that is divided."""
+    parts = device.parts or (1.0,) * len(device.jobs)
+    pairs = zip(device.jobs, parts, strict=True)
+    return ",".join(f"{job_id} ({part:g})" if part < 1.0 else job_id for job_id, part in pairs)
+
+
 def _note(row: NodeRow) -> str:
     own = row.device.note if row.device else "no device is offered"
     if row.device and row.device.state != "ok":
@@ -132,7 +139,7 @@ COLUMNS: Final = (
     Column("TYPE", lambda r: r.device.type if r.device else "", rank=3, limit=20),
     Column("MEMORY", lambda r: _memory(r.device), rank=2, right=True),
     Column("PLANNED", lambda r: size(r.device.planned_mib) if r.device else "", rank=4, right=True),
-    Column("JOBS", lambda r: ",".join(r.device.jobs) if r.device else ""),
+    Column("JOBS", lambda r: _jobs(r.device) if r.device else ""),
     Column("NOTE", _note, wraps=True),
 )
 WIDE_COLUMNS: Final = (*COLUMNS[:-1], Column("FORK SERVERS", _fork_servers), COLUMNS[-1])

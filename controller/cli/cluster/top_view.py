@@ -177,7 +177,7 @@ def _device_number(title: str, row: DeviceLine) -> float | None:
 
 def _job_number(title: str, job: JobView) -> float | None:
     numbers = {
-        "GPUS": job.gpus,
+        "GPUS": job.gpus * job.gpu_fraction,
         "S": job.accumulation_steps if job.devices else None,
         "WAIT": job.wait_s,
         "RUN": job.run_s,

@@ -10,6 +10,7 @@ from cotenant.controller.cli.frame.parameters import argument
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.jobs.submit import submission_problem
 from cotenant.controller.cli.submission.options import BY_KEY, BadSubmission, read, unknown_key
+from cotenant.controller.cli.submission.quantities import GpuRange
 from cotenant.controller.domain import JobId
 from cotenant.controller.wire import clients as wire
 
@@ -64,6 +65,8 @@ def setting(text: str) -> tuple[str, str | int | float | None]:
         found = None if value == NONE else read(BY_KEY[key], (value,), key).value
     except BadSubmission as error:
         raise submission_problem(error) from None
+    if isinstance(found, GpuRange) and found.least == found.most:
+        found = found.least * found.fraction if found.fraction < 1.0 else found.least
     if not isinstance(found, str | int | float | None):
         raise Problem("usage", f"{key} cannot be set later", "submit the job anew")
     return key, found

@@ -223,7 +223,9 @@ def _asked_for(spec: JobSpec, wide: bool) -> Iterator[tuple[str, str]]:
     yield "in", launch.workdir
     hosts = f" on {screen.plural(spec.nodes, 'host')}" if spec.nodes else ""
     kind = f" of type {spec.gpu_type}" if spec.gpu_type else ""
-    gpus = screen.plural(spec.gpus_min, "GPU")
+    gpus = (
+        screen.plural(spec.gpus_min, "GPU") if spec.gpu_fraction == 1.0 else f"{spec.gpu_fraction:g} of a GPU"
+    )
     if spec.is_elastic:
         gpus = f"{spec.gpus_min} to {spec.gpus_max} GPUs, the same batch on any"
     yield "asked for", f"{gpus}{kind}{hosts}{_limits(spec)}"

@@ -242,6 +242,7 @@ def _spec(values: dict[str, Any], launch: Launch, code: str) -> JobSpec:
             job_class=values.get("class", "spot"),
             gpus_min=gpus.least,
             gpus_max=gpus.most,
+            gpu_fraction=gpus.fraction,
             nodes=values.get("nodes", 0),
             gpu_type=values.get("gpu_type", ""),
             features=values.get("constraint", ()),

@@ -191,9 +191,9 @@ def profile(text: str) -> Profile | str:
 OPTIONS: Final[tuple[Option, ...]] = (
     Option(
         "gpus",
-        "N|MIN-MAX",
+        "N|MIN-MAX|PART",
         gpu_range,
-        "GPUs, one worker on each (default 1); 1-4: any number, and another while it trains",
+        "GPUs, one worker on each (default 1); 1-4: any number, changed as it trains; 0.5: half of one",
         short="-g",
     ),
     Option("nodes", "N", count, "spread over N hosts, equally many GPUs on each", short="-N"),

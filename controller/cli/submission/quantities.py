@@ -110,15 +110,26 @@ def count(text: str, at_least: int = 1) -> int:
     return value
 
 
+PART_MIN: Final = 0.01
+"""Of a GPU: less is a slip."""
+
+
 class GpuRange(NamedTuple):
     """How many GPUs a job takes; more than one number: it is elastic."""
 
     least: int
     most: int
+    fraction: float = 1.0
+    """Below 1: a part of one."""
 
 
 def gpu_range(text: str) -> GpuRange:
-    """`4`, or `1-4`."""
+    """`4`, `1-4`, or `0.5`."""
+    if re.fullmatch(r"0?\.\d{1,9}", text.strip()):
+        part = float(text)
+        if not PART_MIN <= part < 1.0:
+            raise ValueError(f"a part of a GPU must be at least {PART_MIN}, got {shown(text)}")
+        return GpuRange(1, 1, part)
     least, dash, most = text.strip().partition("-")
     if not (dash and least and most):
         return GpuRange(number := count(text), number)

@@ -248,6 +248,11 @@ class SlurmLines:
             if flag == "--gres":
                 if parts == ["none"]:
                     continue
+                if parts[0].removeprefix("gres/") == "shard":
+                    raise BadSubmission(
+                        f"{where}: --gres={each}: how many shards a GPU has, that cluster's gres.conf says",
+                        "say the part itself, as in #COTENANT --gpus 0.25 or on the command line",
+                    )
                 if parts[0].removeprefix("gres/") != "gpu":
                     raise BadSubmission(f"{where}: --gres={each} asks for something other than gpu")
                 parts = parts[1:] or ["1"]

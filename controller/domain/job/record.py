@@ -36,7 +36,14 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     """It may not use more memory than planned, although it started alone: somebody may come to share."""
     beside: tuple[JobId, ...] = ()
     """Those it was placed beside: its memory is capped for their sake, even when they have left."""
+    fraction: float = 1.0
+    """Below 1: of its one device it holds this part, and others may hold the rest (`domain/parts.py`)."""
     reason: Reason
+
+    @property
+    def size(self) -> float:
+        """Devices that it holds; below 1 for a part of one."""
+        return len(self.devices) if self.fraction == 1.0 else self.fraction
 
 
 class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -305,10 +312,10 @@ class Job(msgspec.Struct, kw_only=True):
         return self.resumable and (self.known_to_resume or set(self.capable) >= set(self.hosts_left))
 
     @property
-    def devices_due(self) -> int:
-        """How many it has, or is to have next; waiting, the fewest that it takes."""
+    def devices_due(self) -> float:
+        """How many it has, or is to have next; waiting, the fewest that it takes. Below 1: a part of one."""
         placement = self.resize_to or self.placement
-        return self.spec.gpus_min if placement is None else len(placement.devices)
+        return self.spec.size if placement is None else placement.size
 
     @property
     def preemptible(self) -> bool:

@@ -97,7 +97,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int = 0
     """Pods of equal size, one per host; 0 = as few hosts as possible."""
     gpu_fraction: float = 1.0
-    """Below 1: a part of one device (GFS); such a job has gpus_min = gpus_max = 1."""
+    """Below 1: a part of one device (`domain/parts.py`); such a job has gpus_min = gpus_max = 1."""
     gpu_type: str = ""
     features: tuple[str, ...] = ()
     memory_mib: int | None = None
@@ -142,6 +142,11 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def gpus(self) -> int:
         return self.gpus_min
+
+    @property
+    def size(self) -> float:
+        """Devices that it asks for; below 1 for a part of one."""
+        return self.gpus_min if self.gpu_fraction == 1.0 else self.gpu_fraction
 
     @property
     def is_elastic(self) -> bool:

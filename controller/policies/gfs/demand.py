@@ -25,6 +25,11 @@ Series = dict[str, list[int]]
 """By organisation; the last is the newest."""
 
 
+def whole(counts: Mapping[str, float], type: str) -> int:
+    """Devices of a type: parts are taken together for as many as they need at least."""
+    return math.ceil(counts.get(type, 0))
+
+
 class DemandHistory(msgspec.Struct, kw_only=True):
     """Of one controller; whole hours and slots since its time began."""
 
@@ -41,14 +46,14 @@ class DemandHistory(msgspec.Struct, kw_only=True):
     slots: dict[str, list[int]] = {}
     """Of the type's total, by slot."""
 
-    def see(self, now_s: float, by_organisation: Mapping[tuple[str, str], int]) -> bool:
+    def see(self, now_s: float, by_organisation: Mapping[tuple[str, str], float]) -> bool:
         """The demand now; whether an hour or a slot has ended since the last time."""
         ended = self._roll(now_s)
         fresh: dict[str, dict[str, int]] = {type: {} for type in self.now}
         for (type, organisation), gpus in sorted(by_organisation.items()):
             known = fresh.setdefault(type, {})
             name = organisation if self._has_room(type, organisation) else OTHERS
-            known[name] = known.get(name, 0) + gpus
+            known[name] = known.get(name, 0) + math.ceil(gpus)
         self.now = fresh
         for type, demand in fresh.items():
             peaks = self.peak.setdefault(type, {})

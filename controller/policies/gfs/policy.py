@@ -52,6 +52,7 @@ from cotenant.controller.policies.base import (
     why_impossible,
 )
 from cotenant.controller.policies.gfs.class_view import ClassView
+from cotenant.controller.policies.gfs.demand import whole
 from cotenant.controller.policies.gfs.forecasting import DemandForecaster
 from cotenant.controller.policies.gfs.order import Pts
 from cotenant.controller.policies.gfs.parameters import GfsParameters
@@ -238,19 +239,20 @@ class Gfs:
         capacity = self._state.capacity
         if not capacity or isinstance(event, ev.FromHost):
             capacity = dict(capacity_of(view))
-        anywhere = view.hp.waiting.get("", 0)
+        anywhere = whole(view.hp.waiting, "")
         found = {}
         for type in view.free.types:
             free = view.free.total(type)
-            waiting = anywhere + (view.hp.waiting.get(type, 0) if type else 0)
+            waiting = anywhere + (whole(view.hp.waiting, type) if type else 0)
             if self.parameters.quota == "rise":
                 rise = self._state.rise.get(type, 0)
                 left = max(0, free - waiting - rise)
                 found[type] = Budget(left, left, free, waiting, rise)
                 continue
             total = capacity.get(type, 0)
-            running = max(0, total - free - view.hp.placed.get(type, 0))
-            demand = float(view.hp.placed.get(type, 0) + waiting)
+            placed = whole(view.hp.placed, type)
+            running = max(0, total - free - placed)
+            demand = float(placed + waiting)
             known = self._state.forecast.get(type)
             reserved = known.reserved if known is not None else demand
             left_f = inventory(total, reserved)
@@ -354,7 +356,7 @@ class Gfs:
                     device_type=type,
                     capacity=capacity.get(type, 0),
                     free=free,
-                    hp_placed=view.hp.placed.get(type, 0),
+                    hp_placed=whole(view.hp.placed, type),
                     hp_waiting=budget.waiting,
                     spot_may_take=min(budget.gpus, free),
                     spot_waiting=waiting,

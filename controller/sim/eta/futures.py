@@ -201,6 +201,7 @@ def _run_of(job: Job, row: int, kind: int, devices: Mapping[DeviceId, Device], n
     run.steps_before = max(job.step, _step_now(job, run.step_s, now_s))
     run.is_unsaved = run.steps_before > job.durable_step
     run.gang, run.launched_s = _gang(job, devices), now_s
+    run.fraction = 1.0 if job.placement is None else job.placement.fraction
     spent_s = now_s - job.phase_since_s
     if job.phase is RUNNING:
         run.doing = TRAINS

@@ -41,6 +41,8 @@ class Lived:
     name: str
     organisation: str
     gpus: int
+    fraction: float
+    """Below 1: of its one device it asked for this part."""
     arrived_s: float
     """When it first could have run, on the journal's clock."""
     jct_s: float
@@ -152,6 +154,7 @@ class JournalRecord:
             organisations=organisations,
             job_ids=tuple(job.job_id for job in jobs),
             excluded=self.excluded,
+            fractions=tuple(job.fraction for job in jobs) if any(job.fraction < 1.0 for job in jobs) else (),
         )
 
 
@@ -409,6 +412,7 @@ def _lived(job: Job, kept: _Open, arrived_s: float, now_s: float) -> Lived:
         name=job.spec.name,
         organisation=job.spec.organisation or job.spec.user,
         gpus=job.spec.gpus,
+        fraction=job.spec.gpu_fraction,
         arrived_s=arrived_s,
         jct_s=jct_s,
         wait_s=max(0.0, jct_s - load_s - run_s - job.pause_s),

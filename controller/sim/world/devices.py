@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import inf
 
-from cotenant.controller.domain import DeviceId, GangMember, HostId, HostReport
+from cotenant.controller.domain import ROUNDING, DeviceId, GangMember, HostId, HostReport
 from cotenant.controller.sim.world.physics import RatioTable
 from cotenant.controller.sim.world.run import TRAINS, JobRun
 
@@ -26,8 +26,8 @@ class Devices:
     def __init__(self, hosts: Sequence[HostReport], ratios: RatioTable | None) -> None:
         self.busy = 0
         """Devices with a tenant."""
-        self.held = 0
-        """Places held: devices, counted once for each tenant."""
+        self.held = 0.0
+        """Places held: devices, counted once for each tenant; a part as such."""
         self.busy_gpu_s = 0.0
         self.held_gpu_s = 0.0
         self._since_s = 0.0
@@ -50,13 +50,16 @@ class Devices:
         for member in gang:
             for device_id in member.devices:
                 tenants = self._here[device_id]
-                if tenants:
+                if tenants and run.fraction < 1.0:
+                    parts = sum(other.fraction for other in (*tenants, run))
+                    assert parts <= 1.0 + ROUNDING, f"{device_id}: parts of {parts}"
+                elif tenants:
                     assert len(tenants) < self._max_tenants[device_id], f"{device_id}: too many tenants"
                     shared = True
                 else:
                     self.busy += 1
                 self._here[device_id] = (*tenants, run)
-            self.held += len(member.devices)
+            self._hold(run, len(member.devices))
         return shared
 
     def vacate(self, run: JobRun, part: GangMember, now_s: float) -> None:
@@ -70,11 +73,17 @@ class Devices:
             else:
                 self._here[device_id] = tuple([other for other in tenants if other is not run])
         count = len(part.devices)
-        self.held -= count
-        run.held_gpu_s += count * (now_s - run.launched_s)
+        self._hold(run, -count)
+        run.held_gpu_s += count * run.fraction * (now_s - run.launched_s)
+
+    def _hold(self, run: JobRun, devices: int) -> None:
+        if run.fraction == 1.0:
+            self.held += devices
+        else:
+            self.held = round(self.held + devices * run.fraction, 6)
 
     def any_tenant(self, gang: Sequence[GangMember]) -> bool:
-        """Whether a gang would find a co-tenant on these devices."""
+        """Whether a gang of whole devices would find a co-tenant on these."""
         here = self._here
         for member in gang:
             for device_id in member.devices:
@@ -87,7 +96,9 @@ class Devices:
         return self._here[device_id]
 
     def beside(self, run: JobRun, gang: Sequence[GangMember]) -> list[JobRun]:
-        """Its co-tenants on these devices, in device order."""
+        """Its co-tenants on these devices, in device order; who has another part of one is none."""
+        if run.fraction < 1.0:
+            return []
         found: dict[int, JobRun] = {}
         for member in gang:
             for device_id in member.devices:

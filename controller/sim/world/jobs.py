@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 import msgspec
+from msgspec import UNSET
 
 from cotenant.controller.domain import (
     Device,
@@ -34,13 +35,13 @@ DOMAIN: Final = "shared"
 """Every host sees every checkpoint."""
 
 
-def host_reports(cluster: Cluster, max_tenants: int) -> tuple[HostReport, ...]:
-    """What the hosts of a cluster say when they join."""
+def host_reports(cluster: Cluster, max_tenants: int, *, divides: bool = False) -> tuple[HostReport, ...]:
+    """What the hosts of a cluster say when they join; `divides`: their devices can be divided."""
     width = len(str(cluster.hosts - 1))
-    return tuple(_host(cluster, HostId(f"h{n:0{width}}"), max_tenants) for n in range(cluster.hosts))
+    return tuple(_host(cluster, HostId(f"h{n:0{width}}"), max_tenants, divides) for n in range(cluster.hosts))
 
 
-def _host(cluster: Cluster, host_id: HostId, max_tenants: int) -> HostReport:
+def _host(cluster: Cluster, host_id: HostId, max_tenants: int, divides: bool) -> HostReport:
     width = len(str(cluster.gpus_per_host - 1))
     devices = tuple(
         Device(
@@ -51,6 +52,7 @@ def _host(cluster: Cluster, host_id: HostId, max_tenants: int) -> HostReport:
             local=str(n),
             memory_mib=cluster.memory_mib,
             max_tenants=max_tenants,
+            divides=divides or UNSET,
         )
         for n in range(cluster.gpus_per_host)
     )
@@ -102,6 +104,7 @@ class Specs:
             for speedups in dict.fromkeys(workload.speedups)
         }
         self._speedups = workload.speedups
+        self._fractions = workload.fractions
         self._load_s = cells(workload.load_s)
         self._pause_s = cells(workload.pause_s)
         self._model = cells(workload.model)
@@ -119,6 +122,7 @@ class Specs:
         if self._speedups:
             known = self._scaled[self._speedups[row]]
             profile = msgspec.structs.replace(profile, steps_by_devices=known)
+        fraction = self._fractions[row] if self._fractions else 1.0
         return JobSpec(
             job_id=JobId(str(row)),
             organisation=self._organisations[self._organisation[row]],
@@ -130,6 +134,16 @@ class Specs:
             load_s=self._load_s[row],
             pause_s=self._pause_s[row],
             resumable=True,
-            profile=profile,
+            gpu_fraction=fraction,
+            profile=profile if fraction == 1.0 else _on_part(profile, fraction),
             launch=self._launches[self._model[row]],
         )
+
+
+def _on_part(profile: Profile, fraction: float) -> Profile:
+    """A job on a part of a device needs no more than that of its memory."""
+    points = tuple(
+        msgspec.structs.replace(point, memory_mib=float(int(point.memory_mib * fraction)))
+        for point in profile.points
+    )
+    return msgspec.structs.replace(profile, points=points)

@@ -51,6 +51,8 @@ class JobRun:
     """How many are still to come after the last change beside it."""
     shared = False
     """Whether this attempt ever had a co-tenant: without one, its pace does not change."""
+    fraction = 1.0
+    """Below 1: of its one device it has this part."""
     lost_part = False
     """A host of the gang is gone: no save is complete any more."""
     done = False

@@ -66,6 +66,9 @@ class Workload:
     speedups: tuple[tuple[float, ...], ...] = ()
     """Of each job, its pace on 1, 2 ... `gpus` devices over that on one: it takes any number of them. Empty:
     jobs are rigid."""
+    fractions: tuple[float, ...] = ()
+    """Of each job, the part of its one device that it asks for, on which it takes its length; 1: whole
+    devices. Empty: all ask for those."""
     duty_cycles: tuple[float, ...] = ()
     """Of each model, 0 to 1, as a profile would tell the engine; empty = not profiled. Pairs that
     were never seen are judged by it."""
@@ -76,6 +79,8 @@ class Workload:
             assert len(getattr(self, name)) == n, f"column {name} has another length"
         assert not self.job_ids or len(self.job_ids) == n
         assert not self.speedups or [*map(len, self.speedups)] == self.gpus.tolist()
+        parts = [gpus for gpus, part in zip(self.gpus, self.fractions, strict=False) if part < 1.0]
+        assert not self.fractions or (len(self.fractions) == n and all(gpus == 1 for gpus in parts))
         assert not self.duty_cycles or len(self.duty_cycles) == len(self.models)
         assert n == 0 or (self.submit_s[0] == 0.0 and bool(np.all(np.diff(self.submit_s) >= 0.0)))
         assert bool(np.all(self.duration_s > 0.0)) and bool(np.all(self.gpus >= 1))
@@ -87,9 +92,14 @@ class Workload:
         """Times alone on all its devices, of each job, as times on the fewest that it takes."""
         return alone_s * np.array([each[-1] for each in self.speedups]) if self.speedups else alone_s
 
+    @property
+    def sizes(self) -> Seconds:
+        """Devices that each job asks for; below 1 for a part of one."""
+        return self.gpus * np.array(self.fractions) if self.fractions else self.gpus.astype(np.float64)
+
     def offered_load(self, gpus: int) -> float:
         """Work that arrives / work the cluster can do while it arrives; NaN if all arrive at once."""
         span_s = float(self.submit_s[-1]) if len(self) else 0.0
         if span_s <= 0.0:
             return float("nan")
-        return float(np.dot(self.duration_s, self.gpus)) / (span_s * gpus)
+        return float(np.dot(self.duration_s, self.sizes)) / (span_s * gpus)

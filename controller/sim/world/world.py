@@ -250,7 +250,9 @@ class World:
         assert run.doing is WAITS, f"job {row} was started while it {run.doing.name.lower()}"
         now_s = self.now_s
         run.waited_s += now_s - run.since_s
-        if row not in self.had_it_waited_s and self.devices.any_tenant(command.gang):
+        run.fraction = command.fraction or 1.0
+        is_whole = run.fraction == 1.0
+        if is_whole and row not in self.had_it_waited_s and self.devices.any_tenant(command.gang):
             self.had_it_waited_s[row] = self._had_it_waited_s(row, run)
         run.number, run.gang, run.doing, run.slowdown = command.attempt, command.gang, LOADS, 1.0
         run.since_s = run.launched_s = now_s

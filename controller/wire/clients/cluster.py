@@ -96,6 +96,8 @@ class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
     reading: ReadingView | None = field(name="indicators", default=None)
     """The newest; None where nothing was ever read."""
     jobs: tuple[JobId, ...] = ()
+    parts: tuple[float, ...] = ()
+    """Of each of these jobs, where the device is divided among them."""
 
     @property
     def usable_mib(self) -> int:

@@ -185,6 +185,8 @@ class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
     gpus: int
     gpus_range: tuple[int, int] | None = None
     """Fewest and most of an elastic job; null: it is rigid."""
+    gpu_fraction: float = 1.0
+    """Below 1: of its one device it holds this part; one that waits asks for it."""
     resizes: int = 0
     """How often it was given another number of devices while it trained."""
     speedups: tuple[SpeedupView, ...] = ()

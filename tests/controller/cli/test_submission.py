@@ -161,6 +161,13 @@ def test_gpus_that_do_not_divide_over_the_hosts(tmp_path: Path) -> None:
     assert "gpus 3 is not a multiple of nodes 2" in refused(tmp_path, *PYTHON, gpus="3", nodes="2")
 
 
+def test_less_than_a_gpu_is_a_part_of_one(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, *PYTHON, gpus="0.25")
+    assert (spec.gpus_min, spec.gpus_max, spec.gpu_fraction, spec.size) == (1, 1, 0.25, 0.25)
+    assert "must be at least 0.01" in refused(tmp_path, *PYTHON, gpus="0.001")
+    assert "must be a whole number" in refused(tmp_path, *PYTHON, gpus="1.5")
+
+
 def test_a_range_of_gpus_is_an_elastic_job_with_a_batch(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, *PYTHON, gpus="1-4", batch_size="8")
     assert (spec.gpus_min, spec.gpus_max, spec.is_elastic) == (1, 4, True)
@@ -457,7 +464,7 @@ def test_a_script_that_starts_torchrun_runs_once_per_host(tmp_path: Path) -> Non
 WRONG_SCRIPTS = {
     "unknown flag": ("#!/bin/sh\n#COTENANT --gpu 2\n", ":2: #COTENANT: unknown option --gpu; did you mean"),
     "unknown Slurm flag": ("#!/bin/sh\n\n#SBATCH --gpu=2\n", ":3: #SBATCH: unknown option --gpu"),
-    "another resource": ("#!/bin/sh\n#SBATCH --gres=shard:2\n", "something other than gpu"),
+    "another resource": ("#!/bin/sh\n#SBATCH --gres=tape:2\n", "something other than gpu"),
     "no value": ("#!/bin/sh\n#COTENANT -g\n", ":2: #COTENANT: -g needs a value"),
     "a container": ("#!/bin/sh\n#COTENANT --container x\n", "containers are not supported"),
     "not an option": ("#!/bin/sh\n#COTENANT gpus 2\n", "'gpus' is not an option"),

@@ -51,6 +51,7 @@ def no_thread_is_left() -> None:
 
 SAID = {
     "numbers": ({"gpus": 2, "iterations": 100}, {"gpus": GpuRange(2, 2), "iterations": 100}),
+    "a part of one": ({"gpus": 0.5}, {"gpus": GpuRange(1, 1, 0.5)}),
     "a range of devices": ({"gpus": "1-4"}, {"gpus": GpuRange(1, 4)}),
     "text as typed": ({"time": "1h30m", "mem": "8G"}, {"time": 5400.0, "mem": 8192}),
     "a duration": ({"time": timedelta(hours=2)}, {"time": 7200.0}),
