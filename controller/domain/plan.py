@@ -192,7 +192,7 @@ class Plan:
             for count in range(self.most_free(type), 0, -1):
                 hosts = self.view.hosts
                 suited = (h for h in self.hosts_with(type, count) if suits(hosts[h], scheduling_class))
-                total += sum(len(self._fitting(host_id, type, scheduling_class)) for host_id in suited)
+                total += sum(len(self.fitting(host_id, type, scheduling_class)) for host_id in suited)
             best = max(best, total)
         return best
 
@@ -285,7 +285,7 @@ class Plan:
         for (host_id, host_type), devices in touched.items():
             count = len(devices)
             if host_type == type and count >= gpus and (found is None or count < fewest):
-                fitting = self._fitting(host_id, type, scheduling_class)
+                fitting = self.fitting(host_id, type, scheduling_class)
                 if len(fitting) >= gpus and host_id not in avoid and self.suits(host_id, scheduling_class):
                     found, fewest = fitting, count
         for count in range(gpus, min(fewest, free.most(type)) + 1):
@@ -296,7 +296,7 @@ class Plan:
                     or not self.suits(host_id, scheduling_class)
                 ):
                     continue
-                fitting = self._fitting(host_id, type, scheduling_class)
+                fitting = self.fitting(host_id, type, scheduling_class)
                 if len(fitting) >= gpus:
                     return tuple(fitting[:gpus])
         return None if found is None else tuple(found[:gpus])
@@ -314,7 +314,7 @@ class Plan:
                     or not self._reachable(host_id)
                 ):
                     continue
-                devices = self._fitting(host_id, type, scheduling_class)
+                devices = self.fitting(host_id, type, scheduling_class)
                 if len(devices) >= per_node:
                     chosen.extend(devices[:per_node])
                     pods += 1
@@ -335,7 +335,7 @@ class Plan:
                 ):
                     continue
                 chosen.extend(
-                    self._fitting(host_id, type, scheduling_class)[: scheduling_class.gpus - len(chosen)]
+                    self.fitting(host_id, type, scheduling_class)[: scheduling_class.gpus - len(chosen)]
                 )
                 if len(chosen) == scheduling_class.gpus:
                     return tuple(chosen)
@@ -345,7 +345,8 @@ class Plan:
         """A gang over several hosts needs addresses that other hosts can reach."""
         return not self.view.hosts[host_id].report.address.startswith("127.")
 
-    def _fitting(self, host_id: HostId, type: str, scheduling_class: SchedulingClass) -> Sequence[DeviceId]:
+    def fitting(self, host_id: HostId, type: str, scheduling_class: SchedulingClass) -> Sequence[DeviceId]:
+        """Free devices of a host that have the memory."""
         devices = self.free_devices(host_id, type)
         if scheduling_class.memory_mib == 0:
             return devices

@@ -103,6 +103,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "behind-aged": "behind job {0}, which has waited {1} s and goes first",
     "first-no-devices": "first in {0} order; it needs {2} device{2:s}, and {1} {1:are} free",
     "fragmented": "{0} device{0:s} {0:are} free, but not the {1} it needs together on one host",
+    "placed-together": "{0}; where, was chosen together with {1} other job{1:s}",
     "no-host-room": "needs {0} core{0:s} and {1} MiB of main memory on each host; {2} has {5} free "
     "device{5:s}, and {3} core{3:s}{4} left",
     "next-event": "fits now; it starts with the next decision",

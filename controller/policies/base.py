@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 from typing import Any, Final, Protocol
 
 from cotenant.controller.domain import (
@@ -86,12 +87,20 @@ def class_report(policy: Policy, view: View) -> ClassReport | None:
     return found
 
 
+def waiting(policy: Policy, view: View, event: AnyEvent) -> Iterable[Job]:
+    """Who waits, in the policy's order; where that is not the one of its queue keys, it says so by a method
+    of this name."""
+    method = getattr(policy, "waiting", None)
+    found: Iterable[Job] = view.queued() if method is None else method(view, event)
+    return found
+
+
 def take_over(policy: Policy, before: Policy) -> None:
     """A policy that is set may go on with what the one before it has observed (it says so by a method of this
     name); the other is not asked any more."""
     method = getattr(policy, "take_over", None)
     if method is not None:
-        method(before)
+        method(getattr(before, "inner", before))  # The policy itself, if somebody only places for it.
 
 
 class Stateless:

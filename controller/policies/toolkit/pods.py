@@ -55,7 +55,7 @@ def find_pods(plan: Plan, job: Job, rank: Rank, *, tightest_first: bool) -> tupl
                 best = _best(trial, scheduling_class, type, gpus, taken, rank, tightest_first)
                 if best is None:
                     break
-                devices = _fitting(trial, best, type, scheduling_class)[:gpus]
+                devices = trial.fitting(best, type, scheduling_class)[:gpus]
                 chosen.extend(devices)
                 taken.append(best)
                 if len(pods) > 1:
@@ -82,16 +82,11 @@ def _best(
             key = rank(plan, host_id, type, count)
             if key is None or (best is not None and (key, host_id) >= (best_key, best)):
                 continue
-            if len(_fitting(plan, host_id, type, scheduling_class)) >= gpus:
+            if len(plan.fitting(host_id, type, scheduling_class)) >= gpus:
                 best, best_key = host_id, key
         if best is not None and tightest_first:
             return best
     return best
-
-
-def _fitting(plan: Plan, host_id: HostId, type: str, scheduling_class: SchedulingClass) -> Sequence[DeviceId]:
-    devices, needed = plan.free_devices(host_id, type), scheduling_class.memory_mib
-    return [d for d in devices if plan.view.devices[d].usable_mib >= needed] if needed else devices
 
 
 def pods_of(view: View, scheduling_class: SchedulingClass, type: str) -> list[int]:

@@ -7,7 +7,7 @@ import os
 import msgspec
 
 from cotenant.controller.engine import EtaAnswer, EtaQuestion
-from cotenant.controller.policies.registry import make_or_stand_in
+from cotenant.controller.policies.registry import make_for_roll_outs
 from cotenant.controller.sim.eta.arriving import arrived
 from cotenant.controller.sim.eta.intervals import answer
 from cotenant.controller.system.child import serve
@@ -25,7 +25,7 @@ def main() -> None:
 def answered(frame: bytes) -> bytes:
     try:
         question = unpack_struct(frame, EtaQuestion)
-        found = (arrived if question.arriving else answer)(question, make_or_stand_in)
+        found = (arrived if question.arriving else answer)(question, make_for_roll_outs)
     except Exception as error:  # noqa: BLE001 - a policy may fail in any way, in a roll-out too
         found = EtaAnswer(error=f"{type(error).__name__}: {error}")
     return msgspec.msgpack.encode(found)
