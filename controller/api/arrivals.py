@@ -24,7 +24,6 @@ from cotenant.controller.domain import (
     JobSpec,
     Phase,
     Reason,
-    because,
     held_bytes,
     render,
 )
@@ -188,7 +187,7 @@ def check_fit(engine: Engine, specs: Sequence[JobSpec]) -> None:
         for s in specs
     }
     for spec in kinds.values():
-        reason = engine.never_fits(spec) or exceeds_hosts(spec, reports)
+        reason = engine.never_fits(spec)
         if reason is not None:
             raise Denied(
                 "never-fits", f"it can never run here: {render(reason)}", _what_to_do(reason, reports)
@@ -205,18 +204,6 @@ def check_priority(engine: Engine, who: Identity, specs: Sequence[JobSpec]) -> N
             f"users may ask for a priority of up to {highest}, not for {asked}",
             "ask an admin, or take a lower one: below 0 others go first",
         )
-
-
-def exceeds_hosts(spec: JobSpec, reports: Sequence[HostReport]) -> Reason | None:
-    """Why no host known now has the cores or the main memory; None if one has, or if there is no host."""
-    if not reports:
-        return None
-    cpus, memory_mib = max(r.cpus for r in reports), max(r.memory_mib for r in reports)
-    if spec.cpus > cpus:
-        return because("needs-cpus", spec.cpus, cpus)
-    if memory_mib and spec.host_memory_mib > memory_mib:
-        return because("needs-host-memory", spec.host_memory_mib, memory_mib)
-    return None
 
 
 def _what_to_do(reason: Reason, reports: Sequence[HostReport]) -> str:

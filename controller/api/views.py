@@ -258,7 +258,7 @@ def node_view(
     fork_servers: ForkServers | None = None,
 ) -> NodeView:
     """`readings`: of any devices, with their ages."""
-    report, known = host.report, readings or {}
+    report, known, asking = host.report, readings or {}, engine.view().asking_on(host.host_id)
     return NodeView(
         host=report.host_id,
         state=host.state,
@@ -270,6 +270,8 @@ def node_view(
         memory_mib=report.memory_mib,
         features=report.features,
         checkpoint_domain=report.checkpoint_domain,
+        cpus_asked=sum(job.spec.cpus for job in asking),
+        memory_asked_mib=sum(job.spec.host_memory_mib for job in asking),
         fork_servers=fork_servers,
         devices=tuple(device_view(engine, device, known.get(device.device_id)) for device in report.devices),
     )

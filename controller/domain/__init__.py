@@ -30,6 +30,7 @@ from cotenant.controller.domain.events import (
 )
 from cotenant.controller.domain.fitting import measured_steps, numbers, steps_in
 from cotenant.controller.domain.held import ENDED_BYTES_MAX, JOB_BYTES, USER_BYTES_MAX, held_bytes
+from cotenant.controller.domain.host_room import HostRoom, asks_hosts, room_left
 from cotenant.controller.domain.ids import (
     AttemptNo, CommandId, DeviceId, HostId, JobId, array_of, natural_key,
 )
@@ -98,25 +99,25 @@ __all__ = [
     "EpochBegan", "EtaInterval", "EtaKind", "EtasTold", "FirstStepDone", "Followed", "ForgetJob",
     "ForkServers", "FreeHosts", "Freed", "FromAttempt", "Gang", "GangMember", "GpuFaultRole", "HeldPart",
     "Hold", "HoldRequested", "Host", "HostBack", "HostDrained", "HostId", "HostJoined", "HostLost",
-    "HostReport", "HostResumed", "HostSilent", "HostState", "HostType", "HpDemand", "IndicatorStats",
-    "Indicators", "Interference", "InterferenceModel", "Job", "JobArrived", "JobId", "JobKept",
-    "JobLimit", "JobSpec", "KnownJobs", "Launch", "LaunchKind", "LaunchMode", "LimitSettings",
+    "HostReport", "HostResumed", "HostRoom", "HostSilent", "HostState", "HostType", "HpDemand",
+    "IndicatorStats", "Indicators", "Interference", "InterferenceModel", "Job", "JobArrived", "JobId",
+    "JobKept", "JobLimit", "JobSpec", "KnownJobs", "Launch", "LaunchKind", "LaunchMode", "LimitSettings",
     "MeasuredStep", "MpsSettings", "Observed", "OrganisationSettings", "Outcome", "PairObserved",
     "PairSeen", "PairTable", "Past", "Phase", "Place", "Placement", "Plan", "PolicyChanged",
     "PolicySettings", "PoolReport", "Preempt", "PreemptRequested", "Profile", "ProfileLearned",
     "ProfilePoint", "ProfilerSettings", "Profiles", "ProfilesForgotten", "ProgressSeen", "PromiseState",
-    "Reach", "Reason", "ReleaseRequested", "RequeueRequested", "Resize", "SaveAttempt",
-    "SchedulingClass", "SeenLength", "Settings", "ShadowChanged", "Share", "SharedPace", "SharingMode",
-    "SlurmScript", "SpecChanged", "SpeedCurve", "StartAttempt", "StopAttempt", "StopCause",
-    "StoredProfile", "ThroughputModel", "ToldEta", "ToldInterval", "Training", "TrainingFile", "Trees",
-    "Trial", "TroubleSeen", "TrustDevices", "Verdict", "View", "Wake", "XiSource", "advance",
-    "alone_step_s", "amdahl", "array_of", "base_key", "because", "beginning", "bytes_in", "cannot",
+    "Reach", "Reason", "ReleaseRequested", "RequeueRequested", "Resize", "SaveAttempt", "SchedulingClass",
+    "SeenLength", "Settings", "ShadowChanged", "Share", "SharedPace", "SharingMode", "SlurmScript",
+    "SpecChanged", "SpeedCurve", "StartAttempt", "StopAttempt", "StopCause", "StoredProfile",
+    "ThroughputModel", "ToldEta", "ToldInterval", "Training", "TrainingFile", "Trees", "Trial",
+    "TroubleSeen", "TrustDevices", "Verdict", "View", "Wake", "XiSource", "advance", "alone_step_s",
+    "amdahl", "array_of", "asks_hosts", "base_key", "because", "beginning", "bytes_in", "cannot",
     "capabilities_of", "capabilities_of_all", "cluster", "cores_of", "curve_of", "cut_to",
     "duty_cycle_rule", "epochs", "events", "fit_step_model", "fitting", "for_people", "fraction_of",
     "held_bytes", "held_part", "is_beyond", "is_one_line", "job", "key_of", "kind_of", "loses",
     "measured_steps", "memory_unknown", "natural_key", "numbers", "one_line", "pair_timing", "pairs",
-    "part_mib", "part_to_get", "peak_mib", "perf", "render", "scheduling_class_of", "settings",
-    "shared_ends", "sharing_in_words", "signature", "standing", "step_s", "steps_in", "suits",
+    "part_mib", "part_to_get", "peak_mib", "perf", "render", "room_left", "scheduling_class_of",
+    "settings", "shared_ends", "sharing_in_words", "signature", "standing", "step_s", "steps_in", "suits",
     "tenant_mib", "text_fields", "why_alone", "why_no_part", "with_texts",
 ]
 # fmt: on

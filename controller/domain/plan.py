@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from cotenant.controller.domain.actions import NOTHING, AnyAction, Decision, Place, Preempt, Resize, Share
 from cotenant.controller.domain.cluster import Device
+from cotenant.controller.domain.host_room import HostRoom, room_left
 from cotenant.controller.domain.ids import DeviceId, HostId, JobId
 from cotenant.controller.domain.job import LEAVING, Job
 from cotenant.controller.domain.reasons import Reason
@@ -92,6 +93,10 @@ class Plan:
                 free.remove(device_id)
         self._more[type] += len(free) - before
 
+    def suppose_gone(self, jobs: Iterable[JobId], *, gone: bool = True) -> None:
+        """As if these had left their hosts, or had not after all; their devices stay as they are."""
+        (self._preempted.update if gone else self._preempted.difference_update)(jobs)
+
     def touched(self) -> Collection[HostType]:
         """What the plan has changed something of, the first first."""
         return self._free
@@ -115,6 +120,7 @@ class Plan:
             placement is None
             or scheduling_class.nodes > 1
             or scheduling_class.memory_mib
+            or scheduling_class.asks_hosts
             or len(victim.hosts_left) != 1
         ):
             return None
@@ -178,21 +184,41 @@ class Plan:
         )
 
     def free_count(self, scheduling_class: SchedulingClass) -> int:
-        """Free devices that a job of this class could use, all of one type."""
+        """Free devices that a job of this class could use, all of one type, were cores and main memory left
+        there."""
         best = 0
         for type in self._types(scheduling_class):
             total = 0
             for count in range(self.most_free(type), 0, -1):
-                suited = (h for h in self.hosts_with(type, count) if self._suits(h, scheduling_class))
-                total += sum(len(self._fitting(host_id, type, scheduling_class)) for host_id in suited)
+                hosts = self.view.hosts
+                suited = (h for h in self.hosts_with(type, count) if suits(hosts[h], scheduling_class))
+                total += sum(len(self.fitting(host_id, type, scheduling_class)) for host_id in suited)
             best = max(best, total)
         return best
 
     def _types(self, scheduling_class: SchedulingClass) -> Sequence[str]:
         return (scheduling_class.gpu_type,) if scheduling_class.gpu_type else self.view.free.types
 
-    def _suits(self, host_id: HostId, scheduling_class: SchedulingClass) -> bool:
-        return suits(self.view.hosts[host_id], scheduling_class)
+    def suits(self, host_id: HostId, scheduling_class: SchedulingClass) -> bool:
+        """Whether a host can take a gang of this class now, leaving its devices aside."""
+        return suits(self.view.hosts[host_id], scheduling_class) and (
+            not scheduling_class.asks_hosts or self.has_room(host_id, scheduling_class)
+        )
+
+    def has_room(self, host_id: HostId, scheduling_class: SchedulingClass) -> bool:
+        """Whether the cores and the main memory that a job asks for are left on a host."""
+        return self.room_on(host_id).holds(scheduling_class.cpus, scheduling_class.host_memory_mib)
+
+    def room_on(self, host_id: HostId, without: Iterable[JobId] = ()) -> HostRoom:
+        """Cores and main memory that are left on a host; those of jobs that still leave it are not, unless
+        this plan supposes that they have left. `without`: as if these had, too."""
+        view, gone = self.view, self._preempted.union(without)
+        here = {job.job_id: job for job in view.asking_on(host_id)}
+        for device_id, added in self._added.items():
+            if view.devices[device_id].host_id == host_id:
+                here |= {job_id: view.jobs[job_id] for job_id in added}
+        staying = (each for each in here.values() if each.job_id not in gone)
+        return room_left(view.hosts[host_id].report, staying)
 
     # --- Finding a place ---------------------------------------------------------------------------
 
@@ -205,9 +231,17 @@ class Plan:
         """
         view, scheduling_class = self.view, self.view.scheduling_class(job)
         gpus, free = scheduling_class.gpus, view.free
+        if view.chosen and (chosen := self._chosen(job, scheduling_class)) is not None:
+            return chosen
         for avoid in (job.avoid, ()) if job.avoid else ((),):
             for type in (scheduling_class.gpu_type,) if scheduling_class.gpu_type else free.types:
-                if not (self._free or avoid or scheduling_class.memory_mib or scheduling_class.nodes > 1):
+                if not (
+                    self._free
+                    or avoid
+                    or scheduling_class.memory_mib
+                    or scheduling_class.nodes > 1
+                    or scheduling_class.asks_hosts
+                ):
                     tightest = free.tightest(type, gpus)
                     if tightest is not None and suits(view.hosts[tightest], scheduling_class):
                         return tuple(free.devices(tightest, type)[:gpus])  # As it is for most jobs.
@@ -218,6 +252,17 @@ class Plan:
                     if found:
                         return found
         return None
+
+    def _chosen(self, job: Job, scheduling_class: SchedulingClass) -> tuple[DeviceId, ...] | None:
+        """What was chosen for it beforehand, if that can still be had."""
+        devices = self.view.chosen.get(job.spec.job_id)
+        if devices is None:
+            return None
+        known = self.view.devices
+        places = {(known[d].host_id, known[d].type) for d in devices}
+        free = {d for host_id, type in places for d in self.free_devices(host_id, type)}
+        suited = all(self.suits(host_id, scheduling_class) for host_id, _ in places)
+        return devices if suited and free.issuperset(devices) else None
 
     def _find_on_type(
         self, scheduling_class: SchedulingClass, type: str, avoid: Sequence[HostId]
@@ -235,23 +280,23 @@ class Plan:
     ) -> tuple[DeviceId, ...] | None:
         """On the host with the fewest free devices that are enough; of equal ones one that the plan has not
         touched, the first by name, else the one it touched first."""
-        gpus, hosts, free, touched = scheduling_class.gpus, self.view.hosts, self.view.free, self._free
+        gpus, free, touched = scheduling_class.gpus, self.view.free, self._free
         found, fewest = None, free.most(type) + 1
         for (host_id, host_type), devices in touched.items():
             count = len(devices)
             if host_type == type and count >= gpus and (found is None or count < fewest):
-                fitting = self._fitting(host_id, type, scheduling_class)
-                if len(fitting) >= gpus and host_id not in avoid and suits(hosts[host_id], scheduling_class):
+                fitting = self.fitting(host_id, type, scheduling_class)
+                if len(fitting) >= gpus and host_id not in avoid and self.suits(host_id, scheduling_class):
                     found, fewest = fitting, count
         for count in range(gpus, min(fewest, free.most(type)) + 1):
             for host_id in free.with_free(type, count):
                 if (
                     (host_id, type) in touched
                     or host_id in avoid
-                    or not suits(hosts[host_id], scheduling_class)
+                    or not self.suits(host_id, scheduling_class)
                 ):
                     continue
-                fitting = self._fitting(host_id, type, scheduling_class)
+                fitting = self.fitting(host_id, type, scheduling_class)
                 if len(fitting) >= gpus:
                     return tuple(fitting[:gpus])
         return None if found is None else tuple(found[:gpus])
@@ -265,11 +310,11 @@ class Plan:
             for host_id in self.hosts_with(type, count):
                 if (
                     host_id in avoid
-                    or not self._suits(host_id, scheduling_class)
+                    or not self.suits(host_id, scheduling_class)
                     or not self._reachable(host_id)
                 ):
                     continue
-                devices = self._fitting(host_id, type, scheduling_class)
+                devices = self.fitting(host_id, type, scheduling_class)
                 if len(devices) >= per_node:
                     chosen.extend(devices[:per_node])
                     pods += 1
@@ -285,12 +330,12 @@ class Plan:
             for host_id in self.hosts_with(type, count):
                 if (
                     host_id in avoid
-                    or not self._suits(host_id, scheduling_class)
+                    or not self.suits(host_id, scheduling_class)
                     or not self._reachable(host_id)
                 ):
                     continue
                 chosen.extend(
-                    self._fitting(host_id, type, scheduling_class)[: scheduling_class.gpus - len(chosen)]
+                    self.fitting(host_id, type, scheduling_class)[: scheduling_class.gpus - len(chosen)]
                 )
                 if len(chosen) == scheduling_class.gpus:
                     return tuple(chosen)
@@ -300,7 +345,8 @@ class Plan:
         """A gang over several hosts needs addresses that other hosts can reach."""
         return not self.view.hosts[host_id].report.address.startswith("127.")
 
-    def _fitting(self, host_id: HostId, type: str, scheduling_class: SchedulingClass) -> Sequence[DeviceId]:
+    def fitting(self, host_id: HostId, type: str, scheduling_class: SchedulingClass) -> Sequence[DeviceId]:
+        """Free devices of a host that have the memory."""
         devices = self.free_devices(host_id, type)
         if scheduling_class.memory_mib == 0:
             return devices

@@ -62,6 +62,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "needs-memory": "needs {0} MiB per device; the largest device offers {1} MiB",
     "needs-cpus": "needs {0} cores on one host; the largest host has {1}",
     "needs-host-memory": "needs {0} MiB of main memory on one host; the largest host has {1} MiB",
+    "needs-one-host": "needs {0} cores and {1} MiB of main memory on one host, and no host has both",
     "again-by": "queued again by {0} after it had ended as {1}",
     "set-by": "{1}, set by {0}",
     "after-job": "waits for job {0} to finish{1}",
@@ -102,6 +103,9 @@ TEMPLATES: Final[dict[str, str]] = {
     "behind-aged": "behind job {0}, which has waited {1} s and goes first",
     "first-no-devices": "first in {0} order; it needs {2} device{2:s}, and {1} {1:are} free",
     "fragmented": "{0} device{0:s} {0:are} free, but not the {1} it needs together on one host",
+    "placed-together": "{0}; where, was chosen together with {1} other job{1:s}",
+    "no-host-room": "needs {0} core{0:s} and {1} MiB of main memory on each host; {2} has {5} free "
+    "device{5:s}, and {3} core{3:s}{4} left",
     "next-event": "fits now; it starts with the next decision",
     "outlives": "no job that could be preempted has more remaining time than this one ({0} s)",
     "outlives-service": "no job that could be preempted has more left than the {0} GPU-seconds of this one",
@@ -297,6 +301,7 @@ TEMPLATES: Final[dict[str, str]] = {
     # The engine's refusals of a policy's action.
     "refused-phase": "refused {0}: the job is {1}",
     "refused-devices": "refused {0}: device {1} is not available ({2})",
+    "refused-host-room": "{0}: {1} has {2} core{2:s} and {3} main memory left",
     "refused-gang": "refused {0}: {1} devices given, {2} to {3} needed",
     "refused-lease": "refused to resize job {0}: it has trained for {1} s on its devices, and gets {2} s at "
     "least",

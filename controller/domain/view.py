@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from cotenant.controller.domain.cluster import Device, Host
+from cotenant.controller.domain.host_room import room_left
 from cotenant.controller.domain.ids import DeviceId, HostId, JobId
 from cotenant.controller.domain.job import Job, JobSpec
 from cotenant.controller.domain.perf import Interference
@@ -30,6 +31,14 @@ class SchedulingClass(NamedTuple):
     not_hosts: tuple[HostId, ...]
     """Hosts that lack its working directory."""
     fraction: float
+    cpus: int = 0
+    """Cores on each of its hosts."""
+    host_memory_mib: int = 0
+
+    @property
+    def asks_hosts(self) -> bool:
+        """Whether it needs any cores or main memory of a host."""
+        return self.cpus > 0 or self.host_memory_mib > 0
 
 
 def scheduling_class_of(job: Job) -> SchedulingClass:
@@ -53,14 +62,20 @@ def scheduling_class_of_spec(
         domain,
         not_hosts,
         spec.gpu_fraction,
+        spec.cpus,
+        spec.host_memory_mib,
     )
 
 
 def suits(host: Host, scheduling_class: SchedulingClass) -> bool:
-    """Whether a host may run a job of this class at all, leaving its devices aside."""
+    """Whether a host, were it empty, may run a job of this class, leaving its devices aside."""
     if scheduling_class.domain and host.checkpoint_domain != scheduling_class.domain:
         return False
     if scheduling_class.not_hosts and host.host_id in scheduling_class.not_hosts:
+        return False
+    if scheduling_class.asks_hosts and not room_left(host.report, ()).holds(
+        scheduling_class.cpus, scheduling_class.host_memory_mib
+    ):
         return False
     return not scheduling_class.features or set(scheduling_class.features) <= set(host.report.features)
 
@@ -172,6 +187,15 @@ class View(Protocol):
 
     def tenants(self, device_id: DeviceId) -> Sequence[JobId]:
         """Jobs that hold the device now, leaving ones included."""
+
+    def asking_on(self, host_id: HostId) -> Sequence[Job]:
+        """Jobs that ask for cores or main memory and have processes on the host, or a claim on devices of
+        it; by arrival."""
+
+    @property
+    def chosen(self) -> Mapping[JobId, tuple[DeviceId, ...]]:
+        """Where waiting jobs go if these devices are free when they are asked, because somebody has looked
+        at several of them together; empty: each goes where `Plan.find_free` says."""
 
     def shareable(self) -> Iterable[DeviceId]:
         """Healthy devices with one tenant (leaving or not), no claim and room for another, in order."""

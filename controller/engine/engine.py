@@ -57,6 +57,7 @@ from cotenant.controller.engine import claims, due, hosts, parts, placing, repor
 from cotenant.controller.engine.admission import Admission
 from cotenant.controller.engine.config import EngineConfig
 from cotenant.controller.engine.dispatch import Alarm, Dispatch
+from cotenant.controller.engine.host_limits import exceeds_hosts
 from cotenant.controller.engine.ledger import Ledger, SavedLedger
 from cotenant.controller.engine.placing import spared
 from cotenant.controller.engine.promises import Promises, SavedPromises
@@ -248,7 +249,10 @@ class Engine:
             return None
         probe = Job(spec=spec, number=0, submitted_s=self.now_s, reason=because("submitted", spec.user))
         reason = self._admission.never(spec) or why_impossible(self._ledger, probe)
-        permanent = ("limit-never", "never-fits", "no-such-type", "no-such-feature", "needs-memory")
+        permanent = (
+            "limit-never", "never-fits", "no-such-type", "no-such-feature", "needs-memory", "needs-cpus",
+            "needs-host-memory", "needs-one-host",
+        )  # fmt: skip
         return reason if reason is not None and reason.code in permanent else None
 
     # --- The one way in ----------------------------------------------------------------------------
@@ -289,14 +293,7 @@ class Engine:
             )  # In a replay too: it notes what was moved out of the way.
             if recorded is None:
                 decision = guarded
-        self.decision = decision
-        if decision.actions:
-            # An action alone takes nothing from anybody for somebody else.
-            kept_back = spared(ledger, decision.actions) if len(decision.actions) > 1 else ()
-            for action in decision.actions:
-                refusal = self._carry_out(action) if action not in kept_back else because("refused-profiling")
-                if refusal is not None:
-                    self.refusals.append(refusal)
+        self.decision = decision = self._commit(decision, is_recorded=recorded is not None)
         if dispatch.vacated and ledger.holdings.claims:
             dispatch.launch_reserved()
         if self._admission.fair_share is not None:
@@ -313,6 +310,29 @@ class Engine:
         return dispatch.out
 
     # --- Actions of the policy ---------------------------------------------------------------------
+
+    def _commit(self, decision: Decision, *, is_recorded: bool) -> Decision:
+        """Carry out what the ledger allows. Returns the decision without what the hosts have no cores or main
+        memory for: that is not recorded."""
+        if not decision.actions:
+            return decision
+        # An action alone takes nothing from anybody for somebody else.
+        kept_back = spared(self._ledger, decision.actions) if len(decision.actions) > 1 else ()
+        beyond_hosts: list[AnyAction] = []
+        for action in decision.actions:
+            refusal = because("refused-profiling") if action in kept_back else None
+            if refusal is None and not is_recorded:
+                refusal = exceeds_hosts(self._ledger, action)
+                if refusal is not None:
+                    beyond_hosts.append(action)
+            if refusal is None:
+                refusal = self._carry_out(action)
+            if refusal is not None:
+                self.refusals.append(refusal)
+        if not beyond_hosts:
+            return decision
+        kept = tuple(action for action in decision.actions if action not in beyond_hosts)
+        return Decision(actions=kept, policy_state=decision.policy_state)
 
     def _carry_out(self, action: AnyAction) -> Reason | None:
         """Do it if the ledger allows; else the reason why not."""

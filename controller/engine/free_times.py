@@ -7,7 +7,7 @@ its devices, since its pace is not its own. What is late already is expected to 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from math import inf
 from typing import Final
@@ -23,6 +23,7 @@ from cotenant.controller.domain import (
     Job,
     JobId,
     Plan,
+    asks_hosts,
 )
 from cotenant.controller.engine.ledger import Ledger
 
@@ -127,7 +128,7 @@ def first_fit(
     return None
 
 
-def _gang_on(ledger: Ledger, job: Job, devices: Iterable[DeviceId]) -> tuple[DeviceId, ...] | None:
+def _gang_on(ledger: Ledger, job: Job, devices: Sequence[DeviceId]) -> tuple[DeviceId, ...] | None:
     """Devices for the gang, as if these were free and no others."""
     plan = Plan(ledger)
     wanted: dict[tuple[HostId, str], list[DeviceId]] = defaultdict(list)
@@ -140,6 +141,10 @@ def _gang_on(ledger: Ledger, job: Job, devices: Iterable[DeviceId]) -> tuple[Dev
             then = wanted.get((host.host_id, type), [])
             plan.suppose_taken(host.host_id, type, [each for each in now if each not in then])
             plan.suppose_free(host.host_id, type, [each for each in then if each not in now])
+    if asks_hosts(job.spec):
+        free = set(devices)
+        holders = (*ledger.on_devices(), *(ledger.jobs[each] for each in ledger.claimants()))
+        plan.suppose_gone(h.job_id for h in holders if h.placement and free.issuperset(h.placement.devices))
     return plan.find_free(job)
 
 

@@ -23,6 +23,7 @@ from cotenant.controller.domain import (
     HostState,
     Job,
     JobId,
+    asks_hosts,
 )
 from cotenant.controller.engine.free_index import FreeIndex
 
@@ -81,6 +82,14 @@ class Holdings:
         """Jobs whose current attempt still has processes (as far as is known) on the host, by arrival."""
         here = (self._jobs[job_id] for job_id in self._on_host.get(host_id, ()))
         return sorted(here, key=lambda job: job.number)
+
+    def asking_on(self, host_id: HostId) -> Sequence[Job]:
+        """Jobs that ask for cores or main memory and have processes on the host, or a claim on devices of it;
+        by arrival."""
+        here = {*self._on_host.get(host_id, ())}
+        here.update(job_id for device_id, job_id in self.claims.items() if self.host_of(device_id) == host_id)
+        jobs = (self._jobs[job_id] for job_id in here)
+        return sorted((job for job in jobs if asks_hosts(job.spec)), key=lambda job: job.number)
 
     def host_of(self, device_id: DeviceId) -> HostId:
         """Also of a device that is gone: devices are named after their hosts."""

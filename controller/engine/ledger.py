@@ -6,7 +6,8 @@ every index and the cheap invariants; `check` asserts all of them (tests run it 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
@@ -99,6 +100,9 @@ class SavedLedger(msgspec.Struct, kw_only=True):
 class Ledger(Records):
     """The cluster's state and its indexes. Implements `View`."""
 
+    chosen: Mapping[JobId, tuple[DeviceId, ...]] = MappingProxyType({})
+    """Nothing is: only a policy's own view has anything here."""
+
     def __init__(self, queue_key: QueueKey) -> None:
         super().__init__(queue_key)
         self.hosts: dict[HostId, Host] = {}
@@ -136,7 +140,7 @@ class Ledger(Records):
         self.leaving = self._active.leaving
         self.tenants, self.shareable = self.holdings.tenants, self.holdings.shareable
         self.claimed_by, self.claimants = self.holdings.claimed_by, self.holdings.claimants
-        self.partners = self.holdings.partners
+        self.partners, self.asking_on = self.holdings.partners, self.holdings.asking_on
         self.largest_placement, self.largest_now = self._sizes.ever, self._sizes.now
         self.largest_host = self._sizes.on_host
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 from typing import Any, Final, Protocol
 
 from cotenant.controller.domain import (
@@ -16,8 +17,10 @@ from cotenant.controller.domain import (
     Plan,
     ProgressSeen,
     Reason,
+    SchedulingClass,
     View,
     because,
+    room_left,
     scheduling_class_of,
 )
 
@@ -89,12 +92,20 @@ def class_report(policy: Policy, view: View) -> ClassReport | None:
     return found
 
 
+def waiting(policy: Policy, view: View, event: AnyEvent) -> Iterable[Job]:
+    """Who waits, in the policy's order; where that is not the one of its queue keys, it says so by a method
+    of this name."""
+    method = getattr(policy, "waiting", None)
+    found: Iterable[Job] = view.queued() if method is None else method(view, event)
+    return found
+
+
 def take_over(policy: Policy, before: Policy) -> None:
     """A policy that is set may go on with what the one before it has observed (it says so by a method of this
     name); the other is not asked any more."""
     method = getattr(policy, "take_over", None)
     if method is not None:
-        method(before)
+        method(getattr(before, "inner", before))  # The policy itself, if somebody only places for it.
 
 
 class Stateless:
@@ -164,12 +175,16 @@ def why_waiting(view: View, job: Job, order: str, first: Job | None = None) -> R
     if ahead.job_id == job.job_id:
         if fits:
             return because("next-event")
+        if free >= needed and (short := why_no_host_room(plan, job)) is not None:
+            return short
         return because("fragmented" if free >= needed else "first-no-devices", *_free(order, free, needed))
     if ahead.aged and not job.aged:
         waited_s = ahead.queued_s + view.now_s - ahead.phase_since_s
         return because("behind-aged", ahead.job_id, waited_s)
     if free < needed:
         return because("behind-no-devices", ahead.job_id, order, free, needed)
+    if not fits and (short := why_no_host_room(plan, job)) is not None:
+        return short
     return because("behind", ahead.job_id, order) if fits else because("fragmented", free, needed)
 
 
@@ -218,6 +233,9 @@ def why_impossible(view: View, job: Job) -> Reason | None:
         if not any(h.state == "ok" for h in holders):
             names = ", ".join(h.host_id for h in holders) or scheduling_class.domain
             return because("pinned", names, ", ".join(sorted({h.state for h in holders})) or "gone")
+    too_large = why_too_large(view, scheduling_class)
+    if too_large is not None:
+        return too_large
     largest = view.largest_placement(scheduling_class)
     if largest < scheduling_class.gpus:
         on = f" on {scheduling_class.nodes} nodes" if scheduling_class.nodes else ""
@@ -226,3 +244,40 @@ def why_impossible(view: View, job: Job) -> Reason | None:
         states = ", ".join(f"{h.host_id} is {h.state}" for h in view.hosts.values())
         return because("no-usable-host", states)
     return None
+
+
+def why_too_large(view: View, scheduling_class: SchedulingClass) -> Reason | None:
+    """Why no host known now has the cores and the main memory, were it empty; None if one has."""
+    cpus, memory_mib = scheduling_class.cpus, scheduling_class.host_memory_mib
+    if not scheduling_class.asks_hosts:
+        return None
+    empty = [room_left(host.report, ()) for host in view.hosts.values()]
+    most_cpus = max(room.cpus for room in empty)
+    if cpus > most_cpus:
+        return because("needs-cpus", cpus, most_cpus)
+    known = [room.memory_mib for room in empty if room.memory_mib is not None]
+    if len(known) == len(empty) and memory_mib > max(known):
+        return because("needs-host-memory", memory_mib, max(known))
+    if not any(room.holds(cpus, memory_mib) for room in empty):
+        return because("needs-one-host", cpus, memory_mib)
+    return None
+
+
+def why_no_host_room(plan: Plan, job: Job) -> Reason | None:
+    """Of a job for which enough devices are free: which cores and main memory are left on the host with most
+    free devices of those that have too few; None if that is not what it lacks."""
+    scheduling_class = plan.view.scheduling_class(job)
+    if not scheduling_class.asks_hosts:
+        return None
+    short = [
+        (-plan.free_on(host_id), host_id)
+        for host_id, host in plan.view.hosts.items()
+        if host.takes_work and plan.free_on(host_id) and not plan.has_room(host_id, scheduling_class)
+    ]
+    if not short:
+        return None
+    host_id = min(short)[1]
+    room = plan.room_on(host_id)
+    memory = "" if room.memory_mib is None else f" and {max(0, room.memory_mib)} MiB of main memory"
+    asked = (scheduling_class.cpus, scheduling_class.host_memory_mib)
+    return because("no-host-room", *asked, host_id, max(0, room.cpus), memory, plan.free_on(host_id))

@@ -39,6 +39,7 @@ from cotenant.controller.policies.toolkit import (
 
 class Fgd(TwoClasses):
     name = "fgd"
+    places_by_itself = True
 
     def __init__(self) -> None:
         self._pods: dict[int, int] = {}

@@ -28,6 +28,7 @@ from cotenant.controller.policies.toolkit import (
 
 class Lyra(TwoClasses):
     name = "lyra"
+    places_by_itself = True
 
     def spot_key(self, job: Job) -> tuple[float, ...]:
         return by_remaining(job)

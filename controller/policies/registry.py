@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from cotenant.controller.domain import NOTHING, AnyEvent, Decision, Job, Reason, View, because
-from cotenant.controller.policies import plugins
+from cotenant.controller.policies import placement, plugins
 from cotenant.controller.policies.attained import Tiresias, TiresiasParameters
 from cotenant.controller.policies.base import Parameters, Policy
 from cotenant.controller.policies.castor.cost import CastorCost
@@ -45,6 +45,28 @@ from cotenant.controller.policies.service import Srsf, ssf
 from cotenant.controller.policies.sjf_ffs import SjfFfs
 from cotenant.controller.policies.toolkit import ColocationParameters
 from cotenant.controller.policies.yarn_cs import YarnCs
+
+
+class PolicyOption(NamedTuple):
+    """A parameter that policies take beside their own, since it says nothing of their order."""
+
+    values: tuple[str, ...]
+    """The first is the default: the policy as it is."""
+    about: str
+    apply: Callable[[Policy], Policy]
+    """The policy with the other value."""
+    why_not: Callable[[Policy], str]
+    """What keeps it from taking that; empty if nothing."""
+
+
+OPTIONS: Final = {
+    "placement": PolicyOption(
+        ("best-fit", "milp"),
+        "where waiting jobs go: each to the fullest host that holds it, or several chosen together",
+        placement.PlacedTogether,
+        placement.why_not,
+    ),
+}
 
 
 class PolicyEntry(NamedTuple):
@@ -427,10 +449,11 @@ def why_not(name: str) -> str:
 def defaults(name: str) -> Parameters:
     """The parameters a policy takes, with their defaults (those of the paper); none where there is no such
     policy."""
+    options: Parameters = {option: each.values[0] for option, each in OPTIONS.items()}
     if (entry := OURS.get(name)) is not None:
-        return entry.parse({}).as_parameters() if entry.parse else {}
+        return (entry.parse({}).as_parameters() if entry.parse else {}) | options
     try:
-        return dict(plugins.find(name).defaults)
+        return options | dict(plugins.find(name).defaults)
     except ValueError:
         return {}
 
@@ -454,9 +477,29 @@ def make(name: str, parameters: Parameters) -> Policy:
     if unknown:
         takes = ", ".join(defaults(name)) or "no parameters"
         raise ValueError(f"policy {name} has no parameter {', '.join(sorted(unknown))}; it takes {takes}")
+    theirs = plugins.find(name).defaults if entry is None else {}
+    options = {option: parameters[option] for option in OPTIONS.keys() & parameters.keys() - theirs.keys()}
+    own = {option: value for option, value in parameters.items() if option not in options}
     if entry is None:
-        return plugins.make(name, parameters)
-    return entry.make(entry.parse(parameters)) if entry.parse else entry.make()
+        policy = plugins.make(name, own)
+    else:
+        policy = entry.make(entry.parse(own)) if entry.parse else entry.make()
+    return _with_options(policy, options)
+
+
+def _with_options(policy: Policy, options: Parameters) -> Policy:
+    for name, value in sorted(options.items()):
+        option = OPTIONS[name]
+        if value not in option.values:
+            raise ValueError(
+                f"policy {policy.name}: {name} is one of {', '.join(option.values)}, got {value!r}"
+            )
+        if value == option.values[0]:
+            continue
+        if why := option.why_not(policy):
+            raise ValueError(f"policy {policy.name} cannot have {name}={value}: {why}")
+        policy = option.apply(policy)
+    return policy
 
 
 class MissingPolicy:
@@ -494,3 +537,10 @@ def make_or_stand_in(name: str, parameters: Parameters) -> Policy:
         return make(name, parameters)
     except ValueError as error:
         return MissingPolicy(name, str(error))
+
+
+def make_for_roll_outs(name: str, parameters: Parameters) -> Policy:
+    """The policy without options: a roll-out asks it thousands of times, and what an option takes each time
+    is more than what it changes of when jobs end."""
+    own = {each: value for each, value in parameters.items() if name not in OURS or each not in OPTIONS}
+    return make_or_stand_in(name, own)

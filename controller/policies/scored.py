@@ -60,6 +60,10 @@ class Scored(Stateless, ABC):
             heads = [head for head in heads if plan.find_free(head) is not None]
         return [job for head in heads for job in view.queue(view.scheduling_class(head))]
 
+    def waiting(self, view: View, event: AnyEvent) -> list[Job]:
+        """All, in order."""
+        return self.ordered(view, list(view.queued()), event)
+
     def ordered(self, view: View, jobs: Sequence[Job], event: AnyEvent | None) -> list[Job]:
         """Aged ones first, then by rank (priority, fair share), then by score."""
         scores = self.scores(view, jobs, event)

@@ -212,7 +212,7 @@ def _run_task(number: int, task: Task, keep: bool, compute: Compute) -> TaskRun 
 
 
 def _run(number: int, task: Task, keep: bool, stop: StopFlag, report: Report, compute: Compute) -> TaskRun:
-    trial = EtaTrial(len(task.workload), task.seed, registry.make) if task.eta else None
+    trial = EtaTrial(len(task.workload), task.seed, registry.make_for_roll_outs) if task.eta else None
     watch = _watch(number, stop, report)
     what = task.workload, task.cluster, task.policy.name, task.policy.parameters
     try:

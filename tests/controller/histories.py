@@ -35,9 +35,19 @@ STEPS = st.lists(
     max_size=80,
 )
 
+
+def with_main_memory(report: HostReport, memory_mib: int) -> HostReport:
+    return msgspec.structs.replace(report, memory_mib=memory_mib)
+
+
 HOSTS: Sequence[HostReport] = (
     report("a", 2, memory_mib=1000),
-    report("b", 4, memory_mib=1000, checkpoint_domain="nfs", device={"divides": True, "cores": (0, 1, 2, 3)}),
+    with_main_memory(
+        report(
+            "b", 4, memory_mib=1000, checkpoint_domain="nfs", device={"divides": True, "cores": (0, 1, 2, 3)}
+        ),
+        10_000,
+    ),
     report("c", 4, memory_mib=1000, checkpoint_domain="nfs"),
     report(
         "d",
@@ -92,6 +102,8 @@ def _spec(number: int, x: int, y: int, z: int) -> JobSpec:
         "hold": y % 17 == 0,
         "code_sha256": ("", "c0de", "beef")[z % 3],
         "argv": ("python", f"train-{x % 3}.py"),
+        "cpus": (0, 0, 0, 0, 3, 6)[(2 * x + z) % 6],
+        "host_memory_mib": (0, 0, 0, 4000)[(x + 3 * y) % 4],
         "profiling": "only" if (x + y) % 13 == 0 else "auto",
     }
     if batch and y % 2:

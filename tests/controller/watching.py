@@ -109,6 +109,15 @@ class Watcher:
                 assert not hosts, f"attempt {command.attempt} of {job_id} starts, {attempt} is on {hosts}"
         self._last[command.job_id] = command.attempt
         self._running.setdefault((command.job_id, command.attempt), set()).add(command.host_id)
+        self._check_host(command.host_id)
+
+    def _check_host(self, host_id: HostId) -> None:
+        """Those who have processes there, or had and leave, ask for no more than it has."""
+        report = self.engine.hosts[host_id].report
+        here = {job_id for (job_id, _), hosts in self._running.items() if host_id in hosts}
+        specs = [self.engine.jobs[job_id].spec for job_id in here if job_id in self.engine.jobs]
+        assert sum(each.cpus for each in specs) <= report.cpus, (host_id, specs)
+        assert sum(each.host_memory_mib for each in specs) <= (report.memory_mib or 1 << 60), (host_id, specs)
 
     def _check_devices(self) -> None:
         on: dict[DeviceId, list[JobId]] = defaultdict(list)

@@ -124,6 +124,12 @@ def _note(row: NodeRow) -> str:
     return "; ".join(part for part in (row.node.reason, own, sharing) if part)
 
 
+def _main_memory(row: NodeRow) -> str:
+    """What its jobs have asked for, of what it has."""
+    asked, there = row.node.memory_asked_mib, row.node.memory_mib
+    return f"{size(asked) if asked else 0}/{size(there) if there else NONE}"
+
+
 def _fork_servers(row: NodeRow) -> str:
     """What the host keeps ready for warm starts, and its cost."""
     kept = row.node.fork_servers
@@ -142,7 +148,13 @@ COLUMNS: Final = (
     Column("JOBS", lambda r: _jobs(r.device) if r.device else ""),
     Column("NOTE", _note, wraps=True),
 )
-WIDE_COLUMNS: Final = (*COLUMNS[:-1], Column("FORK SERVERS", _fork_servers), COLUMNS[-1])
+WIDE_COLUMNS: Final = (
+    *COLUMNS[:-1],
+    Column("CORES", lambda r: f"{r.node.cpus_asked}/{r.node.cpus}", right=True),
+    Column("MAIN MEMORY", _main_memory, right=True),
+    Column("FORK SERVERS", _fork_servers),
+    COLUMNS[-1],
+)
 
 
 # --- Changes ----------------------------------------------------------------------------------------

@@ -32,7 +32,6 @@ from cotenant.controller.domain import (
     View,
     Wake,
     because,
-    suits,
 )
 from cotenant.controller.policies.base import Parameters, first_aged, is_possible, is_quiet, why_impossible
 from cotenant.controller.policies.elastic.division import (
@@ -217,7 +216,7 @@ class ElasticRound:
         best: tuple[int, int, str, tuple[DeviceId, ...]] | None = None
         scheduling_class = self._view.scheduling_class(job)
         for host_id, host in self._view.hosts.items():
-            if not host.takes_work or host_id in job.avoid or not suits(host, scheduling_class):
+            if not host.takes_work or host_id in job.avoid or not plan.suits(host_id, scheduling_class):
                 continue
             for type in (scheduling_class.gpu_type,) if scheduling_class.gpu_type else plan.view.free.types:
                 free = plan.free_devices(host_id, type)

@@ -46,7 +46,7 @@ class ClassView:
         self.interference, self.interferences = view.interference, view.interferences
         self.foretold = view.foretold
         self.largest_placement, self.largest_now = view.largest_placement, view.largest_now
-        self.largest_host = view.largest_host
+        self.largest_host, self.asking_on = view.largest_host, view.asking_on
 
     @property
     def now_s(self) -> float:
@@ -75,6 +75,10 @@ class ClassView:
     @property
     def hp(self) -> HpDemand:
         return self._view.hp
+
+    @property
+    def chosen(self) -> Mapping[JobId, tuple[DeviceId, ...]]:
+        return self._view.chosen
 
     def heads(self) -> Iterator[Job]:
         if self._heads is None:

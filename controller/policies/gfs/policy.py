@@ -108,6 +108,9 @@ class Gfs:
         self._forecaster = DemandForecaster(parameters)
         self._order = self._below(parameters.order, make) if parameters.order else self._pts()
         self._share = self._below(parameters.share, make) if parameters.share else None
+        self.places_by_itself = isinstance(self._order, Pts) or bool(
+            getattr(self._order, "places_by_itself", False)
+        )
         self.shares = shares(self._order) or self._share is not None
 
     def _below(self, name: str, make: MakePolicy) -> Policy:

@@ -11,7 +11,7 @@ so.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 
 from cotenant.controller.domain import NOTHING, AnyEvent, Decision, DeviceId, Job, Plan, Reason, View, because
@@ -62,6 +62,11 @@ class RlTune(Stateless):
             (not job.aged, -score, job.number, job) for job, score in zip(jobs, scores, strict=True)
         )
         return [entry[-1] for entry in keyed]
+
+    def waiting(self, view: View, event: AnyEvent) -> Iterator[Job]:
+        """All, in order."""
+        queue = view.queued()
+        return chain(self.ranked(Plan(view), list(islice(queue, self._model.window))), queue)
 
     def decide(self, view: View, event: AnyEvent) -> Decision:
         if not view.queued_count() or not view.free.everywhere or is_quiet(view, event):

@@ -85,8 +85,7 @@ def _fill_behind(plan: Plan, head: Job, waiting: Iterator[Job], order: str) -> N
     view, now_s = plan.view, plan.view.now_s
     in_s = reservation.start_s - now_s
     apart = plan.fork()  # What is free there the head does not need.
-    for (host_id, type), needed in _by_host(view, reservation.devices).items():
-        apart.suppose_taken(host_id, type, needed)
+    apart.suppose_placed(head, reservation.devices)
     unfit: dict[bool, set[SchedulingClass]] = {True: set(), False: set()}
     for job in waiting:
         ends = _end_if_started(job, now_s) <= reservation.start_s
@@ -115,7 +114,9 @@ def reserve(plan: Plan, head: Job) -> Reservation | None:
     for end_s, job, devices in _ends(plan):
         if end_s == NEVER_S:
             return None
-        if job is not None:
+        if devices:
+            trial.suppose_gone((job.job_id,))
+        else:
             trial.suppose_left(job)
         for (host_id, type), left in _by_host(view, devices).items():
             trial.suppose_free(host_id, type, left)
@@ -126,16 +127,16 @@ def reserve(plan: Plan, head: Job) -> Reservation | None:
     return None
 
 
-def _ends(plan: Plan) -> list[tuple[float, Job | None, tuple[DeviceId, ...]]]:
-    """When devices become free: of jobs that hold them (the job), and of jobs that this plan starts."""
+def _ends(plan: Plan) -> list[tuple[float, Job, tuple[DeviceId, ...]]]:
+    """When jobs leave; with the devices, those that this plan starts."""
     view, now_s = plan.view, plan.view.now_s
-    found: list[tuple[float, int, Job | None, tuple[DeviceId, ...]]] = [
+    found: list[tuple[float, int, Job, tuple[DeviceId, ...]]] = [
         (_end_s(job, now_s), job.number, job, ()) for job in view.on_devices()
     ]
     for action in plan.actions:
         if isinstance(action, Place):
             job = view.jobs[action.job_id]
-            found.append((_end_if_started(job, now_s), job.number, None, action.devices))
+            found.append((_end_if_started(job, now_s), job.number, job, action.devices))
     found.sort(key=lambda each: each[:2])
     return [(end_s, job, devices) for end_s, _, job, devices in found]
 

@@ -144,6 +144,7 @@ class ExpectedReleases:
     def _go_on(self, count: int) -> None:
         """More have left."""
         later, promised = self._later, self._promised
+        later.suppose_gone(job.job_id for job in self._ends.jobs[self._gone : min(count, len(self._left))])
         for left in self._left[self._gone : count]:
             for host_id, type, devices in left:
                 later.suppose_free(host_id, type, [d for d in devices if d not in promised])
@@ -159,6 +160,7 @@ class ExpectedReleases:
 
     def _go_back(self, plan: Plan, count: int) -> None:
         """Fewer have left. The same as if one had begun again, in whatever order things were asked."""
+        self._later.suppose_gone((job.job_id for job in self._ends.jobs[count : self._gone]), gone=False)
         for left in self._left[count : self._gone]:
             for host_id, type, devices in left:
                 self._later.suppose_taken(host_id, type, devices)

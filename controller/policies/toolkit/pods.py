@@ -55,7 +55,7 @@ def find_pods(plan: Plan, job: Job, rank: Rank, *, tightest_first: bool) -> tupl
                 best = _best(trial, scheduling_class, type, gpus, taken, rank, tightest_first)
                 if best is None:
                     break
-                devices = _fitting(trial, best, type, scheduling_class)[:gpus]
+                devices = trial.fitting(best, type, scheduling_class)[:gpus]
                 chosen.extend(devices)
                 taken.append(best)
                 if len(pods) > 1:
@@ -74,24 +74,19 @@ def _best(
     rank: Rank,
     tightest_first: bool,
 ) -> HostId | None:
-    hosts, best, best_key = plan.view.hosts, None, None
+    best, best_key = None, None
     for count in range(gpus, plan.most_free(type) + 1):
         for host_id in plan.hosts_with(type, count):
-            if host_id in taken or not suits(hosts[host_id], scheduling_class):
+            if host_id in taken or not plan.suits(host_id, scheduling_class):
                 continue
             key = rank(plan, host_id, type, count)
             if key is None or (best is not None and (key, host_id) >= (best_key, best)):
                 continue
-            if len(_fitting(plan, host_id, type, scheduling_class)) >= gpus:
+            if len(plan.fitting(host_id, type, scheduling_class)) >= gpus:
                 best, best_key = host_id, key
         if best is not None and tightest_first:
             return best
     return best
-
-
-def _fitting(plan: Plan, host_id: HostId, type: str, scheduling_class: SchedulingClass) -> Sequence[DeviceId]:
-    devices, needed = plan.free_devices(host_id, type), scheduling_class.memory_mib
-    return [d for d in devices if plan.view.devices[d].usable_mib >= needed] if needed else devices
 
 
 def pods_of(view: View, scheduling_class: SchedulingClass, type: str) -> list[int]:
@@ -267,18 +262,29 @@ class _Search:
         if len(here) < gpus:
             return None
         free = [d for d, holders in here.items() if not holders]
-        if len(free) >= gpus:
+        if len(free) >= gpus and self._has_room(host_id, ()):
             return HostVictims(host_id, (), tuple(free[:gpus]), len(free) - gpus)
         all_here = sorted(
             {each: None for holders in here.values() for each in holders},
             key=lambda job_id: self._victims[job_id].number,
         )
         going = [self._victims[job_id] for job_id in all_here]
+        if not self._has_room(host_id, going):
+            return None
         had = dict(here)
         for victim in self._spares(list(going)) if self._spares is not None else ():
             without = {d: holders for d, holders in had.items() if victim.job_id not in holders}
-            if len(without) >= gpus:
-                had, going = without, [each for each in going if each is not victim]
+            left = [each for each in going if each is not victim]
+            if len(without) >= gpus and self._has_room(host_id, left):
+                had, going = without, left
         # Those that are free are taken first.
         devices = sorted(had, key=lambda d: (bool(had[d]), d))
         return HostVictims(host_id, tuple(going), tuple(devices[:gpus]), len(devices) - gpus)
+
+    def _has_room(self, host_id: HostId, going: Iterable[Job]) -> bool:
+        """Whether the cores and the main memory that it asks for are left on a host without these."""
+        wanted = self._class
+        if not wanted.asks_hosts:
+            return True
+        room = self._plan.room_on(host_id, [each.job_id for each in going])
+        return room.holds(wanted.cpus, wanted.host_memory_mib)

@@ -295,5 +295,9 @@ class ShareableSlots:
 
     def _suits(self, scheduling_class: SchedulingClass) -> list[bool]:
         """By slot: whether its host and device type suit jobs of a class."""
-        places = {place: is_suitable(self._view, scheduling_class, place) for place in self._places}
+        places = {
+            place: is_suitable(self._view, scheduling_class, place)
+            and (not scheduling_class.asks_hosts or self._plan.has_room(place[0], scheduling_class))
+            for place in self._places
+        }
         return [places[slot.place] for slot in self._all]

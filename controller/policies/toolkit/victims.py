@@ -7,11 +7,20 @@ question is answered; nothing is sorted per decision.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from cotenant.controller.domain import RESERVED, DeviceId, HostId, Job, Plan, SchedulingClass, View
+from cotenant.controller.domain import (
+    RESERVED,
+    DeviceId,
+    HostId,
+    Job,
+    Plan,
+    SchedulingClass,
+    View,
+    asks_hosts,
+)
 
 
 def longest_first(view: View) -> Iterator[tuple[float, Job]]:
@@ -111,11 +120,21 @@ def room_of(trial: Plan, newcomer: Job, needed: Sequence[Job], more: Iterable[Jo
         trial.suppose_left(job)
         devices = trial.find_free(newcomer)
         if devices is not None:
-            chosen = set(devices)
-            return FreedDevices(
-                [v for v in tried if v.placement and chosen.intersection(v.placement.devices)], devices
-            )
+            return FreedDevices([v for v in tried if is_in_the_way(trial, v, newcomer, devices)], devices)
     return None
+
+
+def is_in_the_way(plan: Plan, victim: Job, newcomer: Job, devices: Collection[DeviceId]) -> bool:
+    """Whether it holds one of these devices; or cores or main memory of their hosts, if the newcomer asks for
+    any."""
+    if victim.placement is None:
+        return False
+    if not set(devices).isdisjoint(victim.placement.devices):
+        return True
+    if not (asks_hosts(newcomer.spec) and asks_hosts(victim.spec)):
+        return False
+    known = plan.view.devices
+    return not {known[d].host_id for d in devices}.isdisjoint(victim.hosts_left)
 
 
 def enough_of(

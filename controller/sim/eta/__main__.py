@@ -7,7 +7,7 @@ import os
 import msgspec
 
 from cotenant.controller.engine import EtaAnswer, EtaQuestion, MakePolicy
-from cotenant.controller.policies.registry import make_or_stand_in
+from cotenant.controller.policies.registry import make_for_roll_outs
 from cotenant.controller.sim.eta.arriving import arrived, supposed
 from cotenant.controller.sim.eta.intervals import answer
 from cotenant.controller.system.child import serve
@@ -32,7 +32,7 @@ def answer_of(question: EtaQuestion, make_policy: MakePolicy) -> EtaAnswer:
 def answered(frame: bytes) -> bytes:
     try:
         question = unpack_struct(frame, EtaQuestion)
-        found = answer_of(question, make_or_stand_in)
+        found = answer_of(question, make_for_roll_outs)
     except Exception as error:  # noqa: BLE001 - a policy may fail in any way, in a roll-out too
         found = EtaAnswer(error=f"{type(error).__name__}: {error}")
     return msgspec.msgpack.encode(found)

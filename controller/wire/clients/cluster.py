@@ -115,6 +115,10 @@ class NodeView(JsonView, frozen=True, kw_only=True, tag="node/1"):
     memory_mib: int
     features: tuple[str, ...]
     checkpoint_domain: str
+    cpus_asked: int = 0
+    """Of its cores, by jobs that have them or get them next."""
+    memory_asked_mib: int = 0
+    """Of its main memory, likewise."""
     fork_servers: ForkServers | None = None
     """As it last said; None: it has not."""
     devices: tuple[DeviceView, ...]

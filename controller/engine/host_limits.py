@@ -1,0 +1,57 @@
+"""Whether the hosts of a placement have the cores and the main memory that its job asks for.
+
+Rule: asked of decisions as they are taken, and what is refused is not recorded. A recorded decision is
+carried out as it stands, since journals hold some that were taken before there were these limits.
+
+Rule: jobs that leave count until their processes are gone, unless the placement waits for them anyway because
+they hold its devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cotenant.controller.domain import (
+    LEAVING,
+    AnyAction,
+    HostId,
+    HostRoom,
+    JobId,
+    Place,
+    Reason,
+    Resize,
+    Share,
+    asks_hosts,
+    because,
+    room_left,
+)
+from cotenant.controller.engine.ledger import Ledger
+
+
+def exceeds_hosts(ledger: Ledger, action: AnyAction) -> Reason | None:
+    """Why the hosts do not have what the job asks for; None if they do, or nothing is asked."""
+    if not isinstance(action, Place | Share | Resize):
+        return None
+    job = ledger.jobs.get(action.job_id)
+    if job is None or not asks_hosts(job.spec):
+        return None
+    spec, tenants = job.spec, (t for d in action.devices for t in ledger.tenants(d))
+    waited_for = {job_id for job_id in tenants if ledger.jobs[job_id].phase in LEAVING}
+    for host_id in dict.fromkeys(ledger.holdings.host_of(d) for d in action.devices):
+        if host_id not in ledger.hosts:
+            continue  # It is refused for that.
+        room = _room(ledger, host_id, {*waited_for, job.job_id})
+        if not room.holds(spec.cpus, spec.host_memory_mib):
+            return because("refused-host-room", f"job {job.job_id}", host_id, *left_over(room))
+    return None
+
+
+def _room(ledger: Ledger, host_id: HostId, without: Iterable[JobId]) -> HostRoom:
+    gone = set(without)
+    here = (each for each in ledger.asking_on(host_id) if each.job_id not in gone)
+    return room_left(ledger.hosts[host_id].report, here)
+
+
+def left_over(room: HostRoom) -> tuple[int, str]:
+    """For a person."""
+    return max(0, room.cpus), "any" if room.memory_mib is None else f"{max(0, room.memory_mib)} MiB of"

@@ -1,0 +1,163 @@
+"""Cores and main memory of hosts: who finds them, who waits for them, and what is said of that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from cotenant.controller.domain import (
+    NOTHING,
+    Decision,
+    DeviceId,
+    HostReport,
+    Job,
+    JobId,
+    Place,
+    Reason,
+    View,
+    because,
+    render,
+)
+from cotenant.controller.domain import events as ev
+from cotenant.controller.policies.base import Stateless, why_waiting
+from tests.controller.building import Desk, report, spec
+
+
+def big(name: str, devices: int, *, cpus: int = 8, memory_mib: int = 10_000, **more: Any) -> HostReport:
+    return msgspec.structs.replace(report(name, devices, cpus=cpus, **more), memory_mib=memory_mib)
+
+
+def test_a_job_goes_where_its_cores_are_left() -> None:
+    at = Desk("fifo", big("a", 2), big("b", 4))
+    at.submit(1, cpus=6)
+    at.submit(2, cpus=6)
+    at.submit(3, cpus=2)
+    assert [at.devices(n) for n in (1, 2, 3)] == [("a/cpu0",), ("b/cpu0",), ("a/cpu1",)]
+
+
+def test_a_job_goes_where_its_main_memory_is_left() -> None:
+    at = Desk("fifo", big("a", 2), big("b", 4))
+    at.submit(1, host_memory_mib=6_000)
+    at.submit(2, host_memory_mib=6_000)
+    assert [at.devices(n) for n in (1, 2)] == [("a/cpu0",), ("b/cpu0",)]
+
+
+def test_who_asks_for_nothing_is_placed_as_ever() -> None:
+    at = Desk("fifo", big("a", 2), big("b", 4))
+    at.submit(1, cpus=8, host_memory_mib=10_000)
+    at.submit(2)
+    assert at.devices(2) == ("a/cpu1",)
+
+
+def test_a_job_waits_until_the_cores_are_back_and_says_so() -> None:
+    at = Desk("sjf", big("a", 4))
+    at.run(1, cpus=6)
+    at.submit(2, cpus=4, host_memory_mib=1_000)
+    assert at.why(2) == (
+        "needs 4 cores and 1000 MiB of main memory on each host; a has 3 free devices, and 2 cores and "
+        "10000 MiB of main memory left"
+    )
+    at.submit(3, cpus=2)
+    assert at.phase(3) == "loading", "sjf lets those pass that fit"
+    at.end(1)
+    assert at.phase(2) == "loading"
+
+
+def test_a_leaving_job_keeps_its_cores_until_its_processes_are_gone() -> None:
+    at = Desk("fifo", big("a", 4))
+    at.run(1, cpus=6)
+    at.tell(ev.CancelRequested(job_id=JobId("1"), by="ann"))
+    at.submit(2, cpus=6)
+    assert (at.phase(1), at.phase(2)) == ("stopping", "queued")
+    at.end(1)
+    assert at.phase(2) == "loading"
+
+
+def test_a_gang_takes_them_on_each_of_its_hosts() -> None:
+    at = Desk("fifo", big("a", 2), big("b", 2), big("c", 2))
+    at.submit(1, cpus=6)
+    at.submit(2, gpus=2, nodes=2, cpus=4)
+    assert at.hosts(2) == ("b", "c")
+
+
+def test_a_host_that_says_nothing_of_its_memory_limits_none() -> None:
+    at = Desk("fifo", big("a", 2, memory_mib=0))
+    at.submit(1, host_memory_mib=1 << 20)
+    at.submit(2, host_memory_mib=1 << 20)
+    assert (at.phase(1), at.phase(2)) == ("loading", "loading")
+
+
+def test_a_victim_leaves_for_its_main_memory_alone() -> None:
+    """Devices are free; what the newcomer lacks is what a longer job holds."""
+    at = Desk("srtf", big("a", 4))
+    at.run(1, host_memory_mib=8_000, expected_s=10_000.0)
+    at.submit(2, host_memory_mib=8_000, expected_s=50.0)
+    assert at.phase(1) == "checkpointing"
+    at.end(1, "stopped")
+    assert (at.phase(2), at.phase(1)) == ("loading", "queued")
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"cpus": 9}, "needs 9 cores on one host; the largest host has 8"),
+        (
+            {"host_memory_mib": 10_001},
+            "needs 10001 MiB of main memory on one host; the largest host has 10000 MiB",
+        ),
+        (
+            {"cpus": 8, "host_memory_mib": 9_000},
+            "needs 8 cores and 9000 MiB of main memory on one host, and no host has both",
+        ),
+        ({"cpus": 8, "gpus": 4}, "needs 4 devices; the largest possible placement here has 2"),
+    ],
+)
+def test_what_never_fits_is_said_at_the_door(asked: dict[str, int], why: str) -> None:
+    at = Desk("fifo", big("a", 2, memory_mib=8_000), big("b", 4, cpus=4, address="127.0.0.1"))
+    reason = at.engine.never_fits(spec(1, **asked))
+    assert reason is not None and render(reason) == why
+
+
+class Careless(Stateless):
+    """Puts each job on the device of its number, whatever the host has left."""
+
+    name = "careless"
+
+    def queue_key(self, job: Job) -> tuple[float, ...]:
+        return ()
+
+    def decide(self, view: View, event: ev.AnyEvent) -> Decision:
+        if not isinstance(event, ev.JobArrived):
+            return NOTHING
+        device = DeviceId(f"a/cpu{event.spec.job_id}")
+        return Decision(
+            actions=(Place(job_id=event.spec.job_id, devices=(device,), reason=because("next-event")),)
+        )
+
+    def explain(self, view: View, job: Job) -> Reason:
+        return why_waiting(view, job, self.name)
+
+
+def test_the_engine_refuses_what_the_host_has_not_and_does_not_record_it() -> None:
+    at = Desk("fifo", big("a", 4), make=lambda name, parameters: Careless())
+    recorded = []
+    for number in (0, 1):
+        at.submit(number, cpus=6)
+        recorded.append(len(at.engine.decision.actions))
+    assert (recorded, at.phase(1)) == ([1, 0], "queued")
+    assert [str(each) for each in at.engine.refusals] == [
+        "job 1: a has 2 cores and 10000 MiB of main memory left"
+    ]
+
+
+def test_a_recorded_placement_beyond_a_host_is_carried_out() -> None:
+    """Journals hold some, from before there were these limits."""
+    at = Desk("fifo", big("a", 4))
+    at.submit(0, cpus=6)
+    place = Place(job_id=JobId("1"), devices=(DeviceId("a/cpu1"),), reason=because("next-event"))
+    at.engine.fold(ev.JobArrived(spec=spec(1, cpus=6)), Decision(actions=(place,)), at.now_s)
+    assert at.phase(1) == "loading"
+    at.submit(2, cpus=1)
+    assert at.phase(2) == "queued"
