@@ -1,6 +1,6 @@
 """`python -m cotenant.agent`: the agent of this host, in the foreground.
 
-Rule: everything that can be wrong with the settings is said in one line before anything is touched. Its
+Rule: an agent checks all settings and reports what is wrong, in one line, before it touches anything. Its
 end (Ctrl-C, SIGTERM, a kill) ends no job: supervisors have their own sessions, and the next start finds
 them. Exit codes: 0 left as asked, 1 refused or failed, 2 usage, 4 not allowed, 6 can never run here.
 """
@@ -26,7 +26,7 @@ from cotenant.controller.system.settings import SettingsError, load
 FAILED: Final = 1
 USAGE: Final = 2
 CODES: Final = {FAILED: "failed", USAGE: "usage", 4: "not-allowed", 6: "never-fits"}
-"""What an exit code is called in front of the reason, as everywhere on the command line."""
+"""The name of an exit code that stands in front of the reason, as everywhere on the command line."""
 
 SHORTCUTS: Final = ("controller", "host", "devices", "state_dir", "keys_dir")
 """Settings of `[agent]` that have a flag of their own."""
@@ -34,7 +34,9 @@ SHORTCUTS: Final = ("controller", "host", "devices", "state_dir", "keys_dir")
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = parser().parse_args(argv)
-    os.umask(0o022)  # Modes are given where files are made; folders that jobs walk through must stay open.
+    os.umask(
+        0o022
+    )  # The code that makes a file sets its mode; folders that jobs walk through must stay open.
     try:
         loaded = load(flags_of(options), options.settings or None)
         every_s = loaded.settings.checkpoint.every_s
@@ -111,7 +113,7 @@ def say_ready(report: HostReport) -> None:
     usable = [device for device in report.devices if device.healthy]
     noun = "device" if len(usable) == 1 else "devices"
     names = ", ".join(device.device_id.partition("/")[2] for device in usable)
-    with contextlib.suppress(BrokenPipeError):  # Whoever read that may be gone; work goes on.
+    with contextlib.suppress(BrokenPipeError):  # Nobody may read standard output any more; work goes on.
         print(
             f"agent {report.host_id} ready: {len(usable)} {noun}{f' ({names})' if names else ''}", flush=True
         )

@@ -1,7 +1,7 @@
 """Which variables of a training loop outlive a step, read from its source.
 
 Rule: when in doubt a name counts as carried. A resumed run that starts with the values of the first step
-looks well and is wrong.
+looks right and is wrong.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _is_over(loop: ast.For, name: str) -> bool:
 
 
 def _changed_on(loop: ast.For, name: str) -> int | None:
-    """The first line; None where it is only ever a clock's time, which nobody would want back."""
+    """The first line; None where it only holds a clock's time, which a resume need not restore."""
     lines = list(_changes(loop, name))
     return min(lines) if lines else None
 

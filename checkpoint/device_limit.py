@@ -85,7 +85,7 @@ class DeviceLimits:
     """The limits of one process's devices."""
 
     def __init__(self, share: DeviceShare, plain: Any = None) -> None:
-        """plain: torch's own `set_per_process_memory_fraction`, if something stands before it."""
+        """plain: torch's own `set_per_process_memory_fraction`, where something wraps it."""
         self._share = share
         self._plain = plain or torch.cuda.set_per_process_memory_fraction
         self._asked: dict[int, float] = {}
@@ -140,7 +140,7 @@ class DeviceLimits:
 
 
 _LIMITS: list[DeviceLimits] = []
-"""At most one: what this process's limits are held by."""
+"""At most one: the object that enforces this process's limits."""
 
 
 def limits_of(environ: Mapping[str, str], plain: Any = None) -> DeviceLimits | None:
@@ -170,8 +170,8 @@ def limit_memory(env: JobEnvironment, device: torch.device | None = None) -> Non
 
 class SharedLimits:
     """What others leave of the devices, as long as they are there: for a process that started without a
-    limit, when nobody was there and perhaps nobody knew how much it needs. Only devices that it has open are
-    held; what it has cached beyond its room goes back when it asks for more."""
+    limit, when nobody was there and perhaps nobody knew how much it needs. Limits only devices that it has
+    open; memory that it has cached beyond its limit goes back when it asks for more."""
 
     def __init__(self) -> None:
         self._before: dict[int, float] = {}
@@ -205,7 +205,7 @@ def _fraction_now(no: int) -> float:
 
 
 def say_unlimited(error: BaseException) -> None:
-    """Once: who reads the job's log learns it; the script runs."""
+    """Say so once, in the job's log; the script runs on."""
     text = f"cotenant: this process is not held to its part of the GPU ({type(error).__name__}: {error})\n"
     if sys.__stderr__ is not None:
         sys.__stderr__.write(text)

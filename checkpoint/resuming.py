@@ -71,7 +71,7 @@ def load_newest(
             try:
                 candidates = _candidates(root, attempt, resume) if candidates is None else candidates
                 choice = _choose(root, candidates, skipped, resume)
-            except CheckpointError as error:  # the others wait for our choice: tell them, too
+            except CheckpointError as error:  # the other ranks wait for our choice: tell them, too
                 choice = _Choice(error=str(error), too_new=isinstance(error, TooNew))
         if together:
             choice = _from_rank_0(choice)
@@ -277,7 +277,7 @@ class Lineage:
         return self.resumed
 
     def differs(self, note: str) -> None:
-        """Something turned out not to be as it was, after the resume."""
+        """A difference that showed only after the resume."""
         if self.resumed is None:
             return
         self.exact = False

@@ -230,7 +230,7 @@ class Session:
     def close(self) -> None:
         """Wait for a save under way, stop listening. Done by itself at the end of the process.
 
-        After a call from the script nobody asks any more whether it makes steps: it may well go on without.
+        After a call from the script the watchdog leaves it alone: it may go on without a Session.
         """
         self._introduction.stops_looking()
         self._close()
@@ -410,9 +410,8 @@ class Session:
             log.warning("resumed from %s at step %d: %s", resumed.name, resumed.step, kind)
 
     def _repeat_windows(self, manifest: Manifest) -> None:
-        """Turns that were agreed on before the save are part of what the steps to come are.
-
-        Only those that need no more memory than was planned for this attempt; what differs is then named.
+        """Windows that were agreed on before the save hold for the steps to come, except those that need more
+        memory than was planned for this attempt; those are named as a difference.
         """
         _, windows = recorded(manifest.history, manifest.step)
         ordered = self._counter.ordered_at
@@ -436,7 +435,7 @@ class Session:
         self._agreement.epoch_batches_min = 2
 
     def cannot_resume(self, reason: str) -> None:
-        """It has turned out that what was saved here could not be resumed."""
+        """A resume from what was saved here would fail."""
         self._agreement.can_save = False
         self._introduction.cannot_resume(reason)
 

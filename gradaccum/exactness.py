@@ -1,8 +1,8 @@
 """What cannot be accumulated exactly, found before it can do harm.
 
 Rule: a sum of micro-batch gradients equals the whole batch's only if each row's loss depends on that row
-alone and no module changes its state in the forward pass. What is known to break this is refused by type;
-the rest is measured: a few real rows, at once and in two parts, must give the same gradient.
+alone and no module changes its state in the forward pass. We refuse by type what is known to break this, and
+measure the rest: a few real rows, at once and in two parts, must give the same gradient.
 
 Dropout and other noise draw different numbers in parts than at once. The gradient then has the same
 distribution but not the same value; that is no reason to refuse, and the check is made without noise.
@@ -41,7 +41,7 @@ def refuse(reason: str) -> Refused:
 
 
 def refusal(model: Any) -> str | None:
-    """Why this model's modules cannot be accumulated exactly; None if nothing speaks against it."""
+    """Why this model's modules cannot be accumulated exactly; None: no reason is known."""
     if not isinstance(model, torch.nn.Module):
         return None
     for name, module in model.named_modules():
@@ -85,7 +85,7 @@ class Guard:
         self._buffers_checked: WeakKeyDictionary[torch.nn.Module, bool] = WeakKeyDictionary()
         self._measured: WeakKeyDictionary[torch.nn.Module, set[str]] = WeakKeyDictionary()
         self._refused: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
-        """What was found once, also by a mere trial: it is said again where s is ordered."""
+        """What an earlier check or trial found; an order of s raises it again."""
 
     def check_modules(self, model: torch.nn.Module) -> None:
         """Raises Refused. Looks at all modules once, later only at those with a mode that matters."""

@@ -1,8 +1,8 @@
 """Cutting along the rows: a batch for the script to go through, a module's call and what it returns.
 
 Rule: the first dimension of every tensor counts the samples, and all must have the same number of rows. A
-batch that has not is an error, never passed whole to each part. A call of a script that knows nothing of it
-is left whole, also where something in it is neither a tensor nor a plain value: nothing is guessed at.
+batch that has not is an error, never passed whole to each part. We leave a zero-code script's call whole
+where something in it is neither a tensor nor a plain value: we guess nothing.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """NVIDIA's Multi-Process Service: whether it works here, its daemons and their owner, what a client needs.
 
 Rule: only `channel.py` asks a control daemon, and only its owner (`ownership.py`, `daemon.py`) starts,
-configures or ends one. What an answer means (`replies.py`), what is wrong and what to do (`health.py`), which
-daemons there are (`choose` in `detection.py`), where they live and what a client gets (`environment.py`) is
-decided in pure code.
+configures or ends one. Pure code decides what an answer means (`replies.py`), what is wrong and what to do
+(`health.py`), which daemons there are (`choose` in `detection.py`), where they live and what a client gets
+(`environment.py`).
 """
 
 __all__ = [

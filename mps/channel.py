@@ -2,8 +2,8 @@
 
 Rule: one question at a time per pipe directory, for all processes together. The daemon loses answers under
 parallel questions (sometimes with an empty answer and exit status 0), so askers take turns by a lock file
-beside the directory: beside, since who finds the directory recreated must still meet the others. Everything
-has a time limit, for a wedged daemon blocks its front end for ever; the front end is then killed by its
+beside the directory: beside it, so that a recreated directory still has the same lock. Everything has a time
+limit, because a wedged daemon blocks its front end for ever; the asker then kills the front end by its
 handle.
 
 Rule: a setting counts as set when it was read back. The daemon says nothing, or repeats the old value,
@@ -61,7 +61,7 @@ __all__ = [
 
 
 class ChannelError(Exception):
-    """No answer was had. One line, for a person."""
+    """There was no answer. One line, for a person."""
 
 
 class NoDaemon(ChannelError):
@@ -90,7 +90,7 @@ class ControlChannel:
 
         Raises:
             NoDaemon, Wedged, LockBusy: no answer.
-            Incomplete: answers got lost again and again: another process asks without the lock.
+            Incomplete: the daemon lost answers again and again: another process asks without the lock.
         """
         with self._turn():
             return self._ask_until(command, time.monotonic() + self.answer_s)
@@ -98,11 +98,11 @@ class ControlChannel:
     def quit(self, timeout_s: float) -> bool:
         """Ask the daemon to end, and its servers by force after `timeout_s`. True: all ended gracefully.
 
-        It is sent alone: behind `quit` nothing is answered. The daemon has stopped listening then; when its
-        process is gone is for the caller to see, by its identity.
+        It is sent alone: behind `quit` nothing is answered. The daemon has stopped listening then; the caller
+        waits for its process to go, by its identity.
 
         Raises:
-            NoDaemon, Wedged, LockBusy: it was not told, or does not end.
+            NoDaemon, Wedged, LockBusy: the daemon did not hear it, or does not end.
             Rejected: it is not ours to end.
         """
         seconds = max(1, round(timeout_s))

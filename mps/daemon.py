@@ -2,8 +2,8 @@
 
 Rule: only an owner starts, configures or ends a daemon, and it outlives its owner: jobs are on it. `look`
 is to be called every few seconds, from a thread: it sees what is wrong, does what `health.py` says about
-it, and never blocks longer than a start and a few questions take. A daemon that was lost is replaced with
-its settings; a setting counts only when it was read back.
+it, and never blocks longer than a start and a few questions take. It replaces a daemon that was lost and sets
+it up again; a setting counts only when it was read back.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Daemon:
         if ours:
             with suppress(ChannelError, Incomplete, Rejected):  # What `quit` does not end, we do.
                 self._channel.quit(timeout_s)
-                process.outlasts(ours[0].identity, END_S)  # It does not listen any more, and tidies up.
+                process.outlasts(ours[0].identity, END_S)  # It listens no more, and cleans up.
         left = end([*ours, *self._orphans(look_around(), keep=None)])
         if not left:
             self._ownership.keep(daemon=None, socket=None)
@@ -154,7 +154,7 @@ class Daemon:
         alive = [found.identity for found in ours]
         recorded = self._ownership.record.daemon
         if recorded is not None and recorded not in alive:
-            process.reap(recorded.pid)  # Where we are the machine's first process, it was left to us.
+            process.reap(recorded.pid)  # Where we are process 1, the kernel hands it to us.
         return recorded if recorded in alive else (alive[0] if alive else None)
 
     def _in_place(self, daemon: MpsProcessIdentity | None) -> bool:

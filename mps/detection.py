@@ -3,8 +3,9 @@
 Rule: `look` gathers facts and never talks to a live daemon; `verdict` decides from facts alone. A no always
 carries the one reason to fix first, in words for `doctor` and `nodes`.
 
-Rule: a daemon per device unless the operator asks for the other (docs/decisions/0017). A fault then reaches
-one device, and its settings are its own; a process of several devices can then be no client at all.
+Rule: one daemon for all devices unless the operator asks for one per device (docs/decisions/0024). A process
+of several devices can be its client; a fault on one device keeps new clients off all of them until it is
+over.
 """
 
 from __future__ import annotations

@@ -123,9 +123,8 @@ IN_FAULT = "its MPS server is in FAULT"
 
 
 def losses(before: Sequence[Server], alive: Iterable[MpsProcessIdentity]) -> list[str]:
-    """Servers that went away under their clients: a line for a person each.
-
-    One that went with its clients is none: it had nothing left to do.
+    """Servers that went away under their clients: a line for a person each. A server that ended after its
+    clients is none of these.
     """
     living = set(alive)
     found = []

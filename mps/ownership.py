@@ -68,7 +68,7 @@ class Ownership:
         self.record = self._read()
 
     def keep(self, **changes: Any) -> None:
-        """Write the record with these changes, durably, before anything that follows from it is done."""
+        """Write the changed record durably; the caller acts on it only afterwards."""
         now = {name: getattr(self.record, name) for name in ("daemon", "socket")}
         self.record = OwnershipRecord(
             owner=self._owner, holder=f"pid {os.getpid()} of uid {os.getuid()}", **{**now, **changes}
@@ -159,7 +159,7 @@ def start(spec: Spec) -> tuple[FoundProcess, str]:
 
 
 def daemon_environment(spec: Spec) -> dict[str, str]:
-    """The daemon's own; nothing of MPS or of visible devices that the agent was started with gets into it."""
+    """The daemon's own environment, without the agent's variables for MPS and visible devices."""
     inherited = {name: value for name, value in without_mps(os.environ).items() if name != VISIBLE_DEVICES}
     return {
         **inherited,

@@ -1,7 +1,7 @@
 """Which process a daemon or a server is, safe against reuse of its pid.
 
-Rule: a pid alone never identifies a process. What we signal was compared by start time and boot after a
-pidfd was open; a zombie counts as gone. The agent has the same rule for supervisors
+Rule: a pid alone never identifies a process. Before a signal we open a pidfd and then compare start time and
+boot; a zombie counts as gone. The agent has the same rule for supervisors
 (`agent/host/identity.py`); this package stands alone, so that a user's own tools can use it without an agent.
 """
 
@@ -72,8 +72,8 @@ def is_alive(identity: MpsProcessIdentity) -> bool:
 def end(identity: MpsProcessIdentity, timeout_s: float, number: int = signal.SIGKILL) -> bool:
     """Signal exactly this process and wait for it to go; False: it would not (in time), or we may not.
 
-    A stopped process takes SIGKILL too. Our own dead child is reaped: where we are the machine's first
-    process, no other would."""
+    A stopped process takes SIGKILL too. We reap our own dead child: where we are process 1, nobody else
+    does."""
     try:
         descriptor = os.pidfd_open(identity.pid)
     except ProcessLookupError:
@@ -139,7 +139,7 @@ def names_inside(pid: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """What of MPS runs on this machine and can be seen by us, at one moment."""
+    """The MPS processes of this machine that we can see, at one moment."""
 
     daemons: tuple[FoundProcess, ...] = ()
     servers: tuple[FoundProcess, ...] = ()
@@ -182,7 +182,7 @@ def run(
 ) -> ProgramEnd:
     """Run a program and read what it says; it is killed when the time is over.
 
-    Returns in time even where the kernel does not let go of it; such a process is collected later. It
+    Returns in time even where the kernel does not let go of it; such a process is reaped later. It
     starts in the root folder: a daemon keeps that for its whole life, and with it a file system.
 
     Raises:

@@ -1,7 +1,7 @@
 """Ending the daemons that their owner has no use for any more: another mode, MPS switched off, a GPU gone.
 
-Rule: every daemon that was ever started has an owner's file beside its pipe directory, so none is forgotten.
-For when no job is on the host.
+Rule: every daemon that we ever started has an owner's file beside its pipe directory, so we find them all.
+Call it when no job is on the host.
 """
 
 from __future__ import annotations

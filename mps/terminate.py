@@ -8,7 +8,7 @@ limit with status 0, and says for each pid what is known.
 
     done       it was a client and is off the list: it may be signalled now
     refused    the daemon said no
-    unclear    it was told to go, and whether it did is not known: no answer, or it is still listed
+    unclear the daemon was told to drop it, and gave no answer, or still lists it
     gone       no server has it as a client: it never was one, or has left
     no-daemon  no daemon listens there
 """

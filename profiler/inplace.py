@@ -110,24 +110,24 @@ class InPlace:
         self._started_s = started_s
         self._news = False
         self.refused = False
-        """The job was seen not to accumulate when it was to."""
+        """The job did not accumulate when it was told to."""
         self.is_complete = False
         self.is_outside = False
         """The job does not use the library: there are no windows. All that it does alone from its first step
         on counts; without steps, from when it is watched."""
 
     def watch_from_outside(self) -> None:
-        """No word has come from the ranks."""
+        """The ranks have said nothing."""
         self.is_outside = True
 
     def watch_from_inside(self) -> None:
-        """A word has come after all: what was seen so far was its loading."""
+        """The ranks speak after all: what we have seen so far was the job's loading."""
         if self.is_outside and not self.is_complete:
             self.is_outside = False
             self._indicators, self._spent_s = Windows(), 0.0
 
     def watch_steps(self) -> None:
-        """It has made its first step, and no rank has said hello: its steps are counted for it."""
+        """It has made its first step without a hello: the zero-code hook counts its steps."""
         if not self.is_complete:
             self.is_outside = True
             self._indicators, self._spent_s = Windows(), 0.0
@@ -189,7 +189,7 @@ class InPlace:
         self._visits.append(window.s)
 
     def not_agreed(self) -> None:
-        """They could not; after a few times the profile is what it is."""
+        """They could not; after a few refusals the profile ends with what it has."""
         self._asked = False
         self._failures += 1
         if self._failures >= FAILURES_MAX:

@@ -1,8 +1,8 @@
 """The throughput model of one job: fitted to its measured steps, with its error, or refused with the reason.
 
-Rule: no model without an error, and no error from the points that made it. Every measured step is predicted
-by a fit that has not seen its gang (or, where no other gang has its reach, the step itself), and what came of
-that is the model's error. Where the points cannot say this there is no model, and a caller goes by what was
+Rule: no model without an error, and no error from the points that made it. A fit that has not seen a step's
+gang (or, where no other gang has its reach, the step itself) predicts that step; how far it is off is the
+model's error. Where the points cannot say this there is no model, and a caller goes by what was
 measured.
 """
 
@@ -38,7 +38,7 @@ REACHES: Final[tuple[Reach, ...]] = ("device", "host", "hosts")
 
 
 class HeldOut(msgspec.Struct, frozen=True, kw_only=True):
-    """One measured step beside what the others make of it."""
+    """One measured step, and what a fit to the others predicts for it."""
 
     step: MeasuredStep
     predicted_s: float

@@ -1,8 +1,8 @@
 """The agent's connection to its controller.
 
-Rule: sending never waits. What cannot be sent now is dropped and counted: everything that matters is said
-again until it is confirmed, and a queue of old messages would arrive as news. Whatever comes in is
-decoded and checked here; what is wrong with a frame is counted and logged, at most once a minute.
+Rule: sending never waits. The link drops and counts what it cannot send now: the agent repeats everything
+that matters until the controller confirms it, and a queue of old messages would arrive as news. The link
+decodes and checks what comes in; it counts bad frames and logs them at most once a minute.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class ControllerLink:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket: zmq.Socket[bytes] | None = None
         self._version = WIRE_VERSION
-        """A controller of the version before refuses ours, and is then spoken to in its own."""
+        """A controller of the version before refuses ours; the agent then speaks its version."""
         self._complained_s = float("-inf")
         self.bad_messages = 0
         self.unsent_messages = 0
@@ -120,7 +120,7 @@ class ControllerLink:
         self._wake()
 
     def reconnect(self) -> None:
-        """A fresh connection: the old one may be half dead, and its queue is of yesterday."""
+        """A fresh connection: the old one may be half dead, and its queue stale."""
         self.close()
         self.open()
 
@@ -160,7 +160,7 @@ class ControllerLink:
             self._complain(f"dropped a message from the controller ({self.bad_messages} so far): {error}")
             return
         if isinstance(message, HostRefused) and is_of_before(parts[0], message.why):
-            self._version = WIRE_VERSION - 1  # It is greeted again soon.
+            self._version = WIRE_VERSION - 1  # The agent greets it again soon.
             return
         self._post(message)
 

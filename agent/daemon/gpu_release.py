@@ -1,8 +1,6 @@
-"""Waiting for what is still to be heard of the GPUs that an attempt has left: the edge's side of
-`conditions.Waits`.
-
-Rule: the answer comes after a probe of each of its devices that began when the attempt was gone, and so after
-all errors that their watchers knew of then. The cause of an attempt's failure may be an error that is not
+"""Waiting for news of the GPUs that an attempt has left: the edge's side of `conditions.Waits`. Rule: the
+answer comes after a probe of each of its devices that began when the attempt had gone, and so after all
+errors that their watchers knew of then. The cause of an attempt's failure may be an error that is not
 reported yet: it waits a moment longer, and for a round of the MPS daemons as well. Everything is bounded, and
 nothing here blocks the agent's loop.
 """
@@ -19,10 +17,10 @@ from cotenant.agent.daemon.tasks import Tasks
 from cotenant.agent.gpus import GpuWatch
 
 NEWS_S: Final = 2.0
-"""Between a failure and the looks that count: whether the driver has written an error down before the process
-that it hits knows of it is documented nowhere."""
+"""Between a failure and the probes that count: no document says whether the driver logs an error before the
+process that it hits learns of it."""
 DAEMONS_S: Final = 10.0
-"""A daemon that is wedged does not keep a verdict back for longer."""
+"""A wedged daemon delays a verdict by no more than this."""
 
 
 class GpuRelease:

@@ -1,7 +1,7 @@
 """The agent's sheet for Prometheus: this host's devices, and how the agent itself is doing. Pure.
 
-Rule: an indicator is shown with its source, and one that is missing has no series. A reading that is older
-than `STALE_S` is not shown as if it were of now; its age is.
+Rule: an indicator is shown with its source, and one that is missing has no series. Of a reading older than
+`STALE_S` the sheet shows only the age.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The agent's edge: carries out what the state machine asks for, and tells it what happens.
 
 Rule: this loop takes no decision. Notes reach the disk before anything that follows from them leaves the
-process; while the disk refuses them, confirmations and reports stay unsaid and nothing is started, but
-leases and heartbeats go on, so a full disk does not end running jobs.
+process; while the disk refuses them, the agent confirms, reports and starts nothing, but leases and
+heartbeats go on, so a full disk does not end running jobs.
 """
 
 from __future__ import annotations

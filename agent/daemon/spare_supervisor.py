@@ -1,8 +1,8 @@
 """One supervisor that is started before it is needed: an interpreter and our modules are most of what a warm
 start would wait for.
 
-Rule: nobody relies on it. An attempt that finds none, or one that has ended, starts a supervisor as ever. Two
-are never waited for at once, and it ends with the agent.
+Rule: nobody relies on it. An attempt that finds none, or one that has ended, starts a supervisor as usual.
+There is at most one, and it ends with the agent.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The agent's end of the connection to one supervisor.
 
 Rule: a connection may break at any time and means nothing by itself; each new one starts with the
-supervisor's whole status, and the state machine says again what must have arrived. A supervisor that
-does not take what it is sent is not waited for.
+supervisor's whole status, and the state machine repeats what must arrive. The agent does not wait for a
+supervisor that does not read.
 """
 
 from __future__ import annotations

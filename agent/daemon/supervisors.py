@@ -2,8 +2,8 @@
 
 Rule: a supervisor inherits a locked file, `alive.lock` in its folder, from the moment it is spawned. Who
 can lock that file knows that no supervisor runs and none is about to; so an agent that was killed in the
-middle of a start never starts a second one. A process is only ever signalled through a pidfd that was
-checked against its recorded start time and boot.
+middle of a start never starts a second one. We signal a process only through a pidfd, after comparing its
+start time and boot with the record.
 """
 
 from __future__ import annotations
@@ -85,10 +85,10 @@ class Supervisors:
     # --- What is here ------------------------------------------------------------------------------
 
     def scan(self) -> tuple[FoundAttempt, ...]:
-        """Every attempt's folder. Records that are damaged are put aside, and an attempt is what the others
-        say: without its order, of whatever devices our own memory has for it, and its processes are known by
-        the supervisor's session or by the lock; without its result, one that left none; without its
-        supervisor's identity, one that runs as long as its lock is held, and is not spoken to.
+        """Every attempt's folder. We put damaged records aside and go by the others. Without its order an
+        attempt has the devices that our memory has for it, and its processes are those of the supervisor's
+        session or of the lock's holder; without its result it counts as having left none; without its
+        supervisor's identity it runs as long as its lock is held, and we do not talk to it.
         """
         self.base.mkdir(mode=0o711, parents=True, exist_ok=True)
         names = sorted(entry.name for entry in self.base.iterdir() if entry.is_dir())
@@ -320,7 +320,7 @@ def _user_of(folder: Path) -> int:
     """Whose the attempt is, by the folder that was given to its user."""
     try:
         return (folder / JOB).stat().st_uid
-    except OSError:  # It never came so far.
+    except OSError:  # It ended before its folder was given.
         return os.geteuid()
 
 

@@ -1,7 +1,7 @@
 """This host's fork servers: started, listened to and ended as `agent/warm/pool.py` decides.
 
-Rule: nothing waits for a server. An attempt that could be forked from one that is ready is offered it, any
-other starts cold and is told why; a server that dies takes nothing along. As long as one is ready a
+Rule: nothing waits for a server. An attempt that a ready server can fork is offered it, any other starts cold
+and learns why; a server that dies ends nothing else. As long as one is ready a
 supervisor is started ahead as well, when an attempt has come to its first step or its end.
 """
 
@@ -39,7 +39,7 @@ from cotenant.controller.domain import ForkServers
 
 TICK_S: Final = 5.0
 LEARNING_MAX: Final = 256
-"""Attempts whose modules are waited for at once."""
+"""Attempts whose lists of modules it awaits at once."""
 
 
 class WarmStarts:

@@ -1,7 +1,6 @@
-"""Whether a GPU takes work, and who or what is in the way: from what is known of it. Pure.
-
-Rule: a note names a process or a cause that a person can act on, and stays as it was said while nothing of
-weight has changed: each new one is told to the controller.
+"""Whether a GPU takes work, and who or what is in the way: from what is known of it. Pure. Rule: a note names
+a process or a cause that a person can act on. It keeps its words while nothing important has changed, because
+the agent reports each new one.
 
 Memory that should be free is in the way as well. A device goes back into the ledger only when its memory
 does, and only after its watcher has probed it anew: a probe comes after all errors that the watcher knew of
@@ -29,7 +28,7 @@ HELD_LOOKS: Final = 2
 HIDDEN_LOOKS: Final = 2
 """Likewise: one that cannot be seen may just have ended."""
 LEAVE_GRACE_S: Final = 3.0
-"""What is seen so soon after a job has left may have been asked before."""
+"""NVML's answer so soon after a job has left may be older."""
 PROCESSES_SHOWN: Final = 3
 HOLDERS_NAMED: Final = 3
 PATIENCE_S: Final = 60.0
@@ -264,7 +263,7 @@ class Waits:
                 wait.left.pop(uuid, None)
 
     def over(self, now_s: float) -> dict[Key, dict[str, str]]:
-        """Waits that have ended, each told once: by UUID who holds a device; empty: they are all free."""
+        """Waits that have ended, each returned once: by UUID who holds a device; empty: they are all free."""
         found = {
             key: wait.left for key, wait in self._waits.items() if not wait.left or now_s >= wait.until_s
         }

@@ -10,8 +10,8 @@ those whom the trouble concerned are gone and it has been quiet for long enough,
 `nodes resume`. From draining a person may bring it back too, who knows better; from lost nobody but the
 device: it must have begun anew (a boot of the host, a reset), and then it proves itself like a suspect.
 
-A noted state ends by that proof, never because the agent was restarted. So what the proof is made of is kept
-beside it: whom the trouble concerned, the counters that fall when a GPU begins anew, up to where the
+A noted state ends by that proof, never because the agent was restarted. So the file keeps what the proof is
+made of beside it: whom the trouble concerned, the counters that fall when a GPU begins anew, up to where the
 kernel's log was read, and whether a person has vouched for the device. A boot begins all of them anew: a
 device that was draining or lost has to show that it works, everything else is forgotten.
 """
@@ -85,7 +85,7 @@ def after(state: DeviceState, happening: Happening) -> DeviceState:
 
 
 class NotedState(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known against a device."""
+    """Why a device is not ok."""
 
     uuid: str
     state: DeviceState
@@ -132,7 +132,7 @@ class PastStates(msgspec.Struct, frozen=True, kw_only=True):
     is_away: bool = False
     """NVML said that it is lost or wants a reset: an answer means that it began anew."""
     is_pardoned: bool = False
-    """A person knows that it wants a reset, and trusts it all the same."""
+    """A person has accepted that it wants a reset, and trusts it."""
     record: int | None = None
     """Of the kernel's log: everything up to here was dealt with."""
 

@@ -1,9 +1,9 @@
 """The GPUs of this host, watched: what the watchers say becomes faults for the state machine and an offer.
 
-Rule: everything is decided in `health.py` and `conditions.py`; here their inputs are carried to them, their
-answers away, and the noted states to disk, by this class alone. Each is on disk before it is reported;
-an error counts as read only when all that follows from it was told. So an agent that is killed in between
-finds it in the kernel's log again, and to tell it twice changes nothing.
+Rule: `health.py` and `conditions.py` decide everything; this class alone carries their inputs to them, their
+answers away, and the noted states to disk. It writes each before it reports it; an error counts as read only
+after all its consequences were reported. So an agent that is killed in between finds it in the kernel's log
+again, and a second report changes nothing.
 
 Offered are the devices whose locks this agent holds, and nothing is known against. A device that another
 agent holds is listed as not healthy, with the name of who holds it; it is offered as soon as its locks are
@@ -37,7 +37,7 @@ from cotenant.controller.domain import Device
 
 MARKS: Final = "devices.json"
 FRESH_S: Final = 600.0
-"""At least so often the counters are written, by which a reset in the agent's absence is known."""
+"""At least so often it writes the counters that reveal a reset in the agent's absence."""
 _TURN_S: Final = 0.01
 
 Log = Callable[[str], None]
@@ -207,7 +207,8 @@ class GpuWatch:
                     )
             case _:
                 pass
-        # The device is out before the end of its jobs is reported: no new job is placed there meanwhile.
+        # Take the device out before reporting the end of its jobs, so that no new job is placed there
+        # meanwhile.
         self._tell()
         for fault in faults:
             self._post(fault)

@@ -1,9 +1,8 @@
 """What is known of this host's GPUs, and what follows from it for each: pure.
 
-Rule: `Health` takes in what the watchers say and tells, when asked, which devices may get work and why not.
-It ends no attempt: a fault goes to the agent's state machine as a `GpuFault`. What is remembered over a
-restart of the agent is in `device_states.py`; nothing else in here may matter for longer than this process
-lives.
+Rule: `Health` takes in what the watchers say and answers which devices may get work and why not. It ends no
+attempt: a fault goes to the agent's state machine as a `GpuFault`. `device_states.py` has what survives a
+restart of the agent; nothing else in here may matter for longer than this process lives.
 """
 
 from __future__ import annotations
@@ -104,8 +103,7 @@ class Health:
             self._happened(gpu, uuid, "drain", why, now_s)
 
     def xid(self, seen: XidSeen, now_s: float) -> list[GpuFault]:
-        """What an Xid means for its device, and whom it ends. It counts as dealt with only when `dealt_with`
-        says so."""
+        """What an Xid means for its device, and whom it ends. It stays open until `dealt_with` closes it."""
         gpu = self._gpus.get(seen.uuid)
         row = meaning(seen.xid, seen.recovery)
         happening = BY_BUCKET[row.bucket]
@@ -143,7 +141,7 @@ class Health:
         )
 
     def dealt_with(self, seen: XidSeen) -> None:
-        """All that follows from an Xid has been told: it need not be read again."""
+        """All consequences of an Xid were reported: no need to read it again."""
         gpu = self._gpus.get(seen.uuid)
         if gpu is not None:
             gpu.record = _newest(gpu.record, seen.record)
@@ -216,7 +214,7 @@ class Health:
                 continue
             if gpu.probe is None or gpu.probe.code or gpu.was_silent:
                 continue
-            if gpu.probed_s <= noted.since_s:  # What was seen before the trouble proves nothing.
+            if gpu.probed_s <= noted.since_s:  # Observations from before the trouble prove nothing.
                 continue
             gone = gpu.live.isdisjoint(noted.concerned)
             if gone and now_s >= noted.since_s + noted.quiet_s and gpu.held is None:

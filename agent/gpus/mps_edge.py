@@ -1,8 +1,8 @@
 """MPS at the agent's edge: daemons at the start, news of them to the state machine, their end.
 
-Rule: daemons outlive the agent while jobs live, and go when it leaves a host without jobs. What was seen
-of them reaches the state machine as events like any other: a device that changed how it is shared, a fault
-that ended what ran on it, an attempt that is not the client it should be.
+Rule: daemons outlive the agent while jobs live, and go when it leaves a host without jobs. News of them
+reaches the state machine as events like any other: a device that changed how it is shared, a fault that ended
+what ran on it, an attempt that is not the client it should be.
 """
 
 from __future__ import annotations
@@ -283,7 +283,7 @@ class MpsEdge:
                 if each.fault is not None
                 and each.fault.is_by_xid
                 and not group.isdisjoint(_named(self._devices, {*each.devices}))
-            )  # They were told what they did, or who did it to them.
+            )  # They already know what they did, or who did it to them.
             uuids = tuple(sorted(group))
             self._post(GpuFault(uuids=uuids, why=IN_FAULT, culprits=by_xid, spared=by_xid, one_server=True))
 

@@ -37,7 +37,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     runtime: str = ""
     """Where the daemons' pipe directories are; empty: MPS is not used here at all."""
     specs: tuple[Spec, ...] = ()
-    """Daemons that always run. Where each user has one: the agent's own, by which is seen what works."""
+    """Daemons that always run. Where each user has one: the agent's own, which shows whether MPS works."""
     host_devices: tuple[str, ...] = ()
     """UUIDs, in the order of the daemons that serve all of them; empty: one daemon for each."""
     one_uid: bool = True

@@ -36,7 +36,7 @@ from cotenant.mps.ownership import Owned, Spec
 from cotenant.mps.process import CONTROL, Running, is_alive, look_around
 
 LOOKS_MAX = 5
-"""After this many looks it is said as it is."""
+"""After this many looks the verdict is final."""
 QUIT_S = 5.0
 AROUND_EVERY_S = 10.0
 
@@ -92,7 +92,7 @@ def look_for(client: AttachedClient, program: str = CONTROL) -> FoundClient:
 
 
 def verdict(looks: int, seen: Attachment) -> str | None:
-    """What to say of it, for the user, after so many looks; empty: it is attached; None: look again."""
+    """The note for the user after so many looks; empty: it is attached; None: look again."""
     if seen is Attachment.ATTACHED:
         return ""
     if looks < LOOKS_MAX:

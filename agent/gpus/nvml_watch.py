@@ -2,8 +2,8 @@
 
 Rule: it may hang in any call, and be killed at any moment: it keeps nothing that matters, and says which GPU
 it is about to ask before it asks, so that whoever waits knows which one hangs. One JSON line
-(`probe_results.py`) per thing worth saying; errors that it can know of are said before a probe that begins
-after them. A line on its standard input has it probe at once. It ends by itself when nobody reads any more.
+(`probe_results.py`) per fact; it reports an error that it can know of before any probe that begins after it.
+A line on its standard input has it probe at once. It ends by itself when nobody reads any more.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class NvmlWatch:
         return False
 
     def _tell_errors(self) -> None:
-        """All that can be known of by now."""
+        """Read everything that NVML and the kernel's log have by now."""
         self._read_log()
         for _ in range(_EVENTS_MAX):
             if not self._next_event(0.0):

@@ -41,7 +41,7 @@ _ANCESTORS_MAX: Final = 64
 
 
 class Owners:
-    """Remembers what it found out: a process does not change hands, and asking is not free."""
+    """Remembers what it found out: a process keeps its owner, and asking costs time."""
 
     def __init__(self, attempts: Path, mps_runtime: str = "") -> None:
         """`mps_runtime`: below it live our MPS daemons; empty = we have none."""

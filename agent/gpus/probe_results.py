@@ -1,4 +1,4 @@
-"""What the watcher of the GPUs says of them, one JSON line each.
+"""What the watcher says about the GPUs, one JSON line each.
 
 Rule: facts only, by UUID. What NVML did not say is None, never 0; what a fact means for a device is decided
 in `health.py`.

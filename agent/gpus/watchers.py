@@ -1,8 +1,8 @@
 """The children that watch the GPUs: started, listened to, killed when they hang, started again.
 
-Rule: nothing in the agent's own process ever calls NVML, and nothing here waits for a child. One that hangs
-is killed; one that cannot even be killed (it is stuck in the kernel) is left behind, and only so many of
-those may be about before no new one is started. A GPU that hangs or gives no answer gets a watcher of its
+Rule: nothing in the agent's own process ever calls NVML, and nothing here waits for a child. We kill one that
+hangs, leave behind one that even SIGKILL does not end (it is stuck in the kernel), and start no new one when
+there are too many of those. A GPU that hangs or gives no answer gets a watcher of its
 own, so that the others are watched on; that watcher lets go of a GPU that gives no answer, since one that is
 held open cannot be reset.
 """
@@ -101,7 +101,7 @@ class GpuWatcher:
             return
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
-            if self._output.closed:  # A line before it had us closed.
+            if self._output.closed:  # An earlier line has closed us.
                 return
             self._take(line)
         if not self._output.closed and (not data or len(self._rest) > LINE_BYTES_MAX):

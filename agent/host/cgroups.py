@@ -132,7 +132,7 @@ class AttemptCgroup:
 
     @classmethod
     def none(cls, order: Order, attempt_folder: Path) -> AttemptCgroup:
-        """For a host that turned out not to permit it."""
+        """For a host that does not permit it after all."""
         return cls(msgspec.structs.replace(order, cgroup=""), attempt_folder)
 
     def __bool__(self) -> bool:
@@ -168,8 +168,8 @@ class AttemptCgroup:
             self.limits_device_memory = not self.problem
 
     def order_within(self, order: Order) -> Order:
-        """What is left to do of it by others than this group: torch's limit is one of each process, the
-        group's counts all of them."""
+        """What of the memory limit is left to others: torch's limit holds for each process, the group's for
+        all of them together."""
         return msgspec.structs.replace(order, torch_limit_mib=None) if self.limits_device_memory else order
 
     def enter(self, leaf: str, pid: int = 0) -> None:

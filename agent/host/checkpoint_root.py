@@ -1,7 +1,7 @@
 """The folder for checkpoints: whether it works, and which hosts see the same one.
 
-Rule: hosts share a root only if they read the same random name from it; it needs no configuration and cannot
-be claimed wrongly. The first agent makes the name, once and whole.
+Rule: hosts share a root only if they read the same random name from it; nobody has to configure that, or can
+claim it wrongly. The first agent makes the name, once and whole.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
     """Why these are not what one might expect."""
     busy: tuple[str, ...] = ()
-    """UUIDs of GPUs on which a process computes: whose it is is found out later."""
+    """UUIDs of GPUs on which a process computes; the watchers find out whose it is."""
 
 
 def parse(text: str) -> DeviceChoice:
@@ -236,8 +236,8 @@ def _is_busy(gpu: GpuFacts) -> bool:
 
 
 def _reserve_mib(gpu: GpuFacts) -> int:
-    """What is gone before any job starts: measured where no process computes now, else the driver's own
-    number and what is drawn with."""
+    """Memory in use before any job starts: measured where no process computes now, else the driver's own
+    number and that of processes that draw."""
     drivers_mib, taken_mib = gpu.reserved_mib or 0, gpu.taken_mib or 0
     if gpu.unlisted:
         return drivers_mib

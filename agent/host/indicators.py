@@ -1,8 +1,8 @@
 """What the devices of this host do just now, read every so often for heartbeats and Prometheus.
 
-Rule: the loop never waits for a driver. GPUs are read by a process of its own that samples by itself; here
-its answers are collected when they have come. If it fails, the readings say why, and it is started again
-later, ever less often. Nothing that is read here is used for a decision.
+Rule: the loop never waits for a driver. A process of its own samples the GPUs; here the agent collects its
+answers when they have come. If it fails, the readings say why, and the agent starts it again later, ever less
+often. No decision uses these readings.
 
 On a CPU slot everything that runs on its cores counts, whoever does it, as everything that runs on a GPU
 does: read from /proc/stat, in ticks of 10 ms; time that a hypervisor took away was not used.
@@ -134,7 +134,7 @@ class Gpus:
     def _fail(self, problem: str, was_said: bool) -> None:
         self._child, self._problem = None, problem[:TEXT_MAX]
         if not was_said and self._wanted.source == "auto":
-            self._wanted = Wanted(source="nvml")  # Whatever hung or died was not plain NVML, mostly.
+            self._wanted = Wanted(source="nvml")  # What hung or died was mostly not plain NVML.
             self._fallback = f" (after a try of all sources: {problem})"
         self._again_s = self._clock() + self._retry_s
         self._retry_s = min(2 * self._retry_s, RETRY_S_MAX)
@@ -158,7 +158,7 @@ def reading_of(
     memory = answer.memory[number] if number < len(answer.memory) else None
     problem = answer.problems[number] if number < len(answer.problems) else ""
     if not answer.samples and not problem:
-        return None  # Nothing was sampled since the last time: what was sent then still stands, and ages.
+        return None  # No new sample: the last one still counts, and ages.
     return DeviceReading(
         device_id=device.device_id,
         source=answer.source if values else "",

@@ -25,7 +25,7 @@ PACKAGES: Final = {
 }
 """Where each goes."""
 FACE: Final = "cotenant/__init__.py"
-"""Goes along, or an installed one would hide the folder: it has both on its path, ours first."""
+"""Copied as well, or an installed one would hide the folder: it has both on its path, ours first."""
 PROGRAMS: Final = {
     "srun": """#!/bin/sh
 # Starts the tasks of a step: cotenant's, inside a job that came with #SBATCH lines.

@@ -2,8 +2,8 @@
 
 Rule: several agents may live on one machine (ten users, each with `cotenant run`), and none knows of the
 others. The controller counts ports from each agent's first one in the same way, so two agents with the same
-first port would meet each other at every job. So each holds the locks of its range, as it does those of its
-devices. Only where hosts must find each other is the range a fixed one, which nobody holds.
+first port would clash at every job. So each holds the locks of its range, as it does those of its devices.
+Only where hosts must find each other is the range fixed, and nobody locks it.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Rule: a path is followed once, down to a folder that only we (and root) can change; from there on every step
 is taken from an open folder and follows no link, so a user who renames, links or replaces a part of it
-meanwhile changes which of their own files are meant, never another's. What is done to a file by its
-descriptor is done to that file. And what belongs to a user is removed with that user's rights: he may lend a
-name to what is not his, and gets no more of it removed than he could remove himself.
+meanwhile changes which of their own files are meant, never another's. What we do by a descriptor we do to
+that file. And we remove what belongs to a user with that user's rights: a user may give a name to somebody
+else's file, and gets no more removed by it than that user could remove alone.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ def _empty(folder: int, top: int, device: int, depth_left: int) -> None:
     if os.fstat(folder).st_mode & 0o700 != 0o700:
         with suppress(OSError):
             os.fchmod(folder, 0o700)
-    for _ in range(ROUNDS_MAX):  # What is removed moves what a listing has still to come to.
+    for _ in range(ROUNDS_MAX):  # A removal moves entries that the listing has not reached yet.
         removed, problem = 0, None
         with os.scandir(folder) as entries:
             for entry in entries:
@@ -286,6 +286,6 @@ def _set_ids(uid: int, gid: int) -> None:
 
 
 def _checked(name: str) -> str:
-    """One name, not a way: our own mistake otherwise."""
+    """One name, not a path: anything else is our own mistake."""
     assert name not in ("", ".", "..") and "/" not in name, f"not a name: {name!r}"
     return name

@@ -46,7 +46,8 @@ class CoTenantsChanged(ChannelMessage, frozen=True, kw_only=True, tag="company")
 
     alone: bool
     room_mib: int | None = None
-    """For a job that started without a limit: what others leave to each of its processes, of each device."""
+    """For a job that started without a limit: what co-tenants leave of each device to each of its
+    processes."""
 
 
 class GangIn(ChannelMessage, frozen=True, kw_only=True, tag="gang-in"):

@@ -1,7 +1,7 @@
 """Records on disk: what daemon and supervisor write down for each other.
 
-Rule: a record is there whole or not at all, and carries a version: this one and the one before are read, a
-newer one is refused with what to upgrade.
+Rule: a record is there whole or not at all, and carries a version: we read this one and the one before, and
+refuse a newer one with what to upgrade.
 """
 
 from __future__ import annotations
@@ -68,9 +68,8 @@ def read_record(path: Path, kind: type[T]) -> T | None:
 def read_or_put_aside(path: Path, kind: type[T], say: Callable[[str], None]) -> T | None:
     """The record in a file of ours; None if there is none that can be used, and `say` was told why.
 
-    A damaged one is put aside under a name that says so: it is looked at once, does not stand in the way of
-    a new one, and is there for a person to look at. One of a newer version stays: what wrote it can read
-    it.
+    We put a damaged one aside under a name that says so: it does not stand in the way of a new one, and a
+    person can look at it. One of a newer version stays: what wrote it can read it.
     """
     try:
         return read_record(path, kind)

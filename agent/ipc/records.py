@@ -13,8 +13,8 @@ name, fsynced and renamed, and carry `RECORD_VERSION`.
         job/             the job-side sockets: cotenant.sock, rank-0.sock, ...
         logs/rank-0.log  bounded
 
-Supervisors outlive the agents that started them, so records of the version before are read in today's form:
-all that is different there is said in `renewed`, and goes when it is no longer read.
+Supervisors outlive the agents that started them, so we read records of the version before in today's form:
+`renewed` has all differences, and goes when we no longer read that version.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     watch: WatchRule | None = None
     """None: its steps are not watched."""
     notes: tuple[str, ...] = ()
-    """What is not as one might expect, said once when the attempt starts."""
+    """Notes on what its user may not expect, shown once when the attempt starts."""
     checkpoint_root: str
     """The job's own folder."""
     lease_s: float | None
@@ -243,7 +243,7 @@ class Status(Capabilities, frozen=True, kw_only=True):
     failed: tuple[str, ...] = ()
     """Newest few `failed` messages: "save: No space left on device"."""
     farewell: tuple[str, ...] = ()
-    """How its processes were made to go, in order: "terminate_client: 2 done", "SIGTERM", "SIGKILL"."""
+    """Which steps ended its processes, in order: "terminate_client: 2 done", "SIGTERM", "SIGKILL"."""
     profile: Profile | None = None
     """What was measured of it in place, the newest; None if nothing was."""
     profile_no: int = 0
@@ -289,7 +289,7 @@ INNER: Final[dict[type, tuple[str, type[msgspec.Struct], dict[str, object]]]] = 
     Order: ("start", StartAttempt, {"command": "StartAttempt", "command_id": 0}),
     Result: ("status", Status, {}),
 }
-"""What is a record of its own today: its name, its kind, and what was not kept of it."""
+"""What is a record of its own today: its name, its kind, and the fields that we dropped."""
 
 
 def renewed(data: bytes, kind: type) -> bytes:

@@ -1,8 +1,8 @@
 """A job's secrets on their way from the agent to its supervisor: in memory that both have open.
 
 Rule: no disk of a host ever holds them. The supervisor keeps them in its memory and puts them into the
-environment of the processes that it starts; with the last of these they are gone. An attempt is started once,
-so they are not needed again.
+environment of the processes that it starts; they are gone with the last of these. An attempt starts once, so
+nobody needs them again.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import time
 from .hosts import address, hostnames
 
 LEAVING_S = 60.0
-"""After it was asked for, a requeue ends this script; going on meanwhile would look like its end."""
+"""A requeue ends this script; returning before that would look like the script's own end."""
 KNOWN = "show hostnames [LIST], show job, requeue JOB"
 
 

@@ -1,9 +1,9 @@
 """`srun` inside a job: starts the tasks that a step has on this host, and stays with them.
 
 Rule: a step's tasks are children in the script's own process group, so that whoever ends the job ends them.
-Only one step at a time is the job to cotenant (it is counted, saved and resumed); those that run beside it,
-or are a part of the gang only, are commands like any other. GPUs that a step asks for by number are its own
-until it ends.
+cotenant takes one step at a time for the job (it counts, saves and resumes that one); steps beside it, or of
+a part of the gang, are commands like any other. GPUs that a step asks for by number are its own until it
+ends.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Run:
         self._readers: list[threading.Thread] = []
         self._worst = 0
         self._ends_others = False
-        """A task has failed, and the others are made to end: how they do tells nothing of the step."""
+        """A task has failed, and we end the others: their exit codes say nothing about the step."""
         self._kill_s = float("inf")
         self._warn_s = self._warning_s()
 

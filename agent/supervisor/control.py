@@ -1,11 +1,9 @@
 """The supervisor's side of `control.sock`, in its `select` loop: its agent, or two while one takes over from
 another.
 
-Rule: nothing here can hold a supervisor up. A connection that breaks, talks nonsense or does not read is
-closed; the next one starts with the whole status, so nothing is lost with it.
-
-An agent that is slow or gone never blocks it: what cannot be sent waits until there is room, and a connection
-that is closed is forgotten. The files of the attempt's folder say the same as the words here.
+Rule: nothing here can block a supervisor. It closes a connection that breaks, sends nonsense or does not
+read; the next one starts with the whole status, so nothing is lost. What it cannot send to a slow agent waits
+until there is room. The files of the attempt's folder hold the same as these messages.
 """
 
 from __future__ import annotations
@@ -120,7 +118,7 @@ class Control:
         return connection
 
     def say(self, message: StatusNow | EndedNow | GangOut) -> None:
-        """To everybody; a word for the gang only to the newest, lest it is relayed twice."""
+        """To every agent; a message for the gang only to the newest, so that it is relayed once."""
         for connection in self.connections[-1:] if isinstance(message, GangOut) else self.connections:
             connection.send(message)
 
@@ -176,7 +174,7 @@ class Conversations:
         self._mind(connection)
 
     def _mind(self, connection: Connection) -> None:
-        """Wait for room where something is unsent; forget it when it is closed."""
+        """Wait for room where something is unsent; forget a closed connection."""
         fd = next(
             (fd for fd, key in self._selector.get_map().items() if key.fileobj is connection.socket), None
         )

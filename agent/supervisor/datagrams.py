@@ -1,7 +1,8 @@
 """The socket between the supervisor and the job's own library, in the `select` loop.
 
 Rule: datagrams may be lost both ways, and what a job says is foreign (`rank_messages.py`): nothing here waits
-for a rank, and a flood of words leaves others their turn. The folder is the job's user's from the moment the
+for a rank, and a flood of datagrams does not starve the others. The folder is the job's user's from the
+moment the
 socket is in it: a rank is written to only where the socket of its name is that user's own.
 """
 
@@ -52,7 +53,7 @@ class Datagrams:
             with self._folder.socket(f"rank-{rank}.sock", self._uid) as address:
                 self._socket.sendto(data, address)
         except OSError:
-            return  # Gone, not its own, or its queue is full: the agreement says it again.
+            return  # Gone, not its own, or its queue is full: the agreement repeats it.
 
     def read_file(self, name: str, bytes_max: int) -> bytes:
         """What a rank has left in the folder. Raises OSError."""

@@ -1,9 +1,9 @@
-"""The processes of an attempt's ranks: started, signalled, and told of when they end.
+"""The processes of an attempt's ranks: starts and signals them, and reports their ends.
 
 Rule: all of them start warm, or all of them cold. Cold ones are our children. Warm ones are those of a nanny
 (`agent/warm`), which tells how each has ended and ends after the last; one that does not is killed, and takes
-with it what is left below it. Clients of an MPS daemon outlive it: they are signalled, and seen to end, by
-descriptors of their own, and nobody knows their exit codes.
+with it what is left below it. Clients of an MPS daemon outlive it: the supervisor signals them and sees their
+ends by descriptors of its own, and nobody knows their exit codes.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class RankProcesses:
         return Started(launch="cold" if self._nanny is None else "warm", launch_why=why)
 
     def _start_warm(self, order: Order, wanted: Sequence[WantedRank], cgroup: AttemptCgroup) -> str:
-        """Leaves a nanny if it can be done; else returns why not."""
+        """Starts them warm, with a nanny, if possible; else returns why not."""
         offer = order.warm
         if not offer.server:
             return sentence(offer.why, offer.detail) if offer.why else ""
@@ -121,7 +121,7 @@ class RankProcesses:
         if self._outlive:
             self._take_over(nanny)
         else:
-            nanny.kill()  # Those that are left die with it; what they would have said of themselves is lost.
+            nanny.kill()  # The remaining ones die with it; their exit codes are lost.
         nanny.close()
         self._nanny, self.kill_s = None, inf
         for rank in list(self.pids):

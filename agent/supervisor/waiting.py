@@ -1,8 +1,7 @@
 """A supervisor that has started before there is an attempt for it, and waits for one.
 
-Rule: until it has an attempt it is nothing: it holds no lock, has written nothing, and ends with its agent.
-What it is handed is what it would have been started with; the locks among it are held even while the message
-is on its way.
+Rule: until it has an attempt it holds no lock, has written nothing, and ends with its agent. The agent hands
+it what it would have been started with; the locks among it stay held while the message is on its way.
 """
 
 from __future__ import annotations

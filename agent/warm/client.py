@@ -1,9 +1,8 @@
 """A supervisor's side of a warm start: ask a fork server, and look after the nanny it forks.
 
-Rule: until `run` is said nothing of the user's has run, so whatever goes wrong before is `WarmRefused`,
-everything that was forked is killed, and the attempt starts cold. Who speaks is known from the kernel (the
-credentials of each message), never from what it says: a server is a process of the user's, and we may be
-root.
+Rule: until we say `run` no code of the user's has run, so for whatever goes wrong before we raise
+`WarmRefused`, kill everything that was forked, and start the attempt cold. The kernel says who speaks (the
+credentials of each message), never the message: a server is a process of the user's, and we may be root.
 """
 
 from __future__ import annotations
@@ -116,7 +115,7 @@ class Nanny:
         descriptor = open_pidfd(identity) if identity is not None else None
         if descriptor is None:
             raise WarmRefused("gone")
-        if os.stat(f"/proc/{pid}").st_uid != self._uid:  # It has ended, and its number is somebody else's.
+        if os.stat(f"/proc/{pid}").st_uid != self._uid:  # It has ended, and another process has its number.
             os.close(descriptor)
             raise WarmRefused("gone")
         return descriptor

@@ -1,8 +1,8 @@
 """Which attempts may share a fork server: those with one key.
 
 Rule: everything that an interpreter or an import could have read is in the key, but for a short list of names
-that are read late, by what a script calls. What lies on disk (packages, the interpreter itself) is looked at
-by the server, which has the user's rights and looks before each fork.
+that scripts read late. The server, which has the user's rights, checks what lies on disk (packages, the
+interpreter itself) before each fork.
 """
 
 from __future__ import annotations

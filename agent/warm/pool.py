@@ -1,8 +1,8 @@
 """Which fork servers there are, for whom, and for how long. Pure.
 
 Rule: one server per key, started after a cold run of its kind has told what it imported, and only if all
-servers together stay within their memory. A kind that was refused once is not tried again; one that only went
-stale, or was ended, is, after the next cold run.
+servers together stay within their memory. The agent does not try a refused kind again; it tries one that only
+went stale, or was ended, after the next cold run.
 
 | now | event | then |
 | --- | --- | --- |
@@ -25,14 +25,14 @@ from cotenant.agent.warm.key import ServerKind
 
 IDLE_S: Final = 600.0
 READY_S: Final = 120.0
-"""What has not become ready by then is ended."""
+"""The agent ends a server that is not ready by then."""
 EXPECTED_MIB: Final = 512.0
 """Of a server that is not ready yet."""
 PRESSURE: Final = 0.1
 """Of the host's memory: with less available, the longest idle server goes at each look."""
 SERVERS_MAX: Final = 8
 YOUNG_S: Final = 60.0
-"""One that was of use so lately is not ended to make room for another."""
+"""A server used so lately is not ended to make room for another."""
 REFUSED_MAX: Final = 256
 
 

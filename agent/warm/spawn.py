@@ -1,7 +1,8 @@
 """Starting one fork server as the user whose jobs it is for, and listening to it.
 
-Rule: the agent looks at nothing of the user's: the interpreter is found in his PATH by the new process, with
-his rights. The listening socket is ours, in a folder that only we can enter: a user cannot come between. A
+Rule: the agent reads nothing of the user's: the new process finds the interpreter in the user's PATH, with
+the user's rights. The listening socket is ours, in a folder that only we can enter, so that no user can
+replace it. A
 server is killed when the agent dies, and ends when it lets go of its socket.
 """
 
@@ -107,7 +108,7 @@ class ForkServer:
         return self._socket.fileno()
 
     def read(self) -> ServerWord | None:
-        """Its next word; `ended` when there is none to come, None when it is not complete."""
+        """Its next message; `ended` when none will come, None while it is incomplete."""
         try:
             data = self._socket.recv(65536)
         except BlockingIOError:

@@ -1,7 +1,7 @@
 """Files that are really there: hashed while written, forced to disk, read back and compared.
 
-Rule: nothing is called durable before the bytes were flushed, the file was loaded again the way a resume
-loads it, and every tensor in it was equal to the one in memory.
+Rule: a file is durable only when its bytes are flushed, it was loaded again as a resume loads it, and every
+tensor in it equals the one in memory.
 """
 
 from __future__ import annotations

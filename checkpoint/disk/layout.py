@@ -1,8 +1,8 @@
 """What a checkpoint looks like on disk: names, the manifest, which ones count.
 
 Rule: a directory is a checkpoint only if its manifest says so and every file in it matches. Names starting
-with a dot are work in progress and never read. The greatest (attempt, step) is the newest, but nothing of
-an attempt above the reader's own counts.
+with a dot are work in progress and never read. The greatest (attempt, step) is the newest; a reader ignores
+attempts above its own.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def temporary_name(attempt: int, step: int) -> str:
 def names_newest_first(root: Path, attempt_max: int | None = None) -> list[str]:
     """Checkpoint directories by (attempt, step), without those of attempts above `attempt_max`.
 
-    None where there is no such folder; an error where we are not allowed to know.
+    None where there is no such folder; an error where we may not read it.
     """
     try:
         found = [(key, name) for name in os.listdir(root) if (key := parse_name(name))]

@@ -167,7 +167,8 @@ def _wait_for_records(order: SaveOrder) -> dict[int, dict[str, Any]]:
 
 
 def _polls(order: SaveOrder) -> Any:
-    """Yield until the caller is content; raises when a rank has failed or nothing moves any more."""
+    """Yield until the caller has what it waits for; raises when a rank has failed or the directory does not
+    change any more."""
     seen: tuple[Any, ...] = ()
     moved_at_s = time.monotonic()
     pause_s = _POLL_S_MIN

@@ -1,8 +1,7 @@
 """Steps, and how many there will be, of scripts that know nothing of cotenant.
 
-Rule: the script must not be able to tell. Torch's own hook counts; nothing is asked of a device, nothing is
-printed, no thread is started, and whatever goes wrong here ends the counting and not the script. What cannot
-be seen for certain is unknown.
+Rule: the script must not be able to tell. Torch's own hook counts. We ask no device, print nothing, start no
+thread, and a failure here ends the counting and not the script. What we cannot see for certain is unknown.
 
 Reading order: `steps.py` (counts and tells), `loops.py` (which loops stand around a step),
 `expressions.py` (what their heads say), `frameworks.py` (Trainers that know their own length).
@@ -39,7 +38,7 @@ def _watch(kind: Any, loaders: Loaders) -> None:
     @functools.wraps(original)
     def __iter__(loader: Any) -> Any:
         batches = original(loader)
-        with contextlib.suppress(TypeError):  # One that cannot be referred to weakly is not noted.
+        with contextlib.suppress(TypeError):  # We cannot note one without weak references.
             loaders.began(loader, batches)
         return batches
 

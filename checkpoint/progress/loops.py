@@ -29,7 +29,7 @@ _Loop = Union[ast.For, ast.While, ast.AsyncFor]
 _Function = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _LIBRARY: Final = tuple({sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib")})
 _PACKAGES: Final = tuple(os.sep + name + os.sep for name in ("site-packages", "dist-packages"))
-"""Also those of another environment that this one was put upon."""
+"""Also packages of the environment that a virtual environment was made from."""
 _STANDARD: Final = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})
 _OURS: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 

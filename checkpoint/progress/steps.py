@@ -1,8 +1,9 @@
 """Counts the optimizer's steps of one process, and tells its supervisor.
 
-Rule: between two reports a step costs a comparison and a look at the clock. Reports are datagrams that nobody
-waits for: what finds no room is said by the next one. Where a checkpoint Session speaks for this process, the
-steps are its own to tell, and only their total is told here.
+Rule: between two reports a step costs a comparison and a look at the clock. Nobody waits for a report to be
+sent: what one datagram cannot deliver, the next one says. Where a checkpoint Session speaks for this process,
+it
+tells the steps, and we tell only their total.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 Rule: no sockets, no clocks, no threads here. The caller holds one lock around every call. A rank that
 has said "ok" to step N does not pass N before it knows the decision (or has given up, and says so).
 
-For so many steps another s than what was ordered is an accumulation window. It ends by itself: nobody has to
-be alive to take it back, and what is recorded of it is enough to repeat it: a checkpoint's history holds the
-past and, behind it, what was agreed for the steps to come.
+For so many steps another s than what was ordered is an accumulation window. It ends by itself, so nobody has
+to be alive to revoke it. Its record is enough to repeat it: a checkpoint's history holds the past and, behind
+it, the windows of the steps to come.
 """
 
 from __future__ import annotations

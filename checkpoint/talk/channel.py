@@ -63,7 +63,8 @@ class SupervisorChannel:
         urgent_s: float = URGENT_S,
         decision_timeout_s: float = protocol.DECISION_TIMEOUT_S,
     ) -> None:
-        """on_room: called by the listener with what others leave of each device, in MiB; must not raise."""
+        """on_room: the listener calls it with the memory limit that co-tenants leave, in MiB; must not
+        raise."""
         self._urgent_s = urgent_s
         self._decision_timeout_s = decision_timeout_s
         self.dropped = 0
@@ -191,7 +192,7 @@ class SupervisorChannel:
         self._in.close()
 
     def _hear(self, data: bytes) -> None:
-        """What is no step of an agreement: a look at where training is, or what others leave of a device."""
+        """Orders that belong to no agreement: a stack probe, or the memory limit that co-tenants leave."""
         look, room = protocol.look_in(data), protocol.room_in(data)
         if look is not None:
             self.report(protocol.STANDING, look=look, place=place_of(self._training))

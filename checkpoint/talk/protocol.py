@@ -126,20 +126,20 @@ def decode(data: bytes) -> SupervisorDatagram | None:
 
 
 def look_in(data: bytes) -> int | None:
-    """The number of the look that a datagram asks for; None if it asks for none."""
+    """The number of the stack probe in a datagram; None if it is no probe."""
     number = _named(data, LOOK).get("look")
     return int(str(number)) if _whole(number, 0) else None
 
 
 @dataclass(frozen=True)
 class MemoryLimits:
-    """What others leave of each device; None: there are none."""
+    """What co-tenants leave of each device; None: there are none."""
 
     memory_mib: int | None
 
 
 def room_in(data: bytes) -> MemoryLimits | None:
-    """The room that a datagram tells of; None if it tells of none."""
+    """The memory limit in a datagram; None if it has none."""
     message = _named(data, ROOM)
     memory_mib = message.get("memory_mib", 0)
     return MemoryLimits(memory_mib) if memory_mib is None or _whole(memory_mib, 1) else None

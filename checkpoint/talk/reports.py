@@ -1,8 +1,8 @@
 """What a rank tells its supervisor: who it is, how many steps took how long, and what each window of s
 needed.
 
-Rule: hello is said whole each time: whoever has heard only the last one knows all of it. What is promised
-there (it can resume, it can be asked for another s) is only promised while somebody listens for the orders.
+Rule: each hello is complete: whoever heard only the last one knows everything. It promises (to resume, to
+take another s) only while a listener hears the orders.
 
 Rule: training waits for nothing here, neither a device (a loss on a GPU is copied in the background and
 reported when it has arrived, one report later) nor a supervisor, which then has less of a profile. What
@@ -75,7 +75,7 @@ class Introduction:
         self._correct(resumable=False, resumable_note=reason)
 
     def stops_looking(self) -> None:
-        """Nobody is to ask any more whether it makes steps."""
+        """From now on the watchdog leaves it alone."""
         if self._fields:
             self._correct(looks=False)
 

@@ -1,7 +1,7 @@
 """State trees made of tensors and plain values only, and buffers to copy them into quickly.
 
-Rule: a checkpoint holds nothing that needs unpickling code (it is loaded with `weights_only=True`), so
-anything else in a state is refused when it is saved, with its path, not when it is needed.
+Rule: a checkpoint holds nothing that needs unpickling code (it is loaded with `weights_only=True`), so the
+save refuses anything else, with its path, and not the resume.
 
 The stall of an asynchronous save is one copy. Fresh memory is far slower to write than memory in use
 (page faults), so `Staging` prepares its buffers ahead, in the background, and keeps them.

@@ -1,7 +1,7 @@
 """The objects that a script's loop works with, found in its own variables when the loop begins.
 
-Rule: what is not known to be saved or to be constant makes the script not resumable, by name. A resume that
-starts with one forgotten object looks well and is wrong.
+Rule: one variable that is neither saved nor known to be constant makes the script not resumable, and is
+named. A resume that forgets one object looks right and is wrong.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Hugging Face's Trainer, saved and resumed by a Session through the Trainer's own callbacks and position.
 
-Rule: the Trainer keeps its loop. It is told where to go on by a `trainer_state.json`, as by a checkpoint
-folder of its own; model, optimizer, scheduler and random numbers are put back by the Session, from the job's
+Rule: the Trainer keeps its loop. A `trainer_state.json` tells it where to go on, as one of its own checkpoint
+folders would; the Session puts back model, optimizer, scheduler and random numbers from the job's
 checkpoints. A step counts as done when the next one begins: what the Trainer logs, evaluates and saves after
 it belongs to it.
 """

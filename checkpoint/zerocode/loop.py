@@ -1,6 +1,6 @@
 """The script's own loops, driven by a Session: `range` gives the epochs that are left, the loader batches.
 
-Rule: the script's text stays as it is, and so does everything but two of its names. Until its epoch loop
+Rule: we change two names in the script's namespace, and nothing else of it. Until its epoch loop
 begins, `range` in the script's own namespace is ours; `enumerate` stays ours, because it must go on counting
 where the interrupted epoch was. `DataLoader.__iter__` hands the training loop, and nobody else, the batches
 that are left.

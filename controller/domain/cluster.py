@@ -14,8 +14,8 @@ from cotenant.controller.domain.reasons import Reason
 DeviceKind = Literal["cuda", "cpu"]
 SharingMode = Literal["time-slicing", "mps"]
 DeviceState = Literal["ok", "suspect", "draining", "lost"]
-"""ok: offered. suspect: something happened to it; offered again when it proves itself. draining: what runs
-there may go on, nothing new. lost: it does not answer any more, and what ran there is gone."""
+"""ok: offered. suspect: it had trouble, and gets new work when it proves itself. draining: what runs there
+may go on, nothing new starts. lost: it does not answer any more, and what ran there is gone."""
 
 
 HELD_MIB_MIN: Final = 512
@@ -40,8 +40,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     """CPU slots: the cores its workers are pinned to."""
     sharing: SharingMode = "time-slicing"
     sharing_note: str = ""
-    """A GPU whose co-tenants time-slice: why it is not shared through MPS. Where it is: what more is to be
-    said."""
+    """Where co-tenants time-slice: why not through MPS. Where they use MPS: further notes."""
     limits_jobs: bool = False
     """The kernel there can limit what a job as a whole takes of its memory."""
     divides: bool | UnsetType = UNSET
@@ -116,8 +115,8 @@ class HostState(StrEnum):
     """No heartbeat for a while; its jobs keep their devices until the lease ends."""
     DRAINED = "drained"
     SUSPECT = "suspect"
-    """Several infrastructure failures in a row, of more than one user's jobs or by its own word; one attempt
-    at a time until one succeeds."""
+    """Several infrastructure failures in a row, of more than one user's jobs or as the host itself says; one
+    attempt at a time until one succeeds."""
     LOST = "lost"
 
 
@@ -132,7 +131,7 @@ class Host(msgspec.Struct, kw_only=True):
     failed_users: tuple[str, ...] = ()
     """Whose jobs these were; more than one counts as evidence, however many more there are."""
     failed_itself: bool = False
-    """Of one of them the host itself said that it was its own doing."""
+    """The host itself said that it caused one of them."""
     joined_s: float = 0.0
     reason: Reason | None = None
     knows_epochs: bool = False

@@ -1,9 +1,8 @@
 """Epochs: which history of the cluster a number, a command or an agent belongs to.
 
-Rule: a controller begins a new epoch at every start, durably, before it sends anything. A journal
-that was put back from a copy therefore goes on in an epoch that no agent has followed yet, although it issues
-job, attempt and command numbers again that were in use already. Whoever compares two numbers compares the
-random tokens of the epochs that they were given in as well.
+Rule: a controller begins a new epoch at every start, durably, before it sends anything. So a journal that was
+restored from a copy goes on in an epoch that no agent has followed yet, although it issues job, attempt and
+command numbers a second time. Compare two numbers only together with the random tokens of their epochs.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class Followed(msgspec.Struct, frozen=True, kw_only=True):
     reached: int = 0
     """The greatest entry of the journal that the agent has seen in that epoch."""
     confirmed: int = 0
-    """The last of its reports that it was told was durable."""
+    """The last of its reports that the controller confirmed as durable."""
     past: tuple[str, ...] = ()
     """Tokens of epochs that it followed before, oldest first, as far as it remembers."""
 

@@ -61,7 +61,7 @@ class RequeueRequested(Event, frozen=True, kw_only=True, tag="RequeueRequested")
 
 
 class SpecChanged(Event, frozen=True, kw_only=True, tag="SpecChanged"):
-    """A job that waits is asked for in other words: its specification's fields with these names."""
+    """Fields of a waiting job's specification change: those with these names."""
 
     job_id: JobId
     changes: dict[str, str | int | float | None]
@@ -96,7 +96,7 @@ class AttemptSeen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobKept(msgspec.Struct, frozen=True, kw_only=True):
-    """A job without an unsettled attempt on a host that keeps something of it and was not told to forget."""
+    """A job without an unsettled attempt on a host that still keeps something of it."""
 
     job_id: JobId
     job_epoch: str = ""
@@ -303,8 +303,8 @@ class AlarmRang(Event, frozen=True, kw_only=True, tag="AlarmRang"):
 
 
 class EpochBegan(Event, frozen=True, kw_only=True, tag="EpochBegan"):
-    """A controller started on this journal, or found out that it was put back from a copy. No policy is asked
-    about it, so that it cannot fail."""
+    """A controller started on this journal, or found out that it was restored from a copy. The engine asks no
+    policy about it, so that it cannot fail."""
 
     epoch: Epoch
     after: int
@@ -316,8 +316,8 @@ class EpochBegan(Event, frozen=True, kw_only=True, tag="EpochBegan"):
 
 
 class EtasTold(Event, frozen=True, kw_only=True, tag="EtasTold"):
-    """Intervals were told, under the policy in force, that will be compared with what comes. No policy is
-    asked about it, and it changes nothing for the engine."""
+    """Intervals that were told under the policy in force, to be compared with what comes. The engine asks no
+    policy about them, and changes nothing."""
 
     at_s: float
     """Of the journal's clock: the moment they were rolled out from."""
@@ -325,8 +325,8 @@ class EtasTold(Event, frozen=True, kw_only=True, tag="EtasTold"):
 
 
 class ShadowChanged(Event, frozen=True, kw_only=True, tag="ShadowChanged"):
-    """From now on another policy is asked beside the one in force, and obeyed in nothing; without a name
-    none is. No policy is asked about it, and it changes nothing for the engine."""
+    """From now on the engine asks another policy beside the one in force, and obeys it in nothing; an empty
+    name ends that. The engine asks no policy about it, and changes nothing."""
 
     name: str = ""
     parameters: dict[str, str | int | float | bool] = {}

@@ -1,7 +1,6 @@
-"""What is asked for a job's throughput model, and what the answer means. Pure.
-
-Rule: the engine asks, a process of its own fits, and the answer is an event. An answer names how many points
-it stands on: one about a profile that has grown since is dropped, and the next one is on its way.
+"""The request for a job's throughput model, and what the answer means. Pure. Rule: the engine asks, a compute
+worker fits, and the answer is an event. An answer names how many points it rests on: the engine drops one
+about a profile that has grown since, and awaits the next.
 """
 
 from __future__ import annotations

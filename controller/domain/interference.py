@@ -102,7 +102,7 @@ class TrainingFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     rows: int
     """Measured rows that were used."""
     licence: str
-    """What is known of it; a model is under the terms of the data that it was trained on."""
+    """Its card; a model is under the terms of the data that it was trained on."""
 
 
 class Training(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -66,8 +66,8 @@ COUNT_MAX = 20
 ENTRIES_MAX = 20_000
 """Kinds of pairs that are remembered, one way each; the oldest goes that never ran out of memory."""
 LOSS_MIN = 0.05
-"""A pair loses when it gets less than 1 - LOSS_MIN of the work done that taking turns would: where two only
-take turns on the device (xi = 2 both) measurements scatter around 1 by about so much."""
+"""A pair loses when it does less than 1 - LOSS_MIN of the work that taking turns would: where two only take
+turns on the device (xi = 2 both) measurements scatter around 1 by about this much."""
 
 
 APART_S = 86_400.0
@@ -310,7 +310,7 @@ class PairTable:
         return self._speeds[kind]
 
     def _forget(self, kind: str) -> None:
-        """What was answered about a kind of job, and about others beside it."""
+        """The answers about a kind of job, and about others beside it."""
         self._known.pop(kind, None)
         for beside in self._known.values():
             if kind in beside:

@@ -18,7 +18,7 @@ XiSource = Literal["observed", "measured", "predicted", "duty-cycle", "default"]
 
 
 class ProfilePoint(msgspec.Struct, frozen=True, kw_only=True):
-    """What one worker was measured to need at one sub-batch."""
+    """The measured needs of one worker at one sub-batch."""
 
     sub_batch: int
     accumulation_steps: int
@@ -230,7 +230,7 @@ class Interference(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 DEFAULT_XI = 1.5
-"""Used for a pair of which nothing is known: between a perfect (1.0) and a time-sliced (2.0) pair."""
+"""For a pair without any data: between a perfect (1.0) and a time-sliced (2.0) pair."""
 
 
 def duty_cycle_rule(first: Profile | None, second: Profile | None) -> Interference:

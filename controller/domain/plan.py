@@ -38,7 +38,7 @@ class Plan:
         self._preempted: set[JobId] = set()
 
     def fork(self) -> Plan:
-        """A plan of its own that starts where this one stands: for trying something out."""
+        """A separate plan that starts from this one, for trying something out."""
         trial = Plan.__new__(Plan)  # All that it would begin with is replaced.
         trial.view, trial.actions = self.view, []
         trial._free = {key: list(devices) for key, devices in self._free.items()}

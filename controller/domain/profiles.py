@@ -1,4 +1,4 @@
-"""Profiles of kinds of jobs, kept for the next one: what was measured once is not measured again.
+"""Profiles of kinds of jobs, kept so that the next one need not be measured again.
 
 Rule: a profile is only used for a job of the same user with the same command, code and configuration, on the
 same type of device and as many of them: `key_of` is all of that. Where the code is not known (it could not be

@@ -1,6 +1,7 @@
 """Who may share a device at all, and how much of it a tenant needs.
 
-Rule: the engine refuses by these, and policies ask the same, so that no policy proposes what is refused. A
+Rule: the engine refuses by these functions, and policies ask the same ones, so that no policy proposes what
+the engine refuses. A
 job shares only if its peak memory is known: measured (profiled), else declared.
 """
 
@@ -52,8 +53,8 @@ def peak_mib(job: Job, accumulation_steps: int) -> int | None:
 
 
 def tenant_mib(tenant: Job) -> int | None:
-    """What a placed job needs per device: what was planned, or more if it has been measured to need more
-    since; None: unknown."""
+    """What a placed job needs per device: as planned, or more if measurements since then say so; None:
+    unknown."""
     placement = tenant.placement
     if placement is None:
         return None

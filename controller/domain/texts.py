@@ -1,7 +1,6 @@
-"""Texts of others: what of them may do something to a terminal, a table or an eye, and how large they are.
-
-Rule: a character that is not seen where it stands, or that moves what stands around it, is never printed: it
-is shown as its escape (`\\x1b`, `\\n`, `\\u202e`). So no name makes a row of its own, colours a screen or
+"""Texts of others: which of their characters can change a terminal or a table or mislead a reader, and how
+large they are. Rule: we never print a character that is invisible, or that moves what stands around it; we
+show its escape (`\\x1b`, `\\n`, `\\u202e`). So no name makes a row of its own, colours a screen or
 hides what follows it. Where a text is JSON, its own escapes do that, and nothing is changed.
 """
 

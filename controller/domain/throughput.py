@@ -46,7 +46,7 @@ def sized_gang(devices: int, hosts: int) -> Gang:
 
 
 class MeasuredStep(msgspec.Struct, frozen=True, kw_only=True):
-    """What one optimizer step was measured to take."""
+    """The measured time of one optimizer step."""
 
     batch_size: float
     """Samples per device and step, all micro-batches together."""
@@ -165,7 +165,8 @@ class ThroughputModel(msgspec.Struct, frozen=True, kw_only=True):
         return gang.reach in self.reaches
 
     def step_s(self, batch_size: float, accumulation_steps: int, gang: Gang) -> float | None:
-        """Seconds of an optimizer step alone, or None for a gang of a reach that was not measured."""
+        """Seconds of an optimizer step alone, or None for a gang over as many hosts and devices as none that
+        was measured."""
         if not self.knows(gang):
             return None
         return self.coefficients.step_s(batch_size, accumulation_steps, gang)

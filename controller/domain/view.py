@@ -17,8 +17,8 @@ from cotenant.controller.domain.perf import Interference
 
 
 class SchedulingClass(NamedTuple):
-    """What a placement must satisfy. Waiting jobs of one class can stand in for each other, so the
-    ledger keeps one ordered queue per shape, and a policy that fails for one job of a class need not
+    """What a placement must satisfy. Waiting jobs of one class can stand in for each other, so the ledger
+    keeps one ordered queue per class, and a policy that fails for one job of a class need not
     try the others."""
 
     gpus: int

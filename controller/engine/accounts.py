@@ -3,8 +3,8 @@
 Rule: one account for all who ask: `show`, `queue`, `pairs`, `report` and the demo take it from here, so that
 they cannot tell different stories. Won by sharing = the work that was done beside others, in device-seconds
 as alone (alone step time x steps x devices), minus the device-seconds that it took; a second
-of a device counts in equal parts for the jobs that hold it. It is stated where each of those who trained
-together is known alone, and is unknown otherwise: one side alone would prove nothing.
+of a device counts in equal parts for the jobs that hold it. It is unknown unless each of those who trained
+together was also measured alone: one side would prove nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SharedWork(msgspec.Struct, frozen=True, kw_only=True):
     """That, on all its devices, and at most what it took: nobody is faster beside others than alone, and a
     pace alone that says so was measured badly. None where it or one of the others is not known alone."""
     predicted_s: float | None
-    """The same steps as was thought when they were put together, its sub-batch included."""
+    """The same steps as predicted when they were placed together, its sub-batch included."""
     slowdown: float | None
     """As was thought the first time: step time beside them over that alone at the whole batch."""
     source: XiSource | None = None
@@ -213,8 +213,8 @@ class Interrupted(msgspec.Struct, kw_only=True):
 def interruptions(
     jobs: Mapping[JobId, Job], attempts: Attempts, since_s: float = ALWAYS_S
 ) -> dict[Cause, Interrupted]:
-    """By cause. An attempt's own leaving counts with it; the load and the steps of the next one with the one
-    before it, so nothing counts twice."""
+    """By cause. An attempt's pause counts with it; the load and the repeated steps of the next one count with
+    the one before, so nothing counts twice."""
     found: dict[Cause, Interrupted] = {}
     for job in jobs.values():
         interruptions_of(job, attempts(job.job_id), since_s, found)

@@ -1,7 +1,7 @@
 """Who may wait for devices, and before whom: limits and fair share, before any policy is asked.
 
 Rule: nothing happens here where neither is configured. Both follow from the state and the time alone, so that
-recovery comes to the same; a controller that starts with other settings lets in whom those let in.
+recovery arrives at the same; a controller with other settings admits by those.
 """
 
 from __future__ import annotations

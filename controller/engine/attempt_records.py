@@ -141,7 +141,8 @@ def _went_with_host(attempt_record: AttemptRecord) -> bool:
 
 CAUSES: dict[StopCause, Cause] = {"preempted": "preempted", "user": "by-hand", "resized": "resized"}
 _NOT_PREEMPTED = {"host-lost": "host-lost", "gang-peer-ended": "stopped", "fenced": "stopped"}
-"""Codes of stops that nobody wanted: the rest of a gang is stopped when a part of it is gone."""
+"""Codes of stops that follow from a failure: the engine stops the rest of a gang when a part of it is
+gone."""
 
 
 def with_one_more(jobs: tuple[JobId, ...], job_id: JobId) -> tuple[JobId, ...]:

@@ -1,18 +1,19 @@
 """Who is blamed for an attempt that failed: its host, or a job that shared its device.
 
 Rule: what a job does to itself may look like a failure of its host, so the jobs of one user alone never make
-a host suspect. It takes those of two, or the host's own word (`AttemptEnded.host_fault`). A suspect host is
+a host suspect. It takes jobs of two users, or the host's own report (`AttemptEnded.host_fault`). A suspect
+host is
 tried again with one attempt, and cleared by a first step.
 
-Rule: after a fatal fault of a GPU nobody loses more than the time since the last checkpoint, and nobody is
-failed for another's fault. A job that had its device to itself is its user's to mend, as any crash; all
-others go on later. The pair is kept apart for a time that doubles with each fault, since one fault may be
+Rule: after a fatal fault of a GPU no job loses more than the time since its last checkpoint, and no job fails
+for another's fault. A job that had its device to itself fails, as with any crash; all others go on later. The
+pair is kept apart for a time that doubles with each fault, since one fault may be
 chance and ten are not; a job with enough evidence against it runs alone from then on. A device that failed by
 itself blames no pair, and no host: the agent has taken it out already.
 
-A gang's hosts say how it ended in any order, and who lost a peer often says so first: then a fault that
-another host tells of is still the reason (`peer` is only a consequence), and nobody is blamed before all have
-said.
+A gang's hosts report its end in any order, and a host that lost a peer often reports first: a fault that
+another host reports is still the reason (`peer` is only a consequence), and nobody is blamed before all hosts
+have reported.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def acquit(host: Host) -> None:
 
 
 def host_reason(host: Host) -> Reason | None:
-    """Why it gets no new work, for as long as it is heard."""
+    """Why it gets no new work, as long as it is heard from."""
     if host.drained_by:
         return because("drained", host.host_id)
     if host.state is HostState.SUSPECT:

@@ -1,8 +1,7 @@
-"""What a host has of jobs, held against what the ledger knows of them: the table, and what a row does.
-
-Rule: an attempt is the ledger's only if its number, its job's arrival and its launch are: numbers alone may
-have been given twice, by this history and by one that a restored journal has lost. What is not the ledger's
-is ended, and its number is never used again. An empty epoch (of an older version) matches every epoch.
+"""What a host has of jobs, compared with the ledger: the table, and what a row does. Rule: an attempt is the
+ledger's only if its number, its job's arrival and its launch are: this history and one that a restored
+journal has lost may both have used a number. The engine ends what is not the ledger's, and never uses its
+number again. An empty epoch (of an older version) matches every epoch.
 """
 
 from __future__ import annotations
@@ -176,7 +175,7 @@ def _hold_to(dispatch: Dispatch, host_id: HostId, job: Job, state: StateIs | Non
 
 
 def _skip(dispatch: Dispatch, host_id: HostId, claim: Claim) -> None:
-    """The number is in use on a host: nothing new may be called so."""
+    """A host uses this number: no new job may have it."""
     ledger, job = dispatch.ledger, dispatch.ledger.jobs.get(claim.job_id)
     if job is None:
         digits = claim.job_id.partition("_")[0]
@@ -236,8 +235,8 @@ def stray_gone(dispatch: Dispatch, job: Job, host_id: HostId) -> None:
 
 
 def on_epoch(dispatch: Dispatch, event: EpochBegan) -> None:
-    """A controller has started, or knows now that its journal was put back from a copy: what waits may be at
-    work somewhere, by the word of the history that is lost."""
+    """A controller has started, or knows now that its journal was restored from a copy: by the lost history a
+    waiting job may be running somewhere."""
     ledger = dispatch.ledger
     ledger.begin_epoch(event.epoch, event.after, goes_on=event.restored)
     if not event.restored:

@@ -1,7 +1,6 @@
-"""Jobs are started, stopped and put back: what that changes in the ledger, sends and schedules.
-
-Rule: devices are given out here and nowhere else. A command is only collected; it leaves when the event it
-answers is durable. An alarm is data in a heap and never taken out of it; one that is out of date (other
+"""Starts, stops and requeues jobs: what that changes in the ledger, sends and schedules. Rule: only this
+module gives out devices. It only collects a command; the command leaves when the event it answers is durable.
+An alarm is data in a heap and never taken out of it; one that is out of date (other
 attempt, other phase) is seen to be so when it rings.
 """
 
@@ -104,7 +103,7 @@ class Dispatch:
                 self.launch(job, job.placement)  # On the devices it has a claim on.
 
     def _in_the_way(self, job: Job) -> Sequence[JobId]:
-        """Whom it was to wait for; after a resize whoever is there."""
+        """Whom it waits for; after a resize whoever is there."""
         assert job.placement is not None
         return job.waits_for or [t for d in job.placement.devices for t in self.ledger.tenants(d)]
 
@@ -252,7 +251,7 @@ class Dispatch:
             self.wake_at(due_s, "age", job.job_id, job.attempt)
 
     def current(self, job_id: JobId, attempt: AttemptNo) -> Job | None:
-        """The job, if this is its attempt on devices; stale words change nothing."""
+        """The job, if this is its attempt on devices; stale messages change nothing."""
         if job_id not in self.ledger.jobs:
             return None
         job = self.ledger.jobs[job_id]

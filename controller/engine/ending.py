@@ -1,7 +1,7 @@
 """The end of an attempt, and what becomes of its job.
 
-Rule: devices are given back host by host, when every process of the gang there is known to be gone; what
-becomes of the job is decided once, when the last host has said so.
+Rule: devices go back host by host, when every process of the gang there is known to be gone; the engine
+decides about the job once, when the last host has reported.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from cotenant.controller.policies.base import why_impossible
 
 FINISHED = because("finished")
 SETTLED_S = 600.0
-"""A job that tells of no first step and ran for so long did start: earlier failures are forgiven."""
+"""A job that reports no first step and ran for so long did start: earlier failures no longer count."""
 _SEVERITY: dict[str, int] = {
     "finished": 1,
     "never-started": 2,

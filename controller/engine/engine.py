@@ -1,8 +1,8 @@
 """The engine: takes an event and the time, changes the state, and says what must be done.
 
 Rule: `handle` is the only way the cluster's state changes. It never reads a clock, a socket or a file;
-live and simulated runs are two short loops around it. Devices are given out here and nowhere else,
-and they are given back only when every process of the gang on them is known to be gone.
+live and simulated runs are two short loops around it. Only the engine gives out devices, and it takes them
+back only when every process of the gang on them is known to be gone.
 
     handle = apply the event -> ask the policy -> commit what the ledger allows
 

@@ -5,8 +5,8 @@ median of the user's jobs with the same command > steps and step time of one of 
 median > unknown. Once the job runs and says how many iterations it has, its measured step time takes over;
 without `--expect` so do the steps that were seen in its script's loops.
 
-Rule: the cluster's median (`GUESS`) says nothing of the job: it orders a queue, and is neither shown nor a
-ground for sharing (`Job.known_left_s`).
+Rule: the cluster's median (`GUESS`) says nothing about the job: it orders a queue, and is neither shown nor a
+reason to share (`Job.known_left_s`).
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _whole_step_s(spec: JobSpec, profile: Profile) -> float | None:
 
 
 def steps_in_all(job: Job) -> tuple[int | None, str]:
-    """And where it is from: said, else seen in the script's loops where nobody said how long it takes."""
+    """And its source: declared, else seen in the script's loops where the user has declared no time."""
     if job.spec.iterations is not None or job.spec.expected_s is not None:
         return job.spec.iterations, "measured"
     return job.total_steps, "loops"
@@ -217,7 +217,7 @@ def profiled_steps(ledger: Ledger, spec: JobSpec) -> tuple[tuple[int, float], ..
 
 
 def is_settled(ledger: Ledger, job: Job, step_s: float) -> bool:
-    """Whether the step time that a job reports is all from the company it has now.
+    """Whether the step time that a job reports is all from beside its present co-tenants.
 
     It is a median over the last reports: just after a co-tenant has begun to train, or has left, it is still
     of the time before.

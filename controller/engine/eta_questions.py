@@ -87,7 +87,7 @@ class JobEta(msgspec.Struct, frozen=True, kw_only=True):
     errors: int = 0
     """So many earlier errors of this policy and kind have corrected it."""
     is_length_known: bool = True
-    """False: nothing is expected of it that is about this job."""
+    """False: there is no expectation that is about this job."""
 
     @property
     def is_calibrated(self) -> bool:

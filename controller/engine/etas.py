@@ -1,8 +1,8 @@
 """What the events teach about when jobs end, and how good the intervals were that were told.
 
-Rule: told by events alone, as the history is, so that recovery and replay arrive at the same pools. A job
-that did not end well (cancelled, failed) teaches nothing and is not scored; nor is what was told under a
-policy that was changed since.
+Rule: it learns from events alone, as the history does, so that recovery and replay arrive at the same pools.
+It learns nothing from a job that was cancelled or failed, and scores neither that nor an interval told under
+a policy that was changed since.
 """
 
 from __future__ import annotations

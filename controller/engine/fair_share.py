@@ -38,7 +38,7 @@ def rank_of(priority: int, level: int = 0) -> int:
 
 
 class FairShare:
-    """Charges users for devices, and ranks waiting jobs by it."""
+    """Charges users for devices, and ranks waiting jobs by their usage."""
 
     def __init__(self, half_life_s: float, by: Literal["user", "organisation"]) -> None:
         self.by: Final = by
@@ -78,7 +78,7 @@ class FairShare:
             accounts[name] = DecayedUsage(device_s=used_s, at_s=now_s, devices=held.get(name, 0.0))
 
     def why_behind(self, ledger: Ledger, job: Job, first: Job) -> Reason:
-        """That somebody who has used less goes before a job."""
+        """The reason for a job that somebody with less usage goes before."""
         mine, other = self.name_of(job), self.name_of(first)
         used_h, other_h = (
             self.usage(ledger.accounts.get(name), ledger.now_s) / 3600.0 for name in (mine, other)

@@ -1,7 +1,7 @@
 """When devices become free, as far as it can be known, and the first time at which a gang fits.
 
-Rule: what nobody can know is never: a job of unknown length leaves at infinity, and so does one that shares
-its devices, since its pace is not its own. What is late already is expected to be as late again.
+Rule: unknown counts as never: a job of unknown length leaves at infinity, and so does one that shares its
+devices, since its pace depends on the other. A job that is late is expected to be as late again.
 """
 
 from __future__ import annotations

@@ -40,8 +40,8 @@ def on_joined(dispatch: Dispatch, event: ev.HostJoined) -> None:
 
 
 def _hurt(before: HostReport, now: HostReport) -> frozenset[DeviceId]:
-    """Devices on which a reservation made before is not relied on any more: all of them where the host itself
-    or which devices it has is new. What is said about a device in words changes nothing."""
+    """Devices on which an earlier reservation does not hold any more: all of them where the host itself or
+    its list of devices is new. A changed note about a device changes nothing."""
     devices = {device.device_id: device for device in now.devices}
     plain = msgspec.structs.replace(before, devices=now.devices)
     everything = frozenset(device.device_id for device in before.devices)
@@ -74,7 +74,7 @@ def _silence(dispatch: Dispatch, job: Job, host_id: HostId) -> Reason:
 
 
 def _heard_again(dispatch: Dispatch, host_id: HostId) -> None:
-    """What was said of its jobs while it was silent is not true any more."""
+    """Correct what the records said about its jobs while it was silent."""
     for job in dispatch.ledger.holdings.on_host(host_id):
         if job.reason in (_silence(dispatch, job, host_id), because("host-silent", host_id)):
             assert job.placement is not None

@@ -1,7 +1,7 @@
 """How many devices jobs of class hp ask for, by device type and organisation: kept up to date per change.
 A part of a device counts as such.
 
-Rule: an entry is taken out as it was put in, whatever became of the job since. A job that waits counts under
+Rule: an entry leaves as it was put in, whatever has happened to the job since. A job that waits counts under
 the type it asks for (empty: any), one that is placed under the type it has. Implements `HpDemand`.
 """
 

@@ -1,7 +1,7 @@
 """What is learned of a job's needs, and what is known of a new one from its like. Pure.
 
-Rule: a job's memory is known if it was declared or measured; until then nobody shares a device with it. A
-profile that is learned while its job runs alone says what the job takes there from now on.
+Rule: a job's memory is known if it was declared or measured; until then no job shares a device with it. A
+profile that is learned while its job runs alone replaces what was planned for it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The cluster's state: jobs, hosts, and everything kept in order so that nobody has to search.
 
-Rule: the ledger is changed only by the engine, only through the methods here, and every change keeps
-every index and the cheap invariants; `check` asserts all of them (tests run it after every event).
+Rule: only the engine changes the ledger, only through the methods here, and every change keeps every index
+and the cheap invariants; `check` asserts all of them (tests run it after every event).
 """
 
 from __future__ import annotations
@@ -172,8 +172,8 @@ class Ledger(Records):
         self.epochs_of_run = [*(self.epochs_of_run if goes_on else ()), epoch.token]
 
     def must_wait(self, job: Job) -> Reason | None:
-        """Why a job that waits may not be given devices yet: it may be at work by the word of a history that
-        this journal has lost."""
+        """Why a waiting job may not get devices yet: by a history that this journal has lost it may be
+        running."""
         if job.strays:
             return because("stray", job.strays[0])
         if self.now_s < self.hold_until_s and job.epoch not in self.epochs_of_run:

@@ -1,7 +1,7 @@
 """What one user or organisation may have at once: devices, and jobs that run.
 
 Rule: a job counts from the moment in which it may be given devices until it has left them. So whatever a
-policy chooses from the queue stays within the limits, and nobody is preempted for a job that may not run.
+policy chooses from the queue stays within the limits, and it preempts no job for one that may not run.
 What is over a limit waits outside the queue (blocked, with the reason), and joins it as soon as it fits, the
 first in the policy's order before the others. An aged job is no exception.
 """

@@ -1,4 +1,4 @@
-"""Jobs in an order that is asked for at every event: who waits, who runs, who loads.
+"""The orders of jobs that every event needs: who waits, who runs, who loads.
 
 Rule: an index keeps the entry under which a job stands on the side, and takes it out by that entry. So a job
 may change while it stands there, and what is compared are tuples that end before the job is reached.
@@ -138,7 +138,7 @@ class WaitingJobs:
         """All of them, merged lazily."""
         heads = iter(self._heads)
         head = next(heads, None)
-        started: list[tuple[Waits, Iterator[Waits]]] = []  # Queues whose head has had its turn.
+        started: list[tuple[Waits, Iterator[Waits]]] = []  # Queues whose head was tried.
         while head is not None or started:
             if head is not None and not (started and started[0][0] < head):
                 heapq.heappush(started, (head, islice(self._at[head[2]][1].entries, 1, None)))

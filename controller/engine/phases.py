@@ -1,7 +1,7 @@
 """Jobs in the indexes that their phases put them in, and the only way from one phase to another.
 
-Rule: a job is in the index of its phase, where its record says; who changes what an index is ordered by moves
-the job in it (`_moved`).
+Rule: a job is in the index of its phase, where its record says; code that changes what an index is ordered by
+moves the job in it (`_moved`).
 """
 
 from __future__ import annotations

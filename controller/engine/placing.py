@@ -3,8 +3,8 @@
 Rule: pure checks against the ledger. A policy may be wrong, old or hostile; what passes here keeps
 promise 1 (tenants, memory, whole gangs), whatever it asked for.
 
-Rule: a job that only runs to be measured takes what is free. Whatever a policy says, nobody is preempted for
-it: neither the victim's preemption nor the placement on its devices is carried out.
+Rule: a job that only runs to be measured takes what is free. Whatever a policy says, the engine preempts
+nobody for it: it refuses both the preemption and the placement on the victim's devices.
 """
 
 from __future__ import annotations
@@ -267,7 +267,7 @@ def waits_for(ledger: Ledger, job: Job, placement: Placement) -> list[JobId]:
 
 def _may_get_co_tenants(ledger: Ledger, job: Job, devices: tuple[DeviceId, ...]) -> bool:
     """Whether its memory is limited from the start, since a limit cannot be set on a process that runs. CPU
-    slots enforce none; and where nothing is known of its memory nobody is put beside it."""
+    slots enforce none; and a job of unknown memory gets no co-tenant."""
     return why_alone(job) is None and all(
         ledger.devices[d].kind == "cuda" and ledger.devices[d].max_tenants > 1 for d in devices
     )

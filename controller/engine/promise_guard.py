@@ -1,8 +1,8 @@
-"""One decision, seen by what was promised: what would break a promise is not carried out, and what is due is.
-
-Rule: a promised job is not preempted and shares with nobody. A job may be placed on devices that are kept for
+"""One decision, checked against the promises: the engine refuses what would break one, and does what is due.
+Rule: no policy preempts a promised job, and it shares with nobody. A job may be placed on devices that are
+kept for
 another if it ends in time, if the other one can be moved without breaking its promise, or if it can be asked
-to make room and would have trained by then. Whoever is kept back is told for whom.
+to make room and would have trained by then. The reason of a job that is kept back names for whom.
 """
 
 from __future__ import annotations

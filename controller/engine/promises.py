@@ -1,8 +1,7 @@
-"""Ends that were promised: devices are kept for those jobs, and what became of each promise is remembered.
-
-Rule: a promise is given only where devices can be kept for it, and then nothing is placed that would make
-these come too late (`promise_guard.py`). What is kept follows from the state, the time and what was kept
-before, so that recovery comes to the same; nothing is asked of a policy here.
+"""Promised ends: keeps devices for those jobs, and remembers whether each promise held. Rule: the engine
+promises only where it can keep devices, and then places nothing that would make these come too late
+(`promise_guard.py`). What it keeps follows from the state, the time and what it kept before, so that recovery
+arrives at the same; no policy is asked.
 """
 
 from __future__ import annotations
@@ -200,8 +199,7 @@ class Promises:
         return decided
 
     def settle(self) -> None:
-        """An event and the decision on it are carried out: what has become of promises, and when to look
-        again."""
+        """After an event and its decision: which promises were kept or broken, and when to look again."""
         for job_id in list(self.saved.open):
             self._judge(job_id)
         self._store(self._reservations())
@@ -291,7 +289,7 @@ class Promises:
             if leaves_s(ledger, job) > kept.from_s + NEAR_S:
                 yield kept.from_s - (moved_s(ledger, job) - ledger.now_s)
 
-    # --- What becomes of them ----------------------------------------------------------------------
+    # --- Kept or broken ----------------------------------------------------------------------------
 
     def _judge(self, job_id: JobId) -> None:
         ledger, saved = self._ledger, self.saved

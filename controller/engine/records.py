@@ -1,7 +1,7 @@
 """The records of jobs: where each stands, and one method for each fact that changes a record.
 
-Rule: nobody but the ledger assigns to a `Job`: here, and its phase in `phases.py`. Who calls decides what is
-done about a fact; what the fact changes in the record is written here, once.
+Rule: only the ledger assigns to a `Job`: here, and its phase in `phases.py`. The caller decides what to do
+about a fact; this module writes, once, what the fact changes in the record.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class Records(Phases):
         self.change(job, Change.BEGIN_AGAIN, reason)
 
     def respecify(self, job: Job, spec: JobSpec) -> None:
-        """It is asked for in other words while it waits, and stands where its like that comes now would."""
+        """Its options change while it waits; it then stands where such a job would that comes now."""
         assert job.phase in WAITING, f"job {job.job_id} is {job.phase}"
         is_queued = job.phase is QUEUED
         if is_queued:
@@ -197,7 +197,7 @@ class Records(Phases):
         self._moved(job)
 
     def promise(self, job: Job, state: PromiseState, why: Reason | None = None) -> None:
-        """What has become of the end that it was promised."""
+        """Whether the end that it was promised was kept."""
         job.promise, job.promise_why = state, why
 
     # --- What attempts tell ------------------------------------------------------------------------
@@ -260,7 +260,7 @@ class Records(Phases):
         self._moved(job)
 
     def lose_checkpoints(self, job: Job, domain: str) -> None:
-        """Nobody can read what was written there any more."""
+        """Nobody can read that host's files any more."""
         job.checkpoints = tuple(c for c in job.checkpoints if c.domain != domain)
         if job.phase not in ON_DEVICES:
             job.step = job.durable_step
@@ -370,7 +370,7 @@ class Records(Phases):
         job.visited = tuple(dict.fromkeys((*job.visited, host_id)))
 
     def stray_on(self, job: Job, host_id: HostId) -> None:
-        """The host still ends an attempt of it that this ledger does not know."""
+        """The host is still ending an attempt of it that this ledger does not know."""
         job.strays = tuple(dict.fromkeys((*job.strays, host_id)))
 
     def stray_gone(self, job: Job, host_id: HostId) -> None:

@@ -1,6 +1,5 @@
-"""What attempts say of themselves: started, got going, progress, checkpoints, ends, measurements.
-
-Rule: a word about another than the present attempt changes nothing.
+"""What hosts report of attempts: start, first step, progress, checkpoints, end, measurements. Rule: a report
+about another than the present attempt changes nothing.
 """
 
 from __future__ import annotations
@@ -65,8 +64,8 @@ def _domains(dispatch: Dispatch, job: Job) -> set[str]:
 
 
 def on_first_step(dispatch: Dispatch, event: ev.FirstStepDone) -> None:
-    """It has loaded: from now on it trains. Where that is only assumed nothing is learned from it or forgiven
-    for it: a script may import for minutes, and fail doing so. Its own word may follow."""
+    """It has loaded: from now on it trains. Where that is only assumed we learn nothing from it and forgive
+    nothing for it: a script may import for minutes, and fail in that. Its own report may follow."""
     job = dispatch.current(event.job_id, event.attempt)
     if job is None:
         return
@@ -113,7 +112,7 @@ def on_durable(dispatch: Dispatch, event: ev.CheckpointDurable) -> None:
     )
     if record in job.checkpoints:
         return
-    # Also a late word of a host that was given up: the job still waits, and may as well go on from there.
+    # Also a late report of a host that was given up: the job still waits, and can go on from there.
     before = job.step
     dispatch.ledger.checkpointed(job, record)
     if job.step != before:

@@ -129,7 +129,7 @@ def on_requeue(dispatch: Dispatch, event: ev.RequeueRequested) -> None:
 
 
 def on_spec_changed(dispatch: Dispatch, event: ev.SpecChanged) -> None:
-    """A job that waits is asked for in other words; what is expected of it follows."""
+    """Options of a waiting job change; its estimates follow."""
     ledger, job = dispatch.ledger, dispatch.ledger.jobs.get(event.job_id)
     if job is None or job.phase not in WAITING:
         return

@@ -1,8 +1,8 @@
 """An elastic job is given other devices while it trains: more, fewer, or others.
 
-Rule: nothing is in the lifecycle that a preemption has not: one attempt saves at a step that its ranks agree
-on, the next begins there on the new devices. In between the job has a claim on all of them (those of its own
-that it keeps included), so nobody else is given one; a claim that cannot be kept leaves a preempted job.
+Rule: the lifecycle is that of a preemption: one attempt saves at a step that its ranks agree on, the next
+begins there on the new devices. In between the job has a claim on all of them (those of its own that it keeps
+included), so no other job gets one; where the claim cannot be kept the job is preempted.
 
     RUNNING --Resize--> CHECKPOINTING --all processes are gone--> QUEUED --> RESERVED --> LOADING
                         claims the new devices                    (within one event unless others still leave)

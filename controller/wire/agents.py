@@ -5,7 +5,7 @@ Delivery: ZeroMQ may lose, repeat and (over reconnects) reorder. Commands are se
 unacknowledged reports on disk, so that an unheard end survives its restart.
 
 Epochs: every start of a controller is one (`domain.epochs`). An agent follows that of its last `Welcome` and
-obeys no command of another. Fields about epochs are empty in what older versions say, and not looked at then.
+obeys no command of another. Older versions leave fields about epochs empty; we ignore them then.
 
 Lease: an agent counts its lease from the moment it *sent* the heartbeat that a `Renew` answers; the
 controller from the moment it sent that `Renew`, which is later. So the agent's always ends first.
@@ -52,8 +52,8 @@ class Hello(AgentMessage, frozen=True, kw_only=True, tag="hello"):
     keeps: tuple[JobId, ...] = ()
     """Other jobs of which this host keeps something and has not been told to forget."""
     number: int = 0
-    """Counts the hellos of one session. One that arrives after a later one is not heard: its inventory lacks
-    what has started since, and the controller would stop that."""
+    """Counts the hellos of one session. The controller ignores one that arrives after a later one: its
+    inventory lacks what has started since, and the controller would stop that."""
     followed: Followed | None = None
     """None: an older agent."""
     kept: tuple[JobKept, ...] = ()
@@ -80,7 +80,7 @@ class Heartbeat(AgentMessage, frozen=True, kw_only=True, tag="beat"):
     session: str
     progress: tuple[AttemptProgress, ...] = ()
     devices: tuple[DeviceReading, ...] = ()
-    """Those that were read since the last heartbeat; never journalled, and nothing depends on them."""
+    """Those that the agent has read since the last heartbeat; never journalled, and no decision uses them."""
     fork_servers: ForkServers | None = None
     """Likewise; None: warm starts are off, or the agent is an older one."""
 
@@ -107,7 +107,7 @@ class CommandAck(AgentMessage, frozen=True, kw_only=True, tag="command-seen"):
 
 
 class NotFollowed(AgentMessage, frozen=True, kw_only=True, tag="not-followed"):
-    """The answer to a command of an epoch that this agent does not follow; it was not obeyed."""
+    """The answer to a command of an epoch that this agent does not follow and has not obeyed."""
 
     epoch: str
     """Of the command."""
@@ -155,8 +155,8 @@ class Welcome(AgentMessage, frozen=True, kw_only=True, tag="welcome"):
     reached: int = 0
     """The last entry of the journal; here and below, on disk."""
     restored: bool = False
-    """The journal was put back from a copy and lacks what the agent has followed. It says hello again first,
-    with everything that it has; nothing else is told or heard before."""
+    """The journal was put back from a copy and lacks what the agent has followed. The agent first says hello
+    again, with everything that it has; neither side sends anything else before."""
 
 
 class Renew(AgentMessage, frozen=True, kw_only=True, tag="renew"):
@@ -176,8 +176,8 @@ class CommandDelivery(AgentMessage, frozen=True, kw_only=True, tag="obey"):
     """Only with StartAttempt: values of `launch.secrets`, never journalled."""
     session: str = ""
     beat: int = 0
-    """The newest `Heartbeat` (of that session) that the controller had when it sent this. A StartAttempt that
-    was delayed until that beat's lease is nearly over is not obeyed: the job may run elsewhere by now."""
+    """The newest `Heartbeat` (of that session) that the controller had when it sent this. The agent refuses a
+    StartAttempt that arrives when that beat's lease is nearly over: the job may run elsewhere by now."""
     epoch: str = ""
     reached: int = 0
 
@@ -192,7 +192,7 @@ class ReadLog(AgentMessage, frozen=True, kw_only=True, tag="read-log"):
     wait_s: float = 0.0
     """Hold the answer back at most this long when there is nothing new (follow)."""
     job_epoch: str = ""
-    """Logs of another job of this number are not answered."""
+    """The agent does not answer with logs of another job of this number."""
 
 
 class HostRefused(AgentMessage, frozen=True, kw_only=True, tag="refused"):

@@ -1,8 +1,8 @@
 """Bytes to typed messages and back: bounded, versioned, never a crash.
 
-Rule: whatever comes from outside this process is decoded here: frames, journal entries, records on disk, what
-children, drivers and jobs say. Everything is bounded, and whatever is wrong with it ends as `BadMessage`
-with a reason. The libraries have no such rule: a byte that is not UTF-8, a value nested too deep, and a
+Rule: this module decodes whatever comes from outside this process: frames, journal entries, records on disk,
+what children, drivers and jobs say. It bounds everything, and raises `BadMessage` with a reason for whatever
+is wrong. The libraries have no such rule: a byte that is not UTF-8, a value nested too deep, and a
 value that a type refuses each raise an error of another family.
 """
 
@@ -78,7 +78,7 @@ def version_of(frame: bytes) -> int | None:
 
 
 def in_version(frame: bytes, version: int) -> bytes:
-    """A frame of ours for a peer that speaks another version: what is said otherwise in it is translated."""
+    """A frame of ours for a peer of another version, translated into that version."""
     assert version_of(frame) is not None, "a frame that encode made"
     if version == WIRE_VERSION - 1:
         body = msgpack.unpackb(frame[_HEAD:], strict_map_key=False)
@@ -91,7 +91,7 @@ def in_version(frame: bytes, version: int) -> bytes:
 
 def request_in(frame: bytes) -> int | None:
     """The number of a client's request that cannot be decoded as a whole (of a newer client, mostly), or is
-    not to be. What else is in it is passed over, and takes no memory."""
+    not to be. It skips everything else, without using memory."""
     unpacker = msgpack.Unpacker(max_ext_len=0, max_buffer_size=MESSAGE_BYTES_MAX)
     try:
         unpacker.feed(frame)

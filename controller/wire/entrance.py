@@ -1,4 +1,4 @@
-"""The one table of limits of what others say, in bytes, and the function that applies it.
+"""The one table of limits on the texts of others, in bytes, and the function that applies it.
 
 Rule: every text of every request and of everything that an agent says passes `admitted`, once, right after it
 was decoded. There are three kinds:
@@ -8,8 +8,9 @@ was decoded. There are three kinds:
     raw    a program's own data (command, variables, paths): left alone; refused if too long, or with a NUL,
            which no path, argument or variable can have
 
-A client hears what is wrong with its request. Of an agent only names can be refused: what happened on a host
-must be known, however it is worded. Text that has no line here has the default of whoever sends it.
+A client learns what is wrong with its request. Of an agent we refuse names alone: the controller must know
+what happened on a host, however the agent words it. Text that has no line here has the default of whoever
+sends it.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ WORD_BYTES_MAX: Final = 128 * KIB
 FROM_CLIENTS: Final = NAME
 FROM_AGENTS: Final = Limit("text", 4 * KIB)
 DATA_BYTES_MAX: Final = 256 * KIB
-"""Of bytes that are passed on unread: a part of a log, a word between supervisors."""
+"""Of bytes that we pass on unread: a part of a log, a message between supervisors."""
 
 LIMITS: Final[dict[tuple[type, str], Limit]] = {
     # Requests.

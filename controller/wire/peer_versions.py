@@ -1,8 +1,7 @@
-"""Peers of other versions: each is answered in the version that it speaks, and told what to upgrade.
-
-Rule: the controller is upgraded first, so agents and commands of the version before must understand it; newer
-ones speak the version of a controller of the version before, once it has refused theirs. A refusal must be
-understood by everybody, or its reader waits for an answer that never comes.
+"""Peers of other versions: we answer each in the version that it speaks, and say what to upgrade. Rule:
+operators upgrade the controller first, so agents and commands of the version before must understand it; newer
+ones speak the version of an older controller once it has refused theirs. Everybody must understand a refusal,
+or its reader waits for an answer that never comes.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class PeerVersions:
         self._others: OrderedDict[bytes, int] = OrderedDict()
 
     def heard(self, address: bytes, frame: bytes) -> None:
-        """Before it is decoded: who is refused for their version is answered in it, too."""
+        """Before decoding: we refuse a peer for its version in that version, too."""
         version = version_of(frame)
         if version is None or version == WIRE_VERSION:
             if self._others:

@@ -1,5 +1,4 @@
-"""What the controller and the child that lets a policy decide in the shadow say to each other, and what is
-told of it."""
+"""Messages between the controller and the child that runs the shadow policy, and the report about it."""
 
 from __future__ import annotations
 
@@ -56,7 +55,7 @@ class ShadowTally(msgspec.Struct, frozen=True, kw_only=True):
     last: tuple[Otherwise, ...] = ()
     """The newest first."""
     failed: str = ""
-    """What it failed of: it is asked no more."""
+    """The error it failed with: nobody asks it any more."""
     unfollowed: int = 0
     """Entries whose commands did not come out as recorded: above 0, do not rely on the rest."""
 

@@ -1,8 +1,7 @@
-"""What version 1 of the wire said in other words: bodies of its frames to ours, and ours to its.
-
-Rule: this is the one place where a version before ours is known. Its tables are by a message's name; what is
-in none of them is the same in both versions. Requests, and what agents say, are understood as they are: a
-controller translates nothing that it hears. What is wrong with a controller's answer is found here as an
+"""Where version 1 of the wire differs: bodies of its frames to ours, and ours to its. Rule: only this module
+knows a version before ours. Its tables are by a message's name; a message in none of them is the same in both
+versions. A controller understands requests and agents of version 1 as they are: it translates nothing that it
+receives. What is wrong with a controller's answer is found here as an
 ordinary error of Python's (a missing name, a wrong type), or later, where it is validated.
 
 Version 1 gave views in a shape of their own, which the command line mapped to its JSON. Its times were
@@ -366,7 +365,7 @@ def _obey(body: Body) -> Body:
 
 
 def _not_followed_1(body: Body) -> Body:
-    """It had to say what is followed, and nobody has ever read it."""
+    """Version 1 had to fill it, and nobody has ever read it."""
     return {**body, "follows": {}}
 
 
@@ -397,4 +396,4 @@ TO_1: Final[Table] = {
     "not-followed": _not_followed_1,
 }
 TO_2: Final[Table] = {"obey": _obey}
-"""What is in a value of the domain's, and said to nobody any more."""
+"""Fields of a domain value that no message carries any more."""

@@ -40,7 +40,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 class Startup:
-    """Tells others when a module has been imported: a finder that stands first and finds nothing itself."""
+    """Calls back when a module has been imported: a finder that comes first and finds nothing itself."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, list[Any]] = {}
@@ -95,8 +95,7 @@ def _torch_is_there(startup: Startup, wanted: list[str]) -> Any:
 
 
 def _optimizers_are_there(startup: Startup) -> Any:
-    """Steps are counted from now on. What goes wrong costs the count alone: nobody is told, nothing is
-    printed."""
+    """Count steps from now on. A failure ends the count alone: it tells nobody and prints nothing."""
 
     def begin(optimizers: Any) -> None:
         with contextlib.suppress(Exception):
@@ -134,8 +133,8 @@ def _scale_time_limits(scale: str) -> Any:
 
 
 def _keep_to_share(torch: Any) -> None:
-    """torch takes no more of its devices than was planned, from the moment on that it first uses CUDA,
-    whatever the script is. `checkpoint/device_limit.py` does it; it is not loaded for who never uses CUDA.
+    """Hold torch to what was planned of its devices from its first use of CUDA on, whatever the script is.
+    `checkpoint/device_limit.py` does it; a process that never uses CUDA does not load it.
     """
     cuda = torch.cuda
     plain = getattr(cuda, "set_per_process_memory_fraction", None)

@@ -141,7 +141,8 @@ class Audit:
         self._passes.append(_Pass(began, _number_now(), outputs, name, ours))
 
     def twice(self) -> tuple[str, bool] | None:
-        """A gradient that is differentiated again reaches into the forward passes: that is not followed."""
+        """A gradient that is differentiated again reaches into the forward passes; the audit does not follow
+        it."""
         return (TWICE, any(each.ours for each in self._passes)) if self._passes else None
 
     def side_channel(self, losses: Iterable[torch.Tensor]) -> tuple[str, bool] | None:

@@ -59,7 +59,7 @@ class Patches:
         self._hook = register_optimizer_step_post_hook(self._stepped)
 
     def leave(self) -> None:
-        """What others have put on top of our changes stays, and finds ours passing everything on.
+        """What others have put on top of our changes stays; ours then pass everything on.
 
         The audit of the current step goes on: a check may have been part of it.
         """

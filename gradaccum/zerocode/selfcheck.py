@@ -1,6 +1,6 @@
 """Do a few real rows give the same outputs and gradients at once and in parts? Asked before the first s > 1.
 
-Rule: what cannot be shown to be exact is refused. The module is called as the script calls it, in training
+Rule: we refuse what we cannot show to be exact. The module is called as the script calls it, in training
 mode, on rows of the script's own batch, through the very code that will split its batches, in float64 where
 its parameters can be replaced, and the gradient is pulled back from random weights on every output, so that
 no entry escapes because this batch's loss happens not to look at it.
@@ -106,7 +106,7 @@ class _Quiet:
         self.replaced: dict[str, torch.Tensor] | None = None
 
     def buffer_versions(self, module: torch.nn.Module) -> dict[str, int]:
-        """Of those that stand in for the module's own: its footprints say nothing of them."""
+        """Of the float64 stand-ins: footprints of the module say nothing about them."""
         replaced = self.replaced or {}
         return {name: replaced[name]._version for name, _ in module.named_buffers() if name in replaced}
 

@@ -1,7 +1,6 @@
 """Whether this script's batches may be split, and whoever wants to hear of it.
 
-Rule: a verdict may only get worse. Once refused, the script runs as if nobody had been here: the patches
-are taken out again and every batch stays whole.
+Rule: a verdict may only get worse. After a refusal we take the patches out again and leave every batch whole.
 """
 
 from __future__ import annotations

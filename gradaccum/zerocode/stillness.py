@@ -60,7 +60,7 @@ class Still(TorchFunctionMode):
 
 @contextmanager
 def untouched(module: torch.nn.Module) -> Iterator[None]:
-    """Whatever happens to the module inside is undone, and so is what was drawn at random."""
+    """Undo what happens to the module inside, and put the random state back."""
     attributes = {each: dict(vars(each)) for each in module.modules()}
     buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
     python, numpy = random.getstate(), sys.modules.get("numpy")

@@ -1,7 +1,7 @@
 """What only `doctor` wants to know of GPUs: errors, clocks, links, counters, and who the processes are.
 
-Rule: an agent that starts does not ask this, for each more question is one more that a sick GPU may hang in.
-Every answer may be missing.
+Rule: an agent that starts does not ask this, because a sick GPU may hang in every further question. Every
+answer may be missing.
 """
 
 from __future__ import annotations

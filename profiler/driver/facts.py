@@ -117,7 +117,7 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     problem_code: int = NOT_NVMLS
     memory_mib: int | None = None
     taken_mib: int | None = None
-    """All that is in use: processes, driver, and what nobody owns up to."""
+    """All that is in use: by processes, by the driver, and by nobody whom NVML names."""
     used_mib: int | None = None
     """Without what the driver keeps for itself."""
     reserved_mib: int | None = None
@@ -133,7 +133,7 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     instances: tuple[MigInstance, ...] = ()
     processes: tuple[GpuProcess, ...] = ()
     unlisted: tuple[Doing, ...] = ()
-    """What the driver does not list the processes of."""
+    """Kinds of use for which the driver lists no processes."""
 
     # What only diagnostics ask.
     ecc: bool | None = None

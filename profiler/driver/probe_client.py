@@ -1,8 +1,8 @@
 """Asking the driver from a process that must not hang: in a child, with a time limit.
 
-Rule: one that hangs is killed, and left behind where that does not help (it is stuck in the kernel until the
-driver lets go). Only so many of those may be about before nobody is asked any more. One GPU that hangs does
-not hide the others: each is then asked about in a child of its own.
+Rule: we kill a child that hangs, and leave it behind where the kernel does not let go of it. With too many
+such children we ask no more. One GPU that hangs does not hide the others: we then ask about each in a child
+of its own.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def ask(
 
 
 def _ended(child: subprocess.Popen[bytes]) -> bool:
-    """Whether being killed helped."""
+    """Whether the kill ended it."""
     child.kill()
     for pipe in (child.stdout, child.stderr):
         if pipe is not None:

@@ -1,6 +1,6 @@
 """Who a process on a GPU is, as far as /proc tells.
 
-Rule: whatever cannot be seen is empty: a process that is gone, another container's, another user's under
+Rule: what we cannot see is empty: a process that is gone, another container's, another user's under
 hidepid. Reading the words or the environment of a process can block on it: only a child that somebody waits
 for with a time limit asks here.
 """

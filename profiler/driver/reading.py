@@ -88,7 +88,7 @@ def _text(value: bytes | str) -> str:
 class InUse(NamedTuple):
     total_mib: int
     taken_mib: int
-    """By processes, by the driver, and by whom nobody knows."""
+    """By processes, by the driver, and by nobody whom NVML names."""
 
 
 def memory_mib(nvml: Library, handle: Any) -> InUse:

@@ -1,8 +1,8 @@
 """Which source the indicators of a host's GPUs come from, and why.
 
 Rule: the best that works, tried in one order: GPM, DCGM, a dcgm-exporter, plain NVML. A source works if it
-has shown a value, not if it could be opened. Trying may hang with the driver, so it happens in a process of
-its own (`device_child.py`), and whoever asks here waits for a bounded time.
+has shown a value, not if it could be opened. A driver may hang in the attempt, so a process of its own makes
+it (`device_child.py`), and the caller waits for a bounded time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
     findings: tuple[Finding, ...] = ()
     problem: str = ""
-    """Nothing could be found out at all."""
+    """No source could be tried at all."""
 
     @property
     def chosen(self) -> Finding | None:

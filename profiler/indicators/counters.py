@@ -1,9 +1,9 @@
 """What every source of GPU counters offers to the process that reads it, and what those that ask the driver
 share.
 
-Rule: one value per device, and NaN (or no entry) where there is none. A device that fails does not take the
-others' values with it; it keeps its problem until it answers again, and only when none answers there is
-nothing to read. Everything here may hang with the driver, so nothing but `device_child.py` calls it.
+Rule: one value per device, and NaN (or no entry) where there is none. A device that fails costs its own
+values only; it keeps its problem until it answers again. Everything here may hang with the driver, so nothing
+but `device_child.py` calls it.
 """
 
 from __future__ import annotations

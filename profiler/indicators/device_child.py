@@ -34,7 +34,7 @@ BACKLOG_MAX: Final = 200
 BLANK_S_MAX: Final = 2.0
 """How long DCGM may take to show a first value."""
 GPM_BLANK_S_MAX: Final = 1.0
-"""And GPM: two samples do on a host that is not busy, and what is given up now is given up for good."""
+"""And GPM: two samples are enough on an idle host, but a source that we give up now is not tried again."""
 FAILURES_MAX: Final = 5
 """Reads in a row that failed, before the source is given up."""
 
@@ -164,7 +164,7 @@ class Reader:
         now_s = self._clock()
         if now_s < self._due_s:
             return
-        # A time that was missed is not made up for: the next sample says how long it took.
+        # A missed sample is not taken later: the next one says how long it took.
         self._due_s = max(self._due_s + self._counters.period_s, now_s + 0.95 * self._counters.period_s)
         try:
             taken = self._counters.read()

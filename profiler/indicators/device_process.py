@@ -1,7 +1,7 @@
-"""The asking side of `device_child.py`: one question, one line, never more waiting than was allowed.
+"""The asking side of `device_child.py`: one question, one line, and no wait beyond the limit.
 
-Rule: a process that stays silent for too long, ends, or says what makes no sense is left behind with the
-reason, and never asked again by this object. Nobody waits for one that hangs in the driver to end.
+Rule: this object gives up a process that is silent for too long, ends, or answers nonsense, notes the reason,
+and never asks it again. It does not wait for one that hangs in the driver.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Counters of NVIDIA GPUs from plain NVML: what every GPU has, and no more.
 
-Rule: nothing is made out to be what it is not. NVML knows for which part of its last sampling period anything
+Rule: no counter stands in for another. NVML knows for which part of its last sampling period anything
 ran (GRACT) or memory was used (DRAMA, by time, not by bandwidth); it has nothing like SMACT, SMOCC or the
 pipes, and these are missing. Its sampling period is 1/6 s to 1 s, by product. PCIe throughput is counted over
 20 ms while we wait, in KB/s. NVLink's counters rise for ever, in KiB; they are read by field number.

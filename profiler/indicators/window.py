@@ -1,4 +1,4 @@
-"""Mean and variance over a window of samples, and what of the window was missed. Pure.
+"""Mean and variance over a window of samples, and which part of it the samples missed. Pure.
 
 Rule: a value stands for the time it was measured over and for no other. A counter's rate is a true mean over
 its interval, however long that became; a gauge's value says nothing of a gap before it, so it weighs one

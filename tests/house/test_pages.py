@@ -1,4 +1,5 @@
-"""The pages: every link leads somewhere, every page is listed, every command line shown could be typed."""
+"""The pages: every link leads somewhere, every page is listed, every command line shown could be typed, and
+those that somebody reads while they do something fit on two screens."""
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ PAGES = sorted(
     if path.name != "CHANGELOG.md"
 )
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+SCREEN_LINES, SCREEN_COLUMNS = 50, 120
 FENCE = re.compile(r"^```[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -50,6 +52,27 @@ def test_every_page_is_listed() -> None:
     listed = {(index.parent / link.partition("#")[0]).resolve() for link in LINK.findall(index.read_text())}
     pages = {*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "results").glob("*.md")} - {index}
     assert sorted(named(page) for page in pages if page.resolve() not in listed) == []
+
+
+def to_do() -> list[Path]:
+    """The tutorial, the questions, the comparison and each how-to, as the list of pages sorts them."""
+    sections = re.split(r"^## ", (ROOT / "docs" / "README.md").read_text(), flags=re.MULTILINE)
+    links = [
+        link for each in sections if each.startswith(("Tutorial", "How to")) for link in LINK.findall(each)
+    ]
+    return sorted(
+        {ROOT / "docs" / link for link in (*links, "python.md") if re.fullmatch(r"[\w-]+\.md", link)}
+    )
+
+
+def test_pages_for_what_somebody_does_are_found() -> None:
+    assert {"tutorial.md", "faq.md", "comparison.md", "slurm.md"} < {page.name for page in to_do()}
+
+
+@pytest.mark.parametrize("page", to_do(), ids=named)
+def test_a_page_for_what_somebody_does_fits_on_two_screens(page: Path) -> None:
+    lines = [max(1, -(-len(line) // SCREEN_COLUMNS)) for line in page.read_text().splitlines()]
+    assert sum(lines) <= 2 * SCREEN_LINES, f"{named(page)}: {sum(lines)} lines of {SCREEN_COLUMNS} columns"
 
 
 def test_every_file_on_the_map_is_there() -> None:

@@ -1,6 +1,5 @@
-"""The attempts on this host: what was asked of them, what they do, what was reported. Pure.
-
-The last part of the table is `teardown.py`; what their supervisors are told of itself is `tenants.py`.
+"""The attempts on this host: what was asked of them, what they do, what was reported. Pure. `teardown.py` has
+the last part of the table; `tenants.py` has what the agent tells supervisors by itself.
 
 Rule: an attempt goes down this table and never up, and it holds its devices until it has ended:
 
@@ -77,7 +76,7 @@ class Attempts:
         for key, each in here.items():
             self._recover(key, each)
         self._teardown.quarantine.only(self._live)
-        for each in found:  # Now that it is known who shares what.
+        for each in found:  # Now the agent knows who shares what.
             if each.result is not None:
                 self._teardown.ended(each.result, now_s)
 
@@ -120,8 +119,8 @@ class Attempts:
         return fence is not None and command.attempt <= fence.attempt
 
     def is_taken(self, command: StartAttempt) -> bool:
-        """Whether its number is in use here by an attempt of another epoch: of a history that is lost to the
-        controller, so that it has to choose another."""
+        """Whether an attempt of another epoch uses its number here. The controller has lost that history, and
+        has to choose another number."""
         here = self._memory.attempts.get((command.job_id, command.attempt))
         if here is not None and _differ((here.job_epoch, command.job_epoch), (here.epoch, command.epoch)):
             return True
@@ -157,7 +156,7 @@ class Attempts:
         record = msgspec.structs.replace(attempt, devices=part.devices, mps=bool(order.mps), cores=cores)
         self._out.keep(Kept(attempt=record))
         self._live[attempt.key] = Live()
-        # Before the newcomer's first breath: what is measured from now on is shared.
+        # Before the newcomer starts: from now on measurements are of a shared device.
         self._tenants.tell_co_tenants()
         self._out.add(StartSupervisor(order=order))
 
@@ -176,7 +175,7 @@ class Attempts:
         if attempt is not None and _differ(
             (attempt.job_epoch, command.job_epoch), (attempt.epoch, command.epoch)
         ):
-            return  # Meant for another of this number, which cannot be here while this one is.
+            return  # It means another attempt of this number, which cannot be here while this one is.
         if attempt is None:
             fence = Attempt(
                 job_id=command.job_id,
@@ -223,14 +222,14 @@ class Attempts:
             self._out.report(event, attempt)
 
     def trouble(self, key: Key, what: str) -> None:
-        """Noticed on this host, not by its supervisor."""
+        """The agent noticed it, not the attempt's supervisor."""
         if key in self._live:
             for event, attempt in reporting.troubles(self._memory.attempts[key], (what,), self.host_id):
                 self._out.report(event, attempt)
                 self._out.say(f"{name_of(key)}: {what}", bad=True)
 
     def clients_counted(self, key: Key, processes: int) -> None:
-        """Its next attempt's memory limit, which holds for each process, is divided among so many."""
+        """The agent divides the next attempt's memory limit, which holds for each process, by this number."""
         if key in self._live:
             attempt = self._memory.attempts[key]
             self._out.keep(Kept(attempt=msgspec.structs.replace(attempt, cuda_processes=processes)))
@@ -243,7 +242,7 @@ class Attempts:
     def start_failed(self, failed: StartFailed) -> None:
         key = (failed.job_id, failed.attempt)
         if key in self._live:
-            missing = failed.workdir_missing  # Which folder it runs in is its user's word, not the host's.
+            missing = failed.workdir_missing  # Its user chose the folder it runs in, not the host.
             self._teardown.end(
                 self._memory.attempts[key],
                 "infra-failed",

@@ -1,7 +1,7 @@
 """What the agent's edge tells its state machine, and what the state machine asks of the edge.
 
-Rule: `state.py` knows nothing but these. Effects are carried out in order, and every `Keep` of a list is
-on disk before the first effect after it; a crash may come between any two.
+Rule: `state.py` knows nothing but these. The edge carries out effects in order, and flushes every `Keep` of a
+list before the first effect after it; a crash may come between any two.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     report: HostReport
     session: str
     uid: int
-    """The agent's own; 0 may become any job's."""
+    """The agent's own; with 0 it can run any user's jobs."""
     shared_account: bool = False
     heartbeat_s: float = 1.0
     start_deadline_s: float = 1800.0
@@ -60,7 +60,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     indicators_every_s: float = 0.0
     """How often the devices are read for heartbeats and Prometheus; 0 = never."""
     quiet_start_s: float = 10.0
-    """A started job that says nothing is taken to be loading for this long, and to run from then on."""
+    """A started job that says nothing counts as loading for this long, and as running from then on."""
 
 
 class FoundAttempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,7 +142,7 @@ class TroubleNoticed(OfAttempt, frozen=True, kw_only=True):
 
 
 class ClientsCounted(OfAttempt, frozen=True, kw_only=True):
-    """With how many processes each of its workers is a client of an MPS daemon, if it is more than one."""
+    """How many MPS clients each of its workers has, if more than one."""
 
     processes: int
 
@@ -264,14 +264,14 @@ class EndLeftovers(AgentEffect, frozen=True, kw_only=True):
 
 
 class AwaitMemory(AgentEffect, frozen=True, kw_only=True):
-    """The attempt has ended on these GPUs: answer `MemoryFree` or `MemoryHeld` when their memory is back, or
-    is known to be held, and after everything that was known of faults on them until then."""
+    """The attempt has ended on these GPUs: answer `MemoryFree` when their memory is back or `MemoryHeld` when
+    somebody holds it, and only after reporting all faults known on them until then."""
 
     job_id: JobId
     attempt: AttemptNo
     devices: tuple[Device, ...]
     failed: bool = False
-    """By itself: it may have died of a fault that is still to be told."""
+    """It ended by itself, perhaps of a fault that nobody has reported yet."""
 
 
 class RemoveAttempt(AgentEffect, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
 """Whose orders this host follows: one epoch of one controller's journal at a time. Pure.
 
-Rule: a controller of a later epoch is followed from its `Welcome` on, and no other is obeyed. What an earlier
-epoch has started stays, named with its epoch: the controller says what becomes of it.
+Rule: the agent follows a controller of a later epoch from its `Welcome` on, and obeys no other. What an
+earlier epoch has started stays, named with its epoch: the controller decides about it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class Following:
         return ""
 
     def welcomed(self, message: Welcome) -> Answer:
-        """Whether this controller may be obeyed. One whose journal was restored first hears what is here."""
+        """Whether the agent may obey this controller. One whose journal was restored first learns what is
+        here."""
         mine, theirs = self._memory.epoch, message.epoch
         if not theirs.number:
             if self._knows_epochs is not False:
@@ -81,21 +82,21 @@ class Following:
         return "greet-again"
 
     def obeys(self, message: CommandDelivery) -> bool:
-        """An order of another epoch is answered, and not obeyed."""
+        """Answer an order of another epoch without obeying it."""
         if message.epoch == self._memory.epoch.token or (not message.epoch and not self._knows_epochs):
             return True
         self._out.send(NotFollowed(epoch=message.epoch))
         return False
 
     def is_taken(self, command: StartAttempt) -> None:
-        """A start was not obeyed, for its number is in use here by an attempt of another epoch."""
+        """Refuse a start whose number an attempt of another epoch uses here."""
         attempts = self._memory.attempts.values()
         self._taken |= {attempt.job for attempt in attempts if attempt.job_id == command.job_id}
         self._taken.add((command.job_id, command.job_epoch))
         self._out.say(f"job {command.job_id} attempt {command.attempt}: its number is taken here", bad=True)
 
     def read_log(self, read: ReadLog) -> None:
-        """Of the job that is meant, not of one that had its number in a lost history."""
+        """Of the job that the request means, not of one with its number in a lost history."""
         attempt = self._memory.attempts.get((read.job_id, read.attempt))
         if attempt is None or not read.job_epoch or attempt.job_epoch in ("", read.job_epoch):
             self._out.add(AnswerLog(read=read))

@@ -1,8 +1,8 @@
-"""Who ends with a fault of a GPU, in which role, what is said of it, and what is remembered to tell. Pure.
+"""Whom a fault of a GPU ends, in which role, what the report says, and what the agent remembers for it. Pure.
 
-Rule: a fault is written into the attempt's record before anybody is told to end, so that the end is told
-right even by an agent that was started meanwhile. A program is only blamed where it was alone, or where its
-process is known; where several were on the device and nobody knows which, each is a suspect.
+Rule: the agent writes a fault into the attempt's record before it tells anybody to end, so that an agent that
+starts meanwhile reports the end correctly. It blames a program only where that was alone, or where its
+process is known; of several on the device each is a suspect.
 
     alone on the device          culprit, and a failure of the user's: nobody else can have caused it
     its process is the cause     culprit; others were hurt, so it is not counted as a failure of the user's
@@ -10,13 +10,11 @@ process is known; where several were on the device and nobody knows which, each 
     nobody knows                 suspect
     the device itself failed     device: nobody's doing
 
-News of a fault come in any order, several times, and before or after the ends they cause. So what is known
-of one is only ever joined (`joined`: the graver role, the better ground), and the verdict on an end is made
-once, when its devices were looked at anew: from the end and the join, whatever came first.
-
-What is remembered, by `FaultWitnesses`: an attempt that has ended is struck like any other until its end was
-told; who has just died still counts as a co-tenant; and who died by itself around an error that stays in one
-process is taken for the one that made it.
+News of a fault come in any order, several times, and before or after the ends they cause. So the agent only
+ever joins what it knows of one (`joined`: the graver role, the better ground), and gives the verdict on an
+end once, after a new probe of its devices, from the end and the join. `FaultWitnesses` remembers: a fault
+strikes an ended attempt until its end is reported; an attempt that has just died still counts as a co-tenant;
+and one that died by itself around an error that stays in one process counts as its cause.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ CONTAINED_S: Final = 60.0
 JUST_S: Final = 10.0
 """Who failed so shortly before a fault was told may have died of it."""
 _GRAVITY: Final[tuple[GpuFaultRole, ...]] = ("", "suspect", "hit", "culprit", "device")
-"""One word about a fault may know more than another."""
+"""One report about a fault may know more than another."""
 _WORDS: Final[dict[str, str]] = {
     "alone": "{why} on {where}, which it had to itself: an error of the program",
     "culprit": "{why} on {where}, caused by this job beside {others}",
@@ -47,7 +45,7 @@ _WORDS: Final[dict[str, str]] = {
 
 
 def joined(one: Fault | None, other: Fault) -> Fault:
-    """What two words about a fault say together: the same whichever came first, and how often."""
+    """Two reports about a fault, joined: the same whichever came first, and how often."""
     if one is None:
         return other
     first, second = sorted((one, other), key=_weight)
@@ -60,7 +58,7 @@ def _weight(fault: Fault) -> tuple[int, int, str, str]:
 
 
 def word(fault: GpuFault, role: GpuFaultRole, where: str, beside: Collection[Key] = ()) -> Fault:
-    """One word about a fault, as an attempt's record keeps it."""
+    """One report about a fault, as an attempt's record keeps it."""
     weight = BY_XID if fault.xid is not None else 0 if fault.by_words else 1
     jobs = tuple(sorted({key[0] for key in beside}))
     return Fault(role=role, why=fault.why, where=where, beside=jobs, weight=weight)
@@ -88,7 +86,7 @@ def role_of(key: Key, fault: GpuFault, co_tenants: Collection[Key]) -> GpuFaultR
 
 
 def judged(result: Result, fault: Fault | None) -> Result:
-    """A result in the light of the fault that struck the attempt."""
+    """A result, given the fault that struck the attempt."""
     if fault is None or result.outcome in ("finished", "never-started"):
         return result
     others = ", ".join(fault.beside) or "not one of ours"
@@ -193,7 +191,7 @@ class FaultWitnesses:
             self._departed[key] = (now_s, self._memory.attempts[key].devices)
 
     def judged(self, key: Key, result: Result, ended_s: float) -> Result:
-        """What a supervisor says of the end, in the light of all that is known of its devices by now."""
+        """What a supervisor says of the end, given all faults known on its devices by now."""
         attempt = self._memory.attempts[key]
         at_s, near = self._contained.pop(key, (-_NEVER, None))
         if attempt.fault is None and near is not None and ended_s <= at_s + CONTAINED_S:

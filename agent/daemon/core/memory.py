@@ -33,7 +33,7 @@ FENCES_KEPT: Final = 50_000
 Key = tuple[JobId, AttemptNo]
 JobKey = tuple[JobId, str]
 """A job's number and the token of the epoch in which it arrived: a number alone may mean two jobs, of two
-histories. Attempts of one number are never here twice; a start that would be is not obeyed."""
+histories. Two attempts of one number are never here at once; the agent refuses the second start."""
 PAST_KEPT: Final = 16
 """Epochs that the agent remembers to have left."""
 
@@ -88,11 +88,11 @@ class Attempt(Capabilities, frozen=True, kw_only=True):
     """A save was asked for and its supervisor has not been told yet."""
     started: bool = False
     capabilities: bool = False
-    """They, and whether it is resumable, were reported, as they are here; a job may find out later."""
+    """The agent has reported these, and whether the job is resumable; a job may find out later."""
     resumable: bool = False
     first_step: bool = False
     first_step_assumed: bool = False
-    """It said nothing for a while, and was reported to run."""
+    """It said nothing for a while, and the agent reported that it runs."""
     durable_step: int = -1
     """The newest checkpoint reported."""
     profiled: bool = False
@@ -104,7 +104,7 @@ class Attempt(Capabilities, frozen=True, kw_only=True):
     cuda_processes: int = 1
     """With how many processes a worker was seen to use its GPU, as a client of MPS."""
     mps: bool = False
-    """It was told to be a client of MPS daemons, and is one for its life, whatever becomes of those."""
+    """It started as a client of MPS daemons, and stays one for its life, whatever happens to those."""
     fault: Fault | None = None
     """It is told to end for this, or has ended by it."""
     ended: AttemptEnded | None = None
@@ -162,8 +162,8 @@ class Follows(Note, frozen=True, kw_only=True, tag="follows"):
     epoch: Epoch
     reached: int = 0
     restored: bool = False
-    """Its journal lacks what was followed before: reports are counted anew behind `reports_seen`, and what
-    was forgotten is not, until it is said again."""
+    """Its journal lacks what the agent followed before: reports count anew behind `reports_seen`, and the
+    jobs it told us to forget are not forgotten until it repeats that."""
     reports_seen: int = 0
 
 
@@ -242,7 +242,7 @@ class Unfenced(Note, frozen=True, kw_only=True, tag="unfenced"):
 
 
 class Doubted(Note, frozen=True, kw_only=True, tag="doubted"):
-    """A device is in doubt, or (None) is so no more."""
+    """A device goes into quarantine, or (None) leaves it."""
 
     uuid: str
     doubt: DeviceQuarantine | None = None
@@ -362,7 +362,7 @@ class AgentMemory:
         self.attempts[attempt.key] = attempt
         forgotten = self.forgotten.get(attempt.job)
         if forgotten is not None and attempt.command_id > forgotten.command_id:
-            del self.forgotten[attempt.job]  # It was wanted once more after its end: its saves stay.
+            del self.forgotten[attempt.job]  # Somebody queued it again after its end: its saves stay.
         fence = Fence(attempt=attempt.attempt, command_id=attempt.command_id, epoch=attempt.epoch)
         self._raise_fence(attempt.job, fence)
 

@@ -41,7 +41,8 @@ class Outbox:
         self.add(Keep(note=note))
 
     def report(self, event: FromAttempt, attempt: Attempt) -> None:
-        """A report and the attempt's record that goes with it; sent at once where nothing waits before it."""
+        """Send a report, with the attempt's record that goes with it, at once where nothing waits before
+        it."""
         if event.can_be_left_out and len(self.memory.pending) >= REPORTS_KEPT:
             return
         sequence = self.memory.sequence + 1

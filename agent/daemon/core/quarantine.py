@@ -2,8 +2,8 @@
 
 Rule: such a kill can leave the daemon's server, and its other clients, in an undefined state. The device
 takes no new attempt until every co-client that was training there has made a step again, or is gone.
-Co-clients that have never been heard to make a step cannot prove anything, and are not waited for. A doubt is
-a note like any other: it outlives the agent, and ends with those it waits for.
+Co-clients that never reported a step cannot prove anything, so the agent does not wait for them. A quarantine
+is a note like any other: it outlives the agent, and ends with those it waits for.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Quarantine:
                 self._out.keep(Doubted(uuid=uuid, doubt=rest))
 
     def laid_over(self, devices: Iterable[Device]) -> tuple[Device, ...]:
-        """The devices with those in doubt marked as suspect. Worse states stay, and so does what they say."""
+        """The devices, those in quarantine marked as suspect. Worse states and their notes stay."""
         texts = {uuid: _text(doubt) for uuid, doubt in self._by_uuid.items()}
         return tuple(
             msgspec.structs.replace(device, state="suspect", healthy=False, note=texts[device.local])

@@ -1,4 +1,4 @@
-"""How the agent stands to its controller: greeting, welcomed, or lost from sight; and how long this host may
+"""The agent's registration with its controller: greeting, welcomed, or lost; and how long this host may
 believe that its jobs are still its own. Pure.
 
 Rule: nothing but `Hello` is sent before `Welcome`, for a controller that does not know this start of the
@@ -43,7 +43,7 @@ class Lease:
 
     @property
     def is_counting(self) -> bool:
-        """Whether there is anything to pass on: before its first renewal an agent that has just started knows
+        """Whether there is a renewal to pass on: before the first one an agent that has just started knows
         less than the supervisors, whose own countdown goes on."""
         return self.known and (self.full_s is None or self._from_s is not None)
 

@@ -96,7 +96,7 @@ def first_step(attempt: Attempt, step: int, host_id: HostId) -> Told:
 
 
 def assumed_step(attempt: Attempt, host_id: HostId) -> Told:
-    """It has run a while without a word; what it says later is reported as well."""
+    """It has run a while in silence; the agent also reports what it says later."""
     event = FirstStepDone(
         job_id=attempt.job_id, attempt=attempt.attempt, host_id=host_id, step=0, assumed=True
     )

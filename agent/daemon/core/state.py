@@ -1,11 +1,10 @@
 """The agent's decisions: what it does about everything that reaches it. Pure.
 
 Rule: `handle(event, now_s) -> effects` reads no clock, file or socket, and what must survive a crash is
-changed only through `Keep`. Every message may come twice, late, out of order or not at all.
-
-The parts: `following.py` whose orders are obeyed, `attempts.py` the attempts and their table, `tenants.py`
-those that hold devices, `teardown.py` those on their way out, `registration.py` how we stand to the
-controller and how long our jobs are our own, `memory.py` what is durable, `pruning.py` what is thrown away.
+changed only through `Keep`. Every message may come twice, late, out of order or not at all. The parts:
+`following.py` whose orders the agent obeys, `attempts.py` the attempts and their table, `tenants.py` those
+that hold devices, `teardown.py` those that end, `registration.py` the registration and the lease, `memory.py`
+what is durable, `pruning.py` what the agent deletes.
 """
 
 from __future__ import annotations
@@ -103,10 +102,10 @@ class AgentState:
         self._teardown = Teardown(self._tenants, self._out)
         self._attempts = Attempts(self._tenants, self._teardown, self._out, self.registration.lease)
         self.found_devices = config.report.devices
-        """As the edge has them; what is in doubt is laid over them."""
+        """As the edge has them; quarantines are laid over them."""
         self._quarantine_told: dict[str, DeviceQuarantine] = {}
         self._waiting: dict[CommandId, CommandDelivery] = {}
-        """Starts that came before the lease was good enough for them."""
+        """Starts that came while the lease was too old for them."""
         self._unsent_from: int | None = self.memory.sequence + 1
         """Reports from here on were never sent: no controller has heard from us since our start."""
         self._born_s = 0.0
@@ -325,8 +324,8 @@ class AgentState:
         self._out.send(CommandAck(command_id=command.command_id, epoch=message.epoch))
 
     def _is_time_for(self, command: StartAttempt, message: CommandDelivery, now_s: float) -> bool:
-        """Whether a start is neither too late (the job may run elsewhere by now) nor too early for our lease;
-        one that is too early waits for the next renewal."""
+        """Whether to start now: not if it is too late (the job may run elsewhere by now) or too early for our
+        lease; a start that is too early waits for the next renewal."""
         if self._attempts.is_fenced(command):
             return True
         lease = self.registration.lease

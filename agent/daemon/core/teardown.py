@@ -1,8 +1,7 @@
-"""Attempts on their way out: from the last of their processes, or a fault of their GPU, to the report. Pure.
-
-Rule: an end is reported once, when everything is known that decides it. On GPUs that is later than the last
-process: their memory has to be back, and whatever was known of faults on them has to be told. The verdict is
-made then, and from all of it, so that nothing depends on what was heard first.
+"""How attempts end: from the last of their processes, or a fault of their GPU, to the report. Pure. Rule: the
+agent reports an end once, when it knows everything that decides it. On GPUs that is later than the last
+process: their memory has to be back, and their watchers must have told all faults they knew. The agent then
+decides from all of it, so the order of the news does not matter.
 """
 
 from __future__ import annotations
@@ -51,8 +50,8 @@ class Teardown:
         self._over(self._memory.attempts[key], result, now_s)
 
     def _over(self, attempt: Attempt, result: Result, now_s: float) -> None:
-        """No process of it is left. On GPUs that is not enough: what it held there has to be back, and what
-        they did to it has to be known."""
+        """No process of it is left. On GPUs that is not enough: its memory has to be back, and all faults
+        have to be known."""
         live = self._tenants.live[attempt.key]
         live.releasing, live.ended_s, live.connected = result, now_s, False
         gpus = self._tenants.gpus_of(attempt)
@@ -67,7 +66,7 @@ class Teardown:
         )
 
     def memory_known(self, answer: MemoryFree | MemoryHeld) -> None:
-        """The devices are free, or marked as what they are, and all faults until now were told."""
+        """The devices are free or marked, and their watchers have told all faults until now."""
         key = (answer.job_id, answer.attempt)
         live = self._tenants.live.get(key)
         if live is None or live.releasing is None:
@@ -80,7 +79,7 @@ class Teardown:
         self._judge(key)
 
     def _judge(self, key: Key) -> None:
-        """The verdict on an end, in the light of every fault that was told by now."""
+        """The verdict on an end, given every fault that was reported by now."""
         live = self._tenants.live[key]
         assert live.releasing is not None, f"{name_of(key)} has not ended"
         self._tell_end(self._memory.attempts[key], self._faults.judged(key, live.releasing, live.ended_s))

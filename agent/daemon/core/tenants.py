@@ -1,11 +1,8 @@
 """The attempts that hold devices of this host, what this start of the agent knows of them beyond what is on
-disk, and what their supervisors are told again and again. Pure.
-
-Rule: a supervisor is told what has changed, and everything anew when it is connected again; what it is told
-here may be lost and asks for nothing that the attempt's record does not say.
-
-What is known is lost with the agent, and found out again: nothing in it may be needed to obey a command
-twice.
+disk, and what it keeps telling their supervisors. Pure. Rule: the agent tells a supervisor what has changed,
+and everything when it connects again; such a message may be lost, and asks for nothing that the attempt's
+record does not say. What is known here is lost with the agent, and found out again: nothing in it may be
+needed to obey a command twice.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ from cotenant.controller.domain import Device, DeviceId, HostId
 from cotenant.controller.wire import AttemptProgress
 
 STOP_GRACE_S: Final = 60.0
-"""How long after a stop's deadline a supervisor may take before it is ended as well."""
+"""How long after a stop's deadline the agent waits before it ends the supervisor as well."""
 LEASE_NEWS_RATIO: Final = 0.1
 """A renewal is passed on where a supervisor's own countdown is this part of the lease behind."""
 _NEVER: Final = float("inf")
@@ -78,7 +75,7 @@ class Live:
         return self.started_s + quiet_start_s
 
     def overdue_s(self, attempt: Attempt) -> float:
-        """When a supervisor that was told to stop is ended as well."""
+        """When the agent ends a supervisor that it has told to stop."""
         if not self.is_there or attempt.stop is None or self.stop_asked_s is None:
             return _NEVER
         return self.stop_asked_s + attempt.stop.deadline_s + STOP_GRACE_S
@@ -121,7 +118,7 @@ class Tenants:
     # --- To their supervisors ----------------------------------------------------------------------
 
     def tell(self, key: Key, message: ToSupervisor) -> None:
-        """To the attempt's supervisor, if we are connected; what matters is said again on connecting."""
+        """To the attempt's supervisor, if we are connected; a new connection repeats what matters."""
         live = self.live.get(key)
         if live is not None and live.connected:
             self._out.add(Tell(job_id=key[0], attempt=key[1], message=message))

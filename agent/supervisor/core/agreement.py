@@ -1,12 +1,12 @@
 """Agreeing with all ranks on a step at which to stop, to save or to change s, ahead of every one of them.
 
-Rule: pure, and nothing is committed unless every rank has promised, for this very proposal, that it has
-not reached the step. A promise binds a rank for `DECISION_TIMEOUT_S` (it waits at the step), so a
-proposal that is not complete well before that is withdrawn: nobody stops where another one went on.
+Rule: pure, and the coordinator commits only when every rank has promised, for this very proposal, that it has
+not reached the step. A promise binds a rank for `DECISION_TIMEOUT_S` (it waits at the step), so the
+coordinator withdraws a proposal that is not complete well before that: no rank stops where another one went
+on.
 
-Ranks on other hosts are asked first and our own only when those have promised. Their words travel by way
-of the controller; while it is out of reach no rank here is kept waiting at a step for an answer that
-cannot come.
+It asks ranks on other hosts first and our own only when those have promised. Their messages travel by way of
+the controller; so while that is out of reach no rank here waits at a step for an answer that cannot come.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ ROUNDS_MAX: Final[dict[Kind, int]] = {"stop": 8, "save": 3, "accumulate": 3}
 _ORDER: Final[dict[Kind, int]] = {"stop": 0, "save": 1, "accumulate": 2}
 RESENDS_MAX: Final = 20
 RELEASES: Final = 4
-"""How often a withdrawal is said: a rank that misses it waits in vain, and the others wait for that rank."""
+"""How often to send a withdrawal: a rank that misses it waits in vain, and the others wait for that rank."""
 MARGIN_S: Final = 0.05
 """How far ahead the first proposal is, beyond what is known; doubled after every refusal."""
 FAR_MARGIN_S: Final = 0.5
 UNKNOWN_STEP_S: Final = 0.05
-"""Taken for the time of a step that nobody has measured yet."""
+"""The assumed time of a step before the first measurement."""
 
 Words = list[tuple[int, ToRank]]
 """What to say to which rank, in order."""
@@ -70,7 +70,7 @@ class Pause(msgspec.Struct, kw_only=True):
 
 
 class WithdrawnProposal(msgspec.Struct, kw_only=True):
-    """A withdrawn proposal, still to be said a few times."""
+    """A withdrawn proposal, to be sent a few more times."""
 
     word: ToRank
     times: int
@@ -306,7 +306,7 @@ class AgreementCoordinator:
         if now is None or not now.committed:
             return []
         now.resends += 1
-        if now.resends > RESENDS_MAX:  # Nobody said that it was reached; it may still be, at a slow step.
+        if now.resends > RESENDS_MAX:  # No rank has said that it got there; a slow step may still do.
             self._now = None
             return self._next(now_s)
         now.resend_s = now_s + RESEND_S

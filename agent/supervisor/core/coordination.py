@@ -1,13 +1,10 @@
 """One supervisor's part in agreeing on a step: as the coordinator of all ranks, or as a member that
 passes words on between its own ranks and the coordinator.
 
-Rule: pure, and both parts are here, so that a gang of one host takes the same road as a gang of many. The
-first host of the gang coordinates. A member repeats its whole state every few seconds, since its words
-travel by way of the controller and may be lost.
-
-What supervisors of one gang say to each other is relayed by agents and controller, which do not look inside.
-It may be lost, repeated and reordered. So a member sends its whole state, numbered, again and again; answers
-carry the proposal they belong to; and nothing is taken for heard.
+Rule: pure, and both parts are here, so that a gang of one host runs the same code as a gang of many. The
+first host of the gang coordinates. Agents and controller relay the messages between supervisors of one gang
+without looking inside, and may lose, repeat and reorder them. So a member sends its whole state, numbered,
+every few seconds; answers carry the proposal they belong to; and nobody assumes that a message arrived.
 """
 
 from __future__ import annotations
@@ -192,7 +189,7 @@ class Coordination:
         self.report_soon(now_s)
 
     def report_soon(self, now_s: float) -> None:
-        """Something happened that the coordinator should know before its turn."""
+        """Something happened that the coordinator should hear of at once."""
         if not self.is_first:
             self._report_due_s = now_s
 
@@ -218,8 +215,7 @@ class Coordination:
         return self._voice(self._agreement.ask("save", now_s)) if self.is_first else []
 
     def ask_to_stop(self, now_s: float) -> Voice:
-        """A stop goes before all else, of which none is wanted any more. A member waits for the
-        coordinator."""
+        """A stop comes before all other wishes, and cancels them. A member waits for the coordinator."""
         if not self.is_first:
             return []
         dropped = self._agreement.drop("save", now_s) + self._agreement.drop("accumulate", now_s)

@@ -1,6 +1,5 @@
-"""How an attempt's processes are made to go: each step with its own deadline, each recorded. Pure.
-
-Rule: nothing signals a rank but what is asked for here. A client of an MPS daemon that is killed with work
+"""How to end an attempt's processes: each step with its own deadline, each recorded. Pure. Rule: only this
+table asks for a signal to a rank. A client of an MPS daemon that is killed with work
 under way may take its co-clients with it, so the daemon takes the client's work back first
 (`terminate_client`); only then come the signals. Where no MPS is in use the signals come at once.
 
@@ -27,7 +26,7 @@ KILL_GRACE_S: Final = 5.0
 TERMINATE_S: Final = 5.0
 """For all clients of the attempt together; they are asked one after the other."""
 TERMINATE_SLACK_S: Final = 3.0
-"""An edge that does not answer by then is not waited for."""
+"""After this it goes on without the edge's answer."""
 _CLEAN: Final = ("done", "gone")
 
 
@@ -93,7 +92,7 @@ class Departure:
         if self._step != "signalled":
             return []
         self._note("SIGKILL")
-        self._due_s = now_s + KILL_GRACE_S  # Again, for what was forked meanwhile.
+        self._due_s = now_s + KILL_GRACE_S  # Again, for processes that were forked meanwhile.
         return [EndRanks(force=True)]
 
     def _signal(self, now_s: float) -> list[AnyEffect]:

@@ -1,8 +1,8 @@
 """How an attempt ended, from a table: what is matched, whose failure it is, what a person reads.
 
-Rule: what we or the job itself know for sure comes before any guess: a start that failed, a job that said
-it has stopped, processes that we ended and why. Only a process that ended by itself is looked up in
-`exit_rules`, with its exit status and the last error in its log. Where a gang fails, a rank that only lost
+Rule: facts come before any guess: a start that failed, a job that said it has stopped, processes that we
+ended and why. Only for a process that ended by itself do we ask `exit_rules`, with its exit status and the
+last error in its log. Where a gang fails, a rank that only lost
 the connection to another one is a symptom, and never the explanation if there is a better one.
 """
 

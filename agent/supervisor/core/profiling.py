@@ -1,4 +1,5 @@
-"""The supervisor's part in the profile in place: agrees with the ranks on windows, tells what they showed.
+"""The supervisor's part in the profile in place: agrees with the ranks on windows, and reports the
+measurements.
 
 Rule: pure, and only the gang's first host measures: its ranks stand for all. Nothing here ever stops, fails
 or delays a job; where ranks cannot agree, or words are lost, there is less of a profile.

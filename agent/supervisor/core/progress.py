@@ -1,9 +1,7 @@
-"""What the ranks of one host have said so far, as a `Status`, and when it is told and written down.
-
-Rule: facts only; nothing here decides. A rank may repeat itself, and words of different ranks come in any
-order, so every fact is kept per rank or as a maximum.
-
-Facts are told at once, progress about once a second. What an agent that comes back late must know (a step was
+"""What the ranks of one host have said so far, as a `Status`, and when to send and store it. Rule: facts
+only; nothing here decides. A rank may repeat itself, and messages of different ranks come in any order, so it
+keeps every fact per rank or as a maximum. It reports facts at once, progress about once a second. What an
+agent that comes back late must know (a step was
 agreed on, a save is durable) is on disk before anything else happens; the count of steps is only written now
 and then.
 """

@@ -1,7 +1,7 @@
 """The job-side protocol's datagrams as typed words. `controller/wire/job.py` is the definition.
 
-Rule: what comes from a job is foreign. A datagram that does not validate is dropped, unknown names and
-fields are ignored, and texts are cut, so that nothing a job says can make a supervisor fail or grow.
+Rule: what comes from a job is foreign. We drop a datagram that does not validate, ignore unknown names and
+fields, and cut texts, so that nothing a job says can make a supervisor fail or grow.
 """
 
 from __future__ import annotations

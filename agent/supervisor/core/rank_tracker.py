@@ -1,5 +1,5 @@
-"""Which processes of an attempt are here, how those that are gone went, for whom the others wait, and the
-result when none is left. Pure.
+"""Which processes of an attempt run, how the others ended, for which ones the rest waits, and the result when
+none is left. Pure.
 
 Rule: the job's own word (`stopped`) counts more than exit codes: torchrun exits 1 after its workers stopped.
 After a failure its peers get a moment to fail by themselves, with their own words in the log; after a stop,
@@ -137,8 +137,8 @@ def ending_of(
 
 
 def concluded(order: Order, status: Status, ending: Ending, *, unclean: bool) -> Result:
-    """`unclean`: one that was an MPS client was signalled without its daemon's help. So it was where a signal
-    came from elsewhere: the kernel's, short of memory, or a person's."""
+    """`unclean`: one that was an MPS client was signalled without its daemon's help. The same holds for a
+    signal from elsewhere: from the kernel, short of memory, or from a person."""
     verdict = decide(ending)
     killed = any(each.by_signal is not None and not each.was_told for each in ending.exits)
     return Result(

@@ -1,12 +1,13 @@
 """Why an attempt is to stop, and what follows: the agent wants it, or its lease runs out. Pure.
 
-Rule: a job that can resume is asked to save and stop at an agreed step, for as long as the deadline allows;
-every other job is made to leave. All words of the agent taken together count: the earliest deadline, and a
+Rule: the supervisor asks a job that can resume to save and stop at an agreed step, for as long as the
+deadline allows, and ends every other job. All orders of the agent count together: the earliest deadline, and
+a
 stop without a save overrides one with.
 
 The supervisor counts the lease down by itself: save at 60 % of it, stop the ranks at 80 %. After its end the
-controller may start the job elsewhere, so a job that could be started there is gone by then, whatever became
-of agent and network; a job that could not is left alone.
+controller may start the job elsewhere, so the supervisor ends a job that could start there by then, whatever
+happened to agent and network; it leaves a job alone that could not.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Leave(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StopWish(msgspec.Struct, kw_only=True):
-    """What the agent wants, all its words taken together."""
+    """What the agent wants, all its orders together."""
 
     save: bool
     asked_s: float
@@ -131,8 +132,8 @@ class LeaseLimit(msgspec.Struct, kw_only=True):
         return self.ends_s - (1.0 - STOP_AT_LEASE) * self.full_s
 
     def grace_s(self, now_s: float) -> float:
-        """Between SIGTERM and SIGKILL: half of what is left. Who was frozen until the lease was over has
-        none: the job may run elsewhere by now."""
+        """Between SIGTERM and SIGKILL: half of what is left. A supervisor that was frozen until the lease was
+        over has none: the job may run elsewhere by now."""
         return max(0.0, min(KILL_GRACE_S, (self.ends_s - now_s) / 2))
 
     def is_over(self, now_s: float) -> bool:

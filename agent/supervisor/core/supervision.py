@@ -1,8 +1,8 @@
 """What the supervisor of one attempt does, on one host: pure, so that simulations run it unchanged.
 
 Rule: `handle(event, now_s)` is the only way in, and its effects the only way out. No clock, no sockets,
-no processes. A job is asked to stop or save only through the two-phase agreement, and only when all its
-ranks have said that they can resume; every other job gets SIGTERM, time, and SIGKILL.
+no processes. It asks a job to stop or save only through the two-phase agreement, and only when all its ranks
+have said that they can resume; every other job gets SIGTERM, time, and SIGKILL.
 
     starting -> running -> (leaving ->) clearing -> done
 
@@ -321,7 +321,7 @@ class Supervision:
         return bool(self._progress.hellos) and not self._has_stepped
 
     def _judge_stop(self) -> None:
-        """One whose state is durable is on its way out; `_judge_linger` waits for it."""
+        """One whose state is durable is about to leave; `_judge_linger` waits for it."""
         if self._stop is None or self._all_stopped():
             return
         verdict = self._stop.judge(self._coordination, self._now_s, is_loading=self._is_loading)
@@ -365,7 +365,7 @@ class Supervision:
             self._leave(leave)
 
     def _judge_silence(self) -> None:
-        """Whether it hangs. Who is stopped, leaves, or has lost its controller has limits of its own."""
+        """Whether it hangs. A job that stops, leaves, or has lost its controller has limits of its own."""
         lease_runs_out = self._lease is not None and self._now_s >= self._lease.save_s
         going = self._stop is not None or bool(self._roll.stopped) or self._roll.has_failed
         hellos, progress = self._progress.hellos, self._progress
@@ -387,7 +387,7 @@ class Supervision:
             self._leave(Leave(cause="hang", grace_s=KILL_GRACE_S))
 
     def _hold_to(self, room_mib: int | None) -> None:
-        """Company has come to a job that started without a limit, or has gone."""
+        """Co-tenants have come to a job that started without a limit, or have gone."""
         if room_mib != self._room_mib:
             self._room_mib = room_mib
             told = room(room_mib)

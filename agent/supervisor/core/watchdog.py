@@ -3,8 +3,9 @@
 Rule: a silence alone is no proof, since a job may evaluate, save or load data for as long as it likes. It
 hangs if it has made no step for `threshold_s` AND for at least half of it no training thread of the whole
 gang was seen to move. Use of the processor or the GPU cannot tell: ranks that wait in an NCCL collective
-keep both busy. So the ranks are asked where their training threads are (`look`, `standing`; the place stays
-the same while a thread waits). Ranks that do not understand the question are not watched.
+keep both busy. So the supervisor asks the ranks for the hash of their training thread's stack (`look`,
+`standing`), which stays the same while a thread waits. It does not watch ranks that do not understand the
+question.
 
     threshold   max(floor, multiple x usual step time) x slowdown while sharing; or what `--watchdog` declared
     armed       after a few measured steps; a declared threshold counts from the first step on

@@ -31,7 +31,8 @@ from cotenant.mps.environment import ClientLimits, MemoryLimit, client_environme
 STARTUP: Final = "cotenant/gradaccum/startup"
 """In the job-side folder: what every Python interpreter of a job runs first."""
 STACKS_SIGNAL: Final = 47
-"""SIGRTMIN + 13 on Linux: nobody else's. Only ever sent to a process that has taken it (see `ranks.py`)."""
+"""SIGRTMIN + 13 on Linux: nobody else uses it. We send it only to a process that handles it (see
+`ranks.py`)."""
 
 
 PATH: Final = "/usr/local/bin:/usr/bin:/bin"

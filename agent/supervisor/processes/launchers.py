@@ -1,7 +1,6 @@
-"""Commands that start their own workers (torchrun, accelerate launch, deepspeed): one process per host,
-told where to meet the others.
-
-Rule: what the user wrote wins; only what is missing is added. torchrun, and every script that calls it,
+"""Commands that start their own workers (torchrun, accelerate launch, deepspeed): one process per host, which
+learns where to meet the others. Rule: what the user wrote wins; we add only what is missing. torchrun, and
+every script that calls it,
 takes its defaults from PET_* variables, so its command line stays untouched.
 """
 
@@ -14,7 +13,7 @@ import msgspec
 
 
 class NotLaunchable(ValueError):
-    """This launcher cannot do what was asked; the text says what to do instead."""
+    """This launcher cannot start such a job; the text says what to do instead."""
 
 
 class Meeting(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
 """What an attempt's processes use, and when it is measured.
 
-Rule: measured by the supervisor's own loop, a little at a time; what is not known is None, never 0.
-Indicators are read only while the attempt is profiled, and what reads them is loaded only then.
+Rule: the supervisor's own loop measures, a little at a time; what is not known is None, never 0. It reads
+indicators, and loads the code for that, only while the attempt is profiled.
 
 CPU time and memory come from /proc, cheap enough to read every second for every attempt. CPU time and
 resident size are read each time, the process tree and what is private to a process (a walk through its page

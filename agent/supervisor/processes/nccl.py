@@ -1,6 +1,6 @@
 """What NCCL and torch's process groups are told on GPUs that may be shared.
 
-Rule: nothing here is forced. The user's own values win, and what torch does well by itself is left alone
+Rule: the user's own values win, and we leave alone what torch does well by itself
 (TORCH_NCCL_ASYNC_ERROR_HANDLING tears a hung job down by default). Each variable has its reason beside it;
 where a fact about the library is not verified, the setting is the one that works either way.
 """
@@ -40,7 +40,7 @@ def _records(order: Order) -> dict[str, str]:
 
 
 def _patience(order: Order) -> dict[str, str]:
-    """The watchdog thread's calls wait behind the co-tenant's work; it must not be taken for dead."""
+    """The watchdog thread's calls wait behind the co-tenant's work; torch must not take it for dead."""
     if order.collective_scale <= 1.0:
         return {}
     return {"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": str(round(HEARTBEAT_S * order.collective_scale))}

@@ -131,7 +131,7 @@ def output_path(order: Order, rank: int) -> Path:
 
 
 class UnusableOutput(Exception):
-    """What the user wants the output in is no name that a file can have."""
+    """The user's --output is no name that a file can have."""
 
 
 class Outputs:

@@ -3,11 +3,12 @@
 Rule: each process is forked from the main thread, gives up what it must not have (root, our signal
 handling, our files) and only then executes the user's command; whatever fails before is reported with its
 stage. It is killed when the supervisor dies (PR_SET_PDEATHSIG): a job without a supervisor could neither
-be stopped at the end of a lease nor be kept from running twice. That it holds for the main thread only is
-why nothing here may run in another one. MPS clients alone are left to a reaper instead (`reaper.py`).
+be stopped at the end of a lease nor be kept from running twice. The kernel ties this to the thread that
+forked, so nothing here may run in another thread than the main one. MPS clients have a reaper instead
+(`reaper.py`).
 
 Stacks go into the logs. The stacks signal goes only to a process that has taken it (the kernel knows:
-`SigCgt`), since to any other it is death. What took it writes in C, in the middle of whatever it does, and
+`SigCgt`), since to any other it is death. Its handler writes in C, wherever the process is, and the process
 goes on. SIGABRT, for those that cannot, is likewise only sent to a process that handles it, as Python does
 under PYTHONFAULTHANDLER: it writes its stacks and dies.
 """
@@ -58,7 +59,7 @@ def become_subreaper() -> None:
 
 
 def keep_files_to_ourselves() -> None:
-    """Locks that we were handed say that we live; a rank that had them would say so after our death."""
+    """The locks that we inherited say that we live; a rank that held them would say so after our death."""
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2:
             with suppress(OSError):  # The listing's own.
@@ -127,7 +128,7 @@ def start(
     os.waitpid(pid, 0)
     try:
         problem: StartProblem = decode_json(said, StartProblem)
-    except BadMessage:  # It was ended in the middle of its words.
+    except BadMessage:  # Somebody ended it while it reported.
         problem = StartProblem(rank=rank.rank, stage="process", code=0, text="it ended before it began")
     raise RankStartFailed(problem)
 

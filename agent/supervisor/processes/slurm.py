@@ -1,7 +1,7 @@
 """What a script with `#SBATCH` lines finds around it: Slurm's variables, and `srun` first on its PATH.
 
 Rule: the script runs once on each host of its gang, and the variables are those that Slurm would give it
-there. What each task of a step gets is worked out by `srun` itself (`agent/slurm/`), from these.
+there. `srun` itself works out from these what each task of a step gets (`agent/slurm/`).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def slurm_environment(order: Order, rank: RankOrder, path: str) -> dict[str, str
 
 
 def warned_after_s(order: Order) -> float:
-    """After what time the script is sent a signal; inf: never. Its steps see to that for themselves."""
+    """After what time we signal the script; inf: never. `srun` signals the tasks of steps itself."""
     slurm, left_s = order.launch.slurm, order.start.time_left_s
     if not slurm or not slurm.signal_script or not isinstance(left_s, float):
         return inf

@@ -1,7 +1,7 @@
 """Asking MPS daemons to take back what processes hold, before those are signalled.
 
-Rule: asked in children with a time limit, since a wedged daemon blocks whoever talks to it for ever; a child
-that is not done in time is killed, and that is an answer as well. One child for each daemon, all at once.
+Rule: children with a time limit ask, since a wedged daemon blocks whoever talks to it for ever; we kill a
+child that is not done in time, and that is an answer as well. One child for each daemon, all at once.
 
 The program is `python -m cotenant.mps.terminate PIPE_DIRECTORY PID... --timeout-s S`. It prints one JSON
 object from pid to done, refused, unclear, gone or no-daemon, and ends within its timeout.
@@ -74,7 +74,7 @@ class ClientTermination:
 
 
 class Terminations:
-    """Rounds of questions, one after the other: asked for during one, the next comes after it."""
+    """Rounds of questions, one after the other: a request during one starts another after it."""
 
     def __init__(self) -> None:
         self._round: ClientTermination | None = None

@@ -5,9 +5,8 @@ alone: when that is gone, everything below it is killed. Ranks die with it. It a
 and keeps no time: who takes too long is ended by the supervisor. Clients of an MPS daemon alone outlive both,
 for somebody else ends them in their order.
 
-No rank runs a line of the user's before all of them have said that they can, so that until then the
-supervisor may end them and start them cold. A rank says so itself, and the kernel says to the supervisor who
-it is.
+No rank runs a line of the user's before all of them have said `up`, so until then the supervisor may end them
+and start them cold. A rank says so itself, and the kernel tells the supervisor who it is.
 
 Words to the supervisor: `nanny`, `up` (of a rank), `failed`, `exit`, `clear`. From it: `go` (fork them),
 `run` (all are up), `signal`, `clear` (end what is left).
@@ -184,7 +183,7 @@ class _Nanny:
         return True
 
     def _reap(self) -> None:
-        """Ranks, and orphans of theirs, which are nobody's news."""
+        """Ranks, and orphans of theirs, which nobody has to hear of."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)

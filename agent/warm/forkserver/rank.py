@@ -1,6 +1,7 @@
 """From a fork of the server to what a cold `python script`, or `python -m module`, would be.
 
-Rule: everything that can be wrong is found out before `up`, and is no more than a reason to start cold; from
+Rule: a rank finds out before `up` whatever can be wrong, and that is no more than a reason to start cold;
+from
 the gate on the process is the user's. What a script can see is Python's own: a fresh `__main__`, `sys.argv`,
 `sys.path[0]`, its environment, its uncaught errors without a frame of ours.
 """

@@ -47,13 +47,13 @@ def main() -> Callable[[], None]:
         added, packages = _prepare(wanted)
     except safety.Unsafe as found:
         _tell(agent, {"m": "refused", "code": found.code, "detail": str(found)})
-        os._exit(0)  # What was imported may have left something to be done at exit.
+        os._exit(0)  # An import may have registered something for the exit.
     _tell(agent, {"m": "ready", "modules": len(sys.modules)})
     return _serve(agent, listener, Forked(sign, added, wanted), packages)
 
 
 class Forked:
-    """What a nanny and its ranks need of us."""
+    """What a nanny and its ranks need from us."""
 
     def __init__(self, sign: int, added: dict[str, str], wanted: dict[str, Any]) -> None:
         self.sign_address = sign
@@ -133,7 +133,7 @@ def _serve(
 
 
 def _is_wanted(agent: socket.socket) -> bool:
-    """The agent says nothing more: when it is gone, or lets us go, we go."""
+    """The agent says nothing more: when it is gone, or closes the socket, we end."""
     try:
         return bool(agent.recv(4096))
     except OSError:
@@ -181,7 +181,7 @@ def _close(descriptor: int) -> None:
 
 
 def _reap() -> None:
-    """Nannies. Nobody wants to know how they ended."""
+    """Nannies. Nobody needs their exit codes from us."""
     while True:
         try:
             if os.waitpid(-1, os.WNOHANG)[0] == 0:

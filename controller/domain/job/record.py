@@ -1,7 +1,7 @@
 """The ledger's record of a job: where it stands, what it has reached, what is expected of it, what it took.
 
-Rule: a record only answers questions. The ledger changes it (`controller/engine/records.py`), and nobody else
-does: `tests/house/test_records.py` looks for assignments.
+Rule: a record only answers questions. Only the ledger changes it (`controller/engine/records.py`);
+`tests/house/test_records.py` looks for assignments.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     slowdown: float = 1.0
     """Expected step time / step time alone at the whole batch, at the moment of placing."""
     capped: bool = False
-    """It may not use more memory than planned, although it started alone: somebody may come to share."""
+    """It may not use more memory than planned, although it started alone, because a newcomer may share its
+    devices."""
     beside: tuple[JobId, ...] = ()
     """Those it was placed beside: its memory is capped for their sake, even when they have left."""
     fraction: float = 1.0
@@ -60,7 +61,7 @@ GUESS: Final = "cluster median"
 GUESSES: Final = frozenset((GUESS, f"{GUESS}, overrun"))
 LOAD_S = 30.0
 PAUSE_S = 5.0
-"""Expected of a job of which, and of whose like, nothing has been said or measured."""
+"""Expected of a job when neither it nor a job like it has declared or measured anything."""
 
 PromiseState = Literal["", "open", "kept", "broken", "void"]
 """Of a promised end; void: its owner cancelled or held the job, or its program failed; empty: none given."""
@@ -163,7 +164,7 @@ class Job(msgspec.Struct, kw_only=True):
     to_blame: tuple[HostId, ...] = ()
     """Hosts on which it failed for reasons of theirs, as far as is known before all have said."""
     host_faults: tuple[HostId, ...] = ()
-    """Those of them that say themselves that it was their doing."""
+    """Those of them that say that they caused it."""
 
     # Progress.
     step: int = 0
@@ -194,9 +195,9 @@ class Job(msgspec.Struct, kw_only=True):
     total_steps: int | None = None
     """Optimizer steps in all, as far as could be seen of the script."""
     expected_load_s: float = LOAD_S
-    """What its next load is expected to take: said, else measured on it or on jobs like it."""
+    """Expected time of its next load: declared, else measured on it or on jobs like it."""
     expected_pause_s: float = PAUSE_S
-    """What saving and leaving its devices is expected to take."""
+    """Expected time of its next save and leave."""
     end_s: float = float("inf")
     """Predicted end of a running job: its place in the ledger's order of running jobs."""
     curve: SpeedCurve | None = None
@@ -208,7 +209,7 @@ class Job(msgspec.Struct, kw_only=True):
     """Waiting jobs go by this first, the lowest before the others: priority, and fair share."""
     aged: bool = False
     queued_s: float = 0.0
-    """Time it could have run and did not; time held or blocked makes nobody old."""
+    """Time it could have run and did not; time held or blocked does not age it."""
 
     # Accounting, in seconds; JCT = wait + load + run + pause.
     wait_s: float = 0.0
@@ -245,14 +246,14 @@ class Job(msgspec.Struct, kw_only=True):
     infra_failures: int = 0
     """In a row; back to 0 at a first step."""
     start_assumed_s: float | None = None
-    """Since when this attempt is taken to train, though nobody has told of a first step."""
+    """Since when this attempt counts as training without a report of its first step."""
     first_start_s: float | None = None
     ended_s: float | None = None
     exit_code: int | None = None
     avoid: tuple[HostId, ...] = ()
     """Hosts of its last infrastructure failures: tried last."""
     visited: tuple[HostId, ...] = ()
-    """Hosts on which it was ever started: they keep things of it until it has ended."""
+    """Hosts on which it ever started: they keep files of it until it has ended."""
     workdir_missing: tuple[HostId, ...] = ()
     promise: PromiseState = ""
     promise_why: Reason | None = None
@@ -307,8 +308,8 @@ class Job(msgspec.Struct, kw_only=True):
 
     @property
     def ends_with_lease(self) -> bool:
-        """Whether its supervisors end it when they hear nothing for a whole lease. They go by what they know
-        themselves; a job of which that is not certain may still run, so it is not started elsewhere."""
+        """Whether its supervisors end it when they hear nothing for a whole lease. They decide from what they
+        know; where we are not certain of that the job may still run, so it does not start elsewhere."""
         return self.resumable and (self.known_to_resume or set(self.capable) >= set(self.hosts_left))
 
     @property
@@ -330,6 +331,5 @@ class Job(msgspec.Struct, kw_only=True):
         return left_s if left_s > 0.0 else 0.0
 
     def known_left_s(self, now_s: float) -> float | None:
-        """The same where it is about this job: None for a guess, by which a queue may be ordered and nothing
-        else."""
+        """The same where it is about this job: None for a guess, which may order a queue and nothing else."""
         return None if self.estimate_source in GUESSES else self.remaining_now_s(now_s)

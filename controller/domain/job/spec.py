@@ -1,7 +1,7 @@
 """What the user asked for.
 
-Rule: a spec is replaced as a whole, by `SpecChanged` and only while its job waits; one that makes no sense is
-never made.
+Rule: only `SpecChanged` replaces a spec, as a whole and while its job waits; the constructor refuses one that
+makes no sense.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """`--watchdog`: seconds without an optimizer step after which it hangs; 0 = never; None = the agent's
     rule."""
     slurm: SlurmScript | UnsetType = UNSET
-    """It came with `#SBATCH` lines. Unset, it is not said to anybody, and in no digest."""
+    """It came with `#SBATCH` lines. Unset, no message and no digest has it."""
     uid: int = 0
     gid: int = 0
     groups: tuple[int, ...] = ()
@@ -170,7 +170,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gang(self) -> Gang:
-        """What it asks for; without a number of hosts it is taken for a gang of one."""
+        """What it asks for; without a number of hosts it counts as a gang on one."""
         return sized_gang(self.gpus_min, self.nodes or 1)
 
 

@@ -138,7 +138,7 @@ class PairView(JsonView, frozen=True, kw_only=True, tag="pair/1"):
     second_never_alone: bool = False
     """It shared, and what it takes alone is not known: neither a profile nor a time alone since."""
     first_predicted_xi: float | None = None
-    """Here and below, of jobs that are remembered: what was thought when they were put together."""
+    """Here and below, of remembered jobs: the prediction when they were placed together."""
     second_predicted_xi: float | None = None
     alone_device_s: float = 0.0
     """What their steps beside each other would have taken alone."""

@@ -12,7 +12,7 @@ from cotenant.controller.wire.views import JsonView, Utc
 
 
 class ForeseeArrival(Question["Foreseen"], frozen=True, kw_only=True, tag="foresee"):
-    """Answered when futures with and without it have been rolled out; nothing is changed."""
+    """Answered after roll-outs with and without it; changes nothing."""
 
     submission: Submit
 

@@ -38,7 +38,7 @@ class Submit(Question["Submitted"], frozen=True, kw_only=True, tag="submit"):
     idempotency_key: str = ""
     dry_run: bool = False
     default_class: bool = False
-    """Nobody has named a class: jobs get that of their organisation. Clients of before always name one."""
+    """No class was named: jobs get that of their organisation. Older clients always name one."""
     promise: PromiseAsked | None = None
 
 
@@ -71,11 +71,11 @@ class ChangeJobs(Question[Done], frozen=True, kw_only=True, tag="change"):
 
 
 class SetJobs(Question[Done], frozen=True, kw_only=True, tag="set"):
-    """Ask for jobs that wait in other words. All of it or nothing."""
+    """Change the options of waiting jobs, all of them or none."""
 
     job_ids: tuple[JobId, ...]
     changes: dict[str, str | int | float | None]
-    """By the option's name; None: as if it had not been said."""
+    """By the option's name; None: as if the user had not given it."""
 
 
 class WaitJobs(Question["Jobs"], frozen=True, kw_only=True, tag="wait"):
@@ -237,7 +237,7 @@ class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
     """What was predicted and measured beside each of the others it trained beside."""
     promises: tuple[PromiseView, ...] = ()
     won_device_s: float | None = None
-    """Its part of what sharing won; null: nothing of it could be compared."""
+    """Its part of what sharing won; null: there was nothing to compare."""
     eta: EtaView | None = None
     """None of a job that has ended, and where nobody works it out."""
     promised: PromisedEndView | None = None

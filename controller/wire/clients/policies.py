@@ -23,7 +23,7 @@ class SetPolicy(Question[Done], frozen=True, kw_only=True, tag="set-policy"):
 
 
 class PreviewPolicy(Question["PolicyPreviewed"], frozen=True, kw_only=True, tag="preview-policy"):
-    """What a policy would decide at once; nothing is changed."""
+    """What a policy would decide at once; changes nothing."""
 
     name: str
     parameters: Parameters = field(default_factory=dict)
@@ -142,7 +142,7 @@ class ShadowView(JsonView, frozen=True, kw_only=True, tag="shadow/1"):
     last: tuple[ShadowDifference, ...]
     """The newest first."""
     failed: str
-    """What it failed of: it is asked no more."""
+    """The error it failed with: nobody asks it any more."""
     unfollowed: int
     """Entries that did not come out as recorded; above 0, do not rely on the rest."""
     simulated: dict[str, Any] | None

@@ -191,7 +191,7 @@ def test_a_policy_that_is_gone_starts_nothing_and_says_so_and_keeps_its_state() 
 def test_the_policy_that_the_page_shows_runs_from_its_own_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = Path(__file__).resolve().parents[3] / "docs" / "policies.md"
+    page = Path(__file__).resolve().parents[3] / "docs" / "writing-a-policy.md"
     (source,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
     (tmp_path / "widest.py").write_text(source)
     monkeypatch.syspath_prepend(str(tmp_path))
