@@ -23,9 +23,8 @@ from cotenant.controller.client import Refusal
 from cotenant.controller.domain import one_line
 from cotenant.controller.web import live, rendering
 from cotenant.controller.web.access import Access
-from cotenant.controller.web.changes import FORM_TOKEN
 from cotenant.controller.web.connections import Connections, Seen
-from cotenant.controller.web.page import Page, Params
+from cotenant.controller.web.page import Page, Params, surroundings
 from cotenant.controller.web.pages import PAGES
 from cotenant.controller.web.request_check import ENTRANCE, RequestCheck
 
@@ -48,6 +47,7 @@ def application(connections: Connections, access: Access, cookie_name: str) -> S
         middleware=[Middleware(RequestCheck, access=access, cookie_name=cookie_name)],
         exception_handlers={Refusal: refused},
     )
+    app.state.pages = [each for each in PAGES if each.is_in_menu]
     app.state.access, app.state.connections, app.state.cookie_name = access, connections, cookie_name
     app.state.streams, app.state.is_ending = 0, lambda: False
     return app
@@ -67,19 +67,9 @@ async def refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, Refusal)
     failure = error.failure
     text = {"message": one_line(failure.message), "hint": one_line(failure.hint)}
-    return HTMLResponse(rendering.whole("refused", {**frame(request), **text}), STATUS.get(failure.code, 500))
-
-
-def frame(request: Request, page: Page | None = None) -> dict[str, Any]:
-    """What each page's surroundings need."""
-    return {
-        "pages": [each for each in PAGES if each.is_in_menu],
-        "page": page,
-        "live": "",
-        "trouble": "",
-        "form_token_name": FORM_TOKEN,
-        "form_token": request.app.state.access.form_token(request.state.cookie),
-    }
+    return HTMLResponse(
+        rendering.whole("refused", {**surroundings(request), **text}), STATUS.get(failure.code, 500)
+    )
 
 
 def params_of(request: Request) -> Params:
@@ -93,7 +83,7 @@ def context(request: Request, page: Page, params: Params, seen: Seen) -> Mapping
     address = page.path.format_map(dict(params.path))
     asked = f"?{urlencode(params.query)}" if params.query else ""
     return {
-        **frame(request, page),
+        **surroundings(request, page),
         "title": page.title,
         "params": params,
         "live": f"/live{address}{asked}" if page.parts else "",
@@ -113,7 +103,11 @@ def shown(page: Page) -> Any:
         params = params_of(request)
         seen = await request.app.state.connections.look(page, params)
         if seen.view is None:
-            told = {**frame(request, page), "title": page.title, "trouble": one_line(str(seen.trouble))}
+            told = {
+                **surroundings(request, page),
+                "title": page.title,
+                "trouble": one_line(str(seen.trouble)),
+            }
             return HTMLResponse(rendering.whole("silent", told), 503)
         return HTMLResponse(rendering.whole(page.name, context(request, page, params, seen)))
 

@@ -15,8 +15,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from cotenant.controller.web.access import Access
+from cotenant.controller.web.page import FORM_TOKEN
 
-FORM_TOKEN: Final = "form_token"
 FORM_BYTES_MAX: Final = 64 * 1024
 FIELDS_MAX: Final = 100
 

@@ -18,7 +18,7 @@ QUIET_S: Final = 15.0
 ROWS: Final = "rows"
 """The event that brings single rows."""
 
-_ROW: Final = re.compile(r'<tr id="([\w.-]+)".*?</tr>', re.DOTALL)
+_ROW: Final = re.compile(r'<(tr|article) id="([\w./:-]+)".*?</\1>', re.DOTALL)
 
 
 class SentPart(NamedTuple):
@@ -32,8 +32,8 @@ def taken_apart(html: str) -> SentPart:
     rows: dict[str, str] = {}
 
     def place(match: re.Match[str]) -> str:
-        rows[match[1]] = match[0]
-        return f"<{match[1]}>"
+        rows[match[2]] = match[0]
+        return f"<{match[2]}>"
 
     return SentPart(_ROW.sub(place, html), rows)
 
@@ -52,7 +52,7 @@ def news(before: dict[str, SentPart], parts: dict[str, str]) -> list[tuple[str, 
         else:
             changed += [row for key, row in new.rows.items() if old.rows[key] != row]
     if changed:
-        swapped = [row.replace("<tr ", '<tr hx-swap-oob="true" ', 1) for row in changed]
+        swapped = [row.replace(" id=", ' hx-swap-oob="true" id=', 1) for row in changed]
         found.append((ROWS, f"<template>{''.join(swapped)}</template>"))
     return found
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
+from starlette.requests import Request
 from starlette.routing import BaseRoute
 
+from cotenant.controller.web.samples import Samples
 from cotenant.controller.wire import clients
 
 Answer = TypeVar("Answer")
@@ -20,8 +22,15 @@ Answer = TypeVar("Answer")
 class Asking(Protocol):
     """A connection to the controller, with its user's own rights."""
 
+    samples: Samples
+    """What was seen of jobs that run, before now as well."""
+
     def ask(self, body: clients.Question[Answer], timeout_s: float | None = None) -> Answer:
         """Raises Unreachable, Refusal."""
+        ...
+
+    def kept(self, name: str, act: Callable[[], Answer]) -> Answer:
+        """What `act` brings, or brought a while ago: the longer it takes, the longer it is kept."""
         ...
 
 
@@ -53,3 +62,20 @@ class Page:
     is_in_menu: bool = True
     routes: tuple[BaseRoute, ...] = ()
     """Downloads, and changes: each of those made with `changes.change`."""
+
+
+FORM_TOKEN: Final = "form_token"
+"""The field of a form that shows that it is ours."""
+
+
+def surroundings(request: Request, page: Page | None = None) -> dict[str, Any]:
+    """What `base.html` needs, and every form."""
+    state = request.app.state
+    return {
+        "pages": state.pages,
+        "page": page,
+        "live": "",
+        "trouble": "",
+        "form_token_name": FORM_TOKEN,
+        "form_token": state.access.form_token(request.state.cookie),
+    }

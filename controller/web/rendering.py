@@ -28,10 +28,17 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update(duration=duration, size=size, at=lambda at: local_time(wall_s(at)))
+    made.filters.update(about=about, duration=duration, size=size, at=lambda at: local_time(wall_s(at)))
     made.globals.update(plural=plural)
     made.globals["ui"] = made.get_template("macros.html").module
     return made
+
+
+def about(seconds: float | None) -> str:
+    """A duration in its largest units, so that a page need not change every second: `45s`, `12m`, `2h05m`."""
+    if seconds is None or seconds < 60.0:
+        return duration(seconds)
+    return duration(seconds - seconds % 60.0).removesuffix("00s")
 
 
 def whole(name: str, context: Mapping[str, Any]) -> str:

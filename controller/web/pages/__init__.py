@@ -3,6 +3,6 @@
 from typing import Final
 
 from cotenant.controller.web.page import Page
-from cotenant.controller.web.pages import queue
+from cotenant.controller.web.pages import devices, job, queue
 
-PAGES: Final[tuple[Page, ...]] = (queue.PAGE,)
+PAGES: Final[tuple[Page, ...]] = (queue.PAGE, devices.PAGE, job.PAGE)
