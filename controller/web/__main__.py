@@ -86,7 +86,7 @@ def serve(listening: sockets.socket, endpoint: str, ssh: str) -> None:
             loop="asyncio",
             http="h11",
             ws="none",
-            lifespan="off",
+            lifespan="on",
             log_level="warning",
             access_log=False,
             server_header=False,

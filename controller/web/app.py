@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -27,6 +28,7 @@ from cotenant.controller.web.connections import Connections, Seen
 from cotenant.controller.web.page import Page, Params, surroundings
 from cotenant.controller.web.pages import PAGES
 from cotenant.controller.web.request_check import ENTRANCE, RequestCheck
+from cotenant.controller.web.watching import watch
 
 STATUS: Final = {"not-found": 404, "not-allowed": 403, "usage": 400, "refused": 409}
 """By the code of a refusal."""
@@ -44,6 +46,7 @@ def application(connections: Connections, access: Access, cookie_name: str) -> S
         routes += [*page.routes, Route(page.path, shown(page)), Route(f"/live{page.path}", sent(page))]
     app = Starlette(
         routes=routes,
+        lifespan=lambda app: watching(connections),
         middleware=[Middleware(RequestCheck, access=access, cookie_name=cookie_name)],
         exception_handlers={Refusal: refused},
     )
@@ -51,6 +54,17 @@ def application(connections: Connections, access: Access, cookie_name: str) -> S
     app.state.access, app.state.connections, app.state.cookie_name = access, connections, cookie_name
     app.state.streams, app.state.is_ending = 0, lambda: False
     return app
+
+
+@asynccontextmanager
+async def watching(connections: Connections) -> AsyncIterator[None]:
+    task = asyncio.create_task(watch(connections))
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
 
 
 async def enter(request: Request) -> Response:

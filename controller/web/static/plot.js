@@ -10,14 +10,14 @@
   const plots = [];
 
   function axis(label) {
-    return { stroke: colour("--text"), grid: { stroke: colour("--line") }, ticks: { stroke: colour("--line") }, label, size: 64 };
+    return { stroke: colour("--text"), grid: { stroke: colour("--line") }, ticks: { stroke: colour("--line") }, label };
   }
 
   function plot(title, name, dash) {
     return new window.uPlot({
       width: width(), height: 200, title,
       scales: { x: { time: false } },
-      axes: [axis("step"), axis(title)],
+      axes: [axis("step"), { ...axis(), size: 64 }],
       series: [{ label: "step" }, { label: title, stroke: colour(name), width: 2, dash, points: { show: false } }],
     }, [[], []], place);
   }

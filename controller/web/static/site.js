@@ -14,6 +14,19 @@ document.addEventListener("htmx:sseError", () =>
   said(`No connection to the page's server; this is of ${newsAt.toLocaleTimeString()}. Trying again; ` +
     "if it was ended, start `cotenant web` and open its link."));
 
+// What is read at its end stays at its end, unless somebody has scrolled back.
+let follows = true;
+const isAtEnd = (each) => each.scrollHeight - each.scrollTop - each.clientHeight < 40;
+document.addEventListener("scroll", (event) => {
+  if (event.target.matches?.("[data-follow]")) follows = isAtEnd(event.target);
+}, true);
+function toEnd() {
+  const output = document.querySelector("[data-follow]");
+  if (output && follows) output.scrollTop = output.scrollHeight;
+}
+addEventListener("load", toEnd);
+document.addEventListener("htmx:sseMessage", toEnd);
+
 document.addEventListener("change", (event) => {
   const form = event.target.closest("form[data-sends-itself]");
   if (form) form.requestSubmit();
