@@ -275,13 +275,14 @@ def node_view(
 
 def device_view(engine: Engine, device: Device, reading: DeviceReading | None) -> DeviceView:
     jobs = engine.tenants(device.device_id)
+    planned = tuple(planned_mib(engine, device.device_id, job_id) for job_id in jobs)
     return DeviceView(
         device_id=device.device_id,
         kind=device.kind,
         type=device.type,
         memory_mib=device.memory_mib,
         reserve_mib=device.reserve_mib,
-        planned_mib=sum(planned_mib(engine, device.device_id, job_id) for job_id in jobs),
+        planned_mib=sum(planned),
         max_tenants=device.max_tenants,
         sharing=device.sharing,
         sharing_note=device.sharing_note,
@@ -291,6 +292,7 @@ def device_view(engine: Engine, device: Device, reading: DeviceReading | None) -
         note=device.note,
         reading=None if reading is None else reading_view(reading),
         jobs=jobs,
+        jobs_planned_mib=planned,
     )
 
 

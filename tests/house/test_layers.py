@@ -94,6 +94,8 @@ controller.cli                  controller.domain controller.wire controller.sys
                                 controller.client mps profiler.driver profiler.indicators
 controller.python               controller.domain controller.wire controller.system controller.client
                                 controller.cli
+controller.web                  controller.domain controller.wire controller.system controller.timeline
+                                controller.client controller.cli
 controller.cli.offline          controller.domain controller.wire controller.system controller.timeline
                                 controller.models
                                 controller.policies controller.store controller.sim controller.training

@@ -96,6 +96,8 @@ class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
     reading: ReadingView | None = field(name="indicators", default=None)
     """The newest; None where nothing was ever read."""
     jobs: tuple[JobId, ...] = ()
+    jobs_planned_mib: tuple[int, ...] = ()
+    """Of each of `jobs`, in their order."""
 
     @property
     def usable_mib(self) -> int:
