@@ -19,6 +19,7 @@ from cotenant.controller.client import Client, Refusal, Unreachable
 from cotenant.controller.domain import for_people
 from cotenant.controller.web.page import Asking, Page, Params
 from cotenant.controller.web.samples import Samples
+from cotenant.controller.web.simulations import Simulations
 from cotenant.controller.wire import clients
 
 CONNECTIONS_MAX: Final = 4
@@ -71,10 +72,10 @@ class Costly:
 class ForPeople:
     """Asking, and shows the texts of others as they are (`domain/texts.py`)."""
 
-    def __init__(self, client: Client, samples: Samples, costly: Costly) -> None:
+    def __init__(self, client: Client, samples: Samples, costly: Costly, simulations: Simulations) -> None:
         self._client = client
         self._costly = costly
-        self.samples = samples
+        self.samples, self.simulations = samples, simulations
 
     def kept(self, name: str, act: Callable[[], T]) -> T:
         return self._costly.kept(name, act)
@@ -88,7 +89,7 @@ class Connections:
         self._connect = connect
         self._idle: list[Client] = []
         self._costly = Costly()
-        self.samples = Samples()
+        self.samples, self.simulations = Samples(), Simulations()
         self._limiter = CapacityLimiter(CONNECTIONS_MAX)
         self._kept: dict[tuple[str, Params], Seen] = {}
         self._locks: dict[tuple[str, Params], asyncio.Lock] = {}
@@ -100,7 +101,7 @@ class Connections:
     def _act(self, act: Callable[[Asking], T]) -> T:
         client = self._idle.pop() if self._idle else self._connect()
         try:
-            found = act(ForPeople(client, self.samples, self._costly))
+            found = act(ForPeople(client, self.samples, self._costly, self.simulations))
         except Refusal:
             self._idle.append(client)
             raise
@@ -135,5 +136,6 @@ class Connections:
             self._locks.pop(oldest, None)
 
     def close(self) -> None:
+        self.simulations.stop()
         while self._idle:
             self._idle.pop().close()

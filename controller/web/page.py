@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.routing import BaseRoute
 
 from cotenant.controller.web.samples import Samples
+from cotenant.controller.web.simulations import Simulations
 from cotenant.controller.wire import clients
 
 Answer = TypeVar("Answer")
@@ -24,6 +25,8 @@ class Asking(Protocol):
 
     samples: Samples
     """What was seen of jobs that run, before now as well."""
+    simulations: Simulations
+    """What is simulated, and what came of it."""
 
     def ask(self, body: clients.Question[Answer], timeout_s: float | None = None) -> Answer:
         """Raises Unreachable, Refusal."""

@@ -100,6 +100,8 @@ controller.cli.offline          controller.domain controller.wire controller.sys
                                 controller.models
                                 controller.policies controller.store controller.sim controller.training
                                 controller.cli
+controller.web.simulating       controller.wire controller.sim controller.training controller.cli
+                                controller.cli.offline
 """
 """Layer, and what it may import from besides itself. A module belongs to the layer with the longest name."""
 

@@ -159,6 +159,19 @@ class Pcs:
     def credits(self, now_s: float) -> list[float]:
         return self._accounts.now(now_s, len(self._config.weights))
 
+    def state_in_words(self, view: View) -> dict[str, str]:
+        """Its classes: which jobs, what each is due, what it holds, and what it is owed."""
+        standing, config = Standing(self._config, view), self._config
+        edges = ["0", *(f"{each:,.0f}" for each in config.thresholds_gpu_s), "any"]
+        return {
+            f"class {number + 1}": (
+                f"jobs of {edges[number]} to {edges[number + 1]} GPU-seconds; weight "
+                f"{config.weights[number]:.3g}, due {standing.shares[number]:.3g} of {standing.gpus} devices, "
+                f"holds {standing.held[number]}, owed {credit:,.0f} GPU-seconds"
+            )
+            for number, credit in enumerate(self.credits(view.now_s))
+        }
+
     @property
     def config(self) -> WfqConfig:
         return self._config

@@ -3,6 +3,13 @@
 from typing import Final
 
 from cotenant.controller.web.page import Page
-from cotenant.controller.web.pages import devices, job, queue
+from cotenant.controller.web.pages import devices, job, policy, queue, timeline, what_if
 
-PAGES: Final[tuple[Page, ...]] = (queue.PAGE, devices.PAGE, job.PAGE)
+PAGES: Final[tuple[Page, ...]] = (
+    queue.PAGE,
+    devices.PAGE,
+    timeline.PAGE,
+    what_if.PAGE,
+    policy.PAGE,
+    job.PAGE,
+)
