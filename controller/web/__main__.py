@@ -57,10 +57,12 @@ def main() -> int:
 
 
 def bound(path: str, port: int) -> sockets.socket:
+    """Raises OSError: something is there."""
     if not path:
         found = sockets.socket(sockets.AF_INET)
         found.setsockopt(sockets.SOL_SOCKET, sockets.SO_REUSEADDR, 1)
         found.bind((HERE, port))
+        found.listen()  # Who has the link before the server has started waits a moment.
         return found
     found = sockets.socket(sockets.AF_UNIX)
     before = os.umask(0o177)
@@ -68,6 +70,7 @@ def bound(path: str, port: int) -> sockets.socket:
         found.bind(path)
     finally:
         os.umask(before)
+    found.listen()
     return found
 
 

@@ -47,8 +47,10 @@ class RequestCheck:
         self._cookie_name = cookie_name
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
             return
+        assert scope["type"] == "http", "nothing else is served"
         headers = Headers(scope=scope)
 
         async def sending(message: Message) -> None:
