@@ -165,11 +165,12 @@ class Pcs:
         edges = ["0", *(f"{each:,.0f}" for each in config.thresholds_gpu_s), "any"]
         return {
             f"class {number + 1}": (
-                f"jobs of {edges[number]} to {edges[number + 1]} GPU-seconds; weight "
-                f"{config.weights[number]:.3g}, due {standing.shares[number]:.3g} of {standing.gpus} devices, "
-                f"holds {standing.held[number]}, owed {credit:,.0f} GPU-seconds"
+                f"jobs of {edges[number]} to {edges[number + 1]} GPU-seconds; weight {weight:.3g}, "
+                f"due {due:.3g} of {standing.gpus} devices, holds {held}, owed {credit:,.0f} GPU-seconds"
             )
-            for number, credit in enumerate(self.credits(view.now_s))
+            for number, (weight, due, held, credit) in enumerate(
+                zip(config.weights, standing.shares, standing.held, self.credits(view.now_s), strict=True)
+            )
         }
 
     @property

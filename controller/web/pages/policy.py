@@ -22,16 +22,7 @@ from cotenant.controller.cli.frame.screen import value_text
 from cotenant.controller.web import rendering
 from cotenant.controller.web.changes import change
 from cotenant.controller.web.page import Asking, Page, Params, surroundings
-from cotenant.controller.wire import (
-    GetPolicy,
-    ListPairs,
-    Pairs,
-    Policies,
-    PolicyPreview,
-    PreviewPolicy,
-    SetPolicy,
-)
-from cotenant.controller.wire import Parameters as Given
+from cotenant.controller.wire import clients as wire
 
 PAIRS_MAX: Final = 100
 GIVEN_MAX: Final = 4_096
@@ -39,12 +30,12 @@ GIVEN_MAX: Final = 4_096
 
 
 class Looked(NamedTuple):
-    policies: Policies
-    pairs: Pairs
+    policies: wire.Policies
+    pairs: wire.Pairs
 
 
 def look(asks: Asking, params: Params) -> Looked:
-    return Looked(asks.ask(GetPolicy()), asks.ask(ListPairs(limit=PAIRS_MAX)))
+    return Looked(asks.ask(wire.GetPolicy()), asks.ask(wire.ListPairs(limit=PAIRS_MAX)))
 
 
 class Setting(NamedTuple):
@@ -74,7 +65,7 @@ def shown(looked: Looked, params: Params) -> Mapping[str, Any]:
     }
 
 
-def grouped(policies: Policies) -> Sequence[tuple[str, Sequence[Any]]]:
+def grouped(policies: wire.Policies) -> Sequence[tuple[str, Sequence[Any]]]:
     """As `policy list` has them."""
     found = [
         (heading, [each for each in policies.offers if each.group == heading])
@@ -90,7 +81,7 @@ class NotAPolicy(Exception):
     """What is wrong with the name or the parameters, for people."""
 
 
-def chosen(policies: Policies, name: str, given: str) -> Given:
+def chosen(policies: wire.Policies, name: str, given: str) -> wire.Parameters:
     """The parameters, in their types. Raises NotAPolicy."""
     offer = next((each for each in policies.offers if each.policy == name), None)
     if offer is None or not offer.available:
@@ -111,16 +102,16 @@ async def preview(request: Request) -> Response:
     return _said(request, "policy_preview", 200, told=told, name=name, given=given)
 
 
-def previewed(asks: Asking, name: str, given: str) -> PolicyPreview:
-    parameters = chosen(asks.ask(GetPolicy()), name, given)
-    return asks.ask(PreviewPolicy(name=name, parameters=parameters)).preview
+def previewed(asks: Asking, name: str, given: str) -> wire.PolicyPreview:
+    parameters = chosen(asks.ask(wire.GetPolicy()), name, given)
+    return asks.ask(wire.PreviewPolicy(name=name, parameters=parameters)).preview
 
 
 async def act(request: Request, fields: Mapping[str, str]) -> Response:
     name, given = fields.get("name", ""), fields.get("given", "")
 
     def set_it(asks: Asking) -> None:
-        asks.ask(SetPolicy(name=name, parameters=chosen(asks.ask(GetPolicy()), name, given)))
+        asks.ask(wire.SetPolicy(name=name, parameters=chosen(asks.ask(wire.GetPolicy()), name, given)))
 
     try:
         await request.app.state.connections.ask(set_it)
