@@ -33,6 +33,7 @@ from cotenant.controller.api.profiles import ProfileRequests
 from cotenant.controller.api.queries import About, Queries
 from cotenant.controller.api.shadow import ShadowRequests
 from cotenant.controller.api.submissions import Denied
+from cotenant.controller.api.timeline import TimelineRequests
 from cotenant.controller.domain import ENDED, USER_BYTES_MAX, AttemptEnded, CancelRequested, JobArrived, JobId
 from cotenant.controller.executors.agents import AgentExecutor
 from cotenant.controller.store import Core, Decided, Poisoned, Stuck
@@ -127,6 +128,7 @@ class RequestHandlers:
                 profiles,
                 EtaRequests(core, board),
                 AccountingRequests(core, reading),
+                TimelineRequests(core, reading),
                 JobSettings(core),
                 self.shadow,
             ),

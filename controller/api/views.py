@@ -280,13 +280,14 @@ def node_view(
 def device_view(engine: Engine, device: Device, reading: DeviceReading | None) -> DeviceView:
     jobs = engine.tenants(device.device_id)
     parts = [held_part(engine.jobs[job_id]) for job_id in jobs]
+    planned = tuple(planned_mib(engine, device.device_id, job_id) for job_id in jobs)
     return DeviceView(
         device_id=device.device_id,
         kind=device.kind,
         type=device.type,
         memory_mib=device.memory_mib,
         reserve_mib=device.reserve_mib,
-        planned_mib=sum(planned_mib(engine, device.device_id, job_id) for job_id in jobs),
+        planned_mib=sum(planned),
         max_tenants=device.max_tenants,
         sharing=device.sharing,
         sharing_note=device.sharing_note,
@@ -297,6 +298,7 @@ def device_view(engine: Engine, device: Device, reading: DeviceReading | None) -
         reading=None if reading is None else reading_view(reading),
         jobs=jobs,
         parts=tuple(part.fraction for part in parts) if any(p.fraction < 1.0 for p in parts) else (),
+        jobs_planned_mib=planned,
     )
 
 

@@ -59,6 +59,8 @@ GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
     "Hosts and policy": (
         Verb("nodes", "cluster.nodes", "hosts and devices; drain, resume, lost"),
         Verb("top", "cluster.top", "a live table of devices and jobs"),
+        Verb("timeline", "cluster.timeline", "who held which device when: a picture, or for Perfetto"),
+        Verb("web", "setup.web", "a live page of jobs, devices and why, in a browser"),
         Verb("pairs", "cluster.pairs", "which jobs share well: slowdowns both ways, and verdicts"),
         Verb("report", "cluster.report", "what sharing and preemption brought and cost here"),
         Verb("usage", "cluster.usage", "device-hours by user, kind or organisation; shared, lost"),

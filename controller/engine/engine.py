@@ -70,6 +70,7 @@ from cotenant.controller.policies.base import (
     promised_s,
     shares,
     starts_nothing,
+    state_in_words,
     take_over,
     why_impossible,
 )
@@ -171,6 +172,10 @@ class Engine:
     def classes(self) -> ClassReport | None:
         """What the policy says of its classes and their quota; None: it has none."""
         return class_report(self._policy, self._ledger)
+
+    def policy_state(self) -> dict[str, str]:
+        """What the policy has learned, or where it stands, for people."""
+        return state_in_words(self._policy, self._ledger)
 
     @property
     def promised_h(self) -> float | None:

@@ -41,13 +41,23 @@ from cotenant.controller.engine.attempt_records import (
     with_one_more,
 )
 from cotenant.controller.engine.engine import Engine
+from cotenant.controller.engine.etas import policy_label
 from cotenant.controller.engine.spells import AttemptAccount, Doing, Foretold, HeldSpan, Promise
 
 ATTEMPTS_KEPT = 100
 NOTES_KEPT_PER_JOB = 40
 NOTES_KEPT = 1_000
+POLICIES_KEPT = 200
 FORECASTS_KEPT = 200
 """Of an attempt: one for each co-tenant."""
+
+
+class PolicyInForce(msgspec.Struct, frozen=True, array_like=True):
+    """From here on this policy decides."""
+
+    from_s: float
+    label: str
+    """With the parameters that were set."""
 
 
 class SavedHistory(msgspec.Struct, kw_only=True):
@@ -56,6 +66,8 @@ class SavedHistory(msgspec.Struct, kw_only=True):
     stretches: dict[JobId, list[AttemptRecord]] = {}
     job_notes: dict[JobId, list[HistoryNote]] = {}
     notes: list[HistoryNote] = []
+    policies: list[PolicyInForce] = []
+    """The oldest first; a journal's first one has been in force since before."""
 
 
 class History:
@@ -86,6 +98,9 @@ class History:
         notes = self._saved.notes if job_id is None else self._saved.job_notes.get(job_id, [])
         yield from notes[: -limit - 1 : -1]
 
+    def policies(self) -> Sequence[PolicyInForce]:
+        return self._saved.policies
+
     # --- Watching ----------------------------------------------------------------------------------
 
     def observe(self, engine: Engine, event: ev.AnyEvent, commands: Iterable[AnyCommand]) -> None:
@@ -93,6 +108,8 @@ class History:
         now_s = engine.now_s
         name = type(event).__name__
         self._from_event(event, now_s)
+        if isinstance(event, ev.PolicyChanged) or not self._saved.policies:
+            self._policy_now(engine)
         touched = dict.fromkeys(self._concerned(event))  # In order: the same history in every process.
         started: list[JobId] = []
         for command in commands:
@@ -178,6 +195,13 @@ class History:
             attempt_record.exact = (
                 event.exact if attempt_record.exact is None else attempt_record.exact and event.exact
             )
+
+    def _policy_now(self, engine: Engine) -> None:
+        known = self._saved.policies
+        label = policy_label(engine)
+        if not known or known[-1].label != label:
+            known.append(PolicyInForce(engine.now_s, label))
+            del known[:-POLICIES_KEPT]
 
     def _concerned(self, event: ev.AnyEvent) -> Iterator[JobId]:
         """Jobs of which this event may end an attempt."""

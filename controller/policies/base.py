@@ -92,6 +92,14 @@ def class_report(policy: Policy, view: View) -> ClassReport | None:
     return found
 
 
+def state_in_words(policy: Policy, view: View) -> dict[str, str]:
+    """What it has learned, or where it stands (it says so by a method of this name), in the order in which it
+    is read; empty: it keeps nothing that people would ask for."""
+    method = getattr(policy, "state_in_words", None)
+    found: dict[str, str] = {} if method is None else method(view)
+    return found
+
+
 def waiting(policy: Policy, view: View, event: AnyEvent) -> Iterable[Job]:
     """Who waits, in the policy's order; where that is not the one of its queue keys, it says so by a method
     of this name."""

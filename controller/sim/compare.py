@@ -18,16 +18,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
+from cotenant.controller.domain import AnyCommand
+from cotenant.controller.domain import events as ev
+from cotenant.controller.engine import Engine
 from cotenant.controller.policies import registry
 from cotenant.controller.sim.choices import PolicyChoice
 from cotenant.controller.sim.eta import EtaTrial
 from cotenant.controller.sim.fluid import simulate_fluid
+from cotenant.controller.sim.results.placements import Placements
 from cotenant.controller.sim.results.summary import summarise
-from cotenant.controller.sim.simulate import Compute, nothing, simulate
+from cotenant.controller.sim.simulate import Compute, Look, nothing, simulate
 from cotenant.controller.sim.world.failures import Failures
 from cotenant.controller.sim.world.outcome import Outcome
 from cotenant.controller.sim.world.physics import Physics
 from cotenant.controller.sim.world.workload import Cluster, Workload
+from cotenant.controller.timeline import Timeline
 
 REPORT_EVERY_S: Final = 0.2
 WORTH_A_PROCESS: Final = 20_000
@@ -56,6 +61,8 @@ class Task:
     """So many jobs at the beginning run without being counted: a window's company."""
     eta: bool = False
     """Tell intervals at submissions, and compare them with what comes."""
+    drawn: bool = False
+    """Keep who held which device when."""
     promise_share: float = 0.0
     """Of the jobs, drawn: they ask for a promise."""
     window: int | None = None
@@ -80,6 +87,8 @@ class TaskRun:
     summary: dict[str, Any]
     outcome: Outcome | None
     """Where it was asked for: it is large."""
+    timeline: Timeline | None = None
+    """Of a task that is drawn."""
 
     @property
     def label(self) -> str:
@@ -213,6 +222,8 @@ def _run_task(number: int, task: Task, keep: bool, compute: Compute) -> TaskRun 
 
 def _run(number: int, task: Task, keep: bool, stop: StopFlag, report: Report, compute: Compute) -> TaskRun:
     trial = EtaTrial(len(task.workload), task.seed, registry.make_for_roll_outs) if task.eta else None
+    placements = Placements() if task.drawn else None
+    lookers: list[Look] = [each for each in (trial, placements) if each is not None]
     watch = _watch(number, stop, report)
     what = task.workload, task.cluster, task.policy.name, task.policy.parameters
     try:
@@ -227,7 +238,7 @@ def _run(number: int, task: Task, keep: bool, stop: StopFlag, report: Report, co
                 ageing_s=task.ageing_s,
                 watch=watch,
                 compute=compute,
-                look=trial,
+                look=_all_of(lookers) if lookers else None,
                 promise_share=task.promise_share,
             )
     except Exception as error:  # Most often a mistake in a policy of one's own: the traceback shows the line.
@@ -238,7 +249,28 @@ def _run(number: int, task: Task, keep: bool, stop: StopFlag, report: Report, co
     summary = {**said, **summarise(outcome, task.trim, task.warm)}
     if trial is not None:
         summary |= {"eta": trial.result(), "prediction_error": trial.prediction_error()}
-    return TaskRun(task=task, summary=summary, outcome=outcome if keep else None)
+    return TaskRun(
+        task=task,
+        summary=summary,
+        outcome=outcome if keep else None,
+        timeline=None
+        if placements is None or task.world == "fluid"
+        else placements.timeline(f"{task.workload.name}: {task.label}", task.policy.label, _about(task)),
+    )
+
+
+def _about(task: Task) -> str:
+    cluster = task.cluster
+    said = f"simulated, {cluster.hosts} x {cluster.gpus_per_host} devices, seed {task.seed}"
+    return f"{said}; SYNTHETIC jobs" if task.workload.synthetic else said
+
+
+def _all_of(lookers: Sequence[Look]) -> Look:
+    def look(engine: Engine, event: ev.AnyEvent, commands: Sequence[AnyCommand]) -> None:
+        for each in lookers:
+            each(engine, event, commands)
+
+    return look
 
 
 def _watch(number: int, stop: StopFlag, report: Report) -> Callable[[int, int, float], None]:

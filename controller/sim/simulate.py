@@ -15,14 +15,14 @@ from __future__ import annotations
 import gc
 import time
 from array import array
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
 import numpy as np
 from msgspec import UNSET
 
-from cotenant.controller.domain import Computed, ComputeRequest, PolicySettings
+from cotenant.controller.domain import AnyCommand, Computed, ComputeRequest, PolicySettings
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, EngineConfig, MakePolicy
 from cotenant.controller.policies import registry
@@ -42,7 +42,7 @@ Compute = Callable[[str, Payload], ComputeResult]
 """Kind and payload of a request -> the hash of the model that was used, and numbers; or it raises."""
 Watch = Callable[[int, int, float], None]
 """Called now and then with (jobs finished, jobs in all, virtual seconds); may raise KeyboardInterrupt."""
-Look = Callable[[Engine, ev.AnyEvent], None]
+Look = Callable[[Engine, ev.AnyEvent, Sequence[AnyCommand]], None]
 
 WATCH_EVERY: Final = 1000
 NO_DEADLINE_S: Final = 1e9
@@ -89,7 +89,7 @@ def simulate(
         ageing_s: off as in the papers; see `PolicySettings`.
         checkpoint_every_s: of training in one attempt; matters only where hosts fail. 0 = only when asked.
         compute: answers what the policy asks to be computed (`training.kinds.compute`).
-        look: is shown the engine after each event.
+        look: is shown the engine after each event, and what it said.
         promise_share: of the jobs, drawn, ask to be promised the earliest end that can be.
         validate: after every event the engine checks all its invariants, and its tenants against the world's.
 
@@ -207,7 +207,7 @@ class _Drive:
             else:
                 commands = handle(event, world.now_s)
             if look is not None:
-                look(engine, event)
+                look(engine, event, commands)
             if commands:
                 obey(commands)
                 idle = 0

@@ -44,6 +44,7 @@ EXPORT_NAMES = (
     "controller.sim.eta",
     "controller.store",
     "controller.system.metrics",
+    "controller.timeline",
     "controller.training",
     "controller.training.forecast",
     "controller.training.rltune",

@@ -29,6 +29,8 @@ gradaccum
 controller.domain
 controller.wire                 controller.domain
 controller.system               controller.wire controller.domain
+# What happened, drawn.
+controller.timeline             controller.wire
 # Leaves: they speak with the MPS daemon, and measure.
 mps
 profiler.driver                 controller.wire
@@ -78,7 +80,8 @@ controller.server               controller.domain controller.wire controller.sys
 controller.__main__             controller.domain controller.system controller.policies controller.store
                                 controller.router controller.server
 # Trying out, and learning. What computes is handed to the simulator.
-controller.sim                  controller.domain controller.wire controller.system controller.models
+controller.sim                  controller.domain controller.wire controller.system controller.timeline
+                                controller.models
                                 controller.policies.base controller.policies controller.engine
                                 controller.store
 controller.training             controller.domain controller.wire controller.system controller.models
@@ -87,13 +90,18 @@ controller.training             controller.domain controller.wire controller.sys
 # Asking. A verb that computes by itself, on files, is in `cli.offline`.
 controller.client               controller.wire controller.system
 controller.cli.demo.workloads   checkpoint gradaccum
-controller.cli                  controller.domain controller.wire controller.system controller.client mps
-                                profiler.driver profiler.indicators
+controller.cli                  controller.domain controller.wire controller.system controller.timeline
+                                controller.client mps profiler.driver profiler.indicators
 controller.python               controller.domain controller.wire controller.system controller.client
                                 controller.cli
-controller.cli.offline          controller.domain controller.wire controller.system controller.models
+controller.web                  controller.domain controller.wire controller.system controller.timeline
+                                controller.client controller.cli
+controller.cli.offline          controller.domain controller.wire controller.system controller.timeline
+                                controller.models
                                 controller.policies controller.store controller.sim controller.training
                                 controller.cli
+controller.web.simulating       controller.wire controller.sim controller.training controller.cli
+                                controller.cli.offline
 """
 """Layer, and what it may import from besides itself. A module belongs to the layer with the longest name."""
 

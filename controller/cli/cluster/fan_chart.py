@@ -24,7 +24,8 @@ def fan_chart(classes: ClassReport) -> str:
     height = max(1, len(panels)) * HEIGHT
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
-        f'viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="12">'
+        f'viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="12" role="img" '
+        f'aria-label="Devices that class hp asked for, and is expected to">'
     )
     return "\n".join([head, f'<rect width="{WIDTH}" height="{height}" fill="white"/>', *panels, "</svg>"])
 

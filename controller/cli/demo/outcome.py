@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from cotenant.controller.cli.demo.plan import MeasuredJob
 from cotenant.controller.cli.demo.report import BesideReport, DemoReport, JobReport, PromiseReport
-from cotenant.controller.cli.demo.timeline import (
-    AttemptSpan,
-    DeviceRow,
-    JobName,
-    Phase,
-    PolicyChange,
-    Preemption,
-    Segment,
-    Timeline,
-    WaitSpan,
-)
-from cotenant.controller.wire import AttemptView, NodeView, Shown, wall_s
-
-SHORTEST_WAIT_S = 0.2
+from cotenant.controller.timeline import DeviceRow, JobTimes, Timeline, attempt_times
+from cotenant.controller.timeline import timeline_of as drawn_of
+from cotenant.controller.wire import NodeView, Shown, wall_s
 
 
 def job_reports(
@@ -92,88 +81,20 @@ def timeline_of(
     shown: Sequence[Shown], nodes: Sequence[NodeView], policies: Sequence[tuple[float, str]], subtitle: str
 ) -> Timeline:
     """The picture's content; time 0 is the first submission."""
-    start_s = min(s.job.submitted_s for s in shown)
-    attempts = [(s, attempt) for s in shown for attempt in s.attempts]
-    return Timeline(
-        title="cotenant demo",
-        subtitle=subtitle,
-        devices=tuple(
-            DeviceRow(device=d.device_id, about=f"{len(d.cores)} core, {d.memory_mib} MiB declared")
-            for node in nodes
-            for d in node.devices
-        ),
-        jobs=tuple(JobName(job=s.job.name, name=s.job.name) for s in shown),
-        segments=tuple(segment for s, attempt in attempts for segment in _segments(s, attempt, start_s)),
-        attempts=tuple(
-            AttemptSpan(
-                job=s.job.name,
-                attempt=attempt.attempt,
-                accumulation_steps=attempt.accumulation_steps,
-                resumed_from_step=attempt.start_step if attempt.attempt > 1 else None,
-            )
-            for s, attempt in attempts
-        ),
-        waits=tuple(wait for s in shown for wait in _waits(s, start_s)),
-        preemptions=tuple(
-            Preemption(
-                at_s=_asked_s(s, attempt) - start_s,
-                device=attempt.devices[0],
-                victim=s.job.name,
-                newcomer=_newcomer(shown, attempt.devices[0], _end_s(s, attempt)),
-            )
-            for s, attempt in attempts
-            if attempt.outcome == "preempted"
-        ),
-        policies=tuple(PolicyChange(at_s=max(0.0, at_s - start_s), policy=name) for at_s, name in policies),
-    )
-
-
-def _end_s(s: Shown, attempt: AttemptView) -> float:
-    return attempt.ended_s if attempt.ended_s is not None else wall_s(s.now)
-
-
-def _asked_s(s: Shown, attempt: AttemptView) -> float:
-    """When it was asked to leave, or its end."""
-    return attempt.stop_requested_s if attempt.stop_requested_s is not None else _end_s(s, attempt)
-
-
-def _segments(s: Shown, attempt: AttemptView, start_s: float) -> Iterator[Segment]:
-    """What the attempt did on each of its devices."""
-    end_s, asked_s = _end_s(s, attempt), _asked_s(s, attempt)
-    trained_s = attempt.first_step_s if attempt.first_step_s is not None else end_s
-    spans: tuple[tuple[Phase, float, float], ...] = (
-        ("loading", attempt.launched_s, min(trained_s, asked_s)),
-        ("running", trained_s, asked_s),
-        ("checkpointing", asked_s, end_s),
-    )
-    for device in attempt.devices:
-        for phase, from_s, to_s in spans:
-            if to_s > from_s:
-                yield Segment(
-                    job=s.job.name,
-                    attempt=attempt.attempt,
-                    device=device,
-                    phase=phase,
-                    start_s=from_s - start_s,
-                    end_s=to_s - start_s,
-                )
-
-
-def _waits(s: Shown, start_s: float) -> Iterator[WaitSpan]:
-    """The times before and between its attempts that are long enough to see."""
-    waiting_s = s.job.submitted_s
-    for attempt in s.attempts:
-        if attempt.launched_s - waiting_s > SHORTEST_WAIT_S:
-            yield WaitSpan(job=s.job.name, start_s=waiting_s - start_s, end_s=attempt.launched_s - start_s)
-        waiting_s = _end_s(s, attempt)
-
-
-def _newcomer(shown: Sequence[Shown], device: str, at_s: float) -> str:
-    """The job that started on the device when the victim had left."""
-    after = [
-        (attempt.launched_s, s.job.name)
+    jobs = [
+        JobTimes(
+            job=s.job.name,
+            name=s.job.name,
+            submitted_s=s.job.submitted_s,
+            known_to_s=max((a.ended_s for a in s.attempts if a.ended_s is not None), default=wall_s(s.now)),
+            has_ended=True,
+            attempts=attempt_times(s.attempts),
+        )
         for s in shown
-        for attempt in s.attempts
-        if device in attempt.devices and attempt.launched_s >= at_s - 1e-6
     ]
-    return min(after)[1] if after else "?"
+    devices = [
+        DeviceRow(device=d.device_id, about=f"{len(d.cores)} core, {d.memory_mib} MiB declared")
+        for node in nodes
+        for d in node.devices
+    ]
+    return drawn_of(jobs, devices, policies, title="cotenant demo", subtitle=subtitle)

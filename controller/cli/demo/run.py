@@ -18,7 +18,6 @@ from cotenant.controller.cli.demo import plan
 from cotenant.controller.cli.demo.cluster import PrivateCluster, ProcessStartFailed
 from cotenant.controller.cli.demo.measuring import NotMeasured, job_spec, measure_jobs
 from cotenant.controller.cli.demo.outcome import job_reports, timeline_of
-from cotenant.controller.cli.demo.picture import render
 from cotenant.controller.cli.demo.plan import DemoJob, MeasuredJob
 from cotenant.controller.cli.demo.reference import ReferenceFailed, run_uninterrupted, schedule_of
 from cotenant.controller.cli.demo.report import (
@@ -33,6 +32,7 @@ from cotenant.controller.cli.demo.watching import QueueWatcher, TooSlow, all_end
 from cotenant.controller.client import Client
 from cotenant.controller.domain import JobId, Phase
 from cotenant.controller.system.files import write_output
+from cotenant.controller.timeline import render
 from cotenant.controller.wire import GetStatus, ListNodes, SetPolicy, ShowJob, Shown, Submit
 
 SLOTS = 2

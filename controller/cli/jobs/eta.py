@@ -127,12 +127,12 @@ def in_words(eta: EtaView | None) -> str:
         return eta.basis
     parts = []
     if eta.start is not None:
-        parts.append(f"starts {_interval(eta.start)}")
-    parts.append(f"ends {_interval(eta.finish)}")
+        parts.append(f"starts {interval(eta.start)}")
+    parts.append(f"ends {interval(eta.finish)}")
     return f"{', '.join(parts)}{'' if eta.is_calibrated else ', uncalibrated'}"
 
 
-def _interval(times: EtaTimes) -> str:
+def interval(times: EtaTimes) -> str:
     if is_limit(times):
         return f"by {late(times)} at the latest"
     until = f"to {late(times)}" if times.p90_at is not None else "or any time later"

@@ -46,7 +46,7 @@ def page(job: JobDetails, room: int | None, wide: bool = False) -> str:
     spec = job.spec
     state = paint(job.phase.value, state_colour(job))
     head = f"job {job.job_id}  {paint(job.name, 'bold')}  {state}"
-    pairs = [*_standing(job), *_asked_for(spec, wide)]
+    pairs = [*standing(job), *asked_for(spec, wide)]
     width = max(len(title) for title, _ in pairs)
     lines = [
         head,
@@ -67,7 +67,7 @@ def _promise(job: JobDetails) -> str:
     return f": each run is guaranteed {job.guaranteed_h:g} h{broken}"
 
 
-def _standing(job: JobDetails) -> Iterator[tuple[str, str]]:
+def standing(job: JobDetails) -> Iterator[tuple[str, str]]:
     yield "why", job.reason
     of = f" of {job.organisation}" if job.organisation else ""
     priority = f", priority {job.priority}" if job.priority else ""
@@ -217,7 +217,7 @@ def _progress(job: JobView) -> str:
     return f"{text} ({job.total_note})" if job.total_note and not job.iterations else text
 
 
-def _asked_for(spec: JobSpec, wide: bool) -> Iterator[tuple[str, str]]:
+def asked_for(spec: JobSpec, wide: bool) -> Iterator[tuple[str, str]]:
     launch = spec.launch
     yield "command", shlex.join(launch.argv)
     yield "in", launch.workdir

@@ -7,16 +7,20 @@ exit code 1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.problem import Problem
-from cotenant.controller.sim import Outcome
+from cotenant.controller.cli.offline.table import file_name
+from cotenant.controller.sim import Outcome, TaskRun
 from cotenant.controller.sim.results.document import write_document, write_jobs
 from cotenant.controller.store import JournalError, JournalMissing
+from cotenant.controller.system.files import write_output
+from cotenant.controller.timeline import Timeline, chrome_trace, render
 
 YOURS: Final = "name a state folder: `cotenant config controller.state_dir` shows yours"
 
@@ -75,10 +79,11 @@ def matplotlib_or_hint() -> ModuleType | None:
 
 
 def write_results(
-    out: Path, value: dict[str, Any], jobs: Mapping[str, Outcome], drawn: Mapping[str, Outcome], each: str
-) -> None:
-    """`result.json`, a CSV of the jobs of `each` outcome by its name, and plots of those drawn,
-    where matplotlib is there.
+    out: Path, value: dict[str, Any], jobs: Mapping[str, Outcome], drawn: Mapping[str, Outcome], each: str,
+    runs: Sequence[TaskRun] = (),
+) -> None:  # fmt: skip
+    """`result.json`, a CSV of the jobs of `each` outcome by its name, plots of those drawn, where matplotlib
+    is there, and of the runs that kept it a timeline: a picture, and a file for Perfetto.
 
     Raises:
         Problem: the disk is full, or so.
@@ -89,15 +94,24 @@ def write_results(
             write_jobs(outcome, out / f"jobs-{name}.csv")
         plots = matplotlib_or_hint()
         names = plots.write_all(drawn, out) if plots is not None else []
+        for run in runs:
+            if run.timeline is not None:
+                names += write_timeline(out, f"timeline-{file_name(run.label)}", run.timeline)
     except OSError as error:
         raise Problem("refused", f"{out}: {error.strerror}", "make room, or choose another --out") from None
     screen.tell(f"written to {out}: result.json, a CSV of each {each}" + "".join(f", {n}" for n in names))
 
 
+def write_timeline(out: Path, name: str, timeline: Timeline) -> list[str]:
+    """Names of the files."""
+    texts = {f"{name}.svg": render(timeline), f"{name}.json": json.dumps(chrome_trace(timeline))}
+    for file, text in texts.items():
+        write_output(out / file, text.encode())
+    return list(texts)
+
+
 def written(path: Path, data: bytes) -> None:
     """Raises Problem: the disk is full, or so."""
-    from cotenant.controller.system.files import write_output
-
     try:
         write_output(path, data)
     except OSError as error:

@@ -140,6 +140,8 @@ def simulated(
         tasks = windowed(scenario, policies, whole, workers)
     else:
         whole, tasks = [], prepared(scenario, policies, seeds)
+        if folder is not None:
+            tasks = [replace(task, drawn=task.seed == seeds[0]) for task in tasks]
     runs = run_with_bar(tasks, workers=workers, keep=folder is not None)
     done = {name_of(run.task) for run in runs}
     missing = [name_of(task) for task in tasks if name_of(task) not in done]
@@ -263,7 +265,7 @@ def write(folder: Path, value: dict[str, Any], runs: Sequence[TaskRun]) -> None:
         window = "" if run.task.window is None else f"-{run.task.window}"
         jobs[f"{sim_table.file_name(run.label)}-{run.task.seed}{window}"] = outcome
     drawn = {run.label: outcome for run, outcome in reversed(kept)}
-    write_results(folder, value, jobs, dict(reversed(drawn.items())), "run")
+    write_results(folder, value, jobs, dict(reversed(drawn.items())), "run", runs)
 
 
 sim.add_command(trace)

@@ -153,12 +153,18 @@ def label_of(summary: Summary) -> str:
 
 
 def table(summaries: Sequence[Summary], *, wide: bool, width: int | None) -> str:
+    columns, rows = laid_out(summaries, wide=wide)
+    return screen.table(columns, rows, width)
+
+
+def laid_out(summaries: Sequence[Summary], *, wide: bool) -> tuple[list[Column], list[SummaryRow]]:
+    """The table before it is text."""
     rows = rows_of(summaries)
     chosen = [measure for measure in MEASURES if wide or not measure.only_wide]
     chosen = [each for each in chosen if not each.if_any or any(each.value(s) is not None for s in summaries)]
     columns = [Column("POLICY", lambda row: row.label)]
     columns += [column(fill(measure, rows)) for measure in chosen]
-    return screen.table(columns, rows, width)
+    return columns, rows
 
 
 def column(filled: Filled) -> Column:

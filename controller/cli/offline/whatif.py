@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -165,6 +166,8 @@ def replayed(
         raise Problem(
             "usage", f"{record.setting.policy} is not available here", "name others with --policies"
         )
+    if folder is not None:
+        tasks = [replace(task, drawn=True) for task in tasks]
     runs = run_with_bar(tasks, workers=workers, keep=True)
     times = [utc(wall_s) for wall_s in (record.begin_wall_s, record.end_wall_s)]
     value = what_if.document(record, runs, pairs=pairs, begin=times[0], end=times[1])
@@ -230,4 +233,4 @@ def write(folder: Path, value: dict[str, Any], record: JournalRecord, runs: Sequ
     outcomes = {what_if.HAPPENED: record.outcome()}
     outcomes.update({f"{run.label}, simulated": run.outcome for run in runs if run.outcome is not None})
     jobs = {sim_table.file_name(label): outcome for label, outcome in outcomes.items()}
-    write_results(folder, value, jobs, outcomes, "row")
+    write_results(folder, value, jobs, outcomes, "row", runs)

@@ -26,6 +26,7 @@ from cotenant.controller.cli.frame.parameters import option
 from cotenant.controller.cli.frame.problem import FAILED, NEVER_FITS, NOT_ALLOWED, OK, USAGE, Problem
 from cotenant.controller.cli.frame.screen import plural, say, size, tell
 from cotenant.controller.cli.setup import owners
+from cotenant.controller.cli.setup.web import cannot_serve, page_command
 from cotenant.controller.cli.submission.quantities import duration_s
 from cotenant.controller.domain import HostState
 from cotenant.controller.system.paths import client_endpoint
@@ -160,6 +161,9 @@ def up(
     state_dir: StateFlag = None,
     idle_exit: IdleExitFlag = None,
     predictor: PredictorFlag = None,
+    web: Annotated[
+        bool, option("--web", help="Also the live page (`cotenant web`); it prints its link.")
+    ] = False,
     of_run: Annotated[bool, option("--of-run", hidden=True, help="`cotenant run` starts it.")] = False,
     endpoint: EndpointFlag = None,
 ) -> int:
@@ -172,7 +176,10 @@ def up(
 
       cotenant up                   the GPUs of this machine, or CPU slots where there are none
       cotenant up --devices cpu:2
+      cotenant up --web             with the page in a browser
     """
+    if web and (problem := cannot_serve()) is not None:
+        raise problem
     where = client_endpoint(loaded_settings(endpoint).settings)
     adopt(where)
     owned = owners.own(where, "run" if of_run else "up")
@@ -189,14 +196,14 @@ def up(
         flags["agent.state_dir"] = os.path.join(os.path.abspath(state_dir), "agent")
     started: dict[str, Process] = {}
     try:
-        return keep_up(started, where, flags)
+        return keep_up(started, where, flags, with_page=web)
     except KeyboardInterrupt:
         tell("stopping; jobs that run go on, and the next `cotenant up` finds them")
         return OK
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):  # stopping takes a moment, and is not to be cut short
             signal.signal(number, signal.SIG_IGN)
-        for name in ("agent", "controller"):
+        for name in ("page", "agent", "controller"):
             if name in started:
                 stop(name, started[name])
         owned.release()
@@ -218,8 +225,10 @@ def adopt(where: str) -> None:
         raise Problem("refused", f"a controller already answers at {where}{whose}", hint)
 
 
-def keep_up(started: dict[str, Process], where: str, flags: Mapping[str, object]) -> int:
-    """Starts both and waits until one ends."""
+def keep_up(
+    started: dict[str, Process], where: str, flags: Mapping[str, object], *, with_page: bool = False
+) -> int:
+    """Starts both and waits until one ends. The page may come to its end alone."""
     started["controller"] = start(CONTROLLER, flags)
     status = controller_ready(started["controller"], where)
     say(f"controller ready  {where}  policy {status}", flush=True)
@@ -227,7 +236,16 @@ def keep_up(started: dict[str, Process], where: str, flags: Mapping[str, object]
     node = agent_ready(started, where, welcomed(started["agent"]))
     say(f"agent ready       {described(node)}", flush=True)
     say("submit with `cotenant submit -- python train.py`; Ctrl-C stops both, jobs go on", flush=True)
+    if with_page:
+        # In a session of its own as well; what it prints, its links, comes out here.
+        started["page"] = subprocess.Popen(
+            page_command(where), stdin=subprocess.DEVNULL, start_new_session=True
+        )
     ended = first_to_end(started)
+    if ended == "page":
+        code = started.pop("page").wait()
+        tell(f"the page ended with exit code {code}; all else goes on. Open it again: cotenant web")
+        ended = first_to_end(started)
     code = started[ended].wait()
     if ended == "controller" and code == 0:
         tell("the controller ended (idle); stopping the agent")

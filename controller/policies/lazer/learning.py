@@ -132,6 +132,19 @@ class Learner:
             return "exploitation"
         return "bootstrap" if len(memory.samples) < self.parameters.bootstrap else "acquisition"
 
+    def in_words(self) -> str:
+        """What is known of the surrogate without asking it anything."""
+        memory = self._memory
+        open_windows = f"{len(memory.samples)} samples, {len(memory.windows)} whose outcome is not known yet"
+        if memory.hyper is None:
+            return f"the prior, not fitted yet; {open_windows}"
+        hyper = memory.hyper
+        return (
+            f"a Gaussian process fitted to {memory.requested_at} of {open_windows}; "
+            f"f is {hyper.mean_s:.3g} s +- {hyper.deviation_s:.3g} s, noise {hyper.noise:.2g}, "
+            f"lengthscale of X {hyper.lengthscales[0]:.2g}"
+        )
+
     def gap_s(self, now_s: float) -> float:
         """Mean time between the arrivals of the past window and one now; the whole window if there were
         none."""

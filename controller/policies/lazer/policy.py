@@ -173,6 +173,16 @@ class Lazer:
         self._deferrals = Deferrals(known.deferrals)
         self.learner = Learner(self.parameters, known.memory)
 
+    def state_in_words(self, view: View) -> dict[str, str]:
+        """The surrogate, and what it rests on."""
+        learner = self.learner
+        return {
+            "surrogate": learner.in_words(),
+            "stage": f"{learner.stage} (bootstrap up to {self.parameters.bootstrap} samples)",
+            "mean time between arrivals": f"{learner.gap_s(view.now_s):.3g} s",
+            "preemptions put off now": str(len(self._deferrals.save())),
+        }
+
     # --- Explaining --------------------------------------------------------------------------------
 
     def explain(self, view: View, job: Job) -> Reason:

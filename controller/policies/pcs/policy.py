@@ -159,6 +159,20 @@ class Pcs:
     def credits(self, now_s: float) -> list[float]:
         return self._accounts.now(now_s, len(self._config.weights))
 
+    def state_in_words(self, view: View) -> dict[str, str]:
+        """Its classes: which jobs, what each is due, what it holds, and what it is owed."""
+        standing, config = Standing(self._config, view), self._config
+        edges = ["0", *(f"{each:,.0f}" for each in config.thresholds_gpu_s), "any"]
+        return {
+            f"class {number + 1}": (
+                f"jobs of {edges[number]} to {edges[number + 1]} GPU-seconds; weight {weight:.3g}, "
+                f"due {due:.3g} of {standing.gpus} devices, holds {held}, owed {credit:,.0f} GPU-seconds"
+            )
+            for number, (weight, due, held, credit) in enumerate(
+                zip(config.weights, standing.shares, standing.held, self.credits(view.now_s), strict=True)
+            )
+        }
+
     @property
     def config(self) -> WfqConfig:
         return self._config

@@ -7,13 +7,14 @@ are uncalibrated and do not count. The run itself is not changed: the engine is 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from statistics import fmean
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 
-from cotenant.controller.domain import AnyEvent, EtasTold, JobArrived
+from cotenant.controller.domain import AnyCommand, AnyEvent, EtasTold, JobArrived
 from cotenant.controller.engine import Engine, EtaBook, MakePolicy, question_of, to_compare
 from cotenant.controller.models.eta import FAIR, EtaError, score
 from cotenant.controller.sim.eta.intervals import answer
@@ -36,7 +37,7 @@ class EtaTrial:
         self._open_shares: list[float] = []
         self.errors: list[EtaError] = []
 
-    def __call__(self, engine: Engine, event: AnyEvent) -> None:
+    def __call__(self, engine: Engine, event: AnyEvent, commands: Sequence[AnyCommand]) -> None:
         self.errors += self._book.observe(engine, event)
         if type(event) is not JobArrived:
             return

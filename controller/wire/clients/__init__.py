@@ -35,6 +35,10 @@ from cotenant.controller.wire.clients.policies import (
     Policies, PolicyOffer, PolicyPreview, PolicyPreviewed, PolicyReply, PolicyRequest, PolicyView,
     PreviewPolicy, PreviewedAction, SetPolicy, SetShadow, ShadowDifference, ShadowView, Shadowed,
 )
+from cotenant.controller.wire.clients.timeline import (
+    GetTimeline, PolicySince, TimelineDevice, TimelineJob, TimelineReply, TimelineRequest, TimelineView,
+    Timelined,
+)
 
 __all__ = [
     "CLIENT_MARK", "DAMAGED_JOURNAL_ADVICE", "NOT_AVAILABLE", "AnyReply", "AnyRequest", "ArrivalView",
@@ -42,19 +46,24 @@ __all__ = [
     "Decisions", "DelayView", "DeviceView", "Done", "EtaScoreView", "EtaTimes", "EtaView", "Etas",
     "Explain", "Explained", "ExplanationView", "Failure", "ForeseeArrival", "ForeseeWidths", "Foreseen",
     "ForeseenRow", "ForeseenWidths", "ForgetProfiles", "GetDecisions", "GetPolicy", "GetReport",
-    "GetShadow", "GetStatus", "GetUsage", "JobDetails", "JobView", "Jobs", "KnownProfile",
+    "GetShadow", "GetStatus", "GetTimeline", "GetUsage", "JobDetails", "JobView", "Jobs", "KnownProfile",
     "KnownProfiles", "ListEtas", "ListJobs", "ListNodes", "ListPairs", "ListPastJobs", "ListProfiles",
     "LogPart", "NodeView", "Nodes", "OrganisationView", "PairView", "Pairs", "Parameters", "PastJobView",
-    "PastJobs", "Policies", "PolicyOffer", "PolicyPreview", "PolicyPreviewed", "PolicyView",
+    "PastJobs", "Policies", "PolicyOffer", "PolicyPreview", "PolicyPreviewed", "PolicySince", "PolicyView",
     "PreviewPolicy", "PreviewedAction", "PromiseAsked", "PromiseCounts", "PromisedEndView", "Question",
     "ReadJobLog", "ReadingView", "Reply", "Request", "SetJobs", "SetPolicy", "SetShadow",
     "ShadowDifference", "ShadowView", "Shadowed", "SharingReport", "ShowJob", "Shown", "SpecView",
-    "SpeedupView", "Stop", "Submit", "Submitted", "UsageRows", "UsageView", "WaitJobs", "spec_view",
+    "SpeedupView", "Stop", "Submit", "Submitted", "TimelineDevice", "TimelineJob", "TimelineView",
+    "Timelined", "UsageRows", "UsageView", "WaitJobs", "spec_view",
 ]
 # fmt: on
 
-AnyRequest = JobRequest | AccountingRequest | ForesightRequest | ClusterRequest | PolicyRequest
-AnyReply = JobReply | AccountingReply | ForesightReply | ClusterReply | PolicyReply | Done | Failure
+AnyRequest = (
+    JobRequest | AccountingRequest | ForesightRequest | ClusterRequest | PolicyRequest | TimelineRequest
+)
+AnyReply = (
+    JobReply | AccountingReply | ForesightReply | ClusterReply | PolicyReply | TimelineReply | Done | Failure
+)
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):

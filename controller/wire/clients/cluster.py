@@ -98,6 +98,8 @@ class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
     jobs: tuple[JobId, ...] = ()
     parts: tuple[float, ...] = ()
     """Of each of these jobs, where the device is divided among them."""
+    jobs_planned_mib: tuple[int, ...] = ()
+    """Of each of `jobs`, in their order."""
 
     @property
     def usable_mib(self) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Final
 
-from cotenant.controller.cli.demo.picture import render
+from cotenant.controller.timeline import render
 from experiments.castor.live_sharing import foretold, jobs, pairs, texts, why
 from experiments.castor.live_sharing.counted import beside_loads_s, busy_s
 from experiments.castor.live_sharing.run import CastorRun

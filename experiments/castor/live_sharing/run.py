@@ -21,9 +21,9 @@ import psutil
 from cotenant.agent.host.locks import LOCK_DIR_ENV
 from cotenant.controller.cli.demo.cluster import PrivateCluster
 from cotenant.controller.cli.demo.outcome import timeline_of
-from cotenant.controller.cli.demo.timeline import Timeline
 from cotenant.controller.client import Client
 from cotenant.controller.policies.base import Parameters
+from cotenant.controller.timeline import Timeline
 from cotenant.controller.wire import GetStatus, ListNodes, ListPairs, PairView, SetPolicy, Shown
 from experiments.castor.live_sharing import jobs
 from experiments.castor.live_sharing.counted import marks_of

@@ -17,6 +17,7 @@ from cotenant.controller.api.permissions import BURST, Rates
 from cotenant.controller.api.profiles import ProfileRequests
 from cotenant.controller.api.queries import Queries
 from cotenant.controller.api.shadow import ShadowRequests
+from cotenant.controller.api.timeline import TimelineRequests
 from cotenant.controller.domain import HostId, JobId, Launch
 from cotenant.controller.policies import registry
 from cotenant.controller.system.keys import Identity
@@ -30,7 +31,7 @@ def test_every_request_has_an_answer() -> None:
     """But for those that may wait for one."""
     kinds = (
         Arrivals, Queries, Changing, ProfileRequests, EtaRequests, AccountingRequests, JobSettings,
-        ShadowRequests,
+        ShadowRequests, TimelineRequests,
     )  # fmt: skip
     answered = answers_of(*map(object.__new__, kinds))
     waiting = {clients.WaitJobs, clients.ReadJobLog, clients.ForeseeArrival, clients.ForeseeWidths}

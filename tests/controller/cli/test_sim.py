@@ -205,6 +205,7 @@ def test_out_has_json_plots_and_the_jobs(cotenant: Cotenant, tmp_path: Path) -> 
     assert result.code == 0
     names = {path.name for path in out.iterdir()}
     assert names >= {"result.json", "jobs-fifo-0.csv", "jobs-srtf-0.csv", "jct.svg", "parts.svg"}
+    assert names >= {f"timeline-{policy}.{form}" for policy in ("fifo", "srtf") for form in ("svg", "json")}
     assert json.loads((out / "result.json").read_text())["schema"] == "sim-compare/1"
 
 

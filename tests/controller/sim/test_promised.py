@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
 import msgspec
 import pytest
 
-from cotenant.controller.domain import AnyEvent
+from cotenant.controller.domain import AnyCommand, AnyEvent
 from cotenant.controller.engine import Engine, Snapshot
 from cotenant.controller.policies import registry
 from cotenant.controller.sim.simulate import simulate
@@ -42,7 +43,7 @@ def test_on_exact_estimates_and_without_faults_every_promise_is_kept_and_recover
     """Half of the jobs ask. A second engine is told the recorded decisions, as after a restart."""
     twin: Engine | None = None
 
-    def look(engine: Engine, event: AnyEvent) -> None:
+    def look(engine: Engine, event: AnyEvent, commands: Sequence[AnyCommand]) -> None:
         nonlocal twin
         if twin is None and engine.promises.open:
             twin = Engine(registry.make, engine.config)

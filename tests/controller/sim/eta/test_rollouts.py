@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
 import msgspec
 import pytest
 
-from cotenant.controller.domain import AnyEvent, JobArrived, JobId
+from cotenant.controller.domain import AnyCommand, AnyEvent, JobArrived, JobId
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, EtaAnswer, EtaBook, JobEta, question_of
 from cotenant.controller.models.eta import KnownLength, Pools
@@ -57,7 +58,7 @@ def test_with_exact_estimates_and_nobody_to_come_a_roll_out_tells_the_future(pol
     arrived = 0
     told: dict[JobId, tuple[float, JobEta]] = {}
 
-    def look(engine: Engine, event: AnyEvent) -> None:
+    def look(engine: Engine, event: AnyEvent, commands: Sequence[AnyCommand]) -> None:
         nonlocal arrived, told
         arrived += type(event) is JobArrived
         if arrived == len(jobs) and not told:

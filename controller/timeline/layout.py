@@ -1,32 +1,31 @@
 """Where everything of a timeline stands on the page. Pure.
 
 Rule: a text is placed only where it fits, so that none overlaps another; everything a label leaves out is in
-the tooltip of its bar.
+the tooltip of its bar. What is too much for one picture is left out, and counted in a line below it.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import msgspec
 
-from cotenant.controller.cli.demo import drawing
-from cotenant.controller.cli.demo.timeline import (
-    AttemptSpan,
-    Piece,
-    Preemption,
-    Segment,
-    Timeline,
-    WaitSpan,
-    pieces,
-    waiting_lanes,
-)
+from cotenant.controller.timeline import drawing
+from cotenant.controller.timeline.lanes import Piece, pieces, waiting_lanes
+from cotenant.controller.timeline.timeline import AttemptSpan, Preemption, Segment, Timeline, WaitSpan
 
 WIDTH = 1240.0
 LEFT = 148.0
 RIGHT = 28.0
 HEADER = 78.0
-ROW = 76.0
+ROWS: Final = ((8, 76.0), (24, 56.0), (64, 40.0))
+"""Up to so many devices, so high is a row."""
+DEVICES_MAX: Final = ROWS[-1][0]
+SEGMENTS_MAX: Final = 3_000
+WAIT_LANES_MAX: Final = 12
+NOTE_LINES_MAX: Final = 3
 ROW_GAP = 14.0
 LANE_GAP = 3.0
 NOTE = 21.0
@@ -62,7 +61,7 @@ class TimelineBar(msgspec.Struct, frozen=True, kw_only=True):
     """A piece of a stay, or a wait, on the page."""
 
     box: Box
-    job: str
+    colour: str
     look: str
     """The phase, or `waiting`."""
     about: str
@@ -90,8 +89,8 @@ class TimelineRow(msgspec.Struct, frozen=True, kw_only=True):
     box: Box
     bars: tuple[TimelineBar, ...]
     labels: tuple[Label, ...]
-    markers: tuple[tuple[float, Label, str], ...] = ()
-    """Where a preemption happened (x), its note, and its tooltip."""
+    markers: tuple[tuple[float, Label | None, str], ...] = ()
+    """Where a preemption happened (x), its note where there is room for one, and its tooltip."""
 
 
 class TimelineLayout(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +101,8 @@ class TimelineLayout(msgspec.Struct, frozen=True, kw_only=True):
     plot: Box
     """From the first device row to the axis."""
     second_width: float
+    left_out: str = ""
+    """What is not in the picture."""
 
     def x(self, at_s: float) -> float:
         return LEFT + at_s * self.second_width
@@ -112,24 +113,59 @@ class TimelineLayout(msgspec.Struct, frozen=True, kw_only=True):
     def labels(self) -> Iterator[Label]:
         for row in self.rows:
             yield from row.labels
-            yield from (label for _, label, _ in row.markers)
+            yield from (label for _, label, _ in row.markers if label is not None)
+
+
+class Known:
+    """What there is to say about jobs and attempts, found by their names."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self.names = {each.job: each.name for each in timeline.jobs}
+        colours = len(drawing.JOB_COLOURS)
+        self.colours = {
+            each.job: drawing.JOB_COLOURS[number % colours] for number, each in enumerate(timeline.jobs)
+        }
+        self._attempts = {(each.job, each.attempt): each for each in timeline.attempts}
+        self._devices = Counter(row.device.rpartition("/")[2] for row in timeline.devices)
+
+    def attempt(self, job: str, attempt: int) -> AttemptSpan:
+        return self._attempts.get((job, attempt)) or AttemptSpan(job=job, attempt=attempt)
+
+    def name(self, job: str) -> str:
+        return self.names.get(job, job)
+
+    def job(self, job: str) -> str:
+        name = self.name(job)
+        return f"job {name}" if name == job else f"job {job} {name}"
+
+    def colour(self, job: str) -> str:
+        return self.colours.get(job, drawing.JOB_COLOURS[0])
+
+    def device(self, device: str) -> str:
+        """Without the host where that is clear: there is little room beside the row."""
+        name = device.rpartition("/")[2]
+        return name if self._devices[name] == 1 else device
 
 
 def lay_out(timeline: Timeline) -> TimelineLayout:
     """Rows from top to bottom: a strip per device with its notes above it, then those who wait."""
+    known = Known(timeline)
     second_width = (WIDTH - LEFT - RIGHT) / timeline.end_s
     top = HEADER + (34.0 if timeline.policies else 8.0)
     y = top
     rows = []
-    for device in timeline.devices:
-        markers, note_lines = _markers(timeline, device.device, y, second_width)
+    devices = timeline.devices[:DEVICES_MAX]
+    height = next(height for most, height in ROWS if len(devices) <= most)
+    by_device, left_out = _drawn(timeline)
+    for device in devices:
+        here = [p for p in timeline.preemptions if p.device == device.device]
+        markers, note_lines = _markers(known, here, y, second_width)
         y += note_lines * NOTE
-        segments = [s for s in timeline.segments if s.device == device.device]
-        box = Box(x=LEFT, y=y, width=WIDTH - LEFT - RIGHT, height=ROW)
-        bars, labels = _device_bars(timeline, segments, box, second_width)
+        box = Box(x=LEFT, y=y, width=WIDTH - LEFT - RIGHT, height=height)
+        bars, labels = _device_bars(known, by_device.get(device.device, ()), box, second_width)
         rows.append(
             TimelineRow(
-                name=_device_name(timeline, device.device),
+                name=known.device(device.device),
                 about=device.about,
                 box=box,
                 bars=bars,
@@ -137,21 +173,46 @@ def lay_out(timeline: Timeline) -> TimelineLayout:
                 markers=markers,
             )
         )
-        y += ROW + ROW_GAP
+        y += height + ROW_GAP
     if timeline.waits:
-        rows.append(_waiting_row(timeline, y, second_width))
-        y += rows[-1].box.height + ROW_GAP
+        row, more = _waiting_row(known, timeline.waits, y, second_width)
+        rows.append(row)
+        left_out += more
+        y += row.box.height + ROW_GAP
     plot = Box(x=LEFT, y=top, width=WIDTH - LEFT - RIGHT, height=y - ROW_GAP / 2 - top)
-    return TimelineLayout(height=y + AXIS + LEGEND, rows=tuple(rows), plot=plot, second_width=second_width)
+    return TimelineLayout(
+        height=y + AXIS + LEGEND + (LINE if left_out else 0.0),
+        rows=tuple(rows),
+        plot=plot,
+        second_width=second_width,
+        left_out=f"not in the picture: {', '.join(left_out)}" if left_out else "",
+    )
+
+
+def _drawn(timeline: Timeline) -> tuple[dict[str, list[Segment]], list[str]]:
+    """Segments by device, the shortest left out where there are too many; and what else is left out."""
+    segments, left_out = timeline.segments, []
+    if len(segments) > SEGMENTS_MAX:
+        longest = sorted(segments, key=lambda s: s.start_s - s.end_s)
+        shortest_s = longest[SEGMENTS_MAX].end_s - longest[SEGMENTS_MAX].start_s
+        segments = tuple(s for s in segments if s.end_s - s.start_s > shortest_s)
+        count = len(timeline.segments) - len(segments)
+        left_out.append(f"{count:,} phases of {shortest_s:.3g} s and less (choose a shorter time)")
+    if len(timeline.devices) > DEVICES_MAX:
+        left_out.append(f"{len(timeline.devices) - DEVICES_MAX:,} more devices")
+    by_device: dict[str, list[Segment]] = {}
+    for segment in segments:
+        by_device.setdefault(segment.device, []).append(segment)
+    return by_device, left_out
 
 
 def _device_bars(
-    timeline: Timeline, segments: Sequence[Segment], box: Box, second_width: float
+    known: Known, segments: Sequence[Segment], box: Box, second_width: float
 ) -> tuple[tuple[TimelineBar, ...], tuple[Label, ...]]:
     bars = []
     room: dict[tuple[str, int], Box] = {}
     for piece in pieces(segments):
-        bar = _bar(timeline, piece, segments, box, second_width)
+        bar = _bar(known, piece, segments[0].device, box, second_width)
         bars.append(bar)
         key = (piece.stay.job, piece.stay.attempt)
         if piece.phase == "running" and (key not in room or bar.box.width > room[key].width):
@@ -159,23 +220,19 @@ def _device_bars(
     labels = [
         label
         for (job, attempt), where in room.items()
-        for label in _bar_labels(timeline, _attempt(timeline, job, attempt), where)
+        for label in _bar_labels(known, known.attempt(job, attempt), where)
     ]
     return tuple(bars), tuple(labels)
 
 
-def _bar(
-    timeline: Timeline, piece: Piece, segments: Sequence[Segment], box: Box, second_width: float
-) -> TimelineBar:
+def _bar(known: Known, piece: Piece, device: str, box: Box, second_width: float) -> TimelineBar:
     height = (box.height - LANE_GAP * (piece.tenants - 1)) / piece.tenants
     stay = piece.stay
-    with_whom = sorted(
-        {s.job for s in segments if s.job != stay.job and s.start_s < piece.end_s and piece.start_s < s.end_s}
-    )
-    about = f"{_job(timeline, stay.job)}, attempt {stay.attempt} on {segments[0].device}: "
-    about += f"{piece.phase} from {piece.start_s:.1f} s to {piece.end_s:.1f} s"
-    about += f", beside job {' and '.join(with_whom)}" if with_whom else ", alone"
-    steps = _attempt(timeline, stay.job, stay.attempt).accumulation_steps
+    doing = "loading for nothing" if piece.phase == "futile" else piece.phase
+    about = f"{known.job(stay.job)}, attempt {stay.attempt} on {device}: "
+    about += f"{doing} from {piece.start_s:.1f} s to {piece.end_s:.1f} s"
+    about += f", beside job {' and '.join(piece.beside)}" if piece.beside else ", alone"
+    steps = known.attempt(stay.job, stay.attempt).accumulation_steps
     return TimelineBar(
         box=Box(
             x=LEFT + piece.start_s * second_width,
@@ -183,20 +240,20 @@ def _bar(
             width=(piece.end_s - piece.start_s) * second_width,
             height=height,
         ),
-        job=stay.job,
+        colour=known.colour(stay.job),
         look=piece.phase,
         about=about + (f", {steps} accumulation steps" if steps > 1 else ""),
     )
 
 
-def _bar_labels(timeline: Timeline, attempt: AttemptSpan, box: Box) -> list[Label]:
+def _bar_labels(known: Known, attempt: AttemptSpan, box: Box) -> list[Label]:
     """A name, and below or behind it what is special about the attempt; as much as fits."""
-    fill = drawing.text_colour(job_colour(timeline, attempt.job))
+    fill = drawing.text_colour(known.colour(attempt.job))
     extras = [f"s = {attempt.accumulation_steps}"] if attempt.accumulation_steps > 1 else []
     if attempt.resumed_from_step is not None:
         extras.append(f"resumed at step {attempt.resumed_from_step}")
     extra, short = ", ".join(extras), extras[0] if extras else ""
-    name, number = _name(timeline, attempt.job), attempt.job
+    name, number = known.name(attempt.job), attempt.job
     width = box.width - 2 * PAD
     two_lines = box.height > 3.2 * LABEL
     titles = [f"{number}  {name}"] if number != name else []
@@ -227,33 +284,35 @@ def _bar_labels(timeline: Timeline, attempt: AttemptSpan, box: Box) -> list[Labe
 
 
 def _markers(
-    timeline: Timeline, device: str, y: float, second_width: float
-) -> tuple[tuple[tuple[float, Label, str], ...], int]:
-    """The notes on preemptions at one device, on as few lines as keep them apart."""
-    here = sorted((p for p in timeline.preemptions if p.device == device), key=lambda p: p.at_s)
+    known: Known, preemptions: Sequence[Preemption], y: float, second_width: float
+) -> tuple[tuple[tuple[float, Label | None, str], ...], int]:
+    """The notes on preemptions at one device, on as few lines as keep them apart; some have no room."""
     line_ends: list[float] = []
     placed: list[tuple[float, str, float, float, int, Preemption]] = []
-    for each in here:
+    for each in sorted(preemptions, key=lambda p: p.at_s):
         at = LEFT + each.at_s * second_width
-        content = f"{_name(timeline, each.victim)} saves and makes room for {_name(timeline, each.newcomer)}"
+        content = f"{known.name(each.victim)} saves and makes room for {known.name(each.newcomer)}"
         width = drawing.text_width(content, SMALL)
         x = at + 10 if at + 10 + width <= WIDTH - RIGHT else max(LEFT, at - 10 - width)
         line = next((i for i, end in enumerate(line_ends) if end + 12 <= min(x, at)), len(line_ends))
-        line_ends[line : line + 1] = [max(x + width, at)]
+        if line < NOTE_LINES_MAX:
+            line_ends[line : line + 1] = [max(x + width, at)]
         placed.append((at, content, x, width, line, each))
     lines = len(line_ends)
     return (
         tuple(
             (
                 at,
+                # The first line is the one next to the row.
                 Label(
                     content=content,
-                    # The first line is the one next to the row.
                     box=Box(x=x, y=y + (lines - 1 - line) * NOTE, width=width, height=NOTE - 4),
                     size=SMALL,
                     classes="note",
-                ),
-                f"{each.at_s:.1f} s: job {each.newcomer} preempts job {each.victim} on {device}",
+                )
+                if line < NOTE_LINES_MAX
+                else None,
+                f"{each.at_s:.1f} s: job {each.newcomer} preempts job {each.victim} on {each.device}",
             )
             for at, content, x, width, line, each in placed
         ),
@@ -261,8 +320,10 @@ def _markers(
     )
 
 
-def _waiting_row(timeline: Timeline, y: float, second_width: float) -> TimelineRow:
-    placed = waiting_lanes(timeline.waits)
+def _waiting_row(
+    known: Known, waits: Sequence[WaitSpan], y: float, second_width: float
+) -> tuple[TimelineRow, list[str]]:
+    placed = [each for each in waiting_lanes(waits) if each[1] < WAIT_LANES_MAX]
     lanes = 1 + max(lane for _, lane in placed)
     bars = []
     labels = []
@@ -273,14 +334,17 @@ def _waiting_row(timeline: Timeline, y: float, second_width: float) -> TimelineR
             width=(wait.end_s - wait.start_s) * second_width,
             height=WAIT_LANE - LANE_GAP,
         )
-        bars.append(TimelineBar(box=box, job=wait.job, look="waiting", about=_about_wait(timeline, wait)))
-        labels.extend(_wait_label(timeline, wait, box))
+        about = f"{known.job(wait.job)} waits from {wait.start_s:.1f} s to {wait.end_s:.1f} s"
+        bars.append(TimelineBar(box=box, colour=known.colour(wait.job), look="waiting", about=about))
+        labels.extend(_wait_label(known, wait, box))
     box = Box(x=LEFT, y=y, width=WIDTH - LEFT - RIGHT, height=lanes * WAIT_LANE - LANE_GAP)
-    return TimelineRow(name="waiting", about="no device", box=box, bars=tuple(bars), labels=tuple(labels))
+    more = len(waits) - len(placed)
+    row = TimelineRow(name="waiting", about="no device", box=box, bars=tuple(bars), labels=tuple(labels))
+    return row, [f"{more:,} more that wait at the same time"] if more else []
 
 
-def _wait_label(timeline: Timeline, wait: WaitSpan, box: Box) -> list[Label]:
-    name = _name(timeline, wait.job)
+def _wait_label(known: Known, wait: WaitSpan, box: Box) -> list[Label]:
+    name = known.name(wait.job)
     length = f"{wait.end_s - wait.start_s:.0f} s"
     titles = [f"{wait.job}  {name}"] if wait.job != name else []
     candidates = [*(f"{title}, {length}" for title in (*titles, name)), *titles, name, wait.job, length]
@@ -290,33 +354,3 @@ def _wait_label(timeline: Timeline, wait: WaitSpan, box: Box) -> list[Label]:
     width = drawing.text_width(content, SMALL)
     room = Box(x=box.x + PAD + 5, y=box.y + 1, width=width, height=box.height - 2)
     return [Label(content=content, box=room, size=SMALL, classes="wait-label")]
-
-
-def _about_wait(timeline: Timeline, wait: WaitSpan) -> str:
-    return f"{_job(timeline, wait.job)} waits from {wait.start_s:.1f} s to {wait.end_s:.1f} s"
-
-
-def _device_name(timeline: Timeline, device: str) -> str:
-    """Without the host where that is clear: there is little room beside the row."""
-    names = [row.device.rpartition("/")[2] for row in timeline.devices]
-    name = device.rpartition("/")[2]
-    return name if names.count(name) == 1 else device
-
-
-def _attempt(timeline: Timeline, job: str, attempt: int) -> AttemptSpan:
-    found = (a for a in timeline.attempts if (a.job, a.attempt) == (job, attempt))
-    return next(found, AttemptSpan(job=job, attempt=attempt))
-
-
-def _name(timeline: Timeline, job: str) -> str:
-    return next((each.name for each in timeline.jobs if each.job == job), job)
-
-
-def _job(timeline: Timeline, job: str) -> str:
-    name = _name(timeline, job)
-    return f"job {name}" if name == job else f"job {job} {name}"
-
-
-def job_colour(timeline: Timeline, job: str) -> str:
-    order = [each.job for each in timeline.jobs]
-    return drawing.JOB_COLOURS[order.index(job) % len(drawing.JOB_COLOURS)]

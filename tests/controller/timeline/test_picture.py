@@ -11,10 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotenant.controller.cli.demo import drawing
-from cotenant.controller.cli.demo.layout import LEFT, RIGHT, WIDTH, lay_out
-from cotenant.controller.cli.demo.picture import render
-from cotenant.controller.cli.demo.timeline import (
+from cotenant.controller.timeline import (
     AttemptSpan,
     DeviceRow,
     JobName,
@@ -24,11 +21,13 @@ from cotenant.controller.cli.demo.timeline import (
     Segment,
     Timeline,
     WaitSpan,
-    pieces,
-    stays,
-    tick_step_s,
-    waiting_lanes,
+    drawing,
+    fragment,
+    render,
 )
+from cotenant.controller.timeline.axis import tick_step_s, ticks
+from cotenant.controller.timeline.lanes import pieces, stays, waiting_lanes
+from cotenant.controller.timeline.layout import LEFT, RIGHT, WIDTH, lay_out
 
 SVG = "{http://www.w3.org/2000/svg}"
 DEVICES = ("cpu0", "cpu1")
@@ -173,3 +172,21 @@ def test_names_can_be_read_on_every_job_colour(colour: str) -> None:
 @given(st.floats(1, 10**6))
 def test_the_axis_has_a_readable_number_of_ticks(span_s: float) -> None:
     assert 0 < span_s / tick_step_s(span_s) <= 12
+
+
+@given(timelines())
+@settings(max_examples=20)
+def test_inside_a_page_it_has_nothing_that_a_strict_policy_refuses(timeline: Timeline) -> None:
+    """No style sheet, no `style` attribute, no handler; a file of its own has the style sheet."""
+    root = ElementTree.fromstring(fragment(timeline))
+    assert f"{SVG}style" not in {each.tag for each in root.iter()}
+    named = {name for each in root.iter() for name in each.attrib}
+    assert not {name for name in named if name == "style" or name.startswith("on")}
+    assert f"{SVG}style" in {each.tag for each in ElementTree.fromstring(render(timeline)).iter()}
+
+
+@given(st.floats(1, 10**7), st.none() | st.floats(0, 2 * 10**9))
+def test_ticks_stand_on_the_axis(end_s: float, local_zero_s: float | None) -> None:
+    found = list(ticks(end_s, local_zero_s))
+    assert 1 <= len(found) <= 13 or (local_zero_s is not None and end_s < tick_step_s(end_s))
+    assert all(0.0 <= at_s <= end_s for at_s, _ in found)

@@ -1,0 +1,24 @@
+"""What happened on the devices, drawn: the values, one renderer to SVG, one export for Perfetto.
+
+Rule: pure. The demo, `cotenant timeline`, the page and the simulator say what happened in the same values,
+and nobody else draws it.
+"""
+
+# fmt: off
+from cotenant.controller.timeline.attempts import (
+    AttemptTimes, JobTimes, TimeWindow, attempt_times, timeline_of,
+)
+from cotenant.controller.timeline.chrome import chrome_trace
+from cotenant.controller.timeline.picture import fragment, render
+from cotenant.controller.timeline.style import CSS
+from cotenant.controller.timeline.timeline import (
+    AttemptSpan, DeviceRow, JobName, Phase, PolicyChange, Preemption, Segment, Timeline, WaitSpan,
+)
+from cotenant.controller.timeline.views import timeline_of_view
+
+__all__ = [
+    "CSS", "AttemptSpan", "AttemptTimes", "DeviceRow", "JobName", "JobTimes", "Phase", "PolicyChange",
+    "Preemption", "Segment", "TimeWindow", "Timeline", "WaitSpan", "attempt_times", "chrome_trace",
+    "fragment", "render", "timeline_of", "timeline_of_view",
+]
+# fmt: on

@@ -1,0 +1,167 @@
+"""The application: a route for each page, one for its news, and the entrance.
+
+Rule: nothing here knows a page. What all of them have in common is here: the controller may be silent or say
+no, and a page says so in words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from cotenant.controller.cli.cluster.top_view import trouble_in_words
+from cotenant.controller.client import Refusal
+from cotenant.controller.domain import one_line
+from cotenant.controller.web import live, rendering
+from cotenant.controller.web.access import Access
+from cotenant.controller.web.connections import Connections, Seen
+from cotenant.controller.web.page import Page, Params, surroundings
+from cotenant.controller.web.pages import PAGES
+from cotenant.controller.web.request_check import ENTRANCE, RequestCheck
+from cotenant.controller.web.watching import watch
+
+STATUS: Final = {"not-found": 404, "not-allowed": 403, "usage": 400, "refused": 409}
+"""By the code of a refusal."""
+QUERY_MAX: Final = 20
+
+
+def application(connections: Connections, access: Access, cookie_name: str) -> Starlette:
+    routes: list[Any] = [
+        Route("/", lambda request: RedirectResponse(PAGES[0].path)),
+        Route(ENTRANCE, enter),
+        Mount("/static", StaticFiles(directory=rendering.FOLDER / "static")),
+    ]
+    for page in PAGES:
+        # Its own routes first: they may be below its path.
+        routes += [*page.routes, Route(page.path, shown(page)), Route(f"/live{page.path}", sent(page))]
+    app = Starlette(
+        routes=routes,
+        lifespan=lambda app: watching(connections),
+        middleware=[Middleware(RequestCheck, access=access, cookie_name=cookie_name)],
+        exception_handlers={Refusal: refused},
+    )
+    app.state.pages = [each for each in PAGES if each.is_in_menu]
+    app.state.access, app.state.connections, app.state.cookie_name = access, connections, cookie_name
+    app.state.streams, app.state.is_ending = 0, lambda: False
+    return app
+
+
+@asynccontextmanager
+async def watching(connections: Connections) -> AsyncIterator[None]:
+    task = asyncio.create_task(watch(connections))
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def enter(request: Request) -> Response:
+    """The link. No redirect: a browser that came from elsewhere would keep the new cookie back."""
+    cookie = request.app.state.access.enter(request.query_params.get("token", ""))
+    if cookie is None:
+        return PlainTextResponse("this link has been used, or is not of this server: see where it runs", 401)
+    answer = HTMLResponse(rendering.whole("enter", {"path": PAGES[0].path}))
+    answer.set_cookie(request.app.state.cookie_name, cookie, httponly=True, samesite="strict", path="/")
+    return answer
+
+
+async def refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refusal)
+    failure = error.failure
+    text = {"message": one_line(failure.message), "hint": one_line(failure.hint)}
+    return HTMLResponse(
+        rendering.whole("refused", {**surroundings(request), **text}), STATUS.get(failure.code, 500)
+    )
+
+
+def params_of(request: Request) -> Params:
+    query = sorted((name, value) for name, value in request.query_params.items() if value)
+    path = sorted((name, str(value)) for name, value in request.path_params.items())
+    return Params(tuple(path), tuple(query[:QUERY_MAX]))
+
+
+def context(request: Request, page: Page, params: Params, seen: Seen) -> Mapping[str, Any]:
+    given = page.shown(seen.view, params)
+    address = page.path.format_map(dict(params.path))
+    asked = f"?{urlencode(params.query)}" if params.query else ""
+    return {
+        **surroundings(request, page),
+        "title": page.title,
+        "params": params,
+        "live": f"/live{address}{asked}" if page.parts else "",
+        "trouble": trouble(seen),
+        **given,
+    }
+
+
+def trouble(seen: Seen) -> str:
+    return "" if seen.trouble is None else one_line(trouble_in_words(seen.trouble, seen.age_s()))
+
+
+def shown(page: Page) -> Any:
+    """The page as a whole."""
+
+    async def answer(request: Request) -> Response:
+        params = params_of(request)
+        seen = await request.app.state.connections.look(page, params)
+        if seen.view is None:
+            told = {
+                **surroundings(request, page),
+                "title": page.title,
+                "trouble": one_line(str(seen.trouble)),
+            }
+            return HTMLResponse(rendering.whole("silent", told), 503)
+        return HTMLResponse(rendering.whole(page.name, context(request, page, params, seen)))
+
+    return answer
+
+
+def sent(page: Page) -> Any:
+    """Its news."""
+
+    async def answer(request: Request) -> Response:
+        state, params = request.app.state, params_of(request)
+        if state.streams >= live.STREAMS_MAX:
+            return PlainTextResponse(f"{live.STREAMS_MAX} pages are open already; close one", 503)
+
+        async def looks() -> AsyncIterator[dict[str, str]]:
+            while True:
+                try:
+                    seen = await state.connections.look(page, params)
+                except Refusal as refusal:  # Such as of a job that is forgotten by now.
+                    yield {"trouble": rendering.part("base", "trouble", {"trouble": str(refusal)})}
+                    return
+                yield parts(request, page, params, seen)
+                await asyncio.sleep(page.every_s)
+
+        async def counted() -> AsyncIterator[str]:
+            state.streams += 1
+            try:
+                async for text in live.stream(looks, state.is_ending):
+                    yield text
+            finally:
+                state.streams -= 1
+
+        return StreamingResponse(counted(), media_type="text/event-stream")
+
+    return answer
+
+
+def parts(request: Request, page: Page, params: Params, seen: Seen) -> dict[str, str]:
+    told = {"trouble": rendering.part("base", "trouble", {"trouble": trouble(seen)})}
+    if seen.view is not None and seen.trouble is None:
+        given = context(request, page, params, seen)
+        told |= {name: rendering.part(page.name, name, given) for name in page.parts}
+    return told

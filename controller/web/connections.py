@@ -1,0 +1,141 @@
+"""Connections to the controller, and what was answered a moment ago.
+
+Rule: all who have the same page open at the same address share one look. At most `CONNECTIONS_MAX` questions
+are under way, each in a thread of its own, so that a slow answer holds up nobody else's page. A controller
+that is silent leaves the last answer there, with its age.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, TypeVar, cast
+
+from anyio import CapacityLimiter, to_thread
+
+from cotenant.controller.client import Client, Refusal, Unreachable
+from cotenant.controller.domain import for_people
+from cotenant.controller.web.page import Asking, Page, Params
+from cotenant.controller.web.samples import Samples
+from cotenant.controller.web.simulations import Simulations
+from cotenant.controller.wire import clients
+
+CONNECTIONS_MAX: Final = 4
+TIMEOUT_S: Final = 5.0
+KEPT_MAX: Final = 32
+"""Addresses whose last answers are kept."""
+COSTLY_MAX: Final = 4
+REST: Final = 20.0
+
+T = TypeVar("T")
+Answer = TypeVar("Answer")
+
+
+class Seen(NamedTuple):
+    """What a page's look brought."""
+
+    view: Any
+    """None: nothing was ever answered."""
+    at_s: float
+    """When; monotonic."""
+    trouble: Unreachable | None
+    """Why `view` is not of now."""
+
+    def age_s(self) -> float:
+        return time.monotonic() - self.at_s
+
+
+class Costly:
+    """Answers to what takes the controller long: after each it is left alone for `REST` times as long."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: dict[str, tuple[float, Any]] = {}
+
+    def kept(self, name: str, act: Callable[[], T]) -> T:
+        with self._lock:
+            began_s = time.monotonic()
+            until_s, before = self._kept.get(name, (0.0, None))
+            if began_s < until_s:
+                return cast(T, before)
+            found = act()
+            took_s = time.monotonic() - began_s
+            self._kept.pop(name, None)
+            self._kept[name] = (began_s + max(1.0, REST * took_s), found)
+            while len(self._kept) > COSTLY_MAX:
+                del self._kept[next(iter(self._kept))]
+            return found
+
+
+class ForPeople:
+    """Asking, and shows the texts of others as they are (`domain/texts.py`)."""
+
+    def __init__(self, client: Client, samples: Samples, costly: Costly, simulations: Simulations) -> None:
+        self._client = client
+        self._costly = costly
+        self.samples, self.simulations = samples, simulations
+
+    def kept(self, name: str, act: Callable[[], T]) -> T:
+        return self._costly.kept(name, act)
+
+    def ask(self, body: clients.Question[Answer], timeout_s: float | None = None) -> Answer:
+        return for_people(self._client.ask(body, timeout_s))
+
+
+class Connections:
+    def __init__(self, connect: Callable[[], Client]) -> None:
+        self._connect = connect
+        self._idle: list[Client] = []
+        self._costly = Costly()
+        self.samples, self.simulations = Samples(), Simulations()
+        self._limiter = CapacityLimiter(CONNECTIONS_MAX)
+        self._kept: dict[tuple[str, Params], Seen] = {}
+        self._locks: dict[tuple[str, Params], asyncio.Lock] = {}
+
+    async def ask(self, act: Callable[[Asking], T]) -> T:
+        """What `act` brings of its questions. Raises Unreachable, Refusal."""
+        return await to_thread.run_sync(self._act, act, limiter=self._limiter)
+
+    def _act(self, act: Callable[[Asking], T]) -> T:
+        client = self._idle.pop() if self._idle else self._connect()
+        try:
+            found = act(ForPeople(client, self.samples, self._costly, self.simulations))
+        except Refusal:
+            self._idle.append(client)
+            raise
+        except BaseException:
+            client.close()
+            raise
+        self._idle.append(client)
+        return found
+
+    async def look(self, page: Page, params: Params) -> Seen:
+        """As of now or of a moment ago. Raises Refusal."""
+        key = (page.name, params)
+        async with self._locks.setdefault(key, asyncio.Lock()):
+            before = self._kept.get(key)
+            if before is not None and before.trouble is None and before.age_s() < 0.9 * page.every_s:
+                return before
+            try:
+                view = await self.ask(lambda asks: page.look(asks, params))
+                seen = Seen(view, time.monotonic(), None)
+            except Unreachable as error:
+                last = before or Seen(None, time.monotonic(), None)
+                seen = last._replace(trouble=error)
+            self._keep(key, seen)
+            return seen
+
+    def _keep(self, key: tuple[str, Params], seen: Seen) -> None:
+        self._kept.pop(key, None)
+        self._kept[key] = seen
+        while len(self._kept) > KEPT_MAX:
+            oldest = next(iter(self._kept))
+            del self._kept[oldest]
+            self._locks.pop(oldest, None)
+
+    def close(self) -> None:
+        self.simulations.stop()
+        while self._idle:
+            self._idle.pop().close()

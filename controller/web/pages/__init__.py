@@ -1,0 +1,15 @@
+"""The pages, in the order of the menu. A further one is a module here, its template, and its line below."""
+
+from typing import Final
+
+from cotenant.controller.web.page import Page
+from cotenant.controller.web.pages import devices, job, policy, queue, timeline, what_if
+
+PAGES: Final[tuple[Page, ...]] = (
+    queue.PAGE,
+    devices.PAGE,
+    timeline.PAGE,
+    what_if.PAGE,
+    policy.PAGE,
+    job.PAGE,
+)

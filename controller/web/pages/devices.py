@@ -1,0 +1,168 @@
+"""Devices: who shares each one, memory planned and used, what was measured and when, and why one is out.
+
+Rule: what was not measured is a dash, never 0. Hosts in trouble stand first. At most `HOSTS_MAX` hosts are
+shown, and it is said of how many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from cotenant.controller.cli.cluster.device_view import LEGEND, WIDE_COLUMNS, DeviceLine, rows_of
+from cotenant.controller.cli.frame.screen import NONE, duration, size
+from cotenant.controller.domain import HostState, JobId, sharing_in_words
+from cotenant.controller.web.page import Asking, Page, Params
+from cotenant.controller.web.pages.queue import RUNS, share_done
+from cotenant.controller.wire import DeviceView, Jobs, JobView, ListJobs, ListNodes, Nodes, NodeView, wall_s
+
+HOSTS_MAX: Final = 100
+JOBS_MAX: Final = 2_000
+SLICES: Final = ("first", "second")
+"""How tenants are told apart in a bar: by colour and by hatching."""
+
+
+class Looked(NamedTuple):
+    nodes: Nodes
+    jobs: Jobs
+
+
+def look(asks: Asking, params: Params) -> Looked:
+    jobs = asks.ask(ListJobs(states=RUNS, limit=JOBS_MAX))
+    for job in jobs.jobs:
+        asks.samples.note(wall_s(jobs.now), job)
+    return Looked(asks.ask(ListNodes()), jobs)
+
+
+# --- What is shown ----------------------------------------------------------------------------------
+
+
+class Slice(NamedTuple):
+    """A tenant's part of a bar; all are parts of 100."""
+
+    x: float
+    width: float
+    kind: str
+
+
+class Tenant(NamedTuple):
+    job_id: JobId
+    name: str
+    planned: str
+    share_done: float | None
+    left_s: float | None
+    kind: str
+
+
+class Tile(NamedTuple):
+    """One device."""
+
+    line: DeviceLine
+    state: str
+    why: str
+    slices: Sequence[Slice]
+    used_x: float | None
+    """Where memory in use ends."""
+    memory: str
+    tenants: Sequence[Tenant]
+    source: str
+    indicators: Sequence[tuple[str, str]]
+    """Name, and the value or a dash."""
+
+
+class HostTiles(NamedTuple):
+    node: NodeView
+    seen: str
+    tiles: Sequence[Tile]
+
+
+def shown(looked: Looked, params: Params) -> Mapping[str, Any]:
+    wanted = params.get("q").casefold()
+    found = [node for node in looked.nodes.nodes if not wanted or wanted in node.host.casefold()]
+    found.sort(
+        key=lambda node: (node.state is HostState.OK and all(d.healthy for d in node.devices), node.host)
+    )
+    return {
+        "hosts": [of_host(node, looked.jobs.jobs) for node in found[:HOSTS_MAX]],
+        "of": len(found),
+        "silent": [node for node in found if node.state in (HostState.SILENT, HostState.LOST)],
+        "query": params.get("q"),
+        "legend": [(name, f"{words} ({unit})") for name, (words, unit) in LEGEND.items()],
+        "device_count": sum(len(node.devices) for node in found),
+    }
+
+
+def of_host(node: NodeView, jobs: Sequence[JobView]) -> HostTiles:
+    seen = "never" if node.heartbeat_age_s is None else f"{duration(node.heartbeat_age_s)} ago"
+    return HostTiles(node, seen, [tile(line) for line in rows_of([node], jobs)])
+
+
+def tile(line: DeviceLine) -> Tile:
+    device, reading = line.device, line.device.reading
+    used = reading.memory_used_mib if reading is not None else None
+    whole_mib = device.memory_mib if device.memory_mib > 1 else None  # 1: nobody knows, as of a MIG instance.
+    by_id = {job.job_id: job for job in line.jobs}
+    return Tile(
+        line=line,
+        state=line.trouble or "ok",
+        why=device.note or (sharing_in_words(device) if device.kind == "cuda" else ""),
+        slices=slices(device, whole_mib),
+        used_x=None if used is None or whole_mib is None else round(min(100.0, 100.0 * used / whole_mib), 1),
+        memory=f"planned {size(device.planned_mib)}, used {size(used)}, of {size(whole_mib)}",
+        tenants=[
+            _tenant(job_id, by_id.get(job_id), planned_of(device, number), kind_of(number))
+            for number, job_id in enumerate(device.jobs)
+        ],
+        source=_source(line),
+        indicators=_indicators(line),
+    )
+
+
+def slices(device: DeviceView, whole_mib: int | None) -> list[Slice]:
+    """As wide as their planned memory; where nobody knows it, all alike."""
+    count = len(device.jobs)
+    known = [planned_of(device, number) for number in range(count)]
+    parts: list[float] = []
+    for each in known:
+        parts.append(100.0 / count if each is None or whole_mib is None else 100.0 * each / whole_mib)
+    scale = min(1.0, 100.0 / sum(parts)) if sum(parts) else 1.0
+    found, x = [], 0.0
+    for number, part in enumerate(parts):
+        found.append(Slice(round(x, 1), round(part * scale, 1), kind_of(number)))
+        x += part * scale
+    return found
+
+
+def planned_of(device: DeviceView, number: int) -> int | None:
+    """None: a controller of before does not say."""
+    return device.jobs_planned_mib[number] if number < len(device.jobs_planned_mib) else None
+
+
+def kind_of(number: int) -> str:
+    return SLICES[number % len(SLICES)]
+
+
+def _tenant(job_id: JobId, job: JobView | None, planned_mib: int | None, kind: str) -> Tenant:
+    if job is None:
+        return Tenant(job_id, "", size(planned_mib), None, None, kind)
+    return Tenant(job_id, job.name, size(planned_mib), share_done(job), job.left_s, kind)
+
+
+def _source(line: DeviceLine) -> str:
+    reading = line.device.reading
+    if reading is None:
+        return "nothing was read yet"
+    source = reading.source or "no source"
+    stale = ", old" if line.is_stale else ""
+    note = f"; {reading.note}" if reading.note else ""
+    return f"{source}, {duration(reading.age_s)} ago{stale}{note}"
+
+
+def _indicators(line: DeviceLine) -> list[tuple[str, str]]:
+    texts = {column.title: column.text(line) or NONE for column in WIDE_COLUMNS}
+    return [(name, texts.get(name, NONE)) for name in LEGEND]
+
+
+PAGE: Final = Page(
+    name="devices", title="Devices", path="/devices", look=look, shown=shown, parts=("summary", "hosts")
+)

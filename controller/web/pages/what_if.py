@@ -1,0 +1,121 @@
+"""What-if: this cluster's last days under other policies, as the command `whatif` tells it.
+
+Rule: how far the policy of the time, simulated, is from what happened stands above all else: it is the only
+measure of trust in the rest. The journal is read where this server runs; nothing is changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from cotenant.controller.cli.frame.screen import Column, local_time
+from cotenant.controller.web.changes import change
+from cotenant.controller.web.page import Asking, Page, Params
+from cotenant.controller.web.simulations import Simulated, WhatIf
+from cotenant.controller.wire import GetPolicy, GetStatus, Policies
+
+SINCE: Final = {"1d": "the last day", "7d": "the last 7 days", "30d": "the last 30 days", "": "all there is"}
+POLICIES_MAX: Final = 8
+GPUS_MAX: Final = 100_000
+
+
+class Looked(NamedTuple):
+    policies: Policies
+    journal: str
+    newest: tuple[Simulated, ...]
+
+
+def look(asks: Asking, params: Params) -> Looked:
+    return Looked(asks.ask(GetPolicy()), journal_of(asks), asks.simulations.newest())
+
+
+def journal_of(asks: Asking) -> str:
+    said = asks.ask(GetStatus()).journal
+    return said.rpartition(",")[0] or said
+
+
+# --- What is shown ----------------------------------------------------------------------------------
+
+
+class Shown(NamedTuple):
+    """A simulation, as a template wants it."""
+
+    simulated: Simulated
+    began: str
+    share_done: float | None
+    columns: list[Column]
+    asked: str
+
+
+def shown(looked: Looked, params: Params) -> Mapping[str, Any]:
+    offers = [each for each in looked.policies.offers if each.available]
+    newest = [one(each) for each in looked.newest]
+    return {
+        "newest": newest,
+        "is_busy": any(not each.simulated.is_over for each in newest[:1]),
+        "policies": [each.policy for each in offers],
+        "in_force": looked.policies.current.policy,
+        "since": SINCE,
+        "journal": looked.journal,
+        "is_here": Path(looked.journal).is_file(),
+        "refused": params.get("refused"),
+    }
+
+
+def one(simulated: Simulated) -> Shown:
+    said = [
+        simulated.asked.policies or "the policy of the time alone",
+        SINCE.get(simulated.asked.since, simulated.asked.since),
+    ]
+    if simulated.asked.add_gpus:
+        said.append(f"also with {simulated.asked.add_gpus} more GPUs")
+    return Shown(
+        simulated=simulated,
+        began=local_time(simulated.began_wall_s),
+        share_done=simulated.finished / simulated.total if simulated.total else None,
+        columns=[column(number, title) for number, title in enumerate(simulated.titles)],
+        asked=", ".join(said),
+    )
+
+
+def column(number: int, title: str) -> Column:
+    return Column(title, lambda row: row[number], right=number > 0)
+
+
+# --- Asking for one ---------------------------------------------------------------------------------
+
+
+def asked_in(fields: Mapping[str, str], journal: str) -> WhatIf | None:
+    """None: a field is not one of ours."""
+    names = [name.removeprefix("policy-") for name in fields if name.startswith("policy-")]
+    gpus, since = fields.get("add_gpus") or "0", fields.get("since", "")
+    if not (gpus.isascii() and gpus.isdigit() and int(gpus) <= GPUS_MAX) or since not in SINCE:
+        return None
+    if len(names) > POLICIES_MAX or not all(name.replace("-", "").isalnum() for name in names):
+        return None
+    return WhatIf(journal=journal, policies=",".join(names), since=since, add_gpus=int(gpus))
+
+
+async def act(request: Request, fields: Mapping[str, str]) -> Response:
+    def start(asks: Asking) -> bool:
+        asked = asked_in(fields, journal_of(asks))
+        return asked is not None and asks.simulations.start(asked)
+
+    started = await request.app.state.connections.ask(start)
+    return RedirectResponse("/what-if" if started else "/what-if?refused=yes", 303)
+
+
+PAGE: Final = Page(
+    name="what_if",
+    title="What-if",
+    path="/what-if",
+    look=look,
+    shown=shown,
+    parts=("results",),
+    routes=(change("/what-if/start", act),),
+)

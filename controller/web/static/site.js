@@ -1,0 +1,36 @@
+// What a page does beyond showing: it says when its news stop, and sends a filter without a click.
+// Rule: everything that can be read can be read without this file.
+"use strict";
+
+function said(text) {
+  const place = document.getElementById("connection");
+  if (place && place.textContent !== text) place.textContent = text;
+}
+
+let newsAt = new Date();
+document.addEventListener("htmx:sseOpen", () => said(""));
+document.addEventListener("htmx:sseMessage", () => { newsAt = new Date(); });
+document.addEventListener("htmx:sseError", () =>
+  said(`No connection to the page's server; this is of ${newsAt.toLocaleTimeString()}. Trying again; ` +
+    "if it was ended, start `cotenant web` and open its link."));
+
+// What is read at its end stays at its end, unless somebody has scrolled back.
+let follows = true;
+const isAtEnd = (each) => each.scrollHeight - each.scrollTop - each.clientHeight < 40;
+document.addEventListener("scroll", (event) => {
+  if (event.target.matches?.("[data-follow]")) follows = isAtEnd(event.target);
+}, true);
+function toEnd() {
+  const output = document.querySelector("[data-follow]");
+  if (output && follows) output.scrollTop = output.scrollHeight;
+}
+addEventListener("load", toEnd);
+document.addEventListener("htmx:sseMessage", toEnd);
+
+document.addEventListener("change", (event) => {
+  const form = event.target.closest("form[data-sends-itself]");
+  if (form) form.requestSubmit();
+});
+
+const retry = document.querySelector("[data-retry-ms]");
+if (retry) setTimeout(() => location.reload(), Number(retry.dataset.retryMs));

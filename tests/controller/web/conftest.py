@@ -1,0 +1,155 @@
+"""A page's server without its socket, over a controller that a test answers for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from cotenant.controller.client import Client
+from cotenant.controller.domain import ENDED
+from cotenant.controller.web.access import Access
+from cotenant.controller.web.app import application
+from cotenant.controller.web.connections import Connections
+from cotenant.controller.wire import clients as wire
+from tests.building.stand_in import StandIn, refusal
+from tests.controller import building
+from tests.controller.cli import replies
+
+COOKIE = "cotenant-test"
+HERE = "http://127.0.0.1"
+
+
+class JobList:
+    """Jobs that a stand-in answers for, as a controller would: those asked for, and how many are beyond."""
+
+    def __init__(self, controller: StandIn) -> None:
+        self.jobs: list[wire.JobView] = []
+        self.attempts: tuple[wire.AttemptView, ...] = ()
+        self.output = b""
+        controller.says(wire.GetStatus, lambda request: replies.status(jobs_by_phase=self._counts()))
+        controller.says(wire.ListJobs, self._list)
+        controller.says(wire.ShowJob, self._about(self._shown))
+        controller.says(wire.Explain, self._about(self._explained))
+        controller.says(wire.GetDecisions, self._decisions)
+        controller.says(wire.ReadJobLog, self._read)
+        controller.says(wire.ListNodes, replies.nodes(replies.node("laptop", replies.device())))
+        controller.says(wire.ChangeJobs, wire.Done(request_id=0, lines=("asked",)))
+
+    def _counts(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for job in self.jobs:
+            found[job.phase.value] = found.get(job.phase.value, 0) + 1
+        return found
+
+    def _list(self, request: wire.ListJobs) -> Any:
+        asked = request.job_ids or request.states or request.include_ended
+        found = [
+            job
+            for job in self.jobs
+            if (asked or job.phase not in ENDED)
+            and (not request.job_ids or job.job_id in request.job_ids)
+            and (not request.states or job.phase in request.states)
+            and (not request.user or job.user == request.user)
+        ]
+        if request.job_ids and not found:
+            return refusal("not-found", f"no job {request.job_ids[0]}")
+        if not request.page:
+            more = max(0, len(found) - request.limit)
+            return wire.Jobs(request_id=0, jobs=tuple(found[: request.limit]), now=replies.NOW, more=more)
+        rest = [job for job in found if int(job.job_id) > request.after]
+        page = tuple(rest[: request.page])
+        more = len(rest) - len(page)
+        following = int(page[-1].job_id) if more else 0
+        return wire.Jobs(request_id=0, jobs=page, now=replies.NOW, more=more, next=following)
+
+    def _about(self, answer: Callable[[wire.JobView], Any]) -> Callable[[Any], Any]:
+        def of(request: Any) -> Any:
+            found = [job for job in self.jobs if job.job_id == request.job_id]
+            return answer(found[0]) if found else refusal("not-found", f"no job {request.job_id}")
+
+        return of
+
+    def _shown(self, job: wire.JobView) -> wire.Shown:
+        return replies.shown(job, building.spec(job.job_id), self.attempts)
+
+    def _explained(self, job: wire.JobView) -> wire.Explained:
+        return replies.explained(job, job.reason, f"5 s ago: submitted by {job.user}")
+
+    def _decisions(self, request: wire.GetDecisions) -> wire.Decisions:
+        one = wire.DecisionView(
+            at_s=replies.NOW_S - 30.0, event="e", job_id=request.job_id, what="place on cpu0", reason="free"
+        )
+        return wire.Decisions(request_id=0, decisions=(one,), now_s=replies.NOW_S, wall_s=replies.WALL_S)
+
+    def _read(self, request: wire.ReadJobLog) -> wire.LogPart:
+        data = self.output[request.offset : request.offset + request.limit]
+        return wire.LogPart(
+            request_id=0,
+            job_id=request.job_id,
+            attempt=request.attempt or 1,
+            rank=request.rank,
+            data=data,
+            next_offset=min(len(self.output), request.offset + len(data)),
+            at_end=request.offset + len(data) >= len(self.output),
+            closed=False,
+            attempts=(1,),
+            ranks=1,
+        )
+
+
+@pytest.fixture
+def controller(tmp_path: Path) -> Iterator[StandIn]:
+    stand_in = StandIn(tmp_path / "c.sock")
+    yield stand_in
+    stand_in.close()
+
+
+@pytest.fixture
+def jobs(controller: StandIn) -> JobList:
+    """One that runs and one that waits."""
+    found = JobList(controller)
+    found.jobs = [replies.job_view("7"), replies.waiting("8", "behind job 7")]
+    return found
+
+
+class Served:
+    """The application, its links, and browsers of it."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.links: list[str] = []
+        self.connections = Connections(lambda: Client(endpoint, timeout_s=2.0))
+        self.access = Access(self.links.append)
+        self.app: Any = application(self.connections, self.access, COOKIE)
+
+    def stranger(self) -> TestClient:
+        """A browser that has not opened the link."""
+        return TestClient(self.app, base_url=HERE)
+
+    def browser(self) -> TestClient:
+        browser = self.stranger()
+        assert browser.get("/enter", params={"token": self.links[-1]}).status_code == 200
+        return browser
+
+    def form_token(self, browser: TestClient) -> str:
+        return self.access.form_token(browser.cookies[COOKIE])
+
+    def forget(self) -> None:
+        """What was seen a moment ago, so that the next look asks."""
+        self.connections = Connections(self.connections._connect)
+        self.app.state.connections = self.connections
+
+
+@pytest.fixture
+def served(controller: StandIn, jobs: JobList) -> Iterator[Served]:
+    found = Served(controller.endpoint)
+    yield found
+    found.connections.close()
+
+
+@pytest.fixture
+def browser(served: Served) -> TestClient:
+    return served.browser()

@@ -1,0 +1,289 @@
+"""Every page in a real browser: nothing is asked of another host, nothing is complained about, everybody can
+use it (axe-core), at the width of a phone as well, light and dark, with the keyboard, and without JavaScript.
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import uvicorn
+
+from cotenant.controller.domain import DeviceId, JobId, Phase
+from cotenant.controller.web.pages import PAGES
+from cotenant.controller.wire import clients as wire
+from tests.building.limits import within_s
+from tests.building.stand_in import StandIn
+from tests.controller.cli import replies
+from tests.controller.web.conftest import COOKIE, JobList, Served
+
+playwright = pytest.importorskip("playwright.sync_api")
+CHROMIUM = shutil.which("chromium")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
+
+AXE = Path(__file__).with_name("axe-core-4.10.3.min.js")
+AXE_RUN = """async () => {
+  const found = await axe.run(document, {resultTypes: ["violations"]});
+  return found.violations.map((each) => `${each.id}: ${each.nodes.map((n) => n.html).join(" ")}`);
+}"""
+DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 375, "height": 720}
+QUEUED = 10_000
+ADDRESSES = [page.path.format(job_id="7") for page in PAGES]
+
+
+class Site:
+    """A server of pages over a controller that answers what a test says."""
+
+    def __init__(self, folder: Path) -> None:
+        self.controller = StandIn(folder / "c.sock")
+        self.jobs = JobList(self.controller)
+        self.served = Served(self.controller.endpoint)
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.address = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
+        config = uvicorn.Config(
+            self.served.app, loop="asyncio", http="h11", log_level="error", timeout_graceful_shutdown=1
+        )
+        self._server = uvicorn.Server(config)
+        self.served.app.state.is_ending = lambda: self._server.should_exit
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._listening]})
+        self._thread.start()
+        self._say_the_rest()
+
+    def _say_the_rest(self) -> None:
+        self.controller.says(wire.GetTimeline, lambda request: timeline(self.jobs.jobs, request))
+        self.controller.says(wire.GetPolicy, replies.policy())
+        self.controller.says(wire.ListPairs, replies.pairs(replies.pair()))
+        action = wire.PreviewedAction(
+            job_id=JobId("8"), name="b", what="place on cpu0", reason="1 free device is enough"
+        )
+        preview = wire.PolicyPreview(policy="fifo", actions=(action,), queued=1)
+        self.controller.says(wire.PreviewPolicy, wire.PolicyPreviewed(request_id=0, preview=preview))
+        self.controller.says(wire.SetPolicy, wire.Done(request_id=0))
+        tenants = {"laptop/cpu0": (JobId("7"),)}
+        node = replies.node("laptop", replies.device(), replies.device("cpu1"), tenants=tenants)
+        self.controller.says(wire.ListNodes, replies.nodes(node))
+
+    def close(self) -> None:
+        self._server.should_exit = True
+        self._thread.join(within_s(20))
+        self.served.connections.close()
+        self.controller.close()
+        self._listening.close()
+
+
+def timeline(jobs: list[wire.JobView], request: wire.GetTimeline) -> wire.Timelined:
+    shown = jobs[: request.limit]
+    view = wire.TimelineView(
+        begin_at=replies.at(replies.NOW_S - request.since_s),
+        end_at=replies.at(replies.NOW_S - request.until_s),
+        devices=tuple(
+            wire.TimelineDevice(device_id=DeviceId(f"laptop/{name}"), about="2 cores, 900 MiB")
+            for name in ("cpu0", "cpu1")
+        ),
+        jobs=tuple(
+            wire.TimelineJob(
+                job_id=job.job_id,
+                name=job.name,
+                user=job.user,
+                phase=job.phase,
+                submitted_at=job.submitted_at,
+                ended_at=None,
+                attempts=(replies.attempt(),) if job.phase is Phase.RUNNING else (),
+            )
+            for job in shown
+        ),
+        policies=(wire.PolicySince(policy="castor", from_at=replies.at(-5000.0)),),
+        more=len(jobs) - len(shown),
+    )
+    return wire.Timelined(request_id=0, timeline=view, now=replies.NOW)
+
+
+def live_jobs() -> list[wire.JobView]:
+    return [
+        replies.job_view("7", name="<script>alert(1)</script>"),
+        replies.job_view("9", name="beside", user="bob"),
+        replies.waiting("8", "behind job 7"),
+    ]
+
+
+def many_jobs() -> list[wire.JobView]:
+    one = replies.waiting("10", "behind job 7", name="sweep")
+    queued = [msgspec.structs.replace(one, job_id=JobId(str(10 + n))) for n in range(QUEUED)]
+    return [*live_jobs(), *queued]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    found = Site(tmp_path_factory.mktemp("site"))
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """One for all tests of this module."""
+    with playwright.sync_playwright() as driver:
+        # As root Chromium has no sandbox; it shows pages of this test alone.
+        found = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+class Window:
+    """A browser of its own; keeps what went wrong in it."""
+
+    def __init__(self, chromium: Any, site: Site, **options: Any) -> None:
+        self._site = site
+        self.context = chromium.new_context(viewport=DESKTOP, **options)
+        self.context.set_default_timeout(1000 * within_s(15))
+        self.foreign: list[str] = []
+        self.complaints: list[str] = []
+        self.context.on("request", self._asked)
+        self.page = self.context.new_page()
+        self.page.on("console", self._heard)
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.goto(f"{site.address}/enter?token={site.served.links[-1]}")
+
+    def _asked(self, request: Any) -> None:
+        if not request.url.startswith((self._site.address, "data:")):
+            self.foreign.append(request.url)
+
+    def _heard(self, message: Any) -> None:
+        if message.type in ("error", "warning"):
+            self.complaints.append(message.text)
+
+    def open(self, address: str) -> Any:
+        """Not until the network is idle: news keep coming."""
+        answer = self.page.goto(self._site.address + address, wait_until="load")
+        assert answer.status == 200, answer.text()
+        return self.page
+
+    def violations(self) -> list[str]:
+        if not self.page.evaluate("typeof axe !== 'undefined'"):
+            self.page.evaluate(AXE.read_text())
+        found: list[str] = self.page.evaluate(AXE_RUN)
+        return found
+
+
+@pytest.fixture(scope="module")
+def windows(chromium: Any, site: Site) -> Iterator[Callable[..., Window]]:
+    made: list[Window] = []
+
+    def make(**options: Any) -> Window:
+        made.append(Window(chromium, site, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.context.close()
+
+
+@pytest.fixture(scope="module")
+def window(windows: Callable[..., Window]) -> Window:
+    return windows()
+
+
+@pytest.mark.parametrize("jobs", [live_jobs, many_jobs], ids=["live", "10,000 queued"])
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_a_page_is_for_everybody_and_asks_nobody_else(
+    window: Window, site: Site, address: str, jobs: Callable[[], list[wire.JobView]]
+) -> None:
+    site.jobs.jobs = jobs()
+    window.page.emulate_media(color_scheme="light")
+    window.page.set_viewport_size(DESKTOP)
+    page = window.open(address)
+    assert page.locator("h1").count() == 1
+    assert window.violations() == []
+    page.emulate_media(color_scheme="dark")
+    page.set_viewport_size(PHONE)
+    assert window.violations() == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], "it scrolls sideways"
+    assert (window.foreign, window.complaints) == ([], [])
+
+
+def test_ten_thousand_jobs_are_not_shown_in_silence(window: Window, site: Site) -> None:
+    site.jobs.jobs = many_jobs()
+    assert window.open("/queue").get_by_text("The first 500 of 10,001").count() == 1
+    assert "more that wait at the same time" in window.open("/timeline").locator("svg.timeline").inner_text()
+
+
+def test_news_come_without_a_reload(window: Window, site: Site) -> None:
+    site.jobs.jobs = live_jobs()
+    page = window.open("/queue")
+    page.evaluate("window.isTheSame = true")
+    site.jobs.jobs = [*live_jobs(), replies.waiting("77", "a new reason")]
+    page.get_by_text("a new reason").first.wait_for()
+    assert page.evaluate("window.isTheSame")
+
+
+def test_the_keyboard_is_enough(window: Window, site: Site) -> None:
+    site.jobs.jobs = live_jobs()
+    page = window.open("/queue")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    for _ in PAGES:
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.textContent") == "Timeline":
+            break
+    outline = "getComputedStyle(document.activeElement).outlineStyle"
+    assert page.evaluate(outline) == "solid", "the focus can be seen"
+    with page.expect_navigation():
+        page.keyboard.press("Enter")
+    assert page.url.endswith("/timeline")
+
+
+def test_without_javascript_everything_can_be_read(windows: Callable[..., Window], site: Site) -> None:
+    site.jobs.jobs = live_jobs()
+    plain = windows(java_script_enabled=False)
+    for address in ADDRESSES:
+        assert plain.open(address).locator("h1").inner_text()
+    page = plain.open("/timeline")
+    assert page.locator("svg.timeline").count() == 1
+    page.get_by_role("link", name="Zoom in").click()
+    assert "span=1800" in page.url
+    assert (plain.foreign, plain.complaints) == ([], [])
+
+
+def test_a_timeline_is_zoomed_and_saved(window: Window, site: Site) -> None:
+    site.jobs.jobs = live_jobs()
+    page = window.open("/timeline")
+    for name in ("Zoom out", "Earlier", "Zoom in", "Later", "Now"):
+        page.get_by_role("link", name=name, exact=True).click()
+    assert "span=3600" in page.url and "ago" not in page.url
+    with page.expect_download() as found:
+        page.get_by_role("link", name="the same for Perfetto").click()
+    document = msgspec.json.decode(Path(found.value.path()).read_bytes())
+    assert {event["name"] for event in document["traceEvents"]} >= {"load", "train", "castor"}
+
+
+def test_a_policy_is_set_after_its_consequence_was_seen(window: Window, site: Site) -> None:
+    page = window.open("/policy")
+    page.get_by_label("Policy").select_option("fifo")
+    page.get_by_role("button", name="What would it do?").click()
+    page.get_by_text("1 free device is enough").wait_for()
+    assert not site.controller.asked_for(wire.SetPolicy), "nothing is changed by a preview"
+    assert window.violations() == []
+    page.get_by_role("button", name="Yes, set fifo").click()
+    page.get_by_text("Asked for: fifo").wait_for()
+    assert [asked.name for asked in site.controller.asked_for(wire.SetPolicy)] == ["fifo"]
+
+
+def test_a_foreign_request_and_a_complaint_would_be_noticed(windows: Callable[..., Window]) -> None:
+    """Else the tests above would show nothing."""
+    other = windows()
+    page = other.open("/policy")
+    page.evaluate("document.body.append(Object.assign(new Image(), {src: 'http://127.0.0.1:9/x.png'}))")
+    until_s = time.monotonic() + within_s(10)
+    while not other.complaints and time.monotonic() < until_s:
+        page.wait_for_timeout(20)
+    assert "Content Security Policy" in other.complaints[0]
+    page.evaluate("document.body.innerHTML = '<img src=\"/static/icon.svg\">'")
+    assert any(each.startswith("image-alt") for each in other.violations())
+    assert COOKIE

@@ -1,0 +1,130 @@
+"""News of an open page: what has changed and nothing else, within bounds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from cotenant.controller.domain import JobId
+from cotenant.controller.web import live
+from cotenant.controller.web.samples import JOBS_MAX, POINTS_MAX, Samples
+from cotenant.controller.wire import ListJobs, ShowJob
+from tests.building.stand_in import StandIn, refusal
+from tests.controller.cli import replies
+
+
+def table(*rows: tuple[str, str]) -> str:
+    return "<table>" + "".join(f'<tr id="{key}"><td>{text}</td></tr>' for key, text in rows) + "</table>"
+
+
+def test_what_has_not_changed_is_not_sent_again() -> None:
+    before: dict[str, live.SentPart] = {}
+    parts = {"summary": "<p>1</p>", "table": table(("a", "1"), ("b", "1"))}
+    assert live.news(before, parts) == list(parts.items())
+    assert live.news(before, parts) == []
+
+
+def test_a_row_that_has_changed_is_sent_alone() -> None:
+    before: dict[str, live.SentPart] = {}
+    live.news(before, {"table": table(("a", "1"), ("b", "1"))})
+    row = '<template><tr hx-swap-oob="true" id="b"><td>2</td></tr></template>'
+    assert live.news(before, {"table": table(("a", "1"), ("b", "2"))}) == [("rows", row)]
+
+
+@pytest.mark.parametrize(
+    "after", [table(("a", "1")), table(("b", "1"), ("a", "1")), table(("a", "1"), ("b", "1"), ("c", "1"))]
+)
+def test_other_rows_or_another_order_is_sent_whole(after: str) -> None:
+    before: dict[str, live.SentPart] = {}
+    live.news(before, {"table": table(("a", "1"), ("b", "1"))})
+    assert live.news(before, {"table": after}) == [("table", after)]
+
+
+def test_no_line_of_a_text_is_taken_for_an_event() -> None:
+    assert live.event("table", "<p>\nevent: x\n\n</p>") == (
+        "event: table\ndata: <p>\ndata: event: x\ndata: \ndata: </p>\n\n"
+    )
+
+
+def test_a_stream_says_that_it_is_there_and_ends() -> None:
+    async def looks() -> AsyncIterator[dict[str, str]]:
+        for number in range(3):
+            yield {"part": str(number)}
+
+    async def told(is_ending: bool) -> list[str]:
+        return [text async for text in live.stream(looks, lambda: is_ending)]
+
+    assert asyncio.run(told(False)) == [": welcome\n\n", *(f"event: part\ndata: {n}\n\n" for n in range(3))]
+    assert asyncio.run(told(True)) == [": welcome\n\n", "event: part\ndata: 0\n\n"]
+
+
+@pytest.mark.parametrize(
+    ("address", "events"),
+    [
+        ("/live/queue", ["trouble", "summary", "why", "table"]),
+        ("/live/devices", ["trouble", "summary", "hosts"]),
+        (
+            "/live/jobs/7",
+            ["trouble", "standing", "why", "numbers", "attempts", "sharing", "output", "decisions"],
+        ),
+    ],
+)
+def test_a_page_is_sent_in_the_parts_it_has(
+    served: Any, browser: TestClient, address: str, events: list[str]
+) -> None:
+    served.app.state.is_ending = lambda: True
+    answer = browser.get(address)
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert [line[7:] for line in answer.text.splitlines() if line.startswith("event: ")] == events
+    page = browser.get(address.removeprefix("/live")).text
+    for name in events:
+        assert f'sse-swap="{name}"' in page
+    assert f'sse-connect="{address}"' in page and 'sse-swap="rows"' in page
+
+
+def test_there_are_so_many_streams_and_no_more(served: Any, browser: TestClient) -> None:
+    served.app.state.streams = live.STREAMS_MAX
+    assert browser.get("/live/queue").status_code == 503
+
+
+def test_a_job_that_is_forgotten_ends_its_news(served: Any, browser: TestClient, controller: StandIn) -> None:
+    controller.says(ShowJob, refusal("not-found", "no job 7"))
+    assert "no job 7" in browser.get("/live/jobs/7").text
+    assert served.app.state.streams == 0
+
+
+def test_all_who_look_at_once_share_one_look(served: Any, controller: StandIn) -> None:
+    first, second = served.browser(), served.browser()
+    first.get("/queue")
+    asked = len(controller.asked_for(ListJobs))
+    second.get("/queue")
+    assert len(controller.asked_for(ListJobs)) == asked
+
+
+# --- Points of a plot -------------------------------------------------------------------------------
+
+
+def test_points_are_bounded_and_the_first_stays() -> None:
+    samples = Samples()
+    for step in range(1, 5 * POINTS_MAX):
+        samples.note(float(step), replies.job_view("7", step=step))
+    kept = samples.of(JobId("7"))
+    assert len(kept) <= POINTS_MAX and kept[0].step == 1 and kept[-1].step == 5 * POINTS_MAX - 1
+    assert [each.step for each in kept] == sorted(each.step for each in kept)
+
+
+def test_the_job_that_was_seen_longest_ago_is_forgotten() -> None:
+    samples = Samples()
+    for number in range(JOBS_MAX + 1):
+        samples.note(0.0, replies.job_view(str(number)))
+    assert samples.of(JobId("0")) == () and len(samples.of(JobId("1"))) == 1
+
+
+def test_jobs_are_watched_while_no_page_is_open(served: Any, controller: StandIn) -> None:
+    with served.stranger():
+        while not served.connections.samples.of(JobId("7")):
+            pass
