@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cotenant.controller.domain import (
@@ -205,6 +205,9 @@ def a_spec(rng: random.Random, number: int) -> JobSpec:
 
 
 @given(name=st.sampled_from(NAMES), number=st.integers(0, 1 << 32))
+@example(
+    name="tiresias", number=2631
+)  # A victim that leaves one host of two, and keeps its cores on the other.
 @settings(max_examples=settings().max_examples * 3 // 10)
 def test_nobody_fails_to_start_who_would_with_best_fit_and_every_limit_holds(name: str, number: int) -> None:
     """Memory, cores, tenants, types and whole gangs are the watcher's; nothing is refused, and nobody asks a
