@@ -9,7 +9,7 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from cotenant.controller.domain import JobId, Phase
-from cotenant.controller.web.consequences import POSSIBLE, ChangeVerb, consequence, doubt, offered
+from cotenant.controller.web.consequences import ChangeVerb, consequence, doubt
 from cotenant.controller.web.pages import PAGES
 from cotenant.controller.wire import ChangeJobs
 from tests.building.stand_in import StandIn, refusal
@@ -130,14 +130,3 @@ def test_what_cannot_be_done_is_doubted() -> None:
     assert "cannot resume" in doubt("preempt", replies.job_view(resumable=False))
     assert "means nothing" in doubt("hold", replies.job_view())
     assert doubt("preempt", replies.job_view()) == ""
-
-
-@pytest.mark.parametrize("phase", list(Phase))
-def test_what_is_offered_is_what_the_controller_takes(phase: Phase) -> None:
-    from cotenant.controller.api.changes import POSSIBLE as TAKEN
-
-    job = replies.job_view(phase=phase)
-    assert set(offered(job)) == {verb for verb, phases in TAKEN.items() if phase in phases}
-    assert set(POSSIBLE) == set(TAKEN)
-    for verb in offered(job):
-        assert consequence(verb, job)
