@@ -8,6 +8,7 @@ import pytest
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
+from cotenant.controller.client import Client
 from cotenant.controller.domain import JobId, Phase
 from cotenant.controller.web.consequences import ChangeVerb, consequence, doubt
 from cotenant.controller.web.pages import PAGES
@@ -130,3 +131,12 @@ def test_what_cannot_be_done_is_doubted() -> None:
     assert "cannot resume" in doubt("preempt", replies.job_view(resumable=False))
     assert "means nothing" in doubt("hold", replies.job_view())
     assert doubt("preempt", replies.job_view()) == ""
+
+
+def test_a_change_while_the_controller_is_away_says_so(
+    served: Any, browser: TestClient, tmp_path: Any
+) -> None:
+    served.connections.close()
+    served.connections._connect = lambda: Client(f"ipc://{tmp_path}/nobody.sock", timeout_s=0.1)
+    answer = post(served, browser)
+    assert answer.status_code == 503 and "no controller" in answer.text
