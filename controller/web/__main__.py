@@ -41,7 +41,7 @@ def main() -> int:
     except OSError as error:
         where = words.socket or f"{HERE}:{words.port}"
         print(
-            Problem("failed", f"cannot listen on {where}: {error.strerror}", "choose another"),
+            Problem("failed", f"cannot listen on {where}: {error.strerror or error}", "choose another"),
             file=sys.stderr,
         )
         return 1
@@ -65,6 +65,7 @@ def bound(path: str, port: int) -> sockets.socket:
         found.listen()  # Who has the link before the server has started waits a moment.
         return found
     found = sockets.socket(sockets.AF_UNIX)
+    remove_if_left(path)
     before = os.umask(0o177)
     try:
         found.bind(path)
@@ -72,6 +73,17 @@ def bound(path: str, port: int) -> sockets.socket:
         os.umask(before)
     found.listen()
     return found
+
+
+def remove_if_left(path: str) -> None:
+    """The socket of a server that was killed, which nobody hears any more."""
+    with sockets.socket(sockets.AF_UNIX) as probe:
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            Path(path).unlink(missing_ok=True)
+        except FileNotFoundError:
+            pass
 
 
 def serve(listening: sockets.socket, endpoint: str, ssh: str) -> None:

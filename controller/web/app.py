@@ -20,7 +20,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from cotenant.controller.cli.cluster.top_view import trouble_in_words
-from cotenant.controller.client import Refusal
+from cotenant.controller.client import Refusal, Unreachable
 from cotenant.controller.domain import one_line
 from cotenant.controller.web import live, rendering
 from cotenant.controller.web.access import Access
@@ -48,7 +48,7 @@ def application(connections: Connections, access: Access, cookie_name: str) -> S
         routes=routes,
         lifespan=lambda app: watching(connections),
         middleware=[Middleware(RequestCheck, access=access, cookie_name=cookie_name)],
-        exception_handlers={Refusal: refused},
+        exception_handlers={Refusal: refused, Unreachable: away},
     )
     app.state.pages = [each for each in PAGES if each.is_in_menu]
     app.state.access, app.state.connections, app.state.cookie_name = access, connections, cookie_name
@@ -84,6 +84,12 @@ async def refused(request: Request, error: Exception) -> Response:
     return HTMLResponse(
         rendering.whole("refused", {**surroundings(request), **text}), STATUS.get(failure.code, 500)
     )
+
+
+async def away(request: Request, error: Exception) -> Response:
+    """Of a change, a question or a download: nothing is known to have been done."""
+    text = {"message": one_line(str(error)), "hint": "go back, see what the page says, and try again"}
+    return HTMLResponse(rendering.whole("refused", {**surroundings(request), **text}), 503)
 
 
 def params_of(request: Request) -> Params:

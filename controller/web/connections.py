@@ -17,6 +17,8 @@ from anyio import CapacityLimiter, to_thread
 
 from cotenant.controller.client import Client, Refusal, Unreachable
 from cotenant.controller.domain import for_people
+from cotenant.controller.system.endpoint import BadEndpoint
+from cotenant.controller.system.keys import KeyProblem
 from cotenant.controller.web.page import Asking, Page, Params
 from cotenant.controller.web.samples import Samples
 from cotenant.controller.web.simulations import Simulations
@@ -99,7 +101,7 @@ class Connections:
         return await to_thread.run_sync(self._act, act, limiter=self._limiter)
 
     def _act(self, act: Callable[[Asking], T]) -> T:
-        client = self._idle.pop() if self._idle else self._connect()
+        client = self._idle.pop() if self._idle else self._connected()
         try:
             found = act(ForPeople(client, self.samples, self._costly, self.simulations))
         except Refusal:
@@ -110,6 +112,12 @@ class Connections:
             raise
         self._idle.append(client)
         return found
+
+    def _connected(self) -> Client:
+        try:
+            return self._connect()
+        except (KeyProblem, BadEndpoint) as error:  # A key that was there when we began.
+            raise Unreachable(str(error)) from None
 
     async def look(self, page: Page, params: Params) -> Seen:
         """As of now or of a moment ago. Raises Refusal."""

@@ -26,7 +26,7 @@ FAR: Final = 1 << 62
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;:]*m")
 
 
-class Output(NamedTuple):
+class AttemptTail(NamedTuple):
     """What one attempt wrote last."""
 
     attempt: int
@@ -36,13 +36,13 @@ class Output(NamedTuple):
     """There is more before it."""
 
 
-def tail(asks: Asking, job_id: JobId, attempt: int, rank: int) -> tuple[Output, ...]:
+def tail(asks: Asking, job_id: JobId, attempt: int, rank: int) -> tuple[AttemptTail, ...]:
     """The newest attempt's last lines, and of those before it as many as there is room for; the oldest first.
 
     Raises:
         Refusal: it is somebody else's, or no rank of it.
     """
-    found: list[Output] = []
+    found: list[AttemptTail] = []
     room = TAIL_LINES
     for number in range(attempt, max(0, attempt - ATTEMPTS_MAX), -1):
         if room <= 0:
@@ -54,7 +54,7 @@ def tail(asks: Asking, job_id: JobId, attempt: int, rank: int) -> tuple[Output, 
     return tuple(reversed(found))
 
 
-def _end_of(asks: Asking, job_id: JobId, attempt: int, rank: int, lines: int) -> Output | None:
+def _end_of(asks: Asking, job_id: JobId, attempt: int, rank: int, lines: int) -> AttemptTail | None:
     end = _part(asks, job_id, attempt, rank, FAR, 1)
     if end is None:
         return None
@@ -64,7 +64,7 @@ def _end_of(asks: Asking, job_id: JobId, attempt: int, rank: int, lines: int) ->
         return None
     text = _COLOUR.sub("", last_words(part.data, lines))
     is_cut = begin > 0 or part.data.count(b"\n") > lines
-    return Output(attempt, text, part.missing, is_cut)
+    return AttemptTail(attempt, text, part.missing, is_cut)
 
 
 def _part(asks: Asking, job_id: JobId, attempt: int, rank: int, offset: int, limit: int) -> LogPart | None:

@@ -16,7 +16,7 @@ POINTS_MAX: Final = 1_000
 JOBS_MAX: Final = 500
 
 
-class Sample(NamedTuple):
+class StepSample(NamedTuple):
     at_s: float
     """Seconds since the epoch."""
     step: int
@@ -29,7 +29,7 @@ class Samples:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._of: dict[JobId, list[Sample]] = {}
+        self._of: dict[JobId, list[StepSample]] = {}
 
     def note(self, at_s: float, job: JobView) -> None:
         """A job that has made no step since is as it was."""
@@ -37,12 +37,12 @@ class Samples:
             known = self._of.pop(job.job_id, [])
             self._of[job.job_id] = known
             if job.step and (not known or known[-1].step != job.step):
-                known.append(Sample(at_s, job.step, job.loss, job.step_s))
+                known.append(StepSample(at_s, job.step, job.loss, job.step_s))
             if len(known) > POINTS_MAX:
                 del known[1:-1:2]
             while len(self._of) > JOBS_MAX:
                 del self._of[next(iter(self._of))]
 
-    def of(self, job_id: JobId) -> tuple[Sample, ...]:
+    def of(self, job_id: JobId) -> tuple[StepSample, ...]:
         with self._lock:
             return tuple(self._of.get(job_id, ()))

@@ -22,22 +22,22 @@ SLICES: Final = ("first", "second")
 """How tenants are told apart in a bar: by colour and by hatching."""
 
 
-class Looked(NamedTuple):
+class DevicesLook(NamedTuple):
     nodes: Nodes
     jobs: Jobs
 
 
-def look(asks: Asking, params: Params) -> Looked:
+def look(asks: Asking, params: Params) -> DevicesLook:
     jobs = asks.ask(ListJobs(states=RUNS, limit=JOBS_MAX))
     for job in jobs.jobs:
         asks.samples.note(wall_s(jobs.now), job)
-    return Looked(asks.ask(ListNodes()), jobs)
+    return DevicesLook(asks.ask(ListNodes()), jobs)
 
 
 # --- What is shown ----------------------------------------------------------------------------------
 
 
-class Slice(NamedTuple):
+class BarPart(NamedTuple):
     """A tenant's part of a bar; all are parts of 100."""
 
     x: float
@@ -45,7 +45,7 @@ class Slice(NamedTuple):
     kind: str
 
 
-class Tenant(NamedTuple):
+class TenantLine(NamedTuple):
     job_id: JobId
     name: str
     planned: str
@@ -54,17 +54,17 @@ class Tenant(NamedTuple):
     kind: str
 
 
-class Tile(NamedTuple):
+class DeviceTile(NamedTuple):
     """One device."""
 
     line: DeviceLine
     state: str
     why: str
-    slices: Sequence[Slice]
+    slices: Sequence[BarPart]
     used_x: float | None
     """Where memory in use ends."""
     memory: str
-    tenants: Sequence[Tenant]
+    tenants: Sequence[TenantLine]
     source: str
     indicators: Sequence[tuple[str, str]]
     """Name, and the value or a dash."""
@@ -73,10 +73,10 @@ class Tile(NamedTuple):
 class HostTiles(NamedTuple):
     node: NodeView
     seen: str
-    tiles: Sequence[Tile]
+    tiles: Sequence[DeviceTile]
 
 
-def shown(looked: Looked, params: Params) -> Mapping[str, Any]:
+def shown(looked: DevicesLook, params: Params) -> Mapping[str, Any]:
     wanted = params.get("q").casefold()
     found = [node for node in looked.nodes.nodes if not wanted or wanted in node.host.casefold()]
     found.sort(
@@ -97,12 +97,12 @@ def of_host(node: NodeView, jobs: Sequence[JobView]) -> HostTiles:
     return HostTiles(node, seen, [tile(line) for line in rows_of([node], jobs)])
 
 
-def tile(line: DeviceLine) -> Tile:
+def tile(line: DeviceLine) -> DeviceTile:
     device, reading = line.device, line.device.reading
     used = reading.memory_used_mib if reading is not None else None
     whole_mib = device.memory_mib if device.memory_mib > 1 else None  # 1: nobody knows, as of a MIG instance.
     by_id = {job.job_id: job for job in line.jobs}
-    return Tile(
+    return DeviceTile(
         line=line,
         state=line.trouble or "ok",
         why=device.note or (sharing_in_words(device) if device.kind == "cuda" else ""),
@@ -118,7 +118,7 @@ def tile(line: DeviceLine) -> Tile:
     )
 
 
-def slices(device: DeviceView, whole_mib: int | None) -> list[Slice]:
+def slices(device: DeviceView, whole_mib: int | None) -> list[BarPart]:
     """As wide as their planned memory; where nobody knows it, all alike."""
     count = len(device.jobs)
     known = [planned_of(device, number) for number in range(count)]
@@ -128,7 +128,7 @@ def slices(device: DeviceView, whole_mib: int | None) -> list[Slice]:
     scale = min(1.0, 100.0 / sum(parts)) if sum(parts) else 1.0
     found, x = [], 0.0
     for number, part in enumerate(parts):
-        found.append(Slice(round(x, 1), round(part * scale, 1), kind_of(number)))
+        found.append(BarPart(round(x, 1), round(part * scale, 1), kind_of(number)))
         x += part * scale
     return found
 
@@ -142,10 +142,10 @@ def kind_of(number: int) -> str:
     return SLICES[number % len(SLICES)]
 
 
-def _tenant(job_id: JobId, job: JobView | None, planned_mib: int | None, kind: str) -> Tenant:
+def _tenant(job_id: JobId, job: JobView | None, planned_mib: int | None, kind: str) -> TenantLine:
     if job is None:
-        return Tenant(job_id, "", size(planned_mib), None, None, kind)
-    return Tenant(job_id, job.name, size(planned_mib), share_done(job), job.left_s, kind)
+        return TenantLine(job_id, "", size(planned_mib), None, None, kind)
+    return TenantLine(job_id, job.name, size(planned_mib), share_done(job), job.left_s, kind)
 
 
 def _source(line: DeviceLine) -> str:

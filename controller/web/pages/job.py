@@ -20,7 +20,7 @@ from cotenant.controller.web.changes import change
 from cotenant.controller.web.consequences import POSSIBLE, ChangeVerb, consequence, doubt, offered
 from cotenant.controller.web.page import Asking, Page, Params, surroundings
 from cotenant.controller.web.pages.queue import share_done
-from cotenant.controller.web.samples import Sample
+from cotenant.controller.web.samples import StepSample
 from cotenant.controller.wire import (
     ChangeJobs,
     Decisions,
@@ -38,29 +38,29 @@ DECISIONS_MAX: Final = 100
 SAMPLES_SHOWN: Final = 12
 
 
-class Looked(NamedTuple):
+class JobLook(NamedTuple):
     job: JobDetails
     now: str
     why: Explained
     decisions: Decisions
-    outputs: tuple[logs.Output, ...]
+    outputs: tuple[logs.AttemptTail, ...]
     no_output: str
     """Why it cannot be read."""
-    samples: tuple[Sample, ...]
+    samples: tuple[StepSample, ...]
 
 
-def look(asks: Asking, params: Params) -> Looked:
+def look(asks: Asking, params: Params) -> JobLook:
     job_id = JobId(params.get("job_id"))
     shown = asks.ask(ShowJob(job_id=job_id))
     job = shown.job
     asks.samples.note(wall_s(shown.now), job)
-    outputs: tuple[logs.Output, ...] = ()
+    outputs: tuple[logs.AttemptTail, ...] = ()
     no_output = ""
     try:
         outputs = logs.tail(asks, job_id, job.attempt, rank_of(params))
     except Refusal as refusal:
         no_output = refusal.failure.message
-    return Looked(
+    return JobLook(
         job=job,
         now=shown.now,
         why=asks.ask(Explain(job_id=job_id)),
@@ -76,7 +76,7 @@ def rank_of(params: Params) -> int:
     return int(rank) if rank.isascii() and rank.isdigit() and len(rank) < 7 else 0
 
 
-def shown(looked: Looked, params: Params) -> Mapping[str, Any]:
+def shown(looked: JobLook, params: Params) -> Mapping[str, Any]:
     job = looked.job
     return {
         "title": f"Job {job.job_id}",
@@ -109,20 +109,21 @@ def shown(looked: Looked, params: Params) -> Mapping[str, Any]:
     }
 
 
-class Decided(NamedTuple):
+class DecisionLine(NamedTuple):
     ago_s: float
     what: str
     reason: str
 
 
-def decided(decisions: Decisions) -> list[Decided]:
+def decided(decisions: Decisions) -> list[DecisionLine]:
     """The newest first."""
     return [
-        Decided(max(0.0, decisions.now_s - each.at_s), each.what, each.reason) for each in decisions.decisions
+        DecisionLine(max(0.0, decisions.now_s - each.at_s), each.what, each.reason)
+        for each in decisions.decisions
     ]
 
 
-def newest(samples: Sequence[Sample]) -> list[Sample]:
+def newest(samples: Sequence[StepSample]) -> list[StepSample]:
     return list(reversed(samples[-SAMPLES_SHOWN:]))
 
 
@@ -132,7 +133,7 @@ def newest(samples: Sequence[Sample]) -> list[Sample]:
 async def series(request: Request) -> Response:
     """What the plot shows."""
     samples = request.app.state.connections.samples.of(JobId(request.path_params["job_id"]))
-    columns = {name: [getattr(each, name) for each in samples] for name in Sample._fields}
+    columns = {name: [getattr(each, name) for each in samples] for name in StepSample._fields}
     return JSONResponse({"schema": "job-series/1", **columns})
 
 

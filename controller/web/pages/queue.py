@@ -35,7 +35,7 @@ RUNS: Final = tuple(sorted(ON_DEVICES | {Phase.RESERVED}))
 WAITS: Final = tuple(sorted(WAITING))
 
 
-class List(NamedTuple):
+class JobsOfKind(NamedTuple):
     """Jobs of one kind."""
 
     jobs: Sequence[JobView]
@@ -44,15 +44,15 @@ class List(NamedTuple):
     now: str
 
 
-class Looked(NamedTuple):
+class QueueLook(NamedTuple):
     status: ControllerStatus
-    runs: List
-    waits: List
+    runs: JobsOfKind
+    waits: JobsOfKind
     why: Explained | None
     """Of the job that was asked about, or of the first that waits."""
 
 
-def look(asks: Asking, params: Params) -> Looked:
+def look(asks: Asking, params: Params) -> QueueLook:
     status = asks.ask(GetStatus())
     chosen = bool(params.get("q") or params.get("sort"))
     user = params.get("user")
@@ -60,24 +60,24 @@ def look(asks: Asking, params: Params) -> Looked:
     waits = _listed(asks, WAITS, user, is_whole=chosen)
     for job in runs.jobs:
         asks.samples.note(wall_s(runs.now), job)
-    return Looked(status, runs, waits, _why(asks, params.get("why"), waits.jobs))
+    return QueueLook(status, runs, waits, _why(asks, params.get("why"), waits.jobs))
 
 
-def _listed(asks: Asking, states: tuple[Phase, ...], user: str, *, is_whole: bool) -> List:
+def _listed(asks: Asking, states: tuple[Phase, ...], user: str, *, is_whole: bool) -> JobsOfKind:
     first = asks.ask(ListJobs(states=states, user=user, limit=ROWS_MAX))
     if not is_whole or not first.more:
-        return List(first.jobs, first.more, first.now)
+        return JobsOfKind(first.jobs, first.more, first.now)
     return asks.kept(f"{states} of {user}", lambda: _whole(asks, states, user))
 
 
-def _whole(asks: Asking, states: tuple[Phase, ...], user: str) -> List:
+def _whole(asks: Asking, states: tuple[Phase, ...], user: str) -> JobsOfKind:
     jobs: list[JobView] = []
     part: Jobs | None = None
     while part is None or (part.next and len(jobs) < WHOLE_MAX):
         after = part.next if part is not None else 0
         part = asks.ask(ListJobs(states=states, user=user, page=PAGE_JOBS, after=after))
         jobs += part.jobs
-    return List(jobs, part.more, part.now)
+    return JobsOfKind(jobs, part.more, part.now)
 
 
 def _why(asks: Asking, asked: str, waits: Sequence[JobView]) -> Explained | None:
@@ -94,8 +94,8 @@ def _why(asks: Asking, asked: str, waits: Sequence[JobView]) -> Explained | None
 
 # --- What is shown ----------------------------------------------------------------------------------
 
-Key = Callable[[JobView], Any]
-SORTS: Final[dict[str, tuple[str, Key]]] = {
+SortKey = Callable[[JobView], Any]
+SORTS: Final[dict[str, tuple[str, SortKey]]] = {
     "name": ("Name", lambda job: job.name.casefold()),
     "user": ("User", lambda job: job.user.casefold()),
     "state": ("State", lambda job: job.phase.value),
@@ -109,7 +109,7 @@ BACKWARDS: Final = "-"
 """Before a sort's name."""
 
 
-class Shown(NamedTuple):
+class ShownRows(NamedTuple):
     rows: Sequence[JobView]
     of: int
     """Of so many that match."""
@@ -117,7 +117,7 @@ class Shown(NamedTuple):
     """Not even looked at."""
 
 
-def shown(looked: Looked, params: Params) -> Mapping[str, Any]:
+def shown(looked: QueueLook, params: Params) -> Mapping[str, Any]:
     counts = looked.status.jobs_by_phase
     return {
         "status": looked.status,
@@ -141,7 +141,7 @@ def shown(looked: Looked, params: Params) -> Mapping[str, Any]:
     }
 
 
-def _chosen(found: List, params: Params) -> Shown:
+def _chosen(found: JobsOfKind, params: Params) -> ShownRows:
     wanted = params.get("q").casefold()
     rows = [job for job in found.jobs if not wanted or wanted in _text(job)]
     sort = params.get("sort")
@@ -150,7 +150,7 @@ def _chosen(found: List, params: Params) -> Shown:
         rows.sort(key=key, reverse=sort.startswith(BACKWARDS))
     is_cut_by_question = not wanted and key is None
     of = len(rows) + (found.more if is_cut_by_question else 0)
-    return Shown(rows[:ROWS_MAX], of, 0 if is_cut_by_question else found.more)
+    return ShownRows(rows[:ROWS_MAX], of, 0 if is_cut_by_question else found.more)
 
 
 def _text(job: JobView) -> str:
@@ -163,7 +163,7 @@ def _end_s(job: JobView) -> tuple[bool, float]:
     return at is None, wall_s(at) if at is not None else 0.0
 
 
-class Head(NamedTuple):
+class SortHead(NamedTuple):
     """Of a column: what a click on it asks for, and how it is sorted now."""
 
     title: str
@@ -171,11 +171,11 @@ class Head(NamedTuple):
     aria: str
 
 
-def head(name: str, title: str, params: Params) -> Head:
+def head(name: str, title: str, params: Params) -> SortHead:
     sort = params.get("sort")
     state = {name: "ascending", BACKWARDS + name: "descending"}.get(sort, "")
     following = {"ascending": BACKWARDS + name, "descending": ""}.get(state, name)
-    return Head(title, link(params, sort=following), state)
+    return SortHead(title, link(params, sort=following), state)
 
 
 def link(params: Params, **changed: str) -> str:

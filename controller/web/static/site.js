@@ -27,6 +27,16 @@ function toEnd() {
 addEventListener("load", toEnd);
 document.addEventListener("htmx:sseMessage", toEnd);
 
+// A browser keeps six connections to a server: a page that nobody sees gives its own back, and starts anew.
+const HIDDEN_MS = 30000;
+let source = null, closing = 0;
+if (window.htmx) htmx.createEventSource = (address) => (source = new EventSource(address));
+document.addEventListener("visibilitychange", () => {
+  clearTimeout(closing);
+  if (document.hidden) closing = setTimeout(() => { if (source) source.close(); }, HIDDEN_MS);
+  else if (source && source.readyState === EventSource.CLOSED) location.reload();
+});
+
 document.addEventListener("change", (event) => {
   const form = event.target.closest("form[data-sends-itself]");
   if (form) form.requestSubmit();

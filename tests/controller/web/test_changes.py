@@ -8,8 +8,9 @@ import pytest
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
+from cotenant.controller.client import Client
 from cotenant.controller.domain import JobId, Phase
-from cotenant.controller.web.consequences import POSSIBLE, ChangeVerb, consequence, doubt, offered
+from cotenant.controller.web.consequences import ChangeVerb, consequence, doubt
 from cotenant.controller.web.pages import PAGES
 from cotenant.controller.wire import ChangeJobs
 from tests.building.stand_in import StandIn, refusal
@@ -132,12 +133,10 @@ def test_what_cannot_be_done_is_doubted() -> None:
     assert doubt("preempt", replies.job_view()) == ""
 
 
-@pytest.mark.parametrize("phase", list(Phase))
-def test_what_is_offered_is_what_the_controller_takes(phase: Phase) -> None:
-    from cotenant.controller.api.changes import POSSIBLE as TAKEN
-
-    job = replies.job_view(phase=phase)
-    assert set(offered(job)) == {verb for verb, phases in TAKEN.items() if phase in phases}
-    assert set(POSSIBLE) == set(TAKEN)
-    for verb in offered(job):
-        assert consequence(verb, job)
+def test_a_change_while_the_controller_is_away_says_so(
+    served: Any, browser: TestClient, tmp_path: Any
+) -> None:
+    served.connections.close()
+    served.connections._connect = lambda: Client(f"ipc://{tmp_path}/nobody.sock", timeout_s=0.1)
+    answer = post(served, browser)
+    assert answer.status_code == 503 and "no controller" in answer.text
