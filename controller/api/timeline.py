@@ -76,5 +76,6 @@ def _seen(records: Sequence[AttemptRecord], begin_s: float, end_s: float) -> Ite
 
 def about(device: Device) -> str:
     """In a few words: there is little room beside a row."""
-    what = f"{len(device.cores)} cores" if device.kind == "cpu" else device.type
+    cores = len(device.cores)
+    what = f"{cores} core{'' if cores == 1 else 's'}" if device.kind == "cpu" else device.type
     return f"{what}, {device.memory_mib} MiB"

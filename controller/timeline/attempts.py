@@ -42,6 +42,7 @@ class AttemptTimes(NamedTuple):
     stop_requested_s: float | None
     ended_s: float | None
     preempted: bool = False
+    finished: bool = False
     accumulation_steps: int = 1
     resumed_from_step: int | None = None
 
@@ -68,6 +69,7 @@ def attempt_times(views: Sequence[AttemptView]) -> list[AttemptTimes]:
             stop_requested_s=view.stop_requested_s,
             ended_s=view.ended_s,
             preempted=view.outcome == "preempted",
+            finished=view.outcome == "finished",
             accumulation_steps=view.accumulation_steps,
             resumed_from_step=view.start_step if view.attempt > 1 else None,
         )

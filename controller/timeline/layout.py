@@ -121,10 +121,7 @@ class Known:
 
     def __init__(self, timeline: Timeline) -> None:
         self.names = {each.job: each.name for each in timeline.jobs}
-        colours = len(drawing.JOB_COLOURS)
-        self.colours = {
-            each.job: drawing.JOB_COLOURS[number % colours] for number, each in enumerate(timeline.jobs)
-        }
+        self.colours = coloured(timeline)
         self._attempts = {(each.job, each.attempt): each for each in timeline.attempts}
         self._devices = Counter(row.device.rpartition("/")[2] for row in timeline.devices)
 
@@ -145,6 +142,31 @@ class Known:
         """Without the host where that is clear: there is little room beside the row."""
         name = device.rpartition("/")[2]
         return name if self._devices[name] == 1 else device
+
+
+def coloured(timeline: Timeline) -> dict[str, str]:
+    """Colours in turn, so that jobs that meet on a device have different ones as long as there are enough."""
+    met: dict[str, set[str]] = {each.job: set() for each in timeline.jobs}
+    rows: dict[str, list[Segment]] = {}
+    for segment in timeline.segments:
+        rows.setdefault(segment.device, []).append(segment)
+    for segments in rows.values():
+        here: dict[str, float] = {}
+        for segment in sorted(segments, key=lambda s: s.start_s):
+            # Whoever has left long before is no neighbour; the one that was there last still is.
+            latest_s = max(here.values(), default=0.0)
+            here = {job: end_s for job, end_s in here.items() if end_s >= min(segment.start_s, latest_s)}
+            for other in here.keys() - {segment.job}:
+                met[segment.job].add(other)
+                met[other].add(segment.job)
+            here[segment.job] = max(segment.end_s, here.get(segment.job, 0.0))
+    found: dict[str, str] = {}
+    palette = drawing.JOB_COLOURS
+    for number, each in enumerate(timeline.jobs):
+        turn = [palette[(number + n) % len(palette)] for n in range(len(palette))]
+        taken = {found.get(other) for other in met[each.job]}
+        found[each.job] = next((colour for colour in turn if colour not in taken), turn[0])
+    return found
 
 
 def lay_out(timeline: Timeline) -> TimelineLayout:

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from cotenant.controller.timeline.attempts import JobTimes, TimeWindow, attempt_times, timeline_of
+from cotenant.controller.domain import Phase
+from cotenant.controller.timeline.attempts import (
+    AttemptTimes,
+    JobTimes,
+    TimeWindow,
+    attempt_times,
+    timeline_of,
+)
 from cotenant.controller.timeline.timeline import DeviceRow, Timeline
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire import wall_s
@@ -18,7 +25,7 @@ def timeline_of_view(view: wire.TimelineView, *, local_utc_offset_s: float) -> T
             submitted_s=wall_s(job.submitted_at),
             known_to_s=wall_s(job.ended_at) if job.ended_at is not None else window.end_s,
             has_ended=job.ended_at is not None,
-            attempts=attempt_times(job.attempts),
+            attempts=[_trained(job, each) for each in attempt_times(job.attempts)],
         )
         for job in view.jobs
     ]
@@ -32,3 +39,12 @@ def timeline_of_view(view: wire.TimelineView, *, local_utc_offset_s: float) -> T
         window=window,
         local_utc_offset_s=local_utc_offset_s,
     )
+
+
+def _trained(job: wire.TimelineJob, attempt: AttemptTimes) -> AttemptTimes:
+    """A script that tells no steps has trained all the same, if it runs or has finished: how long it loaded
+    nobody knows."""
+    runs = attempt.ended_s is None and job.phase is Phase.RUNNING
+    if attempt.first_step_s is None and (runs or attempt.finished):
+        return attempt._replace(first_step_s=attempt.launched_s)
+    return attempt

@@ -30,7 +30,7 @@ controller.domain
 controller.wire                 controller.domain
 controller.system               controller.wire controller.domain
 # What happened, drawn.
-controller.timeline             controller.wire
+controller.timeline             controller.domain controller.wire
 # Leaves: they speak with the MPS daemon, and measure.
 mps
 profiler.driver                 controller.wire

@@ -26,7 +26,16 @@ from cotenant.controller.wire import wall_s
 JOBS_MAX: Final = 2_000
 EXPORTED_MAX: Final = 10_000
 ROWS_MAX: Final = 100
-SPANS_S: Final = (300, 900, 3_600, 6 * 3_600, 86_400, 7 * 86_400, 30 * 86_400)
+SPANS: Final = {
+    300: "5 min",
+    900: "15 min",
+    3_600: "1 h",
+    6 * 3_600: "6 h",
+    86_400: "1 day",
+    7 * 86_400: "7 days",
+    30 * 86_400: "30 days",
+}
+SPANS_S: Final = tuple(SPANS)
 USUAL_S: Final = 3_600
 AGO_MAX_S: Final = 365 * 86_400
 
@@ -93,7 +102,7 @@ def shown(view: wire.TimelineView, params: Params) -> Mapping[str, Any]:
     return {
         "picture": fragment(drawn(view)),
         "links": links(zoom, host),
-        "spans": [(duration(s), Zoom(s, zoom.ago_s).address(host), s == zoom.span_s) for s in SPANS_S],
+        "spans": [(name, Zoom(s, zoom.ago_s).address(host), s == zoom.span_s) for s, name in SPANS.items()],
         "zoom": zoom,
         "host": host,
         "begin": local_time(wall_s(view.begin_at)),

@@ -69,7 +69,7 @@ def shown(looked: Looked, params: Params) -> Mapping[str, Any]:
 
 def one(simulated: Simulated) -> Shown:
     said = [
-        simulated.asked.policies or "the policy of the time alone",
+        simulated.asked.policies.replace(",", ", ") or "the policy of the time alone",
         SINCE.get(simulated.asked.since, simulated.asked.since),
     ]
     if simulated.asked.add_gpus:
@@ -79,7 +79,7 @@ def one(simulated: Simulated) -> Shown:
         began=local_time(simulated.began_wall_s),
         share_done=simulated.finished / simulated.total if simulated.total else None,
         columns=[column(number, title) for number, title in enumerate(simulated.titles)],
-        asked=", ".join(said),
+        asked="; ".join(said),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from cotenant.controller.timeline import timeline_of_view
@@ -64,3 +65,17 @@ def test_it_can_be_drawn(busy: Station) -> None:
     assert drawn.end_s == pytest.approx(200.0)
     assert {(s.job, s.phase) for s in drawn.segments} >= {("1", "loading"), ("2", "running")}
     assert [wait.job for wait in drawn.waits] == ["3"]
+
+
+def test_a_script_that_tells_no_steps_has_run_all_the_same(stations: Callable[..., Station]) -> None:
+    station = stations()
+    agent = station.join("h1")
+    job_id = station.submit(ALICE)
+    station.tick(30.0)
+    run_one(station, agent, job_id)
+    view = station.ask(clients.GetTimeline(since_s=100.0)).timeline
+    plain = view.jobs[0].attempts[0]
+    unseen = msgspec.structs.replace(plain, first_step_at=None, first_step=None)
+    jobs = (msgspec.structs.replace(view.jobs[0], attempts=(unseen,)),)
+    drawn = timeline_of_view(msgspec.structs.replace(view, jobs=jobs), local_utc_offset_s=0.0)
+    assert {segment.phase for segment in drawn.segments} == {"running"}

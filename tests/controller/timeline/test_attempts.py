@@ -18,7 +18,7 @@ from cotenant.controller.timeline import (
     render,
     timeline_of,
 )
-from cotenant.controller.timeline.layout import DEVICES_MAX, SEGMENTS_MAX, WAIT_LANES_MAX, lay_out
+from cotenant.controller.timeline.layout import DEVICES_MAX, SEGMENTS_MAX, WAIT_LANES_MAX, coloured, lay_out
 
 CPU0, CPU1 = "h/cpu0", "h/cpu1"
 
@@ -110,6 +110,19 @@ def test_an_axis_with_the_time_of_day_stands_at_round_times() -> None:
     nine = 1_763_629_200.0  # 2025-11-20T09:00:00Z
     seen = drawn(LONG, window=TimeWindow(nine - 90.0, nine + 3600.0), local_utc_offset_s=7200.0)
     assert all(f">{hour}<" in render(seen) for hour in ("11:00", "11:30", "12:00"))
+
+
+def test_jobs_that_meet_on_a_device_have_different_colours() -> None:
+    """Also where there are more jobs than colours: 0 and 10 would have the same in turn."""
+    first = job("0", 0.0, 9.0, attempt(1, (0.0, 0.5, None, 9.0)))
+    others = [
+        job(str(n), 10.0, 20.0 + n, attempt(1, (10.0 + n, 10.5 + n, None, 11.0 + n), CPU1))
+        for n in range(1, 10)
+    ]
+    late = job("10", 0.0, 30.0, attempt(1, (5.0, 6.0, None, 30.0)))
+    colours = coloured(drawn(first, *others, late))
+    assert len({colours[str(n)] for n in range(10)}) == 10
+    assert colours["10"] != colours["0"]
 
 
 # --- For Perfetto ------------------------------------------------------------------------------------
