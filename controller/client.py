@@ -66,7 +66,7 @@ class Client:
         self.patience_s = 0.0
         """How much longer to wait for a controller that has answered before: it may be starting again."""
         self.on_silence: Callable[[str], None] = lambda text: None
-        """Hears, once in each silence, that it is being waited for."""
+        """Called once in each silence, to say that the client waits."""
         self._answered = False
         self._version = WIRE_VERSION
         self._path = socket_path(self.endpoint)
@@ -139,7 +139,7 @@ class Client:
         send_at_s = time.monotonic()
         while (now_s := time.monotonic()) < deadline_s:
             if now_s >= send_at_s:
-                # A full queue (nobody there) drops the repeat; the one that is queued will do.
+                # A full queue (no controller) drops the repeat; the queued one will do.
                 self._try_send(frame)
                 send_at_s = now_s + REPEAT_S
             ready = dict(poller.poll(_ms_until(min(send_at_s, deadline_s))))

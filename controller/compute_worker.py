@@ -1,6 +1,6 @@
 """Runs `ComputeRequest` commands in one child process, so that the controller never waits for a computation.
 
-Rule: every request is answered exactly once with `Computed`, by a result or by what went wrong.
+Rule: every request gets exactly one `Computed`, with a result or with what went wrong.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ComputeWorker:
         return result
 
     async def close(self) -> None:
-        """End the child, busy or not: what it was asked is asked again after the next start."""
+        """End the child, busy or not: the controller repeats its request after the next start."""
         if self._worker is not None:
             self._worker.cancel()
             await asyncio.gather(self._worker, return_exceptions=True)

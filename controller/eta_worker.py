@@ -1,8 +1,8 @@
 """Finds out when jobs end, in a child process and in the background, again and again while something changes.
 
-Rule: one question at a time, about the newest state; what changed meanwhile is asked about next. After an
-answer it rests, so that roll-outs take no more than their share of one core. A child that fails or dies
-leaves the answer before it in force, and is asked again at the next change.
+Rule: one question at a time, about the newest state; the next question covers what changed meanwhile. After
+an answer it rests, so that roll-outs take no more than their share of one core. When a child fails or dies
+the last answer stays in force, and the next change asks again.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class ForesightWorker:
         self._worker: asyncio.Task[None] | None = None
 
     def ask(self, questions: Sequence[EtaQuestion], told: Told, within_s: float) -> bool:
-        """False: enough is being asked already, or it is turned off. `told` gets the answers that there are
+        """False: too many requests wait already, or it is turned off. `told` gets the answers that there are
         after so long, in the order of the questions."""
         if self._share <= 0.0 or len(self._waiting) >= REQUESTS_MAX:
             return False

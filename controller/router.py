@@ -1,7 +1,6 @@
-"""The controller's one socket: who is there, what they say, what they are told.
-
-Rule: every peer is taken for the owner of the key it proved to have, and for no other (or, on a Unix
-socket, the socket's owner). Bytes come in bounded; what is too big never reaches us.
+"""The controller's one socket: its peers, their messages, and the answers. Rule: a peer is the owner of the
+key it has proved to hold, and nobody else (or, on a Unix socket, the socket's owner). Bytes come in bounded;
+a message that is too big never reaches us.
 """
 
 from __future__ import annotations

@@ -281,7 +281,7 @@ class Controller:
                 self.core.snapshot()
             let_follow(self.core.seal(), self._carry_out)
             self._journal.flush()
-            await asyncio.sleep(0)  # What became durable is handed over by the loop: answers leave.
+            await asyncio.sleep(0)  # The loop hands over what has become durable: answers leave.
         self._router.close()
         self._journal.close()
         self._secrets.close()
@@ -393,7 +393,8 @@ class Controller:
         self._peer_versions.send(address, encode(Failure(request_id=request_id, code=code, message=message)))
 
     def _guarded(self, work: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
-        """Do it and commit what it led to. What breaks the engine is put aside, with its story.
+        """Do it and commit its consequences. An event that breaks the engine goes into quarantine, with its
+        traceback.
 
         State changes only inside `core.happen`, which takes back what fails; so whatever else a message
         breaks, the controller goes on without it.
@@ -430,7 +431,7 @@ class Controller:
     # --- Out ---------------------------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """What was just decided is noted by those who count, or wait for it."""
+        """Pass what was just decided to those who count it or wait for it."""
         decided = self.core.decided()
         if self._endpoint is not None:
             for each in decided:
@@ -442,7 +443,7 @@ class Controller:
             self._shadow_worker.changed()
 
     def _believe(self) -> None:
-        """Those who keep something beside the state, once it was read back."""
+        """Reset those who keep something beside the state, once it was read back."""
         if self.core.rebuilds != self._rebuilds:
             self._rebuilds = self.core.rebuilds
             for executor in self._executors:
@@ -477,7 +478,7 @@ class Controller:
         )
 
     def _etas_found(self, answer: EtaAnswer) -> None:
-        """Kept for whoever asks; what is to be compared with what comes is journalled."""
+        """Keep it for questions; journal the intervals that will be compared with what comes."""
         state, now_s = self.core.state, self.core.clock.now_s()
         if answer.policy != policy_label(state.engine):
             return

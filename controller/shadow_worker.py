@@ -1,7 +1,7 @@
 """Lets another policy decide beside the one in force, in a child process that reads the journal.
 
-Rule: it takes at most its share of one core, whatever it has to catch up with, and nothing of it comes back
-but what is told. A child that dies begins again at the shadow's beginning.
+Rule: it takes at most its share of one core, however much it has to catch up with, and only its report comes
+back. A child that dies begins again at the shadow's beginning.
 """
 
 from __future__ import annotations

@@ -228,10 +228,8 @@ def promised(hours: float | None, accepted: Accepted) -> tuple[str, ...]:
 def promising(
     engine: Engine, asked: PromiseAsked | None, specs: tuple[JobSpec, ...], now_s: float
 ) -> tuple[tuple[JobSpec, ...], tuple[str, ...]]:
-    """The jobs with the ends that they are promised; or without, and why.
-
-    Raises:
-        Denied: it is asked for more than can be promised.
+    """The jobs with the ends that they are promised; or without, and why. Raises: Denied: no such end can be
+    promised.
     """
     specs = tuple(
         msgspec.structs.replace(spec, promised_s=UNSET) for spec in specs

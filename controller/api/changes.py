@@ -111,7 +111,7 @@ def why_not_again(job: Job) -> str:
 
 
 def done(verb: str, job: Job) -> str:
-    """What is asked for, said before it is done."""
+    """The change, described before it is made."""
     if verb != "requeue" or job.phase not in ENDED:
         return f"job {job.job_id} {DONE[verb]}"
     start = "from its beginning: there is no save"
@@ -121,7 +121,7 @@ def done(verb: str, job: Job) -> str:
 
 
 class Changing:
-    """Carries changes out, for those who may ask for them; every one is in the audit log."""
+    """Makes changes for those who may ask for them; the audit log has every one."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -214,8 +214,8 @@ def must_be_a_policy(engine: Engine, name: str, parameters: wire.Parameters) -> 
 
 
 def policy_change(old_name: str, old: wire.Parameters, name: str, given: wire.Parameters) -> tuple[str, ...]:
-    """What is different now: the policy, and each parameter as it was -> as it is. What was set before and is
-    not given again is back at its default, which is said as well."""
+    """What is different now: the policy, and each parameter as it was -> as it is. A parameter that was set
+    before and is not given again goes back to its default; the answer says so."""
     known = registry.defaults(name)
     now = {**known, **given}
     then = {**known, **old} if name == old_name else known

@@ -1,7 +1,7 @@
 """When jobs start and end, as users see it: from what was rolled out last, and how often that has held.
 
-Rule: nothing is worked out here. A time that has passed meanwhile is now; of a job of which nothing is
-expected an interval is told, and no median.
+Rule: it computes nothing. A time that has passed meanwhile is now; a job without any estimate gets an
+interval and no median.
 """
 
 from __future__ import annotations

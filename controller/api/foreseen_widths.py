@@ -1,8 +1,8 @@
 """When a job would end that nobody has submitted yet: on so many devices, now or at the quietest hour, under
 the policy in force or another one.
 
-Rule: roll-outs answer (`sim/eta`), in a process of their own, one request at a time; here questions are put
-together, and answers into words. What nothing was recorded of is unknown.
+Rule: roll-outs answer (`sim/eta`), in a process of their own, one request at a time; this module builds the
+questions and words the answers. What has no records is unknown.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What would happen to a job if it came now: checked as a submission, rolled out elsewhere, answered later.
 
-Rule: nothing is changed, and nobody waits: the question goes to whoever rolls out, and the answer leaves when
-it has come. The same question again is answered once.
+Rule: it changes nothing, and does not block: the question goes to the worker that rolls out, and the answer
+leaves when it has come. A repeated question gets one answer.
 """
 
 from __future__ import annotations

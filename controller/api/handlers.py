@@ -118,7 +118,7 @@ class RequestHandlers:
         self._arrivals = Arrivals(core, secrets, user_bytes_max)
         self._foresight = ForesightRequests(core, foresee)
         self.shadow = ShadowRequests(core)
-        """The one who follows it asks and tells there."""
+        """The shadow worker asks and reports there."""
         self._answers: dict[type, Answer] = {
             wire.Stop: self._stop_asked,
             **answers_of(
@@ -255,7 +255,7 @@ class RequestHandlers:
                 self._reply(wait.asked, self._reading.job_list(wait.asked.request_id, shown))
 
     def settle(self, decided: Sequence[Decided] = ()) -> None:
-        """After each message and what it led to, before that is sealed: an answer may be due."""
+        """After each message and its consequences, before they are sealed: an answer may be due."""
         self._look_again |= any(each.commands or isinstance(each.event, ENDING) for each in decided)
         if self._look_again:
             self._look_again = False

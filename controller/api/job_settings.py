@@ -1,6 +1,6 @@
 """What may be changed of a job that waits: which options, when, by whom, within which bounds.
 
-Rule: `SETTABLE` is the only place that says so. All that is asked for in one request is done, or nothing.
+Rule: `SETTABLE` is the only place that says so. A request changes everything that it asks for, or nothing.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class LogRequests:
             Denied: no such job, attempt or rank, or too many questions at once.
         """
         if request_id in self._open.get(reader, ()):
-            return  # The same question again: it will be answered.
+            return  # The same question again: the first one's answer will do.
         if len(self._open.get(reader, ())) >= OPEN_PER_READER or len(self._parked) >= PARKED_MAX:
             raise Denied(
                 "refused", "too many logs are being read at once", "wait for answers before asking on"

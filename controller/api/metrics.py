@@ -1,6 +1,6 @@
 """The controller's sheet: what its state says at one moment, and what has happened since it started.
 
-Rule: reads, and changes nothing but its own counts. It is asked once per scrape and looks at every job once.
+Rule: reads, and changes nothing but its own counts. A scrape asks it once, and it looks at every job once.
 """
 
 from __future__ import annotations

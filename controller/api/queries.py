@@ -36,7 +36,7 @@ from cotenant.controller.wire import clients as wire
 REASONS_S_MAX: Final = 0.05
 """Time for working out anew why queued jobs in one listing wait; the others show their last reason."""
 REASONS_OF_PAGE_S_MAX: Final = 0.01
-"""Likewise, for one page: other work has its turn between pages."""
+"""Likewise, for one page: other work runs between pages."""
 LIST_MAX: Final = 20_000
 LIMIT_MAX: Final = 1_000_000
 """Of a listing in pages."""

@@ -1,6 +1,5 @@
-"""The policy that decides in the shadow: set, followed by somebody else, and told of.
-
-Rule: what is set is in the journal; what was found out is not, for whoever follows comes to it again.
+"""The shadow policy: sets it, serves the worker that follows it, and reports on it. Rule: the setting is in
+the journal; the findings are not, since a worker that starts again finds the same.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ ENTRIES_MAX: Final = 2_000
 
 
 class ShadowRequests:
-    """What people ask about the shadow, and what the one who follows it asks and tells."""
+    """What people ask about the shadow, and what its worker asks and reports."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -36,7 +35,7 @@ class ShadowRequests:
         self.is_wanted = False
         """Somebody has asked for a simulation."""
 
-    # --- For who follows ---------------------------------------------------------------------------
+    # --- For the worker ----------------------------------------------------------------------------
 
     def question(self) -> ShadowQuestion | None:
         shadow = self._current()

@@ -1,4 +1,4 @@
-"""What is told of what sharing and preemption brought and cost. Pure: the numbers are `engine.accounts`'s."""
+"""The report on what sharing and preemption brought and cost. Pure: the numbers are `engine.accounts`'s."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def with_tasks(job_id: JobId, jobs: Mapping[JobId, Job]) -> list[JobId]:
 
 
 def classed(spec: JobSpec, organisations: Mapping[str, OrganisationSettings]) -> JobSpec:
-    """With the class that jobs of its organisation have where nobody names one."""
+    """With the class that jobs of its organisation have by default."""
     known = organisations.get(spec.organisation)
     if known is None or not known.job_class:
         return spec

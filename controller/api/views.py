@@ -368,7 +368,7 @@ def _limit(engine: Engine, job: Job, device: Device) -> Reason:
 
 
 def note_text(note: HistoryNote) -> str:
-    """`attempt 1 failed: exit code 3`: what an outcome and its reason have in common is said once."""
+    """`attempt 1 failed: exit code 3`: without repeating what an outcome and its reason have in common."""
     reason = render(note.reason)
     before, _, outcome = note.what.rpartition(" ")
     word = outcome.removeprefix("user-")

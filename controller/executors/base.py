@@ -1,7 +1,6 @@
-"""What an executor is: it carries out on its hosts what was decided for them, and reports what comes of it.
-
-Rule: it decides nothing. It is given decisions once they are durable, in order, and makes events of what it
-hears. What it keeps beside the journal it can lose at any moment.
+"""What an executor is: it carries out decisions on its hosts, and reports what happens there. Rule: it
+decides nothing. It gets decisions once they are durable, in order, and turns reports into events. What it
+keeps beside the journal it can lose at any moment.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ class Executor(Protocol):
         """It is durable. Also of hosts that are not this executor's: those it leaves alone."""
 
     def tick(self) -> None:
-        """About twice a second: what is late is said again, silence becomes an event."""
+        """About twice a second: repeat what is late, and turn silence into an event."""
 
     def rebuilt(self) -> None:
         """The state was read from the journal: believe it."""

@@ -1,7 +1,8 @@
 """chronus: time in leases, as GFS section 4.1 compares with it: 20 minutes for hp jobs, 5 for spot jobs.
 
-Source: Chronus (SoCC '21) section 3: who holds a lease keeps its devices to the end of it; at the end it is
-decided anew who gets the next one. Hp jobs are its SLO jobs, spot jobs its best-effort ones: a spot job
+Source: Chronus (SoCC '21) section 3: the holder of a lease keeps its devices to the end of it; then the
+policy decides anew who gets the next one. Hp jobs are its SLO jobs, spot jobs its best-effort ones: a spot
+job
 whose lease is over leaves if an hp job waits that its devices help to place. An hp job gets its next lease
 always.
 

@@ -34,7 +34,7 @@ class NewcomerParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
 
 def newcomers(view: View, rule: NewcomerRule) -> Sequence[Job]:
-    """Those of this event, in the policy's order."""
+    """Newcomers of this event, in the policy's order."""
     arrived = view.newcomers()
     if rule == "every" or not arrived:
         return arrived

@@ -1,7 +1,7 @@
 """patient: smallest service first over the whole queue, where no preemption is for nothing.
 
 Source: ours. Waiting jobs are asked in the order of remaining time x GPUs^0.75 after each arrival, release of
-devices and end of a load. What it does differently from SRTF is count what a change costs:
+devices and end of a load. Unlike SRTF it counts what a change costs:
 
 * A job that loads is never preempted. So no load is ever for nothing: there are no futile preemptions,
   which Lazer (section 3.2) measures and tries to foresee; here they cannot happen. A reservation may be

@@ -1,7 +1,7 @@
 """Policies of other people: in a package that offers them, or in a module that is named.
 
-Rule: nothing of theirs is imported before it is asked for, and whatever is wrong with it is said in one
-line, before anything runs. Once made, such a policy is treated as ours are: the engine checks every action.
+Rule: we import nothing of theirs before somebody names it, and report whatever is wrong in one line, before
+anything runs. After that such a policy is like ours: the engine checks every action.
 
 A package offers a policy by an entry point in the group `cotenant.policies`:
 
@@ -90,7 +90,7 @@ def make(name: str, parameters: Parameters) -> Policy:
     values = {key: _as(type(own.defaults[key]), name, key, value) for key, value in parameters.items()}
     try:
         made = own.maker(**values)
-    except Exception as error:  # Theirs may fail in any way, and this is where it can still be said.
+    except Exception as error:  # Their code may fail in any way, and here we can still report it.
         raise ValueError(f"policy {name} cannot be made: {_told(error)}") from error
     lacks = [member for member in MEMBERS if not callable(getattr(made, member, None))]
     if lacks or not isinstance(getattr(made, "name", None), str):

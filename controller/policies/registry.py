@@ -1,9 +1,8 @@
 """Which policies there are, how one is made by its name, and what stands in for one that is gone.
 
-Rule: `AVAILABLE` are ours. What people may name as well (`policies/plugins.py`) is in `available()`, which
-imports it: who only wants ours does not pay for it.
-
-Rule: a controller starts whatever became of the policy that its journal names, since jobs run that need it.
+Rule: `AVAILABLE` are ours. Plug-ins (`policies/plugins.py`) are in `available()`, which imports them: code
+that only wants ours does not pay for it. Rule: a controller starts even if the policy that its journal names
+is gone, since running jobs need it.
 Under a stand-in nothing new starts, every waiting job says why, and `cotenant policy set` ends it. It keeps
 the absent one's state, so that the policy goes on where it was once its package is back.
 """
@@ -398,7 +397,7 @@ AVAILABLE: dict[str, str] = {name: entry.about for name, entry in OURS.items() i
 
 
 def heading(name: str) -> dict[str, str]:
-    """Under which heading people are shown it, and when to choose it; none for a policy that is not ours."""
+    """Its heading in `cotenant policy list`, and when to choose it; none for a policy that is not ours."""
     entry = OURS.get(name)
     return {"group": entry.group, "choose": entry.choose} if entry else {}
 

@@ -1,7 +1,7 @@
 """Several submissions as one request.
 
-Rule: which batch is open is known by context (thread and task), so that what is submitted elsewhere
-meanwhile is no part of it."""
+Rule: the context (thread and task) knows which batch is open, so that submissions elsewhere are no part of
+it."""
 
 from __future__ import annotations
 

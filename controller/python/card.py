@@ -1,7 +1,7 @@
 """A job as a notebook shows it.
 
-Rule: every text in it may be somebody else's (names, reasons): nothing is put into the page unescaped, and
-it has no script, no link and nothing that a browser would fetch. Colours are the page's own."""
+Rule: every text in it may be foreign (names, reasons): we escape all of them, and the card has no script, no
+link and nothing that a browser would fetch. Colours are the page's own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FULL: Final = "height:6px;border-radius:3px;background:currentColor;opacity:.6;
 
 
 def card(job: JobView | None, title: str = "", problem: str = "") -> str:
-    """`job`: None where there is no answer; then what it is called, and why."""
+    """`job`: None where there is no answer; the card then shows title and problem."""
     if job is None:
         return f'<div style="{_CARD}"><b>{_text(title)}</b><br>{_text(problem)}</div>'
     head = f"<b>job {_text(job.job_id)}</b> {_text(job.name)} &middot; {_text(job.phase.value)}"

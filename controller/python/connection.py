@@ -1,7 +1,7 @@
 """One question to the controller, or a few over one connection.
 
-Rule: what may go wrong leaves as an error of `errors.py`; a connection is closed by who opened it. A
-controller that answered before and is silent now may be starting again: who waits for a job waits for it as
+Rule: every failure leaves as an error of `errors.py`; the code that opens a connection closes it. A
+controller that answered before and is silent now may be starting again: a wait for a job waits for it as
 well."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Answer = TypeVar("Answer")
 
 @contextmanager
 def connected(endpoint: str | None, *, patient: bool = False) -> Iterator[Client]:
-    """`patient`: for whoever waits as long as a job lasts. Raises NoController, RequestRefused."""
+    """`patient`: for waits that last as long as a job. Raises NoController, RequestRefused."""
     with translated(), asking(endpoint, patience_s=PATIENCE_S if patient else 0.0) as client:
         client.on_silence = lambda text: None  # A library prints nothing.
         yield client

@@ -1,8 +1,7 @@
-"""What may go wrong, one class per way: whoever catches can tell them apart without reading a sentence.
-
-Rule: what the job's own function raised is raised as it was, with the remote traceback as its cause; these
-are for everything else. Time that is up for who waits (`StillRunning`, `JobPreempted`) is a TimeoutError; a
-job's own time limit (`JobTimedOut`) is not, for the job has ended."""
+"""What may go wrong, one class per way: callers can tell them apart without reading a sentence. Rule:
+`result()` raises what the job's own function raised, with the remote traceback as its cause; these are for
+everything else. The caller's time limit (`StillRunning`, `JobPreempted`) is a TimeoutError; a job's own
+(`JobTimedOut`) is not, for the job has ended."""
 
 from __future__ import annotations
 
@@ -34,11 +33,11 @@ class RequestRefused(CotenantError):
 
 
 class StillRunning(CotenantError, TimeoutError):
-    """Nobody waits any longer; the job goes on."""
+    """The caller's timeout is over; the job goes on."""
 
 
 class JobPreempted(StillRunning):
-    """Nobody waits any longer, and the job waits because it had to make room. It will resume."""
+    """The caller's timeout is over, and the job waits because it had to make room. It will resume."""
 
 
 class JobFailed(CotenantError):
@@ -84,7 +83,7 @@ class RemoteTraceback(Exception):
 
 
 class RemoteError(CotenantError):
-    """Stands for an exception of the function's that cannot be brought here. `kind` is its class's name."""
+    """Stands for an exception of the function's that cannot be pickled. `kind` is its class's name."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(f"{kind}: {message}" if message else kind)

@@ -1,9 +1,9 @@
 """Functions, their arguments and their results, as files: where they lie, and from where they may be
 loaded.
 
-Rule: to load a pickle is to run what is in it. So nothing is loaded but an ordinary file of one's own user
-that nobody else can write, in folders of which the same holds, each opened from the one above without
-following a link. A file is there whole or not at all. Standard library only: a job loads this as well."""
+Rule: to load a pickle is to run what is in it. So we load only an ordinary file of our own user that nobody
+else can write, in folders of which the same holds, each opened from the one above without following a link. A
+file is there whole or not at all. Standard library only: a job loads this as well."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ def opened(path: Path | str, above: int | None = None) -> Iterator[int]:
 
 @contextmanager
 def task_folder(path: Path, *, made: bool = False) -> Iterator[int]:
-    """Of one call's results: `path` is a folder in that of its submission, and both are looked at. `made`: by
-    the first who needs it."""
+    """The folder of one call's results: `path` is in that of its submission, and we check both. `made`: make
+    it if it is not there."""
     with opened(path.parent) as above:
         if made:
             with suppress(FileExistsError):

@@ -1,6 +1,6 @@
 """Several jobs at once: as they end, all their results, and an end for the rest when one fails.
 
-Rule: nothing is cancelled that was not asked to be (`cancel_rest`), and a job that has ended is left alone.
+Rule: only `cancel_rest` cancels anything, and never a job that has ended.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Keywords of a call, as options of a job.
 
-Rule: which there are, what they mean and how they are checked is the command line's table alone; here a
-Python value becomes the text that would have been typed. `class` is no name in Python: `class_` is it.
+Rule: the command line's table alone says which there are, what they mean and how to check them; here a Python
+value becomes the text that a user would have typed. `class` is no name in Python: `class_` is it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""A job, as the caller holds it: which one it is, and what may be asked of it.
+"""A job handle: which job it is, and the questions about it.
 
-Rule: it keeps nothing that the controller knows better; each property is a question. What cannot change any
-more (how it ended) is asked once. It can be pickled, and `cotenant.job(id)` makes it anew in another shell.
+Rule: it keeps nothing that the controller knows better; each property is a question. It asks only once for
+what cannot change any more (how the job ended). It can be pickled, and `cotenant.job(id)` makes it anew in
+another shell.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class JobHandle(Generic[T]):
         self.endpoint = endpoint
         self.name = name
         self.notes: tuple[str, ...] = ()
-        """What was said at its submission, such as why it cannot start yet."""
+        """The controller's notes at its submission, such as why it cannot start yet."""
         self.placeholder = ""
         """What others of its batch call it before it has a number."""
         self._place = place

@@ -1,7 +1,6 @@
-"""What an ended job comes to: a value, the function's own exception, or an error that says how it ended.
-
-Rule: how a job ended is the controller's word alone; files are asked only for what it cannot know. A result
-counts if it is of the attempt that ended: an earlier one may have left one behind and been taken back.
+"""The result of an ended job: a value, the function's own exception, or an error that says how it ended.
+Rule: only the controller says how a job ended; files hold only what it cannot know. A result counts if it is
+of the attempt that ended: an earlier attempt may have left one behind.
 """
 
 from __future__ import annotations

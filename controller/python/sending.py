@@ -1,7 +1,7 @@
 """From drafts to jobs: one request, or as many as an array takes, and numbers back.
 
-Rule: all jobs of a request are accepted together or not at all; what was packed for nothing is removed. A
-key that was used before brings the jobs of that time, and nothing of what was packed now is kept."""
+Rule: the controller accepts all jobs of a request or none; we then remove what was packed for nothing. A key
+that was used before brings the jobs of that time, and we keep nothing of what was packed now."""
 
 from __future__ import annotations
 

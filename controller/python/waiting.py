@@ -2,7 +2,7 @@
 ends.
 
 Rule: waiting here keeps nothing but this thread, and a connection until it is over. A job that hosts failed
-too often counts as ended: it would wait for a person, who may be waiting for it.
+too often counts as ended: it waits for a person, and that may be the caller.
 """
 
 from __future__ import annotations

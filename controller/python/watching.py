@@ -1,7 +1,6 @@
-"""Somebody to be told when a job ends: for `await` and for the executor's futures.
-
-Rule: one thread for each controller, while somebody wants to be told and no longer. It is told of new jobs
-at its next question, half a second later at most; at the interpreter's exit it ends, and jobs go on."""
+"""Calls back when a job ends: for `await` and for the executor's futures. Rule: one thread for each
+controller, as long as anybody waits. It learns of new jobs at its next question, half a second later at most;
+at the interpreter's exit it ends, and jobs go on."""
 
 from __future__ import annotations
 

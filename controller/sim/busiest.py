@@ -1,7 +1,7 @@
 """A sample of the busiest period of a trace: what experiments of a few hundred jobs are run on.
 
 Source: Castor section 9.1 "randomly sample[s] 240 jobs from the busiest period" of a trace and says neither
-how long a period is nor what busy means. Here it is settled as follows.
+how long a period is nor what busy means. Our choice is as follows.
 
 Rule: the period is a stretch of a given length on the trace's clock that begins at a submission. Of those
 with at least `jobs` submissions it is the one to which most GPU time was submitted, a job's time counted up

@@ -1,7 +1,7 @@
 """Several runs at once, each in a process of its own, with progress and a way to stop.
 
 Rule: what a run returns depends on its task alone, never on who ran beside it or in which process. A stop
-loses nothing that is finished, and what was under way comes back as far as it got.
+loses no finished run, and a run under way comes back as far as it got.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ class Task:
     trim: float = 0.0
     """Share of the jobs at each end that run without being counted."""
     warm: int = 0
-    """So many jobs at the beginning run without being counted: a window's company."""
+    """So many jobs at the beginning run without being counted: the warm-up of a window."""
     eta: bool = False
     """Tell intervals at submissions, and compare them with what comes."""
     drawn: bool = False
     """Keep who held which device when."""
     promise_share: float = 0.0
-    """Of the jobs, drawn: they ask for a promise."""
+    """The share of jobs, drawn, that ask for a promise."""
     window: int | None = None
     """Which window of the trace it is about; None: all of it."""
     differs: str = ""
@@ -207,7 +207,7 @@ _mail: Any
 
 def _begin_worker(stop: StopFlag, mail: Any) -> None:
     global _stop, _mail
-    for number in _ENDING:  # A whole group of processes may be told: the first one passes it on.
+    for number in _ENDING:  # A signal may reach the whole group of processes: the first one passes it on.
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
     _stop, _mail = stop, mail
@@ -315,7 +315,7 @@ def stopping(stop: StopFlag, asked: Asked = lambda number: None) -> Iterator[Non
 
 @contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """One that comes meanwhile is heard afterwards."""
+    """A signal that comes meanwhile counts afterwards."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:
         yield

@@ -45,7 +45,7 @@ class Scenario:
     """Times between arrivals are divided by it."""
     noise: float = 0.0
     limits: bool = False
-    """Policies are told time limits as people write them, in place of expected times with an error."""
+    """Policies get time limits as people write them, in place of expected times with an error."""
     load_time_scale: float = 1.0
     launch: Literal["warm", "cold"] = "cold"
     pairs: str = "gavel-v100"

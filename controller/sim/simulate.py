@@ -1,13 +1,13 @@
 """Drives the engine of production through a simulated world.
 
-Rule: this loop takes no decision and keeps no state of its own. Everything it records was said by the engine
-or happened in the world, and at each job's end the two accounts must agree.
+Rule: this loop takes no decision and keeps no state of its own. It records only what the engine said or what
+happened in the world, and at each job's end the two accounts must agree.
 
     while there is a next event: world.obey(engine.handle(event, world.now_s))
 
-Rule: every `ComputeRequest` is answered inline and exactly once with `Computed`, as in production, by a
-result or by what went wrong: there is no child process here and nobody who waits. What it took is reported
-apart and never changes the virtual clock: that is charged a fixed time.
+Rule: the loop answers every `ComputeRequest` inline and exactly once with `Computed`, as in production, with
+a result or with what went wrong; there is no child process here. It reports the time that took apart; the
+virtual clock advances by a fixed time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Warm windows: samples of a trace's jobs, each in the company of the jobs that were there before.
+"""Warm windows: samples of a trace's jobs, each on a cluster with the jobs that were there before.
 
 Rule: a window is a workload like any other, so every policy gets the same ones, job for job.
 

@@ -1,9 +1,9 @@
 """The writer thread: commits groups of rows, many of them with one flush of the disk, and keeps room for
 more.
 
-Rule: a group is written whole or not at all, and groups in the order in which they were sealed. After a
-failed commit nothing more is written until the journal was rewound, because what follows was decided on a
-state that is not on disk.
+Rule: the thread writes a group whole or not at all, and groups in the order in which they were sealed. After
+a failed commit it writes nothing until the journal was rewound, because later decisions rest on a state that
+is not on disk.
 
 Rule: room on the disk is the journal's own, so that what runs can be journalled after others have filled the
 disk. It lies inside the journal's own files, where nobody else can take it: free pages in the database, and a
@@ -42,7 +42,7 @@ class Decided(NamedTuple):
 
 
 Effect = Decided | Callable[[], None]
-"""What follows once all before it is on disk: a decision to be carried out, or something to be said."""
+"""A consequence, once all before it is on disk: a decision to carry out, or a message to send."""
 
 
 def let_follow(effects: Sequence[Effect], carry_out: Callable[[Decided], None]) -> None:
@@ -88,7 +88,7 @@ class Writer(threading.Thread):
         try:
             self._commit_for_ever()
         except BaseException:  # noqa: BLE001 - it ends with us
-            # Nobody would ever hear of a commit again. A crash is what everything here is made for.
+            # Without this thread no commit would ever be confirmed; a crash everything here can survive.
             traceback.print_exc()
             os._exit(70)
 
@@ -97,7 +97,7 @@ class Writer(threading.Thread):
         committed_s, last_count = 0.0, 0
         while True:
             first = self.groups.get()
-            # Whoever is alone is not made to wait; where there was company, more gathers until the next slot.
+            # A lone row does not wait; where several came together, more gather until the next slot.
             wait_s = committed_s + self._commit_every_s - time.monotonic()
             if isinstance(first, CommitGroup) and last_count > 1 and wait_s > 0:
                 time.sleep(min(wait_s, self._commit_every_s))

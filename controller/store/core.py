@@ -1,11 +1,9 @@
-"""The controller without its socket: what happens is decided, journalled, and only then has effects.
-
-Rule: between an event and anything that follows from it lies one commit. Nobody is told, asked or
-ordered anything that a crash could make untrue. If a commit fails, or an event breaks the engine, the
-state in memory is thrown away and read back from the journal, exactly as after a crash.
-
-Rule: it calls nobody. What follows is returned: by `seal` what may follow at once; the journal hands over
-what had to wait for its commit. Whoever runs the loop lets it follow, in that order.
+"""The controller without its socket: it decides about an event, journals both, and only then lets effects
+follow. Rule: between an event and its effects lies one commit. The controller sends nothing that a crash
+could make untrue. If a commit fails, or an event breaks the engine, it throws the state in memory away and
+reads it back from the journal, exactly as after a crash. Rule: it calls nobody. `seal` returns what may
+follow at once; the journal hands over what had to wait for its commit. The loop carries both out, in that
+order.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ class Stuck(Exception):
 
 
 class Poisoned(Exception):
-    """An event broke the engine. It was put aside; the state is what it was before."""
+    """An event broke the engine. It is in quarantine; the state is as before."""
 
 
 class Fatal(Exception):
@@ -83,7 +81,8 @@ class Core:
         self.etas = EtaAnswer()
         """When jobs end, as far as was found out last; empty before that."""
         self.rebuilds = 0
-        """How often the state was read back: whoever keeps something beside it believes the new one."""
+        """How often the state was read back: code that keeps something beside it must start from the new
+        one."""
         self._make_policy = make_policy
         self._config = config
         self._snapshot_every = snapshot_every
@@ -97,16 +96,17 @@ class Core:
         self._promise_count = 0
         self._token = token
         self._own_epochs: set[str] = set()
-        """Those that this run began; in any other nothing may be said."""
+        """Those that this run began; it may send nothing in any other."""
         self.durable_seq = journal.last_seq
         """The last entry that is known to be on disk: agents may hear of it."""
         self.begin_epoch()
-        self._then, self._decided = [], []  # Nobody is there yet; who comes is told what is still wanted.
+        # No agent is connected yet; each learns on connecting what is still wanted.
+        self._then, self._decided = [], []
         self.seal()
 
     def begin_epoch(self, above: int = 0, *, restored: bool = False, hold_s: float = 0.0) -> None:
-        """What is decided from now on belongs to no history that anybody else may have. It is on disk before
-        anything of it is said, as every event is."""
+        """Decisions from now on belong to a history that nobody else can have. As with every event, it is on
+        disk before anything is sent."""
         number = max(self.state.engine.epoch.number, above) + 1
         epoch = Epoch(number=number, token=self._token())
         self._own_epochs.add(epoch.token)
@@ -161,7 +161,7 @@ class Core:
         self._then.append(kept)
 
     def seal(self) -> list[Effect]:
-        """End of one message: what it led to is committed together. Returns what may follow at once."""
+        """End of one message: commit its consequences together. Returns what may follow at once."""
         then, self._then = self._then, []
         if self.journal.is_settled:
             return then
@@ -200,8 +200,8 @@ class Core:
     # --- When it goes wrong ------------------------------------------------------------------------
 
     def commit_failed(self, error: sqlite3.Error) -> list[Effect]:
-        """The disk is full or broken: back to what is on it, and nothing more happens until it works. Returns
-        what is to be said now in place of what was promised.
+        """The disk is full or broken: go back to what is on it, and decide nothing until it works. Returns
+        the messages to send now in place of what was promised.
 
         Raises:
             Fatal: what is on it cannot be read.

@@ -1,10 +1,9 @@
 """The journal: every event, the decision it led to, and all that was promised to anyone.
 
 Rule: an event and its decision are one row of one transaction, and nothing that follows from them (an
-acknowledgement, a command, an answer) leaves the controller before that transaction is on disk. So
-whatever anybody has seen is there after a crash, and recovery never has to ask a policy again.
-
-A writer thread commits; whoever is waiting at that moment shares the commit. Entries are never deleted:
+acknowledgement, a command, an answer) leaves the controller before that transaction is on disk. So a crash
+loses nothing that anybody has seen, and recovery never has to ask a policy again. A writer thread commits;
+all that wait at that moment share the commit. Entries are never deleted:
 recovery, replay and history read the same file. It must lie on a local disk, with one controller.
 """
 

@@ -38,7 +38,7 @@ DIFFERENCES_MAX = 100
 
 
 class ShadowSet(msgspec.Struct, frozen=True, kw_only=True):
-    """Which policy is asked beside the one in force, and since when."""
+    """Which shadow policy is set, and since when."""
 
     policy: str
     parameters: dict[str, str | int | float | bool]

@@ -2,7 +2,7 @@
 
 Rule: has a connection of its own and changes nothing. It works in small bites with pauses between them, so
 neither the disk nor the loop is busy with it, and no reading transaction holds the log up for long. What it
-finds stops nothing: the state is in the snapshots. It is told, with what it means.
+finds stops nothing, since the state is in the snapshots; it reports it, with what it means.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def scrub(path: Path, pause: Callable[[float], bool] = lambda worked_s: True) ->
 
 
 Bite = tuple[str, int, list[str]]
-"""What was looked at, how many, and what is wrong with them."""
+"""What it checked, how many, and what is wrong with them."""
 
 
 def _entries(database: sqlite3.Connection) -> Iterator[Bite]:

@@ -1,7 +1,7 @@
 """Where the controller listens: one Unix socket per user, or TCP with CURVE keys.
 
 Rule: an `ipc` socket is 0600 in a folder that only its owner may write to, so only its owner (or root) can
-connect. A `tcp` endpoint is never open without keys. Nothing else is spoken.
+connect. A `tcp` endpoint is never open without keys. There is no other kind.
 """
 
 from __future__ import annotations

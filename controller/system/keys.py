@@ -1,8 +1,8 @@
 """Who is who: CURVE keys, and the table that binds each public key to a name, a uid and a role.
 
-Rule: identity comes from the key alone, never from what a message says. Key files are 0600 in a 0700
-folder; an existing one is never overwritten unless forced. A key file is all that its holder needs:
-it carries the controller's public key too.
+Rule: identity comes from the key alone, never from what a message says. Key files are 0600 in a 0700 folder;
+only `force` overwrites an existing one. A key file is all that its holder needs: it carries the controller's
+public key too.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def add_user(
     *,
     force: bool = False,
 ) -> Path:
-    """A key for a person; returns the file to hand over. Without `uid` the machine's users are asked.
+    """A key for a person; returns the file to hand over. Without `uid` the machine's user database gives it.
 
     Raises:
         KeyProblem: no cluster here, a bad name, an unknown user, or a name that is taken.

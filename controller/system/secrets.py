@@ -38,8 +38,8 @@ class Secrets:
     """One file per submission: its jobs, and the tasks of an array, share theirs.
 
     A file is called after the numbers of its jobs: `7.json`, or `7-106.json` for a submission of a hundred.
-    Files are taken away by a thread: on some disks that takes milliseconds each, and thousands of jobs may be
-    cancelled at once.
+    A thread removes files: on some disks that takes milliseconds each, and a user may cancel thousands of
+    jobs at once.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -77,7 +77,7 @@ class Secrets:
                 self._drop(old)
                 (self._folder / f"{old}.json").unlink(missing_ok=True)
             self._know(stem)
-        sync_folder(self._folder)  # What was dropped is gone after a power cut as well.
+        sync_folder(self._folder)  # Dropped secrets stay gone after a power cut as well.
         self.used_by(job_ids)
 
     def used_by(self, job_ids: Iterable[JobId]) -> None:

@@ -101,7 +101,7 @@ def fit(
 
 
 def converted(trees: list[dict[str, Any]], base: float) -> Trees:
-    """XGBoost's JSON as one value. Nodes are counted anew, from the left; what pruning left over is gone."""
+    """XGBoost's JSON as one value. Nodes get new numbers, from the left, without what pruning has removed."""
     sizes: list[int] = []
     left: list[int] = []
     right: list[int] = []

@@ -1,8 +1,8 @@
 """Which slow computations there are: the kind of a `Compute` action -> the function that answers it.
 
 A function gets the request's payload and returns numbers or a document, and the hash of the model it used.
-It may import what it likes: it runs in a child process. Same payload, same model, same numbers. One that fits
-in a few lines is here, the others are named by their module.
+It may import what it likes: it runs in a child process. Same payload, same model, same numbers. Short ones
+are here, the others are named by their module.
 """
 
 from __future__ import annotations

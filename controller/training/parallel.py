@@ -1,7 +1,7 @@
 """Evaluations side by side, through joblib: processes of this machine, or a cluster of dask or Ray.
 
-Rule: results come back in the order of what was asked, so a search takes the same course whatever
-evaluates it and on however many machines.
+Rule: results come back in the order of the calls, so a search takes the same course whatever evaluates it and
+on however many machines.
 """
 
 from __future__ import annotations

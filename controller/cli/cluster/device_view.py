@@ -151,7 +151,7 @@ def _measured(name: str, text: Callable[[float | None], str], rank: int) -> Colu
 
 def _memory(row: DeviceLine) -> str:
     used = row.device.reading.memory_used_mib if row.device.reading is not None else None
-    whole_mib = row.device.memory_mib  # 1: nobody knows, as of a MIG instance.
+    whole_mib = row.device.memory_mib  # 1: unknown, as of a MIG instance.
     return f"{size(used)}/{size(whole_mib)}" if whole_mib > 1 else "-"
 
 

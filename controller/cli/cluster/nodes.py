@@ -99,7 +99,7 @@ def _device_state(row: NodeRow) -> str:
 def _memory(device: DeviceView | None) -> str:
     if device is None:
         return ""
-    return size(device.usable_mib) if device.memory_mib > 1 else "-"  # 1: nobody knows, as of a MIG instance.
+    return size(device.usable_mib) if device.memory_mib > 1 else "-"  # 1: unknown, as of a MIG instance.
 
 
 def _jobs(device: DeviceView) -> str:

@@ -1,7 +1,7 @@
 """The page of `cotenant top`: as much of the cluster as a screen shows, and whatever is wrong first. Pure.
 
-Rule: what does not fit is counted, never dropped silently, and a device or host in trouble is not what is
-left out. With no width and height the page is for a pipe: whole, and as long as it likes.
+Rule: it counts what does not fit, never drops it silently, and never leaves out a device or host in trouble.
+With no width and height the page is for a pipe: whole, and as long as it likes.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def page(moment: Moment, width: int | None, height: int | None, trouble: str = "
 
 
 def lines_for(wants: Sequence[int], lines: int) -> list[int]:
-    """Lines for each: nobody gets more than it wants, and what one does not want the others share."""
+    """Lines for each pane: none gets more than it needs, and the others share the rest."""
     given = [0] * len(wants)
     by_size = sorted(range(len(wants)), key=lambda at: wants[at])
     for done, at in enumerate(by_size):

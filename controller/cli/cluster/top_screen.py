@@ -1,8 +1,8 @@
 """The screen of `cotenant top`, on textual (extra `tui`): its tables, keys, details and questions.
 
-Rule: what stands in a pane is decided in `top_view`; here it is only put on the screen. Texts of others are
-never markup. The controller is asked in one other thread, one question after another, so that its silence
-never stops the keys.
+Rule: `top_view` decides what stands in a pane; this module only puts it on the screen. Texts of others are
+never markup. One other thread asks the controller, one question after another, so that its silence never
+stops the keys.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Asks(Protocol):
 
 
 class TopScreen(App[int]):
-    """Its result is the number of a signal that it was asked to end by."""
+    """Its result is the number of the signal that asked it to end."""
 
     TITLE = "cotenant"
     CSS = """

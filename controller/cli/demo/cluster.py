@@ -1,6 +1,6 @@
 """A private controller and agent for one run of the demo, as two processes on a Unix socket.
 
-Rule: what is started here is ended here, by pid, whatever happens.
+Rule: it ends what it has started, by pid, whatever happens.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class PrivateCluster:
         _await_ready(process, part, log_path)
 
     def close(self) -> None:
-        """Agent first, controller last; what does not leave in time is killed."""
+        """Agent first, controller last; it kills what does not leave in time."""
         for process in reversed(self._processes):
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGTERM)

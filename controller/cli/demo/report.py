@@ -50,7 +50,7 @@ class BesideReport(msgspec.Struct, frozen=True, kw_only=True):
     beside: tuple[str, ...]
     steps: float
     predicted_s: float | None
-    """As was thought when they were put together."""
+    """As predicted when they were placed together."""
     measured_s: float
     alone_s: float | None
     """With the whole batch and nobody beside it."""
@@ -59,7 +59,7 @@ class BesideReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PromiseReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The average completion that a policy expected of a job beside another, and what became of it."""
+    """The average completion that a policy expected of a job beside another, and the actual one."""
 
     job: str
     beside: str

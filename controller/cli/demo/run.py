@@ -1,7 +1,7 @@
 """`cotenant demo`: real DDP jobs share devices, one is preempted, and resumes bit for bit.
 
-Rule: nothing is scripted but the submissions and one `policy set`. What happens in between is decided by the
-policies from what was measured a minute before, on this machine.
+Rule: it scripts only the submissions and one `policy set`. In between the policies decide from what was
+measured a minute before, on this machine.
 """
 
 from __future__ import annotations

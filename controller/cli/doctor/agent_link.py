@@ -1,7 +1,6 @@
-"""Whether this host's agent would be let in by its controller: asked, with the agent's own key.
-
-Rule: on a server only `agent.controller` is set, and the key is root's; whoever may not read it is told so,
-and nothing is guessed. An agent may not ask this question: that it is refused proves that the key is known.
+"""Whether this host's controller accepts its agent: asked with the agent's own key. Rule: on a server only
+`agent.controller` is set, and the key is root's; a user who may not read it learns that, and we guess
+nothing. An agent may not ask this question: the refusal proves that the controller knows the key.
 """
 
 from __future__ import annotations

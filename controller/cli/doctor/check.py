@@ -1,4 +1,4 @@
-"""What a check of `doctor` is given, what it says, and how it speaks of several GPUs at once.
+"""What a check of `doctor` gets, what it returns, and how it words several GPUs at once.
 
 Rule: a check looks at `DoctorFacts` and changes nothing. One that does not apply here says nothing (None).
 """

@@ -1,6 +1,6 @@
 """Where the indicators of this host's GPUs come from, and who may read them. Pure, from `DoctorFacts` alone.
 
-Rule: what could be had by doing something is a warning; what NVIDIA gives nobody on these GPUs is not.
+Rule: a counter that the user could enable is a warning; one that these GPUs do not have is not.
 """
 
 from __future__ import annotations

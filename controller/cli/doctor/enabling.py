@@ -1,7 +1,8 @@
 """What to do about what a GPU host lacks, and the exact command, on the Linux it runs. Pure.
 
-Rule: a command is one line that can be pasted as it stands, or it is left out and the words say what to get.
-What needs root says sudo, unless one is root. Packages are named where their names were tried: on Debian 12.
+Rule: a command is one line that can be pasted as it stands; without one the text says what to get. A command
+that needs root says sudo, unless the user is root. We name packages where we have tried their names: on
+Debian 12.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What this host's GPUs can do, in plain words: driver, sharing, counters, permissions, who is on them.
 
-Rule: pure, from `DoctorFacts` alone. None of NVML's answers means "unknown": it is said or left out, never
-guessed. A host without GPUs gets one line about that, not one for each thing it lacks.
+Rule: pure, from `DoctorFacts` alone. None of NVML's answers means "unknown": we say so or leave it out, and
+never guess. A host without GPUs gets one line about that, not one for each thing it lacks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What surrounds the GPUs of this host: who runs here, limits, control groups, disks, torch.
 
-Rule: looks and changes nothing, and judges nothing: `host_checks` does, from these values alone. Whatever
-cannot be seen is None or empty. `root` is another tree in tests.
+Rule: it looks, and neither changes nor judges: `host_checks` judges, from these values alone. What it cannot
+see is None or empty. `root` is another tree in tests.
 """
 
 from __future__ import annotations
@@ -270,7 +270,7 @@ def _mps_runtime(loaded: LoadedSettings) -> str:
 
 def _mine(seen: Sequence[SeenProcess], uid: int, endpoint: str) -> SeenProcess | None:
     """The agent that serves our jobs: our own, else root's, and of several the one of our controller. What
-    none of its words tells it has from settings, which we take to be ours."""
+    its command line does not say it has from settings, which we assume to be ours."""
 
     def endpoint_of(process: SeenProcess) -> str:
         told = dict(pairwise(process.words))

@@ -1,7 +1,7 @@
 """The connection to the controller, for every verb that has a question, and for a shell that completes a
 word.
 
-Rule: what the client may raise becomes a `Problem` here and nowhere else. Completing never shows an error and
+Rule: only this module turns what the client may raise into a `Problem`. Completing never shows an error and
 never takes long: a controller that does not answer at once completes nothing.
 """
 

@@ -1,7 +1,7 @@
 """What a verb takes, said in its signature: `seed: Annotated[int, option("--seed", metavar="S", min=0)] = 0`.
 
-Rule: a flag is written down once. Name, default and kind are the signature's; click gets its parameters
-from here, and what is wrong with a value is said in this project's words.
+Rule: a flag stands in one place. Name, default and kind are the signature's; click gets its parameters from
+here, and errors about a value are in this project's words.
 """
 
 from __future__ import annotations

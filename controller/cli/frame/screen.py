@@ -1,8 +1,8 @@
 """How things look on a terminal: durations, times, sizes, tables, colour.
 
 Rule: colour and truncation are for terminals only. What goes into a pipe or a file is whole and plain. Cells
-of tables are one line each, and nothing but our own colours is obeyed by the terminal: all that is printed
-for a person goes through `say` or `tell`.
+of tables are one line each, and the terminal gets no control sequences but our own colours: everything for a
+person goes through `say` or `tell`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What would happen to a job if it were submitted now: asked of the controller, which rolls it out."""
+"""What would happen to a job if it were submitted now: the controller answers by roll-outs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """`cotenant logs`: a job's output over all its attempts, in order; `-f` and `run` follow it as it comes.
 
-Rule: each attempt is read to its end before the next; a part that a lost host took with it is named,
-not skipped in silence.
+Rule: it reads each attempt to its end before the next, and names a part that is lost with its host instead of
+skipping it.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class Follower:
         self._offset = 0
         self._last_rounds = LAST_ROUNDS
         self._missing = ""
-        """What was said last of output that is missing: once is enough."""
+        """The last note about missing output, so that it appears once."""
         self._missing_rounds = 0
         self.caught_up = False
         """Whether all that was there when it began has been yielded, with the piece that came last."""

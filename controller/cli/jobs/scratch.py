@@ -1,7 +1,7 @@
 """A folder that looks like the present one, for trials of a command that may write into it.
 
-Rule: what the command writes must not reach the original, nor what it finds there later. So files are copied
-and folders are made anew. What is too much to copy (a data set) is linked, and that much is said.
+Rule: what the command writes must not reach the original, nor what it finds there later. So it copies files
+and makes folders anew. It links what is too large to copy (a data set), and says so.
 """
 
 from __future__ import annotations

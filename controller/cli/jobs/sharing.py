@@ -110,7 +110,7 @@ def at_the_end(job: JobView) -> list[str]:
 
 
 def promised(promise: PromiseView) -> str:
-    """The policy's word, and what became of it."""
+    """What the policy expected, and what happened."""
     took = "not both have finished" if promise.took_s is None else f"it took {exact(promise.took_s)}"
     return (
         f"average completion beside job {promise.beside}: promised {exact(promise.promised_s)}, {took}; "

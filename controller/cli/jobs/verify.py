@@ -83,7 +83,7 @@ def verify(argv: Sequence[str], steps: int) -> Verified:
         cwd = _scratch_folder(scratch, "of-whole")
         plain = _run(argv, jobside, whole, 1, second.step, cwd, exactly=True)
         same = plain.parameters_sha256 == second.parameters_sha256
-        if not same:  # Whose doing is it? One that nobody stops may not be like another, either.
+        if not same:  # Who causes the difference? Two runs that nobody stops may differ, too.
             cwd = _scratch_folder(scratch, "of-again")
             again = _run(argv, jobside, folder / "again", 1, second.step, cwd, exactly=True)
             if again.parameters_sha256 != plain.parameters_sha256:
@@ -213,7 +213,7 @@ def alone() -> dict[str, str]:
 
 
 class _Words:
-    """What one rank says, and what it is told."""
+    """The messages of one rank, and those to it."""
 
     def __init__(self, inbox: socket.socket, place: Path) -> None:
         self._inbox = inbox

@@ -1,6 +1,6 @@
 """Files that a command line names: to be read, and to write results to; and whether plots can be made here.
 
-Rule: what is wrong with a file is said the same way by every verb. One that is not there is exit code 3, one
+Rule: every verb reports a bad file in the same words. One that is not there is exit code 3, one
 that cannot be read as what it should be is a wrong value, exit code 2. What cannot be written is refused,
 exit code 1.
 """

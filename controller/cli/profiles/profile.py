@@ -1,7 +1,7 @@
 """`cotenant profile`: measure a command on 1, 2, 4, ... devices; what is known of kinds of jobs; forget it.
 
-Rule: measuring is jobs like any other, queued and placed by the controller. Their device time is said before
-they are queued and after they have ended, and Ctrl-C ends those that are left.
+Rule: measuring is jobs like any other, queued and placed by the controller. The verb says their device time
+before it queues them and after they have ended, and Ctrl-C ends those that are left.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""`cotenant completion`: the script for bash, zsh or fish; and what it asks, answered: the one place that
-builds the tree of all verbs.
+"""`cotenant completion`: the script for bash, zsh or fish; and the answers to its questions: the one place
+that builds the tree of all verbs.
 
 Rule: the script calls `cotenant` again with _COTENANT_COMPLETE=complete_SHELL; where nothing is known, it
 completes files. The script for zsh is click's. Ours for bash also works before 4.4, and ours for fish keeps

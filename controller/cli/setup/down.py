@@ -1,7 +1,7 @@
 """`cotenant down`: ends the controller and agent that `up` or `run` started here.
 
-Rule: it says what becomes of jobs before it does anything. Jobs that run go on, unless they are to be
-cancelled; where any run, a person is asked, and a script has to say --yes.
+Rule: it says what will happen to jobs before it does anything. Jobs that run go on, unless the user cancels
+them; where any run it asks, and a script has to say --yes.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def unfinished(endpoint: str | None, *, is_needed: bool) -> Sequence[JobView] | 
 
 
 def consequences(jobs: Sequence[JobView], running: Sequence[JobView], *, cancel: bool) -> list[str]:
-    """What becomes of jobs, a line each; none where there are none."""
+    """What will happen to jobs, a line each; none where there are none."""
     waiting = [job for job in jobs if job.phase not in ON_DEVICES]
     if cancel:
         return [f"cancelling {plural(len(jobs), 'job')}: {named(jobs)}"] if jobs else []

@@ -1,7 +1,7 @@
 """Who owns the controller and agent that `cotenant run` or `cotenant up` started here.
 
 Rule: an `up` holds a file beside its socket as long as it lives, one name if a person started it and another
-if `run` did. Only the holder is ever asked to end, and it ends what it started, in order.
+if `run` did. `down` asks only the holder to end, and that ends what it started, in order.
 """
 
 from __future__ import annotations

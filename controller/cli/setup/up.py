@@ -1,7 +1,7 @@
 """`cotenant up`: controller and agent of this machine as two processes, in the foreground; `controller` and
 `agent`: each alone, as on a cluster; `demo`: both for a few jobs.
 
-Rule: both are stopped by their process id when `up` ends, the agent first. Jobs that run go on: their
+Rule: `up` stops both by their process id when it ends, the agent first. Jobs that run go on: their
 supervisors belong to neither, and the next `up` finds them. Alone, this process becomes the daemon (exec), so
 that systemd and its user watch one process.
 """

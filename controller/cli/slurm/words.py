@@ -1,7 +1,7 @@
 """The options of Slurm's programs, read from their words.
 
-Rule: an option that narrows what is shown or changed is taken or refused, never passed over; one that is of a
-site, or of how a table looks, is.
+Rule: it takes or refuses an option that narrows what is shown or changed, and never ignores it; it ignores
+options of a site, or of how a table looks.
 """
 
 from __future__ import annotations

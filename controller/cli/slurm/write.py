@@ -1,6 +1,6 @@
 """`cotenant slurm-aliases DIR`: small programs that are called as Slurm's are.
 
-Rule: a file that is there and is none of ours is never replaced: on a machine with Slurm it may be Slurm's.
+Rule: it never replaces a file that is not ours: on a machine with Slurm it may be Slurm's.
 """
 
 from __future__ import annotations

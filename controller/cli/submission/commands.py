@@ -1,6 +1,6 @@
 """The user's command: how it is started, and whether it can be.
 
-Rule: what can be seen to fail from here is refused here, before a queue is waited through. On a
+Rule: it refuses a command that will visibly fail, before the user waits in a queue. On a
 cluster the hosts may have what this machine has not, so there the same finding is only a note.
 """
 

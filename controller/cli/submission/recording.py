@@ -1,10 +1,10 @@
 """What a submission takes along from where the user stands: variables, who they are, and what the command
 would run as one hash: script, modules beside it, configuration files, libraries.
 
-Rule: the job sees what was recorded and nothing of the agent's own environment. Values whose names look like
+Rule: the job sees the recorded environment and nothing of the agent's own. Values whose names look like
 secrets travel apart: they never enter journal, logs or `show`. A hash that left out something that matters
-would hand a job the profile of another; so whatever is too large to be read, or cannot be, means that there
-is no hash, and the job is measured.
+would hand a job the profile of another; so where a file is too large or cannot be read there is no hash, and
+the job is measured.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Rule: such a script is started once per host, as one under torchrun is: started once per GPU, each of its
 processes would start as many workers again. Where the call depends on a condition only its author knows, and
-is told the flag.
+`submit` names the flag.
 """
 
 from __future__ import annotations

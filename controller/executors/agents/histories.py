@@ -1,7 +1,8 @@
-"""Whether an agent and this journal mean the same history, and what is done where they do not.
+"""Whether an agent and this journal share one history, and what to do where they do not.
 
-Rule: agents are the witnesses. A journal cannot see that it was put back from a copy, and an agent that has
-followed what the copy lacks can; the first such hello begins another epoch, before anything else is told.
+Rule: agents are the witnesses. A journal cannot see that it was restored from a copy, but an agent that has
+followed what the copy lacks can; the first such hello begins another epoch, before the controller sends
+anything else.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class Histories:
         self._hold_until_s = core.clock.now_s() + (lease_s or 0.0)
         """What a controller of before us gave leases for has ended by then, if it hears from none."""
         self._knows_restored = False
-        """An agent has shown that this journal was put back from a copy."""
+        """An agent has shown that this journal was restored from a copy."""
         self._without: set[HostId] = set()
         """Hosts of which we have said that their agents know no epochs."""
 
@@ -71,7 +72,7 @@ class Histories:
 
     def is_meant(self, report: Report) -> bool:
         """Whether it is about the job, and the attempt, that have these numbers here. The end of an attempt
-        of a lost history is heard all the same: its job waits for it."""
+        of a lost history counts all the same: its job waits for it."""
         event, job = report.event, self._core.state.engine.jobs.get(report.event.job_id)
         if job is None or not agree(job.epoch, report.job_epoch):
             return job is None

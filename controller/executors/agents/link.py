@@ -1,7 +1,6 @@
-"""The controller's side of every agent: greeting, leases, commands out, reports in, gang words through.
-
-Rule: takes no decision. A host speaks through one connection at a time, the one on which it last said
-hello; words from any other are not heard, so its agent greets again.
+"""The controller's side of every agent: greeting, leases, commands out, reports in, messages between
+supervisors of a gang through. Rule: takes no decision. A host speaks through one connection at a time, the
+one on which it last said hello; the controller ignores any other, so that its agent greets again.
 """
 
 from __future__ import annotations
@@ -174,7 +173,8 @@ class AgentExecutor:
         return True
 
     def _is_of_our_history(self, address: bytes, message: wire.Hello) -> bool:
-        """Whether its agent has followed nothing but what this journal knows. If not, it is told so first."""
+        """Whether its agent has followed nothing but what this journal knows. If not, the controller tells it
+        so first."""
         host_id = message.report.host_id
         where = self._histories.standing(message, self._seen.get(host_id, 0))
         if where == "superseded":
@@ -241,7 +241,7 @@ class AgentExecutor:
         )
 
     def _drop(self, host_id: HostId) -> None:
-        """What was said on the old connection is void; the engine repeats what is still wanted."""
+        """Messages of the old connection are void; the engine repeats what is still wanted."""
         link = self._links.pop(host_id, None)
         self.fork_servers.pop(host_id, None)
         if link is not None:
@@ -386,8 +386,8 @@ class AgentExecutor:
             self._say(link.address, order)
 
     def _cannot_start(self, command: StartAttempt, why: str) -> None:
-        """Its host was never told of it, so it is for us to say that it has ended there: with the next
-        tick, for commands leave while a group of events is being closed."""
+        """Its host never heard of it, so we have to report its end there: with the next tick, because
+        commands leave while a group of events is being closed."""
         self._core.counters["bad_secrets"] += 1
         ended = AttemptEnded(
             job_id=command.job_id,

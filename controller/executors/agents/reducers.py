@@ -1,7 +1,7 @@
 """From heartbeats to events: who fell silent, who is lost, whose progress is worth a decision.
 
 Rule: pure. A heartbeat is not an event and is never journalled; only what changed enough to matter is.
-Time that passed while we did not listen is no agent's silence.
+Time in which we did not listen does not count as an agent's silence.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How much a job still has to do, drawn from what became of jobs that were expected to be about as long.
+"""How much a job still has to do, drawn from past jobs with about the same expectation.
 
 Rule: a ratio true / expected is drawn WITHIN the bucket of the nearest expectations from the same source,
 never from all jobs: the longest expectations are most often too long, and ratios drawn independently of
@@ -8,8 +8,8 @@ Rule: what a job has had already counts: only ratios by which it would not have 
 Where hardly any is left, it has outlived everything that is known, and what is left is drawn as Lindy's law
 has it: as long again as it has lasted, half of the time.
 
-Rule: of a job of which nothing is expected only run times of all jobs are known. With fewer than `ENOUGH` it
-never ends, as far as anybody can say, and everything that waits for it has no end either.
+Rule: for a job without any estimate there are only the run times of all jobs. With fewer than `ENOUGH` of
+them its end is unknown, and so is that of everything that waits for it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Lengths:
 
     @property
     def knows_run_times(self) -> bool:
-        """Whether anything can be said of jobs of which nothing is expected."""
+        """Whether there are enough run times for jobs without any estimate."""
         return bool(self._run_times)
 
     def left_s(self, source: str, told_s: float, had_s: float, u: Sequence[float]) -> list[float]:

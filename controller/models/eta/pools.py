@@ -1,8 +1,8 @@
 """What is kept of the past to say when jobs end: how long jobs were beside what was expected of them, who
 arrived when, and by how much the intervals that were told were wrong.
 
-Rule: values, bounded, oldest out first. What is here was observed; nothing is drawn, and nothing forgotten
-but by age, so that a fold over the same events gives the same pools.
+Rule: values, bounded, oldest out first. The pools hold observations, draw nothing, and forget only by age, so
+that a fold over the same events gives the same pools.
 """
 
 from __future__ import annotations

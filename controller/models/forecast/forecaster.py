@@ -80,7 +80,7 @@ class Forecast:
     levels: tuple[float, ...]
     quantiles: Floats
     note: str
-    """What people should know: that nothing was trained yet, that a series is new. Empty: nothing."""
+    """A note for people: there is no trained model yet, or a series is new. Empty: none."""
 
     def of_pool(self, aggregation: Aggregation = "pool") -> Floats:
         """Shape (hours ahead, levels): quantiles of the total, or the paper's sum of those of the

@@ -1,7 +1,7 @@
 """OrgLinear (GFS, section 3.2) at work: two linear maps for the mean, one for the spread, from plain weights.
 
-Rule: the answers are those of the torch module it was trained as, to 1e-4; a test compares them. As settled,
-and not said by the paper: inputs are the differences from the last value over the series' own deviation; the
+Rule: the answers are those of the torch module it was trained as, to 1e-4; a test compares them. Our choices,
+where the paper is silent: inputs are the differences from the last value over the series' own deviation; the
 hour, weekday and holiday are those of the first hour ahead; the moving average of 25 hours is padded by
 reflection. What attention makes of an organisation's attributes does not depend on time, so the weights hold
 its result.

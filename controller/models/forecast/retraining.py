@@ -1,8 +1,8 @@
-"""What a policy asks of a training, and what it gets: both as they are journalled.
+"""A policy's request for a training, and the answer, both as the journal holds them.
 
 Rule: the journal holds the question and the whole model, so that recovery needs no training and no file. Both
-are bounded: one entry must stay far below what a message may be. Whoever asks for more series than a question
-holds asks about the largest, and about all others together.
+are bounded: one entry must stay far below what a message may be. With more series than a question holds it
+asks about the largest, and about all others together.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Evaluates a boosted forest in numpy: all nodes of all trees at once, no walk from the root.
 
 Rule: the answers are XGBoost's own to 1e-5, missing values included. So values and thresholds are compared
-as float32, and a missing value goes where the training sent it. And an answer does not depend on what else
-is asked at the same time: leaves are added as whole multiples of 2^-40, which is exact in any order, so that
+as float32, and a missing value goes where the training sent it. And an answer does not depend on what else is
+asked at the same time: it adds leaves as whole multiples of 2^-40, which is exact in any order, so that
 a replay, which remembers other answers, still decides the same.
 
 Source: QuickScorer (Lucchese et al., SIGIR '15). Leaves are numbered from the left, one bit each. A node

@@ -5,8 +5,9 @@ Rule: an answer is a function of the model and the two profiles alone, the same 
 and however many are asked about together. Where a job shows less than half of what the model leans on (by
 importance), there is no answer: the duty-cycle rule knows more then.
 
-Rule: a file is versioned JSON, written the same way every time and read strictly. It is refused with the
-place and the reason, never used in part. A model of a newer schema says what to upgrade; an older one is read
+Rule: a file is versioned JSON, written the same way every time and read strictly. We refuse a bad one with
+the place and the reason, and never use a part of it. A model of a newer schema says what to upgrade; an older
+one is read
 as long as its schema is listed here.
 """
 

@@ -1,16 +1,16 @@
 """castor-cost: share when the newcomer gains more than its partners lose.
 
 Source: ours. Castor's Theorem 1 compares sharing with "start when THIS partner ends", which is too
-pessimistic about waiting: other jobs may end earlier. Here waiting costs what it is expected to take until
-enough devices of any jobs are free (`expected_free.py`), and a share is judged by all whom it touches:
+pessimistic about waiting: other jobs may end earlier. Here waiting costs the expected time until enough
+devices of any jobs are free (`expected_free.py`), and a share counts for all whom it touches:
 
     gain = (wait + remaining alone) - (remaining when shared)      of the newcomer
     cost = sum over the partners of how much later each of them ends
 
 Share iff gain > cost and, with each partner, the two together get more done than taking turns (1 / xi of the
 one + 1 / xi of the other > 1). For a gang the slowest partner sets the pace: so for each xi as a bound, those
-partners below it that lose least per device are tried, and the set with the best balance is taken. With one
-bound per xi that occurs nothing is missed that a finer scan would find.
+partners below it that lose least per device are tried, and the set with the best balance is taken. One bound
+per occurring xi finds everything that a finer scan would.
 
 Pruned exactly: each further partner can only slow the newcomer, and the longer it stays the more the others
 lose. So a set is no better than the gain beside the best of its members less what each would lose alone.
@@ -124,7 +124,7 @@ class CostSlots(ShareableSlots):
         self._expected_free: ExpectedFree | None = None
         self._stays_s: Numbers | None = None
         self.known: Balances | None = None
-        """What was worked out about those who will be asked about next."""
+        """Results for the jobs that will be asked about next."""
 
     def wait_s(self, job: Job) -> float:
         if self._expected_free is None:

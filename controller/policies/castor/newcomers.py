@@ -1,11 +1,10 @@
 """Waiting jobs beside all tenants at once: what `ranked` and `balances` reckon with, as matrices.
 
-Rule: a row says what asking for that job alone would say, to the last bit. Every entry is made by the same
-operations in the same order, whichever other jobs are asked for; a slot that is taken meanwhile only drops
-out.
+Rule: a row equals the answer for that job alone, to the last bit. The same operations in the same order make
+every entry, whichever other jobs are asked for; a slot that is taken meanwhile only drops out.
 
 A decision tries up to `lookahead` jobs beside all tenants: O(lookahead x tenants) operations on numbers.
-What jobs that are alike have in common is asked once for all of them: how their batch can be split, the
+It asks once what jobs of a kind have in common: how their batch can be split, the
 ratios beside each kind of tenant, where they may go. One job after the other that would be a few dozen calls
 of numpy for each job; together it is a few dozen calls. Whoever could find partners is then looked at alone:
 O(tenants log tenants) for each.

@@ -48,7 +48,7 @@ class CastorParameters(ColocationParameters, frozen=True, kw_only=True, forbid_u
 
 
 class CastorSlots(ShareableSlots):
-    """Slots, and what was worked out about those who will be asked about them."""
+    """Slots, and results for the jobs that will be asked about."""
 
     known: Chances | None = None
 

@@ -18,7 +18,7 @@ import msgspec
 from cotenant.controller.domain import Job, JobId, Phase
 
 UNKNOWN_S = 1e9
-"""Left of a job of which nothing is known: it is taken for a long one."""
+"""Remaining time of a job without any estimate: it counts as a long one."""
 Sizes = Mapping[JobId, int]
 """Devices of each job; those that get none are not in it."""
 

@@ -1,9 +1,8 @@
-"""From how many devices each job should have to what is done about it.
-
-Rule: a change costs a save and a load, so it is made only where it is of use. A job that waits gets devices
-that are free, up to its part; are they too few, jobs above their part make room: elastic ones shrink, others
-are preempted. Only when nobody waits who could be served do jobs grow, and only if they end earlier by more
-than the change takes. Nobody loses devices before its lease is over, nobody while it loads.
+"""From how many devices each job should have to actions. Rule: a change costs a save and a load, so the
+policy makes one only where it helps. A waiting job gets free devices, up to its part; if they are too few,
+jobs above their part make room: elastic ones shrink, others are preempted. Jobs grow only when no waiting job
+could start, and only if they end earlier by more than the change takes. No job loses devices before its lease
+is over, or while it loads.
 
 Rule: an elastic job grows on the host it is on: its next checkpoint can be read there, and its workers stay
 together. A gang that one host cannot hold is spread as other policies spread it, on its fewest devices.

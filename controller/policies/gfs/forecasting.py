@@ -1,6 +1,6 @@
-"""The demand of hp jobs in the next hours, as GFS's estimator is asked by the quota (section 3.3.1).
-
-Rule: asked once an hour, with whole hours; what it has learned is a value. The model of a file (`model=`) is
+"""The demand of hp jobs in the next hours, for the quota (GFS's estimator, section 3.3.1). Rule: the quota
+asks once an hour, with whole hours; what the forecaster has learned is a value. The model of a file
+(`model=`) is
 asked about every type; else each type has the newest one that was trained on its own hours. Where there is
 none it is last value + median hourly change of the hour, set right by its own errors, and says so. A promise
 that begins in mid-hour touches H + 1 hours, and the whole hours known end with the one before: so H + 1 are

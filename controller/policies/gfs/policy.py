@@ -1,13 +1,13 @@
 """gfs: classes and a quota over any order, after GFS (ASPLOS '26), and gfs-rise, ours.
 
-One layer. It decides which class is asked, how many devices spot jobs may take, and which spot jobs leave for
-hp jobs; who is first within a class, where a job goes and who shares with whom is decided by another policy:
+One layer. It decides which class comes first, how many devices spot jobs may take, and which spot jobs leave
+for hp jobs; another policy decides who is first within a class, where a job goes and who shares with whom:
 the paper's own scheduler (`order.py`), any of the registry (`order=patient`), with the sharing of a third
 (`share=castor-cost`). A decision is that of the first of these passes that finds something to do:
 
 1. hp: the order sees only hp jobs. Those that it does not place preempt spot jobs (Algorithm 2).
 2. spot: the order sees the spot jobs that the quota admits: `running + request <= Q`, here as `request <=
-   budget`. What it starts beyond the budget together is taken back, and it is asked again without those.
+   budget`. The layer takes back what it starts beyond the budget, and asks it again without those.
 3. sharing, if there is one: what it puts beside other spot jobs, and pairs that it parts.
 
 If something was done the next pass follows at once (a wake-up at the same moment), which sees it done.
@@ -296,7 +296,7 @@ class Gfs:
         state.feed_back(view, parameters)
 
     def _trained(self, view: View, event: ev.Computed) -> None:
-        """A training was answered. What is no model leaves the one before in force."""
+        """The answer of a training. Without a model in it the one before stays in force."""
         retraining, why_not = self._state.retraining, event.error
         if not why_not:
             try:

@@ -1,8 +1,8 @@
 """DWQ and DRQ: newcomers whose preemption is put off, and the running jobs chosen to make room for them.
 
 Rule: an entry counts only as long as what it says is still so: the newcomer has been queued without a break,
-and the victim is in the attempt in which it was chosen. So this module need not be told that a newcomer was
-cancelled or held, or that a victim ended, was lost or started again; nothing is scanned.
+and the victim is in the attempt in which it was chosen. So nobody has to tell this module that a newcomer was
+cancelled or held, or that a victim ended, was lost or started again; it scans nothing.
 """
 
 from __future__ import annotations

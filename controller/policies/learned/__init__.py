@@ -1,7 +1,7 @@
 """Orders that were learned: `rltune`, a small network, and `scorer`, three weights that a person can read.
 
-Rule: nothing here learns. A model is a file, made by `cotenant policy train`, read once when its policy is
-made; what it says is computed with numpy.
+Rule: nothing here learns. A model is a file from `cotenant policy train`, which the policy reads once, when
+it is made, and evaluates with numpy.
 """
 
 # fmt: off

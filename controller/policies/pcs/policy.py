@@ -197,7 +197,7 @@ class Pcs:
 
 
 class ClassRound:
-    """One decision: who claims devices, whom that costs theirs, and what is left for others."""
+    """One decision: who claims devices, who loses them, and what is left for others."""
 
     def __init__(self, policy: Pcs, view: View) -> None:
         self._view, self._parameters = view, policy.parameters
@@ -329,7 +329,7 @@ class ClassRound:
         self._count(number, job)
 
     def _count(self, number: int, job: Job) -> None:
-        """What exceeds the share is paid for one lease."""
+        """A class pays for one lease of what exceeds its share."""
         over = self._standing.over(number, job.spec.gpus_min)
         self._credits[number] -= max(0.0, min(over, job.spec.gpus_min)) * self._parameters.lease_s(job)
         self._standing.held[number] += job.spec.gpus_min

@@ -5,8 +5,8 @@ if every job ended as predicted and nobody else started: a job behind it starts 
 among these, or if it ends before. Source: Lifka, "The ANL/IBM SP Scheduling System" (JSSPP '95): one
 reservation, for the head alone.
 
-A job that has outlived its estimate counts as ending now: nothing is started on the strength of a guess that
-was wrong already. Where the head's start cannot be foreseen, because a job that it needs has an unknown end,
+A job that has outlived its estimate counts as ending now: no job starts because of a guess that was wrong
+already. Where the head's start cannot be foreseen, because a job that it needs has an unknown end,
 nobody passes it.
 """
 

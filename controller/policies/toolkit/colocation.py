@@ -1,8 +1,8 @@
 """What all policies that share have in common: free devices first, then newcomers; pairs that lose are
 parted.
 
-Rule: such a policy says only whom a waiting job may join (`join`). When it is asked, for how many jobs, what
-an aged job keeps back and what happens to a pair that was measured to lose is the same for all of them. At
+Rule: such a policy says only whom a waiting job may join (`join`). When to ask it, for how many jobs, what an
+aged job keeps back and what happens to a pair that was measured to lose is the same for all of them. At
 most `lookahead` queued jobs are tried per event: a scan of the whole queue costs more the longer it is.
 """
 

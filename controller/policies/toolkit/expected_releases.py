@@ -1,7 +1,7 @@
 """Devices that get free by themselves before a time, and the jobs to which they are promised.
 
-Rule: what a running job leaves is worked out once per plan; from one question to the next only the jobs that
-end in between are taken in or out, and nothing is worked out before it is asked for.
+Rule: a plan works out once what a running job leaves; from one question to the next it only adds or removes
+the jobs that end in between, and it computes nothing before a question needs it.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class ExpectedReleases:
         self._gone = count
 
     def _go_back(self, plan: Plan, count: int) -> None:
-        """Fewer have left. The same as if one had begun again, in whatever order things were asked."""
+        """Fewer have left. The result equals a fresh start, in whatever order the questions came."""
         self._later.suppose_gone((job.job_id for job in self._ends.jobs[count : self._gone]), gone=False)
         for left in self._left[count : self._gone]:
             for host_id, type, devices in left:

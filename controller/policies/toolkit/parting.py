@@ -1,8 +1,8 @@
 """Pairs that turn out to lose are parted: one of the two saves its state and goes on later.
 
 Source: ours, from Castor's Theorem 1 and what is measured while two jobs share (the paper decides once, by
-predicted ratios, and keeps to it). Only what was observed of this kind of pair, both ways, parts a pair; a
-model's opinion does not. It takes several observations, or one that shows a loss beyond the interval that a
+predicted ratios, and keeps to it). Only observations of this kind of pair, both ways, part a pair; a model's
+prediction does not. It takes several observations, or one that shows a loss beyond the interval that a
 trained model had predicted: then chance is no explanation for it.
 
 What loses: under every policy a pair that gets less work done than taking turns would (`loses`); that is a

@@ -86,7 +86,7 @@ def worth_preempting(plan: Plan, newcomer: Job) -> Iterator[Job]:
 
 
 class FreedDevices(NamedTuple):
-    """Devices for a waiting job, and who has to leave them; nobody if they are being left already."""
+    """Devices for a waiting job, and who has to leave them; nobody if their tenants leave already."""
 
     victims: Sequence[Job]
     devices: tuple[DeviceId, ...]

@@ -56,7 +56,7 @@ class QueueOrder(Protocol):
         first."""
 
     def make_room(self, plan: Plan, job: Job, behind: Iterator[Job]) -> bool:
-        """Settle what becomes of a job that found nothing free; False if nothing can be done for it now."""
+        """Decide about a job that found nothing free; False if nothing can be done for it now."""
 
 
 class QueueScope(Protocol):

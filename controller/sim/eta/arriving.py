@@ -1,7 +1,7 @@
 """What would follow if jobs came now: the same futures with them and without them.
 
-Rule: what is drawn for a job depends on its number and the seed alone, and so does who comes later: with and
-without the newcomers everybody has the same to do, and a difference is their doing.
+Rule: draws for a job depend on its number and the seed alone, and so do later arrivals: with and without the
+newcomers all other jobs have the same lengths, so the newcomers cause every difference.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One possible future of every job there is, and of those that will come, as rows of a simulated world.
 
-Rule: nothing here is known, all of it is drawn: what jobs have left, from their past (`models/eta`); who
-comes, as consecutive arrivals of the past, from a random one on. One seed, one future.
+Rule: everything here is drawn: what jobs have left, from their past (`models/eta`); arrivals, as consecutive
+ones of the past, from a random one on. One seed, one future.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from cotenant.controller.sim.world.workload import Workload
 OVERRUN_RATIO: Final = 0.1
 """What takes longer than was expected is expected to take this share of it more."""
 MEASURED: Final = ("measured", "loops")
-"""Sources that look at how far a job is: what it needs in all is said anew with every step."""
+"""Sources that use a job's progress: they estimate its total anew with every step."""
 ENDLESS_S: Final = 1e12
-"""As long as a job that has no end, as far as anybody can say: a time, so that a world can count with it."""
+"""The length of a job whose end is unknown: a finite time, so that a world can count with it."""
 COMING: Final = "~"
 """Ids of jobs that have not come yet begin so."""
 
@@ -217,7 +217,8 @@ def _run_of(job: Job, row: int, kind: int, devices: Mapping[DeviceId, Device], n
 
 
 def _step_now(job: Job, step_s: float, now_s: float) -> int:
-    """The step that it is at, of which nobody may have told: what is expected to be left of it follows."""
+    """The step that it is at, perhaps beyond the last report; the estimate of what is left follows from
+    it."""
     total, left_s = job.spec.iterations or job.total_steps, job.known_left_s(now_s)
     if total is not None and left_s is not None and job.solo_step_s is not None:
         return total - int(left_s / step_s)

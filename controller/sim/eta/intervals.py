@@ -1,7 +1,7 @@
 """Roll-outs to intervals, for each job its own.
 
-Rule: an interval is calibrated only by errors of the policy in force and of its own kind. Of a job of which
-nothing is expected no median is told: it would be the cluster's.
+Rule: an interval is calibrated only by errors of the policy in force and of its own kind. A job without any
+estimate gets no median: it would be the cluster's.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Roll-outs: copies of the engine go on, each in a simulated world with another future, and all jobs of one
 share it.
 
-Rule: nothing of a roll-out comes back but when jobs started and ended in it. The engine that is asked about
-is only read: each copy begins from its encoded state, policy included, and decides as production would. What
+Rule: a roll-out returns only when jobs started and ended in it. It only reads the engine: each copy begins
+from its encoded state, policy included, and decides as production would. What
 a policy asks to be computed meanwhile fails, as it would if the computing process died: a roll-out waits
 for no fit.
 """
@@ -71,7 +71,7 @@ class RollOuts:
         ends."""
         for number in range(past.count):
             self._run_one(past, seed, number, jobs, release)
-        gc.collect()  # An engine is a circle of references, and whoever simulates has no collector at work.
+        gc.collect()  # An engine is a circle of references, and the collector is off while we simulate.
 
     def copy(self) -> Engine:
         """The engine as it was."""

@@ -1,7 +1,6 @@
-"""Are the intervals right? Told at submissions of a simulation, compared with what the simulation brings.
-
-Rule: what is told rests on what was known at that moment: pools grow with the run, and the first intervals
-are uncalibrated and do not count. The run itself is not changed: the engine is read, never handed anything.
+"""Are the intervals right? Intervals at submissions of a simulation, compared with its outcome. Rule: an
+interval rests on what was known at that moment: pools grow with the run, and the first intervals are
+uncalibrated and do not count. Validation only reads the engine, so the run itself stays the same.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     workload (work, speedup curve) -> rule (who gets which share) -> outcome, the same as of any simulation
 
 PCS and the policies that it is compared with are published for this world: shares may be parts of a device,
-a job may have any share at any moment, and neither a start nor a change costs anything (l = p = 0). It is
-here to check our PCS against the published numbers to the second, to compare elastic policies, and to be
+a job may have any share at any moment, and neither a start nor a change costs anything (l = p = 0). We use it
+to check our PCS against the published numbers to the second, to compare elastic policies, and because it is
 quick enough for a search (`training/pcs/`).
 
 Rule: there is no engine here, and nothing of production. The engine gives whole devices to whole gangs,

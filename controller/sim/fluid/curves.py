@@ -1,7 +1,7 @@
 """How fast jobs of a trace are on more devices: measured curves, and what a job without one gets.
 
 Rule: a curve is a measurement of a model (Hwang et al., AFS, NSDI '21, as published with PCS); a job takes
-that of its model. What the table leaves open is settled as follows:
+that of its model. Our choices, where the table is silent:
 
 * A trace that names none of these models gets them drawn by the seed, as PCS draws them.
 * A model measured on fewer devices than the job asks for lends it the curve, in order of names, that was

@@ -1,7 +1,7 @@
 """Elastic policies from the literature, on fluid shares: what PCS is compared with.
 
 Rule: each is the part of its system that divides devices, from its paper, for jobs whose batch is fixed: none
-tunes batches, none pays for a change (l = p = 0 here). What that leaves out of a system is said beside it.
+tunes batches, none pays for a change (l = p = 0 here). Each says what it leaves out of its system.
 Ties go to the earlier job. Only `max-min` gives parts of a device.
 """
 

@@ -24,7 +24,7 @@ class FluidJob(NamedTuple):
     work_gpu_s: float
     """Seconds on one device."""
     told_gpu_s: float
-    """The same as rules and predictions are told."""
+    """What rules and predictions know of it."""
     speedup: Speedup
     """Up to the most devices that it can use."""
 
@@ -121,7 +121,7 @@ class Play:
         return copy
 
     def forget(self, job: int) -> None:
-        """It has ended, and nobody will ask about it."""
+        """Forget it: it has ended."""
         del self._seen_before[job]
 
     def _event(self) -> None:

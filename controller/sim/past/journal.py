@@ -1,6 +1,6 @@
 """A controller's journal, followed entry by entry; also while the controller writes to it.
 
-Rule: read-only, and no policy is asked: events and recorded decisions are folded as recovery folds them.
+Rule: read-only, and it asks no policy: it folds events and recorded decisions as recovery does.
 """
 
 from __future__ import annotations

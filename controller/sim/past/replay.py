@@ -1,8 +1,8 @@
 """What a controller's journal says happened, as a workload that can be simulated again under other policies.
 
-Rule: read-only, and no policy is asked: events and recorded decisions are folded as recovery folds them, so
-every number here is one that the controller itself had. What a simulation cannot be given (jobs without an
-end, hosts that differ) is counted and said, never filled in silently.
+Rule: read-only, and it asks no policy: it folds events and recorded decisions as recovery does, so every
+number here is one that the controller itself had. It counts and reports what a simulation cannot take (jobs
+without an end, hosts that differ), and never fills it in silently.
 
 A job's true length is the time it trained: what it waited, loaded and paused depended on the policy of the
 time and is left to the simulation. Jobs that failed, or were cancelled after they had trained, held their
@@ -307,7 +307,7 @@ class _Watcher:
         else:
             self._jobs.append(_lived(job, kept, kept.arrived_s, engine.now_s))
 
-    # --- What came of it -------------------------------------------------------------------------
+    # --- The outcome -----------------------------------------------------------------------------
 
     def record(self, path: Path, *, end_s: float, end_wall_s: float) -> JournalRecord:
         excluded = Counter(self._excluded)

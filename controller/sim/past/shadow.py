@@ -1,9 +1,7 @@
-"""A policy that decides beside the one in force: asked about every event of a journal, obeyed in nothing.
-
-Rule: the engine is taken along the record, with the recorded decisions, and its commands are compared with
-the recorded ones. The shadow sees the state that the policy in force has made, with waiting jobs in its own
-order, and learns from the record. What it asks for later (wake-ups, computations) does not come: it is asked
-when something happens.
+"""A shadow policy: asked about every event of a journal, obeyed in nothing. Rule: the engine follows the
+record, with the recorded decisions, and we compare its commands with the recorded ones. The shadow sees the
+state that the policy in force has made, with waiting jobs in its own order, and learns from the record. It
+does not get the wake-ups and computations that it asks for: we ask it when something happens.
 """
 
 from __future__ import annotations
@@ -244,7 +242,7 @@ class ShadowFollower:
     # --- The shadow --------------------------------------------------------------------------------
 
     def ask(self, view: View, event: AnyEvent, recorded: Policy) -> None:
-        """What the shadow would do now; whatever it fails of is its own affair."""
+        """What the shadow would do now; an error of its own stays with it."""
         if self._failed or self._now_s < self._begin_s:
             return
         assert isinstance(view, Ledger)

@@ -1,7 +1,5 @@
-"""What the child that lets a policy decide in the shadow does with a question.
-
-Rule: what it has followed it keeps between questions about the same shadow, and nowhere else: a new child
-begins again at the shadow's beginning, and comes to the same.
+"""How the shadow's child answers a question. Rule: it keeps what it has followed between questions about the
+same shadow, and nowhere else: a new child begins again at the shadow's beginning, and finds the same.
 """
 
 from __future__ import annotations

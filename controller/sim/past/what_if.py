@@ -1,7 +1,7 @@
 """What a cluster's own past would have been under other policies, and how far that can be believed.
 
-Rule: the policy of the time is always simulated as well. How far its simulation is from what happened is
-the only measure of trust in the others, so the two are never shown apart.
+Rule: always simulate the policy of the time as well. Its distance from what happened is the only measure of
+trust in the others, so every answer shows both.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Rule: whatever is synthetic says so in its own picture, since pictures travel without their page. Colours are
 those of Okabe and Ito, which colour-blind readers can tell apart, and every line has its own dashes as well.
-matplotlib (the `[sim]` extra) is imported by nobody else.
+Only this module imports matplotlib (the `[sim]` extra).
 """
 
 from __future__ import annotations

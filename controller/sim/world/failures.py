@@ -1,7 +1,7 @@
 """When hosts fail and come back.
 
-Rule: drawn from the seed alone, host by host, each from its own stream: the same hosts fail at the same times
-whatever the policy does, so that policies are compared under the same misfortune.
+Rule: failures are drawn from the seed alone, host by host, each from its own stream: the same hosts fail at
+the same times whatever the policy does, so that a comparison gives all policies the same failures.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""What the engine is told of the jobs and hosts of a simulated world: specs and reports from columns.
-
-Rule: a spec is made when its job arrives, and nothing of the truth is in it. The length that the engine
-gets is the expected one, said twice: in seconds, and as steps of `STEP_S`, with a profile of one point that
+"""What the engine learns of the jobs and hosts of a simulated world: specs and reports from columns. Rule: a
+spec is made when its job arrives, and holds nothing of the truth. The engine gets the expected length, twice:
+in seconds, and as steps of `STEP_S`, with a profile of one point that
 says what a step takes. So progress, lost work and what is left count in steps, as in production.
 """
 

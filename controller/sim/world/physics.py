@@ -4,7 +4,7 @@ Rule: this is the truth of the world, not what the engine believes. The engine a
 only by what happens, as in production, unless `xi="measured"` tells them the table beforehand.
 
 A job that shares devices runs at 1/xi of its own speed, with xi measured (Gavel's pairs on one V100, P100 or
-K80, bundled; or a file of the same columns). What the table leaves open is settled as follows:
+K80, bundled; or a file of the same columns). Our choices, where the table is silent:
 
 * xi below 1 is noise and counts as 1; a pair that did not run at all (out of memory) counts as not measured.
 * A model is known by `model` (the mean over its batch sizes) or `model:batch`.

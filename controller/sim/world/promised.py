@@ -1,6 +1,6 @@
 """Jobs that ask for a promise as they arrive: the earliest end that can be promised, by the engine itself.
 
-Rule: whoever asks and gets none runs like all others.
+Rule: a job that asks and gets none runs like all others.
 """
 
 from __future__ import annotations

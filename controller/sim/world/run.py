@@ -27,9 +27,9 @@ class Doing(IntEnum):
     TRAINS = 2
     SAVES = 3
     DIES = 4
-    """Leaving without a save; or its peers on a lost host are gone and it waits to be told."""
+    """Leaving without a save; or its peers on a lost host are gone and it waits for an order."""
     LEFT = 5
-    """Its last words are on their way, at this very instant."""
+    """Its last reports are on their way, at this very instant."""
 
 
 WAITS, LOADS, TRAINS, SAVES, DIES, LEFT = Doing

@@ -86,7 +86,7 @@ class World:
         """Jobs that have been launched and have not finished."""
         self._heap: list[tuple[float, int, int, int]] = []
         self._ready: deque[tuple[ev.AnyEvent, JobRun | None]] = deque()
-        """More to tell at this instant, in order; what it means for devices happens as it is told."""
+        """More reports of this instant, in order; each changes the devices when the engine gets it."""
         self._answers: dict[int, ev.Computed] = {}
         self._ticket = 0
         self._down: set[int] = set()
@@ -226,7 +226,8 @@ class World:
     # --- Obeying -----------------------------------------------------------------------------------
 
     def obey(self, commands: Sequence[AnyCommand]) -> None:
-        """Do what the engine says. What comes twice, late or for an attempt that is gone changes nothing."""
+        """Do what the engine says. A command that is late, repeated or for an attempt that is gone changes
+        nothing."""
         for command in commands:
             match command:
                 case StartAttempt():
@@ -375,7 +376,7 @@ class World:
     # --- Hosts that fail ---------------------------------------------------------------------------
 
     def _host_fails(self, number: int) -> ev.AnyEvent:
-        """Periodic checkpoints became durable while jobs trained; it is told now that it matters."""
+        """Report now, when it matters, the periodic checkpoints that became durable while jobs trained."""
         host = self._hosts[number]
         for run in self.devices.on_host(host):
             if run.doing is TRAINS:

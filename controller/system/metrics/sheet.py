@@ -1,12 +1,10 @@
 """The values of one scrape, a histogram that is kept between scrapes, and how the newest values get from the
 loop that owns the state to the threads that show them.
 
-Rule: a sheet is filled by the loop, in one go, and only read afterwards: another thread turns it into text.
-What is not in the table cannot be put down; what is missing is not put down.
-
-Rule: the loop is never waited for and never waits. A scrape asks it for a fresh sheet and takes the last one
-if it does not come in time, but never an old one: who reads it takes it for the present. How often the loop
-is asked is bounded, whoever scrapes.
+Rule: the loop fills a sheet, in one go, and afterwards another thread only reads it and turns it into text. A
+sheet refuses what is not in the table; a missing value has no row. Rule: the loop never waits, and nobody
+waits for it. A scrape asks it for a fresh sheet and takes the last one if it does not come in time, but never
+an old one, since readers take it for the present. How often scrapes may ask the loop is bounded.
 """
 
 from __future__ import annotations
@@ -113,7 +111,7 @@ class Sheets:
         """When the last one was made, and when the loop last tried."""
 
     def newest(self) -> Sheet | None:
-        """From any thread but the loop's. None: there is none that could be taken for the present."""
+        """From any thread but the loop's. None: there is no recent one."""
         with self._lock:
             if self._clock() - self._answered_s < FRESH_SPACING_S:
                 return self._present()

@@ -1,7 +1,7 @@
 """Forecasters judged beside each other on demand that none of them was trained on.
 
-Rule: the last hours of the demand are kept out of training and of every choice. Each model is trained once,
-on what comes before; at each origin of the test it sees the demand up to there and nothing else. Quantiles of
+Rule: no training and no choice sees the last hours of the demand. Each model trains once, on what comes
+before; at each origin of the test it sees the demand up to there and nothing else. Quantiles of
 models that have none of their own (a value, DLinear) come from their errors alone, those of the trees are set
 right by them: at the start by errors on the end of the training, made by a model that was not trained on it;
 then by those of the test as they are observed. OrgLinear and DeepAR say what they were trained to say. Last

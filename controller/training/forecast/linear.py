@@ -1,7 +1,7 @@
 """OrgLinear (GFS, section 3.2) and DLinear in torch, and the way from them to plain weights.
 
-Rule: same demand and seed, same weights: one thread, one generator. The number of passes is chosen on the
-last part of the training, then all of it is trained on for so long. Departures from the paper, as settled:
+Rule: same demand and seed, same weights: one thread, one generator. The last part of the training chooses the
+number of passes, then the model trains on all of it for so long. Departures from the paper:
 the loss is the whole Gaussian likelihood (eq. 8 lacks log sigma, without which sigma grows without end),
 inputs are differences from the last value over the series' deviation, and the calendar is that of the first
 hour ahead.

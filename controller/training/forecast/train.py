@@ -1,9 +1,9 @@
-"""Demand -> a model document: what the controller has done once a day, in a process of its own.
+"""Demand -> a model document: the controller's daily training, in a process of its own.
 
 Rule: pure given the seed: the same demand gives the same document, byte for byte. Too little demand is no
-error: the document then says so and stands for last value + median hourly change. Errors that correct the
-quantiles are made on the last part of the demand by a model that has not seen it; only then all of it is
-trained on.
+error: the document then says so and stands for last value + median hourly change. A model that has not seen
+the last part of the demand makes the errors that correct the quantiles; only then the model trains on all of
+it.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ class JobWindow:
     workload: Workload
     cluster: Cluster
     asked_ratio: float = 0.25
-    """So many of them ask when they will have ended; each one asked costs a run of its own."""
+    """So many jobs ask for their end; each question costs a run of its own."""
 
     @classmethod
     def part(

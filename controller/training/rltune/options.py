@@ -1,4 +1,4 @@
-"""What a training is asked for, and what its presets fix."""
+"""The options of a training, and what its presets fix."""
 
 from __future__ import annotations
 

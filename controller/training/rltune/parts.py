@@ -1,6 +1,6 @@
 """The windows of a trace that an order is trained, chosen and judged on.
 
-Rule: the last tenth of a trace is never looked at here: results are made of it. The tenth before it chooses
+Rule: this module never reads the last tenth of a trace: the results come from it. The tenth before it chooses
 among models and decides whether one is used; everything before that is for training.
 """
 
@@ -30,7 +30,7 @@ CHOSEN_TO: Final = 0.9
 
 
 class Part(NamedTuple):
-    """A workload whose first `warm` jobs are company."""
+    """A workload whose first `warm` jobs do not count."""
 
     task: Task
     warm: int
@@ -76,7 +76,7 @@ class TraceParts:
         return [self.at(int(begin)) for begin in np.linspace(first, last, count)]
 
     def at(self, begin: int) -> Part:
-        """The window that begins with this job; what was there is its company."""
+        """The window that begins with this job, with the jobs that were there before it."""
         window = windows.TraceWindow(0, begin, begin, begin + self._jobs)
         workload = windows.cut(self.whole.workload, self._reference, window)
         warm = len(workload) - self._jobs

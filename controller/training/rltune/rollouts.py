@@ -46,7 +46,7 @@ class Choices(NamedTuple):
     actor: NDArray[np.float32]
     critic: NDArray[np.float32]
     allowed: NDArray[np.bool_]
-    """Who could have been chosen; False for what is padding."""
+    """Which jobs could have been chosen; False for padding."""
     chosen: NDArray[np.int64]
     log_probability: Table
     advantage: Table
