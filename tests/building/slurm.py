@@ -127,6 +127,8 @@ class LocalSlurm:
         self.folder = folder
         self.nodes = [f"n{number}" for number in range(1, nodes + 1)]
         self.env = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
+        self._rows = nodes * len(partitions)
+        """Of `sinfo -N`: a node has one in each partition."""
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         for name in ("state", "log", *(f"spool/{node}" for node in self.nodes)):
             (folder / name).mkdir(parents=True)
@@ -167,7 +169,7 @@ class LocalSlurm:
         self.start_controller(fresh=True)
         for node in self.nodes:
             self.start_node(node)
-        self.await_said("sinfo", "-h", "-N", "-o", "%T", wanted="\n".join(["idle"] * len(self.nodes)))
+        self.await_said("sinfo", "-h", "-N", "-o", "%T", wanted="\n".join(["idle"] * self._rows))
 
     def stop(self) -> None:
         """What does not end in time is killed: a test's end must not depend on Slurm's health."""

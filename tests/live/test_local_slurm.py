@@ -1,4 +1,4 @@
-"""The private Slurm that other tests stand on: it runs jobs, knows them after a restart, and leaves nothing."""
+"""The private Slurm that other tests stand on: it runs jobs, knows them after a restart, leaves nothing."""
 
 from __future__ import annotations
 
