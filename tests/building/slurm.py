@@ -14,7 +14,7 @@ import socket
 import stat
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -50,7 +50,6 @@ CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
 SwitchType=switch/none
 MpiDefault=none
 SelectType=select/cons_tres
@@ -59,6 +58,24 @@ SlurmdParameters=config_overrides
 ReturnToService=2
 """
 """What makes it private; `settings` adds to it or replaces a line of SETTINGS."""
+DBD_CONF: Final = """\
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.sock
+DbdHost=localhost
+DbdPort={port}
+SlurmUser=root
+LogFile={folder}/log/slurmdbd.log
+PidFile={folder}/slurmdbd.pid
+StorageType=accounting_storage/mysql
+StorageHost=localhost
+StorageUser=root
+StorageLoc=slurm_acct
+"""
+"""The database is found by MYSQL_UNIX_PORT."""
+DATABASE: Final = (
+    "mariadbd", "--no-defaults", "--skip-networking", "--user=root", "--innodb-buffer-pool-size=64M",
+    "--innodb-flush-log-at-trx-commit=0",
+)  # fmt: skip
 SETTINGS: Final = {
     "SchedulerType": "sched/backfill",
     "SchedulerParameters": "bf_interval=1,sched_interval=1,batch_sched_delay=0,sched_min_interval=10000",
@@ -68,9 +85,10 @@ SETTINGS: Final = {
 }
 
 
-def missing_programs() -> list[str]:
+def missing_programs(*, accounting: bool = False) -> list[str]:
     """What a private Slurm would need and this machine has not got; the daemons are in a folder of root's."""
-    return [each for each in PROGRAMS if program(each) is None]
+    wanted = (*PROGRAMS, *(("mariadbd", "mariadb-install-db", "slurmdbd") if accounting else ()))
+    return [each for each in wanted if program(each) is None]
 
 
 def program(name: str) -> str | None:
@@ -85,20 +103,24 @@ def local_slurm(
     cpus: int = 8,
     memory_mib: int = 4000,
     gpus: int = 0,
+    accounting: bool = False,
     settings: Mapping[str, str] | None = None,
     partitions: Sequence[str] = ("main Default=YES",),
 ) -> Iterator[LocalSlurm]:
-    """A running one, or a skip that says what is missing. Devices need root: their files are made here."""
-    if missing := missing_programs():
-        pytest.skip(f"no {', '.join(missing)} here: apt-get install --no-install-recommends {PACKAGES}")
-    if gpus and os.geteuid():
-        pytest.skip("a node's device files can be made by root only")
+    """A running one, or a skip that says what is missing. Devices need root: their files are made here.
+    `accounting`: with a database of its own, so that `sacct` answers."""
+    if missing := missing_programs(accounting=accounting):
+        packages = f"{PACKAGES}{' slurmdbd mariadb-server' if accounting else ''}"
+        pytest.skip(f"no {', '.join(missing)} here: apt-get install --no-install-recommends {packages}")
+    if (gpus or accounting) and os.geteuid():
+        pytest.skip("device files of nodes, and a database for Slurm, can be made by root only")
     slurm = LocalSlurm(
         folder,
         nodes=nodes,
         cpus=cpus,
         memory_mib=memory_mib,
         gpus=gpus,
+        accounting=accounting,
         settings=settings or {},
         partitions=partitions,
     )
@@ -119,7 +141,8 @@ class LocalSlurm:
         nodes: int,
         cpus: int,
         memory_mib: int,
-        gpus: int,
+        gpus: int = 0,
+        accounting: bool = False,
         settings: Mapping[str, str],
         partitions: Sequence[str],
     ) -> None:
@@ -130,6 +153,7 @@ class LocalSlurm:
         self._rows = nodes * len(partitions)
         """Of `sinfo -N`: a node has one in each partition."""
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+        self._accounting = accounting
         for name in ("state", "log", *(f"spool/{node}" for node in self.nodes)):
             (folder / name).mkdir(parents=True)
         folder.chmod(0o755)
@@ -137,6 +161,7 @@ class LocalSlurm:
         user = os.environ.get("USER") or "root" if os.geteuid() else "root"
         lines = [CONF.format(host=host, port=free_port(), user=user, folder=folder)]
         lines += [f"{name}={value}\n" for name, value in {**SETTINGS, **settings}.items()]
+        lines += self._accounts() if accounting else ["AccountingStorageType=accounting_storage/none\n"]
         if gpus:
             lines.append("GresTypes=gpu\n")
             self._make_devices(gpus)
@@ -152,6 +177,15 @@ class LocalSlurm:
         key.write_bytes(secrets.token_bytes(1024))
         key.chmod(0o400)
 
+    def _accounts(self) -> list[str]:
+        """Its lines of slurm.conf."""
+        port, conf = free_port(), self.folder / "slurmdbd.conf"
+        conf.write_text(DBD_CONF.format(folder=self.folder, port=port))
+        conf.chmod(0o600)
+        self.env["MYSQL_UNIX_PORT"] = str(self.folder / "sql.sock")
+        storage = ("Type=accounting_storage/slurmdbd", "Host=localhost", f"Port={port}")
+        return [f"AccountingStorage{each}\n" for each in storage]
+
     def _make_devices(self, count: int) -> None:
         """Files that stand in for devices: Slurm hands out numbers, and opens none of them."""
         lines = []
@@ -166,6 +200,8 @@ class LocalSlurm:
 
     def start(self) -> None:
         self._start_munge()
+        if self._accounting:
+            self._start_accounting()
         self.start_controller(fresh=True)
         for node in self.nodes:
             self.start_node(node)
@@ -262,9 +298,27 @@ class LocalSlurm:
         files |= {"log-file": "log/munged.log", "seed-file": "munge.seed"}
         options = [f"--{name}={self.folder / file}" for name, file in files.items()]
         self._start("munged", "munged", "--foreground", "--force", *options)
+        self._await((self.folder / "munge.sock").exists, "munged")
+
+    def _start_accounting(self) -> None:
+        where = f"--datadir={self.folder}/data"
+        make = program("mariadb-install-db")
+        assert make is not None
+        quiet = ("--auth-root-authentication-method=normal", "--skip-test-db", "--user=root")
+        self.run(make, "--no-defaults", where, *quiet)
+        socket_path = self.folder / "sql.sock"
+        self._start(
+            "mariadbd", *DATABASE, where, f"--socket={socket_path}", f"--pid-file={self.folder}/sql.pid"
+        )
+        self._await(socket_path.exists, "mariadbd")
+        self._start("slurmdbd", "slurmdbd", "-D")
+        self._await(lambda: not self.try_to("sacctmgr", "-n", "list", "cluster").returncode, "slurmdbd")
+        self.run("sacctmgr", "-i", "add", "cluster", "test")
+
+    def _await(self, is_so: Callable[[], bool], name: str) -> None:
         deadline_s = time.monotonic() + START_S
-        while not (self.folder / "munge.sock").exists():
-            assert self._alive("munged") and time.monotonic() < deadline_s, f"no munged\n{self.said()}"
+        while not is_so():
+            assert self._alive(name) and time.monotonic() < deadline_s, f"no {name}\n{self.said()}"
             time.sleep(POLL_S)
 
     def _start(self, name: str, *words: str) -> None:

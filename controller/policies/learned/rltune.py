@@ -63,6 +63,11 @@ class RlTune(Stateless):
         )
         return [entry[-1] for entry in keyed]
 
+    def ordered(self, view: View, jobs: Sequence[Job], event: AnyEvent | None) -> list[Job]:
+        """These jobs, which come in the base order and may be more than it looks at."""
+        window = self._model.window
+        return [*self.ranked(Plan(view), jobs[:window]), *jobs[window:]]
+
     def decide(self, view: View, event: AnyEvent) -> Decision:
         if not view.queued_count() or not view.free.everywhere or is_quiet(view, event):
             return NOTHING
