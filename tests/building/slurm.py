@@ -183,7 +183,8 @@ class LocalSlurm:
         conf.write_text(DBD_CONF.format(folder=self.folder, port=port))
         conf.chmod(0o600)
         self.env["MYSQL_UNIX_PORT"] = str(self.folder / "sql.sock")
-        storage = ("Type=accounting_storage/slurmdbd", "Host=localhost", f"Port={port}")
+        munge = f"Pass={self.folder}/munge.sock"  # A socket, whatever it is called.
+        storage = ("Type=accounting_storage/slurmdbd", "Host=localhost", f"Port={port}", munge)
         return [f"AccountingStorage{each}\n" for each in storage]
 
     def _make_devices(self, count: int) -> None:
@@ -269,7 +270,8 @@ class LocalSlurm:
     def await_said(self, *words: str, wanted: str) -> None:
         """Until a command says just this. Slurm tells nobody when something changes: it has to be asked."""
         if not self.awaited_said(*words, wanted=wanted, timeout_s=START_S):
-            raise AssertionError(f"{' '.join(words)}: never {wanted!r}\n{self.said()}")
+            last = self.try_to(*words)
+            raise AssertionError(f"{last}: never {wanted!r}\n{self.said()}")
 
     def await_answer(self, *words: str, wanted: str) -> None:
         """Until a command's answer has this in it."""

@@ -225,7 +225,8 @@ def test_run_times_are_learned_from_the_accounts(accounted: Site) -> None:
         slurm.submit("-n1", "-t", "30", "-J", f"brief-{number}", command="true")
     slurm.await_said("squeue", "-h", "-o", "%i", wanted="")
     wanted = "brief-1|COMPLETED\nbrief-2|COMPLETED"
-    slurm.await_said("sacct", "-a", "-X", "-n", "-P", "-s", "CD", "-o", "JobName,State", wanted=wanted)
+    words = ("sacct", "-a", "-X", "-n", "-P", "-S", "now-1hours", "-o", "JobName,State")
+    slurm.await_said(*words, "-s", "CD", "-E", "now", wanted=wanted)
     wide = slurm.submit("-N2", "--exclusive", "-t", "60")
     slurm.await_said("squeue", "-h", "-o", "%A %T", wanted=f"{wide} RUNNING")
     unknown = slurm.submit("-n1", "-t", "2", "-J", "unknown")
