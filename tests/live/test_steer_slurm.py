@@ -199,6 +199,40 @@ def test_one_steers_a_cluster(site: Site) -> None:
     assert len(site.marks()) == 1 and min(site.waiting().values()) >= 1_000_000_000, "and nothing was undone"
 
 
+def test_a_mark_from_elsewhere_counts_until_it_is_over(site: Site) -> None:
+    slurm = site.slurm
+    mark = slurm.submit("--hold", "--job-name=cotenant-steer", "-t", "1")
+
+    def sign(until_s: float) -> None:
+        comment = f"cotenant-steer/1;elsewhere;7;{until_s:.0f};/there.json"
+        slurm.run("scontrol", "update", f"jobid={mark}", f"admincomment={comment}")
+
+    sign(time.time() + 3600.0)
+    refused = site.ask(*INTERVAL)
+    assert refused.returncode == 1 and "elsewhere (pid 7) steers this cluster" in refused.stderr, refused
+    assert site.marks() == [str(mark)]
+    sign(time.time() - 1.0)
+    site.steer()
+    site.until(lambda: len(site.marks()) == 1 and site.marks() != [str(mark)], "taken over")
+    site.until(
+        lambda: "/there.json there" in (site.folder / "steer.log").read_text(), "told where its file is"
+    )
+
+
+def test_where_slurm_is_away_at_the_end_nothing_is_forgotten(site: Site) -> None:
+    long, short, middle = three(site)
+    own = site.waiting()
+    steerer = site.steer()
+    site.until_order(short, middle, long)
+    site.slurm.stop_controller()
+    steerer.send_signal(signal.SIGTERM)
+    assert steerer.wait(SETTLES_S) == 1
+    assert "run cotenant steer slurm release" in (site.folder / "steer.log").read_text()
+    site.slurm.start_controller()
+    assert site.ask("release").returncode == 0
+    assert site.waiting() == own and not site.marks()
+
+
 def test_no_more_than_asked_for_is_set_in_a_round(site: Site) -> None:
     jobs = [site.slurm.submit("-n1", "-t", str(minutes)) for minutes in (5, 4, 3, 2)]
     site.steer("--changes", "1")
