@@ -16,14 +16,14 @@ from cotenant.controller.engine.eta_questions import (
 )
 from cotenant.controller.engine.etas import EtaBook, LengthClaim, SavedEtas, claim_of, policy_label, run_s
 from cotenant.controller.engine.history import History, SavedHistory
-from cotenant.controller.engine.ledger import Ledger
+from cotenant.controller.engine.ledger import Ledger, SavedLedger
 from cotenant.controller.engine.starting import memory_cap_mib
 
 __all__ = [
     "LAG_REPORTS", "LAG_S", "SNAPSHOT_VERSION", "VERDICTS", "Alarm", "ArrivalEffect", "AttemptIs",
     "AttemptRecord", "Delay", "Engine", "EngineConfig", "EtaAnswer", "EtaBook", "EtaQuestion", "History",
     "HistoryNote", "JobEta", "JobIs", "Ledger", "LengthClaim", "MakePolicy", "SavedEtas", "SavedHistory",
-    "Snapshot", "StateIs", "SupposedJob", "accounts", "action_in_words", "agree", "claim_of", "image_of",
-    "memory_cap_mib", "policy_label", "question_of", "run_s", "to_compare", "usage",
+    "SavedLedger", "Snapshot", "StateIs", "SupposedJob", "accounts", "action_in_words", "agree", "claim_of",
+    "image_of", "memory_cap_mib", "policy_label", "question_of", "run_s", "to_compare", "usage",
 ]
 # fmt: on

@@ -101,6 +101,12 @@ def checkpoint_root(settings: Settings) -> Path:
     return Path(settings.checkpoint.root or agent_state_dir(settings) / "checkpoints").expanduser()
 
 
+def steer_file(cluster: str) -> Path:
+    """Which jobs of a Slurm cluster have a priority of ours (not made here)."""
+    name = "".join(each if each.isalnum() or each in "-_" else "_" for each in cluster)
+    return _state_dir() / "steer" / f"{name}.json"
+
+
 def keys_dir(settings: Settings) -> Path:
     """Where `cotenant init` writes keys, and where command lines look for theirs (not made here)."""
     if settings.controller.keys_dir:

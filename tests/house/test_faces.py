@@ -42,6 +42,7 @@ EXPORT_NAMES = (
     "controller.sim",
     "controller.sim.fluid",
     "controller.sim.eta",
+    "controller.steer",
     "controller.store",
     "controller.system.metrics",
     "controller.timeline",

@@ -87,6 +87,10 @@ controller.sim                  controller.domain controller.wire controller.sys
 controller.training             controller.domain controller.wire controller.system controller.models
                                 controller.policies.base controller.policies controller.engine controller.sim
                                 profiler
+# Steering another scheduler: our orders, its programs.
+controller.steer.core           controller.domain controller.policies.base controller.policies
+                                controller.engine
+controller.steer                controller.system controller.policies.base controller.steer.core
 # Asking. A verb that computes by itself, on files, is in `cli.offline`.
 controller.client               controller.wire controller.system
 controller.cli.demo.workloads   checkpoint gradaccum
@@ -97,8 +101,8 @@ controller.python               controller.domain controller.wire controller.sys
 controller.web                  controller.domain controller.wire controller.system controller.timeline
                                 controller.client controller.cli
 controller.cli.offline          controller.domain controller.wire controller.system controller.timeline
-                                controller.models
-                                controller.policies controller.store controller.sim controller.training
+                                controller.models controller.policies.base controller.policies
+                                controller.store controller.sim controller.training controller.steer
                                 controller.cli
 controller.web.simulating       controller.wire controller.sim controller.training controller.cli
                                 controller.cli.offline

@@ -1,0 +1,168 @@
+"""The order in which one of our policies would have Slurm's waiting jobs, and why.
+
+Rule: the policy is asked as ever, about a view of the same ledger as in the engine: Slurm's nodes are its
+hosts, a node's GPUs (where the cluster has none: processors) its devices, what runs keeps them from being
+free. Only policies whose decision is an order are asked: nothing can be shared or preempted through a
+priority.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from cotenant.controller.domain import (
+    AlarmRang,
+    Device,
+    DeviceId,
+    Host,
+    HostId,
+    HostReport,
+    Job,
+    JobId,
+    JobSpec,
+    Launch,
+    Reason,
+    View,
+    because,
+)
+from cotenant.controller.engine import Ledger, SavedLedger
+from cotenant.controller.policies.base import Policy
+from cotenant.controller.policies.base import waiting as waiting_in_order
+from cotenant.controller.policies.learned import RlTune, Scorer
+from cotenant.controller.steer.core.estimates import Estimate
+from cotenant.controller.steer.core.queue import Queue, QueueJob
+
+ORDERS: Final = (
+    "fifo", "sjf", "ssf", "srtf", "srsf", "f1", "wfp3", "unicep", "scorer", "rltune",
+)  # fmt: skip
+"""Policies whose decision can be carried out by priorities. Of those that preempt, the order alone. Not
+qssf and slurm-multifactor: they learn from jobs that they started; estimates are learned here already."""
+LEAST_S: Final = 1.0
+WHOLE_MIB: Final = 1
+
+
+class Placed(msgspec.Struct, frozen=True, kw_only=True):
+    """A waiting job at its place, 1 being the first."""
+
+    job: QueueJob
+    rank: int
+    estimate: Estimate
+    size: int
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """All waiting jobs, the first first."""
+
+    placed: tuple[Placed, ...]
+    tell: Callable[[int], str]
+    """What the policy itself says of the job at a place; empty: nothing but the numbers. It may look at all
+    of them, so it is asked for what is shown only."""
+
+
+def ordered(
+    policy: Policy, queue: Queue, waiting: Sequence[QueueJob], estimates: Mapping[int, Estimate]
+) -> Order:
+    view = as_view(policy, queue, waiting, estimates)
+    jobs, order = in_order(policy, view)
+    by_id = {job.job_id: job for job in waiting}
+    told = _teller(policy, view, jobs, order)
+
+    def tell(rank: int) -> str:
+        reason = told(order[rank - 1], rank)
+        return "" if reason is None else str(reason)
+
+    placed = []
+    for rank, each in enumerate(order, 1):
+        job = by_id[int(each.job_id)]
+        placed.append(Placed(job=job, rank=rank, estimate=estimates[job.job_id], size=queue.size(job)))
+    return Order(placed=tuple(placed), tell=tell)
+
+
+def in_order(policy: Policy, view: View) -> tuple[list[Job], list[Job]]:
+    """All waiting jobs in the order of their keys, and in that of the policy."""
+    return list(view.queued()), list(waiting_in_order(policy, view, AlarmRang()))
+
+
+def _teller(
+    policy: Policy, view: View, jobs: Sequence[Job], order: Sequence[Job]
+) -> Callable[[Job, int], Reason | None]:
+    if isinstance(policy, Scorer):
+        return lambda job, rank: policy.why(view, job, rank)
+    if isinstance(policy, RlTune):
+        return lambda job, rank: policy.why(job, jobs, order)
+    return lambda job, rank: None
+
+
+def as_view(
+    policy: Policy, queue: Queue, waiting: Sequence[QueueJob], estimates: Mapping[int, Estimate]
+) -> Ledger:
+    """A fresh ledger with nothing else in it. Its time is as Slurm's, in seconds since 1970."""
+    arrivals = sorted(waiting, key=lambda job: (job.submitted_s, job.job_id))
+    saved = SavedLedger(
+        jobs=[_job(queue, job, number, estimates[job.job_id]) for number, job in enumerate(arrivals, 1)],
+        hosts=_hosts(queue),
+        pairs={},
+        estimates=Ledger(policy.queue_key).estimates,
+    )
+    ledger = Ledger(policy.queue_key)
+    ledger.load(saved, queue.now_s)
+    return ledger
+
+
+def _job(queue: Queue, job: QueueJob, number: int, estimate: Estimate) -> Job:
+    size, expected_s = queue.size(job), estimate.seconds
+    if expected_s is not None:
+        expected_s = max(expected_s, LEAST_S)
+    spec = JobSpec(
+        job_id=JobId(str(job.job_id)),
+        name=job.name,
+        user=job.user,
+        gpus_min=size,
+        gpus_max=size,
+        features=_partition(job),
+        expected_s=expected_s,
+        time_limit_s=job.limit_s or None,
+        launch=Launch(argv=(job.name,)),
+    )
+    since_s = min(job.submitted_s, queue.now_s)
+    return Job(
+        spec=spec,
+        number=number,
+        submitted_s=since_s,
+        phase_since_s=since_s,
+        reason=because("submitted", job.user),
+        remaining_s=expected_s,
+        remaining_at_s=since_s,
+        estimate_source="none" if expected_s is None else "user",
+    )
+
+
+def _partition(job: QueueJob) -> tuple[str, ...]:
+    """One that would take several may run anywhere, as far as an order is concerned."""
+    return () if "," in job.partition else (job.partition,)
+
+
+def _hosts(queue: Queue) -> list[Host]:
+    hosts = []
+    for node in queue.nodes:
+        count, free = (node.gpus, node.free_gpus) if queue.counts_gpus else (node.cpus, node.free_cpus)
+        host_id = HostId(node.name)
+        devices = tuple(
+            Device(
+                device_id=DeviceId(f"{node.name}/{number}"),
+                host_id=host_id,
+                kind="cuda" if queue.counts_gpus else "cpu",
+                type="gpu" if queue.counts_gpus else "cpu",
+                local=str(number),
+                memory_mib=WHOLE_MIB,
+                healthy=number < free,
+                note="" if number < free else "in use",
+            )
+            for number in range(count)
+        )
+        report = HostReport(host_id=host_id, devices=devices, features=node.partitions)
+        hosts.append(Host(report=report))
+    return hosts

@@ -1,0 +1,194 @@
+"""What Slurm says of its queue and its nodes, as values; and which of the waiting jobs may be steered.
+
+Rule: what users write (a job's name) stands last in a row, and a row ends with a word that nobody knew before
+it was asked for: a name with a separator or a line's end in it cannot make a row of another job.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+JOB_FIELDS: Final = (
+    "ArrayJobID", "HetJobID", "StateCompact", "PriorityLong", "SubmitTime", "TimeLimit", "NumCPUs",
+    "NumNodes", "NumTasks", "tres-per-job", "tres-per-node", "tres-per-task", "Reason", "Dependency",
+    "Partition", "UserName", "Name",
+)  # fmt: skip
+"""For `squeue -O`, times as seconds since 1970."""
+NODE_FIELDS: Final = ("NodeList", "StateCompact", "CPUsState", "Gres", "GresUsed", "Partition")
+"""For `sinfo -N -O`."""
+HELD: Final = 0
+"""A priority of 0 holds a job; only its owner, or an administrator, lets it go."""
+NOT_YET: Final = ("Dependency", "DependencyNeverSatisfied", "BeginTime")
+"""Reasons of jobs that could not start whatever their place."""
+NOTHING: Final = ("", "N/A", "(null)")
+PENDING: Final = "PD"
+
+_GPUS: Final = re.compile(r"gpu(?::[^:,(=]+)?[:=](\d+)")
+_TIME: Final = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")
+
+
+class QueueJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of the queue: a job, or what still waits of an array."""
+
+    job_id: int
+    """What `scontrol` takes; of an array its number: one of its tasks alone cannot be given a priority."""
+    state: str
+    priority: int
+    submitted_s: float
+    """Since 1970."""
+    limit_s: float | None
+    """None: unlimited, or its partition's."""
+    cpus: int
+    nodes: int
+    gpus: int
+    partition: str
+    user: str
+    name: str
+    aside: str = ""
+    """Why it is left alone; empty for one that is steered while it waits."""
+
+
+class QueueNode(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    takes_work: bool
+    cpus: int
+    free_cpus: int
+    gpus: int
+    free_gpus: int
+    partitions: tuple[str, ...]
+
+
+class Queue(msgspec.Struct, frozen=True, kw_only=True):
+    """The cluster at one moment."""
+
+    now_s: float
+    jobs: tuple[QueueJob, ...]
+    nodes: tuple[QueueNode, ...]
+
+    @property
+    def counts_gpus(self) -> bool:
+        """What a job's size is: its GPUs where the cluster has any, else its processors."""
+        return any(node.gpus for node in self.nodes)
+
+    def waiting(self, partitions: frozenset[str] = frozenset()) -> list[QueueJob]:
+        """Those that are steered; `partitions`: only in these, empty: in all."""
+        found: dict[int, QueueJob] = {}
+        for job in self.jobs:
+            chosen = not partitions or bool(partitions & set(job.partition.split(",")))
+            if job.state == PENDING and not job.aside and chosen:
+                found.setdefault(job.job_id, job)
+        return list(found.values())
+
+    def size(self, job: QueueJob) -> int:
+        return max(job.gpus if self.counts_gpus else job.cpus, 1)
+
+
+def rows_in(text: str, end: str, columns: int) -> Iterator[list[str]]:
+    """The rows of an answer whose every row ends with `end`. One with too few columns is no row."""
+    for row in text.split(f"{end}\n"):
+        found = row.split("|", columns - 1)
+        if len(found) == columns:
+            yield found
+
+
+def jobs_in(text: str, end: str) -> Iterator[QueueJob]:
+    for row in rows_in(text, end, len(JOB_FIELDS)):
+        job = _job(dict(zip(JOB_FIELDS, row, strict=True)))
+        if job is not None:
+            yield job
+
+
+def _job(said: dict[str, str]) -> QueueJob | None:
+    """None: a row that is not as it should be."""
+    number, priority, submitted = said["ArrayJobID"], said["PriorityLong"], said["SubmitTime"]
+    if not (number.isdecimal() and priority.isdecimal() and submitted.isdecimal()):
+        return None
+    nodes, tasks = _count(said["NumNodes"]), _count(said["NumTasks"])
+    per_job, per_node, per_task = (gpus_in(said[f"tres-per-{each}"]) for each in ("job", "node", "task"))
+    return QueueJob(
+        job_id=int(number),
+        state=said["StateCompact"],
+        priority=int(priority),
+        submitted_s=float(submitted),
+        limit_s=seconds_in(said["TimeLimit"]),
+        cpus=_count(said["NumCPUs"]),
+        nodes=nodes,
+        gpus=per_job or per_node * nodes or per_task * tasks,
+        partition=said["Partition"],
+        user=said["UserName"],
+        name=said["Name"],
+        aside=_aside(said),
+    )
+
+
+def _aside(said: dict[str, str]) -> str:
+    if said["PriorityLong"] == str(HELD):
+        return "it is held"
+    if said["HetJobID"] not in NOTHING:
+        return "it is one of several jobs that start together"
+    if said["Reason"] in NOT_YET or said["Dependency"] not in NOTHING:
+        return "it waits for a time or for other jobs"
+    return ""
+
+
+def nodes_in(text: str, end: str) -> tuple[QueueNode, ...]:
+    """A node has a row for each of its partitions."""
+    found: dict[str, QueueNode] = {}
+    for name, state, cpus, gres, used, partition in rows_in(text, end, len(NODE_FIELDS)):
+        known, here = found.get(name), partition.rstrip("*")
+        if known is not None:
+            found[name] = msgspec.structs.replace(known, partitions=(*known.partitions, here))
+            continue
+        counts = [_count(each) for each in cpus.split("/")]
+        takes_work = state in ("idle", "mix", "alloc")
+        if len(counts) != 4:  # allocated/idle/other/total
+            continue
+        gpus = gpus_in(gres)
+        found[name] = QueueNode(
+            name=name,
+            takes_work=takes_work,
+            cpus=counts[3],
+            free_cpus=counts[1] if takes_work else 0,
+            gpus=gpus,
+            free_gpus=max(gpus - gpus_in(used), 0) if takes_work else 0,
+            partitions=(here,),
+        )
+    return tuple(found.values())
+
+
+def gpus_in(text: str) -> int:
+    """Of `gres:gpu:2`, `gpu:a100:4(S:0-1)`, `gres/gpu:3`; of several types all."""
+    return sum(int(count) for count in _GPUS.findall(text.replace("gres:", "").replace("gres/", "")))
+
+
+def seconds_in(text: str) -> float | None:
+    """Of `[days-][hours:]minutes:seconds`; None for a word (`UNLIMITED`)."""
+    found = _TIME.fullmatch(text)
+    if found is None:
+        return None
+    days, hours, minutes, seconds = (int(each or 0) for each in found.groups())
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+
+
+def _count(text: str) -> int:
+    """Of `4`, or of `2-4`, which asks for at least so many."""
+    first = text.partition("-")[0]
+    return int(first) if first.isdecimal() else 0
+
+
+def columns(fields: Sequence[str], end: str) -> str:
+    """The format of an answer that `rows_in` can read."""
+    return ",".join([*(f"{each}:|" for each in fields[:-1]), f"{fields[-1]}:{end}"])
+
+
+def by_id(jobs: Iterable[QueueJob]) -> dict[int, QueueJob]:
+    """Of an array that has begun, what still waits."""
+    found: dict[int, QueueJob] = {}
+    for job in jobs:
+        if job.job_id not in found or job.state == PENDING:
+            found[job.job_id] = job
+    return found

@@ -1,0 +1,1 @@
+"""A live Slurm, steered, beside itself."""
