@@ -43,7 +43,7 @@ from cotenant.controller.policies.remaining import IntervalParameters, IntervalP
 from cotenant.controller.policies.service import Srsf, ssf
 from cotenant.controller.policies.sjf_ffs import SjfFfs
 from cotenant.controller.policies.toolkit import ColocationParameters
-from cotenant.controller.policies.yarn_cs import YarnCs
+from cotenant.controller.policies.yarn_cs import YarnCs, YarnParameters
 
 
 class PolicyOption(NamedTuple):
@@ -343,6 +343,7 @@ OURS: Final[dict[str, PolicyEntry]] = {
     "yarn-cs": PolicyEntry(
         "two classes: hp first, preempts the newest spot jobs; first come, first served within each",
         YarnCs,
+        YarnParameters.parse,
         group=CLASSES,
         choose="the simplest rule for two classes is to be compared with",
     ),

@@ -12,6 +12,7 @@ import numpy as np
 
 from cotenant.controller.models.forecast.demand import DAY_H, MONTH_H, WEEK_H, Floats, Hours
 
+CHANGE_DAYS_MIN = 7
 Naive = Callable[[Floats, Hours, int], Floats]
 
 
@@ -35,11 +36,12 @@ def seasonal(filled: Floats, origins: Hours, horizon_h: int) -> Floats:
 
 def last_change(filled: Floats, origins: Hours, horizon_h: int) -> Floats:
     """Last value + median change over so many hours from this hour of the day, over the last four weeks.
-    Without one whole day before the origin: the last value."""
+    With less than a week before the origin: the last value, for a median of a few days adds their noise to
+    the forecast's own (per organisation, so that their sum reserves half a cluster that nobody asks for)."""
     found = last_value(filled, origins, horizon_h)
     for column, origin in enumerate(origins.tolist()):
         starts = np.arange(origin - DAY_H, max(-1, origin - MONTH_H - 1), -DAY_H)
-        if len(starts):
+        if len(starts) >= CHANGE_DAYS_MIN:
             ahead = starts[:, None] + np.arange(1, horizon_h + 1)
             changes = filled[:, ahead] - filled[:, starts, None]
             found[:, column] += np.median(changes, axis=1)

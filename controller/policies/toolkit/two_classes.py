@@ -1,7 +1,8 @@
 """Two classes without a quota: hp jobs first, which may preempt spot jobs. What GFS's baselines share.
 
 Rule: hp jobs are asked before spot jobs; one that finds no free devices takes those of spot jobs, as the
-policy chooses them, or waits. Spot jobs get what is free and never preempt. Who does not fit is passed over.
+policy chooses them, or waits. Spot jobs get what is free and never preempt. Who does not fit is passed over,
+unless the policy keeps the order.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from cotenant.controller.domain import (
     View,
     because,
 )
-from cotenant.controller.policies.base import Candidates, Stateless, is_quiet, why_waiting
+from cotenant.controller.policies.base import Candidates, Stateless, is_possible, is_quiet, why_waiting
 from cotenant.controller.policies.toolkit.victims import FreedDevices
 
 
@@ -35,6 +36,8 @@ class TwoClasses(Stateless):
     has_classes = True
     name = "two-classes"
     preempts = True
+    keeps_order = False
+    """Nobody passes a job of its class that does not fit, if it is possible at all."""
 
     def queue_key(self, job: Job) -> tuple[float, ...]:
         return (0.0,) if job.spec.job_class == "hp" else (1.0, *self.spot_key(job))
@@ -57,10 +60,14 @@ class TwoClasses(Stateless):
     def decide(self, view: View, event: AnyEvent) -> Decision:
         if not view.queued_count() or is_quiet(view, event):
             return NOTHING
-        plan, candidates = Plan(view), Candidates(view)
+        plan, candidates, waited_for = Plan(view), Candidates(view), set[str]()
         while (job := candidates.next()) is not None:
+            if job.spec.job_class in waited_for:
+                continue
             if self._place(plan, job) or (job.spec.job_class == "hp" and self._preempt(plan, job)):
                 candidates.again(job)
+            elif self.keeps_order and is_possible(view, job):
+                waited_for.add(job.spec.job_class)
         return plan.decision()
 
     def _place(self, plan: Plan, job: Job) -> bool:
