@@ -125,5 +125,6 @@ def cut(workload: Workload, before: Outcome, window: TraceWindow) -> Workload:
         model=workload.model[rows],
         hp=workload.hp[rows],
         organisation=workload.organisation[rows],
+        asks=tuple(workload.asks[row] for row in rows.tolist()) if workload.asks else (),
         job_ids=tuple(ids[row] for row in rows.tolist()),
     )

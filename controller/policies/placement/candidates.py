@@ -50,7 +50,7 @@ class Waiting(NamedTuple):
     """It may start though one before it does not."""
 
 
-class Group(NamedTuple):
+class JobGroup(NamedTuple):
     """Jobs of one class, in order, and where they could go."""
 
     scheduling_class: SchedulingClass

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from cotenant.controller.policies.placement.program import Program
+from cotenant.controller.policies.placement.program import PlacementProgram
 
 LIMIT_S: Final = 0.05
 NODES_MAX: Final = 200
@@ -32,7 +32,7 @@ class Highs:
     def __init__(self, limit_s: float = LIMIT_S) -> None:
         self._limit_s = limit_s
 
-    def solve(self, program: Program) -> Sequence[float] | None:
+    def solve(self, program: PlacementProgram) -> Sequence[float] | None:
         highspy: Any = importlib.import_module(LIBRARY)  # Only who places so pays for it.
         highs = highspy.Highs()
         for name, value in (
@@ -55,7 +55,7 @@ class Highs:
         return list(highs.getSolution().col_value)
 
 
-def _model(highspy: Any, program: Program) -> Any:
+def _model(highspy: Any, program: PlacementProgram) -> Any:
     lp = highspy.HighsLp()
     lp.num_col_, lp.num_row_ = len(program.cost), len(program.rows)
     lp.col_cost_, lp.offset_ = np.array(program.cost), program.offset

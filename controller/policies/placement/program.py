@@ -19,7 +19,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple, Protocol
 
 from cotenant.controller.domain import HostId, HostType, SchedulingClass
-from cotenant.controller.policies.placement.candidates import Choice, FreePlace, Group
+from cotenant.controller.policies.placement.candidates import Choice, FreePlace, JobGroup
 
 SPREAD: Final = 0.3
 NEXT: Final = 0.5
@@ -30,7 +30,7 @@ Factors = dict[int, float]
 """By column."""
 
 
-class Row(NamedTuple):
+class Constraint(NamedTuple):
     least: float
     most: float
     factors: Factors
@@ -43,14 +43,14 @@ class Taking(NamedTuple):
     choice: int
 
 
-class Program(NamedTuple):
+class PlacementProgram(NamedTuple):
     """Minimise cost * x + offset. Columns are whole numbers as said, and within their bounds."""
 
     cost: Sequence[float]
     lower: Sequence[float]
     upper: Sequence[float]
     whole: Sequence[bool]
-    rows: Sequence[Row]
+    rows: Sequence[Constraint]
     offset: float
     best_fit: Mapping[int, float]
     """What best fit does, of the columns from which the others follow."""
@@ -66,13 +66,13 @@ class Program(NamedTuple):
 class Solver(Protocol):
     """Solves one program. Two calls with equal programs give equal answers, or none."""
 
-    def solve(self, program: Program) -> Sequence[float] | None:
+    def solve(self, program: PlacementProgram) -> Sequence[float] | None:
         """The columns at the least cost; None: that was not found within the solver's limit."""
 
 
 def program_of(
-    groups: Sequence[Group], places: Mapping[HostType, FreePlace], following: SchedulingClass | None
-) -> Program:
+    groups: Sequence[JobGroup], places: Mapping[HostType, FreePlace], following: SchedulingClass | None
+) -> PlacementProgram:
     """`following`: the class of the job that is next in the order after these."""
     building = _Building(groups, places)
     building.count_jobs()
@@ -86,13 +86,13 @@ def program_of(
 class _Building:
     """Columns and rows, as they are added."""
 
-    def __init__(self, groups: Sequence[Group], places: Mapping[HostType, FreePlace]) -> None:
+    def __init__(self, groups: Sequence[JobGroup], places: Mapping[HostType, FreePlace]) -> None:
         self._groups, self._places = groups, places
         self._cost: list[float] = []
         self._lower: list[float] = []
         self._upper: list[float] = []
         self._whole: list[bool] = []
-        self._rows: list[Row] = []
+        self._rows: list[Constraint] = []
         self._best_fit: dict[int, float] = {}
         self._taking: list[Taking] = []
         self._started: dict[int, int] = {}
@@ -101,9 +101,9 @@ class _Building:
         self._used: dict[HostType, Factors] = {}
         """Columns that take devices of a place, with how many."""
 
-    def program(self) -> Program:
+    def program(self) -> PlacementProgram:
         columns = self._cost, self._lower, self._upper, self._whole
-        return Program(*columns, self._rows, self._constant, self._best_fit, self._taking)
+        return PlacementProgram(*columns, self._rows, self._constant, self._best_fit, self._taking)
 
     def count_jobs(self) -> None:
         """No more jobs get a place than there are; those that best fit starts do."""
@@ -123,9 +123,9 @@ class _Building:
                     self._started[job.rank] = column = self._column(-STARTED * (jobs - job.rank))
                     self._best_fit[column] = 0.0
                     mine[column] = -1.0
-            self._rows.append(Row(float(must), float(must), mine))
+            self._rows.append(Constraint(float(must), float(must), mine))
 
-    def _fitting(self, group: Group, choice: Choice) -> int:
+    def _fitting(self, group: JobGroup, choice: Choice) -> int:
         return min(len(group.jobs), *(self._places[place].free // count for place, count in choice))
 
     def keep_order(self) -> None:
@@ -134,7 +134,9 @@ class _Building:
         for before, job in pairwise(open_):
             if not job.may_pass:
                 self._rows.append(
-                    Row(-INFINITE, 0.0, {self._started[job.rank]: 1.0, self._started[before.rank]: -1.0})
+                    Constraint(
+                        -INFINITE, 0.0, {self._started[job.rank]: 1.0, self._started[before.rank]: -1.0}
+                    )
                 )
 
     def limit_hosts(self) -> None:
@@ -142,14 +144,14 @@ class _Building:
         on_host: dict[HostId, set[int]] = {}
         for place, used in self._used.items():
             on_host.setdefault(place[0], set()).update(used)
-        rooms = {place[0]: self._places[place] for place in self._used}
+        left_on = {place[0]: self._places[place] for place in self._used}
         for host_id, columns in on_host.items():
-            for asked, left in zip(_ASKED, rooms[host_id].room, strict=True):
+            for asked, left in zip(_ASKED, left_on[host_id].room, strict=True):
                 factors = {
                     column: of for column in sorted(columns) if (of := float(asked(self._class(column))))
                 }
                 if factors and left is not None:
-                    self._rows.append(Row(-INFINITE, float(left), factors))
+                    self._rows.append(Constraint(-INFINITE, float(left), factors))
 
     def _class(self, column: int) -> SchedulingClass:
         return self._groups[self._taking[column].group].scheduling_class
@@ -169,15 +171,15 @@ class _Building:
     def _in_part(self, here: FreePlace, used: Factors) -> None:
         """No more is taken than is free. A place is not in part free if nothing is left, or everything."""
         self._constant += 1.0
-        self._rows.append(Row(-INFINITE, float(here.free), used))
+        self._rows.append(Constraint(-INFINITE, float(here.free), used))
         if here.free in self._sums(used, here.free):
             full = self._column(-1.0)
-            self._rows.append(Row(0.0, INFINITE, {**used, full: -float(here.free)}))
+            self._rows.append(Constraint(0.0, INFINITE, {**used, full: -float(here.free)}))
         if here.free == here.total:
             empty = self._column(-1.0)
             for column in used:
                 most = self._upper[column]
-                self._rows.append(Row(-INFINITE, most, {column: 1.0, empty: most}))
+                self._rows.append(Constraint(-INFINITE, most, {column: 1.0, empty: most}))
 
     def _sums(self, used: Factors, most: int) -> set[int]:
         """Numbers of devices that can be taken."""
@@ -189,11 +191,13 @@ class _Building:
 
     def _fits_next(self, here: FreePlace, used: Factors, following: SchedulingClass) -> None:
         fits, wanted = self._column(-NEXT), _pod_on(here, following)
-        self._rows.append(Row(-INFINITE, float(here.free), {**used, fits: float(wanted)}))
+        self._rows.append(Constraint(-INFINITE, float(here.free), {**used, fits: float(wanted)}))
         for asked, left in zip(_ASKED, here.room, strict=True):
             if asked(following) and left is not None:
                 of_jobs = {column: float(asked(self._class(column))) for column in used}
-                self._rows.append(Row(-INFINITE, float(left), {**of_jobs, fits: float(asked(following))}))
+                self._rows.append(
+                    Constraint(-INFINITE, float(left), {**of_jobs, fits: float(asked(following))})
+                )
 
     def judge_spread(self) -> None:
         """By type: most and fewest free on a host."""
@@ -211,7 +215,7 @@ class _Building:
                     if place[1] == type:
                         free = float(of_type[place])
                         limits = (free, INFINITE) if is_most else (-INFINITE, free)
-                        self._rows.append(Row(*limits, {**used, column: 1.0}))
+                        self._rows.append(Constraint(*limits, {**used, column: 1.0}))
 
     def _column(self, cost: float, lower: float = 0.0, upper: float = 1.0, *, whole: bool = True) -> int:
         self._cost.append(cost)

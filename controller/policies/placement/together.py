@@ -40,7 +40,7 @@ from cotenant.controller.policies.base import Policy, is_possible, is_quiet, wai
 from cotenant.controller.policies.placement.candidates import (
     Choice,
     FreePlace,
-    Group,
+    JobGroup,
     Waiting,
     choice_of,
     choices_of,
@@ -127,19 +127,19 @@ def groups_of(
     ordered: Iterable[Job],
     first: Decision,
     is_strict: bool,
-) -> tuple[Sequence[Group], SchedulingClass | None]:
+) -> tuple[Sequence[JobGroup], SchedulingClass | None]:
     """The first waiting jobs that best fit starts on what is free, or that would find devices were they
     alone; and the class of the next one, if there is one."""
     view, started = plan.view, starts_on_free(plan.view, first)
     placed = {action.job_id for action in first.actions if isinstance(action, Place | Share)} - started.keys()
-    found = dict[tuple[SchedulingClass, Sequence[HostId]], Group]()
+    found = dict[tuple[SchedulingClass, Sequence[HostId]], JobGroup]()
     count, is_blocked, may_pass = 0, False, not is_strict
     for job in islice(ordered, LOOKED_AT_MAX):
         devices, key = started.get(job.job_id, ()), (view.scheduling_class(job), job.avoid)
         if not devices and (is_blocked or job.job_id in placed):
             continue
         if key not in found:
-            found[key] = Group(key[0], [], choices_of(plan, places, job), {})
+            found[key] = JobGroup(key[0], [], choices_of(plan, places, job), {})
         group = found[key]
         if devices:
             group = found[key] = _with_best_fit(group, choice_of(view, devices))
@@ -153,7 +153,7 @@ def groups_of(
     return [each for each in found.values() if each.jobs], None
 
 
-def _with_best_fit(group: Group, choice: Choice) -> Group:
+def _with_best_fit(group: JobGroup, choice: Choice) -> JobGroup:
     """One of its jobs is put there."""
     choices = group.choices if choice in group.choices else [choice, *group.choices]
     return group._replace(
@@ -161,7 +161,7 @@ def _with_best_fit(group: Group, choice: Choice) -> Group:
     )
 
 
-def is_best_fit(groups: Sequence[Group], picked: Mapping[Taking, int]) -> bool:
+def is_best_fit(groups: Sequence[JobGroup], picked: Mapping[Taking, int]) -> bool:
     """Whether it is what would have been done anyway."""
     theirs = {(n, choice): count for n, each in enumerate(groups) for choice, count in each.best_fit.items()}
     return theirs == {(each.group, groups[each.group].choices[each.choice]): n for each, n in picked.items()}
@@ -176,7 +176,7 @@ def starts_on_free(view: View, decision: Decision) -> dict[JobId, tuple[DeviceId
     }
 
 
-def devices_of(plan: Plan, groups: Sequence[Group], picked: Mapping[Taking, int]) -> Chosen:
+def devices_of(plan: Plan, groups: Sequence[JobGroup], picked: Mapping[Taking, int]) -> Chosen:
     """Devices for the choices: who needs most memory of a device first, so that those who need less do not
     take what only these can use. Empty: they cannot all have them."""
     found: dict[JobId, tuple[DeviceId, ...]] = {}

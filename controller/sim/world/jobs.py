@@ -26,10 +26,11 @@ from cotenant.controller.domain import (
 )
 from cotenant.controller.sim.world.outcome import cells
 from cotenant.controller.sim.world.physics import Ratios
-from cotenant.controller.sim.world.workload import Cluster, Workload
+from cotenant.controller.sim.world.workload import Cluster, HostAsk, HostShape, Workload
 
 STEP_S: Final = 0.001
 STEPS_PER_S: Final = 1000.0
+NO_ASKS: Final = HostAsk()
 DOMAIN: Final = "shared"
 """Every host sees every checkpoint."""
 
@@ -37,25 +38,37 @@ DOMAIN: Final = "shared"
 def host_reports(cluster: Cluster, max_tenants: int, *, divides: bool = False) -> tuple[HostReport, ...]:
     """What the hosts of a cluster say when they join; `divides`: their devices can be divided."""
     width = len(str(cluster.hosts - 1))
-    return tuple(_host(cluster, HostId(f"h{n:0{width}}"), max_tenants, divides) for n in range(cluster.hosts))
+    alike = HostShape(cluster.gpus_per_host, cluster.gpu_type, 1, 0)
+    shapes = cluster.shapes or (alike,) * cluster.hosts
+    return tuple(
+        _host(cluster, HostId(f"h{n:0{width}}"), shape, max_tenants, divides)
+        for n, shape in enumerate(shapes)
+    )
 
 
-def _host(cluster: Cluster, host_id: HostId, max_tenants: int, divides: bool) -> HostReport:
-    width = len(str(cluster.gpus_per_host - 1))
+def _host(cluster: Cluster, host_id: HostId, shape: HostShape, max_tenants: int, divides: bool) -> HostReport:
+    width = len(str(shape.gpus - 1))
     devices = tuple(
         Device(
             device_id=DeviceId(f"{host_id}/{n:0{width}}"),
             host_id=host_id,
             kind="cuda",
-            type=cluster.gpu_type,
+            type=shape.gpu_type,
             local=str(n),
             memory_mib=cluster.memory_mib,
             max_tenants=max_tenants,
             divides=divides or UNSET,
         )
-        for n in range(cluster.gpus_per_host)
+        for n in range(shape.gpus)
     )
-    return HostReport(host_id=host_id, devices=devices, address="10.0.0.1", checkpoint_domain=DOMAIN)
+    return HostReport(
+        host_id=host_id,
+        devices=devices,
+        cpus=shape.cpus,
+        memory_mib=shape.main_memory_mib,
+        address="10.0.0.1",
+        checkpoint_domain=DOMAIN,
+    )
 
 
 def known_pairs(workload: Workload, specs: Specs, ratios: Ratios) -> PairTable:
@@ -102,8 +115,8 @@ class Specs:
             speedups: tuple((devices, STEP_S / pace) for devices, pace in enumerate(speedups, 1))
             for speedups in dict.fromkeys(workload.speedups)
         }
-        self._speedups = workload.speedups
-        self._fractions = workload.fractions
+        self._speedups, self._fractions = workload.speedups, workload.fractions
+        self._asks = workload.asks
         self._load_s = cells(workload.load_s)
         self._pause_s = cells(workload.pause_s)
         self._model = cells(workload.model)
@@ -122,12 +135,16 @@ class Specs:
             known = self._scaled[self._speedups[row]]
             profile = msgspec.structs.replace(profile, steps_by_devices=known)
         fraction = self._fractions[row] if self._fractions else 1.0
+        asks = self._asks[row] if self._asks else NO_ASKS
         return JobSpec(
             job_id=JobId(str(row)),
             organisation=self._organisations[self._organisation[row]],
             job_class="hp" if self._hp[row] else "spot",
             gpus_min=1 if self._speedups else gpus,
             gpus_max=gpus,
+            gpu_type=asks.gpu_type,
+            cpus=asks.cpus,
+            host_memory_mib=asks.main_memory_mib,
             iterations=round(expected_s * STEPS_PER_S) or 1,
             expected_s=expected_s,
             load_s=self._load_s[row],

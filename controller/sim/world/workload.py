@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,23 +16,44 @@ from numpy.typing import NDArray
 Seconds = NDArray[np.float64]
 
 
+class HostShape(NamedTuple):
+    """Of a host that is not like all others."""
+
+    gpus: int
+    gpu_type: str
+    cpus: int
+    main_memory_mib: int
+
+
+class HostAsk(NamedTuple):
+    """What a job asks for of each of its hosts, and of which type its GPUs are to be (empty: any)."""
+
+    gpu_type: str = ""
+    cpus: int = 0
+    main_memory_mib: int = 0
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cluster:
-    """Equal hosts on one network, which see one file system of checkpoints."""
+    """Hosts on one network, which see one file system of checkpoints; equal ones, if no shapes are given."""
 
     hosts: int
     gpus_per_host: int
     memory_mib: int = 81_920
     max_tenants: int = 2
     gpu_type: str = "gpu"
+    shapes: tuple[HostShape, ...] = ()
+    """Of each host."""
 
     def __post_init__(self) -> None:
         if self.hosts < 1 or self.gpus_per_host < 1 or self.max_tenants < 1 or self.memory_mib < 1:
             raise ValueError(f"a cluster needs at least one host, GPU and tenant, got {self}")
+        if self.shapes and len(self.shapes) != self.hosts:
+            raise ValueError(f"{len(self.shapes)} shapes of {self.hosts} hosts")
 
     @property
     def gpus(self) -> int:
-        return self.hosts * self.gpus_per_host
+        return sum(shape.gpus for shape in self.shapes) or self.hosts * self.gpus_per_host
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,6 +91,8 @@ class Workload:
     fractions: tuple[float, ...] = ()
     """Of each job, the part of its one device that it asks for, on which it takes its length; 1: whole
     devices. Empty: all ask for those."""
+    asks: tuple[HostAsk, ...] = ()
+    """Of each job; empty: none asks for anything beside its GPUs."""
     duty_cycles: tuple[float, ...] = ()
     """Of each model, 0 to 1, as a profile would tell the engine; empty = not profiled. Pairs that
     were never seen are judged by it."""
@@ -78,6 +102,7 @@ class Workload:
         for name in ("duration_s", "expected_s", "gpus", "load_s", "pause_s", "model", "hp", "organisation"):
             assert len(getattr(self, name)) == n, f"column {name} has another length"
         assert not self.job_ids or len(self.job_ids) == n
+        assert not self.asks or len(self.asks) == n
         assert not self.speedups or [*map(len, self.speedups)] == self.gpus.tolist()
         parts = [gpus for gpus, part in zip(self.gpus, self.fractions, strict=False) if part < 1.0]
         assert not self.fractions or (len(self.fractions) == n and all(gpus == 1 for gpus in parts))

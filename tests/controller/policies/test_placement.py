@@ -30,13 +30,13 @@ from cotenant.controller.policies.placement import PlacedTogether, why_not
 from cotenant.controller.policies.placement.candidates import (
     Choice,
     FreePlace,
-    Group,
+    JobGroup,
     Waiting,
     choices_of,
     free_places,
 )
 from cotenant.controller.policies.placement.highs import Highs
-from cotenant.controller.policies.placement.program import Program, program_of
+from cotenant.controller.policies.placement.program import PlacementProgram, program_of
 from cotenant.controller.policies.placement.together import is_no_worse
 from cotenant.controller.wire import pack
 from tests.controller.building import Desk, engine, report, spec
@@ -87,14 +87,14 @@ def test_a_job_makes_way_for_one_that_fits_nowhere_else(name: str) -> None:
 class Nothing:
     """Finds nothing in time."""
 
-    def solve(self, program: Program) -> None:
+    def solve(self, program: PlacementProgram) -> None:
         return None
 
 
 class Recorded:
     """Must not be asked."""
 
-    def solve(self, program: Program) -> None:
+    def solve(self, program: PlacementProgram) -> None:
         raise AssertionError("a solver was asked on the way back")
 
 
@@ -243,10 +243,10 @@ FREE = st.builds(
 
 
 @st.composite
-def problems(draw: Any) -> tuple[list[Group], dict[HostType, FreePlace], SchedulingClass | None]:
+def problems(draw: Any) -> tuple[list[JobGroup], dict[HostType, FreePlace], SchedulingClass | None]:
     """A few groups of jobs, of which best fit starts some: the first that fit."""
     places = {place: draw(FREE) for place in PLACES}
-    left, groups, rank = dict(places), list[Group](), 0
+    left, groups, rank = dict(places), list[JobGroup](), 0
     for _ in range(draw(st.integers(1, 3))):
         wanted = a_class(draw)
         choices = choices_for(wanted, places, draw(st.booleans()))
@@ -260,7 +260,7 @@ def problems(draw: Any) -> tuple[list[Group], dict[HostType, FreePlace], Schedul
             rank += 1
         jobs.sort(key=lambda job: not job.must_start)
         if jobs:
-            groups.append(Group(wanted, jobs, choices, best_fit))
+            groups.append(JobGroup(wanted, jobs, choices, best_fit))
     return groups, places, a_class(draw) if draw(st.booleans()) else None
 
 
@@ -295,7 +295,7 @@ def take(choice: Choice, wanted: SchedulingClass, left: dict[HostType, FreePlace
 
 
 def least(
-    groups: Sequence[Group], places: Mapping[HostType, FreePlace], following: SchedulingClass | None
+    groups: Sequence[JobGroup], places: Mapping[HostType, FreePlace], following: SchedulingClass | None
 ) -> float:
     """By trying everything."""
     jobs = [(group, job) for group in groups for job in group.jobs]
@@ -317,7 +317,7 @@ def least(
     return min(tried(0, dict(places), set()))
 
 
-def is_in_order(jobs: Sequence[tuple[Group, Waiting]], started: set[int]) -> bool:
+def is_in_order(jobs: Sequence[tuple[JobGroup, Waiting]], started: set[int]) -> bool:
     open_ = sorted((job for _, job in jobs if not job.must_start), key=lambda job: job.rank)
     return all(
         after.may_pass or after.rank not in started or before.rank in started
@@ -326,7 +326,7 @@ def is_in_order(jobs: Sequence[tuple[Group, Waiting]], started: set[int]) -> boo
 
 
 def cost(
-    jobs: Sequence[tuple[Group, Waiting]],
+    jobs: Sequence[tuple[JobGroup, Waiting]],
     started: set[int],
     left: Mapping[HostType, FreePlace],
     following: SchedulingClass | None,
@@ -343,7 +343,7 @@ def cost(
 
 @given(problem=problems())
 def test_the_solution_is_the_least_there_is(
-    problem: tuple[list[Group], dict[HostType, FreePlace], SchedulingClass | None],
+    problem: tuple[list[JobGroup], dict[HostType, FreePlace], SchedulingClass | None],
 ) -> None:
     groups, places, following = problem
     if not groups:

@@ -1,0 +1,271 @@
+"""placement=milp beside best fit: runs what is missing, then writes docs/results/placement.md.
+
+    python experiments/rltune/placement.py [--minutes 25]     eight processor minutes; what was run is kept
+    python experiments/rltune/placement.py --page             only the page, from the runs that are there
+
+Arrivals, lengths and widths are those of Philly's VCs. In `gpus` that is all, on equal hosts. In `memory`
+each job asks for cores and main memory as well, and in `pool` hosts are of three kinds too, and some jobs ask for
+one type: these asks and hosts are drawn here, from the seed, and no trace has them.
+
+Rule: the solver has a limit of nodes and none of time that matters, so a run is the same on any machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import numpy as np
+
+sys.path.extend(str(Path(__file__).resolve().parents[2] / name) for name in ("", "bench"))
+
+import machine
+
+from cotenant.controller.policies import registry
+from cotenant.controller.policies.base import Parameters, Policy
+from cotenant.controller.policies.placement import PlacedTogether
+from cotenant.controller.policies.placement.highs import NODES_MAX, Highs
+from cotenant.controller.policies.placement.program import PlacementProgram
+from cotenant.controller.sim import Cluster, prepare, read, simulate
+from cotenant.controller.sim.world.workload import HostAsk, HostShape, Workload
+from experiments.shared import kept_runs, paths
+from experiments.shared.tables import header, row_of, said
+
+VCS: Final = ("0e4a51", "6c71a0", "b436b2", "ee9e8c", "103959")
+ORDERS: Final = ("sjf", "fifo", "wfp3", "interval-360")
+WORLDS: Final = ("gpus", "memory", "pool")
+PLACEMENTS: Final = ("best-fit", "milp")
+SEEDS: Final = (0, 1)
+JOBS: Final = 800
+LOAD: Final = 0.7
+WIDEST: Final = 16
+"""GPUs of a job; those of more than 24 could never start in `pool`."""
+HOSTS: Final = 8
+GIB: Final = 1024
+LIKE: Final = HostShape(8, "A100", 96, 768 * GIB)
+POOL: Final = (
+    (LIKE,) * 3 + (HostShape(8, "V100", 64, 384 * GIB),) * 3 + (HostShape(4, "H100", 96, 1024 * GIB),) * 2
+)
+CACHE: Final = paths.CACHE / "placement"
+DRAWS: Final = 2000
+
+
+class Cell(msgspec.Struct, frozen=True):
+    world: str
+    order: str
+    vc: str
+    seed: int
+    placement: str
+
+    @property
+    def file(self) -> Path:
+        return CACHE / f"{self.world}-{self.order}-{self.vc}-{self.seed}-{self.placement}.json"
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One run. Times in seconds."""
+
+    cell: Cell
+    jobs: int
+    wait_s: float
+    bounded_slowdown: float
+    solved: int
+    given_up: int
+    cpu_s: float
+    commit: str
+
+
+class Counted(Highs):
+    """How often it was asked, and in vain."""
+
+    def __init__(self) -> None:
+        super().__init__(limit_s=30.0)
+        self.solved = self.given_up = 0
+
+    def solve(self, program: PlacementProgram) -> Sequence[float] | None:
+        found = super().solve(program)
+        self.solved += 1
+        self.given_up += found is None
+        return found
+
+
+def cells() -> list[Cell]:
+    """Those that everything rests on first."""
+    return [Cell(w, o, v, s, p) for s, w, v, o, p in product(SEEDS, WORLDS, VCS, ORDERS, PLACEMENTS)]
+
+
+def load(cell: Cell) -> Row | None:
+    return msgspec.json.decode(cell.file.read_bytes(), type=Row) if cell.file.exists() else None
+
+
+def run(cell: Cell, commit: str) -> None:
+    began_s, solver = time.process_time(), Counted()
+    workload, cluster = world(cell)
+
+    def make(name: str, parameters: Parameters) -> Policy:
+        policy = registry.make(name, parameters)
+        return policy if cell.placement == "best-fit" else PlacedTogether(policy, solver)
+
+    outcome = simulate(workload, cluster, cell.order, make_policy=make)
+    assert outcome.finished.all()
+    alone_s = np.maximum(workload.duration_s + workload.load_s, 10.0)
+    slowdown = np.maximum((outcome.wait_s + workload.load_s + workload.duration_s) / alone_s, 1.0)
+    took_s = time.process_time() - began_s
+    waits_s, slowdowns = float(outcome.wait_s.mean()), float(slowdown.mean())
+    counts = (solver.solved, solver.given_up)
+    kept_runs.keep(Row(cell, len(workload), waits_s, slowdowns, *counts, took_s, commit), cell.file)
+
+
+def world(cell: Cell) -> tuple[Workload, Cluster]:
+    """At the same offered load in all worlds; jobs that could never start are left out of all."""
+    shapes = POOL if cell.world == "pool" else (LIKE,) * HOSTS
+    cluster = Cluster(hosts=HOSTS, gpus_per_host=8, shapes=shapes)
+    trace = read(f"philly/{cell.vc}")
+    trace = trace.take(trace.gpus <= WIDEST)
+    whole = prepare(trace, cluster=cluster, seed=cell.seed, jobs=JOBS, load_scale=1.0, noise=0.7)
+    scale = LOAD / whole.offered_load(cluster.gpus)
+    workload = prepare(trace, cluster=cluster, seed=cell.seed, jobs=JOBS, load_scale=scale, noise=0.7)
+    if cell.world == "gpus":
+        return workload, cluster
+    rng = np.random.default_rng([cell.seed, VCS.index(cell.vc)])
+    return replace(workload, asks=tuple(ask(rng, cell.world, int(gpus)) for gpus in workload.gpus)), cluster
+
+
+def ask(rng: np.random.Generator, world: str, gpus: int) -> HostAsk:
+    """4 to 12 cores and 16 to 160 GiB for each GPU on a host: most little, some much, as far as all hosts
+    that it may go to have so much."""
+    type = str(rng.choice(["", "", "A100", "V100", "H100"]))
+    of_gpu = int(rng.choice([16, 48, 160], p=[0.6, 0.25, 0.15])) * GIB
+    cores = int(rng.integers(4, 13))
+    here = min(gpus, 8)
+    if world != "pool" or gpus > 8:
+        type = ""
+    if type == "H100" and gpus > 4:
+        type = "A100"
+    wanted = [shape for shape in (POOL if world == "pool" else (LIKE,)) if type in ("", shape.gpu_type)]
+    most_cpus, most_mib = (min(s.cpus for s in wanted), min(s.main_memory_mib for s in wanted))
+    return HostAsk(type, min(cores * here, most_cpus), min(of_gpu * here, most_mib))
+
+
+# --- The page ---------------------------------------------------------------------------------------
+
+
+def ratios(rows: Sequence[Row], world: str, order: str, of: str) -> list[float]:
+    """milp over best fit, of each VC and seed that has both; below 1 milp is better."""
+    found = {(r.cell.world, r.cell.order, r.cell.vc, r.cell.seed, r.cell.placement): r for r in rows}
+    pairs = [
+        (found.get((world, order, vc, seed, "milp")), found.get((world, order, vc, seed, "best-fit")))
+        for vc, seed in product(VCS, SEEDS)
+    ]
+    values = [(getattr(a, of), getattr(b, of)) for a, b in pairs if a is not None and b is not None]
+    return [mine / theirs for mine, theirs in values if theirs > 0.0]
+
+
+def geometric(values: Sequence[float]) -> str:
+    """With a 95 % interval over the cells, drawn anew."""
+    logs, rng = np.log(values), np.random.default_rng(5)
+    low, high = np.quantile(np.exp(rng.choice(logs, (DRAWS, len(logs))).mean(axis=1)), [0.025, 0.975])
+    return f"{np.exp(logs.mean()):.3f} ({low:.3f} to {high:.3f})"
+
+
+ANSWER: Final = """
+    What `placement=milp` changes of the mean wait, against best fit under the same order, on the same jobs:
+    a ratio below 1 is a gain. Under orders where whoever fits passes (sjf, srtf, castor and most others) it
+    changes nothing: what fits was started before, so that after an event only one host has anything new,
+    and there is nothing to choose. It is asked where many jobs are placed at one moment: behind a head that
+    has waited (fifo, f1, wfp3), and under orders that look at the queue now and then (interval). There too
+    it is a gamble for single clusters (worst and best cell), so best fit stays the default; take milp where
+    the interval below lies under 1. `gpus` is the Philly VCs as they are; what `memory` and `pool` add
+    (cores, main memory, kinds of hosts, types) is **synthetic**, drawn here.
+"""
+METHOD: Final = """
+    Geometric means over {vcs} VCs and {seeds} seeds, with 95 % intervals (cells drawn anew, {draws} times);
+    {runs} of {all} runs are there. {jobs} jobs of a VC, estimates off by a lognormal of .7, arrivals scaled
+    to an offered load of {load:g} on {hosts} hosts. The solver was asked {solved:,} times and found nothing
+    within {nodes} nodes {given:,} times; then best fit decided. In runs there is no limit of time but that
+    of nodes, so they repeat exactly.
+"""
+DRAWN: Final = """
+    Hosts: {hosts} of 8 GPUs, 96 cores and 768 GiB; in `pool` three of these, three of 8 V100, 64 cores and
+    384 GiB, and two of 4 H100, 96 cores and 1 TiB. Jobs: 4 to 12 cores, and 16 (60 %), 48 (25 %) or 160 GiB
+    (15 %), for each GPU on a host; in `pool` three in five ask for one type. A type does not change a job's
+    pace.
+"""
+COST: Final = """
+    What a decision costs: `python bench/placement.py`. What the option is:
+    [policies.md](../policies.md#placement).
+"""
+
+
+def text(rows: Sequence[Row]) -> str:
+    lines = ["# Placing waiting jobs together", ""]
+    table = header(("world", "order", "cells", "wait", "worst, best cell", "bounded slowdown"))
+    for world_, order in product(WORLDS, ORDERS):
+        waits = ratios(rows, world_, order, "wait_s")
+        if waits:
+            slow = ratios(rows, world_, order, "bounded_slowdown")
+            span = f"{max(waits):.2f}, {min(waits):.2f}"
+            table.append(row_of((world_, order, str(len(waits)), geometric(waits), span, geometric(slow))))
+    both = [r for r in rows if r.cell.placement == "milp"]
+    solved, given_up = sum(r.solved for r in both), sum(r.given_up for r in both)
+    counts = {
+        "vcs": len(VCS),
+        "seeds": len(SEEDS),
+        "draws": DRAWS,
+        "jobs": JOBS,
+        "load": LOAD,
+        "hosts": HOSTS,
+    }
+    counts |= {
+        "solved": solved,
+        "given": given_up,
+        "nodes": NODES_MAX,
+        "runs": len(rows),
+        "all": len(cells()),
+    }
+    commits = ", ".join(sorted({r.commit for r in rows}))
+    command = ["## Command", "", "```", "python experiments/rltune/placement.py", "```", ""]
+    lines += [said(ANSWER), "", *table, "", said(METHOD, **counts), "", said(DRAWN, hosts=HOSTS), ""]
+    lines += ["## Each VC", "", "Mean wait in seconds, best fit / milp, seed 0.", "", *_by_vc(rows), ""]
+    lines += [*command, f"{machine.sentences()} Runs were made at {commits}.", "", said(COST)]
+    return "\n".join(lines) + "\n"
+
+
+def _by_vc(rows: Sequence[Row]) -> list[str]:
+    found = {r.cell: r.wait_s for r in rows}
+    lines = header(("VC", *(f"{w}, {o}" for w, o in product(WORLDS, ORDERS))))
+    for vc in VCS:
+        texts = []
+        for world_, order in product(WORLDS, ORDERS):
+            waits = [found.get(Cell(world_, order, vc, SEEDS[0], p)) for p in PLACEMENTS]
+            texts.append(" / ".join("-" if wait is None else f"{wait:,.0f}" for wait in waits))
+        lines.append(row_of((vc, *texts)))
+    return lines
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--page", action="store_true", help="run nothing")
+    parser.add_argument("--minutes", type=float, default=25.0, help="begin no run after so many")
+    options = parser.parse_args()
+    if not options.page:
+        kept_runs.complete(cells(), load, run, workers=1, minutes=options.minutes)
+    rows = [row for cell in cells() if (row := load(cell)) is not None]
+    if not rows:
+        print("nothing has been run yet", file=sys.stderr)
+        return 1
+    page = paths.RESULTS / "placement.md"
+    page.write_text(text(rows))
+    print(f"{page}: {len(rows)} of {len(cells())} runs")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
