@@ -7,7 +7,8 @@ jobs offer the load that the cell names; so load 1 is contended in every VC.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -16,7 +17,16 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from cotenant.controller.sim import Physics, Scenario, Workload, pair_data, policies_named, scenario, simulate
+from cotenant.controller.sim import (
+    Cluster,
+    Physics,
+    Scenario,
+    Workload,
+    pair_data,
+    policies_named,
+    scenario,
+    simulate,
+)
 from experiments.shared import kept_runs, paths
 
 FOLDER: Final = paths.CACHE / "cotenant"
@@ -26,15 +36,22 @@ VERSION: Final = 1
 MINE: Final = "cotenant"
 EXCLUSIVE: Final = ("patient", "srtf")
 SHARING: Final = (MINE, "castor-cost", "castor")
-PAIRS: Final = ("gavel-v100", "gavel-k80")
+PAIRS: Final = ("gavel-v100", "gavel-k80", "gavel-p100")
 ALONE: Final = "none"
 VCS: Final = ("ee9e8c", "0e4a51", "b436b2", "6c71a0", "103959", "e13805", "6214e9", "ed69ec")
 """All of the bundled ones but one of 63 jobs. The first four were there when the rule was found."""
 LOADS: Final = (0.7, 1.0, 2.0, 4.0)
 WINDOWS: Final = 5
+FEWER: Final = 2
+"""Windows where more would take long, or say little more."""
 WINDOW_JOBS: Final = 300
-HOSTS: Final = 8
 GPUS_PER_HOST: Final = 8
+VENUS: Final = "venus"
+"""Gangs of up to 128, from Helios; read where it lies and kept nowhere. Nothing was ever tuned on it."""
+HOSTS: Final = {VENUS: 20}
+"""Others have 8."""
+NOISE: Final = 0.7
+"""Sigma of estimates that are wrong, where they are."""
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True, order=True):
@@ -45,7 +62,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, order=True):
     window: int
     policy: str
     pairs: str = PAIRS[0]
-    hosts: int = HOSTS
+    noise: float = 0.0
 
     @property
     def file(self) -> Path:
@@ -72,36 +89,59 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cells() -> Iterator[Cell]:
-    """All of them: first every load and VC once, then again on the next window."""
-    for pairs in PAIRS:
-        policies = (*EXCLUSIVE, *SHARING) if pairs == PAIRS[0] else SHARING
-        for window in range(WINDOWS):
-            for vc in VCS:
-                for load in LOADS:
-                    for policy in policies:
-                        yield Cell(vc=vc, load=load, window=window, policy=policy, pairs=pairs)
+    """All of them: first every VC and load once, then again on the next window."""
+    yield from of_pairs(PAIRS[0], (*EXCLUSIVE, *SHARING))
+    yield from of_pairs(PAIRS[1], SHARING)
     for vc in VCS:
         for policy in (MINE, "patient"):
             yield Cell(vc=vc, load=2.0, window=0, policy=policy, pairs=ALONE)
+    for window in range(FEWER):
+        for vc in VCS:
+            for load in (1.0, 2.0):
+                for policy in (MINE, "patient", "castor-cost"):
+                    yield Cell(vc=vc, load=load, window=window, policy=policy, noise=NOISE)
+    if venus_file().exists():
+        yield from of_pairs(PAIRS[0], (*EXCLUSIVE, *SHARING), (VENUS,), FEWER)
+        yield from of_pairs(PAIRS[1], SHARING, (VENUS,), FEWER)
+    yield from of_pairs(PAIRS[2], SHARING)
+
+
+def of_pairs(
+    pairs: str, policies: Sequence[str], vcs: Sequence[str] = VCS, windows: int = WINDOWS
+) -> Iterator[Cell]:
+    for window in range(windows):
+        for vc in vcs:
+            for load in LOADS:
+                for policy in policies:
+                    yield Cell(vc=vc, load=load, window=window, policy=policy, pairs=pairs)
+
+
+def venus_file() -> Path:
+    folder = Path(os.environ.get("COTENANT_SHARED_DATA") or paths.ROOT.parent / "shared")
+    return folder / "traces" / "helios_venus_sept_vcvGl.csv.gz"
+
+
+def cluster(vc: str) -> Cluster:
+    return Cluster(hosts=HOSTS.get(vc, 8), gpus_per_host=GPUS_PER_HOST)
 
 
 @cache
-def workload(vc: str, window: int, load: float, pairs: str, hosts: int = HOSTS) -> Workload:
+def workload(vc: str, window: int, load: float, pairs: str, noise: float) -> Workload:
     """A window's jobs, at this load."""
-    trace = f"philly/{vc}"
+    trace, on = str(venus_file()) if vc == VENUS else f"philly/{vc}", cluster(vc)
     opened = scenario.open_trace(trace)
     size = min(WINDOW_JOBS, len(opened) // WINDOWS)
     asked = Scenario(
         trace=trace,
         from_s=float(opened.submit_s[window * (len(opened) // WINDOWS)]) if window else None,
         jobs=size,
-        hosts=hosts,
-        gpus_per_host=GPUS_PER_HOST,
+        hosts=on.hosts,
+        gpus_per_host=on.gpus_per_host,
         pairs=pairs,
+        noise=noise,
     )
     found = scenario.workload_of(asked, opened, pair_data(pairs), 0)
-    offered = found.offered_load(hosts * GPUS_PER_HOST)
-    return replace(found, submit_s=found.submit_s * (offered / load))
+    return replace(found, submit_s=found.submit_s * (found.offered_load(on.gpus) / load))
 
 
 def load(cell: Cell) -> Result | None:
@@ -115,10 +155,9 @@ def load(cell: Cell) -> Result | None:
 def run(cell: Cell, commit: str) -> None:
     """In a process of its own; the result appears whole or not at all."""
     (choice,) = policies_named(cell.policy)
-    asked = Scenario(trace=f"philly/{cell.vc}", hosts=cell.hosts, gpus_per_host=GPUS_PER_HOST)
     outcome = simulate(
-        workload(cell.vc, cell.window, cell.load, cell.pairs, cell.hosts),
-        asked.cluster,
+        workload(cell.vc, cell.window, cell.load, cell.pairs, cell.noise),
+        cluster(cell.vc),
         choice.name,
         choice.parameters,
         physics=Physics(pairs=cell.pairs),
