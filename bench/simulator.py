@@ -22,6 +22,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import wrap
 from typing import Any, Final
 
 import machine
@@ -130,18 +131,20 @@ def slowest_of(rows: list[Row], policies: list[str]) -> list[Row]:
     ]
 
 
-def totals(rows: list[Row], policies: list[str]) -> Iterator[str]:
+def totals(rows: list[Row], policies: list[str]) -> str:
+    rates = []
     for policy in policies:
         of = [row for row in rows if row["policy"] == policy]
-        rate = sum(row["jobs"] for row in of) / sum(row["cpu_s"] for row in of)
-        yield f"* {policy}: {rate:,.0f} jobs per processor second over all traces."
+        rates.append(f"{policy} {sum(row['jobs'] for row in of) / sum(row['cpu_s'] for row in of):,.0f}")
+    return f"Jobs per processor second over all traces: {', '.join(rates)}."
 
 
-def growth_of(rows: list[Row], policies: list[str]) -> Iterator[str]:
+def growth_of(rows: list[Row], policies: list[str]) -> str:
+    ratios = []
     for policy in policies:
         one, ten = (row for row in rows if row["policy"] == policy)
-        ratio = (ten["cpu_s"] / ten["jobs"]) / (one["cpu_s"] / one["jobs"])
-        yield f"* {policy}: a job of the longer run costs {ratio:.2f} times what one of the shorter costs."
+        ratios.append(f"{policy} {(ten['cpu_s'] / ten['jobs']) / (one['cpu_s'] / one['jobs']):.2f}")
+    return f"What a job of the longer run costs, over one of the shorter: {', '.join(ratios)}."
 
 
 def page(parts: dict[str, list[Row]], policies: list[str], command: str) -> str:
@@ -156,7 +159,7 @@ def page(parts: dict[str, list[Row]], policies: list[str], command: str) -> str:
         shown = slowest_of(rows, policies) if part == "vcs" else rows
         lines += [f"## {part}", "", aims[part], "", *table(shown), ""]
         say = said[part]
-        lines += [*say(rows, policies), ""] if say is not None else []
+        lines += [*wrap(say(rows, policies), 120, break_on_hyphens=False), ""] if say is not None else []
     about = (__doc__ or "").partition("Three parts, ")[2].strip()
     lines += [
         f"Three parts, {about}",

@@ -153,7 +153,7 @@ def start(spec: Spec) -> tuple[FoundProcess, str]:
     said = " / ".join((done.output + done.errors).split("\n")).strip(" /")[:300]
     ours = [found for found in daemons_at(spec, look_around()) if found.owner == spec.owner]
     if not ours:
-        why = said or last_lines(spec.log_directory) or f"exit status {done.status}, and no word"
+        why = said or last_lines(spec.log_directory) or f"exit status {done.status}, and no output"
         raise NotStarted(f"the MPS daemon of {spec.pipe_directory} did not start: {why}")
     return ours[0], "; ".join(part for part in (warning, said) if part)
 

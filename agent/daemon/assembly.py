@@ -102,8 +102,8 @@ def assemble(settings: Settings, *, checkpoint_every_s: float | None = None) -> 
     warnings += [inventory.note] if inventory.note else []
     if inventory.gpus and not sees_host_processes():
         warnings.append(
-            "this agent is in a PID namespace of its own: whose a process on a GPU is cannot be told, and "
-            "memory in use after a job is held against its device until the co-tenant has ended too "
+            "this agent is in a PID namespace of its own: it cannot tell whose a process on a GPU is, and "
+            "memory in use after a job counts as held until the co-tenant has ended too "
             "(`cotenant doctor`)"
         )
     groups = find_cgroups()

@@ -38,7 +38,7 @@ _DEAD: Final[dict[str, str]] = {
     "X": "dead, its context still open",
 }
 _STUCK: Final = "stuck in the kernel (state D)"
-UNASKED: Final = "nobody could be asked about its memory: NVML gave no answer"
+UNASKED: Final = "its memory is unknown: NVML gave no answer"
 
 
 class DeviceCondition(msgspec.Struct, frozen=True, kw_only=True):

@@ -240,7 +240,7 @@ def _empty(folder: int, top: int, device: int, depth_left: int) -> None:
             if problem is not None:
                 raise problem
             return
-    raise OSError(16, "somebody goes on filling it")
+    raise OSError(16, "a process goes on filling it")
 
 
 def _entered(parent: int, name: str) -> int:

@@ -106,7 +106,7 @@ class Nanny:
             self._is_fresh = True
             return (word, pid) if kind == "fresh" else self._expected(kind, until_s)
         if word.m != kind or uid != self._uid or pid <= 0:
-            raise WarmRefused("rank", f"a word that was not expected: {word.m[:20]!r} of uid {uid}")
+            raise WarmRefused("rank", f"an unexpected message: {word.m[:20]!r} of uid {uid}")
         return word, pid
 
     def _opened(self, pid: int) -> int:

@@ -47,7 +47,7 @@ SEEN_AT_START: Final = {
     "stale": "the environment has changed since the server imported it",
     "shadowed": "its folder has a module of the name of a package that is imported already",
     "rank": "a rank could not be made from the server",
-    "silent": "the server or a rank did not say a word in time",
+    "silent": "the server or a rank did not answer in time",
     "gone": "the server has ended",
 }
 REFUSALS: Final[Mapping[str, str]] = {**SEEN_BEFORE, **SEEN_BY_SERVER, **SEEN_AT_START}

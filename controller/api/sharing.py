@@ -28,7 +28,7 @@ FORMULAS: Final = {
     "net_device_s": "won - cost of parting, of running out of memory and of GPU faults beside others",
 }
 NOT_KNOWN: Final = (
-    "what preemption gained: nobody saw when jobs would have started without it (`cotenant whatif`)",
+    "what preemption gained: when jobs would have started without it is unknown (`cotenant whatif`)",
     "how long jobs would have waited without sharing: likewise (`cotenant whatif --policies sjf,castor`)",
     "how much a job that loads slows those beside it: only time in which both train is compared",
 )

@@ -355,7 +355,7 @@ def _limit(engine: Engine, job: Job, device: Device) -> Reason:
     if limit_mib is not None:
         return because("torch-limit", limit_mib)
     if placement.memory_mib is None:
-        why = "nobody knows how much it needs, and nobody is put beside it before that is known"
+        why = "how much it needs is unknown, and no job shares its devices before that is known"
     elif device.max_tenants < 2:
         why = "the device takes one job"
     elif len(engine.tenants(device.device_id)) > 1:
@@ -363,7 +363,7 @@ def _limit(engine: Engine, job: Job, device: Device) -> Reason:
     elif (alone := why_alone(job)) is not None:
         why = render(alone)
     else:
-        why = "it was started under a policy that puts nobody beside it"
+        why = "it was started under a policy that does not share"
     return because("no-memory-limit", why)
 
 

@@ -187,7 +187,7 @@ def test_a_kill_at_any_point(host: Host, whom: str) -> None:
         script = host.script("print('cold')", "late.py")
         late = host.attempt(sys.executable, script, first_word_s=0.1).start().result()
         assert (late.outcome, late.status.launch) == ("finished", "cold")
-        assert "did not say a word in time" in late.status.launch_why
+        assert "did not answer in time" in late.status.launch_why
         os.kill(host.server.pid, signal.SIGCONT)
 
 

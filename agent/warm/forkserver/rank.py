@@ -170,7 +170,7 @@ def sign(address: int, value: str) -> None:
     it."""
     data = os.fsencode(value)
     if not address or not data or len(data) >= SIGN_BYTES:
-        raise CannotBe("rank", "it could not be told whose it is")
+        raise CannotBe("rank", "its environment has no room for the variable that names its attempt")
     ctypes.memset(address, 0, SIGN_BYTES - 1)
     ctypes.memmove(address, data, len(data))
 

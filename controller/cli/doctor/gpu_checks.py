@@ -246,7 +246,7 @@ def process_numbers(facts: DoctorFacts) -> Check | None:
     """Whether the driver's processes are those that can be seen from here."""
     if not answering(facts) or not facts.files.own_pids:
         return None
-    found = "this is a PID namespace of its own: whose a process on a GPU is cannot be told"
+    found = "in a PID namespace of its own nobody can tell whose a process on a GPU is"
     todo = (
         "run the agent on the host, or its container with the host's processes (`--pid=host`); else memory "
         "in use after a job has ended is held against the device until its co-tenant has ended as well"

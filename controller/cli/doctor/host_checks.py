@@ -188,7 +188,7 @@ def settings_files(facts: DoctorFacts) -> Check | None:
         return Check("settings", "fail", found, step.todo, step.command)
     closed = [each.path for each in files if not each.readable]
     if closed:
-        found = f"not for you to read: {', '.join(closed)}; what is said here is without them"
+        found = f"you may not read {', '.join(closed)}; the checks go without them"
         return Check("settings", "warn", found, "ask as root, or open them: keys are not in there", "")
     return Check("settings", "ok", ", ".join(each.path for each in files))
 

@@ -93,7 +93,7 @@ EstimatesFlag = Annotated[
     option(
         "--estimate-noise",
         metavar="exact|lognormal:S|limit",
-        help="What policies are told: lognormal:S as --noise S; limit: time limits as people write them.",
+        help="Lengths that policies get: lognormal:S as --noise S; limit: time limits as people write them.",
     ),
 ]
 EtaFlag = Annotated[

@@ -59,7 +59,7 @@ def train(
         option("--load", metavar="L", help="Move arrivals so that each trace offers this much work."),
     ] = None,
     estimate_noise: Annotated[
-        str, option("--estimate-noise", metavar="exact|lognormal:S|limit", help="What it is told of lengths.")
+        str, option("--estimate-noise", metavar="exact|lognormal:S|limit", help="The lengths that it gets.")
     ] = "exact",
     seed: Annotated[int, option("--seed", metavar="S", min=0, help="Of everything that is drawn.")] = 0,
     backend: BackendFlag = "processes",

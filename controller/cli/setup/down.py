@@ -105,9 +105,7 @@ def agreed() -> bool:
     """Raises Problem where there is nobody to ask."""
     answer = said_yes("end controller and agent?")
     if answer is None:
-        raise Problem(
-            "refused", "there are jobs, and nobody to ask about them", "say --yes, or --cancel --yes"
-        )
+        raise Problem("refused", "there are jobs, and no terminal to ask at", "say --yes, or --cancel --yes")
     return answer
 
 

@@ -11,7 +11,7 @@ from cotenant.controller.domain import render
 from tests.controller.building import Desk, report
 
 NOBODY = (
-    "nothing limits its GPU memory: nobody knows how much it needs, and nobody is put beside it before "
+    "nothing limits its GPU memory: how much it needs is unknown, and no job shares its devices before "
     "that is known"
 )
 CASES: dict[str, tuple[str, dict[str, Any], list[str]]] = {
@@ -72,8 +72,8 @@ def test_co_tenants_by_mps_and_waiting_jobs() -> None:
         ("castor", {"limits_jobs": True}, {}, "the kernel holds the job to the 1000 MiB of each of its GPUs"),
         ("castor", {"max_tenants": 1}, {}, "nothing limits its GPU memory: the device takes one job"),
         ("castor", {}, {"share": "never"}, "GPU memory: this job was submitted with --share never"),
-        ("castor", {}, {"memory_mib": None}, "GPU memory: nobody knows how much it needs"),
-        ("fifo", {}, {}, "GPU memory: it was started under a policy that puts nobody beside it"),
+        ("castor", {}, {"memory_mib": None}, "GPU memory: how much it needs is unknown"),
+        ("fifo", {}, {}, "GPU memory: it was started under a policy that does not share"),
     ],
 )
 def test_who_holds_a_job_to_its_memory_is_said_or_why_nobody_does(

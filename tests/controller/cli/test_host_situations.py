@@ -327,7 +327,7 @@ SITUATIONS: Final[dict[str, Situation]] = {
         around={"settings": (SettingsFile(path="/etc/cotenant/agent.toml", open_to_others=True),)},
     ),
     "settings that one may not read": S(
-        "settings", "warn", "not for you to read: /etc/cotenant/agent.toml", "",
+        "settings", "warn", "you may not read /etc/cotenant/agent.toml", "",
         around={"settings": (SettingsFile(path="/etc/cotenant/agent.toml", readable=False),)},
     ),
     "no agent on a server": S(
