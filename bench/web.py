@@ -5,8 +5,8 @@
 A real controller and agent with one CPU slot; the jobs wait behind one that sleeps. The page's server is a
 process of its own, as `cotenant web` starts it. First paint is Chromium's own (`first-contentful-paint`, from
 the request on; the browser is warm). An answer is the time to the page's last byte, with a look at the
-controller in it, and its processor time on the server; an update is the same for the parts that news send. Looks are
-further apart than the server keeps what it saw, so that each asks the controller.
+controller in it, and the processor time of it in the page's server; an update is the time to the first news.
+Looks are further apart than the server keeps what it saw, so that each asks the controller.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ PAGES = ("/queue", "/devices", "/timeline", "/what-if", "/policy", "/jobs/1")
 APART_S = 5.5
 """Longer than any page keeps what it saw."""
 PAINT = """() => new Promise((done) => {
-  const seen = (list) => list.filter((e) => e.name === 'first-contentful-paint').map((e) => done(e.startTime));
+  const isIt = (entry) => entry.name === 'first-contentful-paint';
+  const seen = (list) => list.filter(isIt).map((entry) => done(entry.startTime));
   new PerformanceObserver((list) => seen(list.getEntries())).observe({type: 'paint', buffered: true});
 })"""
 

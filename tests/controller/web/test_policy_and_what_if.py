@@ -1,4 +1,4 @@
-"""Policy and What-if: nothing is set that was not previewed, and the past is simulated by a child of its own."""
+"""Policy and What-if: nothing is set that was not previewed; a child of its own simulates the past."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def text(html: str) -> str:
 
 def test_the_policy_in_force_its_parameters_pairs_and_state(browser: TestClient, controller: StandIn) -> None:
     reply = replies.policy()
-    current = msgspec.structs.replace(reply.current, state={"class 1": "due <2> of 4 devices"})
+    current = msgspec.structs.replace(reply.current, policy_state={"class 1": "due <2> of 4 devices"})
     controller.says(wire.GetPolicy, msgspec.structs.replace(reply, current=current))
     page = browser.get("/policy").text
     assert "due &lt;2&gt; of 4 devices" in page
@@ -120,14 +120,14 @@ def test_what_a_child_says_is_kept() -> None:
         )
     )
     assert simulations.start(ASKED)
-    found = over(simulations)
+    found = over(simulations).said
     assert (found.finished, found.total, found.notes, found.rows) == (3, 9, ("trust: 3 %",), (("srtf",),))
 
 
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        (['{"wrong": "no journal", "hint": "submit jobs first"}'], "no journal; submit jobs first"),
+        (['{"wrong": "no journal", "hint": "submit jobs first"}'], "no journal"),
         (['{"doing": "reading"}'], "it ended without a result (exit 0)"),
         (["[]"], "it ended without a result (exit 0)"),
     ],
@@ -135,7 +135,7 @@ def test_what_a_child_says_is_kept() -> None:
 def test_a_child_that_fails_says_so(lines: list[str], said: str) -> None:
     simulations = Simulations(child(*lines))
     simulations.start(ASKED)
-    assert over(simulations).wrong == said
+    assert over(simulations).said.wrong == said
 
 
 def test_one_at_a_time_and_none_outlives_the_server() -> None:
@@ -150,7 +150,7 @@ def test_one_at_a_time_and_none_outlives_the_server() -> None:
 def test_the_real_child_says_what_is_wrong_with_a_journal() -> None:
     simulations = Simulations()
     simulations.start(ASKED._replace(journal="/nowhere/journal.db"))
-    assert "/nowhere/journal.db" in over(simulations).wrong
+    assert "/nowhere/journal.db" in over(simulations).said.wrong
 
 
 def test_only_fields_of_ours_become_arguments() -> None:
