@@ -9,13 +9,14 @@ import argparse
 import os
 import socket as sockets
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import uvicorn
 
 from cotenant.controller.cli.frame.asking import loaded_settings
-from cotenant.controller.cli.frame.problem import OK, Problem
+from cotenant.controller.cli.frame.problem import OK, Problem, listening
 from cotenant.controller.cli.frame.screen import say
 from cotenant.controller.client import Client
 from cotenant.controller.system import paths
@@ -37,7 +38,7 @@ def main() -> int:
     asked.add_argument("--ssh", default="")
     words = asked.parse_args()
     try:
-        listening = bound(words.socket, words.port)
+        socket = bound(words.socket, words.port)
     except OSError as error:
         where = words.socket or f"{HERE}:{words.port}"
         print(
@@ -46,51 +47,55 @@ def main() -> int:
         )
         return 1
     try:
-        serve(listening, words.endpoint, words.ssh)
-    except KeyboardInterrupt:
-        pass
+        with listening(), suppress(KeyboardInterrupt):  # SIGTERM ends it as Ctrl-C does, in order.
+            serve(socket, words.endpoint, words.ssh)
     finally:
-        listening.close()
+        socket.close()
         if words.socket:
             Path(words.socket).unlink(missing_ok=True)
     return OK
 
 
 def bound(path: str, port: int) -> sockets.socket:
-    """Raises OSError: something is there."""
-    if not path:
-        found = sockets.socket(sockets.AF_INET)
-        found.setsockopt(sockets.SOL_SOCKET, sockets.SO_REUSEADDR, 1)
-        found.bind((HERE, port))
-        found.listen()  # Who has the link before the server has started waits a moment.
-        return found
-    found = sockets.socket(sockets.AF_UNIX)
-    remove_if_left(path)
+    """Listens already: who has the link before the server has started waits a moment.
+
+    Raises:
+        OSError: something is there.
+    """
+    found = sockets.socket(sockets.AF_UNIX if path else sockets.AF_INET)
     before = os.umask(0o177)
     try:
-        found.bind(path)
+        if path:
+            remove_if_left(Path(path))
+            found.bind(path)
+        else:
+            found.setsockopt(sockets.SOL_SOCKET, sockets.SO_REUSEADDR, 1)
+            found.bind((HERE, port))
+        found.listen()
+    except OSError:
+        found.close()
+        raise
     finally:
         os.umask(before)
-    found.listen()
     return found
 
 
-def remove_if_left(path: str) -> None:
+def remove_if_left(path: Path) -> None:
     """The socket of a server that was killed, which nobody hears any more."""
+    if not path.is_socket():
+        return
     with sockets.socket(sockets.AF_UNIX) as probe:
         try:
-            probe.connect(path)
+            probe.connect(os.fspath(path))
         except ConnectionRefusedError:
-            Path(path).unlink(missing_ok=True)
-        except FileNotFoundError:
-            pass
+            path.unlink()
 
 
-def serve(listening: sockets.socket, endpoint: str, ssh: str) -> None:
+def serve(socket: sockets.socket, endpoint: str, ssh: str) -> None:
     settings = loaded_settings(endpoint or None).settings
     where = paths.client_endpoint(settings)
     keys = paths.keys_dir(settings) if socket_path(where) is None else None
-    name = listening.getsockname()
+    name = socket.getsockname()
     port = 0 if isinstance(name, str) else name[1]
     connections = Connections(lambda: Client(where, keys, timeout_s=TIMEOUT_S))
     access = Access(Printed(name, port, ssh))
@@ -112,7 +117,7 @@ def serve(listening: sockets.socket, endpoint: str, ssh: str) -> None:
     )
     app.state.is_ending = lambda: server.should_exit
     try:
-        server.run(sockets=[listening])
+        server.run(sockets=[socket])
     finally:
         connections.close()
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -33,6 +33,8 @@ from cotenant.controller.web.watching import watch
 STATUS: Final = {"not-found": 404, "not-allowed": 403, "usage": 400, "refused": 409}
 """By the code of a refusal."""
 QUERY_MAX: Final = 20
+SEEN: Final = "seen"
+"""In the address of news: the page that they go on from."""
 
 
 def application(connections: Connections, access: Access, cookie_name: str) -> Starlette:
@@ -93,23 +95,25 @@ async def away(request: Request, error: Exception) -> Response:
 
 
 def params_of(request: Request) -> Params:
-    query = sorted((name, value) for name, value in request.query_params.items() if value)
+    given = request.query_params.items()
+    query = sorted((name, value) for name, value in given if value and name != SEEN)
     path = sorted((name, str(value)) for name, value in request.path_params.items())
     return Params(tuple(path), tuple(query[:QUERY_MAX]))
 
 
 def context(request: Request, page: Page, params: Params, seen: Seen) -> Mapping[str, Any]:
     given = page.shown(seen.view, params)
-    address = page.path.format_map(dict(params.path))
-    asked = f"?{urlencode(params.query)}" if params.query else ""
-    return {
-        **surroundings(request, page),
-        "title": page.title,
-        "params": params,
-        "live": f"/live{address}{asked}" if page.parts else "",
-        "trouble": trouble(seen),
-        **given,
-    }
+    told = {"title": page.title, "params": params, "trouble": trouble(seen)}
+    return {**surroundings(request, page), **told, **given}
+
+
+def news_of(request: Request, page: Page, params: Params, seen: Seen) -> str:
+    """Where its news are; empty: it has none."""
+    if not page.parts:
+        return ""
+    address = page.path.format_map({name: quote(value, safe="") for name, value in params.path})
+    begin = request.app.state.connections.served(page, params, seen)
+    return f"/live{address}?{urlencode([*params.query, (SEEN, begin)])}"
 
 
 def trouble(seen: Seen) -> str:
@@ -129,7 +133,8 @@ def shown(page: Page) -> Any:
                 "trouble": one_line(str(seen.trouble)),
             }
             return HTMLResponse(rendering.whole("silent", told), 503)
-        return HTMLResponse(rendering.whole(page.name, context(request, page, params, seen)))
+        told = {**context(request, page, params, seen), "live": news_of(request, page, params, seen)}
+        return HTMLResponse(rendering.whole(page.name, told))
 
     return answer
 
@@ -152,10 +157,13 @@ def sent(page: Page) -> Any:
                 yield parts(request, page, params, seen)
                 await asyncio.sleep(page.every_s)
 
+        first = state.connections.begun(page, params, request.query_params.get(SEEN, ""))
+        begin = {} if first is None else parts(request, page, params, first)
+
         async def counted() -> AsyncIterator[str]:
             state.streams += 1
             try:
-                async for text in live.stream(looks, state.is_ending):
+                async for text in live.stream(looks, state.is_ending, begin):
                     yield text
             finally:
                 state.streams -= 1

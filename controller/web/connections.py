@@ -11,6 +11,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from itertools import count
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from anyio import CapacityLimiter, to_thread
@@ -28,6 +29,8 @@ CONNECTIONS_MAX: Final = 4
 TIMEOUT_S: Final = 5.0
 KEPT_MAX: Final = 32
 """Addresses whose last answers are kept."""
+SERVED_MAX: Final = 8
+"""Pages whose news are about to be asked for."""
 COSTLY_MAX: Final = 4
 REST: Final = 20.0
 
@@ -94,6 +97,8 @@ class Connections:
         self.samples, self.simulations = Samples(), Simulations()
         self._limiter = CapacityLimiter(CONNECTIONS_MAX)
         self._kept: dict[tuple[str, Params], Seen] = {}
+        self._served: dict[str, tuple[str, Params, Seen]] = {}
+        self._numbers = count(1)
         self._locks: dict[tuple[str, Params], asyncio.Lock] = {}
 
     async def ask(self, act: Callable[[Asking], T]) -> T:
@@ -142,6 +147,19 @@ class Connections:
             oldest = next(iter(self._kept))
             del self._kept[oldest]
             self._locks.pop(oldest, None)
+
+    def served(self, page: Page, params: Params, seen: Seen) -> str:
+        """This goes to a browser, whose news begin there: the name to ask for them with."""
+        name = str(next(self._numbers))
+        self._served[name] = page.name, params, seen
+        while len(self._served) > SERVED_MAX:
+            del self._served[next(iter(self._served))]
+        return name
+
+    def begun(self, page: Page, params: Params, name: str) -> Seen | None:
+        """What the browser has that asks for news; once, for it has something else then."""
+        *of, seen = self._served.pop(name, ("", params, None))
+        return seen if of == [page.name, params] else None
 
     def close(self) -> None:
         self.simulations.stop()

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 STREAMS_MAX: Final = 32
@@ -64,9 +65,10 @@ def event(name: str, html: str) -> str:
 async def stream(
     look: Callable[[], AsyncIterator[dict[str, str]]],
     is_ending: Callable[[], bool],
+    begin: Mapping[str, str] = MappingProxyType({}),
 ) -> AsyncIterator[str]:
-    """Events, as long as `look` brings parts."""
-    before: dict[str, SentPart] = {}
+    """Events, as long as `look` brings parts. `begin`: those that the browser has."""
+    before = {name: taken_apart(html) for name, html in begin.items()}
     began_s = spoke_s = time.monotonic()
     yield ": welcome\n\n"
     async for parts in look():

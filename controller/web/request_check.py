@@ -33,8 +33,7 @@ HEADERS: Final = {
     "content-security-policy": CONTENT_POLICY,
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    # Not `no-referrer`: with that a browser sends `Origin: null` with our own forms.
-    "referrer-policy": "same-origin",
+    "referrer-policy": "same-origin",  # With `no-referrer` our own forms would come with the origin `null`.
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",

@@ -54,6 +54,11 @@ def test_no_answer_lets_a_browser_go_elsewhere(browser: TestClient, path: str) -
     assert "unsafe" not in policy and "http" not in policy and "*" not in policy
 
 
+def test_our_own_forms_come_with_their_origin(browser: TestClient) -> None:
+    """A browser that may send no referrer sends `Origin: null` with a form, which is refused."""
+    assert browser.get("/jobs/7/change/cancel").headers["referrer-policy"] == "same-origin"
+
+
 def test_the_oldest_session_ends_when_there_are_too_many(served: Any) -> None:
     first = served.browser()
     for _ in range(16):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -83,7 +84,22 @@ def test_a_page_is_sent_in_the_parts_it_has(
     page = browser.get(address.removeprefix("/live")).text
     for name in events:
         assert f'sse-swap="{name}"' in page
-    assert f'sse-connect="{address}"' in page and 'sse-swap="rows"' in page
+    assert f'sse-connect="{address}?seen=' in page and 'sse-swap="rows"' in page
+
+
+def test_news_go_on_from_what_the_browser_has(
+    served: Any, browser: TestClient, jobs: Any, controller: StandIn
+) -> None:
+    served.app.state.is_ending = lambda: True
+    found = re.search(r'sse-connect="([^"]+)"', browser.get("/queue").text)
+    assert found is not None
+    address = found[1].replace("&amp;", "&")
+    jobs.jobs[1] = replies.waiting("8", "behind job 6")
+    served.connections._kept.clear()
+    events = browser.get(address).text
+    assert events.count("event: ") == 2 and "event: why" in events and "event: rows" in events
+    assert 'hx-swap-oob="true" id="job-8"' in events and 'id="job-7"' not in events
+    assert "event: table" in browser.get(address).text, "it comes again: nobody knows what it has"
 
 
 def test_there_are_so_many_streams_and_no_more(served: Any, browser: TestClient) -> None:
