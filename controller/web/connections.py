@@ -137,6 +137,9 @@ class Connections:
             except Unreachable as error:
                 last = before or Seen(None, time.monotonic(), None)
                 seen = last._replace(trouble=error)
+            except Refusal:  # Of what is refused nothing is kept.
+                self._locks.pop(key, None)
+                raise
             self._keep(key, seen)
             return seen
 

@@ -121,6 +121,12 @@ def test_all_who_look_at_once_share_one_look(served: Any, controller: StandIn) -
     assert len(controller.asked_for(ListJobs)) == asked
 
 
+def test_nothing_is_kept_of_what_is_not_there(served: Any, browser: TestClient) -> None:
+    for number in range(100, 120):
+        assert browser.get(f"/jobs/{number}").status_code == 404
+    assert not served.connections._kept and not served.connections._locks
+
+
 # --- Points of a plot -------------------------------------------------------------------------------
 
 
