@@ -189,7 +189,7 @@ PAGE: Final = Page(
     path="/timeline",
     look=look,
     shown=shown,
-    parts=("picture", "attempts"),
+    parts=("times", "picture", "attempts"),
     every_s=5.0,
     routes=(
         Route("/timeline/picture.svg", picture),
