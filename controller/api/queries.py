@@ -244,7 +244,7 @@ class Queries:
             parameters={**defaults.get(name, {}), **given},
             classes=classes_of(engine),
             organisations=organisations_of(engine) or None,
-            state=engine.policy_state(),
+            policy_state=engine.policy_state(),
         )
         return wire.Policies(
             request_id=request_id,

@@ -6,13 +6,16 @@ as such; nothing of it can hurt the page's server.
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
+
+import msgspec
+
+from cotenant.controller.wire import BadMessage, decode_json
 
 CHILD: Final = "cotenant.controller.web.simulating"
 KEPT_MAX: Final = 4
@@ -37,12 +40,10 @@ class WhatIf(NamedTuple):
         ]
 
 
-class Simulated(NamedTuple):
-    """How far one is, or what came of it."""
+class ChildSaid(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of the child's, or all of them together; what is empty was not said."""
 
-    asked: WhatIf
-    began_wall_s: float
-    doing: str = "starting"
+    doing: str = ""
     finished: int = 0
     total: int = 0
     headline: str = ""
@@ -50,10 +51,19 @@ class Simulated(NamedTuple):
     titles: tuple[str, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
     wrong: str = ""
+    hint: str = ""
+
+
+class Simulated(NamedTuple):
+    """How far one is, or what came of it."""
+
+    asked: WhatIf
+    began_wall_s: float
+    said: ChildSaid = ChildSaid(doing="starting")
 
     @property
     def is_over(self) -> bool:
-        return bool(self.wrong or self.titles)
+        return bool(self.said.wrong or self.said.titles)
 
 
 class Simulations:
@@ -100,34 +110,19 @@ class Simulations:
         assert child.stdout is not None and child.stdin is not None
         while line := child.stdout.readline(LINE_MAX):
             try:
-                self._heard(json.loads(line))
-            except ValueError:
+                self._heard(decode_json(line, ChildSaid))
+            except BadMessage:
                 continue  # A library's own words on our pipe.
         child.stdin.close()
         child.stdout.close()
         code = child.wait()
         with self._lock:
-            if not self._newest[-1].is_over:
-                self._newest[-1] = self._newest[-1]._replace(wrong=f"it ended without a result (exit {code})")
+            is_over = self._newest[-1].is_over
+        if not is_over:
+            self._heard(ChildSaid(wrong=f"it ended without a result (exit {code})"))
 
-    def _heard(self, said: Any) -> None:
-        if not isinstance(said, dict):
-            return
+    def _heard(self, said: ChildSaid) -> None:
+        told = {name: value for name, value in msgspec.structs.asdict(said).items() if value}
         with self._lock:
             now = self._newest[-1]
-            if "doing" in said:
-                now = now._replace(
-                    doing=str(said["doing"]),
-                    finished=int(said.get("finished", 0)),
-                    total=int(said.get("total", 0)),
-                )
-            elif "wrong" in said:
-                now = now._replace(wrong="; ".join(filter(None, (said["wrong"], said.get("hint")))))
-            elif "titles" in said:
-                now = now._replace(
-                    headline=str(said["headline"]),
-                    notes=tuple(said["notes"]),
-                    titles=tuple(said["titles"]),
-                    rows=tuple(tuple(row) for row in said["rows"]),
-                )
-            self._newest[-1] = now
+            self._newest[-1] = now._replace(said=msgspec.structs.replace(now.said, **told))

@@ -46,7 +46,7 @@ def pairs(
     """
     form = chosen(output, as_json)
     with asking(endpoint) as client:
-        reply = client.ask(ListPairs(containing=containing, limit=whole_number("--limit", limit, LIMIT_MAX)))
+        reply = client.ask(measured_pairs(whole_number("--limit", limit, LIMIT_MAX), containing))
     about = {"now": reply.now, "observations": reply.observations, "more": reply.more}
     show_listing(
         Listing(
@@ -62,6 +62,11 @@ def pairs(
     )
     if reply.more and form in ("table", "wide"):
         screen.tell(f"{reply.more} more; --limit shows them")
+
+
+def measured_pairs(limit: int, containing: str = "") -> ListPairs:
+    """The question."""
+    return ListPairs(containing=containing, limit=limit)
 
 
 def _ratio(value: float | None, count: int, never_alone: bool) -> str:

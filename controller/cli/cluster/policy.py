@@ -124,8 +124,8 @@ def page(reply: Policies) -> str:
     for key, value in sorted(current.parameters.items()):
         own = "" if key not in reply.given else "  (set)"
         lines.append(f"  {key:<{width}}  {value_text(value)}{own}")
-    if current.state:
-        lines += ["", *(f"{name}: {text}" for name, text in current.state.items())]
+    if current.policy_state:
+        lines += ["", *(f"{name}: {text}" for name, text in current.policy_state.items())]
     if current.classes is not None:
         lines += classes_lines(current.classes)
     if current.organisations:

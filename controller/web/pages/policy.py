@@ -16,6 +16,7 @@ from starlette.routing import Route
 
 from cotenant.controller.cli.cluster.fan_chart import fan_chart
 from cotenant.controller.cli.cluster.pairs import COLUMNS as PAIR_COLUMNS
+from cotenant.controller.cli.cluster.pairs import measured_pairs
 from cotenant.controller.cli.cluster.policy import classes_lines, in_words, parameters_of
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.screen import value_text
@@ -29,28 +30,28 @@ GIVEN_MAX: Final = 4_096
 """Characters of parameters."""
 
 
-class Looked(NamedTuple):
+class LookedPolicy(NamedTuple):
     policies: wire.Policies
     pairs: wire.Pairs
 
 
-def look(asks: Asking, params: Params) -> Looked:
-    return Looked(asks.ask(wire.GetPolicy()), asks.ask(wire.ListPairs(limit=PAIRS_MAX)))
+def look(asks: Asking, params: Params) -> LookedPolicy:
+    return LookedPolicy(asks.ask(wire.GetPolicy()), asks.ask(measured_pairs(PAIRS_MAX)))
 
 
-class Setting(NamedTuple):
+class PolicySetting(NamedTuple):
     name: str
     value: str
     is_set: bool
 
 
-def shown(looked: Looked, params: Params) -> Mapping[str, Any]:
+def shown(looked: LookedPolicy, params: Params) -> Mapping[str, Any]:
     policies, current = looked.policies, looked.policies.current
     classes = current.classes
     return {
         "current": current,
         "settings": [
-            Setting(name, value_text(value), name in policies.given)
+            PolicySetting(name, value_text(value), name in policies.given)
             for name, value in sorted(current.parameters.items())
         ],
         "classes": classes_lines(classes)[1:] if classes is not None else [],

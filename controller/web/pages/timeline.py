@@ -23,7 +23,8 @@ from cotenant.controller.web.page import Asking, Page, Params
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire import wall_s
 
-JOBS_MAX: Final = 2_000
+JOBS_MAX: Final = 500
+"""Of a picture; those that waited are the last to be asked for."""
 EXPORTED_MAX: Final = 10_000
 ROWS_MAX: Final = 100
 SPANS: Final = {
@@ -188,7 +189,7 @@ PAGE: Final = Page(
     path="/timeline",
     look=look,
     shown=shown,
-    parts=("picture", "attempts"),
+    parts=("times", "picture", "attempts"),
     every_s=5.0,
     routes=(
         Route("/timeline/picture.svg", picture),

@@ -24,14 +24,14 @@ POLICIES_MAX: Final = 8
 GPUS_MAX: Final = 100_000
 
 
-class Looked(NamedTuple):
+class LookedSimulations(NamedTuple):
     policies: Policies
     journal: str
     newest: tuple[Simulated, ...]
 
 
-def look(asks: Asking, params: Params) -> Looked:
-    return Looked(asks.ask(GetPolicy()), journal_of(asks), asks.simulations.newest())
+def look(asks: Asking, params: Params) -> LookedSimulations:
+    return LookedSimulations(asks.ask(GetPolicy()), journal_of(asks), asks.simulations.newest())
 
 
 def journal_of(asks: Asking) -> str:
@@ -42,7 +42,7 @@ def journal_of(asks: Asking) -> str:
 # --- What is shown ----------------------------------------------------------------------------------
 
 
-class Shown(NamedTuple):
+class ShownSimulation(NamedTuple):
     """A simulation, as a template wants it."""
 
     simulated: Simulated
@@ -52,7 +52,7 @@ class Shown(NamedTuple):
     asked: str
 
 
-def shown(looked: Looked, params: Params) -> Mapping[str, Any]:
+def shown(looked: LookedSimulations, params: Params) -> Mapping[str, Any]:
     offers = [each for each in looked.policies.offers if each.available]
     newest = [one(each) for each in looked.newest]
     return {
@@ -67,18 +67,18 @@ def shown(looked: Looked, params: Params) -> Mapping[str, Any]:
     }
 
 
-def one(simulated: Simulated) -> Shown:
+def one(simulated: Simulated) -> ShownSimulation:
     said = [
         simulated.asked.policies.replace(",", ", ") or "the policy of the time alone",
         SINCE.get(simulated.asked.since, simulated.asked.since),
     ]
     if simulated.asked.add_gpus:
         said.append(f"also with {simulated.asked.add_gpus} more GPUs")
-    return Shown(
+    return ShownSimulation(
         simulated=simulated,
         began=local_time(simulated.began_wall_s),
-        share_done=simulated.finished / simulated.total if simulated.total else None,
-        columns=[column(number, title) for number, title in enumerate(simulated.titles)],
+        share_done=simulated.said.finished / simulated.said.total if simulated.said.total else None,
+        columns=[column(number, title) for number, title in enumerate(simulated.said.titles)],
         asked="; ".join(said),
     )
 

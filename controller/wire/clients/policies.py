@@ -58,7 +58,7 @@ class PolicyView(JsonView, frozen=True, kw_only=True, tag="policy/1"):
     classes: ClassReport | None = None
     organisations: tuple[OrganisationView, ...] | None = None
     """Those that have settings of their own; None: none has."""
-    state: dict[str, str] = field(default_factory=dict)
+    policy_state: dict[str, str] = field(default_factory=dict)
     """What it has learned, or where it stands, in words; of classes and quota `classes` tells."""
 
 
