@@ -31,7 +31,7 @@ def main() -> int:
         print("nothing has been run yet", file=sys.stderr)
         return 1
     written = options.out / "cotenant.md"
-    written.write_text(page.text(results, len(every), machine.sentences()))
+    written.write_text(page.text(results, every, machine.sentences()))
     print(f"{written}: {len(results)} of {len(every)} runs")
     return 0
 
