@@ -129,7 +129,7 @@ ADDED: Final = frozenset(
         *("alone_device_s", "measured_device_s", "priority", "organisation", "eta", "ahead"),
         *("guaranteed_h", "broken_promises", "classes", "organisations"),
         *("group", "choose", "promised", "promised_at"),
-        *("gpus_range", "resizes", "speedups", "speedups_source"),
+        *("gpus_range", "resizes", "speedups", "speedups_source", "gpu_fraction", "parts"),
     )
 )
 """What people and commands are told since then; so are an attempt's `launch` and the column FORK SERVERS."""
