@@ -160,10 +160,11 @@ class BestFit:
 
 
 def why_waiting(ledger: Ledger, job: Job) -> list[Reason]:
-    """Of a job that waits for a part: why none of the divided devices has it."""
+    """Of a job that waits for a part: why none of the divided devices has it, or why it gets none at all."""
     if job.spec.gpu_fraction >= 1.0 or job.phase is not QUEUED:
         return []
     reasons = BestFit(ledger).why_not(job)
     if not reasons:
-        return []
+        nowhere = [why_no_part(job, device, ()) for device in ledger.devices.values() if device.healthy]
+        return [why for why in nowhere[:1] if why is not None and all(nowhere)]
     return [because("part-waits", len(reasons), job.spec.gpu_fraction, render(reasons[0]))]

@@ -129,7 +129,8 @@ ADDED: Final = frozenset(
         *("alone_device_s", "measured_device_s", "priority", "organisation", "eta", "ahead"),
         *("guaranteed_h", "broken_promises", "classes", "organisations"),
         *("group", "choose", "promised", "promised_at"),
-        *("gpus_range", "resizes", "speedups", "speedups_source", "jobs_planned_mib", "policy_state"),
+        *("gpus_range", "resizes", "speedups", "speedups_source", "gpu_fraction", "parts"),
+        *("jobs_planned_mib", "policy_state"),
     )
 )
 """What people and commands are told since then; so are an attempt's `launch` and the column FORK SERVERS."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from cotenant.controller.models.forecast import naive
 from cotenant.controller.models.forecast.conformal import WINDOW, correction, enough, in_order
-from cotenant.controller.models.forecast.demand import TOTAL, Calendar, Demand, Floats, Hours
+from cotenant.controller.models.forecast.demand import DAY_H, TOTAL, Calendar, Demand, Floats, Hours
 from cotenant.controller.models.forecast.linear import LinearWeights, gaussian, mean_and_spread
 from cotenant.controller.models.forecast.model import (
     ERRORS_MAX,
@@ -151,7 +151,9 @@ class Forecaster:
             origin=origin,
             levels=model.levels,
             quantiles=self._corrected(demand.names, raw, unit),
-            note="; ".join(filter(None, (_note(model, strangers), self._too_few(demand.names)))),
+            note="; ".join(
+                filter(None, (_note(model, strangers, demand.hours), self._too_few(demand.names)))
+            ),
         )
 
     def memory(self) -> ForecasterMemory:
@@ -257,8 +259,10 @@ class _Made:
         self.names, self.raw, self.unit, self.observed = names, raw, unit, 0
 
 
-def _note(model: ForecastModel, strangers: list[str]) -> str:
+def _note(model: ForecastModel, strangers: list[str], hours: int) -> str:
     if isinstance(model.fitted, LastChange):
+        if hours <= naive.CHANGE_DAYS_MIN * DAY_H:
+            return f"{model.fitted.why}, and less than a week is known: the last value"
         return f"{model.fitted.why}: last value + median hourly change of the hour"
     if strangers and isinstance(model.fitted, LinearWeights):
         shown = ", ".join(strangers[:3]) + (", ..." if len(strangers) > 3 else "")

@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cotenant.controller.cli.frame.problem import Problem
+from cotenant.controller.cli.jobs.settings import setting
 from cotenant.controller.cli.submission import quantities as q
 
 DURATIONS = {
@@ -84,3 +86,13 @@ def test_arrays(text: str, indices: tuple[int, ...]) -> None:
 def test_what_is_no_array(text: str) -> None:
     with pytest.raises(ValueError, match=r"must|empty|may have"):
         q.array_tasks(text)
+
+
+@pytest.mark.parametrize(("text", "value"), [("gpus=4", 4), ("gpus=0.5", 0.5), ("time=60", 3600.0)])
+def test_what_set_says_is_a_value_that_can_be_set(text: str, value: float) -> None:
+    assert setting(text) == (text.partition("=")[0], value)
+
+
+def test_a_range_of_gpus_cannot_be_set_later() -> None:
+    with pytest.raises(Problem, match="gpus cannot be set later"):
+        setting("gpus=1-4")

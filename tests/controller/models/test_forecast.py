@@ -81,8 +81,18 @@ def test_naive_forecasts_of_a_day_that_repeats() -> None:
     assert naive.last_week_peak(filled, origins, 3).tolist() == [[[10.0, 10.0, 10.0]]]
 
 
-def test_before_the_second_day_the_change_is_none() -> None:
-    assert naive.last_change(np.arange(5.0)[None], np.array([4]), 2).tolist() == [[[4.0, 4.0]]]
+@pytest.mark.parametrize("days", [0, 1, 3, 6])
+def test_before_a_week_is_known_the_change_is_none(days: int) -> None:
+    """A median of a few days' changes is their noise: each organisation's adds to what is reserved."""
+    hours = 24 * days + 10
+    assert naive.last_change(np.arange(float(hours))[None], np.array([hours - 1]), 2).tolist() == [
+        [[hours - 1.0, hours - 1.0]]
+    ]
+
+
+def test_once_a_week_is_known_the_change_of_the_hour_counts() -> None:
+    filled, origins = np.arange(24.0 * 8)[None], np.array([24 * 7])
+    assert naive.last_change(filled, origins, 2).tolist() == [[[24 * 7 + 1.0, 24 * 7 + 2.0]]]
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,15 @@ ROWS: list[tuple[str, Wanted]] = [
 # fmt: on
 
 
+@pytest.mark.parametrize(("backfill", "starts"), [("any", "loading"), ("none", "queued")])
+def test_yarn_cs_keeps_the_order_of_a_class_where_it_is_asked_to(backfill: str, starts: str) -> None:
+    desk = Desk("yarn-cs", TWO, make=lambda name, given: registry.make(name, {**given, "backfill": backfill}))
+    desk.run(1, **spot())
+    desk.submit(2, gpus=2, **spot())
+    desk.submit(3, **spot())
+    assert (desk.phase(2), desk.phase(3)) == ("queued", starts)
+
+
 @pytest.mark.parametrize(("policy", "row"), ROWS, ids=lambda each: each if isinstance(each, str) else each[0])
 def test_who_is_placed_and_who_leaves(policy: str, row: Wanted) -> None:
     name, hosts, before, job, wanted = row
