@@ -21,7 +21,6 @@ from cotenant.controller.domain import (
     Reason,
     Resize,
     Share,
-    asks_hosts,
     because,
     room_left,
 )
@@ -30,12 +29,13 @@ from cotenant.controller.engine.ledger import Ledger
 
 def exceeds_hosts(ledger: Ledger, action: AnyAction) -> Reason | None:
     """Why the hosts do not have what the job asks for; None if they do, or nothing is asked."""
-    if not isinstance(action, Place | Share | Resize):
+    if not isinstance(action, Place | Share | Resize) or action.job_id not in ledger.jobs:
         return None
-    job = ledger.jobs.get(action.job_id)
-    if job is None or not asks_hosts(job.spec):
+    job = ledger.jobs[action.job_id]
+    spec = job.spec
+    if not (spec.cpus or spec.host_memory_mib):
         return None
-    spec, tenants = job.spec, (t for d in action.devices for t in ledger.tenants(d))
+    tenants = (t for d in action.devices for t in ledger.tenants(d))
     waited_for = {job_id for job_id in tenants if ledger.jobs[job_id].phase in LEAVING}
     for host_id in dict.fromkeys(ledger.holdings.host_of(d) for d in action.devices):
         if host_id not in ledger.hosts:

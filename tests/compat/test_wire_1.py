@@ -129,10 +129,10 @@ ADDED: Final = frozenset(
         *("alone_device_s", "measured_device_s", "priority", "organisation", "eta", "ahead"),
         *("guaranteed_h", "broken_promises", "classes", "organisations"),
         *("group", "choose", "promised", "promised_at"),
-        *("gpus_range", "resizes", "speedups", "speedups_source"),
+        *("gpus_range", "resizes", "speedups", "speedups_source", "cpus_asked", "memory_asked_mib"),
     )
 )
-"""What people and commands are told since then; so are an attempt's `launch` and the column FORK SERVERS."""
+"""What people and commands are told since then; so are an attempt's `launch` and wide columns of nodes."""
 
 
 def of_then(value: Any) -> Any:
