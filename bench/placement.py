@@ -66,7 +66,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     print(
-        f"{options.clusters} clusters each, seed {options.seed}; the solver's limit is {placement.LIMIT_S * 1e3:g} ms"
+        f"{options.clusters} clusters each, seed {options.seed}; "
+        f"the solver's limit is {placement.LIMIT_S * 1e3:g} ms"
     )
     print(f"{'':20} {'median':>9} {'p90':>9} {'most':>9} {'given up':>9} {'moved':>9}   (ms)")
     for text, with_hosts in (("GPUs alone", False), ("with cores, memory", True)):
