@@ -23,6 +23,8 @@ from cotenant.controller.domain import (
     render,
 )
 from cotenant.controller.domain import events as ev
+from cotenant.controller.engine.host_limits import exceeds_hosts
+from cotenant.controller.engine.ledger import Ledger
 from cotenant.controller.policies.base import Stateless, why_waiting
 from cotenant.controller.sim import Cluster, simulate
 from cotenant.controller.sim.world.workload import HostAsk, HostShape
@@ -224,3 +226,16 @@ def test_nodes_say_what_was_asked_of_them() -> None:
     seen = {host_id: node_view(at.engine, host, 0.0) for host_id, host in at.engine.hosts.items()}
     asked = {host_id: (node.cpus_asked, node.memory_asked_mib) for host_id, node in seen.items()}
     assert asked == {"a": (3, 4_000), "b": (0, 0)}
+
+
+def test_a_job_that_leaves_counts_on_hosts_where_nobody_waits_for_it() -> None:
+    """It leaves one host after the other, and the gang starts when its devices are free."""
+    at = Desk("fifo", big("a", 1), big("b", 2))
+    at.run(1, gpus=2, nodes=2, host_memory_mib=8_000)
+    at.tell(ev.CancelRequested(job_id=JobId("1"), by="ann"))
+    at.submit(2, gpus=2, nodes=2, host_memory_mib=8_000)
+    ledger = at.engine.view()
+    assert isinstance(ledger, Ledger)
+    for devices, refused in ((("a/cpu0", "b/cpu0"), False), (("a/cpu0", "b/cpu1"), True)):
+        place = Place(job_id=JobId("2"), devices=tuple(map(DeviceId, devices)), reason=because("next-event"))
+        assert (exceeds_hosts(ledger, place) is not None) == refused
