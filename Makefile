@@ -27,8 +27,8 @@ BENCHES := $(shell grep -l __main__ bench/*.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint unit simulation live hwtests wheel-test soak chaos bench \
-    results-lazer results-castor results-patient results-cotenant results-gfs results-rltune results-pcs results-eta \
-    clean
+    results-lazer results-castor results-patient results-cotenant results-gfs results-rltune results-placement \
+    results-pcs results-eta clean
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -93,6 +93,9 @@ results-gfs: $(READY) ## docs/results/gfs.md (simulated; MINUTES as above) and g
 
 results-rltune: $(READY) ## docs/results/rltune.md: simulate what is missing (MINUTES as above), then write the page.
 	@$(VENV)/bin/python experiments/rltune/results_rltune.py --minutes $(MINUTES)
+
+results-placement: $(READY) ## docs/results/placement.md: waiting jobs placed together, beside best fit; MINUTES as above.
+	@$(VENV)/bin/python experiments/rltune/placement.py --minutes $(MINUTES)
 
 results-pcs: $(READY) ## docs/results/pcs.md: PCS's figures in the fluid world; five CPU minutes.
 	@$(VENV)/bin/python experiments/pcs/results_pcs.py

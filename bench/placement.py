@@ -31,11 +31,8 @@ from cotenant.controller.domain import (
     PolicySettings,
 )
 from cotenant.controller.engine import Engine, EngineConfig
-from cotenant.controller.policies import registry
+from cotenant.controller.policies import placement, registry
 from cotenant.controller.policies.base import Parameters, Policy
-from cotenant.controller.policies.placement import PlacedTogether
-from cotenant.controller.policies.placement.highs import LIMIT_S, Highs
-from cotenant.controller.policies.placement.program import PlacementProgram
 
 HOSTS, GPUS, WAITING = 64, 8, 11
 NOBODY = "nobody"
@@ -43,7 +40,7 @@ NOBODY = "nobody"
 GIB = 1024
 
 
-class Timed(Highs):
+class Timed(placement.Highs):
     """What it takes."""
 
     def __init__(self) -> None:
@@ -52,7 +49,7 @@ class Timed(Highs):
         self.cpu_s: list[float] = []
         self.given_up = 0
 
-    def solve(self, program: PlacementProgram) -> Sequence[float] | None:
+    def solve(self, program: placement.PlacementProgram) -> Sequence[float] | None:
         began_s, began_cpu_s = time.perf_counter(), time.process_time()
         found = super().solve(program)
         self.wall_s.append(time.perf_counter() - began_s)
@@ -69,20 +66,21 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     print(
-        f"{options.clusters} clusters each, seed {options.seed}; the solver's limit is {LIMIT_S * 1e3:g} ms"
+        f"{options.clusters} clusters each, seed {options.seed}; "
+        f"the solver's limit is {placement.LIMIT_S * 1e3:g} ms"
     )
     print(f"{'':20} {'median':>9} {'p90':>9} {'most':>9} {'given up':>9} {'moved':>9}   (ms)")
     for text, with_hosts in (("GPUs alone", False), ("with cores, memory", True)):
         rng, solver = random.Random(options.seed), Timed()
         _decide(
-            busy(rng, with_hosts), PlacedTogether(registry.make("sjf", {}), solver)
+            busy(rng, with_hosts), placement.PlacedTogether(registry.make("sjf", {}), solver)
         )  # Imports the library.
         solver.wall_s, solver.cpu_s, solver.given_up = [], [], 0
         decisions_s, moved = list[float](), 0
         for _ in range(options.clusters):
             engine = busy(rng, with_hosts)
             began_s = time.perf_counter()
-            decision = _decide(engine, PlacedTogether(registry.make("sjf", {}), solver))
+            decision = _decide(engine, placement.PlacedTogether(registry.make("sjf", {}), solver))
             decisions_s.append(time.perf_counter() - began_s)
             moved += any(action.reason.code == "placed-together" for action in decision.actions)
         _show(f"{text}, solver", solver.wall_s, f"{solver.given_up:9}", f"{moved:9}")
@@ -98,7 +96,7 @@ def _show(what: str, times_s: Sequence[float], *more: str) -> None:
     )
 
 
-def _decide(engine: Engine, policy: PlacedTogether) -> Decision:
+def _decide(engine: Engine, policy: placement.PlacedTogether) -> Decision:
     return policy.decide(engine.view(), AlarmRang())
 
 

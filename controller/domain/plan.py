@@ -199,11 +199,12 @@ class Plan:
     def _types(self, scheduling_class: SchedulingClass) -> Sequence[str]:
         return (scheduling_class.gpu_type,) if scheduling_class.gpu_type else self.view.free.types
 
-    def suits(self, host_id: HostId, scheduling_class: SchedulingClass) -> bool:
+    def can_take(self, host_id: HostId, scheduling_class: SchedulingClass) -> bool:
         """Whether a host can take a gang of this class now, leaving its devices aside."""
-        return suits(self.view.hosts[host_id], scheduling_class) and (
-            not scheduling_class.asks_hosts or self.has_room(host_id, scheduling_class)
-        )
+        if not suits(self.view.hosts[host_id], scheduling_class):
+            return False
+        asks = scheduling_class.cpus or scheduling_class.host_memory_mib
+        return not asks or self.has_room(host_id, scheduling_class)
 
     def has_room(self, host_id: HostId, scheduling_class: SchedulingClass) -> bool:
         """Whether the cores and the main memory that a job asks for are left on a host."""
@@ -240,7 +241,8 @@ class Plan:
                     or avoid
                     or scheduling_class.memory_mib
                     or scheduling_class.nodes > 1
-                    or scheduling_class.asks_hosts
+                    or scheduling_class.cpus
+                    or scheduling_class.host_memory_mib
                 ):
                     tightest = free.tightest(type, gpus)
                     if tightest is not None and suits(view.hosts[tightest], scheduling_class):
@@ -261,7 +263,7 @@ class Plan:
         known = self.view.devices
         places = {(known[d].host_id, known[d].type) for d in devices}
         free = {d for host_id, type in places for d in self.free_devices(host_id, type)}
-        suited = all(self.suits(host_id, scheduling_class) for host_id, _ in places)
+        suited = all(self.can_take(host_id, scheduling_class) for host_id, _ in places)
         return devices if suited and free.issuperset(devices) else None
 
     def _find_on_type(
@@ -286,14 +288,14 @@ class Plan:
             count = len(devices)
             if host_type == type and count >= gpus and (found is None or count < fewest):
                 fitting = self.fitting(host_id, type, scheduling_class)
-                if len(fitting) >= gpus and host_id not in avoid and self.suits(host_id, scheduling_class):
+                if len(fitting) >= gpus and host_id not in avoid and self.can_take(host_id, scheduling_class):
                     found, fewest = fitting, count
         for count in range(gpus, min(fewest, free.most(type)) + 1):
             for host_id in free.with_free(type, count):
                 if (
                     (host_id, type) in touched
                     or host_id in avoid
-                    or not self.suits(host_id, scheduling_class)
+                    or not self.can_take(host_id, scheduling_class)
                 ):
                     continue
                 fitting = self.fitting(host_id, type, scheduling_class)
@@ -310,7 +312,7 @@ class Plan:
             for host_id in self.hosts_with(type, count):
                 if (
                     host_id in avoid
-                    or not self.suits(host_id, scheduling_class)
+                    or not self.can_take(host_id, scheduling_class)
                     or not self._reachable(host_id)
                 ):
                     continue
@@ -330,7 +332,7 @@ class Plan:
             for host_id in self.hosts_with(type, count):
                 if (
                     host_id in avoid
-                    or not self.suits(host_id, scheduling_class)
+                    or not self.can_take(host_id, scheduling_class)
                     or not self._reachable(host_id)
                 ):
                     continue

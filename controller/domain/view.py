@@ -73,9 +73,8 @@ def suits(host: Host, scheduling_class: SchedulingClass) -> bool:
         return False
     if scheduling_class.not_hosts and host.host_id in scheduling_class.not_hosts:
         return False
-    if scheduling_class.asks_hosts and not room_left(host.report, ()).holds(
-        scheduling_class.cpus, scheduling_class.host_memory_mib
-    ):
+    cpus, memory_mib = scheduling_class.cpus, scheduling_class.host_memory_mib
+    if (cpus or memory_mib) and not room_left(host.report, ()).holds(cpus, memory_mib):
         return False
     return not scheduling_class.features or set(scheduling_class.features) <= set(host.report.features)
 

@@ -32,7 +32,6 @@ from cotenant.controller.domain import (
     Reason,
     StopAttempt,
     StopCause,
-    asks_hosts,
     because,
 )
 from cotenant.controller.engine import starting
@@ -92,23 +91,13 @@ class Dispatch:
         self.out += [start for start in starts if start.host_id == host_id]
 
     def launch_reserved(self) -> None:
-        """Start reserved jobs whose victims have all left; only devices that were vacated can tell, and for
-        those that ask for cores or main memory their hosts."""
-        holdings, jobs = self.ledger.holdings, self.ledger.jobs
-        claimed = holdings.claimants(self.vacated)
-        if any(asks_hosts(jobs[job_id].spec) for job_id in holdings.claimants()):
-            hosts = {holdings.host_of(device_id) for device_id in self.vacated}
-            claimed = [
-                each
-                for each in holdings.claimants()
-                if each in claimed or (jobs[each].phase is RESERVED and self._asks(jobs[each], hosts))
-            ]
-        for job_id in claimed:
-            job = jobs[job_id]
+        """Start reserved jobs whose victims have all left; only devices that were vacated can tell."""
+        for job_id in self.ledger.holdings.claimants(self.vacated):
+            job = self.ledger.jobs[job_id]
             if job.phase is not RESERVED:
                 continue  # It still leaves the devices it had.
             assert job.placement is not None
-            waits_for = tuple(victim for victim in self._in_the_way(job) if self._still_on(victim, job))
+            waits_for = tuple(v for v in self._in_the_way(job) if self._still_on(v, job.placement.devices))
             self.ledger.victims_left(job, waits_for)
             if not waits_for:
                 self.launch(job, job.placement)  # On the devices it has a claim on.
@@ -118,22 +107,11 @@ class Dispatch:
         assert job.placement is not None
         return job.waits_for or [t for d in job.placement.devices for t in self.ledger.tenants(d)]
 
-    def _still_on(self, victim_id: JobId, job: Job) -> bool:
-        """It has processes on the job's devices, or takes cores or main memory of its hosts."""
-        victim, placement = self.ledger.jobs.get(victim_id), job.placement
-        assert placement is not None
+    def _still_on(self, victim_id: JobId, devices: Collection[DeviceId]) -> bool:
+        victim = self.ledger.jobs.get(victim_id)
         if victim is None or not victim.hosts_left:
             return False
-        if any(victim_id in self.ledger.tenants(device_id) for device_id in placement.devices):
-            return True
-        return asks_hosts(victim.spec) and self._asks(job, victim.hosts_left)
-
-    def _asks(self, job: Job, hosts: Collection[HostId]) -> bool:
-        """Whether it asks any of these hosts for cores or main memory."""
-        assert job.placement is not None
-        return asks_hosts(job.spec) and any(
-            self.ledger.holdings.host_of(device_id) in hosts for device_id in job.placement.devices
-        )
+        return any(victim_id in self.ledger.tenants(d) for d in devices)
 
     def unreserve(
         self, job: Job, reason: Reason, change: Change = Change.UNRESERVE, *, preempted: bool = False

@@ -3,8 +3,8 @@
 Rule: asked of decisions as they are taken, and what is refused is not recorded. A recorded decision is
 carried out as it stands, since journals hold some that were taken before there were these limits.
 
-Rule: jobs that leave count until their processes are gone, unless the placement waits for them anyway because
-they hold its devices.
+Rule: jobs that leave count until their processes on the host are gone, unless the placement waits for these
+anyway because they hold its devices there.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from cotenant.controller.domain import (
     LEAVING,
     AnyAction,
+    DeviceId,
     HostId,
     HostRoom,
     JobId,
@@ -21,7 +22,6 @@ from cotenant.controller.domain import (
     Reason,
     Resize,
     Share,
-    asks_hosts,
     because,
     room_left,
 )
@@ -30,16 +30,20 @@ from cotenant.controller.engine.ledger import Ledger
 
 def exceeds_hosts(ledger: Ledger, action: AnyAction) -> Reason | None:
     """Why the hosts do not have what the job asks for; None if they do, or nothing is asked."""
-    if not isinstance(action, Place | Share | Resize):
+    if not isinstance(action, Place | Share | Resize) or action.job_id not in ledger.jobs:
         return None
-    job = ledger.jobs.get(action.job_id)
-    if job is None or not asks_hosts(job.spec):
+    job = ledger.jobs[action.job_id]
+    spec = job.spec
+    if not (spec.cpus or spec.host_memory_mib):
         return None
-    spec, tenants = job.spec, (t for d in action.devices for t in ledger.tenants(d))
-    waited_for = {job_id for job_id in tenants if ledger.jobs[job_id].phase in LEAVING}
-    for host_id in dict.fromkeys(ledger.holdings.host_of(d) for d in action.devices):
+    by_host: dict[HostId, list[DeviceId]] = {}
+    for device_id in action.devices:
+        by_host.setdefault(ledger.holdings.host_of(device_id), []).append(device_id)
+    for host_id, devices in by_host.items():
         if host_id not in ledger.hosts:
             continue  # It is refused for that.
+        tenants = {job_id for device_id in devices for job_id in ledger.tenants(device_id)}
+        waited_for = {job_id for job_id in tenants if ledger.jobs[job_id].phase in LEAVING}
         room = _room(ledger, host_id, {*waited_for, job.job_id})
         if not room.holds(spec.cpus, spec.host_memory_mib):
             return because("refused-host-room", f"job {job.job_id}", host_id, *left_over(room))

@@ -4,8 +4,8 @@
     python experiments/rltune/placement.py --page             only the page, from the runs that are there
 
 Arrivals, lengths and widths are those of Philly's VCs. In `gpus` that is all, on equal hosts. In `memory`
-each job asks for cores and main memory as well, and in `pool` hosts are of three kinds too, and some jobs ask for
-one type: these asks and hosts are drawn here, from the seed, and no trace has them.
+each job asks for cores and main memory as well, and in `pool` hosts are of three kinds too, and some jobs ask
+for one type: these asks and hosts are drawn here, from the seed, and no trace has them.
 
 Rule: the solver has a limit of nodes and none of time that matters, so a run is the same on any machine.
 """
@@ -28,11 +28,8 @@ sys.path.extend(str(Path(__file__).resolve().parents[2] / name) for name in ("",
 
 import machine
 
-from cotenant.controller.policies import registry
+from cotenant.controller.policies import placement, registry
 from cotenant.controller.policies.base import Parameters, Policy
-from cotenant.controller.policies.placement import PlacedTogether
-from cotenant.controller.policies.placement.highs import NODES_MAX, Highs
-from cotenant.controller.policies.placement.program import PlacementProgram
 from cotenant.controller.sim import Cluster, prepare, read, simulate
 from cotenant.controller.sim.world.workload import HostAsk, HostShape, Workload
 from experiments.shared import kept_runs, paths
@@ -82,14 +79,14 @@ class Row(msgspec.Struct, frozen=True):
     commit: str
 
 
-class Counted(Highs):
+class Counted(placement.Highs):
     """How often it was asked, and in vain."""
 
     def __init__(self) -> None:
         super().__init__(limit_s=30.0)
         self.solved = self.given_up = 0
 
-    def solve(self, program: PlacementProgram) -> Sequence[float] | None:
+    def solve(self, program: placement.PlacementProgram) -> Sequence[float] | None:
         found = super().solve(program)
         self.solved += 1
         self.given_up += found is None
@@ -97,8 +94,10 @@ class Counted(Highs):
 
 
 def cells() -> list[Cell]:
-    """Those that everything rests on first."""
-    return [Cell(w, o, v, s, p) for s, w, v, o, p in product(SEEDS, WORLDS, VCS, ORDERS, PLACEMENTS)]
+    """Those that everything rests on first; `interval` takes longest."""
+    first = list(product(SEEDS, WORLDS, VCS, ORDERS[:-1], PLACEMENTS))
+    last = list(product(SEEDS, WORLDS, VCS, ORDERS[-1:], PLACEMENTS))
+    return [Cell(world, order, vc, seed, placed) for seed, world, vc, order, placed in (*first, *last)]
 
 
 def load(cell: Cell) -> Row | None:
@@ -111,7 +110,7 @@ def run(cell: Cell, commit: str) -> None:
 
     def make(name: str, parameters: Parameters) -> Policy:
         policy = registry.make(name, parameters)
-        return policy if cell.placement == "best-fit" else PlacedTogether(policy, solver)
+        return policy if cell.placement == "best-fit" else placement.PlacedTogether(policy, solver)
 
     outcome = simulate(workload, cluster, cell.order, make_policy=make)
     assert outcome.finished.all()
@@ -226,7 +225,7 @@ def text(rows: Sequence[Row]) -> str:
     counts |= {
         "solved": solved,
         "given": given_up,
-        "nodes": NODES_MAX,
+        "nodes": placement.NODES_MAX,
         "runs": len(rows),
         "all": len(cells()),
     }

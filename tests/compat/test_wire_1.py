@@ -130,10 +130,10 @@ ADDED: Final = frozenset(
         *("guaranteed_h", "broken_promises", "classes", "organisations"),
         *("group", "choose", "promised", "promised_at"),
         *("gpus_range", "resizes", "speedups", "speedups_source", "gpu_fraction", "parts"),
-        *("jobs_planned_mib", "policy_state"),
+        *("jobs_planned_mib", "policy_state", "cpus_asked", "memory_asked_mib"),
     )
 )
-"""What people and commands are told since then; so are an attempt's `launch` and the column FORK SERVERS."""
+"""What people and commands are told since then; so are an attempt's `launch` and wide columns of nodes."""
 
 
 def of_then(value: Any) -> Any:

@@ -215,7 +215,7 @@ class ElasticRound:
         best: tuple[int, int, str, tuple[DeviceId, ...]] | None = None
         scheduling_class = self._view.scheduling_class(job)
         for host_id, host in self._view.hosts.items():
-            if not host.takes_work or host_id in job.avoid or not plan.suits(host_id, scheduling_class):
+            if not host.takes_work or host_id in job.avoid or not plan.can_take(host_id, scheduling_class):
                 continue
             for type in (scheduling_class.gpu_type,) if scheduling_class.gpu_type else plan.view.free.types:
                 free = plan.free_devices(host_id, type)

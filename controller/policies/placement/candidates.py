@@ -116,7 +116,7 @@ def _able(
         if place[1] != type or not here.free or host_id in avoid:
             continue
         fitting = len(plan.fitting(host_id, type, scheduling_class))
-        if fitting and plan.suits(host_id, scheduling_class):
+        if fitting and plan.can_take(host_id, scheduling_class):
             found.append((here.free, host_id, fitting))
     return {(host_id, type): fitting for _, host_id, fitting in sorted(found)}
 

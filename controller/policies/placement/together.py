@@ -30,6 +30,7 @@ from cotenant.controller.domain import (
     Plan,
     Preempt,
     Reason,
+    Resize,
     SchedulingClass,
     Share,
     View,
@@ -106,6 +107,8 @@ class PlacedTogether:
         """Places for several jobs that are better than those of best fit; empty: there are none."""
         plan = Plan(view)
         places = free_places(plan)
+        if sum(here.free > 0 for here in places.values()) < 2:
+            return {}  # Nobody has a choice.
         groups, following = groups_of(plan, places, waiting(self.inner, view, event), first, self._is_strict)
         if sum(len(each.jobs) for each in groups) < 2 or all(len(each.choices) == 1 for each in groups):
             return {}
@@ -203,6 +206,7 @@ class _Tally(NamedTuple):
     started: frozenset[JobId]
     preempted: int
     shared: int
+    resized: int
 
 
 def _tally(actions: Sequence[AnyAction]) -> _Tally:
@@ -210,15 +214,14 @@ def _tally(actions: Sequence[AnyAction]) -> _Tally:
         frozenset(each.job_id for each in actions if isinstance(each, Place | Share)),
         sum(isinstance(each, Preempt) for each in actions),
         sum(isinstance(each, Share) for each in actions),
+        sum(isinstance(each, Resize) for each in actions),
     )
 
 
 def is_no_worse(second: Decision, first: Decision) -> bool:
-    """Everybody starts who would start, nobody more is preempted, and nobody more shares."""
+    """Everybody starts who would start; nobody more is preempted, shares, or is given other devices."""
     ours, theirs = _tally(second.actions), _tally(first.actions)
-    return (
-        ours.started >= theirs.started and ours.preempted <= theirs.preempted and ours.shared <= theirs.shared
-    )
+    return ours.started >= theirs.started and all(a <= b for a, b in zip(ours[1:], theirs[1:], strict=True))
 
 
 def _with_reasons(decision: Decision, chosen: Chosen) -> Decision:

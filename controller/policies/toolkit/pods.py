@@ -77,7 +77,7 @@ def _best(
     best, best_key = None, None
     for count in range(gpus, plan.most_free(type) + 1):
         for host_id in plan.hosts_with(type, count):
-            if host_id in taken or not plan.suits(host_id, scheduling_class):
+            if host_id in taken or not plan.can_take(host_id, scheduling_class):
                 continue
             key = rank(plan, host_id, type, count)
             if key is None or (best is not None and (key, host_id) >= (best_key, best)):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 
+from cotenant.controller.api.views import node_view
 from cotenant.controller.domain import (
     NOTHING,
     Decision,
@@ -21,8 +23,13 @@ from cotenant.controller.domain import (
     render,
 )
 from cotenant.controller.domain import events as ev
+from cotenant.controller.engine.host_limits import exceeds_hosts
+from cotenant.controller.engine.ledger import Ledger
 from cotenant.controller.policies.base import Stateless, why_waiting
+from cotenant.controller.sim import Cluster, simulate
+from cotenant.controller.sim.world.workload import HostAsk, HostShape
 from tests.controller.building import Desk, report, spec
+from tests.controller.sim.workloads import JobRow, workload
 
 
 def big(name: str, devices: int, *, cpus: int = 8, memory_mib: int = 10_000, **more: Any) -> HostReport:
@@ -161,3 +168,74 @@ def test_a_recorded_placement_beyond_a_host_is_carried_out() -> None:
     assert at.phase(1) == "loading"
     at.submit(2, cpus=1)
     assert at.phase(2) == "queued"
+
+
+@pytest.mark.parametrize("name", ["gfs", "gfs-rise", "yarn-cs", "fgd", "lyra"])
+def test_an_hp_job_preempts_where_the_memory_it_needs_comes_free(name: str) -> None:
+    """On host a a device is free, and nobody who could leave it has any memory to give."""
+    hosts = [big("a", 2, checkpoint_domain="nfs"), big("b", 1, checkpoint_domain="nfs")]
+    at = Desk(name, *hosts, ageing_s=0.0)
+    at.submit(1, job_class="hp", host_memory_mib=8_000)
+    at.submit(2, host_memory_mib=8_000, expected_s=9000.0)
+    for number in (1, 2):
+        at.start(number)
+    assert (at.devices(1), at.devices(2)) in [(("b/cpu0",), ("a/cpu0",)), (("a/cpu0",), ("b/cpu0",))]
+    at.submit(3, job_class="hp", host_memory_mib=8_000)
+    at.wait(1.0)
+    assert at.phase(2) == "checkpointing" and at.phase(1) == "running"
+    at.durable(2, 5)
+    at.end(2, "stopped", step=5)
+    at.wait(1.0)
+    assert at.phase(3) == "loading"
+
+
+def test_a_promise_counts_on_memory_that_comes_free() -> None:
+    at = Desk("fifo", big("a", 2))
+    at.run(1, host_memory_mib=8_000, expected_s=100.0, load_s=10.0)
+    found = at.engine.promise_for([spec(2, host_memory_mib=8_000, expected_s=50.0, load_s=10.0)], at.now_s)
+    assert isinstance(found, list) and found[0] >= at.now_s + 100.0 + 60.0
+
+
+@pytest.mark.parametrize(("memory_mib", "waits_s"), [(400, 0.0), (600, 1030.0)])
+def test_the_simulated_world_has_hosts_with_memory(memory_mib: int, waits_s: float) -> None:
+    jobs = workload(JobRow(0.0, 1000.0), JobRow(0.0, 1000.0))
+    asking = replace(jobs, asks=(HostAsk(main_memory_mib=memory_mib),) * 2)
+    shape = HostShape(gpus=2, gpu_type="gpu", cpus=8, main_memory_mib=1000)
+    outcome = simulate(asking, Cluster(hosts=1, gpus_per_host=2, shapes=(shape,)), "fifo", validate=True)
+    assert outcome.wait_s.tolist() == pytest.approx([0.0, waits_s], abs=0.1)
+
+
+def test_backfilling_leaves_the_memory_that_the_head_needs() -> None:
+    """Job 3 would outlast the head's start on a device that it does not need, with memory that it does."""
+    at = Desk("fifo", big("a", 4), ageing_s=0.0)
+    at.tell(ev.PolicyChanged(name="fifo", parameters={"backfill": "easy"}))
+    at.run(1, gpus=2, host_memory_mib=2_000, expected_s=1000.0, load_s=10.0)
+    at.submit(2, host_memory_mib=9_000, expected_s=50.0, load_s=10.0)
+    at.submit(3, host_memory_mib=2_000, expected_s=1e6, load_s=10.0)
+    assert (at.phase(2), at.phase(3)) == ("queued", "queued")
+    at.submit(4, host_memory_mib=1_000, expected_s=1e6, load_s=10.0)
+    assert at.phase(4) == "queued", "conservative: what job 1 holds counts for the head as well"
+    at.submit(5, expected_s=1e6, load_s=10.0)
+    assert at.phase(5) == "loading"
+
+
+def test_nodes_say_what_was_asked_of_them() -> None:
+    at = Desk("fifo", big("a", 4), big("b", 1))
+    at.submit(1, gpus=4, cpus=3, host_memory_mib=4_000)
+    at.submit(2)
+    seen = {host_id: node_view(at.engine, host, 0.0) for host_id, host in at.engine.hosts.items()}
+    asked = {host_id: (node.cpus_asked, node.memory_asked_mib) for host_id, node in seen.items()}
+    assert asked == {"a": (3, 4_000), "b": (0, 0)}
+
+
+def test_a_job_that_leaves_counts_on_hosts_where_nobody_waits_for_it() -> None:
+    """It leaves one host after the other, and the gang starts when its devices are free."""
+    at = Desk("fifo", big("a", 1), big("b", 2))
+    at.run(1, gpus=2, nodes=2, host_memory_mib=8_000)
+    at.tell(ev.CancelRequested(job_id=JobId("1"), by="ann"))
+    at.submit(2, gpus=2, nodes=2, host_memory_mib=8_000)
+    ledger = at.engine.view()
+    assert isinstance(ledger, Ledger)
+    for devices, refused in ((("a/cpu0", "b/cpu0"), False), (("a/cpu0", "b/cpu1"), True)):
+        place = Place(job_id=JobId("2"), devices=tuple(map(DeviceId, devices)), reason=because("next-event"))
+        assert (exceeds_hosts(ledger, place) is not None) == refused

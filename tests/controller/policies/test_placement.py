@@ -140,6 +140,11 @@ def test_a_layer_of_classes_takes_it_over_an_order() -> None:
     assert isinstance(registry.make("gfs-rise", {"order": "patient", **MILP}), PlacedTogether)
 
 
+def test_roll_outs_place_by_best_fit() -> None:
+    """They ask thousands of times."""
+    assert not isinstance(registry.make_for_roll_outs("fifo", MILP), PlacedTogether)
+
+
 def test_what_is_wrong_with_it_is_said() -> None:
     with pytest.raises(ValueError, match="placement is one of best-fit, milp, got 'worst'"):
         registry.make("fifo", {"placement": "worst"})
