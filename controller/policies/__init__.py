@@ -4,4 +4,4 @@ Rule: a policy is pure. It sees a read-only view, returns actions with reasons, 
 domain, its own kind, numpy and the standard library.
 """
 
-__all__ = ["base", "classic", "lazer", "learned", "lucid", "order_options", "plugins", "registry"]
+__all__ = ["base", "classic", "lazer", "learned", "lucid", "order_options", "plugins", "registry", "scored"]

@@ -32,7 +32,7 @@ from cotenant.controller.policies.base import Policy
 from cotenant.controller.policies.learned import RlTune, Scorer
 from cotenant.controller.policies.scored import Scored
 from cotenant.controller.steer.core.estimates import Estimate
-from cotenant.controller.steer.core.queue import Queue, QueueJob
+from cotenant.controller.steer.core.queue import QueueJob, SlurmQueue
 
 ORDERS: Final = (
     "fifo", "sjf", "ssf", "srtf", "srsf", "f1", "wfp3", "unicep", "scorer", "rltune",
@@ -52,7 +52,7 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
     size: int
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
+class SteeredOrder(msgspec.Struct, frozen=True, kw_only=True):
     """All waiting jobs, the first first."""
 
     placed: tuple[Placed, ...]
@@ -62,8 +62,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ordered(
-    policy: Policy, queue: Queue, waiting: Sequence[QueueJob], estimates: Mapping[int, Estimate]
-) -> Order:
+    policy: Policy, queue: SlurmQueue, waiting: Sequence[QueueJob], estimates: Mapping[int, Estimate]
+) -> SteeredOrder:
     view = as_view(policy, queue, waiting, estimates)
     jobs, order = in_order(policy, view)
     by_id = {job.job_id: job for job in waiting}
@@ -77,7 +77,7 @@ def ordered(
     for rank, each in enumerate(order, 1):
         job = by_id[int(each.job_id)]
         placed.append(Placed(job=job, rank=rank, estimate=estimates[job.job_id], size=queue.size(job)))
-    return Order(placed=tuple(placed), tell=tell)
+    return SteeredOrder(placed=tuple(placed), tell=tell)
 
 
 def in_order(policy: Policy, view: View) -> tuple[list[Job], list[Job]]:
@@ -99,7 +99,7 @@ def _teller(
 
 
 def as_view(
-    policy: Policy, queue: Queue, waiting: Sequence[QueueJob], estimates: Mapping[int, Estimate]
+    policy: Policy, queue: SlurmQueue, waiting: Sequence[QueueJob], estimates: Mapping[int, Estimate]
 ) -> Ledger:
     """A fresh ledger with nothing else in it. Its time is as Slurm's, in seconds since 1970."""
     arrivals = sorted(waiting, key=lambda job: (job.submitted_s, job.job_id))
@@ -114,7 +114,7 @@ def as_view(
     return ledger
 
 
-def _job(queue: Queue, job: QueueJob, number: int, estimate: Estimate) -> Job:
+def _job(queue: SlurmQueue, job: QueueJob, number: int, estimate: Estimate) -> Job:
     size, expected_s = queue.size(job), estimate.seconds
     if expected_s is not None:
         expected_s = max(expected_s, LEAST_S)
@@ -147,7 +147,7 @@ def _partition(job: QueueJob) -> tuple[str, ...]:
     return () if "," in job.partition else (job.partition,)
 
 
-def _hosts(queue: Queue) -> list[Host]:
+def _hosts(queue: SlurmQueue) -> list[Host]:
     hosts = []
     for node in queue.nodes:
         count, free = (node.gpus, node.free_gpus) if queue.counts_gpus else (node.cpus, node.free_cpus)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from cotenant.controller.policies import registry
@@ -27,7 +29,7 @@ WANTED = {
 }
 
 
-def order_of(name: str, jobs: list[tuple[QueueJob, float | None]], now_s: float = 1000.0) -> list[int]:
+def order_of(name: str, jobs: Sequence[tuple[QueueJob, float | None]], now_s: float = 1000.0) -> list[int]:
     waiting = [each for each, _ in jobs]
     estimates = {each.job_id: Estimate(seconds=seconds, why="") for each, seconds in jobs}
     found = ordered(registry.make(name, {}), queue(*waiting, now_s=now_s), waiting, estimates)
