@@ -9,7 +9,8 @@ priority.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from functools import lru_cache
+from typing import Final, Literal
 
 import msgspec
 
@@ -41,6 +42,7 @@ ORDERS: Final = (
 qssf and slurm-multifactor: they learn from jobs that they started; estimates are learned here already."""
 LEAST_S: Final = 1.0
 WHOLE_MIB: Final = 1
+NODES_KEPT: Final = 20_000
 
 
 class Placed(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,23 +150,34 @@ def _partition(job: QueueJob) -> tuple[str, ...]:
 
 
 def _hosts(queue: SlurmQueue) -> list[Host]:
-    hosts = []
-    for node in queue.nodes:
-        count, free = (node.gpus, node.free_gpus) if queue.counts_gpus else (node.cpus, node.free_cpus)
-        host_id = HostId(node.name)
-        devices = tuple(
-            Device(
-                device_id=DeviceId(f"{node.name}/{number}"),
-                host_id=host_id,
-                kind="cuda" if queue.counts_gpus else "cpu",
-                type="gpu" if queue.counts_gpus else "cpu",
-                local=str(number),
-                memory_mib=WHOLE_MIB,
-                healthy=number < free,
-                note="" if number < free else "in use",
-            )
-            for number in range(count)
+    if queue.counts_gpus:
+        found = [
+            _report(node.name, "cuda", node.gpus, node.free_gpus, node.partitions) for node in queue.nodes
+        ]
+    else:
+        found = [
+            _report(node.name, "cpu", node.cpus, node.free_cpus, node.partitions) for node in queue.nodes
+        ]
+    return [Host(report=report) for report in found]
+
+
+@lru_cache(maxsize=NODES_KEPT)
+def _report(
+    name: str, kind: Literal["cuda", "cpu"], count: int, free: int, partitions: tuple[str, ...]
+) -> HostReport:
+    """Most nodes are as they were a round ago, and one may have hundreds of processors."""
+    host_id = HostId(name)
+    devices = tuple(
+        Device(
+            device_id=DeviceId(f"{name}/{number}"),
+            host_id=host_id,
+            kind=kind,
+            type=kind,
+            local=str(number),
+            memory_mib=WHOLE_MIB,
+            healthy=number < free,
+            note="" if number < free else "in use",
         )
-        report = HostReport(host_id=host_id, devices=devices, features=node.partitions)
-        hosts.append(Host(report=report))
-    return hosts
+        for number in range(count)
+    )
+    return HostReport(host_id=host_id, devices=devices, features=partitions)
