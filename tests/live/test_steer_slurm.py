@@ -84,7 +84,6 @@ def site_of(folder: Path, priority: str, **more: bool) -> Iterator[Site]:
         "PriorityType": f"priority/{priority}",
         "PriorityWeightJobSize": "1000",
         "PriorityCalcPeriod": "1",
-        "MessageTimeout": "2",
     }
     (folder / "s").mkdir()
     with local_slurm(folder / "s", nodes=2, cpus=4, settings=settings, **more) as slurm:  # type: ignore[arg-type]
