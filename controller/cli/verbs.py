@@ -65,9 +65,7 @@ GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
         Verb("report", "cluster.report", "what sharing and preemption brought and cost here"),
         Verb("usage", "cluster.usage", "device-hours by user, kind or organisation; shared, lost"),
         Verb("policy", "offline.policy", "list, show or set the policy; train one"),
-        Verb(
-            "steer", "offline.steer", "set the order of a Slurm cluster's waiting jobs by one of our policies"
-        ),
+        Verb("steer", "offline.steer", "order a live Slurm's waiting jobs by one of our policies"),
         Verb("predictor", "offline.predictor", "train and judge a model of how jobs slow each other down"),
     ),
     "What if": (

@@ -4,16 +4,18 @@ Rule: `core/` is pure; Slurm's programs are run in `slurm.py` alone, and the one
 """
 
 # fmt: off
-from cotenant.controller.steer.core.ordering import ORDERS, Order, Placed
-from cotenant.controller.steer.core.priorities import HIGHEST, LOWEST, Change
+from cotenant.controller.steer.core.ordering import ORDERS, Placed, SteeredOrder
+from cotenant.controller.steer.core.priorities import HIGHEST, LOWEST, PriorityChange
 from cotenant.controller.steer.core.queue import QueueJob
 from cotenant.controller.steer.slurm import Slurm, SlurmConfig, SlurmProblem
-from cotenant.controller.steer.steerer import History, Round, Steerer, Superseded, look, release_all
+from cotenant.controller.steer.steerer import (
+    RunHistory, Steerer, SteeringRound, Superseded, look, release_all,
+)
 from cotenant.controller.steer.touched import Touched, TouchedFile, TouchedProblem, read
 
 __all__ = [
-    "HIGHEST", "LOWEST", "ORDERS", "Change", "History", "Order", "Placed", "QueueJob", "Round", "Slurm",
-    "SlurmConfig", "SlurmProblem", "Steerer", "Superseded", "Touched", "TouchedFile", "TouchedProblem",
-    "look", "read", "release_all",
+    "HIGHEST", "LOWEST", "ORDERS", "Placed", "PriorityChange", "QueueJob", "RunHistory", "Slurm",
+    "SlurmConfig", "SlurmProblem", "SteeredOrder", "Steerer", "SteeringRound", "Superseded", "Touched",
+    "TouchedFile", "TouchedProblem", "look", "read", "release_all",
 ]
 # fmt: on

@@ -18,13 +18,13 @@ from typing import Final
 import msgspec
 
 from cotenant.controller.steer.core.estimates import PAST_FIELDS, PastRun, runs_in
-from cotenant.controller.steer.core.marks import MARK_FIELDS, MARK_NAME, Mark, marks_in
-from cotenant.controller.steer.core.priorities import Change
+from cotenant.controller.steer.core.mark import MARK_FIELDS, MARK_NAME, Mark, marks_in
+from cotenant.controller.steer.core.priorities import PriorityChange
 from cotenant.controller.steer.core.queue import (
     JOB_FIELDS,
     NODE_FIELDS,
-    Queue,
     QueueJob,
+    SlurmQueue,
     columns,
     jobs_in,
     nodes_in,
@@ -100,12 +100,12 @@ class Slurm:
             return False
         return level.strip() in ("Administrator", "Operator")
 
-    def queue(self, now_s: float) -> Queue:
+    def queue(self, now_s: float) -> SlurmQueue:
         """Nodes first: a job that starts in between is seen as started, and its place as free."""
         end = _end()
         nodes = self._ask("sinfo", "-a", "-h", "-N", "-O", columns(NODE_FIELDS, end))
         jobs = self._ask("squeue", "-a", "-h", "-O", columns(JOB_FIELDS, end))
-        return Queue(now_s=now_s, jobs=tuple(jobs_in(jobs, end)), nodes=nodes_in(nodes, end))
+        return SlurmQueue(now_s=now_s, jobs=tuple(jobs_in(jobs, end)), nodes=nodes_in(nodes, end))
 
     def past_runs(self, from_s: float, to_s: float) -> list[PastRun]:
         """Jobs that ended well, or at their limit, in this time.
@@ -125,7 +125,7 @@ class Slurm:
 
     # --- Telling -----------------------------------------------------------------------------------
 
-    def set_priorities(self, changes: Iterable[Change]) -> list[str]:
+    def set_priorities(self, changes: Iterable[PriorityChange]) -> list[str]:
         """What was refused, in Slurm's words; a job that has gone meanwhile is no refusal."""
         return self._tell([f"update jobid={each.job_id} priority={each.priority}" for each in changes])
 

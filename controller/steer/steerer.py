@@ -14,10 +14,10 @@ import msgspec
 
 from cotenant.controller.policies.base import Policy
 from cotenant.controller.steer.core.estimates import RunTimes
-from cotenant.controller.steer.core.marks import Mark, rival
-from cotenant.controller.steer.core.ordering import Order, ordered
-from cotenant.controller.steer.core.priorities import HIGHEST, LOWEST, Change, changes
-from cotenant.controller.steer.core.queue import HELD, Queue, QueueJob, by_id
+from cotenant.controller.steer.core.mark import Mark, rival
+from cotenant.controller.steer.core.ordering import SteeredOrder, ordered
+from cotenant.controller.steer.core.priorities import HIGHEST, LOWEST, PriorityChange, changes
+from cotenant.controller.steer.core.queue import HELD, QueueJob, SlurmQueue, by_id
 from cotenant.controller.steer.slurm import NoAccounting, Slurm, SlurmProblem
 from cotenant.controller.steer.touched import Touched, TouchedFile
 
@@ -44,16 +44,16 @@ class Superseded(Exception):
         self.other = other
 
 
-class Round(msgspec.Struct, frozen=True, kw_only=True):
+class SteeringRound(msgspec.Struct, frozen=True, kw_only=True):
     """What one round saw, and what it would set or has set."""
 
-    queue: Queue
-    order: Order
-    changes: tuple[Change, ...]
+    queue: SlurmQueue
+    order: SteeredOrder
+    changes: tuple[PriorityChange, ...]
     refused: tuple[str, ...] = ()
 
 
-class History:
+class RunHistory:
     """Run times from the accounts, read on from where they were read last."""
 
     def __init__(self, slurm: Slurm, since_s: float) -> None:
@@ -80,13 +80,13 @@ class History:
 def look(
     slurm: Slurm,
     policy: Policy,
-    history: History,
+    history: RunHistory,
     touched: Touched,
     *,
     partitions: Sequence[str],
     most: int,
     now_s: float,
-) -> Round:
+) -> SteeringRound:
     """What would be set now. Changes nothing."""
     queue = slurm.queue(now_s)
     history.read_to(now_s)
@@ -95,10 +95,10 @@ def look(
     order = ordered(policy, queue, waiting, estimates)
     ours = standing(queue, touched)
     found = changes([each.job for each in order.placed], ours.keys(), most)
-    return Round(queue=queue, order=order, changes=tuple(found))
+    return SteeringRound(queue=queue, order=order, changes=tuple(found))
 
 
-def standing(queue: Queue, touched: Touched) -> dict[int, QueueJob]:
+def standing(queue: SlurmQueue, touched: Touched) -> dict[int, QueueJob]:
     """Touched jobs that are still there and have a priority: one that somebody holds has lost ours, and gets
     Slurm's when it is let go."""
     rows = by_id(queue.jobs)
@@ -116,7 +116,7 @@ class Steerer:
         self,
         slurm: Slurm,
         policy: Policy,
-        history: History,
+        history: RunHistory,
         file: TouchedFile,
         *,
         host: str,
@@ -146,7 +146,7 @@ class Steerer:
             left = release_all(self._slurm, self._file, now_s)
             self.notes.append(f"{count - len(left)} jobs that an earlier run had touched were released")
 
-    def round(self, now_s: float) -> Round:
+    def round(self, now_s: float) -> SteeringRound:
         """Raises SlurmProblem, Superseded."""
         self._mark(self._file.now.mark, now_s)
         found = look(

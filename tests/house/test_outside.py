@@ -253,6 +253,7 @@ DECODED: dict[str, tuple[str, frozenset[str]]] = {
     "controller/python/inside.py": (PICKLED, frozenset(("pickle.load",))),
     "controller/python/results.py": (PICKLED, frozenset(("pickle.load",))),
     "controller/sim/past/journal.py": (OURS, frozenset(("msgspec.msgpack.decode",))),
+    "controller/steer/touched.py": (PERSON, frozenset(("msgspec.json.decode",))),
     "controller/training/boosting.py": (OURS, frozenset(("json.loads",))),
     "mps/process.py": (NUMBERS, frozenset((".read_text",))),
     "profiler/driver/library.py": (OURS, frozenset((".decode",))),

@@ -33,7 +33,7 @@ from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Policy
 from cotenant.controller.steer import (
     ORDERS,
-    History,
+    RunHistory,
     Slurm,
     SlurmConfig,
     SlurmProblem,
@@ -235,7 +235,7 @@ def _steer(
     file: TouchedFile,
     config: SlurmConfig,
     name: str,
-    history: History,
+    history: RunHistory,
     interval_s: float,
 ) -> int:
     """Until it is asked to end; the exit code."""
@@ -263,7 +263,7 @@ def _steer(
         ) from None
 
 
-def _round(steerer: Steerer, history: History, said: str) -> str:
+def _round(steerer: Steerer, history: RunHistory, said: str) -> str:
     """Tells what is new; what was told last."""
     try:
         found = steerer.round(time.time())
@@ -316,8 +316,8 @@ def _policy(text: str) -> Policy:
     return registry.make(choice.name, choice.parameters)
 
 
-def _history(programs: Slurm, since: str) -> History:
-    return History(programs, time.time() - (duration_of("--since", since) or 0.0))
+def _history(programs: Slurm, since: str) -> RunHistory:
+    return RunHistory(programs, time.time() - (duration_of("--since", since) or 0.0))
 
 
 def _words(text: str) -> tuple[str, ...]:

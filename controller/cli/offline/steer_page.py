@@ -8,12 +8,12 @@ from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.output import Format, Listing, show_listing
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.screen import Column, duration, plural
-from cotenant.controller.steer import Placed, Round
+from cotenant.controller.steer import Placed, SteeringRound
 
 NAME_CHARS: Final = 24
 
 
-def show_order(found: Round, name: str, form: Format, note: str) -> None:
+def show_order(found: SteeringRound, name: str, form: Format, note: str) -> None:
     to_set = {each.job_id: each.priority for each in found.changes}
     rows = [job_document(found, each, False) for each in found.order.placed]
     for row in rows:
@@ -50,7 +50,7 @@ def show_order(found: Round, name: str, form: Format, note: str) -> None:
             screen.tell(f"note: {note}")
 
 
-def job_document(found: Round, at: Placed, is_touched: bool) -> dict[str, Any]:
+def job_document(found: SteeringRound, at: Placed, is_touched: bool) -> dict[str, Any]:
     job, own = at.job, found.order.tell(at.rank)
     change = next((each for each in found.changes if each.job_id == job.job_id), None)
     return {
@@ -82,7 +82,7 @@ def job_page(value: dict[str, Any], name: str, count: int) -> str:
     return "\n".join(lines)
 
 
-def why_absent(found: Round, number: int) -> Problem:
+def why_absent(found: SteeringRound, number: int) -> Problem:
     rows = [job for job in found.queue.jobs if job.job_id == number]
     if not rows:
         return Problem("not-found", f"Slurm's queue has no job {number}", "see squeue")

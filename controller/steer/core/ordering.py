@@ -9,7 +9,8 @@ priority.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from functools import lru_cache
+from typing import Final, Literal
 
 import msgspec
 
@@ -33,7 +34,7 @@ from cotenant.controller.policies.base import Policy
 from cotenant.controller.policies.base import waiting as waiting_in_order
 from cotenant.controller.policies.learned import RlTune, Scorer
 from cotenant.controller.steer.core.estimates import Estimate
-from cotenant.controller.steer.core.queue import Queue, QueueJob
+from cotenant.controller.steer.core.queue import QueueJob, SlurmQueue
 
 ORDERS: Final = (
     "fifo", "sjf", "ssf", "srtf", "srsf", "f1", "wfp3", "unicep", "scorer", "rltune",
@@ -42,6 +43,7 @@ ORDERS: Final = (
 qssf and slurm-multifactor: they learn from jobs that they started; estimates are learned here already."""
 LEAST_S: Final = 1.0
 WHOLE_MIB: Final = 1
+NODES_KEPT: Final = 20_000
 
 
 class Placed(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +55,7 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
     size: int
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
+class SteeredOrder(msgspec.Struct, frozen=True, kw_only=True):
     """All waiting jobs, the first first."""
 
     placed: tuple[Placed, ...]
@@ -63,8 +65,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ordered(
-    policy: Policy, queue: Queue, waiting: Sequence[QueueJob], estimates: Mapping[int, Estimate]
-) -> Order:
+    policy: Policy, queue: SlurmQueue, waiting: Sequence[QueueJob], estimates: Mapping[int, Estimate]
+) -> SteeredOrder:
     view = as_view(policy, queue, waiting, estimates)
     jobs, order = in_order(policy, view)
     by_id = {job.job_id: job for job in waiting}
@@ -78,7 +80,7 @@ def ordered(
     for rank, each in enumerate(order, 1):
         job = by_id[int(each.job_id)]
         placed.append(Placed(job=job, rank=rank, estimate=estimates[job.job_id], size=queue.size(job)))
-    return Order(placed=tuple(placed), tell=tell)
+    return SteeredOrder(placed=tuple(placed), tell=tell)
 
 
 def in_order(policy: Policy, view: View) -> tuple[list[Job], list[Job]]:
@@ -97,7 +99,7 @@ def _teller(
 
 
 def as_view(
-    policy: Policy, queue: Queue, waiting: Sequence[QueueJob], estimates: Mapping[int, Estimate]
+    policy: Policy, queue: SlurmQueue, waiting: Sequence[QueueJob], estimates: Mapping[int, Estimate]
 ) -> Ledger:
     """A fresh ledger with nothing else in it. Its time is as Slurm's, in seconds since 1970."""
     arrivals = sorted(waiting, key=lambda job: (job.submitted_s, job.job_id))
@@ -112,7 +114,7 @@ def as_view(
     return ledger
 
 
-def _job(queue: Queue, job: QueueJob, number: int, estimate: Estimate) -> Job:
+def _job(queue: SlurmQueue, job: QueueJob, number: int, estimate: Estimate) -> Job:
     size, expected_s = queue.size(job), estimate.seconds
     if expected_s is not None:
         expected_s = max(expected_s, LEAST_S)
@@ -145,24 +147,35 @@ def _partition(job: QueueJob) -> tuple[str, ...]:
     return () if "," in job.partition else (job.partition,)
 
 
-def _hosts(queue: Queue) -> list[Host]:
-    hosts = []
-    for node in queue.nodes:
-        count, free = (node.gpus, node.free_gpus) if queue.counts_gpus else (node.cpus, node.free_cpus)
-        host_id = HostId(node.name)
-        devices = tuple(
-            Device(
-                device_id=DeviceId(f"{node.name}/{number}"),
-                host_id=host_id,
-                kind="cuda" if queue.counts_gpus else "cpu",
-                type="gpu" if queue.counts_gpus else "cpu",
-                local=str(number),
-                memory_mib=WHOLE_MIB,
-                healthy=number < free,
-                note="" if number < free else "in use",
-            )
-            for number in range(count)
+def _hosts(queue: SlurmQueue) -> list[Host]:
+    if queue.counts_gpus:
+        found = [
+            _report(node.name, "cuda", node.gpus, node.free_gpus, node.partitions) for node in queue.nodes
+        ]
+    else:
+        found = [
+            _report(node.name, "cpu", node.cpus, node.free_cpus, node.partitions) for node in queue.nodes
+        ]
+    return [Host(report=report) for report in found]
+
+
+@lru_cache(maxsize=NODES_KEPT)
+def _report(
+    name: str, kind: Literal["cuda", "cpu"], count: int, free: int, partitions: tuple[str, ...]
+) -> HostReport:
+    """Most nodes are as they were a round ago, and one may have hundreds of processors."""
+    host_id = HostId(name)
+    devices = tuple(
+        Device(
+            device_id=DeviceId(f"{name}/{number}"),
+            host_id=host_id,
+            kind=kind,
+            type=kind,
+            local=str(number),
+            memory_mib=WHOLE_MIB,
+            healthy=number < free,
+            note="" if number < free else "in use",
         )
-        report = HostReport(host_id=host_id, devices=devices, features=node.partitions)
-        hosts.append(Host(report=report))
-    return hosts
+        for number in range(count)
+    )
+    return HostReport(host_id=host_id, devices=devices, features=partitions)

@@ -22,7 +22,7 @@ GAP: Final = 1_000_000
 """Between neighbours, where there is room: twenty jobs can come in between before all are numbered anew."""
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class PriorityChange(msgspec.Struct, frozen=True, kw_only=True):
     job_id: int
     before: int
     priority: int
@@ -30,12 +30,12 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     """Its place in the order, from 1."""
 
 
-def changes(order: Sequence[QueueJob], touched: Collection[int], most: int) -> list[Change]:
+def changes(order: Sequence[QueueJob], touched: Collection[int], most: int) -> list[PriorityChange]:
     """What to set so that these stand in this order, the first ones first, `most` at a time. `touched`: whose
     priority is ours, and may stay."""
     wanted = _in_gaps(order, touched) or _anew(order)
     found = [
-        Change(job_id=job.job_id, before=job.priority, priority=priority, rank=rank)
+        PriorityChange(job_id=job.job_id, before=job.priority, priority=priority, rank=rank)
         for rank, (job, priority) in enumerate(zip(order, wanted, strict=True), 1)
         if priority != job.priority or job.job_id not in touched
     ]

@@ -62,7 +62,7 @@ class QueueNode(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[str, ...]
 
 
-class Queue(msgspec.Struct, frozen=True, kw_only=True):
+class SlurmQueue(msgspec.Struct, frozen=True, kw_only=True):
     """The cluster at one moment."""
 
     now_s: float

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cotenant.controller.steer.core.queue import Queue, QueueJob, QueueNode
+from cotenant.controller.steer.core.queue import QueueJob, QueueNode, SlurmQueue
 
 
 def job(job_id: int, **more: Any) -> QueueJob:
@@ -28,5 +28,5 @@ def node(name: str = "n1", cpus: int = 8, **more: Any) -> QueueNode:
     return QueueNode(name=name, **(given | more))
 
 
-def queue(*jobs: QueueJob, nodes: Sequence[QueueNode] = (), now_s: float = 1000.0) -> Queue:
-    return Queue(now_s=now_s, jobs=jobs, nodes=tuple(nodes) or (node(),))
+def queue(*jobs: QueueJob, nodes: Sequence[QueueNode] = (), now_s: float = 1000.0) -> SlurmQueue:
+    return SlurmQueue(now_s=now_s, jobs=jobs, nodes=tuple(nodes) or (node(),))
