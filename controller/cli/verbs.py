@@ -58,6 +58,7 @@ GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
     ),
     "Hosts and policy": (
         Verb("nodes", "cluster.nodes", "hosts and devices; drain, resume, lost"),
+        Verb("alloc", "cluster.alloc", "hosts asked of Slurm as jobs need them; add, pause, remove, log"),
         Verb("top", "cluster.top", "a live table of devices and jobs"),
         Verb("pairs", "cluster.pairs", "which jobs share well: slowdowns both ways, and verdicts"),
         Verb("report", "cluster.report", "what sharing and preemption brought and cost here"),

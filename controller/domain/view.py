@@ -7,6 +7,7 @@ to try something out does so on a `Plan`, which overlays the view.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from math import ceil
 from typing import Any, NamedTuple, Protocol
 
 from cotenant.controller.domain.cluster import Device, Host
@@ -30,6 +31,8 @@ class SchedulingClass(NamedTuple):
     not_hosts: tuple[HostId, ...]
     """Hosts that lack its working directory."""
     fraction: float
+    stay_s: int = 0
+    """How long a host must stay at least; 0 as long as no host is known to go away."""
 
 
 def scheduling_class_of(job: Job) -> SchedulingClass:
@@ -38,6 +41,11 @@ def scheduling_class_of(job: Job) -> SchedulingClass:
         return scheduling_class_of_spec(job.spec, "", job.workdir_missing)
     newest = max(job.checkpoints, key=lambda c: (c.attempt, c.step))
     return scheduling_class_of_spec(job.spec, newest.domain, job.workdir_missing)
+
+
+def staying_class_of(job: Job) -> SchedulingClass:
+    """Likewise, where hosts go away: a load and a save must fit in before that."""
+    return scheduling_class_of(job)._replace(stay_s=ceil(job.expected_load_s + job.expected_pause_s))
 
 
 def scheduling_class_of_spec(
@@ -61,6 +69,8 @@ def suits(host: Host, scheduling_class: SchedulingClass) -> bool:
     if scheduling_class.domain and host.checkpoint_domain != scheduling_class.domain:
         return False
     if scheduling_class.not_hosts and host.host_id in scheduling_class.not_hosts:
+        return False
+    if host.left_s < scheduling_class.stay_s:
         return False
     return not scheduling_class.features or set(scheduling_class.features) <= set(host.report.features)
 

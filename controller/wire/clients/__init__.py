@@ -14,6 +14,10 @@ from cotenant.controller.wire.clients.accounting import (
     AccountingReply, AccountingRequest, GetUsage, ListPastJobs, PastJobView, PastJobs, UsageRows,
     UsageView,
 )
+from cotenant.controller.wire.clients.allocations import (
+    AddAllocations, AllocationLine, AllocationLog, AllocationQueueView, AllocationQueues, AllocationReply,
+    AllocationRequest, AllocationView, ChangeAllocations, GetAllocationLog, ListAllocations,
+)
 from cotenant.controller.wire.clients.base import ClientMessage, Done, Failure, Parameters, Question, Reply
 from cotenant.controller.wire.clients.cluster import (
     DAMAGED_JOURNAL_ADVICE, ChangeNode, ClusterReply, ClusterRequest, ControllerStatus, DeviceView,
@@ -36,24 +40,37 @@ from cotenant.controller.wire.clients.policies import (
 )
 
 __all__ = [
-    "CLIENT_MARK", "DAMAGED_JOURNAL_ADVICE", "NOT_AVAILABLE", "AnyReply", "AnyRequest", "ArrivalView",
-    "AttemptView", "ChangeJobs", "ChangeNode", "ClientMessage", "ControllerStatus", "DecisionView",
-    "Decisions", "DelayView", "DeviceView", "Done", "EtaScoreView", "EtaTimes", "EtaView", "Etas",
-    "Explain", "Explained", "ExplanationView", "Failure", "ForeseeArrival", "ForeseeWidths", "Foreseen",
-    "ForeseenRow", "ForeseenWidths", "ForgetProfiles", "GetDecisions", "GetPolicy", "GetReport",
-    "GetShadow", "GetStatus", "GetUsage", "JobDetails", "JobView", "Jobs", "KnownProfile",
-    "KnownProfiles", "ListEtas", "ListJobs", "ListNodes", "ListPairs", "ListPastJobs", "ListProfiles",
-    "LogPart", "NodeView", "Nodes", "OrganisationView", "PairView", "Pairs", "Parameters", "PastJobView",
-    "PastJobs", "Policies", "PolicyOffer", "PolicyPreview", "PolicyPreviewed", "PolicyView",
-    "PreviewPolicy", "PreviewedAction", "PromiseAsked", "PromiseCounts", "PromisedEndView", "Question",
-    "ReadJobLog", "ReadingView", "Reply", "Request", "SetJobs", "SetPolicy", "SetShadow",
-    "ShadowDifference", "ShadowView", "Shadowed", "SharingReport", "ShowJob", "Shown", "SpecView",
-    "SpeedupView", "Stop", "Submit", "Submitted", "UsageRows", "UsageView", "WaitJobs", "spec_view",
+    "CLIENT_MARK", "DAMAGED_JOURNAL_ADVICE", "NOT_AVAILABLE", "AddAllocations", "AllocationLine",
+    "AllocationLog", "AllocationQueueView", "AllocationQueues", "AllocationView", "AnyReply",
+    "AnyRequest", "ArrivalView", "AttemptView", "ChangeAllocations", "ChangeJobs", "ChangeNode",
+    "ClientMessage", "ControllerStatus", "DecisionView", "Decisions", "DelayView", "DeviceView", "Done",
+    "EtaScoreView", "EtaTimes", "EtaView", "Etas", "Explain", "Explained", "ExplanationView", "Failure",
+    "ForeseeArrival", "ForeseeWidths", "Foreseen", "ForeseenRow", "ForeseenWidths", "ForgetProfiles",
+    "GetAllocationLog", "GetDecisions", "GetPolicy", "GetReport", "GetShadow", "GetStatus", "GetUsage",
+    "JobDetails", "JobView", "Jobs", "KnownProfile", "KnownProfiles", "ListAllocations", "ListEtas",
+    "ListJobs", "ListNodes", "ListPairs", "ListPastJobs", "ListProfiles", "LogPart", "NodeView", "Nodes",
+    "OrganisationView", "PairView", "Pairs", "Parameters", "PastJobView", "PastJobs", "Policies",
+    "PolicyOffer", "PolicyPreview", "PolicyPreviewed", "PolicyView", "PreviewPolicy", "PreviewedAction",
+    "PromiseAsked", "PromiseCounts", "PromisedEndView", "Question", "ReadJobLog", "ReadingView", "Reply",
+    "Request", "SetJobs", "SetPolicy", "SetShadow", "ShadowDifference", "ShadowView", "Shadowed",
+    "SharingReport", "ShowJob", "Shown", "SpecView", "SpeedupView", "Stop", "Submit", "Submitted",
+    "UsageRows", "UsageView", "WaitJobs", "spec_view",
 ]
 # fmt: on
 
-AnyRequest = JobRequest | AccountingRequest | ForesightRequest | ClusterRequest | PolicyRequest
-AnyReply = JobReply | AccountingReply | ForesightReply | ClusterReply | PolicyReply | Done | Failure
+AnyRequest = (
+    JobRequest | AccountingRequest | ForesightRequest | ClusterRequest | PolicyRequest | AllocationRequest
+)
+AnyReply = (
+    JobReply
+    | AccountingReply
+    | ForesightReply
+    | ClusterReply
+    | PolicyReply
+    | AllocationReply
+    | Done
+    | Failure
+)
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
