@@ -40,6 +40,7 @@ from cotenant.controller.engine import (
 from cotenant.controller.eta_worker import EtaWorker, ForesightWorker
 from cotenant.controller.executors.agents import AgentExecutor
 from cotenant.controller.executors.base import Executor
+from cotenant.controller.executors.slurm import SlurmAllocator, endpoint_for_others
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.registry import make_or_stand_in
 from cotenant.controller.router import Router, raise_descriptor_limit
@@ -211,7 +212,14 @@ class Controller:
             lease_s=lease_s,
             silent_after_s=settings.controller.silent_after_s,
         )
-        self._executors: tuple[Executor, ...] = (self._link,)
+        self._allocator = SlurmAllocator(
+            self.core,
+            self._guarded,
+            endpoint=endpoint_for_others(self.endpoint),
+            keys_dir=paths.keys_dir(settings),
+            every_s=settings.controller.slurm_every_s,
+        )
+        self._executors: tuple[Executor, ...] = (self._link, self._allocator)
         about = About(version=package, endpoint=self.endpoint, started_s=self.core.clock.now_s())
         self._handlers = RequestHandlers(
             self.core,
@@ -221,6 +229,7 @@ class Controller:
             about,
             self._stopped.set,
             foresee=self._foresee,
+            allocator=self._allocator,
         )
         self._compute_worker = self._make_worker(self._computed)
         self._foresight_worker = ForesightWorker(settings.controller.eta_share)
@@ -271,6 +280,7 @@ class Controller:
         self._router.pause(True)
         if self._endpoint is not None:
             await asyncio.to_thread(self._endpoint.close)
+        await self._allocator.close()
         await self._compute_worker.close()
         await self._eta_worker.close()
         await self._foresight_worker.close()

@@ -214,7 +214,19 @@ def _report(
         port_count=agent.port_count,
         checkpoint_domain=checkpoint_domain,
         version=_version(),
+        allocation=agent.allocation,
+        leaves_unix_s=_leaves_unix_s(agent),
+        leave_grace_s=agent.leave_grace_s,
     )
+
+
+def _leaves_unix_s(agent: AgentSettings) -> float:
+    try:
+        return float(agent.leaves_at or 0.0)
+    except ValueError:
+        raise AgentProblem(
+            f"agent.leaves_at must be seconds since 1970, got {agent.leaves_at!r}", 2
+        ) from None
 
 
 def _config(

@@ -18,6 +18,7 @@ from cotenant.controller.api.views import Now, ago
 from cotenant.controller.domain import (
     ENDED,
     USER_BYTES_MAX,
+    Allocations,
     HostReport,
     JobArrived,
     JobId,
@@ -28,6 +29,7 @@ from cotenant.controller.domain import (
     render,
 )
 from cotenant.controller.engine import Engine
+from cotenant.controller.executors.slurm import could_be_asked
 from cotenant.controller.store import Core, Stuck
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.system.secrets import Secrets
@@ -78,7 +80,7 @@ class Arrivals:
         before = self._submitted_before(key)
         if before:
             return Submitted(request_id=request_id, job_ids=before)
-        accepted = checked(engine, request, who)
+        accepted = checked(engine, request, who, self._core.state.allocations)
         specs, without = promising(engine, request.promise, accepted.specs, core.clock.now_s())
         accepted = msgspec.structs.replace(accepted, specs=specs)
         promised_at = self._promised_at(specs)
@@ -164,16 +166,16 @@ class Arrivals:
         return (render(engine.explain(job.job_id, self._core.clock.now_s())[0]),)
 
 
-def checked(engine: Engine, request: Submit, who: Identity) -> Accepted:
+def checked(engine: Engine, request: Submit, who: Identity, allocations: Allocations) -> Accepted:
     """As it would arrive now. Raises Denied."""
     accepted = accept(request, who, engine.next_number, engine.jobs, engine.config.organisations)
     check_priority(engine, who, accepted.specs)
-    check_fit(engine, accepted.specs)
+    check_fit(engine, accepted.specs, allocations)
     return accepted
 
 
-def check_fit(engine: Engine, specs: Sequence[JobSpec]) -> None:
-    """Every kind of job in it must be able to start on the hosts there are, one day.
+def check_fit(engine: Engine, specs: Sequence[JobSpec], allocations: Allocations) -> None:
+    """Every kind of job in it must be able to start on the hosts there are, or may be asked for, one day.
 
     Raises:
         Denied: one never can.
@@ -188,7 +190,7 @@ def check_fit(engine: Engine, specs: Sequence[JobSpec]) -> None:
     }
     for spec in kinds.values():
         reason = engine.never_fits(spec)
-        if reason is not None:
+        if reason is not None and not could_be_asked(allocations, spec):
             raise Denied(
                 "never-fits", f"it can never run here: {render(reason)}", _what_to_do(reason, reports)
             )

@@ -64,7 +64,7 @@ class WidthRequests:
         now = Now(core.clock.now_s(), core.clock.wall())
         if len(request.submission.specs) != 1:
             raise Denied("usage", "only a single job can be asked about", "ask about one task of it")
-        (spec,) = checked(engine, request.submission, who).specs
+        (spec,) = checked(engine, request.submission, who, core.state.allocations).specs
         if request.policy:
             check_policy(request.policy, request.parameters)
         quiet_s = quietest_s(self._attempts(), now)

@@ -50,7 +50,7 @@ class ForesightRequests:
         if who.name in self._open.values():
             raise Denied("refused", "such a question is being worked on", "ask again when it is answered")
         engine, core = self._core.state.engine, self._core
-        specs = checked(engine, request.submission, who).specs
+        specs = checked(engine, request.submission, who, self._core.state.allocations).specs
         if len(specs) > SPECS_MAX:
             raise Denied("usage", f"at most {SPECS_MAX} jobs at once, not {len(specs)}", "ask about fewer")
         seed = core.journal.last_seq

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, get_type_hints
 import msgspec
 
 from cotenant.controller.api.accounting import AccountingRequests
+from cotenant.controller.api.allocations import AllocationRequests
 from cotenant.controller.api.arrivals import Arrivals
 from cotenant.controller.api.changes import Changing
 from cotenant.controller.api.etas import EtaBoard, EtaRequests
@@ -36,6 +37,7 @@ from cotenant.controller.api.submissions import Denied
 from cotenant.controller.api.timeline import TimelineRequests
 from cotenant.controller.domain import ENDED, USER_BYTES_MAX, AttemptEnded, CancelRequested, JobArrived, JobId
 from cotenant.controller.executors.agents import AgentExecutor
+from cotenant.controller.executors.slurm import SlurmAllocator
 from cotenant.controller.store import Core, Decided, Poisoned, Stuck
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.system.secrets import Secrets
@@ -95,10 +97,11 @@ class RequestHandlers:
         stop: Callable[[], None],
         *,
         foresee: Foresee = lambda questions, told, within_s: False,
+        allocator: SlurmAllocator | None = None,
         awaited_per_user: int = AWAITED_PER_USER,
         user_bytes_max: int = USER_BYTES_MAX,
     ) -> None:
-        """`foresee`: rolls out what users ask about."""
+        """`foresee`: rolls out what users ask about. `allocator`: asks Slurm for hosts."""
         self._core = core
         self._awaited_per_user = awaited_per_user
         self._send_frame = send
@@ -131,6 +134,7 @@ class RequestHandlers:
                 TimelineRequests(core, reading),
                 JobSettings(core),
                 self.shadow,
+                AllocationRequests(core, about.endpoint, allocator),
             ),
         }
 

@@ -76,7 +76,7 @@ class JobSettings:
         for job, spec in planned:
             if spec.priority != job.spec.priority:
                 check_priority(engine, who, (spec,))
-        check_fit(engine, [spec for job, spec in planned if spec != job.spec])
+        check_fit(engine, [spec for job, spec in planned if spec != job.spec], self._core.state.allocations)
         lines = []
         for job, spec in planned:
             changed = {name: getattr(spec, name) for name in fields_of(request.changes)}

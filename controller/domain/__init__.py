@@ -4,9 +4,15 @@ Rule: pure values only. Nothing here reads a clock, a socket, a file or a random
 """
 
 # fmt: off
-from cotenant.controller.domain import cluster, epochs, events, fitting, job, pairs, perf, settings
+from cotenant.controller.domain import (
+    allocations, cluster, epochs, events, fitting, job, pairs, perf, settings,
+)
 from cotenant.controller.domain.actions import (
     NOTHING, AnyAction, Compute, Decision, Defer, Hold, Place, Preempt, Resize, Share, Wake,
+)
+from cotenant.controller.domain.allocations import (
+    ALLOCATION_LIFECYCLE, HOSTS_MAX, QUEUE_NAME, Allocation, AllocationNote, AllocationQueue,
+    AllocationState, AllocationTerms, Allocations, HostShape, SeenShape,
 )
 from cotenant.controller.domain.class_report import ClassReport, PoolReport
 from cotenant.controller.domain.cluster import (
@@ -21,12 +27,12 @@ from cotenant.controller.domain.elasticity import SERIAL, SpeedCurve, amdahl, cu
 from cotenant.controller.domain.epochs import PAST_KEPT, Epoch, Followed, Past, standing
 from cotenant.controller.domain.eta import LEVELS, EtaInterval, EtaKind, ToldEta, ToldInterval
 from cotenant.controller.domain.events import (
-    AlarmRang, AnyEvent, AttemptEnded, AttemptSeen, AttemptStarted, CancelRequested, CapabilitiesSeen,
-    CheckpointDurable, CheckpointRequested, Computed, EpochBegan, EtasTold, FirstStepDone, FromAttempt,
-    GpuFaultRole, HoldRequested, HostBack, HostDrained, HostJoined, HostLost, HostResumed, HostSilent,
-    JobArrived, JobKept, Outcome, PairObserved, PolicyChanged, PreemptRequested, ProfileLearned,
-    ProfilesForgotten, ProgressSeen, ReleaseRequested, RequeueRequested, ShadowChanged, SpecChanged,
-    TroubleSeen,
+    AlarmRang, AllocationChanged, AllocationQueueChanged, AnyEvent, AttemptEnded, AttemptSeen,
+    AttemptStarted, CancelRequested, CapabilitiesSeen, CheckpointDurable, CheckpointRequested, Computed,
+    EpochBegan, EtasTold, FirstStepDone, FromAttempt, GpuFaultRole, HoldRequested, HostBack, HostDrained,
+    HostJoined, HostLeaving, HostLost, HostResumed, HostSilent, JobArrived, JobKept, Outcome,
+    PairObserved, PolicyChanged, PreemptRequested, ProfileLearned, ProfilesForgotten, ProgressSeen,
+    ReleaseRequested, RequeueRequested, ShadowChanged, SpecChanged, TroubleSeen,
 )
 from cotenant.controller.domain.fitting import measured_steps, numbers, steps_in
 from cotenant.controller.domain.held import ENDED_BYTES_MAX, JOB_BYTES, USER_BYTES_MAX, held_bytes
@@ -80,44 +86,48 @@ from cotenant.controller.domain.throughput import (
     OVERLAP, Coefficients, Gang, MeasuredStep, Reach, ThroughputModel,
 )
 from cotenant.controller.domain.view import (
-    FreeHosts, HpDemand, SchedulingClass, View, scheduling_class_of, suits,
+    FreeHosts, HpDemand, SchedulingClass, View, scheduling_class_of, scheduling_class_of_spec,
+    staying_class_of, suits,
 )
 
 __all__ = [
-    "APART_S", "APART_S_MAX", "CHECKPOINTING", "COMMAND_CHARACTERS_MAX", "DEFAULT_XI", "ENDED",
-    "ENDED_BYTES_MAX", "ENTRIES_MAX", "FINISH", "FIRST_STEP", "GUESS", "GUESSES", "HELD_MIB_MIN",
-    "HIDDEN", "INDICATOR_NAMES", "JOB_BYTES", "KEY_CHARACTERS", "LAUNCH", "LEAF", "LEAVE", "LEAVING",
-    "LEVELS", "LIFECYCLE", "LOADING", "LOAD_S", "LOSS_MIN", "MODEL_SCHEMA", "NOTES", "NOTHING",
-    "OBSERVATIONS", "ON_DEVICES", "OVERLAP", "PARTS_MAX", "PAST_KEPT", "PAUSE_S", "PRIORITY_MAX",
-    "QUEUED", "RESERVED", "ROUNDING", "RUNNING", "SECTION_NAMES", "SERIAL", "STOPPING", "SUSPECT_AFTER",
-    "TEMPLATES", "TEXT_MAX", "USER_BYTES_MAX", "WAITING", "AgentCommand", "AgentSettings", "AlarmRang",
-    "AnyAction", "AnyCommand", "AnyEvent", "AttemptEnded", "AttemptNo", "AttemptSeen", "AttemptStarted",
-    "Band", "CancelRequested", "Capabilities", "CapabilitiesSeen", "Change", "CheckpointDurable",
+    "ALLOCATION_LIFECYCLE", "APART_S", "APART_S_MAX", "CHECKPOINTING", "COMMAND_CHARACTERS_MAX",
+    "DEFAULT_XI", "ENDED", "ENDED_BYTES_MAX", "ENTRIES_MAX", "FINISH", "FIRST_STEP", "GUESS", "GUESSES",
+    "HELD_MIB_MIN", "HIDDEN", "HOSTS_MAX", "INDICATOR_NAMES", "JOB_BYTES", "KEY_CHARACTERS", "LAUNCH",
+    "LEAF", "LEAVE", "LEAVING", "LEVELS", "LIFECYCLE", "LOADING", "LOAD_S", "LOSS_MIN", "MODEL_SCHEMA",
+    "NOTES", "NOTHING", "OBSERVATIONS", "ON_DEVICES", "OVERLAP", "PARTS_MAX", "PAST_KEPT", "PAUSE_S",
+    "PRIORITY_MAX", "QUEUED", "QUEUE_NAME", "RESERVED", "ROUNDING", "RUNNING", "SECTION_NAMES", "SERIAL",
+    "STOPPING", "SUSPECT_AFTER", "TEMPLATES", "TEXT_MAX", "USER_BYTES_MAX", "WAITING", "AgentCommand",
+    "AgentSettings", "AlarmRang", "Allocation", "AllocationChanged", "AllocationNote", "AllocationQueue",
+    "AllocationQueueChanged", "AllocationState", "AllocationTerms", "Allocations", "AnyAction",
+    "AnyCommand", "AnyEvent", "AttemptEnded", "AttemptNo", "AttemptSeen", "AttemptStarted", "Band",
+    "CancelRequested", "Capabilities", "CapabilitiesSeen", "Change", "CheckpointDurable",
     "CheckpointRecord", "CheckpointRequested", "ClassReport", "Coefficients", "CommandId", "Compute",
     "ComputeRequest", "Computed", "ControllerSettings", "CrossValidation", "Decision", "Defer",
     "Dependency", "Device", "DeviceId", "DeviceKind", "DeviceReading", "DeviceState", "Epoch",
     "EpochBegan", "EtaInterval", "EtaKind", "EtasTold", "FirstStepDone", "Followed", "ForgetJob",
     "ForkServers", "FreeHosts", "Freed", "FromAttempt", "Gang", "GangMember", "GpuFaultRole", "HeldPart",
-    "Hold", "HoldRequested", "Host", "HostBack", "HostDrained", "HostId", "HostJoined", "HostLost",
-    "HostReport", "HostResumed", "HostRoom", "HostSilent", "HostState", "HostType", "HpDemand",
-    "IndicatorStats", "Indicators", "Interference", "InterferenceModel", "Job", "JobArrived", "JobId",
-    "JobKept", "JobLimit", "JobSpec", "KnownJobs", "Launch", "LaunchKind", "LaunchMode", "LimitSettings",
-    "MeasuredStep", "MpsSettings", "Observed", "OrganisationSettings", "Outcome", "PairObserved",
-    "PairSeen", "PairTable", "Past", "Phase", "Place", "Placement", "Plan", "PolicyChanged",
-    "PolicySettings", "PoolReport", "Preempt", "PreemptRequested", "Profile", "ProfileLearned",
-    "ProfilePoint", "ProfilerSettings", "Profiles", "ProfilesForgotten", "ProgressSeen", "PromiseState",
-    "Reach", "Reason", "ReleaseRequested", "RequeueRequested", "Resize", "SaveAttempt", "SchedulingClass",
-    "SeenLength", "Settings", "ShadowChanged", "Share", "SharedPace", "SharingMode", "SlurmScript",
-    "SpecChanged", "SpeedCurve", "StartAttempt", "StopAttempt", "StopCause", "StoredProfile",
-    "ThroughputModel", "ToldEta", "ToldInterval", "Training", "TrainingFile", "Trees", "Trial",
-    "TroubleSeen", "TrustDevices", "Verdict", "View", "Wake", "XiSource", "advance", "alone_step_s",
-    "amdahl", "array_of", "asks_hosts", "base_key", "because", "beginning", "bytes_in", "cannot",
-    "capabilities_of", "capabilities_of_all", "cluster", "cores_of", "curve_of", "cut_to",
-    "duty_cycle_rule", "epochs", "events", "fit_step_model", "fitting", "for_people", "fraction_of",
-    "held_bytes", "held_part", "is_beyond", "is_one_line", "job", "key_of", "kind_of", "loses",
-    "measured_steps", "memory_unknown", "natural_key", "numbers", "one_line", "pair_timing", "pairs",
-    "part_mib", "part_to_get", "peak_mib", "perf", "render", "room_left", "scheduling_class_of",
-    "settings", "shared_ends", "sharing_in_words", "signature", "standing", "step_s", "steps_in", "suits",
-    "tenant_mib", "text_fields", "why_alone", "why_no_part", "with_texts",
+    "Hold", "HoldRequested", "Host", "HostBack", "HostDrained", "HostId", "HostJoined", "HostLeaving",
+    "HostLost", "HostReport", "HostResumed", "HostRoom", "HostShape", "HostSilent", "HostState",
+    "HostType", "HpDemand", "IndicatorStats", "Indicators", "Interference", "InterferenceModel", "Job",
+    "JobArrived", "JobId", "JobKept", "JobLimit", "JobSpec", "KnownJobs", "Launch", "LaunchKind",
+    "LaunchMode", "LimitSettings", "MeasuredStep", "MpsSettings", "Observed", "OrganisationSettings",
+    "Outcome", "PairObserved", "PairSeen", "PairTable", "Past", "Phase", "Place", "Placement", "Plan",
+    "PolicyChanged", "PolicySettings", "PoolReport", "Preempt", "PreemptRequested", "Profile",
+    "ProfileLearned", "ProfilePoint", "ProfilerSettings", "Profiles", "ProfilesForgotten", "ProgressSeen",
+    "PromiseState", "Reach", "Reason", "ReleaseRequested", "RequeueRequested", "Resize", "SaveAttempt",
+    "SchedulingClass", "SeenLength", "SeenShape", "Settings", "ShadowChanged", "Share", "SharedPace",
+    "SharingMode", "SlurmScript", "SpecChanged", "SpeedCurve", "StartAttempt", "StopAttempt", "StopCause",
+    "StoredProfile", "ThroughputModel", "ToldEta", "ToldInterval", "Training", "TrainingFile", "Trees",
+    "Trial", "TroubleSeen", "TrustDevices", "Verdict", "View", "Wake", "XiSource", "advance",
+    "allocations", "alone_step_s", "amdahl", "array_of", "asks_hosts", "base_key", "because", "beginning",
+    "bytes_in", "cannot", "capabilities_of", "capabilities_of_all", "cluster", "cores_of", "curve_of",
+    "cut_to", "duty_cycle_rule", "epochs", "events", "fit_step_model", "fitting", "for_people",
+    "fraction_of", "held_bytes", "held_part", "is_beyond", "is_one_line", "job", "key_of", "kind_of",
+    "loses", "measured_steps", "memory_unknown", "natural_key", "numbers", "one_line", "pair_timing",
+    "pairs", "part_mib", "part_to_get", "peak_mib", "perf", "render", "room_left", "scheduling_class_of",
+    "scheduling_class_of_spec", "settings", "shared_ends", "sharing_in_words", "signature", "standing",
+    "staying_class_of", "step_s", "steps_in", "suits", "tenant_mib", "text_fields", "why_alone",
+    "why_no_part", "with_texts",
 ]
 # fmt: on

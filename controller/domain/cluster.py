@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from math import inf
 from typing import Final, Literal, Protocol
 
 import msgspec
@@ -94,6 +95,12 @@ class HostReport(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_domain: str = ""
     """Hosts with one domain see one file system under `checkpoint.root`; empty = this host alone."""
     version: str = ""
+    allocation: str = ""
+    """Number of the Slurm job that the host is a part of; empty: it is nobody else's."""
+    leaves_unix_s: float = 0.0
+    """When that ends, by the wall clock; 0: the host stays."""
+    leave_grace_s: float = 0.0
+    """So long before that its jobs are asked to save and leave."""
 
     def __post_init__(self) -> None:
         seen = {d.device_id for d in self.devices}
@@ -103,6 +110,8 @@ class HostReport(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"{self.host_id}: a device names another host")
         if any(not d.device_id.startswith(f"{self.host_id}/") for d in self.devices):
             raise ValueError(f"{self.host_id}: a device is not named after its host")
+        if self.leaves_unix_s < 0 or self.leave_grace_s < 0:
+            raise ValueError(f"{self.host_id}: an end of its allocation in negative seconds")
         if self.port_count < 1 or not 1024 <= self.port_first <= 65535:
             raise ValueError(f"{self.host_id}: bad port range {self.port_first}+{self.port_count}")
 
@@ -136,6 +145,10 @@ class Host(msgspec.Struct, kw_only=True):
     reason: Reason | None = None
     knows_epochs: bool = False
     """Its agent tells the histories of journals apart."""
+    clears_at_s: float | None = None
+    """When its jobs are asked to save and leave, because it goes away; None: it stays."""
+    left_s: float = inf
+    """Until then, as of the present event."""
 
     @property
     def host_id(self) -> HostId:

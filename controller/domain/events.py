@@ -11,6 +11,7 @@ from typing import ClassVar, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from cotenant.controller.domain.allocations import Allocation, AllocationQueue
 from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.epochs import Epoch
 from cotenant.controller.domain.eta import ToldEta
@@ -116,6 +117,8 @@ class HostJoined(Event, frozen=True, kw_only=True, tag="HostJoined"):
     """The same jobs, with their epochs."""
     knows_epochs: bool = False
     """False: an older agent, which goes by numbers alone."""
+    leaves_in_s: float | None = None
+    """When it goes away (`HostReport.leaves_unix_s`), from now on; None: it stays."""
 
 
 class HostSilent(Event, frozen=True, kw_only=True, tag="HostSilent"):
@@ -127,13 +130,22 @@ class HostBack(Event, frozen=True, kw_only=True, tag="HostBack"):
 
 
 class HostLost(Event, frozen=True, kw_only=True, tag="HostLost"):
-    """The lease ended (`by` = "lease"), or an admin said so (`by` = the admin's name)."""
+    """The lease ended (`by` = "lease"), its allocation did (`by` = "allocation"), or an admin said so (`by` =
+    the admin's name)."""
 
     host_id: HostId
     by: str
 
 
 class HostDrained(Event, frozen=True, kw_only=True, tag="HostDrained"):
+    host_id: HostId
+    by: str
+
+
+class HostLeaving(Event, frozen=True, kw_only=True, tag="HostLeaving"):
+    """It is given back: no new work, and its jobs save and go on elsewhere. A later allocation of its name
+    starts anew."""
+
     host_id: HostId
     by: str
 
@@ -333,6 +345,22 @@ class ShadowChanged(Event, frozen=True, kw_only=True, tag="ShadowChanged"):
     by: str = ""
 
 
+class AllocationQueueChanged(Event, frozen=True, kw_only=True, tag="AllocationQueueChanged"):
+    """Hosts are asked of Slurm as this says; None: not any more. Here and below: no policy is asked about it,
+    and it changes nothing for the engine."""
+
+    name: str
+    queue: AllocationQueue | None
+    by: str = ""
+    why: str = ""
+
+
+class AllocationChanged(Event, frozen=True, kw_only=True, tag="AllocationChanged"):
+    """What is known of one job of Slurm's that is a host of ours."""
+
+    allocation: Allocation
+
+
 FromUser = (
     JobArrived
     | CancelRequested
@@ -354,8 +382,8 @@ FromAttempt = (
     | ProfileLearned
     | AttemptEnded
 )
-FromHost = HostJoined | HostSilent | HostBack | HostLost | HostDrained | HostResumed
+FromHost = HostJoined | HostSilent | HostBack | HostLost | HostDrained | HostLeaving | HostResumed
 AnyEvent = (
     FromUser | FromHost | FromAttempt | ProgressSeen | ProfilesForgotten | PairObserved | Computed | AlarmRang
-    | EpochBegan | EtasTold
+    | EpochBegan | EtasTold | AllocationQueueChanged | AllocationChanged
 )  # fmt: skip

@@ -289,6 +289,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "gang-peer-ended": "another part of the gang ended on {0}",
     "fenced": "no attempt of this number should run on {0}",
     "drained": "host {0} is drained",
+    "leaving": "host {0} is given back ({1}): jobs that can resume save and go on elsewhere",
     "suspect": "host {0} had {1} infrastructure failures in a row; "
     "`cotenant nodes resume {0}` trusts it again at once",
     # Why there is no throughput model of a job.

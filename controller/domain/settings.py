@@ -41,10 +41,14 @@ class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """At most so much of one core works out when jobs end; 0 = nobody does."""
     predictor: str = ""
     """Interference model from `cotenant predictor train`; empty = the duty-cycle rule for unknown pairs."""
+    slurm_every_s: float = 10.0
+    """How often Slurm is asked what became of hosts that were asked of it (`cotenant alloc`)."""
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.eta_share <= 1.0:
             raise ValueError(f"controller.eta_share must be 0 to 1, got {self.eta_share}")
+        if not 0.5 <= self.slurm_every_s < 1e6:
+            raise ValueError(f"controller.slurm_every_s must be at least 0.5, got {self.slurm_every_s}")
         if not 1 <= self.scrub_every_s < 1e8:
             raise ValueError(f"controller.scrub_every_s must be at least 1, got {self.scrub_every_s}")
 
@@ -219,6 +223,12 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Unprivileged agent: also run other users' jobs under its own uid. Unsafe; `doctor` says so."""
     prune_after_days: float = 14.0
     """Logs and records of ended attempts are removed after this."""
+    allocation: str = ""
+    """Number of the Slurm job that this host is a part of (`cotenant alloc` sets it, and the next two)."""
+    leaves_at: str = ""
+    """When that job ends, in seconds since 1970; empty = the host stays."""
+    leave_grace_s: float = 0.0
+    """So long before that jobs save and leave the host."""
 
     def __post_init__(self) -> None:
         if not (0 <= self.watchdog_floor_s < 1e9 and 1 <= self.watchdog_multiple < 1e6):

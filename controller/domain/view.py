@@ -7,6 +7,7 @@ to try something out does so on a `Plan`, which overlays the view.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from math import ceil
 from typing import Any, NamedTuple, Protocol
 
 from cotenant.controller.domain.cluster import Device, Host
@@ -34,6 +35,8 @@ class SchedulingClass(NamedTuple):
     cpus: int = 0
     """Cores on each of its hosts."""
     host_memory_mib: int = 0
+    stay_s: int = 0
+    """How long a host must stay at least; 0 as long as no host is known to go away."""
 
     @property
     def asks_hosts(self) -> bool:
@@ -47,6 +50,11 @@ def scheduling_class_of(job: Job) -> SchedulingClass:
         return scheduling_class_of_spec(job.spec, "", job.workdir_missing)
     newest = max(job.checkpoints, key=lambda c: (c.attempt, c.step))
     return scheduling_class_of_spec(job.spec, newest.domain, job.workdir_missing)
+
+
+def staying_class_of(job: Job) -> SchedulingClass:
+    """Likewise, where hosts go away: a load and a save must fit in before that."""
+    return scheduling_class_of(job)._replace(stay_s=ceil(job.expected_load_s + job.expected_pause_s))
 
 
 def scheduling_class_of_spec(
@@ -72,6 +80,8 @@ def suits(host: Host, scheduling_class: SchedulingClass) -> bool:
     if scheduling_class.domain and host.checkpoint_domain != scheduling_class.domain:
         return False
     if scheduling_class.not_hosts and host.host_id in scheduling_class.not_hosts:
+        return False
+    if host.left_s < scheduling_class.stay_s:
         return False
     cpus, memory_mib = scheduling_class.cpus, scheduling_class.host_memory_mib
     if (cpus or memory_mib) and not room_left(host.report, ()).holds(cpus, memory_mib):

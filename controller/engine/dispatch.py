@@ -39,7 +39,9 @@ from cotenant.controller.engine.config import EngineConfig
 from cotenant.controller.engine.learning import give_profile, known_profile
 from cotenant.controller.engine.ledger import ASIDE, Ledger
 
-AlarmKind = Literal["deadline", "limit", "back-off", "age", "probation", "wake", "reunite", "promise"]
+AlarmKind = Literal[
+    "deadline", "limit", "back-off", "age", "probation", "wake", "reunite", "promise", "leave"
+]
 
 
 class Alarm(msgspec.Struct, frozen=True, array_like=True, order=True):

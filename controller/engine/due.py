@@ -6,6 +6,7 @@ import heapq
 
 from cotenant.controller.domain import SUSPECT_AFTER, Change, HostId, JobId, Phase, because
 from cotenant.controller.domain import events as ev
+from cotenant.controller.engine import leaving
 from cotenant.controller.engine.dispatch import Alarm, Dispatch
 from cotenant.controller.engine.ending import ended
 
@@ -22,6 +23,9 @@ def _ring(dispatch: Dispatch, alarm: Alarm) -> None:
         if host is not None and host.is_suspect:
             host.failures_in_row = SUSPECT_AFTER - 1
             dispatch.ledger.refresh_host(host)
+        return
+    if alarm.kind == "leave":
+        leaving.ring(dispatch, HostId(alarm.subject))
         return
     if alarm.kind == "promise":
         return  # `promises.py` looks after each event.

@@ -92,7 +92,9 @@ class Snapshot(msgspec.Struct, kw_only=True):
 
 
 SNAPSHOT_VERSION = 1
-UNASKED: Final = frozenset((ev.EpochBegan, ev.EtasTold, ev.ShadowChanged))
+UNASKED: Final = frozenset(
+    (ev.EpochBegan, ev.EtasTold, ev.ShadowChanged, ev.AllocationQueueChanged, ev.AllocationChanged)
+)
 """Events about which no policy is asked."""
 NOT_OFFERED_SHOWN = 4
 """Devices that `explain` names as not offered."""

@@ -16,7 +16,7 @@ from cotenant.controller.domain import (
     because,
 )
 from cotenant.controller.domain import events as ev
-from cotenant.controller.engine import claims
+from cotenant.controller.engine import claims, leaving
 from cotenant.controller.engine.blame import acquit, host_reason
 from cotenant.controller.engine.dispatch import Dispatch
 from cotenant.controller.engine.ending import left_host
@@ -28,8 +28,10 @@ def on_joined(dispatch: Dispatch, event: ev.HostJoined) -> None:
     ledger = dispatch.ledger
     known = ledger.hosts.get(event.report.host_id)
     hurt = _hurt(known.report, event.report) if known is not None else frozenset()
+    known_before = known.report.allocation if known is not None else ""
     host = ledger.put_host(event.report)
     host.silent = host.lost = False
+    leaving.joined(dispatch, host, known_before, event)
     host.reason = host_reason(host)
     ledger.refresh_host(host)
     if hurt:
@@ -107,7 +109,7 @@ def on_lost(dispatch: Dispatch, event: ev.HostLost) -> None:
         else:
             dispatch.ledger.explain(job, because("host-silent", event.host_id))
     dispatch.drop_reservations(event.host_id, host.reason)
-    if event.by != "lease":
+    if event.by not in ("lease", leaving.ALLOCATION):  # What one has saved, the next one finds.
         _give_up_checkpoints(dispatch, host.checkpoint_domain)
 
 
@@ -129,6 +131,13 @@ def on_drained(dispatch: Dispatch, event: ev.HostDrained) -> None:
         host.drained_by, host.reason = event.by, because("drained", event.host_id)
         dispatch.ledger.refresh_host(host)
         dispatch.drop_reservations(event.host_id, host.reason)
+
+
+def on_leaving(dispatch: Dispatch, event: ev.HostLeaving) -> None:
+    """It gets no new work, and its jobs save and leave."""
+    host = dispatch.ledger.hosts.get(event.host_id)
+    if host is not None and not host.lost:
+        leaving.clear(dispatch, host, event.by)
 
 
 def on_resumed(dispatch: Dispatch, event: ev.HostResumed) -> None:

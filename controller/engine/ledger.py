@@ -7,6 +7,7 @@ and the cheap invariants; `check` asserts all of them (tests run it after every 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import inf
 from types import MappingProxyType
 
 import msgspec
@@ -37,6 +38,8 @@ from cotenant.controller.domain import (
     array_of,
     because,
     held_part,
+    scheduling_class_of,
+    staying_class_of,
 )
 from cotenant.controller.engine.holdings import Holdings
 from cotenant.controller.engine.ordering import QueueKey
@@ -132,6 +135,8 @@ class Ledger(Records):
         self._limited: dict[str, dict[JobId, Job]] = {}
         """By number of the array: its tasks that have not ended, in order of arrival."""
         self._sizes = Sizes(self.hosts)
+        self._going: list[Host] = []
+        """Hosts that go away at a known time."""
         # Most of the view is what an index says, without a layer between: they are asked at every event.
         self.heads, self.queue, self.queued = self._waiting.heads, self._waiting.queue, self._waiting.in_order
         self.scheduling_class, self.order_key = self._waiting.scheduling_class, self._waiting.order_key
@@ -230,12 +235,28 @@ class Ledger(Records):
         self._sizes.forget()
         self.holdings.refresh_host(host)
 
+    def stays_until(self, host: Host, clears_at_s: float | None) -> None:
+        """When a host's jobs are asked to leave it, because it goes away; None: it stays."""
+        host.clears_at_s = clears_at_s
+        host.left_s = inf if clears_at_s is None else max(0.0, clears_at_s - self.now_s)
+        self._look_who_goes()
+
+    def _look_who_goes(self) -> None:
+        self._going = [host for host in self.hosts.values() if host.clears_at_s is not None]
+        self._waiting.divide(staying_class_of if self._going else scheduling_class_of)
+        self._sizes.forget()
+
     # --- Jobs --------------------------------------------------------------------------------------
 
     def begin(self, now_s: float) -> None:
         """Another event."""
         assert now_s >= self.now_s, f"time went back from {self.now_s} to {now_s}"
         self.now_s, self._waiting.fresh = now_s, []
+        if self._going:
+            for host in self._going:
+                assert host.clears_at_s is not None
+                host.left_s = max(0.0, host.clears_at_s - now_s)
+            self._sizes.forget()
 
     # --- What a placement means --------------------------------------------------------------------
 
@@ -282,6 +303,7 @@ class Ledger(Records):
             self.hosts[host.host_id] = host
             for device in host.report.devices:
                 self.devices[device.device_id] = device
+        self._look_who_goes()
         for device in saved.departed:
             self.devices[device.device_id] = self.holdings.departed[device.device_id] = device
         for job in saved.jobs:

@@ -72,6 +72,7 @@ class WaitingJobs:
 
     def __init__(self, queue_key: QueueKey) -> None:
         self._queue_key = queue_key
+        self._class_of: Callable[[Job], SchedulingClass] = scheduling_class_of
         self._queues: dict[SchedulingClass, Queue] = {}
         """Emptied ones stay for the next job of their shape, up to a number."""
         self._at: dict[int, tuple[Waits, Queue]] = {}
@@ -81,7 +82,7 @@ class WaitingJobs:
         self.count: Callable[[], int] = self._at.__len__
 
     def add(self, job: Job, *, is_new: bool) -> None:
-        scheduling_class = scheduling_class_of(job)
+        scheduling_class = self._class_of(job)
         if scheduling_class not in self._queues:
             self._add_queue(scheduling_class)
         queue = self._queues[scheduling_class]
@@ -114,6 +115,12 @@ class WaitingJobs:
         if len(self._queues) - len(self._heads) >= EMPTY_QUEUES_KEPT:
             self._queues = {s: queue for s, queue in self._queues.items() if queue.head is not None}
         self._queues[scheduling_class] = Queue(scheduling_class)
+
+    def divide(self, class_of: Callable[[Job], SchedulingClass]) -> None:
+        """Into other classes."""
+        if class_of is not self._class_of:
+            self._class_of = class_of
+            self.reorder(self._queue_key)
 
     def reorder(self, queue_key: QueueKey) -> None:
         """Another policy, another order."""
@@ -167,7 +174,7 @@ class WaitingJobs:
             entry, queue = self._at[number]
             if entry[-1] is job:
                 return queue.scheduling_class
-        return scheduling_class_of(job)
+        return self._class_of(job)
 
     def order_key(self, job: Job) -> tuple[Any, ...]:
         """Aged jobs first, then by rank, then the policy's order, ties by arrival."""
@@ -187,7 +194,7 @@ class WaitingJobs:
                 job = entry[-1]
                 rank = AGED if job.aged else job.rank
                 assert entry[:3] == (rank, self._queue_key(job), job.number), job
-                assert scheduling_class_of(job) == queue.scheduling_class, job
+                assert self._class_of(job) == queue.scheduling_class, job
         assert self._heads == sorted(q.head for q in self._queues.values() if q.head is not None)
 
 

@@ -165,5 +165,13 @@ def on_checkpoint(dispatch: Dispatch, event: ev.CheckpointRequested) -> None:
     )
 
 
+def on_allocation_queue(dispatch: Dispatch, event: ev.AllocationQueueChanged) -> None:
+    """For whoever asks Slurm for hosts."""
+
+
+def on_allocation(dispatch: Dispatch, event: ev.AllocationChanged) -> None:
+    """Likewise."""
+
+
 def on_shadow_changed(dispatch: Dispatch, event: ev.ShadowChanged) -> None:
     """For whoever asks the shadow."""

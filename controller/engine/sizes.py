@@ -32,7 +32,8 @@ class Sizes:
         """On all hosts that are not lost, drained ones included."""
         if scheduling_class not in self._ever:
             there = [host for host in self._hosts.values() if not host.lost]
-            _keep(self._ever, scheduling_class, largest(scheduling_class, there))
+            however_long = scheduling_class._replace(stay_s=0)  # A host that goes away may come again.
+            _keep(self._ever, scheduling_class, largest(however_long, there))
         return self._ever[scheduling_class]
 
     def now(self, scheduling_class: SchedulingClass) -> int:

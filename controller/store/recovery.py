@@ -12,6 +12,9 @@ from collections.abc import Sequence
 import msgspec
 
 from cotenant.controller.domain import (
+    AllocationChanged,
+    AllocationQueueChanged,
+    Allocations,
     AnyCommand,
     AnyEvent,
     Computed,
@@ -54,11 +57,12 @@ class Image(msgspec.Struct, kw_only=True):
     compute_requests: list[ComputeRequest]
     etas: SavedEtas = msgspec.field(default_factory=SavedEtas)
     shadow: ShadowSet | None = None
+    allocations: Allocations = msgspec.field(default_factory=Allocations)
 
 
 class RecoveredState:
-    """What the events lead to: the engine, and beside it the history, what is known of when jobs end, and
-    computations not yet answered."""
+    """What the events lead to: the engine, and beside it the history, what is known of when jobs end,
+    computations not yet answered, and hosts that are asked of Slurm."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -66,6 +70,7 @@ class RecoveredState:
         self.compute_requests: dict[int, ComputeRequest] = {}
         self.etas = EtaBook()
         self.shadow: ShadowSet | None = None
+        self.allocations = Allocations()
 
     def handle(self, event: AnyEvent, now_s: float) -> list[AnyCommand]:
         """Let something happen, now."""
@@ -84,6 +89,10 @@ class RecoveredState:
         self.etas.observe(self.engine, event)
         if isinstance(event, ShadowChanged):
             self.shadow = shadow_of(event, self.engine.now_s)
+        if isinstance(event, AllocationQueueChanged):
+            self.allocations.queue_changed(event.name, event.queue, self.engine.now_s, event.why)
+        if isinstance(event, AllocationChanged):
+            self.allocations.allocation_changed(event.allocation, self.engine.now_s)
         if isinstance(event, Computed):
             self.compute_requests.pop(event.request_id, None)
         for command in commands:
@@ -98,6 +107,7 @@ class RecoveredState:
             compute_requests=list(self.compute_requests.values()),
             etas=self.etas.save(),
             shadow=self.shadow,
+            allocations=self.allocations,
         )
         return msgspec.msgpack.encode(image)
 
@@ -118,6 +128,7 @@ class RecoveredState:
         self.compute_requests = {request.request_id: request for request in image.compute_requests}
         self.etas = EtaBook(image.etas)
         self.shadow = image.shadow
+        self.allocations = image.allocations
 
 
 def shadow_of(event: ShadowChanged, now_s: float) -> ShadowSet | None:

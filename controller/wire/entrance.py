@@ -23,6 +23,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 import msgspec
 
 from cotenant.controller.domain import (
+    allocations,
     bytes_in,
     cluster,
     cut_to,
@@ -90,6 +91,9 @@ LIMITS: Final[dict[tuple[type, str], Limit]] = {
     (clients.WaitJobs, "job_ids"): JOB_ID,
     (clients.ReadJobLog, "job_id"): JOB_ID,
     (clients.GetDecisions, "job_id"): JOB_ID,
+    (allocations.AllocationTerms, "options"): Limit("name", 1 * KIB, count_max=100),
+    (allocations.AllocationTerms, "before"): Limit("raw", 4 * KIB),
+    (allocations.AllocationTerms, "folder"): PATH,
     # Jobs.
     (job.JobSpec, "job_id"): JOB_ID,
     (job.JobSpec, "name"): Limit("name", 512),

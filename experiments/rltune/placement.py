@@ -31,7 +31,7 @@ import machine
 from cotenant.controller.policies import placement, registry
 from cotenant.controller.policies.base import Parameters, Policy
 from cotenant.controller.sim import Cluster, prepare, read, simulate
-from cotenant.controller.sim.world.workload import HostAsk, HostShape, Workload
+from cotenant.controller.sim.world.workload import HostAsk, SimulatedHost, Workload
 from experiments.shared import kept_runs, paths
 from experiments.shared.tables import header, row_of, said
 
@@ -46,9 +46,11 @@ WIDEST: Final = 16
 """GPUs of a job; those of more than 24 could never start in `pool`."""
 HOSTS: Final = 8
 GIB: Final = 1024
-LIKE: Final = HostShape(8, "A100", 96, 768 * GIB)
+LIKE: Final = SimulatedHost(8, "A100", 96, 768 * GIB)
 POOL: Final = (
-    (LIKE,) * 3 + (HostShape(8, "V100", 64, 384 * GIB),) * 3 + (HostShape(4, "H100", 96, 1024 * GIB),) * 2
+    (LIKE,) * 3
+    + (SimulatedHost(8, "V100", 64, 384 * GIB),) * 3
+    + (SimulatedHost(4, "H100", 96, 1024 * GIB),) * 2
 )
 CACHE: Final = paths.CACHE / "placement"
 DRAWS: Final = 2000

@@ -51,6 +51,7 @@ class Station:
         snapshot_every: int = 20_000,
         lease_s: float | None = 300.0,
         disk_bytes_min: int = NO_RESERVE,
+        endpoint: str = "ipc:///x",
         **limits: Any,
     ) -> None:
         """`limits`: as `RequestHandlers` takes them."""
@@ -84,7 +85,7 @@ class Station:
         )
         self.secrets = Secrets(folder / "secrets")
         self.link = AgentExecutor(self.core, self._send, self.secrets, lease_s=lease_s, silent_after_s=15.0)
-        about = About(version="1.2.3", endpoint="ipc:///x", started_s=0.0)
+        about = About(version="1.2.3", endpoint=endpoint, started_s=0.0)
         self.desk = RequestHandlers(
             self.core, self.link, self._send, self.secrets, about, self._stop, **limits
         )

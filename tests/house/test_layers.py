@@ -55,6 +55,7 @@ agent.gpus                      controller.domain controller.wire controller.sys
 agent.daemon                    controller.domain controller.wire controller.system profiler.driver
                                 profiler.indicators agent.ipc agent.host agent.supervisor.processes
                                 agent.daemon.core agent.gpus agent.warm
+agent.allocation                agent.host profiler.driver
 agent.__main__                  controller.domain controller.system agent.daemon agent.daemon.core
 # Deciding. The engine is given its policy.
 controller.models               controller.wire controller.domain

@@ -71,6 +71,10 @@ PATHS: dict[str, tuple[str, frozenset[str]]] = {
             "shutil.rmtree",
         )),
     ),
+    "agent/allocation.py": (
+        "a folder of its own that `mkdtemp` has made; a queue's folder is 0700 and its user's",
+        frozenset((".chmod", ".read_text", "shutil.rmtree")),
+    ),
     "agent/host/locks.py": (CHECKED, frozenset(("os.mkdir", "os.open"))),
     "agent/supervisor/processes/reaper.py": (
         f"{KERNEL}; {STATE}",
@@ -226,6 +230,7 @@ PICKLED = "a file that its own user alone can write, as python/folders.py has se
 DECODED: dict[str, tuple[str, frozenset[str]]] = {
     "agent/warm/forkserver/server.py": ("what our agent has just encoded", frozenset(("json.loads",))),
     "agent/supervisor/processes/measuring.py": (NUMBERS, frozenset((".read_text",))),
+    "agent/allocation.py": (OURS, frozenset((".read_text",))),
     "agent/host/cgroups.py": (NUMBERS, frozenset((".read_text",))),
     "agent/host/facts.py": (NUMBERS, frozenset((".read_text",))),
     "agent/host/identity.py": (NUMBERS, frozenset((".read_text",))),

@@ -22,6 +22,7 @@ from cotenant.controller.domain import (
     HostId,
     HostJoined,
     HostLost,
+    HostReport,
     Job,
     JobId,
     StartAttempt,
@@ -216,6 +217,7 @@ class AgentExecutor:
             keeps=message.keeps if not message.kept else (),
             kept=message.kept,
             knows_epochs=message.followed is not None,
+            leaves_in_s=self._left_s(message.report),
         )
         self._core.happen(joined)
         self._drop(host_id)
@@ -223,6 +225,10 @@ class AgentExecutor:
         self._links[host_id], self._addresses[address] = link, host_id
         self.watch.joined(host_id, now_s)
         self._core.after_commit(partial(self._welcome, host_id, link))
+
+    def _left_s(self, report: HostReport) -> float | None:
+        """Agents go by the wall clock, the engine by the journal's."""
+        return max(0.0, report.leaves_unix_s - self._core.clock.wall()) if report.leaves_unix_s else None
 
     def _welcome(self, host_id: HostId, link: AgentConnection) -> None:
         link.welcomed = True

@@ -26,7 +26,7 @@ from cotenant.controller.domain import (
 )
 from cotenant.controller.sim.world.outcome import cells
 from cotenant.controller.sim.world.physics import Ratios
-from cotenant.controller.sim.world.workload import Cluster, HostAsk, HostShape, Workload
+from cotenant.controller.sim.world.workload import Cluster, HostAsk, SimulatedHost, Workload
 
 STEP_S: Final = 0.001
 STEPS_PER_S: Final = 1000.0
@@ -38,7 +38,7 @@ DOMAIN: Final = "shared"
 def host_reports(cluster: Cluster, max_tenants: int, *, divides: bool = False) -> tuple[HostReport, ...]:
     """What the hosts of a cluster say when they join; `divides`: their devices can be divided."""
     width = len(str(cluster.hosts - 1))
-    alike = HostShape(cluster.gpus_per_host, cluster.gpu_type, 1, 0)
+    alike = SimulatedHost(cluster.gpus_per_host, cluster.gpu_type, 1, 0)
     shapes = cluster.shapes or (alike,) * cluster.hosts
     return tuple(
         _host(cluster, HostId(f"h{n:0{width}}"), shape, max_tenants, divides)
@@ -46,7 +46,9 @@ def host_reports(cluster: Cluster, max_tenants: int, *, divides: bool = False) -
     )
 
 
-def _host(cluster: Cluster, host_id: HostId, shape: HostShape, max_tenants: int, divides: bool) -> HostReport:
+def _host(
+    cluster: Cluster, host_id: HostId, shape: SimulatedHost, max_tenants: int, divides: bool
+) -> HostReport:
     width = len(str(shape.gpus - 1))
     devices = tuple(
         Device(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 Seconds = NDArray[np.float64]
 
 
-class HostShape(NamedTuple):
+class SimulatedHost(NamedTuple):
     """Of a host that is not like all others."""
 
     gpus: int
@@ -42,7 +42,7 @@ class Cluster:
     memory_mib: int = 81_920
     max_tenants: int = 2
     gpu_type: str = "gpu"
-    shapes: tuple[HostShape, ...] = ()
+    shapes: tuple[SimulatedHost, ...] = ()
     """Of each host."""
 
     def __post_init__(self) -> None:

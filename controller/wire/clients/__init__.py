@@ -14,6 +14,10 @@ from cotenant.controller.wire.clients.accounting import (
     AccountingReply, AccountingRequest, GetUsage, ListPastJobs, PastJobView, PastJobs, UsageRows,
     UsageView,
 )
+from cotenant.controller.wire.clients.allocations import (
+    AddAllocations, AllocationLine, AllocationLog, AllocationQueueView, AllocationQueues, AllocationReply,
+    AllocationRequest, AllocationView, ChangeAllocations, GetAllocationLog, ListAllocations,
+)
 from cotenant.controller.wire.clients.base import ClientMessage, Done, Failure, Parameters, Question, Reply
 from cotenant.controller.wire.clients.cluster import (
     DAMAGED_JOURNAL_ADVICE, ChangeNode, ClusterReply, ClusterRequest, ControllerStatus, DeviceView,
@@ -26,9 +30,9 @@ from cotenant.controller.wire.clients.foresight import (
 )
 from cotenant.controller.wire.clients.jobs import (
     AttemptView, ChangeJobs, EtaScoreView, EtaTimes, EtaView, Etas, Explain, Explained, ExplanationView,
-    JobDetails, JobReply, JobRequest, JobView, Jobs, ListEtas,
-    ListJobs, LogPart, PromiseAsked, PromiseCounts, PromisedEndView, ReadJobLog, SetJobs, ShowJob, Shown,
-    SpecView, SpeedupView, Submit, Submitted, WaitJobs, spec_view,
+    JobDetails, JobReply, JobRequest, JobView, Jobs, ListEtas, ListJobs, LogPart, PromiseAsked,
+    PromiseCounts, PromisedEndView, ReadJobLog, SetJobs, ShowJob, Shown, SpecView, SpeedupView, Submit,
+    Submitted, WaitJobs, spec_view,
 )
 from cotenant.controller.wire.clients.policies import (
     NOT_AVAILABLE, DecisionView, Decisions, GetDecisions, GetPolicy, GetShadow, OrganisationView,
@@ -41,15 +45,17 @@ from cotenant.controller.wire.clients.timeline import (
 )
 
 __all__ = [
-    "CLIENT_MARK", "DAMAGED_JOURNAL_ADVICE", "NOT_AVAILABLE", "AnyReply", "AnyRequest", "ArrivalView",
-    "AttemptView", "ChangeJobs", "ChangeNode", "ClientMessage", "ControllerStatus", "DecisionView",
-    "Decisions", "DelayView", "DeviceView", "Done", "EtaScoreView", "EtaTimes", "EtaView", "Etas",
-    "Explain", "Explained", "ExplanationView", "Failure", "ForeseeArrival", "ForeseeWidths", "Foreseen",
-    "ForeseenRow", "ForeseenWidths", "ForgetProfiles", "GetDecisions", "GetPolicy", "GetReport",
-    "GetShadow", "GetStatus", "GetTimeline", "GetUsage", "JobDetails", "JobView", "Jobs", "KnownProfile",
-    "KnownProfiles", "ListEtas", "ListJobs", "ListNodes", "ListPairs", "ListPastJobs", "ListProfiles",
-    "LogPart", "NodeView", "Nodes", "OrganisationView", "PairView", "Pairs", "Parameters", "PastJobView",
-    "PastJobs", "Policies", "PolicyOffer", "PolicyPreview", "PolicyPreviewed", "PolicySince", "PolicyView",
+    "CLIENT_MARK", "DAMAGED_JOURNAL_ADVICE", "NOT_AVAILABLE", "AddAllocations", "AllocationLine",
+    "AllocationLog", "AllocationQueueView", "AllocationQueues", "AllocationView", "AnyReply",
+    "AnyRequest", "ArrivalView", "AttemptView", "ChangeAllocations", "ChangeJobs", "ChangeNode",
+    "ClientMessage", "ControllerStatus", "DecisionView", "Decisions", "DelayView", "DeviceView", "Done",
+    "EtaScoreView", "EtaTimes", "EtaView", "Etas", "Explain", "Explained", "ExplanationView", "Failure",
+    "ForeseeArrival", "ForeseeWidths", "Foreseen", "ForeseenRow", "ForeseenWidths", "ForgetProfiles",
+    "GetAllocationLog", "GetDecisions", "GetPolicy", "GetReport", "GetShadow", "GetStatus", "GetTimeline",
+    "GetUsage", "JobDetails", "JobView", "Jobs", "KnownProfile", "KnownProfiles", "ListAllocations",
+    "ListEtas", "ListJobs", "ListNodes", "ListPairs", "ListPastJobs", "ListProfiles", "LogPart",
+    "NodeView", "Nodes", "OrganisationView", "PairView", "Pairs", "Parameters", "PastJobView", "PastJobs",
+    "Policies", "PolicyOffer", "PolicyPreview", "PolicyPreviewed", "PolicySince", "PolicyView",
     "PreviewPolicy", "PreviewedAction", "PromiseAsked", "PromiseCounts", "PromisedEndView", "Question",
     "ReadJobLog", "ReadingView", "Reply", "Request", "SetJobs", "SetPolicy", "SetShadow",
     "ShadowDifference", "ShadowView", "Shadowed", "SharingReport", "ShowJob", "Shown", "SpecView",
@@ -59,10 +65,24 @@ __all__ = [
 # fmt: on
 
 AnyRequest = (
-    JobRequest | AccountingRequest | ForesightRequest | ClusterRequest | PolicyRequest | TimelineRequest
+    JobRequest
+    | AccountingRequest
+    | ForesightRequest
+    | ClusterRequest
+    | PolicyRequest
+    | TimelineRequest
+    | AllocationRequest
 )
 AnyReply = (
-    JobReply | AccountingReply | ForesightReply | ClusterReply | PolicyReply | TimelineReply | Done | Failure
+    JobReply
+    | AccountingReply
+    | ForesightReply
+    | ClusterReply
+    | PolicyReply
+    | TimelineReply
+    | AllocationReply
+    | Done
+    | Failure
 )
 
 

@@ -8,6 +8,7 @@ from typing import Any, get_args
 import pytest
 
 from cotenant.controller.api.accounting import AccountingRequests
+from cotenant.controller.api.allocations import AllocationRequests
 from cotenant.controller.api.arrivals import Arrivals
 from cotenant.controller.api.changes import Changing
 from cotenant.controller.api.etas import EtaRequests
@@ -31,7 +32,7 @@ def test_every_request_has_an_answer() -> None:
     """But for those that may wait for one."""
     kinds = (
         Arrivals, Queries, Changing, ProfileRequests, EtaRequests, AccountingRequests, JobSettings,
-        ShadowRequests, TimelineRequests,
+        ShadowRequests, TimelineRequests, AllocationRequests,
     )  # fmt: skip
     answered = answers_of(*map(object.__new__, kinds))
     waiting = {clients.WaitJobs, clients.ReadJobLog, clients.ForeseeArrival, clients.ForeseeWidths}

@@ -27,7 +27,7 @@ from cotenant.controller.engine.host_limits import exceeds_hosts
 from cotenant.controller.engine.ledger import Ledger
 from cotenant.controller.policies.base import Stateless, why_waiting
 from cotenant.controller.sim import Cluster, simulate
-from cotenant.controller.sim.world.workload import HostAsk, HostShape
+from cotenant.controller.sim.world.workload import HostAsk, SimulatedHost
 from tests.controller.building import Desk, report, spec
 from tests.controller.sim.workloads import JobRow, workload
 
@@ -200,7 +200,7 @@ def test_a_promise_counts_on_memory_that_comes_free() -> None:
 def test_the_simulated_world_has_hosts_with_memory(memory_mib: int, waits_s: float) -> None:
     jobs = workload(JobRow(0.0, 1000.0), JobRow(0.0, 1000.0))
     asking = replace(jobs, asks=(HostAsk(main_memory_mib=memory_mib),) * 2)
-    shape = HostShape(gpus=2, gpu_type="gpu", cpus=8, main_memory_mib=1000)
+    shape = SimulatedHost(gpus=2, gpu_type="gpu", cpus=8, main_memory_mib=1000)
     outcome = simulate(asking, Cluster(hosts=1, gpus_per_host=2, shapes=(shape,)), "fifo", validate=True)
     assert outcome.wait_s.tolist() == pytest.approx([0.0, waits_s], abs=0.1)
 

@@ -1,0 +1,208 @@
+"""Hosts from a real Slurm of two nodes: asked for when a job waits, given back at their limit, when they are
+idle, lost with a node, ended by `scancel`; what trained goes on exactly."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import pairwise
+from math import ceil
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cotenant.agent.host.locks import LOCK_DIR_ENV
+from cotenant.controller.client import Client
+from cotenant.controller.domain import AllocationTerms, JobId, Phase
+from cotenant.controller.system import keys
+from cotenant.controller.wire import JobView
+from cotenant.controller.wire import clients as wire
+from tests.building.limits import within_s
+from tests.building.slurm import LocalSlurm, local_slurm
+from tests.live.cluster import Cluster, References, Training, one_cluster, wait_for_exit
+from tests.ports import block_of_ports, free_port
+
+QUICK = {"load_s": 1.0, "pause_s": 1.0}
+"""What a load and a save are said to take: the hosts here stay for seconds."""
+STAYS_S = within_s(18.0)
+"""How long the host with a limit takes work: its agent starts in this time, and a job loads and trains."""
+LIMIT_S = 60.0 * ceil((STAYS_S + 30.0) / 60.0)
+"""Slurm's own limits are minutes."""
+
+
+def training(name: str) -> Training:
+    """All train the same, so that one undisturbed run is enough to compare them with."""
+    return Training(name=name, script="compute_bound", steps=400, pace_s=0.1, more=QUICK)
+
+
+class Site:
+    """A controller that asks a private Slurm for hosts."""
+
+    def __init__(self, cluster: Cluster, slurm: LocalSlurm) -> None:
+        self.cluster, self.slurm = cluster, slurm
+        cluster.keys = cluster.folder / "keys"
+        keys.init_cluster(cluster.keys)
+        cluster.endpoint = f"tcp://127.0.0.1:{free_port()}"
+        controller = cluster.add_controller("controller.slurm_every_s=0.5", "checkpoint.every_s=1")
+        controller.env["SLURM_CONF"] = slurm.env["SLURM_CONF"]
+        controller.start()
+
+    @property
+    def client(self) -> Client:
+        return self.cluster.client
+
+    @property
+    def before(self) -> str:
+        """Nodes are one machine here: each has locks and ports of its own."""
+        ports = {node: block_of_ports() for node in self.slurm.nodes}
+        words = [f"export {LOCK_DIR_ENV}={self.cluster.folder}/locks-$SLURMD_NODENAME"]
+        words += ["export COTENANT_LAUNCH__WARM=false"]
+        words += [
+            f"[ $SLURMD_NODENAME = {node} ] && export COTENANT_AGENT__PORT_FIRST={port}"
+            for node, port in ports.items()
+        ]
+        return "; ".join(words)
+
+    def add(self, name: str, **more: object) -> None:
+        fields = {"max_hosts": 2, "idle_s": 2.0, "time_limit_s": 600.0, "grace_s": 60.0, **more}
+        shape = {"devices": 1, "kind": "cpu", "cpus": 1}
+        folder = str(self.cluster.folder / "shared" / name)
+        fields |= {"name": name, "shape": shape, "before": self.before, "folder": folder}
+        terms = msgspec.convert(fields, AllocationTerms)
+        self.client.ask(wire.AddAllocations(terms=terms))
+
+    def change(self, verb: str, name: str) -> None:
+        self.client.ask(msgspec.convert({"verb": verb, "name": name}, wire.ChangeAllocations))
+
+    def queues(self) -> dict[str, wire.AllocationQueueView]:
+        return {queue.name: queue for queue in self.client.ask(wire.ListAllocations()).queues}
+
+    def until_given_back(self, name: str) -> None:
+        """Nothing of it is in Slurm, and nothing of it runs."""
+        self.cluster.until(lambda _: not self.queues()[name].allocations)
+        self.slurm.await_said("squeue", "-h", "-o", "%i", wanted="")
+        self.cluster.await_no_process()
+
+    def log(self) -> str:
+        return "\n".join(line.text for line in self.client.ask(wire.GetAllocationLog(limit=500)).lines)
+
+    def node_of(self, job_id: JobId) -> tuple[str, str]:
+        """The node that a job is on, and its Slurm job."""
+        for queue in self.queues().values():
+            for each in queue.allocations:
+                if job_id in each.jobs and each.node and each.slurm_id:
+                    return each.node, each.slurm_id
+        raise AssertionError(f"job {job_id} is on no node: {self.queues()}")
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSlurm]:
+    with local_slurm(tmp_path_factory.mktemp("s"), nodes=2, cpus=1) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def site(
+    request: pytest.FixtureRequest, slurm: LocalSlurm, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
+    for cluster in one_cluster(tmp_path_factory.mktemp("t"), request.session):
+        made = Site(cluster, slurm)
+        yield made
+        if request.session.testsfailed:
+            print(made.log(), slurm.said())
+            for path in sorted((cluster.folder / "shared").glob("*/logs/*")):
+                print(f"=== {path.name}\n{path.read_text(errors='replace')[-2000:]}")
+        slurm.cancel_all()
+
+
+def trains(job: JobView) -> bool:
+    return job.phase is Phase.RUNNING and bool(job.resumable) and (job.step or 0) >= 3
+
+
+def check_exact(site: Site, job_id: JobId, references: References) -> None:
+    shown = site.cluster.check_history(job_id)
+    trained = site.cluster.trainings[job_id]
+    assert site.cluster.sha256(job_id) == references.sha256(trained, shown.attempts)
+
+
+def test_at_its_limit_a_host_is_left_and_the_job_goes_on_exactly_on_the_next_one(
+    site: Site, references: References
+) -> None:
+    """Also over a `kill -9` of the controller, which finds the allocation again and asks for no other."""
+    site.add("limit", time_limit_s=LIMIT_S, grace_s=LIMIT_S - STAYS_S)
+    site.cluster.until(lambda _: site.queues()["limit"].decided)
+    assert "no job waits" in site.queues()["limit"].why
+    job_id = site.cluster.submit(training("long"))
+    site.cluster.until(lambda jobs: trains(jobs[job_id]))
+    first = site.node_of(job_id)
+    controller = site.cluster.controller
+    assert controller is not None
+    controller.kill()
+    controller.start()
+    site.cluster.until(lambda jobs: jobs[job_id].attempt >= 2)
+    site.cluster.open_gate(job_id)
+    site.cluster.until(lambda jobs: jobs[job_id].phase is Phase.DONE)
+    assert first[1] not in {each.slurm_id for each in site.queues()["limit"].allocations}
+    check_exact(site, job_id, references)
+    attempts = site.cluster.shown(job_id).attempts
+    for before, after in pairwise(attempts):
+        assert after.start_step == before.end_step, "not a step was lost"
+    site.until_given_back("limit")
+    assert site.log().count("submitting") == len(attempts), "a host for each attempt, and no other"
+    site.change("remove", "limit")
+    site.cluster.until(lambda _: "limit" not in site.queues())
+
+
+def test_with_a_node_only_what_was_not_saved_is_lost(site: Site, references: References) -> None:
+    site.add("node")
+    job_id = site.cluster.submit(training("hit"))
+    site.cluster.until(lambda jobs: trains(jobs[job_id]) and bool(jobs[job_id].durable_step))
+    node, slurm_id = site.node_of(job_id)
+    site.slurm.kill_node(node)
+    kill_all_of(site, slurm_id)
+    site.slurm.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=killed")
+    site.cluster.until(lambda jobs: jobs[job_id].attempt >= 2 and trains(jobs[job_id]))
+    assert site.node_of(job_id)[0] != node
+    site.cluster.open_gate(job_id)
+    site.cluster.until(lambda jobs: jobs[job_id].phase is Phase.DONE)
+    check_exact(site, job_id, references)
+    site.slurm.start_node(node)
+    site.slurm.run("scontrol", "update", f"NodeName={node}", "State=RESUME")
+    site.change("remove", "node")
+    site.cluster.until(lambda _: "node" not in site.queues())
+
+
+def test_scancel_of_everything_leaves_no_process_and_no_job_is_lost(
+    site: Site, references: References
+) -> None:
+    site.add("cancel")
+    job_id = site.cluster.submit(training("ended"))
+    site.cluster.until(lambda jobs: trains(jobs[job_id]))
+    site.change("pause", "cancel")
+    site.slurm.run("scancel", "--user", str(os.getuid()))
+    site.until_given_back("cancel")
+    job = site.cluster.until(lambda jobs: jobs[job_id].phase in (Phase.QUEUED, Phase.BLOCKED))[job_id]
+    assert job.attempt == 1
+    assert "paused" in site.queues()["cancel"].why
+    site.change("resume", "cancel")
+    site.cluster.open_gate(job_id)
+    site.cluster.until(lambda jobs: jobs[job_id].phase is Phase.DONE)
+    check_exact(site, job_id, references)
+
+
+def kill_all_of(site: Site, slurm_id: str) -> None:
+    """Everything of one Slurm job at once, as when its node goes off: nobody can say anything any more."""
+    marks = (f"SLURM_JOB_ID={slurm_id}\0".encode(), f"SLURM_JOBID={slurm_id}\0".encode())
+    for pid in site.cluster.processes():
+        environ = Path(f"/proc/{pid}/environ")
+        try:
+            mine = any(mark in environ.read_bytes() for mark in marks)
+        except OSError:
+            continue
+        if mine:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            wait_for_exit(pid, 10.0)
