@@ -34,7 +34,7 @@ from playwright.sync_api import Browser, sync_playwright
 from cotenant.controller.cli.demo.cluster import PrivateCluster
 from cotenant.controller.client import Client
 from cotenant.controller.domain import JobId, JobSpec, Launch
-from cotenant.controller.wire import Submit
+from cotenant.controller.wire import ChangeJobs, Submit, WaitJobs
 
 PAGES = ("/queue", "/devices", "/timeline", "/what-if", "/policy", "/jobs/1")
 APART_S = 5.5
@@ -161,6 +161,9 @@ def main() -> None:
             with site(cluster.endpoint) as found:
                 results = measured(found, browser, words.rounds)
             browser.close()
+            everyone = tuple(JobId(str(n)) for n in range(1, words.jobs + 1))
+            client.ask(ChangeJobs(verb="cancel", job_ids=everyone), timeout_s=60.0)
+            client.ask(WaitJobs(job_ids=everyone[:1]))
     table = "\n".join(
         [
             "| page | KiB | first paint, ms | answer, ms | processor of it, ms | update, ms |",

@@ -8,7 +8,7 @@ import pytest
 
 from cotenant.controller.domain import AnyCommand, AnyEvent
 from cotenant.controller.engine import Engine
-from cotenant.controller.sim.simulate import simulate
+from cotenant.controller.sim import simulate
 from tests.controller.sim.workloads import JobRow, cluster, workload
 
 ROWS = tuple(JobRow(20.0 * n, 50.0 + 97.0 * (n % 7), gpus=1 + n % 2) for n in range(40))
