@@ -33,7 +33,8 @@ from cotenant.controller.sim.world.world import World
 __all__ = [
     "COLUMNS", "GZIP_MAGIC", "KINDS", "LIKE", "NAMES", "SYNTH", "BadChoice", "Cluster", "HostAsk",
     "HostShape", "NoPairTable", "Outcome", "Physics", "PolicyChoice", "Report", "Scenario", "Task",
-    "TaskProgress", "TaskRun", "TextTable", "Trace", "TraceProblem", "WorkerLost", "Workload", "World", "answer_inline", "busiest",
+    "TaskProgress", "TaskRun", "TextTable", "Trace", "TraceProblem", "WorkerLost", "Workload", "World",
+    "answer_inline", "busiest",
     "decoded", "describe", "nearest", "open_trace", "pair_data", "policies_named", "prepare", "read",
     "run_all", "sample", "scenario", "shown", "simulate", "synthesise", "synthesise_spot", "table",
     "tasks", "unpacked", "windows", "workload_of", "write_csv",
