@@ -27,15 +27,15 @@ from cotenant.controller.sim.traces.table import GZIP_MAGIC, TextTable, decoded,
 from cotenant.controller.sim.traces.trace import Trace
 from cotenant.controller.sim.world.outcome import Outcome
 from cotenant.controller.sim.world.physics import COLUMNS, NoPairTable, Physics, pair_data
-from cotenant.controller.sim.world.workload import Cluster, Workload
+from cotenant.controller.sim.world.workload import Cluster, HostAsk, SimulatedHost, Workload
 from cotenant.controller.sim.world.world import World
 
 __all__ = [
-    "COLUMNS", "GZIP_MAGIC", "KINDS", "LIKE", "NAMES", "SYNTH", "BadChoice", "Cluster", "NoPairTable",
-    "Outcome", "Physics", "PolicyChoice", "Report", "Scenario", "Task", "TaskProgress", "TaskRun",
-    "TextTable", "Trace", "TraceProblem", "WorkerLost", "Workload", "World", "answer_inline", "busiest",
-    "decoded", "describe", "nearest", "open_trace", "pair_data", "policies_named", "prepare", "read",
-    "run_all", "sample", "scenario", "shown", "simulate", "synthesise", "synthesise_spot", "table",
-    "tasks", "unpacked", "windows", "workload_of", "write_csv",
+    "COLUMNS", "GZIP_MAGIC", "KINDS", "LIKE", "NAMES", "SYNTH", "BadChoice", "Cluster", "HostAsk",
+    "NoPairTable", "Outcome", "Physics", "PolicyChoice", "Report", "Scenario", "SimulatedHost", "Task",
+    "TaskProgress", "TaskRun", "TextTable", "Trace", "TraceProblem", "WorkerLost", "Workload", "World",
+    "answer_inline", "busiest", "decoded", "describe", "nearest", "open_trace", "pair_data",
+    "policies_named", "prepare", "read", "run_all", "sample", "scenario", "shown", "simulate",
+    "synthesise", "synthesise_spot", "table", "tasks", "unpacked", "windows", "workload_of", "write_csv",
 ]
 # fmt: on

@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from cotenant.controller.api.views import node_view
 from cotenant.controller.domain import (
     NOTHING,
     Decision,
@@ -26,8 +25,7 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.host_limits import exceeds_hosts
 from cotenant.controller.engine.ledger import Ledger
 from cotenant.controller.policies.base import Stateless, why_waiting
-from cotenant.controller.sim import Cluster, simulate
-from cotenant.controller.sim.world.workload import HostAsk, SimulatedHost
+from cotenant.controller.sim import Cluster, HostAsk, SimulatedHost, simulate
 from tests.controller.building import Desk, report, spec
 from tests.controller.sim.workloads import JobRow, workload
 
@@ -217,15 +215,6 @@ def test_backfilling_leaves_the_memory_that_the_head_needs() -> None:
     assert at.phase(4) == "queued", "conservative: what job 1 holds counts for the head as well"
     at.submit(5, expected_s=1e6, load_s=10.0)
     assert at.phase(5) == "loading"
-
-
-def test_nodes_say_what_was_asked_of_them() -> None:
-    at = Desk("fifo", big("a", 4), big("b", 1))
-    at.submit(1, gpus=4, cpus=3, host_memory_mib=4_000)
-    at.submit(2)
-    seen = {host_id: node_view(at.engine, host, 0.0) for host_id, host in at.engine.hosts.items()}
-    asked = {host_id: (node.cpus_asked, node.memory_asked_mib) for host_id, node in seen.items()}
-    assert asked == {"a": (3, 4_000), "b": (0, 0)}
 
 
 def test_a_job_that_leaves_counts_on_hosts_where_nobody_waits_for_it() -> None:
