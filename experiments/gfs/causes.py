@@ -21,11 +21,8 @@ import machine
 import msgspec
 import numpy as np
 
-from cotenant.controller.models.forecast import Demand, Forecaster, ForecastModel, LastChange
-from cotenant.controller.sim import Scenario, policies_named, scenario, simulate
-from cotenant.controller.sim.traces.spot import synthesise_spot
-from cotenant.controller.sim.traces.trace import Floats
-from cotenant.controller.sim.world.workload import Workload
+from cotenant.controller.models.forecast import Demand, Floats, Forecaster, ForecastModel, LastChange
+from cotenant.controller.sim import Scenario, Workload, policies_named, scenario, simulate, synthesise_spot
 from experiments.shared import paths
 from experiments.shared.kept_runs import complete, keep
 
