@@ -5,6 +5,7 @@ from cotenant.controller.api import metrics
 from cotenant.controller.api.etas import hit_rate
 from cotenant.controller.api.foresight import Foresee
 from cotenant.controller.api.handlers import RequestHandlers
+from cotenant.controller.api.job_settings import respecified
 from cotenant.controller.api.metrics import ClusterMetrics, ServerFacts
 from cotenant.controller.api.permissions import BYTES_BURST, BYTES_PER_SECOND, policies_offered
 from cotenant.controller.api.queries import About, pair_views
@@ -13,6 +14,6 @@ from cotenant.controller.api.views import note_text
 
 __all__ = [
     "BYTES_BURST", "BYTES_PER_SECOND", "About", "ClusterMetrics", "Code", "Foresee", "RequestHandlers",
-    "ServerFacts", "hit_rate", "metrics", "note_text", "pair_views", "policies_offered",
+    "ServerFacts", "hit_rate", "metrics", "note_text", "pair_views", "policies_offered", "respecified",
 ]
 # fmt: on

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, get_type_hints
 
 import msgspec
+from msgspec import NODEFAULT
 
 from cotenant.controller.api.arrivals import check_fit, check_priority
 from cotenant.controller.api.permissions import jobs_named, must_own
@@ -52,6 +53,12 @@ SETTABLE: Final[Mapping[str, Settable]] = {
 TYPES: Final[dict[str, Any]] = {
     name: kind for name, kind in get_type_hints(JobSpec).items() if name in JobSpec.__struct_fields__
 }
+UNSAID: Final[dict[str, Any]] = {
+    field.name: field.default
+    for field in msgspec.structs.fields(JobSpec)
+    if field.default is not NODEFAULT and field.name not in SETTABLE["gpus"].fields
+}
+"""What a specification has where nothing was said; how many devices, somebody must say."""
 
 
 class JobSettings:
@@ -125,7 +132,7 @@ def respecified(job: Job, changes: Mapping[str, Value]) -> JobSpec:
 
 def checked(key: str, name: str, value: Value) -> Any:
     try:
-        return msgspec.convert("" if value is None and TYPES[name] is str else value, TYPES[name])
+        return msgspec.convert(UNSAID.get(name) if value is None else value, TYPES[name])
     except msgspec.ValidationError as error:
         raise Denied("usage", f"{key}: {error}") from None
 

@@ -62,6 +62,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "needs-memory": "needs {0} MiB per device; the largest device offers {1} MiB",
     "needs-cpus": "needs {0} cores on one host; the largest host has {1}",
     "needs-host-memory": "needs {0} MiB of main memory on one host; the largest host has {1} MiB",
+    "would-fit": "it would fit on what is free now after `cotenant set {0} {1}`",
     "needs-one-host": "needs {0} cores and {1} MiB of main memory on one host, and no host has both",
     "again-by": "queued again by {0} after it had ended as {1}",
     "set-by": "{1}, set by {0}",

@@ -111,6 +111,8 @@ class History:
         if isinstance(event, ev.PolicyChanged) or not self._saved.policies:
             self._policy_now(engine)
         touched = dict.fromkeys(self._concerned(event))  # In order: the same history in every process.
+        # Before a job that ends starts again elsewhere in the same event: its partners stay where it was.
+        where = [self._open[job_id].devices for job_id in touched if job_id in self._open]
         started: list[JobId] = []
         for command in commands:
             if isinstance(command, StartAttempt):
@@ -123,7 +125,7 @@ class History:
                 self._note(HistoryNote(now_s, name, action.job_id, action_in_words(action), action.reason))
         for refusal in engine.refusals:
             self._note(HistoryNote(now_s, name, None, "refused", refusal))
-        where = [self._open[job_id].devices for job_id in touched if job_id in self._open]
+        where += [self._open[job_id].devices for job_id in touched if job_id in self._open]
         for job_id in touched:
             self._close_if_over(engine, job_id, event)
         for job_id in started:

@@ -35,7 +35,7 @@ def _heading(view: ThroughputView) -> Iterator[str]:
     )
     unknown = [what for reach, what in _REACHES if reach not in view.reaches]
     if unknown:
-        yield f"not measured: {', '.join(unknown)}"
+        yield f"not measured, so not said: {', '.join(unknown)}"
 
 
 _REACHES: Final = (("device", "one device"), ("host", "several of one host"), ("hosts", "several hosts"))

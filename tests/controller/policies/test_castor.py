@@ -248,6 +248,7 @@ def test_the_parameters_have_the_papers_values_and_names() -> None:
         "part": True,
         "observations": 2,
         "shared_first": False,
+        "placement": "best-fit",
     }
 
 

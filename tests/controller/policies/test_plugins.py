@@ -90,7 +90,7 @@ def forget() -> None:
 def test_an_installed_policy_is_listed_with_its_first_line_and_its_defaults(package: Package) -> None:
     package(widest="own_policies:Widest")
     assert registry.available()["widest"] == "Widest first"
-    assert registry.defaults("widest") == {"narrow": False, "scale": 1.0}
+    assert registry.defaults("widest") == {"narrow": False, "scale": 1.0, "placement": "best-fit"}
     assert "widest" not in registry.AVAILABLE
     assert registry.make("widest", {"scale": 2}).name == "widest"
 
