@@ -25,7 +25,7 @@ from cotenant.controller.domain import (
     Verdict,
     render,
 )
-from cotenant.controller.engine import Engine, accounts
+from cotenant.controller.engine import Engine, accounts, cheapest_change
 from cotenant.controller.executors.agents import AgentExecutor
 from cotenant.controller.policies import registry
 from cotenant.controller.store import Core
@@ -140,14 +140,15 @@ class Queries:
             f"{views.ago(now.now_s - note.at_s)}: {views.note_text(note)}"
             for note in state.history.notes(job.job_id, HISTORY_LINES)
         ]
-        view = self.view(job, now)
+        view, change = self.view(job, now), cheapest_change(state.engine.view(), job)
+        would_help = () if change is None else (render(change),)
         explanation = wire.ExplanationView(
             job_id=view.job_id,
             phase=view.phase,
             reason=view.reason,
             reason_code=view.reason_code,
             lines=(*present, *past),
-            ahead=tuple(ahead_lines(self._core, self._board, job, now)),
+            ahead=(*ahead_lines(self._core, self._board, job, now), *would_help),
             now=now.at,
         )
         return wire.Explained(request_id=request_id, job=view, explanation=explanation)

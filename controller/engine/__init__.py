@@ -6,6 +6,7 @@ Rule: pure. Nothing here reads a clock, a socket or a file; `engine.py` is the o
 # fmt: off
 from cotenant.controller.engine import accounts, usage
 from cotenant.controller.engine.attempt_records import AttemptRecord, HistoryNote, action_in_words
+from cotenant.controller.engine.cheapest_change import cheapest_change
 from cotenant.controller.engine.claims import VERDICTS, AttemptIs, JobIs, StateIs, agree
 from cotenant.controller.engine.config import EngineConfig
 from cotenant.controller.engine.dispatch import Alarm
@@ -23,7 +24,8 @@ __all__ = [
     "LAG_REPORTS", "LAG_S", "SNAPSHOT_VERSION", "VERDICTS", "Alarm", "ArrivalEffect", "AttemptIs",
     "AttemptRecord", "Delay", "Engine", "EngineConfig", "EtaAnswer", "EtaBook", "EtaQuestion", "History",
     "HistoryNote", "JobEta", "JobIs", "Ledger", "LengthClaim", "MakePolicy", "SavedEtas", "SavedHistory",
-    "SavedLedger", "Snapshot", "StateIs", "SupposedJob", "accounts", "action_in_words", "agree", "claim_of",
-    "image_of", "memory_cap_mib", "policy_label", "question_of", "run_s", "to_compare", "usage",
+    "SavedLedger", "Snapshot", "StateIs", "SupposedJob", "accounts", "action_in_words", "agree",
+    "cheapest_change", "claim_of", "image_of", "memory_cap_mib", "policy_label", "question_of", "run_s",
+    "to_compare", "usage",
 ]
 # fmt: on

@@ -55,7 +55,6 @@ from cotenant.controller.domain import (  # fmt: skip  # fmt: skip
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import claims, due, hosts, parts, placing, reports, requests, resizing
 from cotenant.controller.engine.admission import Admission
-from cotenant.controller.engine.cheapest_change import cheapest_change
 from cotenant.controller.engine.config import EngineConfig
 from cotenant.controller.engine.dispatch import Alarm, Dispatch
 from cotenant.controller.engine.host_limits import exceeds_hosts
@@ -236,9 +235,7 @@ class Engine:
         try:
             now = why_impossible(self._ledger, job) or self._policy.explain(self._ledger, job)
             of_parts = parts.why_waiting(self._ledger, job)
-            change = cheapest_change(self._ledger, job)
-            more = [] if change is None else [change]
-            return [now, *of_parts, *more, *self._admission.explain(job), *self._not_offered(job), job.reason]
+            return [now, *of_parts, *self._admission.explain(job), *self._not_offered(job), job.reason]
         finally:
             self._ledger.now_s = before_s
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from typing import Final
 
 import msgspec
 
@@ -33,8 +32,6 @@ from cotenant.controller.sim.eta.rollout import HeldJob, RollOuts, Times
 
 TOLD_S_MIN = 1.0
 """Less than this is no delay."""
-OF_THOSE_HERE: Final = ("submitted", "would-fit")
-"""Reasons that say nothing of a job that is not submitted."""
 
 
 def arrived(question: EtaQuestion, make_policy: MakePolicy) -> EtaAnswer:
@@ -106,7 +103,7 @@ def _effect(engine: Engine, first: Job, without: Times, follows: Times) -> Arriv
         ahead = [job.job_id for job in engine.view().queued()]
         ahead = ahead[: ahead.index(first.job_id)] if first.job_id in ahead else []
         waits_for = _leave_first(engine, first, follows)
-    reasons = [each for each in engine.explain(first.job_id, engine.now_s) if each.code not in OF_THOSE_HERE]
+    reasons = [each for each in engine.explain(first.job_id, engine.now_s) if each.code != "submitted"]
     return ArrivalEffect(
         at_once=first.phase is Phase.LOADING,
         reasons=tuple(dict.fromkeys(map(render, reasons))),

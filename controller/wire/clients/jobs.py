@@ -324,7 +324,7 @@ class ExplanationView(JsonView, frozen=True, kw_only=True, tag="explanation/1"):
     lines: tuple[str, ...]
     """First the present answer, then the history of decisions, newest first."""
     ahead: tuple[str, ...] = ()
-    """Of a job that waits: who is ahead, and what would have to happen first."""
+    """Of a job that waits: who is ahead, what would have to happen first, which change would help."""
     now: Utc
 
 

@@ -204,6 +204,15 @@ def test_others_see_a_job_but_not_its_environment(station: Station) -> None:
     assert mine.job.spec.launch.env == {"DATA": "/private"} and theirs.job.spec.launch.env == {}
 
 
+def test_explain_tells_a_job_that_waits_what_change_would_help(station: Station) -> None:
+    station.join("h1", devices=2)
+    first = station.submit()
+    wide = station.submit(gpus_min=2, gpus_max=2)
+    assert station.ask(clients.Explain(job_id=first)).explanation.ahead == ()
+    ahead = station.ask(clients.Explain(job_id=wide)).explanation.ahead
+    assert ahead[-1] == "it would fit on what is free now after `cotenant set 2 gpus=1`"
+
+
 def test_explain_tells_the_present_first_then_what_was_decided(station: Station) -> None:
     address = station.join("h1")
     job_id = station.submit()

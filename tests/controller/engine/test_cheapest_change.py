@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from cotenant.controller.api import respecified
 from cotenant.controller.cli.jobs.settings import setting
 from cotenant.controller.domain import JobId, Phase, SpecChanged, render
+from cotenant.controller.engine import cheapest_change
 from tests.controller.building import Desk, report
 
 
@@ -25,8 +26,8 @@ def waits(**asks: Any) -> Desk:
 
 
 def told(desk: Desk) -> str:
-    lines = [render(each) for each in desk.engine.explain(JobId("9"), desk.engine.now_s)]
-    return next((line.partition("`")[2].strip("`") for line in lines if line.startswith("it would fit")), "")
+    reason = cheapest_change(desk.engine.view(), desk.job(9))
+    return "" if reason is None else render(reason).partition("`")[2].strip("`")
 
 
 @pytest.mark.parametrize(
