@@ -59,7 +59,7 @@ def test_of_a_reach_that_was_never_measured_nothing_is_said() -> None:
     own = Gang(devices=4, hosts=2)
     assert {each[:2] for each in steps(PROFILE, own) if each[1] > 1} == {(4, 2)}, "its own was measured"
     told = "\n".join(lines(PROFILE))
-    assert "not measured: several hosts" in told
+    assert "not measured, so not said: several hosts" in told
     assert "off by 7.3%" in told and "6 points" in told
     assert "0.28s" in told and " to " in told
 
