@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,3 +54,26 @@ def warm() -> Iterator[Warm]:
 @pytest.fixture(scope="session")
 def references(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> References:
     return References(warm, tmp_path_factory.mktemp("references"))
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Short, because sockets lie in it."""
+    return tmp_path_factory.mktemp("h")
+
+
+@pytest.fixture(scope="module")
+def environ(home: Path) -> dict[str, str]:
+    """Of a person with one CPU slot and no settings, all of whose folders lie in `home`."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("COTENANT_")}
+    mark = {name: value for name, value in os.environ.items() if name == "COTENANT_TEST_RUN"}
+    return {
+        **kept,
+        **mark,
+        "HOME": str(home),
+        "XDG_RUNTIME_DIR": str(home),
+        "XDG_STATE_HOME": str(home / "state"),
+        "XDG_CONFIG_HOME": str(home / "config"),
+        "COTENANT_LOCK_DIR": str(home / "locks"),
+        "COTENANT_AGENT__DEVICES": "cpu:1",
+    }

@@ -6,7 +6,6 @@ The jobs are shell commands, so that nothing here waits for torch.
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -25,28 +24,6 @@ WITHIN_S = within_s(60.0)
 
 Cotenant = Callable[..., subprocess.CompletedProcess[str]]
 Begun = Callable[..., AbstractContextManager[subprocess.Popen[str]]]
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Short, because sockets lie in it."""
-    return tmp_path_factory.mktemp("h")
-
-
-@pytest.fixture(scope="module")
-def environ(home: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("COTENANT_")}
-    mark = {name: value for name, value in os.environ.items() if name == "COTENANT_TEST_RUN"}
-    return {
-        **kept,
-        **mark,
-        "HOME": str(home),
-        "XDG_RUNTIME_DIR": str(home),
-        "XDG_STATE_HOME": str(home / "state"),
-        "XDG_CONFIG_HOME": str(home / "config"),
-        "COTENANT_LOCK_DIR": str(home / "locks"),
-        "COTENANT_AGENT__DEVICES": "cpu:1",
-    }
 
 
 @pytest.fixture(scope="module")

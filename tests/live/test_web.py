@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import os
 import re
 import signal
 import subprocess
@@ -13,7 +12,6 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import psutil
-import pytest
 
 from tests.building.limits import within_s
 
@@ -21,28 +19,6 @@ COTENANT = (sys.executable, "-m", "cotenant.controller.cli.main")
 WITHIN_S = within_s(60.0)
 PAGE = "cotenant.controller.web"
 JOB = "import time; print('one <line>', flush=True); time.sleep(600)"
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Short, because sockets lie in it."""
-    return tmp_path_factory.mktemp("w")
-
-
-@pytest.fixture(scope="module")
-def environ(home: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("COTENANT_")}
-    mark = {name: value for name, value in os.environ.items() if name == "COTENANT_TEST_RUN"}
-    return {
-        **kept,
-        **mark,
-        "HOME": str(home),
-        "XDG_RUNTIME_DIR": str(home),
-        "XDG_STATE_HOME": str(home / "state"),
-        "XDG_CONFIG_HOME": str(home / "config"),
-        "COTENANT_LOCK_DIR": str(home / "locks"),
-        "COTENANT_AGENT__DEVICES": "cpu:1",
-    }
 
 
 class Browser:

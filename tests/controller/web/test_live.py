@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from cotenant.controller.domain import JobId
 from cotenant.controller.web import live
 from cotenant.controller.web.samples import JOBS_MAX, POINTS_MAX, Samples
 from cotenant.controller.wire import ListJobs, ShowJob
+from tests.building.limits import within_s
 from tests.building.stand_in import StandIn, refusal
 from tests.controller.cli import replies
 
@@ -148,5 +150,7 @@ def test_the_job_that_was_seen_longest_ago_is_forgotten() -> None:
 
 def test_jobs_are_watched_while_no_page_is_open(served: Any, controller: StandIn) -> None:
     with served.stranger():
+        until_s = time.monotonic() + within_s(30.0)
         while not served.connections.samples.of(JobId("7")):
-            pass
+            assert time.monotonic() < until_s, "nobody looks at the job"
+            time.sleep(0.01)
