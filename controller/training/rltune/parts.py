@@ -37,7 +37,8 @@ class Part(NamedTuple):
 
 
 class TraceParts:
-    """One trace, with what sjf had running and waiting at any moment of it."""
+    """One trace, with what sjf had running and waiting at any moment of it. An order is judged on windows of any;
+    `to_train_on` asks for a longer one."""
 
     def __init__(self, trace: str, options: TrainingOptions) -> None:
         self.trace = trace
@@ -50,7 +51,20 @@ class TraceParts:
             times = options.load / whole.workload.offered_load(whole.cluster.gpus)
             whole = replace(whole, workload=replace(whole.workload, submit_s=whole.workload.submit_s / times))
         self.whole = whole
-        jobs = len(whole.workload)
+        (run,) = run_all([windows.reference(whole)], workers=1, keep=True)
+        assert run.outcome is not None
+        self._reference: Outcome = run.outcome
+        self._jobs = options.window_jobs
+
+    @classmethod
+    def to_train_on(cls, trace: str, options: TrainingOptions) -> TraceParts:
+        """One that is long enough to draw windows of, and to choose a model by others.
+
+        Raises:
+            TraceProblem: the trace has too few jobs for both.
+        """
+        parts = cls(trace, options)
+        jobs = len(parts.whole.workload)
         if (
             jobs * TRAINED_TO < 2 * options.window_jobs
             or jobs * (CHOSEN_TO - TRAINED_TO) < options.window_jobs
@@ -59,10 +73,7 @@ class TraceParts:
                 f"{trace}: {jobs:,} jobs are too few to train on windows of {options.window_jobs}",
                 hint=f"it takes {10 * options.window_jobs:,}; name a longer trace",
             )
-        (run,) = run_all([windows.reference(whole)], workers=1, keep=True)
-        assert run.outcome is not None
-        self._reference: Outcome = run.outcome
-        self._jobs = options.window_jobs
+        return parts
 
     def drawn(self, generator: np.random.Generator) -> Part:
         """A window of the training part."""

@@ -99,7 +99,7 @@ def train_rltune(
     from cotenant.controller.training.rltune.ppo import ActorCritic
 
     preset, began_s, cpu_s = presets[options.preset], time.monotonic(), time.process_time()
-    traces = [TraceParts(name, options) for name in options.traces]
+    traces = [TraceParts.to_train_on(name, options) for name in options.traces]
     with workers(options) as pool:
         chosen = [part for each in traces for part in each.chosen(options.validation_windows)]
         baselines = Baselines(chosen, options, pool)
