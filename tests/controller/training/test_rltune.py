@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from cotenant.controller.policies.learned import SJF_WEIGHTS
+from cotenant.controller.sim import TraceProblem
 from cotenant.controller.training.rltune import (
     PRESETS,
     EpochTold,
@@ -64,6 +65,13 @@ def test_training_never_looks_at_the_last_tenth(parts: TraceParts) -> None:
     newest = [max(row[job_id] for job_id in part.task.workload.job_ids) for part in (*chosen, *drawn)]
     assert max(newest[: len(chosen)]) < 0.9 * jobs
     assert max(newest[len(chosen) :]) < 0.8 * jobs
+
+
+def test_a_trace_too_short_to_train_on_still_judges() -> None:
+    wide = SMALL._replace(window_jobs=600)
+    assert len(TraceParts("philly/ee9e8c", wide).at(0).task.workload) == 600
+    with pytest.raises(TraceProblem, match="too few to train on"):
+        TraceParts.to_train_on("philly/ee9e8c", wide)
 
 
 def test_what_is_drawn_was_allowed_and_as_likely_as_it_says(choices: Choices) -> None:
