@@ -97,13 +97,14 @@ class Runs:
         return max(found, default=(float("nan"), CELLS[0]))
 
 
-def text(results: Sequence[Result], asked: Sequence[Cell], machine: str) -> str:
+def text(results: Sequence[Result], asked: Sequence[Cell], others: Sequence[str], machine: str) -> str:
+    """Others: sections about other grounds, whole."""
     runs, wrong = Runs(results), Runs(results, NOISE)
     shown = [pairs for pairs in PAIRS if runs.mine(pairs)]
     parts = ["# cotenant: one rule of marginal cost", _answer(runs, shown, wrong), _claims(runs, shown)]
     parts += [_cells(runs, pairs) for pairs in shown]
     parts += [_losses(runs, shown), BY_HAND, _counts(runs, shown), _wrong(wrong)]
-    parts += [_method(results, asked, runs, machine)]
+    parts += [*others, _method(results, asked, runs, machine)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -312,7 +313,7 @@ METHOD: Final = f"""\
   times, seed 0; what pairs do to each other is learned while they run (`--xi learned`).
 * Intervals are paired bootstraps that draw VCs, then loads, then windows.
 * Without pairs (`--pairs none`) {{equal}} of {{alone}} runs have `patient`'s mean, to the bit.
-* Not run: other cluster sizes, the GFS workload, PCS's windows, promised ends. Venus (VC vcvGl of Helios,
+* Not run: other cluster sizes, promised ends. Venus (VC vcvGl of Helios,
   September 2020) is not bundled: without it its rows are missing.
 * Nothing was tuned on these runs: every number in the policy is `patient`'s, `castor-cost`'s or the default
   ratio of a pair.

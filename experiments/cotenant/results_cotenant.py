@@ -1,6 +1,6 @@
 """docs/results/cotenant.md: the product's own policy against patient, srtf, castor-cost and castor.
 
-    python experiments/cotenant/results_cotenant.py              everything: ten processor minutes
+    python experiments/cotenant/results_cotenant.py              everything: fifty processor minutes
     python experiments/cotenant/results_cotenant.py --minutes 5  no new run after that; a second call goes on
     python experiments/cotenant/results_cotenant.py --page       only the page, from the runs that are there
 
@@ -12,26 +12,35 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 sys.path.extend(str(Path(__file__).resolve().parents[2] / name) for name in ("", "bench"))
 
 import machine
 
-from experiments.cotenant import cells, page
+from experiments.cotenant import cells, grounds, grounds_page, page
+from experiments.gfs import scheduling_runs
 from experiments.shared import kept_runs, paths
 
 
 def main() -> int:
     options = parsed()
-    every = list(cells.cells())
+    every, spot, told = list(cells.cells()), grounds.spot_cells(), list(grounds.told_cells())
     if not options.page:
-        kept_runs.complete(every, cells.load, cells.run, workers=options.workers, minutes=options.minutes)
+        at_most: dict[str, Any] = {"workers": options.workers, "minutes": options.minutes}
+        kept_runs.complete(every, cells.load, cells.run, **at_most)
+        kept_runs.complete(spot, scheduling_runs.load, scheduling_runs.run, **at_most)
+        kept_runs.complete(told, grounds.load_told, grounds.run_told, **at_most)
     results = [found for cell in every if (found := cells.load(cell)) is not None]
     if not results:
         print("nothing has been run yet", file=sys.stderr)
         return 1
     written = options.out / "cotenant.md"
-    written.write_text(page.text(results, every, machine.sentences()))
+    others = [
+        grounds_page.spot({cell: row for cell in spot if (row := scheduling_runs.load(cell)) is not None}),
+        grounds_page.told([one for cell in told if (one := grounds.load_told(cell)) is not None]),
+    ]
+    written.write_text(page.text(results, every, others, machine.sentences()))
     print(f"{written}: {len(results)} of {len(every)} runs")
     return 0
 
