@@ -206,6 +206,9 @@ class Cluster:
 
     @property
     def client(self) -> Client:
+        if self._client is not None and self._client.endpoint != self.endpoint:
+            self._client.close()
+            self._client = None
         if self._client is None:
             self._client = Client(self.endpoint, self.keys, timeout_s=PATIENCE_S)
         return self._client

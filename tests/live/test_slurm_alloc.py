@@ -1,9 +1,11 @@
-"""Hosts from a real Slurm of two nodes: asked for when a job waits, given back at their limit, when they are
-idle, lost with a node, ended by `scancel`; what trained goes on exactly."""
+"""Hosts from a real Slurm of three nodes: asked for when a job waits, given back at their limit, when they
+are idle, lost with a node, ended by `scancel`; they follow a controller that is a Slurm job itself. What
+trained goes on exactly."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,14 +17,14 @@ import msgspec
 import pytest
 
 from cotenant.agent.host.locks import LOCK_DIR_ENV
-from cotenant.controller.client import Client
+from cotenant.controller.client import Client, Unreachable
 from cotenant.controller.domain import AllocationTerms, JobId, Phase
 from cotenant.controller.system import keys
 from cotenant.controller.wire import JobView
 from cotenant.controller.wire import clients as wire
 from tests.building.limits import within_s
 from tests.building.slurm import LocalSlurm, local_slurm
-from tests.live.cluster import Cluster, References, Training, one_cluster, wait_for_exit
+from tests.live.cluster import Cluster, Daemon, References, Training, one_cluster, wait_for_exit
 from tests.ports import block_of_ports, free_port
 
 QUICK = {"load_s": 1.0, "pause_s": 1.0}
@@ -35,7 +37,7 @@ LIMIT_S = 60.0 * ceil((STAYS_S + 30.0) / 60.0)
 
 def training(name: str) -> Training:
     """All train the same, so that one undisturbed run is enough to compare them with."""
-    return Training(name=name, script="compute_bound", steps=400, pace_s=0.1, more=QUICK)
+    return Training(name=name, script="compute_bound", steps=120, pace_s=0.5, more=QUICK)
 
 
 class Site:
@@ -45,10 +47,13 @@ class Site:
         self.cluster, self.slurm = cluster, slurm
         cluster.keys = cluster.folder / "keys"
         keys.init_cluster(cluster.keys)
-        cluster.endpoint = f"tcp://127.0.0.1:{free_port()}"
-        controller = cluster.add_controller("controller.slurm_every_s=0.5", "checkpoint.every_s=1")
-        controller.env["SLURM_CONF"] = slurm.env["SLURM_CONF"]
-        controller.start()
+
+    def daemon(self) -> Daemon:
+        """A controller at an endpoint of its own; nobody has started it."""
+        self.cluster.endpoint = f"tcp://127.0.0.1:{free_port()}"
+        daemon = self.cluster.add_controller("controller.slurm_every_s=0.5", "checkpoint.every_s=1")
+        daemon.env["SLURM_CONF"] = self.slurm.env["SLURM_CONF"]
+        return daemon
 
     @property
     def client(self) -> Client:
@@ -86,8 +91,24 @@ class Site:
         self.slurm.await_said("squeue", "-h", "-o", "%i", wanted="")
         self.cluster.await_no_process()
 
+    def print_logs(self) -> None:
+        """For a failing test."""
+        with suppress(Unreachable):
+            print(self.log())
+        print(self.slurm.said())
+        for path in sorted((self.cluster.folder / "shared").glob("*/logs/*")):
+            print(f"=== {path.name}\n{path.read_text(errors='replace')[-2000:]}")
+
     def log(self) -> str:
         return "\n".join(line.text for line in self.client.ask(wire.GetAllocationLog(limit=500)).lines)
+
+    def await_controller(self, slurm_id: int, endpoints: dict[str, str]) -> str:
+        """The node on which this Slurm job's controller answers from now on."""
+        self.slurm.await_said("squeue", "-h", "-j", str(slurm_id), "-o", "%T", wanted="RUNNING")
+        node = self.slurm.run("squeue", "-h", "-j", str(slurm_id), "-o", "%N")
+        self.cluster.endpoint = endpoints[node]
+        self.slurm.await_answer("cat", f"slurm-{slurm_id}.out", wanted=f"ready {endpoints[node]}")
+        return node
 
     def node_of(self, job_id: JobId) -> tuple[str, str]:
         """The node that a job is on, and its Slurm job."""
@@ -100,7 +121,7 @@ class Site:
 
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSlurm]:
-    with local_slurm(tmp_path_factory.mktemp("s"), nodes=2, cpus=1) as running:
+    with local_slurm(tmp_path_factory.mktemp("s"), nodes=3, cpus=1) as running:
         yield running
 
 
@@ -110,12 +131,21 @@ def site(
 ) -> Iterator[Site]:
     for cluster in one_cluster(tmp_path_factory.mktemp("t"), request.session):
         made = Site(cluster, slurm)
+        made.daemon().start()
         yield made
         if request.session.testsfailed:
-            print(made.log(), slurm.said())
-            for path in sorted((cluster.folder / "shared").glob("*/logs/*")):
-                print(f"=== {path.name}\n{path.read_text(errors='replace')[-2000:]}")
+            made.print_logs()
         slurm.cancel_all()
+
+
+@pytest.fixture
+def moving(request: pytest.FixtureRequest, cluster: Cluster, slurm: LocalSlurm) -> Iterator[Site]:
+    """Its controller is a Slurm job itself."""
+    made = Site(cluster, slurm)
+    yield made
+    if request.session.testsfailed:
+        made.print_logs()
+    slurm.cancel_all()
 
 
 def trains(job: JobView) -> bool:
@@ -191,6 +221,57 @@ def test_scancel_of_everything_leaves_no_process_and_no_job_is_lost(
     site.cluster.open_gate(job_id)
     site.cluster.until(lambda jobs: jobs[job_id].phase is Phase.DONE)
     check_exact(site, job_id, references)
+
+
+def test_hosts_follow_a_controller_from_one_slurm_job_to_the_next(
+    moving: Site, references: References
+) -> None:
+    """As docs/slurm-alloc.md starts it: each of its jobs submits the next one, which waits for its end.
+    The node of the first goes into maintenance, and the next one finds the same state on another."""
+    slurm, cluster = moving.slurm, moving.cluster
+    script, endpoints = controller_script(moving)
+    first = slurm.submit(f"--job-name={CONTROLLER}", "-t", "60", command=script)
+    left = moving.await_controller(first, endpoints)
+    second = int(slurm.run("squeue", "-h", "-n", CONTROLLER, "-t", "PENDING", "-o", "%i"))
+    moving.add("follow", max_hosts=1)
+    job_id = cluster.submit(training("followed"))
+    cluster.until(lambda jobs: trains(jobs[job_id]))
+    host = moving.node_of(job_id)
+    shared = cluster.folder / "shared" / "follow"
+    assert (shared / "endpoint").read_text().strip() == endpoints[left]
+    assert {path.stat().st_mode & 0o777 for path in shared.glob("[!cl]*")} == {0o600}, "endpoint and key"
+
+    slurm.run("scontrol", "update", f"NodeName={left}", "State=DRAIN", "Reason=maintenance")
+    slurm.run("scancel", str(first))
+    there = moving.await_controller(second, endpoints)
+    assert there not in (left, host[0])
+    before = cluster.look()[job_id].step or 0
+    cluster.until(lambda jobs: (jobs[job_id].step or 0) > before + 3)
+    assert (shared / "endpoint").read_text().strip() == endpoints[there]
+    cluster.open_gate(job_id)
+    cluster.until(lambda jobs: jobs[job_id].phase is Phase.DONE)
+    assert len(cluster.shown(job_id).attempts) == 1 and moving.log().count("submitting") == 1
+    check_exact(moving, job_id, references)
+    slurm.run("scontrol", "update", f"NodeName={left}", "State=RESUME")
+    cluster.until(lambda _: not moving.queues()["follow"].allocations)
+    slurm.cancel_all()
+    cluster.await_no_process()
+
+
+CONTROLLER = "cotenant-controller"
+
+
+def controller_script(site: Site) -> tuple[str, dict[str, str]]:
+    """What a controller's Slurm job runs, and where the controller is on each node."""
+    endpoints, lines = {}, [f'sbatch --job-name={CONTROLLER} --dependency=singleton -t 60 "$0"']
+    for node in site.slurm.nodes:
+        daemon = site.daemon()
+        endpoints[node] = site.cluster.endpoint
+        told = {key: value for key, value in daemon.env.items() if key.startswith("COTENANT_")}
+        words = ["exec", "env", *(f"{key}={value}" for key, value in told.items()), *daemon.words]
+        lines.append(f"[ $SLURMD_NODENAME = {node} ] && {shlex.join(words)}")
+    site.cluster.controller = None
+    return "\n".join(lines), endpoints
 
 
 def kill_all_of(site: Site, slurm_id: str) -> None:

@@ -204,7 +204,7 @@ class SlurmAllocator:
     # --- A queue -----------------------------------------------------------------------------------
 
     async def _serve(self, queue: AllocationQueue, problem: str) -> None:
-        problem = problem or await self._prepare(queue)
+        problem = await self._publish(queue) or problem or await self._check(queue)
         queue = self._core.state.allocations.queues.get(queue.name, queue)
         allocations = tuple(self._core.state.allocations.of(queue.name))
         now_s, view = self._core.clock.now_s(), self._core.state.engine.view()
@@ -217,9 +217,9 @@ class SlurmAllocator:
         if queue.is_removed and not allocations:
             await self._forget(queue)
 
-    async def _prepare(self, queue: AllocationQueue) -> str:
-        """Its folder and the endpoint's file; and once, whether Slurm has nodes of this shape. Returns why it
-        cannot be asked."""
+    async def _publish(self, queue: AllocationQueue) -> str:
+        """Its folder, and in it where this controller is: hosts are told without Slurm's help. Returns why
+        they cannot be."""
         if not self._endpoint:
             return "hosts cannot reach this controller: start it with --endpoint tcp://0.0.0.0:PORT"
         if self._written.get(queue.name) != self._endpoint:
@@ -228,6 +228,10 @@ class SlurmAllocator:
             except OSError as error:
                 return f"{queue.terms.folder} cannot be written: {error.strerror or error}"
             self._written[queue.name] = self._endpoint
+        return ""
+
+    async def _check(self, queue: AllocationQueue) -> str:
+        """Once: whether Slurm has nodes of this shape. Returns why it cannot be asked."""
         if queue.is_checked or queue.paused or queue.is_removed:
             return ""
         found = []

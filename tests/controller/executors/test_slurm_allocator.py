@@ -87,6 +87,7 @@ class Site:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.slurm = Slurm()
+        self.endpoint = "tcp://head:7070"
         keys.init_cluster(folder / "keys")
         self.start()
 
@@ -95,7 +96,7 @@ class Site:
         self.allocator = SlurmAllocator(
             self.station.core,
             self._guarded,
-            endpoint="tcp://head:7070",
+            endpoint=self.endpoint,
             keys_dir=self.folder / "keys",
             every_s=1.0,
             call=self.slurm,
@@ -223,6 +224,15 @@ def test_while_squeue_does_not_answer_nothing_is_over(site: Site) -> None:
     site.look(3, after_s=1000.0)
     assert site.states == ["pending"]
     assert "Slurm cannot be: squeue: no route" in site.allocator.why["s"]
+
+
+def test_hosts_are_told_where_the_controller_has_moved_to_although_slurm_does_not_answer(site: Site) -> None:
+    site.add()
+    site.look()
+    site.endpoint, site.slurm.down = "tcp://other:7070", "squeue: no route to the controller"
+    site.restart()
+    site.look()
+    assert (site.folder / "shared" / "endpoint").read_text() == "tcp://other:7070\n"
 
 
 def test_a_shape_that_no_node_has_is_never_asked_for(site: Site) -> None:
