@@ -51,6 +51,8 @@ class EtaQuestion(msgspec.Struct, frozen=True, kw_only=True):
     """What would be if these came now: asked about instead of those that are there."""
     supposed: SupposedJob | None = None
     """The answer is about this job alone."""
+    is_exact: bool = False
+    """What users say of lengths is true, as in a simulation with exact estimates."""
 
 
 class Delay(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,6 +119,7 @@ def question_of(
     count: int = ROLL_OUTS,
     jobs: Collection[JobId] | None = None,
     arriving: tuple[JobSpec, ...] = (),
+    is_exact: bool = False,
 ) -> EtaQuestion:
     """About the engine as it is now."""
     policy, pools = policy_label(engine), book.pools
@@ -131,6 +134,7 @@ def question_of(
         count=count,
         jobs=None if jobs is None else frozenset(jobs),
         arriving=tuple(plain(spec) for spec in arriving),
+        is_exact=is_exact,
     )
 
 

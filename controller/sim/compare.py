@@ -221,7 +221,7 @@ def _run_task(number: int, task: Task, keep: bool, compute: Compute) -> TaskRun 
 
 
 def _run(number: int, task: Task, keep: bool, stop: StopFlag, report: Report, compute: Compute) -> TaskRun:
-    trial = EtaTrial(len(task.workload), task.seed, registry.make_for_roll_outs) if task.eta else None
+    trial = EtaTrial(task.workload, task.seed, registry.make_for_roll_outs) if task.eta else None
     placements = Placements() if task.drawn else None
     lookers: list[Look] = [each for each in (trial, placements) if each is not None]
     watch = _watch(number, stop, report)

@@ -34,11 +34,16 @@ def quantile(ordered: Sequence[float], level: float) -> float:
 
 
 def interval_of(samples_s: Sequence[float]) -> EtaInterval | None:
-    """Of one number per roll-out; None where half of them or more are infinite."""
+    """Of one number per roll-out; None where half of them or more are infinite.
+
+    What comes is one more of n numbers: it is below the k-th of them k times in n + 1 (Weibull 1939).
+    """
     ordered = sorted(samples_s)
     if not ordered or not math.isfinite(quantile(ordered, 0.5)):
         return None
-    low_s, mid_s, high_s = (quantile(ordered, level) for level in LEVELS)
+    gaps = max(1, len(ordered) - 1)
+    places = (min(max((level * (len(ordered) + 1) - 1.0) / gaps, 0.0), 1.0) for level in LEVELS)
+    low_s, mid_s, high_s = (quantile(ordered, place) for place in places)
     return EtaInterval(low_s, mid_s, high_s)
 
 

@@ -4,6 +4,11 @@ Rule: a ratio true / expected is drawn WITHIN the bucket of the nearest expectat
 never from all jobs: the longest expectations are most often too long, and ratios drawn independently of
 them would make a backlog e^(sigma^2) times as long as it is.
 
+Rule: what users say is not what comes, and that holds before any outcome is known. As many outcomes as are
+missing to `ENOUGH` are made up: true lengths around what was said, as a lognormal factor with sigma
+`USER_SIGMA`. Each outcome takes the place of one of them. What was measured needs none, nor does what a
+simulation knows to be exact.
+
 Rule: what a job has had already counts: only ratios by which it would not have ended yet are drawn from.
 Where hardly any is left, it has outlived everything that is known, and what is left is drawn as Lindy's law
 has it: as long again as it has lasted, half of the time.
@@ -18,6 +23,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from random import Random
+from statistics import NormalDist
 from typing import Final
 
 from cotenant.controller.models.eta.calibration import ENOUGH, quantile
@@ -30,16 +36,24 @@ POSSIBLE_MIN: Final = 3
 LINDY_MAX: Final = 0.9
 """Of its distribution function: beyond it there is no mean."""
 LEAST_S: Final = 1e-3
+USER: Final = "user"
+"""The source of what somebody has said of a job."""
+USER_SIGMA: Final = 0.7
+"""Of log(true / said), before anything is known; what our simulations assume of users."""
 
 
 class Lengths:
     """Draws what is left of jobs. `u`: where in the distribution, 0 to 1."""
 
-    def __init__(self, pools: Pools) -> None:
+    def __init__(self, pools: Pools, *, is_exact: bool = False) -> None:
+        """`is_exact`: what users say is true."""
         by_source: dict[str, list[tuple[float, float]]] = {}
         for seen in pools.lengths:
             if seen.told_s > 0.0 and seen.true_s > 0.0:
                 by_source.setdefault(seen.source, []).append((seen.told_s, seen.true_s / seen.told_s))
+        said = by_source.get(USER, [])
+        self._prior = () if is_exact else _made_up(ENOUGH - len(said))
+        self._said = sorted(said)
         everything = [pair for pairs in by_source.values() for pair in pairs]
         self._by_source = {
             source: sorted(pairs) for source, pairs in by_source.items() if len(pairs) >= ENOUGH
@@ -54,15 +68,22 @@ class Lengths:
 
     def left_s(self, source: str, told_s: float, had_s: float, u: Sequence[float]) -> list[float]:
         """Still to do of a job of which `told_s` were expected in all, and which has had `had_s`."""
-        pool = self._by_source.get(source, self._all)
-        lengths_s = sorted(ratio * told_s for ratio in _nearest(pool, told_s)) if pool else [told_s]
-        return _beyond(lengths_s, had_s, u)
+        if source == USER and self._prior:
+            ratios = [*self._prior, *_nearest(self._said, told_s)]
+        else:
+            ratios = _nearest(self._by_source.get(source, self._all), told_s) or [1.0]
+        return _beyond(sorted(ratio * told_s for ratio in ratios), had_s, u)
 
     def left_of_unknown_s(self, had_s: float, u: Sequence[float]) -> list[float]:
         """The same of a job of which nothing is expected; infinite while too little is known of others."""
         if not self._run_times:
             return [math.inf] * len(u)
         return _beyond(self._run_times, had_s, u)
+
+
+def _made_up(count: int) -> tuple[float, ...]:
+    """So many ratios true / said that stand for all of them."""
+    return tuple(math.exp(USER_SIGMA * NormalDist().inv_cdf((place + 0.5) / count)) for place in range(count))
 
 
 def _nearest(pool: list[tuple[float, float]], told_s: float) -> list[float]:

@@ -38,11 +38,11 @@ def arrived(question: EtaQuestion, make_policy: MakePolicy) -> EtaAnswer:
     """When those that would come start and end, whom they would wait for, and whom delay."""
     began_s = time.process_time()
     without = RollOuts(question.image, question.config, make_policy)
-    without.run(Drawing(question.pools, question.claims, question.seed, question.count), question.seed)
+    without.run(Drawing(question), question.seed)
     engine = without.copy()
     claims = _claims_with(engine, question, question.arriving)
     follows = RollOuts(image_of(engine), question.config, make_policy)
-    follows.run(Drawing(question.pools, claims, question.seed, question.count), question.seed)
+    follows.run(Drawing(question, claims), question.seed)
     now_s = engine.now_s
     newcomers = [engine.jobs[spec.job_id] for spec in question.arriving]
     return EtaAnswer(
@@ -72,7 +72,7 @@ def supposed(question: EtaQuestion, make_policy: MakePolicy) -> EtaAnswer:
     claims = _claims_with(engine, question, [msgspec.structs.replace(about.spec, hold=is_later)])
     question = msgspec.structs.replace(question, policy=policy_label(engine))
     follows = RollOuts(image_of(engine), question.config, make_policy)
-    past = Drawing(question.pools, claims, question.seed, question.count)
+    past = Drawing(question, claims)
     release = HeldJob(job_id, now_s + about.after_s) if is_later else None
     follows.run(past, question.seed, {job_id}, release)
     return EtaAnswer(

@@ -30,8 +30,8 @@ from cotenant.controller.domain import (
     because,
     signature,
 )
-from cotenant.controller.engine import Engine, LengthClaim, run_s
-from cotenant.controller.models.eta import ArrivalSeen, Lengths, Pools, strata
+from cotenant.controller.engine import Engine, EtaQuestion, LengthClaim, run_s
+from cotenant.controller.models.eta import ArrivalSeen, Lengths, strata
 from cotenant.controller.sim.world.jobs import STEP_S
 from cotenant.controller.sim.world.run import DIES, LOADS, SAVES, TRAINS, JobRun
 from cotenant.controller.sim.world.workload import Workload
@@ -50,12 +50,14 @@ class Drawing:
     """What roll-outs draw from; the same for all of them."""
 
     def __init__(
-        self, pools: Pools, claims: Mapping[JobId, Sequence[LengthClaim]], seed: int, count: int
+        self, question: EtaQuestion, claims: Mapping[JobId, Sequence[LengthClaim]] | None = None
     ) -> None:
-        self.count = count
-        self._lengths, self._claims, self._seed = Lengths(pools), claims, seed
+        """`claims`: in place of the question's."""
+        self.count, self._seed = question.count, question.seed
+        self._claims = question.claims if claims is None else claims
+        self._lengths = Lengths(question.pools, is_exact=question.is_exact)
         known = self._lengths.knows_run_times
-        self._arrivals = [each for each in pools.arrivals if known or each.told_s is not None]
+        self._arrivals = [each for each in question.pools.arrivals if known or each.told_s is not None]
         self._left: dict[JobId, list[float]] = {}
 
     def left_s(self, job: Job, number: int, now_s: float) -> float:

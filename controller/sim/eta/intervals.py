@@ -19,7 +19,7 @@ def answer(question: EtaQuestion, make_policy: MakePolicy) -> EtaAnswer:
     """An interval for each job that is asked about."""
     began_s = time.process_time()
     roll_outs = RollOuts(question.image, question.config, make_policy)
-    past = Drawing(question.pools, question.claims, question.seed, question.count)
+    past = Drawing(question)
     roll_outs.run(past, question.seed, question.jobs)
     now = roll_outs.copy()
     return EtaAnswer(

@@ -17,6 +17,7 @@ from cotenant.controller.domain import AnyCommand, AnyEvent, EtasTold, JobArrive
 from cotenant.controller.engine import Engine, EtaBook, MakePolicy, question_of, to_compare
 from cotenant.controller.models.eta import FAIR, EtaError, score
 from cotenant.controller.sim.eta.intervals import answer
+from cotenant.controller.sim.world.workload import Workload
 
 PREDICTIONS: Final = 440
 """At most so many submissions are told of, evenly over the run: each costs roll-outs of all that is there."""
@@ -28,10 +29,10 @@ ones, and correct the others wrongly."""
 class EtaTrial:
     """Looks at a run after each event."""
 
-    def __init__(self, jobs: int, seed: int, make_policy: MakePolicy) -> None:
-        self._share = min(1.0, PREDICTIONS / max(1, jobs))
+    def __init__(self, workload: Workload, seed: int, make_policy: MakePolicy) -> None:
+        self._share = min(1.0, PREDICTIONS / max(1, len(workload)))
         self._seed, self._make_policy = seed, make_policy
-        self._book = EtaBook()
+        self._book, self._is_exact = EtaBook(), workload.is_exact
         self._arrived = self._told = 0
         self._open_shares: list[float] = []
         self.errors: list[EtaError] = []
@@ -47,7 +48,9 @@ class EtaTrial:
     def _tell(self, engine: Engine, event: JobArrived) -> None:
         job_id = event.spec.job_id
         self._open_shares.append(self._book.open_share(engine))
-        question = question_of(engine, self._book, seed=self._seed + self._arrived, jobs={job_id})
+        question = question_of(
+            engine, self._book, seed=self._seed + self._arrived, jobs={job_id}, is_exact=self._is_exact
+        )
         told = [record for eta in answer(question, self._make_policy).etas if (record := to_compare(eta))]
         self._book.observe(engine, EtasTold(at_s=engine.now_s, etas=tuple(told)))
         self._told += len(told)

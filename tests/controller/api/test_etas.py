@@ -31,7 +31,8 @@ Make = Callable[..., Station]
 def worked_out(station: Station, roll_outs: int = 12) -> EtaAnswer:
     """As the controller does it in the background."""
     core = station.core
-    found = answer(question_of(core.state.engine, core.state.etas, seed=1, count=roll_outs), registry.make)
+    question = question_of(core.state.engine, core.state.etas, seed=1, count=roll_outs, is_exact=True)
+    found = answer(question, registry.make)
     core.etas = found
     told = tuple(record for eta in found.etas if (record := to_compare(eta)) is not None)
     core.happen(EtasTold(at_s=found.now_s, etas=told))

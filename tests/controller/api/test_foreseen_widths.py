@@ -109,7 +109,7 @@ def one(**more: Any) -> clients.Submit:
 
 def supposed(desk: Desk, policy: str = "", after_s: float = 0.0) -> EtaAnswer:
     asked = spec("9", gpus=2, expected_s=60.0, load_s=5.0)
-    question = question_of(desk.engine, EtaBook(), seed=1, count=2)
+    question = question_of(desk.engine, EtaBook(), seed=1, count=2, is_exact=True)
     about = SupposedJob(spec=asked, policy=policy, after_s=after_s)
     return sim_eta.supposed(msgspec.structs.replace(question, supposed=about), registry.make)
 
@@ -121,7 +121,7 @@ def test_a_request_is_answered_when_it_is_found_out(stations: Callable[..., Stat
     reply = station.ask(asked)
     assert (reply.quietest_at, reply.policy) == (None, "fifo")
     assert [row.gpus for row in reply.rows] == [1, 2]
-    assert wall_s(reply.rows[0].finish.p50_at) - station.core.clock.wall() == pytest.approx(105.0, abs=1.0)
+    assert wall_s(reply.rows[0].finish.p50_at) - station.core.clock.wall() == pytest.approx(105.0, rel=0.2)
     assert reply.rows[1].basis == "not found out in time"
     assert not station.ask(clients.ListJobs()).jobs
 

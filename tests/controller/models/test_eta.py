@@ -61,8 +61,63 @@ def test_a_source_is_judged_by_its_own_record_where_it_has_one() -> None:
     assert lengths.left_s("profile", 100.0, 0.0, [0.0, 1.0]) == pytest.approx([101.0, 300.0])
 
 
-def test_without_a_record_an_estimate_is_taken_at_its_word() -> None:
-    assert Lengths(Pools()).left_s("user", 100.0, 30.0, [0.1, 0.9]) == [70.0, 70.0]
+@pytest.mark.parametrize(
+    ("name", "lengths", "source"),
+    [
+        ("measured", Lengths(Pools()), "measured"),
+        ("exact in a simulation", Lengths(Pools(), is_exact=True), "user"),
+        ("measured, beside a few jobs of users", Lengths(pools(("user", 100.0, 400.0))), "measured"),
+    ],
+)
+def test_without_a_record_what_is_no_guess_is_taken_at_its_word(
+    name: str, lengths: Lengths, source: str
+) -> None:
+    assert lengths.left_s(source, 100.0, 30.0, [0.1, 0.9]) == [70.0, 70.0], name
+
+
+def test_before_any_outcome_what_a_user_said_may_be_wrong_by_a_factor_either_way() -> None:
+    low_s, mid_s, high_s = Lengths(Pools()).left_s("user", 100.0, 0.0, [0.1, 0.5, 0.9])
+    assert mid_s == pytest.approx(100.0)
+    # A lognormal factor with sigma 0.7: a tenth below 0.41, a tenth above 2.45.
+    assert low_s == pytest.approx(40.8, rel=0.1)
+    assert high_s == pytest.approx(245.0, rel=0.1)
+
+
+def test_outcomes_take_the_place_of_what_was_assumed_one_by_one() -> None:
+    widths_s = []
+    for known in range(ENOUGH + 1):
+        lengths = Lengths(pools(*[("user", 100.0, 110.0)] * known))
+        low_s, high_s = lengths.left_s("user", 100.0, 0.0, [0.1, 0.9])
+        widths_s.append(high_s - low_s)
+    assert widths_s[-1] == 0.0
+    assert widths_s[0] > 100.0
+    assert widths_s[5] > widths_s[10] > widths_s[-1]
+
+
+def test_other_sources_do_not_narrow_what_is_said_of_jobs() -> None:
+    lengths = Lengths(pools(*[("measured", 100.0, 100.0)] * 40))
+    low_s, high_s = lengths.left_s("user", 100.0, 0.0, [0.1, 0.9])
+    assert high_s - low_s > 100.0
+
+
+@given(st.integers())
+@settings(max_examples=10)
+def test_the_first_jobs_of_users_who_err_as_assumed_end_within_the_interval(seed: int) -> None:
+    """As often as p10 to p90 says, from nothing known to all but enough."""
+    random = Random(seed)
+
+    def true_s() -> float:
+        return 100.0 * random.lognormvariate(0.0, 0.7)
+
+    hits = many = 0
+    for known in range(ENOUGH):
+        for _ in range(30):
+            lengths = Lengths(pools(*[("user", 100.0, true_s()) for _ in range(known)]))
+            told = interval_of(lengths.left_s("user", 100.0, 0.0, strata(random, 12)))
+            assert told is not None
+            hits += sum(told.holds(true_s()) for _ in range(20))
+            many += 20
+    assert 0.73 < hits / many < 0.87, f"seed {seed}: {hits / many}"
 
 
 def test_what_a_job_has_had_rules_out_what_is_shorter() -> None:

@@ -15,7 +15,7 @@ OVERHEADS = {"load_s": 5.0, "pause_s": 2.0}
 
 def would(desk: Desk, number: int, count: int = 2, **more: object) -> tuple[EtaAnswer, ArrivalEffect]:
     coming = spec(number, **{**OVERHEADS, **more})
-    question = question_of(desk.engine, EtaBook(), seed=1, count=count, arriving=(coming,))
+    question = question_of(desk.engine, EtaBook(), seed=1, count=count, arriving=(coming,), is_exact=True)
     found = arrived(question, registry.make)
     assert found.arrival is not None
     return found, found.arrival

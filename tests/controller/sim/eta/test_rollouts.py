@@ -40,7 +40,7 @@ def rows_of(seed: int) -> list[JobRow]:
 
 
 def asked(engine: Engine, pools: Pools | None = None, seed: int = 0, count: int = 2) -> EtaAnswer:
-    question = question_of(engine, EtaBook(), seed=seed, count=count)
+    question = question_of(engine, EtaBook(), seed=seed, count=count, is_exact=True)
     if pools is not None:
         question = msgspec.structs.replace(question, pools=pools)
     return answer(question, registry.make)
@@ -144,7 +144,7 @@ def test_what_arrives_later_is_ahead_where_the_policy_says_so() -> None:
             desk.wait(15.0)
             desk.end(job)
         desk.run(99, expected_s=100.0, load_s=0.0, pause_s=0.0, resumable=True)
-        (eta,) = answer(question_of(desk.engine, book, seed=3, count=4), registry.make).etas
+        (eta,) = answer(question_of(desk.engine, book, seed=3, count=4, is_exact=True), registry.make).etas
         assert eta.finish is not None
         ends[policy] = eta.finish.raw.p50_s
     assert ends["fifo"] == pytest.approx(100.0)
@@ -168,9 +168,10 @@ def test_a_steps_unit_is_the_jobs_own() -> None:
 
 def test_intervals_of_a_run_are_scored_and_the_run_is_not_changed() -> None:
     rows = [JobRow(30.0 * number, 40.0 + 7.0 * (number % 11), expected_s=60.0) for number in range(46)]
-    trial = EtaTrial(len(rows), 0, registry.make)
-    plain = simulate(workload(*rows), cluster(1, 2), "srtf")
-    watched = simulate(workload(*rows), cluster(1, 2), "srtf", look=trial)
+    jobs = workload(*rows)
+    trial = EtaTrial(jobs, 0, registry.make)
+    plain = simulate(jobs, cluster(1, 2), "srtf")
+    watched = simulate(jobs, cluster(1, 2), "srtf", look=trial)
     assert watched.jct_s.tolist() == plain.jct_s.tolist()
     result = trial.result()
     assert result["told"] == len(rows)
@@ -179,6 +180,19 @@ def test_intervals_of_a_run_are_scored_and_the_run_is_not_changed() -> None:
     assert 0.0 <= result["coverage_80"] <= 1.0
     assert result["open_share"] < 0.5
     assert trial.prediction_error() is not None
+
+
+def test_with_exact_estimates_no_interval_has_a_width_and_with_wrong_ones_the_first_have() -> None:
+    widths_s = {}
+    for factor in (1.0, 1.5):
+        rows = [JobRow(400.0 * number, 100.0, expected_s=100.0 * factor) for number in range(5)]
+        jobs = workload(*rows)
+        trial = EtaTrial(jobs, 0, registry.make)
+        simulate(jobs, cluster(1, 1), "srtf", look=trial)
+        widths_s[factor] = [error.width_s for error in trial.errors]
+    assert widths_s[1.0] == pytest.approx([0.0] * 5)
+    assert len(widths_s[1.5]) == 5
+    assert min(widths_s[1.5]) > 100.0
 
 
 def test_a_computation_in_a_roll_out_fails_and_the_roll_out_goes_on() -> None:
