@@ -9,7 +9,35 @@ from hypothesis import strategies as st
 
 from cotenant.controller.sim.scenario import open_trace
 from cotenant.controller.sim.traces.problems import TraceProblem
-from cotenant.controller.sim.traces.spot import DAY_S, GPUS, HP, SPOT, TaskClass, synthesise_spot
+from cotenant.controller.sim.traces.spot import (
+    DAY_S,
+    GPUS,
+    HP,
+    ORGANISATION_SHARES,
+    SPOT,
+    TaskClass,
+    synthesise_spot,
+)
+
+
+def test_organisations_have_the_released_traces_shares_of_gpu_seconds() -> None:
+    """Long and wide tasks are few, so one seed's shares are not the expectation; those of several are."""
+    found = np.zeros(len(ORGANISATION_SHARES))
+    for seed in range(4):
+        trace = synthesise_spot(seed=seed, days=91)
+        owners = trace.organisation.codes[trace.hp]
+        seconds = (trace.gpus * trace.duration_s)[trace.hp]
+        found += np.bincount(owners, weights=seconds, minlength=len(found)) / seconds.sum() / 4
+    np.testing.assert_allclose(found, ORGANISATION_SHARES, atol=0.01)
+    assert sum(ORGANISATION_SHARES) == pytest.approx(1.0)
+
+
+def test_a_seed_has_the_tasks_that_it_had_with_other_owners() -> None:
+    """Each column has a stream of its own: pinned with the organisations of before."""
+    trace = synthesise_spot(seed=3, days=1.0)
+    assert len(trace) == 2_233 and int(trace.hp.sum()) == 1_887
+    sums = tuple(float(column.sum()) for column in (trace.submit_s, trace.duration_s, trace.gpus))
+    assert sums == (89_146_054.0, 59_987_583.0, 11_232.0)
 
 
 @pytest.mark.parametrize("seed", [0, 7, 2**40])
