@@ -37,8 +37,8 @@ class Part(NamedTuple):
 
 
 class TraceParts:
-    """One trace, with what sjf had running and waiting at any moment of it. An order is judged on windows of any;
-    `to_train_on` asks for a longer one."""
+    """One trace, with what sjf had running and waiting at any moment of it. An order is judged on windows of
+    any; `to_train_on` asks for a longer one."""
 
     def __init__(self, trace: str, options: TrainingOptions) -> None:
         self.trace = trace
