@@ -60,7 +60,7 @@ from cotenant.controller.store import (
 )
 from cotenant.controller.system import paths
 from cotenant.controller.system.keys import Identity, KeyProblem
-from cotenant.controller.system.metrics import Sheet, Sheets, opened
+from cotenant.controller.system.metrics import Endpoint, Sheet, Sheets, opened
 from cotenant.controller.system.secrets import Secrets
 from cotenant.controller.system.settings import SettingsError
 from cotenant.controller.wire import (
@@ -239,11 +239,14 @@ class Controller:
         self._scrub = Scrub(self._journal.path, settings.controller.scrub_every_s, self._scrubbed_soon)
         self._started_s = about.started_s
         if self._endpoint is not None:
-            self._metrics = ClusterMetrics(self.core.state.engine)
-            self._endpoint.serve(Sheets(self._loop, self._sheet).newest)
-            log.info("metrics at http://%s/metrics", self._endpoint.address)
-            if self._endpoint.warning:
-                log.warning("%s", self._endpoint.warning)
+            self._serve_metrics(self._endpoint)
+
+    def _serve_metrics(self, endpoint: Endpoint) -> None:
+        self._metrics = ClusterMetrics(self.core.state.engine)
+        endpoint.serve(Sheets(self._loop, self._sheet).newest)
+        log.info("metrics at http://%s/metrics", endpoint.address)
+        if endpoint.warning:
+            log.warning("%s", endpoint.warning)
 
     # --- Running -----------------------------------------------------------------------------------
 

@@ -50,6 +50,10 @@ T = TypeVar("T")
 SPOOL: Final = "spool"
 ATTEMPTS: Final = "attempts"
 JOBSIDE: Final = "jobside"
+UNSEEN_PROCESSES: Final = (
+    "this agent is in a PID namespace of its own: it cannot tell whose a process on a GPU is, and "
+    "memory in use after a job counts as held until the co-tenant has ended too (`cotenant doctor`)"
+)
 _DAY_S: Final = 86_400.0
 
 
@@ -100,12 +104,7 @@ def assemble(settings: Settings, *, checkpoint_every_s: float | None = None) -> 
     warnings += [metrics.warning] if metrics is not None and metrics.warning else []
     inventory = _inventory(agent, choice, host_id, in_cluster=key is not None)
     warnings += [inventory.note] if inventory.note else []
-    if inventory.gpus and not sees_host_processes():
-        warnings.append(
-            "this agent is in a PID namespace of its own: it cannot tell whose a process on a GPU is, and "
-            "memory in use after a job counts as held until the co-tenant has ended too "
-            "(`cotenant doctor`)"
-        )
+    warnings += [UNSEEN_PROCESSES] if inventory.gpus and not sees_host_processes() else []
     groups = find_cgroups()
     cgroup_root = _groups_for_jobs(groups, warnings)
     regions = _device_regions(groups, inventory.gpus, device_regions(), warnings)
@@ -137,20 +136,10 @@ def assemble(settings: Settings, *, checkpoint_every_s: float | None = None) -> 
         device_regions=regions,
     )
     return AgentParts(
-        config=config,
-        memory=memory,
-        spool=spool,
-        locks=locks,
-        attempts=attempts,
-        endpoint=endpoint,
-        key=key,
-        metrics=metrics,
-        warnings=warnings,
-        watch=watch,
-        mps=mps if mps.specs else None,
-        warm=_pool(settings),
+        config=config, memory=memory, spool=spool, locks=locks, attempts=attempts, endpoint=endpoint, key=key,
+        metrics=metrics, warnings=warnings, watch=watch, mps=mps if mps.specs else None, warm=_pool(settings),
         first_word_s=settings.launch.first_word_s,
-    )
+    )  # fmt: skip
 
 
 def _ports(agent: AgentSettings, endpoint: str, state_dir: Path, locks: DeviceLocks) -> int:

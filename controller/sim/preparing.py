@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,8 +85,37 @@ def prepare(
         TraceProblem: an option is out of range, or no job is left.
     """
     _check(load_scale, noise, hp_share, jobs, from_s)
-    times = overheads or Overheads()
     window = _window(trace.on_one_clock(vc), from_s, jobs)
+    drawn = _draw(window, seed, noise, limits, overheads or Overheads(), hp_share, tuple(models))
+    return _fitting(window, drawn, cluster, load_scale)
+
+
+class _Drawn(NamedTuple):
+    """What no trace has, of every row of a window: shape (n,) each."""
+
+    expected_s: NDArray[np.float64]
+    model: Labels
+    load_s: NDArray[np.float64]
+    pause_s: NDArray[np.float64]
+    hp: NDArray[np.bool_]
+
+
+def _draw(
+    window: Trace, seed: int, noise: float, limits: bool, times: Overheads, hp_share: float | None,
+    models: tuple[str, ...],
+) -> _Drawn:  # fmt: skip
+    n = len(window)
+    classes = _evenly(len(times.models), n, stream(seed, Stream.OVERHEAD_CLASS))
+    model = _models(window, times, classes, models, seed)
+    load_s, pause_s = _times(model, times, classes)
+    error = np.exp(noise * stream(seed, Stream.ESTIMATE).standard_normal(n))
+    expected_s = _time_limits(window.duration_s, seed) if limits else window.duration_s * error
+    hp = window.hp if hp_share is None else stream(seed, Stream.HP).random(n) < hp_share
+    return _Drawn(expected_s, model, load_s, pause_s, hp)
+
+
+def _fitting(window: Trace, drawn: _Drawn, cluster: Cluster, load_scale: float) -> Workload:
+    """The rows that are no wider than the cluster. Raises TraceProblem: there are none."""
     gpus = np.ceil(window.gpus)
     fits = gpus <= cluster.gpus
     excluded = dict(window.excluded)
@@ -96,13 +126,6 @@ def prepare(
             f"{window.name}: none of the {len(window):,} chosen jobs fits on {cluster.gpus} GPUs",
             hint=f"the narrowest asks for {int(gpus.min())}: use a larger cluster or another window",
         )
-    n = len(window)
-    classes = _drawn(len(times.models), n, stream(seed, Stream.OVERHEAD_CLASS))
-    model = _models(window, times, classes, tuple(models), seed)
-    load_s, pause_s = _times(model, times, classes)
-    error = np.exp(noise * stream(seed, Stream.ESTIMATE).standard_normal(n))
-    expected_s = _time_limits(window.duration_s, seed) if limits else window.duration_s * error
-    hp = window.hp if hp_share is None else stream(seed, Stream.HP).random(n) < hp_share
     submit_s = window.submit_s[fits]
     organisation = (window.organisation if window.organisation.known else window.vc).take(fits).used()
     if len(organisation.names) > np.iinfo(np.int16).max:
@@ -113,14 +136,14 @@ def prepare(
         synthetic=window.synthetic,
         submit_s=(submit_s - submit_s[0]) / load_scale,
         duration_s=window.duration_s[fits],
-        expected_s=expected_s[fits],
+        expected_s=drawn.expected_s[fits],
         gpus=gpus[fits].astype(np.int32),
-        load_s=load_s[fits],
-        pause_s=pause_s[fits],
-        model=model.codes[fits].astype(np.int16),
-        models=model.names,
+        load_s=drawn.load_s[fits],
+        pause_s=drawn.pause_s[fits],
+        model=drawn.model.codes[fits].astype(np.int16),
+        models=drawn.model.names,
         fractions=_fractions(window.gpus[fits]),
-        hp=hp[fits],
+        hp=drawn.hp[fits],
         organisation=organisation.codes.astype(np.int16),
         organisations=organisation.names,
         job_ids=tuple(ids[row] for row in np.flatnonzero(fits).tolist()) if ids else (),
@@ -173,7 +196,7 @@ def _window(trace: Trace, from_s: float | None, jobs: int | None) -> Trace:
     return trace if (first, last) == (0, len(trace)) else trace.take(np.arange(first, last))
 
 
-def _drawn(choices: int, n: int, generator: np.random.Generator) -> NDArray[np.int32]:
+def _evenly(choices: int, n: int, generator: np.random.Generator) -> NDArray[np.int32]:
     """Shape (n,), each of range(choices) as likely; the first draws do not depend on n."""
     return (generator.random(n) * choices).astype(np.int32)
 
@@ -182,7 +205,7 @@ def _models(
     window: Trace, times: Overheads, classes: NDArray[np.int32], given: tuple[str, ...], seed: int
 ) -> Labels:
     if given:
-        return Labels(codes=_drawn(len(given), len(window), stream(seed, Stream.MODEL)), names=given)
+        return Labels(codes=_evenly(len(given), len(window), stream(seed, Stream.MODEL)), names=given)
     own = window.model.used()
     absent = own.codes < 0
     if not np.any(absent):

@@ -78,6 +78,21 @@ def wait_on(leash: Path, step: int) -> None:
         time.sleep(0.005)
 
 
+def batches(args: argparse.Namespace) -> tuple[Any, Any]:
+    """The sampler, if any, and the loader."""
+    data = Noisy(args.rows)
+    sampler: Any = DistributedSampler(data, seed=5) if args.dist else None
+    loader = DataLoader(
+        data,
+        args.batch,
+        shuffle=sampler is None,
+        sampler=sampler,
+        generator=None if args.dist else torch.Generator().manual_seed(9),
+        num_workers=args.workers,
+    )
+    return sampler, loader
+
+
 def main() -> None:
     args = options()
     if args.dist:
@@ -86,17 +101,7 @@ def main() -> None:
     torch.manual_seed(100 + rank)
     random.seed(200 + rank)
     numpy.random.seed(300 + rank)
-    data = Noisy(args.rows)
-    sampler: Any = DistributedSampler(data, seed=5) if args.dist else None
-    shuffle_by = None if args.dist else torch.Generator().manual_seed(9)
-    loader = DataLoader(
-        data,
-        args.batch,
-        shuffle=sampler is None,
-        sampler=sampler,
-        generator=shuffle_by,
-        num_workers=args.workers,
-    )
+    sampler, loader = batches(args)
     torch.manual_seed(1)
     carrier = Counting()
     net = nn.Sequential(

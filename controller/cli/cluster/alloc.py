@@ -32,6 +32,33 @@ LOOK_S: Final = 0.25
 SHAPES: Final = "gpus=8,cpus=64,mem=500G"
 
 NameArgument = Annotated[str, argument(metavar="NAME", help="Of the queue.")]
+KindArgument = Annotated[Literal["slurm"], argument(metavar="slurm", help="The only kind there is.")]
+MaxHostsFlag = Annotated[int, option("--max-hosts", metavar="N", help="At most so many at once.", min=1)]
+ShapeFlag = Annotated[
+    str, option("--shape", metavar="SHAPE", help=f"Of a host: {SHAPES}; slots=2: CPU slots.")
+]
+TimeLimitFlag = Annotated[str, option("--time-limit", metavar="TIME", help="Of each.")]
+IdleFlag = Annotated[str, option("--idle", metavar="TIME", help="Given back after so long without jobs.")]
+BacklogFlag = Annotated[int, option("--backlog", metavar="N", help="Requests that may wait in Slurm.", min=1)]
+GraceFlag = Annotated[
+    str, option("--grace", metavar="TIME", help="So long before its limit jobs save and leave a host.")
+]
+NameFlag = Annotated[str, option("--name", metavar="NAME", help="Of the queue, and of its hosts.")]
+BeforeFlag = Annotated[
+    str, option("--before", metavar="SHELL", help="Run on a host first, such as 'module load cuda'.")
+]
+FolderFlag = Annotated[
+    str,
+    option(
+        "--folder",
+        metavar="DIR",
+        help="On a file system of all hosts: keys, logs, checkpoints.",
+        show_default="~/.local/share/cotenant/alloc/NAME",
+    ),
+]
+SbatchArgument = Annotated[
+    list[str] | None, argument(metavar="[SBATCH-OPTION]", help="For sbatch, after --.")
+]
 
 
 @group(acts_alone=True)
@@ -50,39 +77,19 @@ def alloc(context: click.Context) -> None:
 
 @alloc.part("add")
 def add(
-    kind: Annotated[Literal["slurm"], argument(metavar="slurm", help="The only kind there is.")],
-    max_hosts: Annotated[int, option("--max-hosts", metavar="N", help="At most so many at once.", min=1)],
-    shape: Annotated[
-        str, option("--shape", metavar="SHAPE", help=f"Of a host: {SHAPES}; slots=2: CPU slots.")
-    ],
-    time_limit: Annotated[str, option("--time-limit", metavar="TIME", help="Of each.")] = "4h",
-    idle: Annotated[
-        str, option("--idle", metavar="TIME", help="Given back after so long without jobs.")
-    ] = "5m",
-    backlog: Annotated[
-        int, option("--backlog", metavar="N", help="Requests that may wait in Slurm.", min=1)
-    ] = 1,
-    grace: Annotated[
-        str, option("--grace", metavar="TIME", help="So long before its limit jobs save and leave a host.")
-    ] = "2m",
-    name: Annotated[str, option("--name", metavar="NAME", help="Of the queue, and of its hosts.")] = "slurm",
-    before: Annotated[
-        str, option("--before", metavar="SHELL", help="Run on a host first, such as 'module load cuda'.")
-    ] = "",
-    folder: Annotated[
-        str,
-        option(
-            "--folder",
-            metavar="DIR",
-            help="On a file system of all hosts: keys, logs, checkpoints.",
-            show_default="~/.local/share/cotenant/alloc/NAME",
-        ),
-    ] = "",
+    kind: KindArgument,
+    max_hosts: MaxHostsFlag,
+    shape: ShapeFlag,
+    time_limit: TimeLimitFlag = "4h",
+    idle: IdleFlag = "5m",
+    backlog: BacklogFlag = 1,
+    grace: GraceFlag = "2m",
+    name: NameFlag = "slurm",
+    before: BeforeFlag = "",
+    folder: FolderFlag = "",
     as_json: JsonFlag = False,
     endpoint: EndpointFlag = None,
-    options: Annotated[
-        list[str] | None, argument(metavar="[SBATCH-OPTION]", help="For sbatch, after --.")
-    ] = None,
+    options: SbatchArgument = None,
 ) -> None:
     """Ask Slurm for hosts from now on, as waiting jobs need them.
 

@@ -36,23 +36,28 @@ WATCH_TIMEOUT_S: Final = 5.0
 CLEAR: Final = "\x1b[H\x1b[2J"
 """Home, and an empty screen."""
 
+AllFlag = Annotated[bool, option("-a", "--all", help="Also jobs that have ended.")]
+UserFlag = Annotated[str, option("-u", "--user", metavar="NAME", help="Only this user's.")]
+StateFlag = Annotated[
+    str, option("-t", "--state", metavar="STATE,...", help="Only these, such as running,queued or failed.")
+]
+MineFlag = Annotated[bool, option("-m", "--mine", help="Only yours.")]
+LimitFlag = Annotated[str, option("--limit", metavar="N", show_default="all", help="At most N jobs.")]
+WatchFlag = Annotated[bool, option("-w", "--watch", help="Again and again, in place, until Ctrl-C.")]
+EveryFlag = Annotated[
+    float, option("-d", "--every", min=0.2, max=3600, metavar="S", help="With --watch: seconds between.")
+]
+
 
 def queue(
     jobs: Annotated[list[str] | None, argument(metavar="JOB", help="Only these.")] = None,
-    everything: Annotated[bool, option("-a", "--all", help="Also jobs that have ended.")] = False,
-    user: Annotated[str, option("-u", "--user", metavar="NAME", help="Only this user's.")] = "",
-    state: Annotated[
-        str,
-        option("-t", "--state", metavar="STATE,...", help="Only these, such as running,queued or failed."),
-    ] = "",
-    mine: Annotated[bool, option("-m", "--mine", help="Only yours.")] = False,
-    limit: Annotated[
-        str, option("--limit", metavar="N", show_default="all", help="At most N jobs.")
-    ] = "1000000",
-    watch: Annotated[bool, option("-w", "--watch", help="Again and again, in place, until Ctrl-C.")] = False,
-    every: Annotated[
-        float, option("-d", "--every", min=0.2, max=3600, metavar="S", help="With --watch: seconds between.")
-    ] = 2.0,
+    everything: AllFlag = False,
+    user: UserFlag = "",
+    state: StateFlag = "",
+    mine: MineFlag = False,
+    limit: LimitFlag = "1000000",
+    watch: WatchFlag = False,
+    every: EveryFlag = 2.0,
     output: ListOutputFlag = None,
     as_json: JsonFlag = False,
     endpoint: EndpointFlag = None,

@@ -41,7 +41,7 @@ from cotenant.controller.client import Client
 from cotenant.controller.domain import JobId
 from cotenant.controller.system import paths
 from cotenant.controller.system.endpoint import socket_path
-from cotenant.controller.wire import ListEtas, SpecView, Submit, spec_view, wall_s
+from cotenant.controller.wire import ListEtas, SpecView, Submit, Submitted, spec_view, wall_s
 
 _PREFIX: Final = "job_"
 _CONTAINER: Final = "container"
@@ -160,33 +160,34 @@ SUBMIT_TIMEOUT_S = 30.0
 ETA_WITHIN_S = 2.0
 ETA_LOOK_S = 0.1
 
+WordsArgument = Annotated[
+    list[str] | None,
+    argument(metavar="[--] CMD...|FILE.yaml|SCRIPT.sh", help="What to run; arguments may follow."),
+]
+PrintFlag = Annotated[bool, option("--print", help="Show the typed spec as JSON; submit nothing.")]
+DryRunFlag = Annotated[bool, option("--dry-run", help="Let the controller check it; change nothing.")]
+WhatIfFlag = Annotated[
+    bool, option("--what-if", help="Say when it would start and end, and whom it delays; submit nothing.")
+]
+WhatIfPolicyFlag = Annotated[
+    str,
+    option(
+        "--what-if-policy",
+        metavar="NAME[:KEY=VALUE]",
+        help="With --dry-run: when it would end under this policy.",
+    ),
+]
+
 
 @takes_job_flags
 def submit(
     context: click.Context,
     flags: Options,
-    words: Annotated[
-        list[str] | None,
-        argument(
-            metavar="[--] CMD...|FILE.yaml|SCRIPT.sh",
-            help="What to run; arguments may follow.",
-        ),
-    ] = None,
-    show: Annotated[bool, option("--print", help="Show the typed spec as JSON; submit nothing.")] = False,
-    dry_run: Annotated[
-        bool, option("--dry-run", help="Let the controller check it; change nothing.")
-    ] = False,
-    what_if: Annotated[
-        bool, option("--what-if", help="Say when it would start and end, and whom it delays; submit nothing.")
-    ] = False,
-    what_if_policy: Annotated[
-        str,
-        option(
-            "--what-if-policy",
-            metavar="NAME[:KEY=VALUE]",
-            help="With --dry-run: when it would end under this policy.",
-        ),
-    ] = "",
+    words: WordsArgument = None,
+    show: PrintFlag = False,
+    dry_run: DryRunFlag = False,
+    what_if: WhatIfFlag = False,
+    what_if_policy: WhatIfPolicyFlag = "",
     as_json: JsonFlag = False,
     endpoint: EndpointFlag = None,
 ) -> int:
@@ -225,31 +226,50 @@ def submit(
         if full:
             request = with_series(client, request)
         if dry_run:
-            request = msgspec.structs.replace(request, dry_run=True)
-        reply = client.ask(request, timeout_s=SUBMIT_TIMEOUT_S)
-        foreseen = foresight(client, request, what_if_policy) if dry_run else None
-        eta = "" if dry_run or as_json or len(reply.job_ids) != 1 else first_eta(client, reply.job_ids[0])
-    ids = [str(each) for each in (reply.job_ids[-1:] if full else reply.job_ids)]
+            checked(client, msgspec.structs.replace(request, dry_run=True), what_if_policy, as_json)
+        else:
+            queued(client, request, series=full, as_json=as_json)
+    return OK
+
+
+def checked(client: Client, request: Submit, policy: str, as_json: bool) -> None:
+    """Says what the controller would do, under `policy` too if one is named."""
+    reply = client.ask(request, timeout_s=SUBMIT_TIMEOUT_S)
+    foreseen = foresight(client, request, policy)
     if as_json:
-        known = {"schema": "submission/1", "jobs": [] if dry_run else ids, "notes": list(reply.notes)}
-        seen = None if foreseen is None else in_json(foreseen)
-        write_json({**known, "dry_run": dry_run, "promised_at": reply.promised_at, "foreseen": seen})
-        return OK
-    for note in reply.notes:
-        screen.tell(f"note: {note}")
-    if reply.promised_at is not None:
-        would = "would be promised" if dry_run else "promised"
-        screen.tell(f"{would} to end by {screen.local_time(wall_s(reply.promised_at))}")
+        write_json(_document(reply, (), None if foreseen is None else in_json(foreseen), dry_run=True))
+        return
+    _tell_reply(reply, "would be promised")
     if foreseen is not None:
         write_lines([screen.table(FORESEEN_COLUMNS, foreseen.rows, screen.terminal_width())])
         screen.tell(in_short(foreseen))
-    if dry_run:
-        screen.tell(f"{screen.plural(len(request.specs), 'job')} would be accepted; nothing was changed")
-    else:
-        write_lines(whole_array(ids) if request.array_indices else ids)
-        if eta:
-            screen.tell(eta)
-    return OK
+    screen.tell(f"{screen.plural(len(request.specs), 'job')} would be accepted; nothing was changed")
+
+
+def queued(client: Client, request: Submit, *, series: bool, as_json: bool) -> None:
+    """Submits and prints the id; `series`: that of the last job, which waits for those before it."""
+    reply = client.ask(request, timeout_s=SUBMIT_TIMEOUT_S)
+    ids = [str(each) for each in (reply.job_ids[-1:] if series else reply.job_ids)]
+    if as_json:
+        write_json(_document(reply, ids, None, dry_run=False))
+        return
+    eta = "" if len(reply.job_ids) != 1 else first_eta(client, reply.job_ids[0])
+    _tell_reply(reply, "promised")
+    write_lines(whole_array(ids) if request.array_indices else ids)
+    if eta:
+        screen.tell(eta)
+
+
+def _document(reply: Submitted, ids: Sequence[str], foreseen: Any, *, dry_run: bool) -> dict[str, Any]:
+    known = {"schema": "submission/1", "jobs": list(ids), "notes": list(reply.notes)}
+    return {**known, "dry_run": dry_run, "promised_at": reply.promised_at, "foreseen": foreseen}
+
+
+def _tell_reply(reply: Submitted, promised: str) -> None:
+    for note in reply.notes:
+        screen.tell(f"note: {note}")
+    if reply.promised_at is not None:
+        screen.tell(f"{promised} to end by {screen.local_time(wall_s(reply.promised_at))}")
 
 
 def first_eta(client: Client, job_id: JobId, within_s: float = ETA_WITHIN_S) -> str:

@@ -39,6 +39,22 @@ StartFlag = Annotated[
 HolidaysFlag = Annotated[
     str, option("--holidays", metavar="COUNTRY", help="Its holidays are known: CN, DE, DE-BY.")
 ]
+HorizonFlag = Annotated[int, option("--horizon-h", metavar="H", min=1, max=24, help="Hours ahead.")]
+TestLastFlag = Annotated[
+    int, option("--test-last-h", metavar="H", min=2, help="Kept out of training, and judged on.")
+]
+AggregationFlag = Annotated[
+    Literal["series", "pool", "paper"],
+    option(
+        "--aggregation",
+        metavar="series|pool|paper",
+        help="Judge each series; their total; or the total as the sum of the series' quantiles (eq. 9).",
+    ),
+]
+ModelsFlag = Annotated[
+    str, option("--models", metavar="A,B", help="Only these.", show_default="all", complete=lambda t: [])
+]
+TrainingSeedFlag = Annotated[int, option("--seed", metavar="S", min=0, help="Of the trainings.")]
 
 
 @group()
@@ -56,25 +72,14 @@ def forecast() -> None:
 @forecast.part("evaluate")
 def evaluate(
     file: DemandArgument,
-    horizon_h: Annotated[int, option("--horizon-h", metavar="H", min=1, max=24, help="Hours ahead.")] = 4,
-    test_last_h: Annotated[
-        int, option("--test-last-h", metavar="H", min=2, help="Kept out of training, and judged on.")
-    ] = 672,
-    aggregation: Annotated[
-        Literal["series", "pool", "paper"],
-        option(
-            "--aggregation",
-            metavar="series|pool|paper",
-            help="Judge each series; their total; or the total as the sum of the series' quantiles (eq. 9).",
-        ),
-    ] = "series",
-    models: Annotated[
-        str, option("--models", metavar="A,B", help="Only these.", show_default="all", complete=lambda t: [])
-    ] = "",
+    horizon_h: HorizonFlag = 4,
+    test_last_h: TestLastFlag = 672,
+    aggregation: AggregationFlag = "series",
+    models: ModelsFlag = "",
     columns: ColumnsFlag = "",
     start: StartFlag = "",
     holidays: HolidaysFlag = "",
-    seed: Annotated[int, option("--seed", metavar="S", min=0, help="Of the trainings.")] = 0,
+    seed: TrainingSeedFlag = 0,
     output: OutputFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -114,23 +119,11 @@ def evaluate(
         raise Problem("refused", "no model is left to judge", "leave --models out")
     rows = result.judged(aggregation)
     value = {
-        "schema": "forecast-evaluation/1",
-        "horizon_h": horizon_h,
-        "test_last_h": test_last_h,
-        "aggregation": aggregation,
-        "series": list(found.demand.names),
-        "hours": found.demand.hours,
-        "missing_hours": found.missing,
-        "seed": seed,
-        "models": [_as_json(row) for row in rows],
-    }
-    show_one(
-        form,
-        value,
-        rows[0].model,
-        (result, rows),
-        lambda it: evaluation_page(*it, horizon_h, aggregation),
-    )
+        "schema": "forecast-evaluation/1", "horizon_h": horizon_h, "test_last_h": test_last_h,
+        "aggregation": aggregation, "series": list(found.demand.names), "hours": found.demand.hours,
+        "missing_hours": found.missing, "seed": seed, "models": [_as_json(row) for row in rows],
+    }  # fmt: skip
+    show_one(form, value, rows[0].model, rows, lambda it: evaluation_page(result, it, horizon_h, aggregation))
 
 
 @forecast.part("train")

@@ -41,6 +41,26 @@ if TYPE_CHECKING:
 SCHEMA: Final = "pcs-front/1"
 SHOWN: Final = 6
 
+ObjectivesFlag = Annotated[
+    str,
+    option("--objectives", metavar="A,B", help="METRIC:MEASURE of jct, error, unfairness: mean or p99."),
+]
+EvaluationsFlag = Annotated[
+    int, option("--evaluations", metavar="N", min=8, max=100_000, help="Configurations tried.")
+]
+TrainJobsFlag = Annotated[
+    int, option("--train-jobs", metavar="N", min=10, help="Searched on the first N jobs ...")
+]
+TestJobsFlag = Annotated[
+    int, option("--test-jobs", metavar="N", min=10, help="... and judged on the N after them.")
+]
+AskedFlag = Annotated[
+    float, option("--asked", metavar="PART", help="Of the jobs that ask when they will have ended.")
+]
+FrontFlag = Annotated[
+    Literal["table", "json", "svg"], option("-o", "--output", metavar="table|json|svg", help="Format.")
+]
+
 
 @group()
 def pcs() -> None:
@@ -57,22 +77,11 @@ def pcs() -> None:
 def front(
     *,
     trace: TraceArgument,
-    objectives: Annotated[
-        str,
-        option("--objectives", metavar="A,B", help="METRIC:MEASURE of jct, error, unfairness: mean or p99."),
-    ] = "jct:mean,error:mean",
-    evaluations: Annotated[
-        int, option("--evaluations", metavar="N", min=8, max=100_000, help="Configurations tried.")
-    ] = 280,
-    train_jobs: Annotated[
-        int, option("--train-jobs", metavar="N", min=10, help="Searched on the first N jobs ...")
-    ] = 1000,
-    test_jobs: Annotated[
-        int, option("--test-jobs", metavar="N", min=10, help="... and judged on the N after them.")
-    ] = 1000,
-    asked: Annotated[
-        float, option("--asked", metavar="PART", help="Of the jobs that ask when they will have ended.")
-    ] = 0.25,
+    objectives: ObjectivesFlag = "jct:mean,error:mean",
+    evaluations: EvaluationsFlag = 280,
+    train_jobs: TrainJobsFlag = 1000,
+    test_jobs: TestJobsFlag = 1000,
+    asked: AskedFlag = 0.25,
     format: FormatFlag = "auto",
     vc: VcFlag = None,
     from_s: FromFlag = None,
@@ -83,9 +92,7 @@ def front(
     address: AddressFlag = "",
     workers: WorkersFlag = None,
     seed: SeedFlag = 0,
-    output: Annotated[
-        Literal["table", "json", "svg"], option("-o", "--output", metavar="table|json|svg", help="Format.")
-    ] = "table",
+    output: FrontFlag = "table",
     as_json: JsonFlag = False,
 ) -> None:
     """Search for the configurations that nothing else beats in all objectives.
@@ -100,9 +107,7 @@ def front(
       cotenant pcs front jobs.csv --backend dask --address tcp://head:8786 -o svg > front.svg
     """
     form = "json" if as_json else output
-    drawing = matplotlib_or_hint() if form == "svg" else None
-    if form == "svg" and drawing is None:
-        raise Problem("failed", "a picture needs matplotlib")
+    drawing = _matplotlib() if form == "svg" else None
     if not 0.0 < asked <= 1.0:
         raise Problem("usage", f"--asked must be above 0 and at most 1, got {asked:g}")
     with as_problems():
@@ -119,21 +124,15 @@ def front(
         workload, wanted, train_jobs, asked, objectives, evaluations, backend, address, workers, seed
     )
     value = {
-        "schema": SCHEMA,
-        "trace": trace,
+        "schema": SCHEMA, "trace": trace,
         "cluster": {"hosts": hosts, "gpus_per_host": gpus_per_host, "gpus": hosts * gpus_per_host},
-        "train_jobs": train_jobs,
-        "test_jobs": len(workload) - train_jobs,
-        "asked_ratio": asked,
-        "backend": backend,
-        **found.document(),
-    }
+        "train_jobs": train_jobs, "test_jobs": len(workload) - train_jobs, "asked_ratio": asked,
+        "backend": backend, **found.document(),
+    }  # fmt: skip
     if drawing is not None:
         screen.say(drawing.svg_of(_picture(drawing, found, trace)))
     else:
-        show_one(
-            "json" if form == "json" else "table", value, trace, (value, found), lambda both: _page(*both)
-        )
+        show_one("json" if form == "json" else "table", value, trace, value, lambda it: _page(it, found))
 
 
 def _searched(
@@ -221,6 +220,13 @@ def _page(value: dict[str, Any], found: ParetoFront) -> str:
         "after them"
     )
     return "\n".join([head, screen.table(columns, rows, screen.terminal_width())])
+
+
+def _matplotlib() -> Any:
+    """Raises Problem: it is not installed."""
+    if (drawing := matplotlib_or_hint()) is None:
+        raise Problem("failed", "a picture needs matplotlib")
+    return drawing
 
 
 def _cell(place: int, side: int, name: str) -> Callable[[Any], str]:

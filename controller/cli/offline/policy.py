@@ -22,46 +22,57 @@ if TYPE_CHECKING:
     from cotenant.controller.policies.learned import OrderModel
     from cotenant.controller.training.rltune import EpochTold, TrainingOptions
 
+NameArgument = Annotated[
+    Literal["rltune", "scorer"], argument(metavar="rltune|scorer", help="What to train.")
+]
+TracesFlag = Annotated[
+    str, option("--trace", metavar="A,B,...", help="Files, or bundled names (`cotenant sim trace list`).")
+]
+ModelFlag = Annotated[str, option("--out", metavar="FILE", help="The model.", show_default="NAME.json")]
+MetricFlag = Annotated[
+    Literal["wait", "bsld", "jct"], option("--metric", metavar="wait|bsld|jct", help="To be made small.")
+]
+BaseFlag = Annotated[
+    Literal["sjf", "ssf"], option("--base", metavar="sjf|ssf", help="The order it is to improve on.")
+]
+PresetFlag = Annotated[
+    Literal["warm", "paper"],
+    option("--preset", metavar="warm|paper", help="warm: begins as sjf; paper: from nothing, as published."),
+]
+EpochsFlag = Annotated[int, option("--epochs", metavar="N", min=1, max=10_000, help="In all.")]
+MinutesFlag = Annotated[
+    float | None, option("--minutes", metavar="M", help="Begin no epoch after so long; run again to go on.")
+]
+HostsFlag = Annotated[int, option("--hosts", metavar="H", min=1, max=100_000, help="Hosts.")]
+GpusFlag = Annotated[int, option("--gpus-per-host", metavar="G", min=1, max=1_024, help="GPUs of each host.")]
+LoadFlag = Annotated[
+    float | None,
+    option("--load", metavar="L", help="Move arrivals so that each trace offers this much work."),
+]
+EstimateNoiseFlag = Annotated[
+    str, option("--estimate-noise", metavar="exact|lognormal:S|limit", help="The lengths that it gets.")
+]
+SeedFlag = Annotated[int, option("--seed", metavar="S", min=0, help="Of everything that is drawn.")]
+
 policy = asked.policy
 policy.part("shadow")(shadow)
 
 
 @policy.part("train")
 def train(
-    name: Annotated[Literal["rltune", "scorer"], argument(metavar="rltune|scorer", help="What to train.")],
-    trace: Annotated[
-        str, option("--trace", metavar="A,B,...", help="Files, or bundled names (`cotenant sim trace list`).")
-    ],
-    out: Annotated[str, option("--out", metavar="FILE", help="The model.", show_default="NAME.json")] = "",
-    metric: Annotated[
-        Literal["wait", "bsld", "jct"], option("--metric", metavar="wait|bsld|jct", help="To be made small.")
-    ] = "bsld",
-    base: Annotated[
-        Literal["sjf", "ssf"], option("--base", metavar="sjf|ssf", help="The order it is to improve on.")
-    ] = "sjf",
-    preset: Annotated[
-        Literal["warm", "paper"],
-        option(
-            "--preset", metavar="warm|paper", help="warm: begins as sjf; paper: from nothing, as published."
-        ),
-    ] = "warm",
-    epochs: Annotated[int, option("--epochs", metavar="N", min=1, max=10_000, help="In all.")] = 20,
-    minutes: Annotated[
-        float | None,
-        option("--minutes", metavar="M", help="Begin no epoch after so long; run again to go on."),
-    ] = None,
-    hosts: Annotated[int, option("--hosts", metavar="H", min=1, max=100_000, help="Hosts.")] = 8,
-    gpus_per_host: Annotated[
-        int, option("--gpus-per-host", metavar="G", min=1, max=1_024, help="GPUs of each host.")
-    ] = 8,
-    load: Annotated[
-        float | None,
-        option("--load", metavar="L", help="Move arrivals so that each trace offers this much work."),
-    ] = None,
-    estimate_noise: Annotated[
-        str, option("--estimate-noise", metavar="exact|lognormal:S|limit", help="The lengths that it gets.")
-    ] = "exact",
-    seed: Annotated[int, option("--seed", metavar="S", min=0, help="Of everything that is drawn.")] = 0,
+    name: NameArgument,
+    trace: TracesFlag,
+    out: ModelFlag = "",
+    metric: MetricFlag = "bsld",
+    base: BaseFlag = "sjf",
+    preset: PresetFlag = "warm",
+    epochs: EpochsFlag = 20,
+    minutes: MinutesFlag = None,
+    hosts: HostsFlag = 8,
+    gpus_per_host: GpusFlag = 8,
+    load: LoadFlag = None,
+    estimate_noise: EstimateNoiseFlag = "exact",
+    seed: SeedFlag = 0,
     backend: BackendFlag = "processes",
     address: AddressFlag = "",
     workers: WorkersFlag = None,

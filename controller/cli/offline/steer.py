@@ -77,6 +77,13 @@ StateFlag = Annotated[
         show_default="one per cluster, below ~/.local/state/cotenant",
     ),
 ]
+IntervalFlag = Annotated[str, option("--interval", metavar="TIME", help="Between two looks.")]
+ChangesFlag = Annotated[
+    str, option("--changes", metavar="N", help="Set so many priorities in a round, at most.")
+]
+DryRunFlag = Annotated[
+    bool, option("--dry-run", help="Show the order and what would be set, once; change nothing.")
+]
 
 
 @group()
@@ -93,16 +100,12 @@ def steer() -> None:
 @group(acts_alone=True)
 def slurm(
     order: OrderFlag = "sjf",
-    interval: Annotated[str, option("--interval", metavar="TIME", help="Between two looks.")] = "30s",
-    changes: Annotated[
-        str, option("--changes", metavar="N", help="Set so many priorities in a round, at most.")
-    ] = "200",
+    interval: IntervalFlag = "30s",
+    changes: ChangesFlag = "200",
     partition: PartitionFlag = "",
     since: SinceFlag = "14d",
     state: StateFlag = "",
-    dry_run: Annotated[
-        bool, option("--dry-run", help="Show the order and what would be set, once; change nothing.")
-    ] = False,
+    dry_run: DryRunFlag = False,
     output: OutputFlag = None,
     as_json: JsonFlag = False,
 ) -> int:
@@ -128,37 +131,23 @@ def slurm(
     form = chosen(output, as_json)
     interval_s = max(duration_of("--interval", interval) or 30.0, INTERVAL_S_MIN)
     most = whole_number("--changes", changes, CHANGES_MAX)
-    policy = _policy(order)
+    policy, words = _policy(order), _words(partition)
     with _asking():
         programs = Slurm(os.environ)
         config = programs.config()
         history = _history(programs, since)
         where = _state(state, config)
         if dry_run:
-            found = look(
-                programs,
-                policy,
-                history,
-                _read(where),
-                partitions=_words(partition),
-                most=most,
-                now_s=time.time(),
-            )
+            touched, now_s = _read(where), time.time()
+            found = look(programs, policy, history, touched, partitions=words, most=most, now_s=now_s)
             show_order(found, policy.name, form, history.note)
             return OK
         _check_rights(programs, config)
         with _held(where, config, order, partition) as file:
             steerer = Steerer(
-                programs,
-                policy,
-                history,
-                file,
-                host=socket.gethostname(),
-                pid=os.getpid(),
-                partitions=_words(partition),
-                most=most,
-                interval_s=interval_s,
-            )
+                programs, policy, history, file, host=socket.gethostname(), pid=os.getpid(),
+                partitions=words, most=most, interval_s=interval_s,
+            )  # fmt: skip
             return _steer(steerer, file, config, policy.name, history, interval_s)
 
 

@@ -53,22 +53,24 @@ AskedFlag = Annotated[
     str,
     option("--policy", "--policies", metavar="A,B,...", help="Policies.", complete=complete_policies),
 ]
+JobArgument = Annotated[
+    list[str] | None,
+    argument(metavar="[FILE.yaml|SCRIPT.sh|-- CMD...]", help="A job: what would happen to it now?"),
+]
+AddGpusFlag = Annotated[
+    str, option("--add-gpus", metavar="N", help="Also with so many more GPUs, on hosts like those there.")
+]
+JournalFlag = Annotated[
+    str, option("--journal", metavar="PATH", help="A state folder or journal file (default: yours).")
+]
 
 
 def whatif(
-    words: Annotated[
-        list[str] | None,
-        argument(metavar="[FILE.yaml|SCRIPT.sh|-- CMD...]", help="A job: what would happen to it now?"),
-    ] = None,
+    words: JobArgument = None,
     policies: AskedFlag = "",
     since: SinceFlag = "",
-    add_gpus: Annotated[
-        str, option("--add-gpus", metavar="N", help="Also with so many more GPUs, on hosts like those there.")
-    ] = "",
-    journal: Annotated[
-        str,
-        option("--journal", metavar="PATH", help="A state folder or journal file (default: yours)."),
-    ] = "",
+    add_gpus: AddGpusFlag = "",
+    journal: JournalFlag = "",
     pairs: PairsFlag = "gavel-v100",
     seed: SeedFlag = 0,
     workers: WorkersFlag = None,

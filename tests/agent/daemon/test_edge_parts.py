@@ -185,24 +185,27 @@ def order(folder: Path) -> Order:
     return order_of(launch=Launch(workdir=str(folder)), checkpoint_root=root, start_deadline_s=1.0)
 
 
-def test_a_full_disk_stops_promises_and_starts_but_not_heartbeats(
-    tmp_path: Path,
-) -> None:
+def runtime_in(folder: Path, state: Scripted, spool: Spool) -> Runtime:
+    """It looks for its controller at `c.sock` there."""
+    owner = LockOwner(pid=1, uid=0, user="ann", host="h", since="", token="t")
+    return Runtime(
+        state,
+        spool,
+        DeviceLocks(folder, owner),
+        attempts=folder / "attempts",
+        endpoint=f"ipc://{folder}/c.sock",
+        key=None,
+        on_welcome=lambda: None,
+    )
+
+
+def test_a_full_disk_stops_promises_and_starts_but_not_heartbeats(tmp_path: Path) -> None:
     spool = Spool(tmp_path / "spool")
     spool.load()
     state = Scripted(agent_config(uid=os.geteuid()))
-    owner = LockOwner(pid=1, uid=0, user="ann", host="h", since="", token="t")
 
     async def play(controller: zmq.Socket[bytes]) -> None:
-        runtime = Runtime(
-            state,
-            spool,
-            DeviceLocks(tmp_path, owner),
-            attempts=tmp_path / "attempts",
-            endpoint=f"ipc://{tmp_path}/c.sock",
-            key=None,
-            on_welcome=lambda: None,
-        )
+        runtime = runtime_in(tmp_path, state, spool)
         running = asyncio.create_task(runtime.run())
         await asyncio.sleep(0)
         greeting = Heartbeat(beat=0, session="s")
