@@ -2,9 +2,8 @@
 
 Source: Chronus (SoCC '21) section 3: the holder of a lease keeps its devices to the end of it; then the
 policy decides anew who gets the next one. Hp jobs are its SLO jobs, spot jobs its best-effort ones: a spot
-job
-whose lease is over leaves if an hp job waits that its devices help to place. An hp job gets its next lease
-always.
+job whose lease is over leaves if an hp job waits that its devices help to place. An hp job gets its next
+lease always. Whoever fits passes who does not.
 
 Departs from Chronus in that no deadlines are known, so that SLO jobs are taken in the order of arrival
 where Chronus solves a MILP; in that what is free is given at once, not at the next lease; and in that hp
@@ -44,6 +43,7 @@ class Chronus(TwoClasses):
     name = "chronus"
 
     def __init__(self, parameters: ChronusParameters | None = None) -> None:
+        super().__init__()
         self.parameters = parameters if parameters is not None else ChronusParameters()
         self._lease_end = WakeUp()
 

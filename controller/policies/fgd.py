@@ -5,7 +5,7 @@ A pod goes to the node where it increases fragmentation least. Fragmentation of 
 the expectation, over the workload, of the free GPUs that a pod of g could not use: f if g > f, else f mod
 g. The workload is the widths of pods seen so far, of both classes. Hp jobs preempt on the node where, in
 the end, fragmentation is least; what its spot jobs lose does not count. First come, first served within a
-class, past those that do not fit.
+class, past those that do not fit unless `backfill=none` keeps the order.
 
 Departs from FGD in that pods of a gang that may be spread anyhow are placed as everywhere else.
 """
@@ -29,6 +29,7 @@ from cotenant.controller.domain import (
     because,
 )
 from cotenant.controller.policies.toolkit import (
+    ClassParameters,
     FreedDevices,
     TwoClasses,
     find_pods,
@@ -41,7 +42,8 @@ class Fgd(TwoClasses):
     name = "fgd"
     places_by_itself = True
 
-    def __init__(self) -> None:
+    def __init__(self, parameters: ClassParameters | None = None) -> None:
+        super().__init__(parameters)
         self._pods: dict[int, int] = {}
         """Pods seen, by GPUs."""
 

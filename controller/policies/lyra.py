@@ -5,7 +5,7 @@ Source: Lyra (EuroSys '23) sections 3 and 4, hp jobs in the place of inference, 
 server without hp jobs may be lent: spot jobs run on such servers only, shortest first, tightest server
 first. Hp jobs go to servers with hp jobs, then to idle ones; when that is not enough servers are taken back
 whole, those with the least preemption cost first: each spot job on a server costs that server's share of
-the servers it is on.
+the servers it is on. Whoever fits passes who does not, unless `backfill=none` keeps the order.
 
 Departs from Lyra in that jobs are not elastic, and in that servers are lent and taken back as jobs come,
 not at intervals.

@@ -42,8 +42,8 @@ from cotenant.controller.policies.qssf import Qssf, QssfParameters
 from cotenant.controller.policies.remaining import IntervalParameters, IntervalPolicy, SrtfFull
 from cotenant.controller.policies.service import Srsf, ssf
 from cotenant.controller.policies.sjf_ffs import SjfFfs
-from cotenant.controller.policies.toolkit import ColocationParameters
-from cotenant.controller.policies.yarn_cs import YarnCs, YarnParameters
+from cotenant.controller.policies.toolkit import ClassParameters, ColocationParameters
+from cotenant.controller.policies.yarn_cs import YarnCs
 
 
 class PolicyOption(NamedTuple):
@@ -341,26 +341,28 @@ OURS: Final[dict[str, PolicyEntry]] = {
         choose="loading and saving are slow against jobs' lengths, as with large models",
     ),
     "yarn-cs": PolicyEntry(
-        "two classes: hp first, preempts the newest spot jobs; first come, first served within each",
+        "two classes: hp first, preempts the newest spot jobs; by arrival, and whoever fits passes",
         YarnCs,
-        YarnParameters.parse,
+        ClassParameters.parse,
         group=CLASSES,
         choose="the simplest rule for two classes is to be compared with",
     ),
     "fgd": PolicyEntry(
-        "two classes; each job goes where it leaves the least splinters of free devices (FGD)",
+        "two classes; leaves the least splinters of free devices; by arrival, and whoever fits passes (FGD)",
         Fgd,
+        ClassParameters.parse,
         group=CLASSES,
         choose="gangs wait though enough devices are free, scattered over hosts",
     ),
     "lyra": PolicyEntry(
-        "two classes: hosts without hp jobs are lent to spot jobs and taken back whole",
+        "two classes: whole hosts are lent to spot jobs, the shortest first, and whoever fits passes",
         Lyra,
+        ClassParameters.parse,
         group=CLASSES,
         choose="hp jobs are services that come and go by whole hosts (Lyra)",
     ),
     "chronus": PolicyEntry(
-        "two classes: spot jobs hold leases of five minutes and give way when one is over",
+        "two classes: spot jobs give way when a lease is over; by arrival, and whoever fits passes",
         Chronus,
         ChronusParameters.parse,
         group=CLASSES,

@@ -12,36 +12,12 @@ be given back), and in that devices which leaving jobs leave over are used befor
 
 from __future__ import annotations
 
-from typing import Literal
-
-import msgspec
-
 from cotenant.controller.domain import Job, Plan
-from cotenant.controller.policies.base import Parameters
 from cotenant.controller.policies.toolkit import FreedDevices, TwoClasses, find_room, preemptible_jobs
-
-
-class YarnParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Named options of yarn-cs."""
-
-    backfill: Literal["none", "any"] = "any"
-    """Who may start ahead of a job of its class that does not fit: nobody, or whoever fits."""
-
-    @classmethod
-    def parse(cls, parameters: Parameters) -> YarnParameters:
-        """Raises ValueError for a wrong name, type or value."""
-        return msgspec.convert(parameters, cls)
-
-    def as_parameters(self) -> Parameters:
-        return {"backfill": self.backfill}
 
 
 class YarnCs(TwoClasses):
     name = "yarn-cs"
-
-    def __init__(self, parameters: YarnParameters | None = None) -> None:
-        self.parameters = parameters if parameters is not None else YarnParameters()
-        self.keeps_order = self.parameters.backfill == "none"
 
     def make_room(self, plan: Plan, job: Job) -> FreedDevices | None:
         spot = [each for each in preemptible_jobs(plan.view) if not plan.is_leaving(each.job_id)]

@@ -6,23 +6,32 @@ stop leaves whole seeds.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 import msgspec
+import numpy as np
 
-from cotenant.controller.sim import Scenario, policies_named, scenario, simulate
+from cotenant.controller.sim import Scenario, Workload, policies_named, scenario, simulate
 from cotenant.controller.sim.results.summary import summarise
 from experiments.shared import paths
 from experiments.shared.kept_runs import keep
 
 CACHE: Final = paths.CACHE / "gfs"
 HOSTS: Final = 287
+KNOWN_DAYS: Final = 14
+"""Of hp demand, where the history does not begin empty: `gfs` then forecasts as it is meant to."""
+DAY_S: Final = 86_400.0
 World = Literal["lose", "save"]
 LOADS: Final = ("gfs-4x", "gfs", "gfs-2x")
 BASELINES: Final = ("yarn-cs", "lyra", "fgd", "chronus")
+STRICT: Final = {policy: f"{policy}:backfill=none" for policy in ("yarn-cs", "lyra", "fgd")}
+"""The other reading of a baseline: nobody passes a job of its class that does not fit."""
+POOL: Final = "gfs:aggregation=pool"
+"""The other reading of eq. 9: one quantile of the total demand."""
 RISE_8: Final = "gfs-rise:p=0.8"
 POLICIES: Final = ("yarn-cs", "gfs", "gfs-rise", "lyra", "fgd", "chronus")
 ABLATIONS: Final = ("gfs-e", "gfs-d", "gfs-s", "gfs-p", "gfs-sp")
@@ -35,11 +44,14 @@ class Cell(NamedTuple):
     load: str
     policy: str
     seed: int
+    known_days: int = 0
+    """Of hp jobs, before the first spot job comes."""
 
     @property
     def file(self) -> Path:
         name = self.policy.replace(":", "_").replace("=", "-").replace(",", "_")
-        return CACHE / f"{self.days}d-{self.world}" / f"{self.load}-{name}-{self.seed}.json"
+        known = f"-{self.known_days}known" if self.known_days else ""
+        return CACHE / f"{self.days}d-{self.world}{known}" / f"{self.load}-{name}-{self.seed}.json"
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +76,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 def cells(days: int, seeds: Sequence[int]) -> Iterator[Cell]:
     for seed in seeds:
-        yield from (Cell(days, "lose", "gfs-4x", policy, seed) for policy in POLICIES[:5])
+        first = (*POLICIES[:5], *STRICT.values(), POOL)
+        yield from (Cell(days, "lose", "gfs-4x", policy, seed) for policy in first)
     for seed in seeds:
         yield from (Cell(days, "lose", "gfs", policy, seed) for policy in (*POLICIES[:3], RISE_8))
         yield from (Cell(days, "save", "gfs-4x", policy, seed) for policy in (*POLICIES[:3], RISE_8))
@@ -73,19 +86,35 @@ def cells(days: int, seeds: Sequence[int]) -> Iterator[Cell]:
     for seed in seeds:
         yield from (Cell(days, "lose", load, policy, seed) for load in LOADS for policy in POLICIES)
         yield from (Cell(days, "save", "gfs", policy, seed) for policy in (*POLICIES, RISE_8))
+    for seed in seeds:
+        known = ("yarn-cs", "gfs", POOL, "gfs-rise")
+        yield from (Cell(days, "lose", "gfs-4x", policy, seed, KNOWN_DAYS) for policy in known)
 
 
 def load(cell: Cell) -> Row | None:
     return msgspec.json.decode(cell.file.read_bytes(), type=Row) if cell.file.exists() else None
 
 
+def from_day(workload: Workload, day: int) -> Workload:
+    """Without the spot jobs of the days before."""
+    kept = workload.hp | (workload.submit_s >= day * DAY_S)
+    names = (
+        "submit_s", "duration_s", "expected_s", "gpus", "load_s", "pause_s", "model", "hp", "organisation"
+    )  # fmt: skip
+    columns = {name: getattr(workload, name)[kept] for name in names}
+    fractions = tuple(np.array(workload.fractions)[kept].tolist()) if workload.fractions else ()
+    return dataclasses.replace(workload, fractions=fractions, job_ids=(), **columns)
+
+
 def run(cell: Cell, commit: str) -> None:
     """In a process of its own."""
     began_s = time.process_time()
     (choice,) = policies_named(cell.policy)
-    asked = Scenario(trace=f"synth:{cell.load}:{cell.days}", hosts=HOSTS, pairs="none", on_preempt=cell.world)
+    trace = f"synth:{cell.load}:{cell.days + cell.known_days}"
+    asked = Scenario(trace=trace, hosts=HOSTS, pairs="none", on_preempt=cell.world)
     (task,) = scenario.tasks(asked, [choice], [cell.seed])
-    outcome = simulate(task.workload, task.cluster, choice.name, choice.parameters, physics=task.physics)
+    workload = from_day(task.workload, cell.known_days) if cell.known_days else task.workload
+    outcome = simulate(workload, task.cluster, choice.name, choice.parameters, physics=task.physics)
     found = summarise(outcome)
     hp, spot = found["hp"], found["spot"]
     row = Row(

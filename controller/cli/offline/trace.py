@@ -161,8 +161,9 @@ def facts(value: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 @trace.part("synth")
 def synth(
-    file: FileArgument,
     like: Annotated[str, option("--like", metavar="earth|saturn|uranus|philly|gfs", help="What to match.")],
+    file: FileArgument = "",
+    out: Annotated[str, option("--out", metavar="FILE", help="FILE, named by a flag.")] = "",
     jobs: Annotated[
         int | None, option("--jobs", metavar="N", min=1, max=10_000_000, help="Jobs.  [default: 20000]")
     ] = None,
@@ -186,6 +187,8 @@ def synth(
     """
     from cotenant.controller.sim import synthesise_spot
 
+    if bool(file) == bool(out):
+        raise Problem("usage", "a trace is written to one file", "name it: cotenant sim trace synth FILE ...")
     wrong = {"--jobs": jobs} if like == "gfs" else {"--days": days, "--spot-scale": spot_scale}
     for flag, given in wrong.items():
         if given is not None:
@@ -199,7 +202,7 @@ def synth(
             )
         else:
             made = open_trace(f"{SYNTH}{like}:{20_000 if jobs is None else jobs}", seed=seed)
-    write(made, file, force)
+    write(made, file or out, force)
 
 
 @trace.part("import")

@@ -14,7 +14,7 @@ from cotenant.controller.policies.toolkit.shareable_slots import (
 from cotenant.controller.policies.toolkit.sub_batches import (
     Numbers, SubBatch, known_batches, least_slowdown, slowdown, sub_batches,
 )
-from cotenant.controller.policies.toolkit.two_classes import TwoClasses, preemptible_jobs
+from cotenant.controller.policies.toolkit.two_classes import ClassParameters, TwoClasses, preemptible_jobs
 from cotenant.controller.policies.toolkit.victims import (
     FreedDevices, is_kept_together, longest_first, victims_for, worth_preempting,
 )
@@ -24,11 +24,12 @@ from cotenant.controller.policies.toolkit.whole_queue import (
 )
 
 __all__ = [
-    "Backfill", "CoTenant", "Colocation", "ColocationParameters", "ExpectedReleases", "FreedDevices",
-    "Mask", "NewcomersOnly", "Numbers", "Place", "Reservation", "ShareableSlot", "ShareableSlots",
-    "SubBatch", "Together", "TwoClasses", "WakeUp", "Why", "find_pods", "find_room", "is_anybody_left",
-    "is_kept_together", "is_suitable", "known_batches", "least_slowdown", "longest_first", "nobody",
-    "place_in_order", "place_ordered", "preemptible_jobs", "rearrange", "reclaim", "reserve", "reserved",
-    "slowdown", "sub_batches", "take_room", "victims_for", "whom_to_ask", "worth_preempting",
+    "Backfill", "ClassParameters", "CoTenant", "Colocation", "ColocationParameters", "ExpectedReleases",
+    "FreedDevices", "Mask", "NewcomersOnly", "Numbers", "Place", "Reservation", "ShareableSlot",
+    "ShareableSlots", "SubBatch", "Together", "TwoClasses", "WakeUp", "Why", "find_pods", "find_room",
+    "is_anybody_left", "is_kept_together", "is_suitable", "known_batches", "least_slowdown",
+    "longest_first", "nobody", "place_in_order", "place_ordered", "preemptible_jobs", "rearrange",
+    "reclaim", "reserve", "reserved", "slowdown", "sub_batches", "take_room", "victims_for",
+    "whom_to_ask", "worth_preempting",
 ]
 # fmt: on

@@ -8,6 +8,9 @@ unless the policy keeps the order.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
 
 from cotenant.controller.domain import (
     NOTHING,
@@ -20,7 +23,14 @@ from cotenant.controller.domain import (
     View,
     because,
 )
-from cotenant.controller.policies.base import Candidates, Stateless, is_possible, is_quiet, why_waiting
+from cotenant.controller.policies.base import (
+    Candidates,
+    Parameters,
+    Stateless,
+    is_possible,
+    is_quiet,
+    why_waiting,
+)
 from cotenant.controller.policies.toolkit.victims import FreedDevices
 
 
@@ -32,12 +42,30 @@ def preemptible_jobs(view: View) -> Iterator[Job]:
                 yield job
 
 
+class ClassParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Named options of an order within each class."""
+
+    backfill: Literal["none", "any"] = "any"
+    """Who may start ahead of a job of its class that does not fit: nobody, or whoever fits."""
+
+    @classmethod
+    def parse(cls, parameters: Parameters) -> ClassParameters:
+        """Raises ValueError for a wrong name, type or value."""
+        return msgspec.convert(parameters, cls)
+
+    def as_parameters(self) -> Parameters:
+        return {"backfill": self.backfill}
+
+
 class TwoClasses(Stateless):
     has_classes = True
     name = "two-classes"
     preempts = True
-    keeps_order = False
-    """Nobody passes a job of its class that does not fit, if it is possible at all."""
+
+    def __init__(self, parameters: ClassParameters | None = None) -> None:
+        order = parameters if parameters is not None else ClassParameters()
+        self.keeps_order = order.backfill == "none"
+        """Nobody passes a job of its class that does not fit, if it is possible at all."""
 
     def queue_key(self, job: Job) -> tuple[float, ...]:
         return (0.0,) if job.spec.job_class == "hp" else (1.0, *self.spot_key(job))

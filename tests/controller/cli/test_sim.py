@@ -262,6 +262,15 @@ def test_a_generated_trace_can_be_read_again_and_stays_synthetic(cotenant: Coten
     assert value["workload"]["jobs"] == 40
 
 
+def test_a_generated_trace_goes_to_one_file_named_either_way(cotenant: Cotenant, tmp_path: Path) -> None:
+    asked = ("sim", "trace", "synth", "--like", "gfs", "--spot-scale", "4", "--days", "0.01", "--seed", "3")
+    one, other = tmp_path / "one.csv", tmp_path / "other.csv"
+    assert cotenant(*asked, str(one)).code == cotenant(*asked, "--out", str(other)).code == 0
+    assert one.read_bytes() == other.read_bytes()
+    for files in ((), (str(tmp_path / "a.csv"), "--out", str(tmp_path / "b.csv"))):
+        assert (cotenant(*asked, *files).code, (tmp_path / "b.csv").exists()) == (2, False)
+
+
 def test_a_foreign_trace_becomes_ours(cotenant: Cotenant, tmp_path: Path) -> None:
     swf = tmp_path / "cluster.swf"
     swf.write_text("; Version: 2.2\n1 0 5 100 2 -1 -1 2 -1 -1 1 1 1 1 1 -1 -1 -1\n")

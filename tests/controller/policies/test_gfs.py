@@ -65,9 +65,12 @@ ROWS: list[tuple[str, Wanted]] = [
 # fmt: on
 
 
+@pytest.mark.parametrize("policy", ["yarn-cs", "lyra", "fgd"])
 @pytest.mark.parametrize(("backfill", "starts"), [("any", "loading"), ("none", "queued")])
-def test_yarn_cs_keeps_the_order_of_a_class_where_it_is_asked_to(backfill: str, starts: str) -> None:
-    desk = Desk("yarn-cs", TWO, make=lambda name, given: registry.make(name, {**given, "backfill": backfill}))
+def test_a_baseline_keeps_the_order_of_a_class_where_it_is_asked_to(
+    policy: str, backfill: str, starts: str
+) -> None:
+    desk = Desk(policy, TWO, make=lambda name, given: registry.make(name, {**given, "backfill": backfill}))
     desk.run(1, **spot())
     desk.submit(2, gpus=2, **spot())
     desk.submit(3, **spot())
