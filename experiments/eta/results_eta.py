@@ -30,7 +30,8 @@ from experiments.shared.kept_runs import complete, keep
 SIGMA: Final = 0.7
 VCS: Final = {"philly/ed69ec": 2, "philly/e13805": 5, "philly/103959": 3}
 """VC -> hosts of 8 GPUs, for an offered load of about .75."""
-POLICIES: Final = ("srtf", "tiresias", "sjf")
+POLICIES: Final = ("srtf", "tiresias", "pcs")
+"""`pcs` with its defaults: weighted fair queueing of three classes by size."""
 POOLED: Final = (0.75, 0.85)
 EACH: Final = (0.70, 0.90)
 BIAS_MAX: Final = 0.15
@@ -40,7 +41,8 @@ PREDICTIONS_MIN: Final = 400
 ABOUT: Final = """\
 Estimates are wrong by a lognormal factor with sigma {sigma}; p10 to p90 is told as a job is submitted,
 from what is known then. Wanted: pooled coverage 75 to 85 %, each cell 70 to 90 % or flagged,
-|median bias| at most 15 %, width at most 2.5 JCT, 400 predictions in each cell."""
+|median bias| at most 15 %, width at most 2.5 JCT, 400 predictions in each cell. `pcs` is weighted fair
+queueing with its default classes."""
 LOSES: Final = """\
 Where it loses: the median error is large, because the users' own estimates are; a cell with late
 feedback is corrected by the quick jobs only. Not tried: policies that share (`--pairs none`), other
