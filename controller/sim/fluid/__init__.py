@@ -13,14 +13,14 @@ ledger that could hold one would promise what no host can do. So this world has 
 `elastic.py`), and what both worlds have in common, the division by classes, is in `policies/pcs/`. A result
 from here says how a policy divides, never what it costs: for that there is `world/`.
 
-`play.py` is what happens when, `curves.py` how fast jobs are, `catalogue.py` which policies there are.
+`promised.py` says what a job is told, and keeps it. `play.py` is what happens when, `curves.py` how fast jobs are, `catalogue.py` which policies there are.
 """
 
 # fmt: off
 from cotenant.controller.sim.fluid.catalogue import POLICIES, FluidPolicy
 from cotenant.controller.sim.fluid.curves import as_elastic, as_fluid, by_curve, fluid_jobs, measured
-from cotenant.controller.sim.fluid.play import NEVER, FluidJob, Play, Rule
-from cotenant.controller.sim.fluid.simulate import predicted_end_s, simulate_fluid
+from cotenant.controller.sim.fluid.play import NEVER, FluidJob, Play, Rule, predicted_end_s
+from cotenant.controller.sim.fluid.simulate import simulate_fluid
 
 __all__ = [
     "NEVER", "POLICIES", "FluidJob", "FluidPolicy", "Play", "Rule", "as_elastic", "as_fluid", "by_curve",

@@ -9,6 +9,7 @@ from cotenant.controller.policies.base import Parameters
 from cotenant.controller.policies.pcs import WfqConfig
 from cotenant.controller.sim.fluid.elastic import AfsL, MaxMin, PolluxLike, SiaLike, Themis
 from cotenant.controller.sim.fluid.play import Rule
+from cotenant.controller.sim.fluid.promised import PromiseShares, StretchShares
 from cotenant.controller.sim.fluid.rules import FifoShares, SrsfShares, WfqShares
 
 
@@ -24,6 +25,16 @@ POLICIES: dict[str, FluidPolicy] = {
     "fifo": FluidPolicy("first come, first served", lambda given: FifoShares(), {}),
     "srsf": FluidPolicy(
         "least remaining service first (PCS calls it Tiresias)", lambda given: SrsfShares(), {}
+    ),
+    "stretch": FluidPolicy(
+        "srsf, and jobs are told of the smaller ones still to come",
+        lambda given: StretchShares(float(given.get("stretch", 1.0))),
+        {"stretch": 1.0},
+    ),
+    "promise": FluidPolicy(
+        "told as under stretch; jobs whose promise has no slack go first",
+        lambda given: PromiseShares(float(given.get("stretch", 1.0)), float(given.get("epsilon", 0.0))),
+        {"stretch": 1.0, "epsilon": 0.0},
     ),
     "pcs": FluidPolicy(
         "weighted fair queueing by size",

@@ -14,12 +14,12 @@ from typing import Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from cotenant.controller.sim.fluid.play import NEVER, Play
+from cotenant.controller.sim.fluid.play import NEVER, Play, Rule
 
 Given = Sequence[tuple[int, float]]
 
 
-class _OfNow:
+class _OfNow(Rule):
     """Needs nothing but the present state."""
 
     look_s = NEVER

@@ -45,6 +45,10 @@ class Rule(Protocol):
     def fork(self) -> Self:
         """One of its own for a prediction, with what this one knows."""
 
+    def told_end_s(self, job: int, play: Play) -> float:
+        """When a job that has just arrived is told that it will have ended."""
+        return predicted_end_s(play, job)
+
 
 class Play:
     """The state of the world. Jobs are known by their place in `jobs`."""
@@ -109,15 +113,16 @@ class Play:
             return job
 
     def fork(self) -> Play:
-        """A copy to predict with: what jobs have left is what was told of them."""
+        """A copy to predict with, divided anew: what jobs have left is what was told of them."""
         left_gpu_s = self.left_gpu_s
         copy = Play(self.jobs, self.gpus, self.rule.fork(), exact=True)
         copy.now_s = self.now_s
         copy.left_gpu_s = dict(
             left_gpu_s if self._exact else {job: self.told_gpu_s(job) for job in left_gpu_s}
         )
-        copy.running, copy._paces = self.running, self._paces
+        copy.running = self.running
         copy._seen, copy.events, copy._seen_before = self._seen, self.events, dict(self._seen_before)
+        copy._divide()
         return copy
 
     def forget(self, job: int) -> None:
@@ -138,3 +143,11 @@ class Play:
         self.running = running = self.rule.shares(self)
         jobs = self.jobs
         self._paces = [(job, jobs[job].speedup.at(gpus)) for job, gpus in running]
+
+
+def predicted_end_s(play: Play, job: int) -> float:
+    """When a job would end if nobody else came."""
+    alone = play.fork()
+    while alone.advance(NEVER) != job:
+        pass
+    return alone.now_s

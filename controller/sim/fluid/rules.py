@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import Self
 
 from cotenant.controller.policies.pcs import WfqConfig, class_shares, divide
-from cotenant.controller.sim.fluid.play import NEVER, Play
+from cotenant.controller.sim.fluid.play import NEVER, Play, Rule
 
 
-class _Unhurried:
+class _Unhurried(Rule):
     """Divides when something has happened."""
 
     look_s = NEVER

@@ -102,7 +102,7 @@ class _Run:
             self._count(None)
             self.arriving_s, self.arriving_gpu_s = submit_s - self._submit_s[0], self.busy_gpu_s
             if (number + 1) * asked // jobs > number * asked // jobs:
-                self.predicted_s[number] = predicted_end_s(play, number) - submit_s
+                self.predicted_s[number] = play.rule.told_end_s(number, play) - submit_s
             if watch is not None and not number % WATCH_EVERY:
                 watch(finished, jobs, play.now_s)
 
@@ -124,11 +124,3 @@ class _Run:
         fair_gpus = min(self._gpus / self.play.contention(job), known.speedup.gpus_max)
         self.fair_s[job] = known.work_gpu_s / fair_gpus
         self.play.forget(job)
-
-
-def predicted_end_s(play: Play, job: int) -> float:
-    """When a job would end if nobody else came."""
-    alone = play.fork()
-    while alone.advance(NEVER) != job:
-        pass
-    return alone.now_s
