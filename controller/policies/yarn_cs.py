@@ -12,12 +12,13 @@ be given back), and in that devices which leaving jobs leave over are used befor
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
 from cotenant.controller.domain import Job, Plan
 from cotenant.controller.policies.base import Parameters
+from cotenant.controller.policies.entry import CLASSES, PolicyEntry
 from cotenant.controller.policies.toolkit import FreedDevices, TwoClasses, find_room, preemptible_jobs
 
 
@@ -49,3 +50,12 @@ class YarnCs(TwoClasses):
             return None
         spot.sort(key=lambda each: (-each.phase_since_s, -each.number))
         return find_room(plan, job, iter(spot))
+
+
+YARN_CS: Final = PolicyEntry(
+    "two classes: hp first, preempts the newest spot jobs; first come, first served within each",
+    YarnCs,
+    YarnParameters.parse,
+    group=CLASSES,
+    choose="the simplest rule for two classes is to be compared with",
+)
