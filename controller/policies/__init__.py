@@ -7,6 +7,7 @@ domain, its own kind, numpy and the standard library.
 __all__ = [
     "base",
     "classic",
+    "entry",
     "lazer",
     "learned",
     "lucid",

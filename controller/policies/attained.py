@@ -34,6 +34,7 @@ from cotenant.controller.domain import (
     because,
 )
 from cotenant.controller.policies.base import Parameters, is_quiet, why_waiting
+from cotenant.controller.policies.entry import FIRST, PREEMPT, PolicyEntry
 from cotenant.controller.policies.toolkit import (  # fmt: skip
     WakeUp,
     Why,
@@ -257,3 +258,20 @@ class Tiresias:
 
     def load(self, state: bytes) -> None:
         self._demotion.load(state)
+
+
+TIRESIAS: Final = PolicyEntry(
+    "least service received so far first, in queues; needs no expected times (Tiresias)",
+    Tiresias,
+    TiresiasParameters.parse,
+    group=FIRST,
+    choose="nobody knows how long jobs take, and jobs resume",
+)
+
+LAS: Final = PolicyEntry(
+    "another name of tiresias",
+    Tiresias,
+    TiresiasParameters.parse,
+    group=PREEMPT,
+    choose="you know it by this name",
+)

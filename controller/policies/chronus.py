@@ -12,10 +12,13 @@ jobs are not paused at the ends of their leases, since class hp never is.
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from cotenant.controller.domain import AnyEvent, Decision, Job, Plan, Reason, View, Wake, because
 from cotenant.controller.policies.base import Parameters, is_quiet
+from cotenant.controller.policies.entry import CLASSES, PolicyEntry
 from cotenant.controller.policies.toolkit import FreedDevices, TwoClasses, WakeUp, find_room, preemptible_jobs
 
 NEARLY_S = 1e-6
@@ -89,3 +92,12 @@ class Chronus(TwoClasses):
 
     def load(self, state: bytes) -> None:
         self._lease_end.load(state)
+
+
+CHRONUS: Final = PolicyEntry(
+    "two classes: spot jobs give way when a lease is over; by arrival, and whoever fits passes",
+    Chronus,
+    ChronusParameters.parse,
+    group=CLASSES,
+    choose="spot jobs must be sure of five minutes at a time (Chronus)",
+)

@@ -7,6 +7,7 @@ it does not grow with the backlog.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from cotenant.controller.domain import NOTHING, AnyEvent, Decision, Job, Phase, Plan, Reason, View, because
 from cotenant.controller.policies.base import (
@@ -15,6 +16,7 @@ from cotenant.controller.policies.base import (
     is_quiet,
     why_waiting,
 )  # fmt: skip
+from cotenant.controller.policies.entry import FIRST, PolicyEntry
 from cotenant.controller.policies.newcomers import NewcomerParameters, newcomers
 from cotenant.controller.policies.order_options import OrderParameters, PassingParameters
 from cotenant.controller.policies.toolkit import (
@@ -156,3 +158,28 @@ def why_no_victims(view: View, job: Job) -> Reason | None:
     if on_devices and next(worth_preempting(Plan(view), job), None) is None:
         return because("outlives", job.remaining_s)
     return None
+
+
+FIFO: Final = PolicyEntry(
+    "first come, first served",
+    fifo,
+    OrderParameters.parse,
+    group=FIRST,
+    choose="you have no idea yet: nobody is surprised",
+)
+
+SJF: Final = PolicyEntry(
+    "shortest expected job first among those that fit; no preemption",
+    sjf,
+    PassingParameters.parse,
+    group=FIRST,
+    choose="jobs have expected times and cannot resume",
+)
+
+SRTF: Final = PolicyEntry(
+    "shortest remaining time first; newcomers preempt longer jobs",
+    Srtf,
+    NewcomerParameters.parse,
+    group=FIRST,
+    choose="jobs have expected times and resume, and short ones must not wait behind long ones",
+)

@@ -13,6 +13,7 @@ Departs from FGD in that pods of a gang that may be spread anyhow are placed as 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
@@ -28,6 +29,7 @@ from cotenant.controller.domain import (
     View,
     because,
 )
+from cotenant.controller.policies.entry import CLASSES, PolicyEntry
 from cotenant.controller.policies.toolkit import (
     ClassParameters,
     FreedDevices,
@@ -84,3 +86,12 @@ class Fgd(TwoClasses):
 
 def pod_of(job: Job) -> int:
     return max(1, job.spec.gpus // max(1, job.spec.nodes))
+
+
+FGD: Final = PolicyEntry(
+    "two classes; leaves the least splinters of free devices; by arrival, and whoever fits passes (FGD)",
+    Fgd,
+    ClassParameters.parse,
+    group=CLASSES,
+    choose="gangs wait though enough devices are free, scattered over hosts",
+)

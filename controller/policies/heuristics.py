@@ -14,11 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import log2, log10
+from typing import Final
 
 import msgspec
 
 from cotenant.controller.domain import AnyEvent, Decision, Job, JobArrived, View
 from cotenant.controller.policies.classic import UNKNOWN_S
+from cotenant.controller.policies.entry import ORDER, PolicyEntry
 from cotenant.controller.policies.order_options import OrderParameters
 from cotenant.controller.policies.scored import Scored, waited_s
 
@@ -73,3 +75,28 @@ class F1(Scored):
 
     def load(self, state: bytes) -> None:
         self._origin_s = msgspec.msgpack.decode(state, type=float | None) if state else None
+
+
+F1_ENTRY: Final = PolicyEntry(
+    "by a formula of length, width and arrival (F1): early jobs first, ever more the small ones",
+    F1,
+    OrderParameters.parse,
+    group=ORDER,
+    choose="a result with F1 is to be compared with",
+)
+
+WFP3: Final = PolicyEntry(
+    "longest wait for its length first, wider jobs before narrower ones",
+    Wfp3,
+    OrderParameters.parse,
+    group=ORDER,
+    choose="wide jobs wait too long under sjf (WFP3)",
+)
+
+UNICEP: Final = PolicyEntry(
+    "longest wait for its length and width first",
+    Unicep,
+    OrderParameters.parse,
+    group=ORDER,
+    choose="as for wfp3, with narrow jobs first (UNICEP)",
+)

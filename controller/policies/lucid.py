@@ -19,9 +19,10 @@ pair measured to lose is parted (`part=false`: never).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from cotenant.controller.domain import Interference, Job, Plan, Reason, View, XiSource, because, peak_mib
+from cotenant.controller.policies.entry import SHARE, PolicyEntry
 from cotenant.controller.policies.service import by_service
 from cotenant.controller.policies.toolkit import (
     Colocation,
@@ -171,3 +172,12 @@ def _speed(mean: float | None, xi: float, source: XiSource) -> Speed:
     if mean is not None:
         return mean
     return "unknown" if source == "default" else 1.0 / xi
+
+
+LUCID: Final = PolicyEntry(
+    "puts two jobs of equal width together if each keeps its devices little enough busy (Lucid)",
+    Lucid,
+    LucidParameters.parse,
+    group=SHARE,
+    choose="a simple rule of utilisation is to be compared with",
+)

@@ -14,10 +14,13 @@ not at intervals.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from cotenant.controller.domain import DeviceId, HostId, Job, Plan, Reason, View, because
 from cotenant.controller.policies.classic import by_remaining
+from cotenant.controller.policies.entry import CLASSES, PolicyEntry
 from cotenant.controller.policies.toolkit import (
+    ClassParameters,
     FreedDevices,
     TwoClasses,
     find_pods,
@@ -65,3 +68,12 @@ def has_hp(view: View, host_id: HostId) -> bool:
         for device in view.hosts[host_id].report.devices
         for job_id in view.tenants(device.device_id)
     )
+
+
+LYRA: Final = PolicyEntry(
+    "two classes: whole hosts are lent to spot jobs, the shortest first, and whoever fits passes",
+    Lyra,
+    ClassParameters.parse,
+    group=CLASSES,
+    choose="hp jobs are services that come and go by whole hosts (Lyra)",
+)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
@@ -27,6 +28,7 @@ from cotenant.controller.domain import (
     View,
     because,
 )
+from cotenant.controller.policies.entry import ORDER, PolicyEntry
 from cotenant.controller.policies.order_options import OrderParameters
 from cotenant.controller.policies.scored import Scored, waited_s
 
@@ -181,3 +183,12 @@ class Multifactor(Scored):
 
     def load(self, state: bytes) -> None:
         self._usage.load(state)
+
+
+SLURM_MULTIFACTOR: Final = PolicyEntry(
+    "Slurm's default: waiting time, fair share, size and class, each times a weight",
+    Multifactor,
+    MultifactorParameters.parse,
+    group=ORDER,
+    choose="people come from Slurm and want its order",
+)

@@ -40,6 +40,7 @@ from cotenant.controller.domain import (
 )
 from cotenant.controller.policies.base import Candidates, Parameters, is_quiet, why_waiting
 from cotenant.controller.policies.classic import UNKNOWN_S
+from cotenant.controller.policies.entry import FIRST, PolicyEntry
 from cotenant.controller.policies.toolkit import (  # fmt: skip
     ExpectedReleases,
     FreedDevices,
@@ -388,3 +389,12 @@ def is_wanted(view: View, event: FirstStepDone) -> bool:
         return False
     spare_s = job.remaining_s - cost_s(job)
     return any(needs_s(head) < spare_s for head in view.heads())
+
+
+PATIENT: Final = PolicyEntry(
+    "smallest remaining service first; preempts only where that pays, never a job that loads",
+    Patient,
+    PatientParameters.parse,
+    group=FIRST,
+    choose="jobs have expected times and resume: the best mean time of ours on most traces",
+)

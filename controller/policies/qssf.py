@@ -14,11 +14,13 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
 from cotenant.controller.domain import AnyEvent, AttemptEnded, Decision, Job, JobId, Phase, View, kind_of
 from cotenant.controller.policies.classic import UNKNOWN_S
+from cotenant.controller.policies.entry import ORDER, PolicyEntry
 from cotenant.controller.policies.order_options import OrderParameters
 from cotenant.controller.policies.scored import Scored
 
@@ -103,3 +105,12 @@ def _keys(job: Job) -> Iterator[str]:
     yield f"{user} {spec.gpus_min} {kind_of(spec)}"
     yield f"{user} {spec.gpus_min}"
     yield f"{spec.gpus_min}"
+
+
+QSSF: Final = PolicyEntry(
+    "smallest expected GPU time first, by what jobs like it took before (Helios)",
+    Qssf,
+    QssfParameters.parse,
+    group=ORDER,
+    choose="nobody says expected times, but users run the same jobs again and again",
+)

@@ -11,39 +11,40 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from cotenant.controller.domain import NOTHING, AnyEvent, Decision, Job, Reason, View, because
 from cotenant.controller.policies import placement, plugins
-from cotenant.controller.policies.attained import Tiresias, TiresiasParameters
+from cotenant.controller.policies.attained import LAS, TIRESIAS
 from cotenant.controller.policies.base import Parameters, Policy
-from cotenant.controller.policies.castor.cost import CastorCost
-from cotenant.controller.policies.castor.policy import Castor, CastorParameters
-from cotenant.controller.policies.chronus import Chronus, ChronusParameters
-from cotenant.controller.policies.classic import Srtf, fifo, sjf
-from cotenant.controller.policies.cotenant import Cotenant, CotenantParameters
-from cotenant.controller.policies.elastic import ElasticAfsL, ElasticMaxMin, ElasticParameters, ElasticThemis
-from cotenant.controller.policies.fgd import Fgd
-from cotenant.controller.policies.gfs.parameters import GfsParameters
-from cotenant.controller.policies.gfs.policy import Gfs
-from cotenant.controller.policies.heuristics import F1, Unicep, Wfp3
-from cotenant.controller.policies.lazer.parameters import LazerParameters
-from cotenant.controller.policies.lazer.policy import Lazer
-from cotenant.controller.policies.learned import LearnedParameters, RlTune, Scorer
-from cotenant.controller.policies.lucid import Lucid, LucidParameters
-from cotenant.controller.policies.lyra import Lyra
-from cotenant.controller.policies.multifactor import Multifactor, MultifactorParameters
-from cotenant.controller.policies.newcomers import NewcomerParameters
-from cotenant.controller.policies.order_options import OrderParameters, PassingParameters
-from cotenant.controller.policies.patient import Patient, PatientParameters
-from cotenant.controller.policies.pcs import ElasticPcs, Pcs, PcsParameters
-from cotenant.controller.policies.qssf import Qssf, QssfParameters
-from cotenant.controller.policies.remaining import IntervalParameters, IntervalPolicy, SrtfFull
-from cotenant.controller.policies.service import Srsf, ssf
-from cotenant.controller.policies.sjf_ffs import SjfFfs
-from cotenant.controller.policies.toolkit import ClassParameters, ColocationParameters
-from cotenant.controller.policies.yarn_cs import YarnCs
+from cotenant.controller.policies.castor.cost import CASTOR_COST
+from cotenant.controller.policies.castor.policy import CASTOR
+from cotenant.controller.policies.chronus import CHRONUS
+from cotenant.controller.policies.classic import FIFO, SJF, SRTF
+from cotenant.controller.policies.cotenant import COTENANT
+from cotenant.controller.policies.elastic import AFS_L, MAX_MIN, THEMIS
+from cotenant.controller.policies.entry import PolicyEntry
+from cotenant.controller.policies.fgd import FGD
+from cotenant.controller.policies.gfs import entries as gfs
+from cotenant.controller.policies.heuristics import F1_ENTRY, UNICEP, WFP3
+from cotenant.controller.policies.lazer.policy import LAZER
+from cotenant.controller.policies.learned import RLTUNE, SCORER
+from cotenant.controller.policies.lucid import LUCID
+from cotenant.controller.policies.lyra import LYRA
+from cotenant.controller.policies.multifactor import SLURM_MULTIFACTOR
+from cotenant.controller.policies.patient import PATIENT
+from cotenant.controller.policies.pcs import PCS
+from cotenant.controller.policies.qssf import QSSF
+from cotenant.controller.policies.remaining import (
+    INTERVAL,
+    INTERVAL_60,
+    INTERVAL_360,
+    INTERVAL_600,
+    SRTF_FULL,
+)
+from cotenant.controller.policies.service import SRSF, SSF
+from cotenant.controller.policies.sjf_ffs import SJF_FFS
+from cotenant.controller.policies.yarn_cs import YARN_CS
 
 
 class PolicyOption(NamedTuple):
@@ -68,328 +69,52 @@ OPTIONS: Final = {
 }
 
 
-class PolicyEntry(NamedTuple):
-    """A policy of ours."""
-
-    about: str
-    """What it is, in one line."""
-    make: Callable[..., Policy]
-    """Called with what `parse` gives."""
-    parse: Callable[[Parameters], Any] | None = None
-    """Its parameters, from those that were given; raises ValueError. None: it has none."""
-    group: str = ""
-    """Its heading in `cotenant policy list`."""
-    choose: str = ""
-    """When to choose it, in a line."""
-
-
-FIRST: Final = "To begin with"
-ORDER: Final = "An order alone: nobody is preempted, nothing is shared"
-PREEMPT: Final = "With preemption"
-SHARE: Final = "With shared devices"
-KEPT: Final = "With predictions that hold"
-ELASTIC: Final = "For elastic jobs"
-CLASSES: Final = "Two classes, hp and spot"
-GROUPS: Final = (FIRST, ORDER, PREEMPT, SHARE, KEPT, ELASTIC, CLASSES)
-"""In the order in which people read them."""
-
-
-def _gfs(name: str, parameters: GfsParameters) -> Policy:
-    return Gfs(name, parameters, make)
-
-
-def _pcs(parameters: PcsParameters) -> Policy:
-    return ElasticPcs(parameters) if parameters.elastic else Pcs(parameters)
-
-
-_OF_GFS: Final = {
-    "gfs": (
-        "hp first; spot jobs get what a forecast of hp demand leaves, and give way at the least cost",
-        "hp demand has a daily rhythm that a forecast can learn (GFS)",
-    ),
-    "gfs-e": (
-        "gfs with last week's peak in place of a forecast",
-        "gfs is to be judged without its forecast",
-    ),
-    "gfs-d": (
-        "gfs without feedback: what it keeps back is not corrected by what was wrong before",
-        "gfs is to be judged without its feedback",
-    ),
-    "gfs-s": (
-        "gfs that places by packing alone",
-        "gfs is to be judged without its way of placing",
-    ),
-    "gfs-p": (
-        "gfs that preempts at random",
-        "gfs is to be judged without its way of preempting",
-    ),
-    "gfs-sp": (
-        "gfs that places by packing alone and preempts at random",
-        "gfs is to be judged with neither of the two",
-    ),
-    "gfs-rise": (
-        "classes as in gfs; spot jobs get what the usual rise of hp demand leaves, shortest first",
-        "some jobs must never wait (--class hp) and others may give way",
-    ),
-}
-
 OURS: Final[dict[str, PolicyEntry]] = {
-    "fifo": PolicyEntry(
-        "first come, first served",
-        fifo,
-        OrderParameters.parse,
-        group=FIRST,
-        choose="you have no idea yet: nobody is surprised",
-    ),
-    "sjf": PolicyEntry(
-        "shortest expected job first among those that fit; no preemption",
-        sjf,
-        PassingParameters.parse,
-        group=FIRST,
-        choose="jobs have expected times and cannot resume",
-    ),
-    "srtf": PolicyEntry(
-        "shortest remaining time first; newcomers preempt longer jobs",
-        Srtf,
-        NewcomerParameters.parse,
-        group=FIRST,
-        choose="jobs have expected times and resume, and short ones must not wait behind long ones",
-    ),
-    "srtf-full": PolicyEntry(
-        "shortest remaining time first; every waiting job may preempt longer ones, at each event",
-        SrtfFull,
-        group=PREEMPT,
-        choose="preempting costs next to nothing; else srtf or patient",
-    ),
-    "ssf": PolicyEntry(
-        "smallest service (remaining time x GPUs) first among those that fit; no preemption",
-        ssf,
-        PassingParameters.parse,
-        group=ORDER,
-        choose="as for sjf, where some jobs are much wider than others",
-    ),
-    "f1": PolicyEntry(
-        "by a formula of length, width and arrival (F1): early jobs first, ever more the small ones",
-        F1,
-        OrderParameters.parse,
-        group=ORDER,
-        choose="a result with F1 is to be compared with",
-    ),
-    "wfp3": PolicyEntry(
-        "longest wait for its length first, wider jobs before narrower ones",
-        Wfp3,
-        OrderParameters.parse,
-        group=ORDER,
-        choose="wide jobs wait too long under sjf (WFP3)",
-    ),
-    "unicep": PolicyEntry(
-        "longest wait for its length and width first",
-        Unicep,
-        OrderParameters.parse,
-        group=ORDER,
-        choose="as for wfp3, with narrow jobs first (UNICEP)",
-    ),
-    "qssf": PolicyEntry(
-        "smallest expected GPU time first, by what jobs like it took before (Helios)",
-        Qssf,
-        QssfParameters.parse,
-        group=ORDER,
-        choose="nobody says expected times, but users run the same jobs again and again",
-    ),
-    "slurm-multifactor": PolicyEntry(
-        "Slurm's default: waiting time, fair share, size and class, each times a weight",
-        Multifactor,
-        MultifactorParameters.parse,
-        group=ORDER,
-        choose="people come from Slurm and want its order",
-    ),
-    "scorer": PolicyEntry(
-        "one learned score of time, GPUs and wait, with its parts in every reason",
-        Scorer,
-        LearnedParameters.parse,
-        group=ORDER,
-        choose="you have trained one on a trace like your load, and `whatif` shows that it gains",
-    ),
-    "rltune": PolicyEntry(
-        "an order learned by reinforcement, by a small network (RLTune)",
-        RlTune,
-        LearnedParameters.parse,
-        group=ORDER,
-        choose="as for scorer; so far it has not beaten ssf in our simulations",
-    ),
-    "srsf": PolicyEntry(
-        "smallest remaining service (time x GPUs) first; newcomers preempt jobs with more of it",
-        Srsf,
-        NewcomerParameters.parse,
-        group=PREEMPT,
-        choose="as for srtf, where some jobs are much wider than others",
-    ),
-    "tiresias": PolicyEntry(
-        "least service received so far first, in queues; needs no expected times (Tiresias)",
-        Tiresias,
-        TiresiasParameters.parse,
-        group=FIRST,
-        choose="nobody knows how long jobs take, and jobs resume",
-    ),
-    "las": PolicyEntry(
-        "another name of tiresias",
-        Tiresias,
-        TiresiasParameters.parse,
-        group=PREEMPT,
-        choose="you know it by this name",
-    ),
-    "interval": PolicyEntry(
-        "srtf-full that looks at the queue every interval_s seconds only",
-        partial(IntervalPolicy, "interval"),
-        IntervalParameters.parse,
-        group=PREEMPT,
-        choose="srtf-full preempts too often",
-    ),
-    "interval-60": PolicyEntry(
-        "srtf-full once a minute (what Lazer compares with as Pollux)",
-        lambda: IntervalPolicy("interval-60", IntervalParameters(interval_s=60.0)),
-        group=PREEMPT,
-        choose="a result of Lazer's paper is to be compared with",
-    ),
-    "interval-360": PolicyEntry(
-        "srtf-full every 6 minutes (what Lazer compares with as Muri)",
-        lambda: IntervalPolicy("interval-360", IntervalParameters(interval_s=360.0)),
-        group=PREEMPT,
-        choose="a result of Lazer's paper is to be compared with",
-    ),
-    "interval-600": PolicyEntry(
-        "srtf-full every 10 minutes (what Lazer compares with as Optimus)",
-        lambda: IntervalPolicy("interval-600", IntervalParameters(interval_s=600.0)),
-        group=PREEMPT,
-        choose="a result of Lazer's paper is to be compared with",
-    ),
-    "patient": PolicyEntry(
-        "smallest remaining service first; preempts only where that pays, never a job that loads",
-        Patient,
-        PatientParameters.parse,
-        group=FIRST,
-        choose="jobs have expected times and resume: the best mean time of ours on most traces",
-    ),
-    "castor": PolicyEntry(
-        "shortest first; two jobs share devices when both together finish sooner so; parts pairs that lose",
-        Castor,
-        CastorParameters.parse,
-        group=FIRST,
-        choose="jobs leave devices half idle",
-    ),
-    "cotenant": PolicyEntry(
-        "weighs sharing, preempting and waiting by what all concerned lose, and does what costs least",
-        Cotenant,
-        CotenantParameters.parse,
-        group=FIRST,
-        choose="jobs have expected times and resume, and leave devices half idle",
-    ),
-    "castor-cost": PolicyEntry(
-        "as castor, but weighs what the newcomer gains against what its partners lose and its real wait",
-        CastorCost,
-        ColocationParameters.parse,
-        group=SHARE,
-        choose="waits are long, and castor shares too rarely",
-    ),
-    "sjf-ffs": PolicyEntry(
-        "shortest first; shares the first devices that have the memory, whatever it costs",
-        SjfFfs,
-        ColocationParameters.parse,
-        group=SHARE,
-        choose="sharing at any price is to be compared with",
-    ),
-    "lucid": PolicyEntry(
-        "puts two jobs of equal width together if each keeps its devices little enough busy (Lucid)",
-        Lucid,
-        LucidParameters.parse,
-        group=SHARE,
-        choose="a simple rule of utilisation is to be compared with",
-    ),
-    "pcs": PolicyEntry(
-        "classes by size share the devices by weight; between speed and predictions that hold (PCS)",
-        _pcs,
-        PcsParameters.parse,
-        group=KEPT,
-        choose="it matters more to people when their job ends than that it ends early",
-    ),
-    "max-min": PolicyEntry(
-        "equal numbers of devices for elastic jobs; what a job cannot use goes to the others",
-        ElasticMaxMin,
-        ElasticParameters.parse,
-        group=ELASTIC,
-        choose="elastic jobs of many people are to get the same",
-    ),
-    "afs-l": PolicyEntry(
-        "elastic jobs get devices one by one where these shorten most, short jobs first (AFS-L)",
-        ElasticAfsL,
-        ElasticParameters.parse,
-        group=ELASTIC,
-        choose="jobs are elastic (--gpus MIN-MAX) and the mean completion time counts",
-    ),
-    "themis": PolicyEntry(
-        "elastic jobs furthest behind their fair finish time first, as many devices as they can use (Themis)",
-        ElasticThemis,
-        ElasticParameters.parse,
-        group=ELASTIC,
-        choose="jobs are elastic and nobody is to fall behind an equal share",
-    ),
-    "lazer": PolicyEntry(
-        "as srtf, but a preemption is put off by a time that is learned from your load (Lazer)",
-        Lazer,
-        LazerParameters.parse,
-        group=PREEMPT,
-        choose="loading and saving are slow against jobs' lengths, as with large models",
-    ),
-    "yarn-cs": PolicyEntry(
-        "two classes: hp first, preempts the newest spot jobs; by arrival, and whoever fits passes",
-        YarnCs,
-        ClassParameters.parse,
-        group=CLASSES,
-        choose="the simplest rule for two classes is to be compared with",
-    ),
-    "fgd": PolicyEntry(
-        "two classes; leaves the least splinters of free devices; by arrival, and whoever fits passes (FGD)",
-        Fgd,
-        ClassParameters.parse,
-        group=CLASSES,
-        choose="gangs wait though enough devices are free, scattered over hosts",
-    ),
-    "lyra": PolicyEntry(
-        "two classes: whole hosts are lent to spot jobs, the shortest first, and whoever fits passes",
-        Lyra,
-        ClassParameters.parse,
-        group=CLASSES,
-        choose="hp jobs are services that come and go by whole hosts (Lyra)",
-    ),
-    "chronus": PolicyEntry(
-        "two classes: spot jobs give way when a lease is over; by arrival, and whoever fits passes",
-        Chronus,
-        ChronusParameters.parse,
-        group=CLASSES,
-        choose="spot jobs must be sure of five minutes at a time (Chronus)",
-    ),
-    **{
-        name: PolicyEntry(
-            about,
-            partial(_gfs, name),
-            partial(GfsParameters.parse, name),
-            group=CLASSES,
-            choose=choose,
-        )
-        for name, (about, choose) in _OF_GFS.items()
-    },
+    "fifo": FIFO,
+    "sjf": SJF,
+    "srtf": SRTF,
+    "srtf-full": SRTF_FULL,
+    "ssf": SSF,
+    "f1": F1_ENTRY,
+    "wfp3": WFP3,
+    "unicep": UNICEP,
+    "qssf": QSSF,
+    "slurm-multifactor": SLURM_MULTIFACTOR,
+    "scorer": SCORER,
+    "rltune": RLTUNE,
+    "srsf": SRSF,
+    "tiresias": TIRESIAS,
+    "las": LAS,
+    "interval": INTERVAL,
+    "interval-60": INTERVAL_60,
+    "interval-360": INTERVAL_360,
+    "interval-600": INTERVAL_600,
+    "patient": PATIENT,
+    "castor": CASTOR,
+    "cotenant": COTENANT,
+    "castor-cost": CASTOR_COST,
+    "sjf-ffs": SJF_FFS,
+    "lucid": LUCID,
+    "pcs": PCS,
+    "max-min": MAX_MIN,
+    "afs-l": AFS_L,
+    "themis": THEMIS,
+    "lazer": LAZER,
+    "yarn-cs": YARN_CS,
+    "fgd": FGD,
+    "lyra": LYRA,
+    "chronus": CHRONUS,
+    **gfs.entries(lambda name, parameters: make(name, parameters)),
 }
 """By name, in the order in which people are shown them."""
-
-_EXTRAS: dict[str, tuple[str, str]] = {"lazer": ("botorch", "bo")}
-"""Policies whose computations need a library: its name, and the extra that brings it."""
 
 
 def lacks(name: str) -> str:
     """What a policy needs and does not find here; empty if nothing. Imports nothing."""
-    library, extra = _EXTRAS.get(name, ("", ""))
-    if not library or importlib.util.find_spec(library) is not None:
+    needs = OURS[name].needs if name in OURS else None
+    if needs is None or importlib.util.find_spec(needs[0]) is not None:
         return ""
+    library, extra = needs
     return f'it learns with {library}, which is not installed: pip install ".[{extra}]" in the source folder'
 
 

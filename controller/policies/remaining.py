@@ -14,12 +14,15 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Final
 
 import msgspec
 
 from cotenant.controller.domain import NOTHING, AnyEvent, Decision, Job, Plan, Reason, View, Wake, because
 from cotenant.controller.policies.base import Candidates, Parameters, Stateless, is_quiet, why_waiting
 from cotenant.controller.policies.classic import by_remaining
+from cotenant.controller.policies.entry import PREEMPT, PolicyEntry
 from cotenant.controller.policies.toolkit import (  # fmt: skip
     WakeUp,
     Why,
@@ -182,3 +185,40 @@ def why_none_longer(view: View, job: Job, order: str) -> Reason:
     if firm and len(firm) == len(view.on_devices()):
         return because("not-preemptible", ", ".join(firm[:5]))
     return because("outlives", job.remaining_s) if view.on_devices() else reason
+
+
+SRTF_FULL: Final = PolicyEntry(
+    "shortest remaining time first; every waiting job may preempt longer ones, at each event",
+    SrtfFull,
+    group=PREEMPT,
+    choose="preempting costs next to nothing; else srtf or patient",
+)
+
+INTERVAL: Final = PolicyEntry(
+    "srtf-full that looks at the queue every interval_s seconds only",
+    partial(IntervalPolicy, "interval"),
+    IntervalParameters.parse,
+    group=PREEMPT,
+    choose="srtf-full preempts too often",
+)
+
+INTERVAL_60: Final = PolicyEntry(
+    "srtf-full once a minute (what Lazer compares with as Pollux)",
+    lambda: IntervalPolicy("interval-60", IntervalParameters(interval_s=60.0)),
+    group=PREEMPT,
+    choose="a result of Lazer's paper is to be compared with",
+)
+
+INTERVAL_360: Final = PolicyEntry(
+    "srtf-full every 6 minutes (what Lazer compares with as Muri)",
+    lambda: IntervalPolicy("interval-360", IntervalParameters(interval_s=360.0)),
+    group=PREEMPT,
+    choose="a result of Lazer's paper is to be compared with",
+)
+
+INTERVAL_600: Final = PolicyEntry(
+    "srtf-full every 10 minutes (what Lazer compares with as Optimus)",
+    lambda: IntervalPolicy("interval-600", IntervalParameters(interval_s=600.0)),
+    group=PREEMPT,
+    choose="a result of Lazer's paper is to be compared with",
+)

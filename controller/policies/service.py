@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from typing import Final
 
 from cotenant.controller.domain import NOTHING, AnyEvent, Decision, Job, Plan, Reason, View, because
 from cotenant.controller.policies.base import Stateless, is_quiet, why_waiting
 from cotenant.controller.policies.classic import UNKNOWN_S, Classic, place_or_preempt
+from cotenant.controller.policies.entry import ORDER, PREEMPT, PolicyEntry
 from cotenant.controller.policies.newcomers import NewcomerParameters, newcomers
 from cotenant.controller.policies.order_options import OrderParameters, PassingParameters
 from cotenant.controller.policies.toolkit import Why, find_room, take_room
@@ -110,3 +112,20 @@ class Srsf(Stateless):
         if job.remaining_s is None or next(self._order.behind(Plan(view), job), None) is not None:
             return reason
         return because("outlives-service", service_now(job, view.now_s)) if view.on_devices() else reason
+
+
+SSF: Final = PolicyEntry(
+    "smallest service (remaining time x GPUs) first among those that fit; no preemption",
+    ssf,
+    PassingParameters.parse,
+    group=ORDER,
+    choose="as for sjf, where some jobs are much wider than others",
+)
+
+SRSF: Final = PolicyEntry(
+    "smallest remaining service (time x GPUs) first; newcomers preempt jobs with more of it",
+    Srsf,
+    NewcomerParameters.parse,
+    group=PREEMPT,
+    choose="as for srtf, where some jobs are much wider than others",
+)

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
+from typing import Final
 
 from cotenant.controller.domain import DeviceId, Job, Plan, Reason, because, memory_unknown
 from cotenant.controller.policies.castor.policy import GangHosts, places_of
 from cotenant.controller.policies.castor.sharing import no_memory
 from cotenant.controller.policies.classic import by_remaining
+from cotenant.controller.policies.entry import SHARE, PolicyEntry
 from cotenant.controller.policies.toolkit import (
     Colocation,
     ColocationParameters,
@@ -117,3 +119,12 @@ def suitable(plan: Plan, job: Job, slots: ShareableSlots) -> Iterator[ShareableS
     for slot in slots:
         if slot.admits(view, job, scheduling_class) and slots.why_not_again(job, slot.partner) is None:
             yield slot
+
+
+SJF_FFS: Final = PolicyEntry(
+    "shortest first; shares the first devices that have the memory, whatever it costs",
+    SjfFfs,
+    ColocationParameters.parse,
+    group=SHARE,
+    choose="sharing at any price is to be compared with",
+)

@@ -12,8 +12,17 @@ be given back), and in that devices which leaving jobs leave over are used befor
 
 from __future__ import annotations
 
+from typing import Final
+
 from cotenant.controller.domain import Job, Plan
-from cotenant.controller.policies.toolkit import FreedDevices, TwoClasses, find_room, preemptible_jobs
+from cotenant.controller.policies.entry import CLASSES, PolicyEntry
+from cotenant.controller.policies.toolkit import (
+    ClassParameters,
+    FreedDevices,
+    TwoClasses,
+    find_room,
+    preemptible_jobs,
+)
 
 
 class YarnCs(TwoClasses):
@@ -25,3 +34,12 @@ class YarnCs(TwoClasses):
             return None
         spot.sort(key=lambda each: (-each.phase_since_s, -each.number))
         return find_room(plan, job, iter(spot))
+
+
+YARN_CS: Final = PolicyEntry(
+    "two classes: hp first, preempts the newest spot jobs; by arrival, and whoever fits passes",
+    YarnCs,
+    ClassParameters.parse,
+    group=CLASSES,
+    choose="the simplest rule for two classes is to be compared with",
+)

@@ -19,7 +19,7 @@ lose. So a set is no better than the gain beside the best of its members less wh
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from cotenant.controller.policies.castor.sharing import (
     why_unknown,
 )
 from cotenant.controller.policies.classic import by_remaining
+from cotenant.controller.policies.entry import SHARE, PolicyEntry
 from cotenant.controller.policies.toolkit import (
     Colocation,
     ColocationParameters,
@@ -366,3 +367,12 @@ def why_refused(view: View, job: Job, slots: CostSlots, slot: ShareableSlot) -> 
         return alone.net_s, None
     gain_s = alone.waits_s + alone.alone_s - alone.ends_s
     return alone.net_s, because("sharing-costs", partner.job_id, gain_s, alone.waits_s, alone.cost_s)
+
+
+CASTOR_COST: Final = PolicyEntry(
+    "as castor, but weighs what the newcomer gains against what its partners lose and its real wait",
+    CastorCost,
+    ColocationParameters.parse,
+    group=SHARE,
+    choose="waits are long, and castor shares too rarely",
+)

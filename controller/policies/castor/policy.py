@@ -12,7 +12,7 @@ device holds at most its `max_tenants` jobs. Departs from the paper in that
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from cotenant.controller.domain import DeviceId, HostId, HostState, Job, Plan, Reason, View, because
 from cotenant.controller.policies.castor.sharing import (
@@ -24,6 +24,7 @@ from cotenant.controller.policies.castor.sharing import (
     with_all,
 )
 from cotenant.controller.policies.classic import by_remaining
+from cotenant.controller.policies.entry import FIRST, PolicyEntry
 from cotenant.controller.policies.toolkit import (
     Colocation,
     ColocationParameters,
@@ -221,3 +222,12 @@ def _wide(view: View, job: Job, type: str) -> tuple[HostId, ...]:
 def _is_reachable(view: View, host_id: HostId) -> bool:
     """A gang over several hosts needs addresses that other hosts can reach."""
     return not view.hosts[host_id].report.address.startswith("127.")
+
+
+CASTOR: Final = PolicyEntry(
+    "shortest first; two jobs share devices when both together finish sooner so; parts pairs that lose",
+    Castor,
+    CastorParameters.parse,
+    group=FIRST,
+    choose="jobs leave devices half idle",
+)

@@ -14,6 +14,7 @@ leaves the device to its guest. A pair that loses is parted.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from cotenant.controller.domain import (
     NOTHING,
@@ -30,6 +31,7 @@ from cotenant.controller.policies.base import is_possible
 from cotenant.controller.policies.castor.cost import CastorCost, CostSlots, best_share
 from cotenant.controller.policies.cotenant import costs as rule
 from cotenant.controller.policies.cotenant.unseen import RecordSlots
+from cotenant.controller.policies.entry import FIRST, PolicyEntry
 from cotenant.controller.policies.patient import Patient, PatientParameters, Round, why_gain
 from cotenant.controller.policies.toolkit import (
     ColocationParameters,
@@ -173,3 +175,12 @@ def waited_for(plan: Plan) -> Job | None:
         if is_possible(plan.view, job):
             return job
     return None
+
+
+COTENANT: Final = PolicyEntry(
+    "weighs sharing, preempting and waiting by what all concerned lose, and does what costs least",
+    Cotenant,
+    CotenantParameters.parse,
+    group=FIRST,
+    choose="jobs have expected times and resume, and leave devices half idle",
+)

@@ -42,6 +42,7 @@ from cotenant.controller.policies.elastic.division import (
     max_min,
     themis,
 )
+from cotenant.controller.policies.entry import ELASTIC, PolicyEntry
 from cotenant.controller.policies.toolkit import WakeUp
 
 PLACED: Final = (RUNNING, LOADING)
@@ -298,3 +299,28 @@ class ElasticRound:
         devices = tuple(sorted((*own, *free[: size - len(own)])))
         why = because("elastic-grows", len(own), size, self._policy.name, gain_s, cost_s)
         self.plan.resize(job, devices, why)
+
+
+MAX_MIN: Final = PolicyEntry(
+    "equal numbers of devices for elastic jobs; what a job cannot use goes to the others",
+    ElasticMaxMin,
+    ElasticParameters.parse,
+    group=ELASTIC,
+    choose="elastic jobs of many people are to get the same",
+)
+
+AFS_L: Final = PolicyEntry(
+    "elastic jobs get devices one by one where these shorten most, short jobs first (AFS-L)",
+    ElasticAfsL,
+    ElasticParameters.parse,
+    group=ELASTIC,
+    choose="jobs are elastic (--gpus MIN-MAX) and the mean completion time counts",
+)
+
+THEMIS: Final = PolicyEntry(
+    "elastic jobs furthest behind their fair finish time first, as many devices as they can use (Themis)",
+    ElasticThemis,
+    ElasticParameters.parse,
+    group=ELASTIC,
+    choose="jobs are elastic and nobody is to fall behind an equal share",
+)

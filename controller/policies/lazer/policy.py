@@ -11,6 +11,7 @@ orchestrator asks whether the newcomer really fits on what its victims leave; th
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 import msgspec
 
@@ -30,6 +31,7 @@ from cotenant.controller.domain import (
 )
 from cotenant.controller.policies.base import first_aged, is_quiet, why_waiting
 from cotenant.controller.policies.classic import by_remaining, preempt_for_each, take
+from cotenant.controller.policies.entry import PREEMPT, PolicyEntry
 from cotenant.controller.policies.lazer.deferrals import Deferral, Deferrals
 from cotenant.controller.policies.lazer.learning import PREDICTED, LearnedMemory, Learner
 from cotenant.controller.policies.lazer.parameters import LazerParameters
@@ -191,3 +193,13 @@ class Lazer:
             names = ", ".join(victim_id for victim_id, _ in deferral.victims)
             return because("deferred-until", names, deferral.until_s - view.now_s)
         return why_waiting(view, job, self.name)
+
+
+LAZER: Final = PolicyEntry(
+    "as srtf, but a preemption is put off by a time that is learned from your load (Lazer)",
+    Lazer,
+    LazerParameters.parse,
+    group=PREEMPT,
+    choose="loading and saving are slow against jobs' lengths, as with large models",
+    needs=("botorch", "bo"),
+)

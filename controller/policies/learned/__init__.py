@@ -9,12 +9,12 @@ from cotenant.controller.policies.learned.features import ACTOR, CRITIC, observa
 from cotenant.controller.policies.learned.model import (
     SCHEMA, Layer, ModelCard, OrderModelProblem, OrderModel, Validation, encoded, forward, read_model,
 )
-from cotenant.controller.policies.learned.rltune import LearnedParameters, RlTune
-from cotenant.controller.policies.learned.scorer import SCORED, SJF_WEIGHTS, Scorer
+from cotenant.controller.policies.learned.rltune import RLTUNE, LearnedParameters, RlTune
+from cotenant.controller.policies.learned.scorer import SCORED, SCORER, SJF_WEIGHTS, Scorer
 
 __all__ = [
-    "ACTOR", "CRITIC", "SCHEMA", "SCORED", "SJF_WEIGHTS", "Layer", "LearnedParameters", "ModelCard",
-    "OrderModelProblem", "OrderModel", "RlTune", "Scorer", "Validation", "encoded", "forward", "observation",
-    "read_model",
+    "ACTOR", "CRITIC", "RLTUNE", "SCHEMA", "SCORED", "SCORER", "SJF_WEIGHTS", "Layer", "LearnedParameters",
+    "ModelCard", "OrderModelProblem", "OrderModel", "RlTune", "Scorer", "Validation", "encoded", "forward",
+    "observation", "read_model",
 ]
 # fmt: on

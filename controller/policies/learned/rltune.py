@@ -13,10 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
+from typing import Final
 
 from cotenant.controller.domain import NOTHING, AnyEvent, Decision, DeviceId, Job, Plan, Reason, View, because
 from cotenant.controller.policies.base import Stateless, is_possible, is_quiet, why_waiting
 from cotenant.controller.policies.classic import by_remaining
+from cotenant.controller.policies.entry import ORDER, PolicyEntry
 from cotenant.controller.policies.learned.features import ACTOR, observation
 from cotenant.controller.policies.learned.model import BUNDLED, OrderModel, arrays, forward, read_model
 from cotenant.controller.policies.order_options import PassingParameters
@@ -99,3 +101,12 @@ class RlTune(Stateless):
         ordered = self.ranked(Plan(view), first)
         ahead = next((each for each in chain(ordered, view.queued()) if is_possible(view, each)), None)
         return why_waiting(view, job, self.name if self._model.active else self._model.fallback, ahead)
+
+
+RLTUNE: Final = PolicyEntry(
+    "an order learned by reinforcement, by a small network (RLTune)",
+    RlTune,
+    LearnedParameters.parse,
+    group=ORDER,
+    choose="as for scorer; so far it has not beaten ssf in our simulations",
+)

@@ -16,6 +16,7 @@ from typing import Final
 
 from cotenant.controller.domain import AnyEvent, Job, Reason, View, because
 from cotenant.controller.policies.classic import UNKNOWN_S
+from cotenant.controller.policies.entry import ORDER, PolicyEntry
 from cotenant.controller.policies.learned.model import OrderModel, read_model
 from cotenant.controller.policies.learned.rltune import LearnedParameters
 from cotenant.controller.policies.scored import Scored, waited_s
@@ -85,3 +86,12 @@ def span(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"
     return f"{seconds:.0f} s"
+
+
+SCORER: Final = PolicyEntry(
+    "one learned score of time, GPUs and wait, with its parts in every reason",
+    Scorer,
+    LearnedParameters.parse,
+    group=ORDER,
+    choose="you have trained one on a trace like your load, and `whatif` shows that it gains",
+)

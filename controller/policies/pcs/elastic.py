@@ -11,13 +11,15 @@ get fewer than it takes gets none, and what that leaves goes to the first who ca
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
 from cotenant.controller.domain import AnyEvent, Decision, JobId, View
-from cotenant.controller.policies.base import is_quiet
+from cotenant.controller.policies.base import Policy, is_quiet
 from cotenant.controller.policies.elastic import Elastic, ElasticParameters, SizeClaim, Sizes, held_by
-from cotenant.controller.policies.pcs.policy import CREDIT_S_MAX, Accounts, PcsParameters
+from cotenant.controller.policies.entry import KEPT, PolicyEntry
+from cotenant.controller.policies.pcs.policy import CREDIT_S_MAX, Accounts, Pcs, PcsParameters
 from cotenant.controller.policies.pcs.standing import size_gpu_s
 from cotenant.controller.policies.pcs.wfq import LEFT_OVER, class_shares, divide
 
@@ -115,3 +117,16 @@ class ElasticPcs(Elastic):
         if state:
             look, self._accounts = msgspec.msgpack.decode(state, type=tuple[bytes, Accounts])
             super().load(look)
+
+
+def _made(parameters: PcsParameters) -> Policy:
+    return ElasticPcs(parameters) if parameters.elastic else Pcs(parameters)
+
+
+PCS: Final = PolicyEntry(
+    "classes by size share the devices by weight; between speed and predictions that hold (PCS)",
+    _made,
+    PcsParameters.parse,
+    group=KEPT,
+    choose="it matters more to people when their job ends than that it ends early",
+)

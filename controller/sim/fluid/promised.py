@@ -1,13 +1,13 @@
 """Least remaining service first, with a word about later arrivals: `stretch` says it, `promise` keeps it.
 
-    roll-out without arrivals -> x the delay by smaller jobs still to come -> told -> x (1 + epsilon) -> promise
+    roll-out without arrivals -> x delay by smaller jobs to come -> told -> x (1 + epsilon) -> promise
 
 Rule: what a job is told rests on what has arrived so far, never on what comes. A promise is given at the
 arrival, held against a roll-out with the promise in it, and never changed: with no arrivals after it, the job
 ends by its promise. Later arrivals may break it.
 
-Both are ours, from no paper. The delay is that of a queue in which smaller jobs go first: a job of which a part
-rho of the cluster is taken by smaller ones takes 1 / (1 - rho) as long.
+Both are ours, from no paper. The delay is that of a queue in which smaller jobs go first: where
+smaller ones take a part rho of the cluster, a job takes 1 / (1 - rho) as long.
 """
 
 from __future__ import annotations
