@@ -132,7 +132,7 @@ def page(rows: Rows, asked: int, command: str, facts: str, reserved: Reserved) -
         *answer(runs),
         *to_meet(runs),
         *readings(runs, reserved),
-        "Of the paper's claims:",
+        "## The paper's claims",
         "",
         *claims(runs),
         "",
@@ -292,13 +292,13 @@ def readings(runs: Runs, reserved: Reserved) -> list[str]:
         "",
         said(
             "**Eq. 9** adds up the highest quantile of each organisation, as if all peaked at once: with {n} "
-            "organisations of the released trace's shares it reserves {a:.0%} more than hp jobs then ask for "
-            "on day 2 and {b:.0%} after two weeks (seed 0), one quantile of the total {c:.0%} and {d:.0%}. "
-            "Hourly peaks of hp demand are {peak:.2f} of the cluster on average. At 4x `gfs` evicts "
-            "{e:.1f} % of runs at a mean spot wait of {w:.1f} h, `{pool}` {pe:.1f} % at {pw:.1f} h: who "
-            "admits few has few to evict, which is why `{rise}` is asked against both.",
-            n=reserved.organisations, a=by.day_2, b=by.after_two_weeks, c=total.day_2,
-            d=total.after_two_weeks, peak=reserved.peak, e=evicted("gfs"), w=wait_h("gfs"), pool=POOL,
+            "organisations of the released trace's shares it reserves {a:.0f} % more than hp jobs then ask "
+            "for on day 2 and {b:.0f} % after two weeks (seed 0), one quantile of the total {c:.0f} % and "
+            "{d:.0f} %. Hourly peaks of hp demand are {peak:.2f} of the cluster on average. At 4x `gfs` "
+            "evicts {e:.1f} % of runs at a mean spot wait of {w:.1f} h, `{pool}` {pe:.1f} % at {pw:.1f} h: "
+            "who admits few has few to evict, which is why `{rise}` is asked against both.",
+            n=reserved.organisations, a=100 * by.day_2, b=100 * by.after_two_weeks, c=100 * total.day_2,
+            d=100 * total.after_two_weeks, peak=reserved.peak, e=evicted("gfs"), w=wait_h("gfs"), pool=POOL,
             pe=evicted(POOL), pw=wait_h(POOL), rise=rise,
         ),
         "",
