@@ -294,9 +294,9 @@ def readings(runs: Runs, reserved: Reserved) -> list[str]:
             "**Eq. 9** adds up the highest quantile of each organisation, as if all peaked at once: with {n} "
             "organisations of the released trace's shares it reserves {a:.0f} % more than hp jobs then ask "
             "for on day 2 and {b:.0f} % after two weeks (seed 0), one quantile of the total {c:.0f} % and "
-            "{d:.0f} %. Hourly peaks of hp demand are {peak:.2f} of the cluster on average. At 4x `gfs` evicts "
-            "{e:.1f} % of runs at a mean spot wait of {w:.1f} h, `{pool}` {pe:.1f} % at {pw:.1f} h: who "
-            "admits few has few to evict, which is why `{rise}` is asked against both.",
+            "{d:.0f} %. Hourly peaks of hp demand are {peak:.2f} of the cluster on average. At 4x `gfs` "
+            "evicts {e:.1f} % of runs at a mean spot wait of {w:.1f} h, `{pool}` {pe:.1f} % at {pw:.1f} h: "
+            "who admits few has few to evict, which is why `{rise}` is asked against both.",
             n=reserved.organisations, a=100 * by.day_2, b=100 * by.after_two_weeks, c=100 * total.day_2,
             d=100 * total.after_two_weeks, peak=reserved.peak, e=evicted("gfs"), w=wait_h("gfs"), pool=POOL,
             pe=evicted(POOL), pw=wait_h(POOL), rise=rise,
