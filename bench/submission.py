@@ -25,16 +25,20 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 import machine
-from private_slurm import PrivateSlurm, SlurmMissing
 
 from cotenant.controller.cli.demo.cluster import PrivateCluster
 from cotenant.controller.client import Client
 from cotenant.controller.domain import JobId, JobSpec, Launch
 from cotenant.controller.wire import ListJobs, Submit, WaitJobs
+from tests.building.slurm import LocalSlurm, local_slurm, missing_programs
 
 CLIENTS = 8
 START_TIMEOUT_S = 60.0
+SETTINGS = {"SchedulerParameters": "bf_interval=30", "MaxJobCount": "20000"}
+"""The scheduler as it is by default, and room for all that is submitted."""
 
 
 def main() -> None:
@@ -50,11 +54,14 @@ def main() -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cotenant-bench-")))
         cluster = stack.enter_context(PrivateCluster(folder, "cpu:2", 2048))
-        try:
-            slurm = stack.enter_context(PrivateSlurm())
-        except SlurmMissing as error:
-            print(f"without Slurm: {error}")
-            slurm = None
+        slurm = None
+        if missing := missing_programs():
+            print(f"without Slurm: not installed: {', '.join(missing)}")
+        elif os.geteuid():
+            print("without Slurm: its pretended GPUs can be made by root only")
+        else:
+            private = local_slurm(folder / "slurm", nodes=2, gpus=2, settings=SETTINGS)
+            slurm = stack.enter_context(private)
         result = {
             "machine": machine.facts(),
             "jobs": options.jobs,
@@ -72,7 +79,7 @@ def main() -> None:
 
 
 def latencies(
-    folder: Path, cluster: PrivateCluster, slurm: PrivateSlurm | None, jobs: int
+    folder: Path, cluster: PrivateCluster, slurm: LocalSlurm | None, jobs: int
 ) -> dict[str, dict[str, float]]:
     """p50 and p99 of submission to started worker, in milliseconds."""
     sides: dict[str, Callable[[str], None]] = {
@@ -114,7 +121,7 @@ def _by_command_line(cluster: PrivateCluster, script: str) -> None:
     subprocess.run(command, env=env, check=True, capture_output=True, timeout=60)
 
 
-def _by_sbatch(slurm: PrivateSlurm, script: str) -> None:
+def _by_sbatch(slurm: LocalSlurm, script: str) -> None:
     slurm.run("sbatch", "--output=/dev/null", "--wrap", script)
 
 
@@ -138,7 +145,7 @@ def _until_idle(cluster: PrivateCluster) -> None:
 # --- Rate ------------------------------------------------------------------------------------------
 
 
-def rates(cluster: PrivateCluster, slurm: PrivateSlurm | None, seconds: float) -> dict[str, dict[str, float]]:
+def rates(cluster: PrivateCluster, slurm: LocalSlurm | None, seconds: float) -> dict[str, dict[str, float]]:
     """Accepted (durable) submissions per second with 1 and with `CLIENTS` clients; jobs are held."""
     found: dict[str, dict[str, float]] = {}
     for clients in (1, CLIENTS):
@@ -172,7 +179,7 @@ def _submit_until(cluster: PrivateCluster, stop: threading.Event) -> int:
     return count
 
 
-def _sbatch_until(slurm: PrivateSlurm, stop: threading.Event) -> int:
+def _sbatch_until(slurm: LocalSlurm, stop: threading.Event) -> int:
     count = 0
     while not stop.is_set():
         slurm.run("sbatch", "--hold", "--output=/dev/null", "--wrap", "true")

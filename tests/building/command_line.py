@@ -24,7 +24,7 @@ from cotenant.controller.cli.verbs import BY_NAME
 
 REQUEST_BYTES_MAX: Final = 1 << 20
 FOLDERS: Final = ("jobs", "cluster")
-"""Of verbs that are asked often: what they import is imported once."""
+"""Of verbs that are asked often: what they import is imported once. Who asks for others says so."""
 ENVIRONMENT: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE")
 """What the interpreter itself may know. It outlives the module that asks first: whatever that one has set for
 its own time (a library's folder, a mark) must not stay."""
@@ -39,10 +39,10 @@ class Said(NamedTuple):
 class WarmCommandLine:
     """Answers one command line after the other."""
 
-    def __init__(self) -> None:
+    def __init__(self, folders: Sequence[str] = FOLDERS) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            words = (sys.executable, "-m", __name__, str(theirs.fileno()))
+            words = (sys.executable, "-m", __name__, str(theirs.fileno()), *folders)
             root = str(Path(__file__).resolve().parents[2])
             env = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
             env["PYTHONPATH"] = os.pathsep.join((*filter(None, sys.path), root))
@@ -73,10 +73,10 @@ class WarmCommandLine:
         self._process.wait()
 
 
-def serve(peer: socket.socket) -> None:
+def serve(peer: socket.socket, folders: Sequence[str]) -> None:
     """Until the caller hangs up."""
     for verb in BY_NAME.values():
-        if verb.module.partition(".")[0] in FOLDERS:
+        if verb.module.partition(".")[0] in folders:
             importlib.import_module(f"cotenant.controller.cli.{verb.module}")
     while True:
         data, streams, _, _ = socket.recv_fds(peer, REQUEST_BYTES_MAX, 2)
@@ -114,4 +114,4 @@ def run(request: dict[str, object], streams: Sequence[int]) -> None:
 
 
 if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:])

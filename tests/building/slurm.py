@@ -224,6 +224,11 @@ class LocalSlurm:
             if self.awaited_said("squeue", "-h", "-o", "%i", wanted="", timeout_s=STOP_S / 3):
                 return
 
+    def configure(self, **settings: str) -> None:
+        """For whoever reads it from now on: Slurm's programs at once, a daemon at its start."""
+        with (self.folder / "slurm.conf").open("a") as conf:
+            conf.writelines(f"{name}={value}\n" for name, value in settings.items())
+
     def start_controller(self, *, fresh: bool = False) -> None:
         """With the state that it saved, unless it is to be a fresh one."""
         self._start("slurmctld", "slurmctld", "-D", *(["-c"] if fresh else []))

@@ -11,28 +11,25 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from tests.building.command_line import Said, WarmCommandLine
 from tests.building.limits import within_s
 from tests.building.slurm import LocalSlurm, local_slurm
 
 INTERVAL: tuple[str, ...] = ("--interval", "1s")
 SETTLES_S = within_s(60.0)
-PROGRAM = (
-    sys.executable,
-    "-c",
-    "import sys; from cotenant.controller.cli.main import main; sys.exit(main())",
-)
-STEER = (*PROGRAM, "steer", "slurm")
+STEER = (sys.executable, "-m", "cotenant.controller.cli.main", "steer", "slurm")
 
 
 class Site:
     """A cluster, and who steers it."""
 
-    def __init__(self, slurm: LocalSlurm, folder: Path) -> None:
-        self.slurm, self.folder = slurm, folder
+    def __init__(self, slurm: LocalSlurm, folder: Path, warm: WarmCommandLine) -> None:
+        self.slurm, self.folder, self._warm = slurm, folder, warm
         self.env = {**slurm.env, "XDG_STATE_HOME": str(folder / "state")}
         self._steerers: list[subprocess.Popen[str]] = []
 
@@ -44,10 +41,8 @@ class Site:
         self._steerers.append(process)
         return process
 
-    def ask(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            (*STEER, *words), env=self.env, capture_output=True, text=True, timeout=SETTLES_S, check=False
-        )
+    def ask(self, *words: str) -> Said:
+        return self._warm(("steer", "slurm", *words), env=self.env, cwd=self.folder, timeout_s=SETTLES_S)
 
     def waiting(self) -> dict[int, int]:
         """Priority by number, the greatest first; without marks."""
@@ -79,7 +74,14 @@ class Site:
             process.wait()
 
 
-def site_of(folder: Path, priority: str, **more: bool) -> Iterator[Site]:
+@pytest.fixture(scope="module")
+def warm() -> Iterator[WarmCommandLine]:
+    """Answers questions; a steerer is a program of its own."""
+    with closing(WarmCommandLine(("offline",))) as made:
+        yield made
+
+
+def site_of(folder: Path, warm: WarmCommandLine, priority: str, **more: bool) -> Iterator[Site]:
     settings = {
         "PriorityType": f"priority/{priority}",
         "PriorityWeightJobSize": "1000",
@@ -87,7 +89,7 @@ def site_of(folder: Path, priority: str, **more: bool) -> Iterator[Site]:
     }
     (folder / "s").mkdir()
     with local_slurm(folder / "s", nodes=2, cpus=4, settings=settings, **more) as slurm:  # type: ignore[arg-type]
-        found = Site(slurm, folder)
+        found = Site(slurm, folder, warm)
         wide = slurm.submit("-N2", "--exclusive", "-t", "60")
         slurm.await_said("squeue", "-h", "-o", "%A %T", wanted=f"{wide} RUNNING")
         try:
@@ -97,18 +99,18 @@ def site_of(folder: Path, priority: str, **more: bool) -> Iterator[Site]:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    yield from site_of(tmp_path, "multifactor")
+def site(tmp_path: Path, warm: WarmCommandLine) -> Iterator[Site]:
+    yield from site_of(tmp_path, warm, "multifactor")
 
 
 @pytest.fixture
-def basic(tmp_path: Path) -> Iterator[Site]:
-    yield from site_of(tmp_path, "basic")
+def basic(tmp_path: Path, warm: WarmCommandLine) -> Iterator[Site]:
+    yield from site_of(tmp_path, warm, "basic")
 
 
 @pytest.fixture
-def accounted(tmp_path: Path) -> Iterator[Site]:
-    yield from site_of(tmp_path, "multifactor", accounting=True)
+def accounted(tmp_path: Path, warm: WarmCommandLine) -> Iterator[Site]:
+    yield from site_of(tmp_path, warm, "multifactor", accounting=True)
 
 
 def three(site: Site) -> tuple[int, int, int]:
@@ -122,16 +124,16 @@ def test_jobs_stand_in_our_order_and_get_their_own_priorities_back(site: Site) -
     held = site.slurm.submit("-n1", "-t", "1", "--hold")
     after = site.slurm.submit("-n1", "-t", "1", f"--dependency=afterok:{long}")
     own = site.waiting()
-    shown = json.loads(site.ask("--dry-run", "-o", "json").stdout)
+    shown = json.loads(site.ask("--dry-run", "-o", "json").out)
     assert [row["job"] for row in shown["steered-jobs"]] == [short, middle, long]
     assert site.waiting() == own and not site.marks(), "a dry run changes nothing"
 
     steerer = site.steer()
     site.until_order(short, middle, long)
     assert site.waiting()[held] == 0 and site.waiting()[after] == own[after]
-    told = site.ask("explain", str(middle)).stdout
+    told = site.ask("explain", str(middle)).out
     assert "is 2 of 3 by sjf" in told and "set by a steerer; it stays" in told, told
-    assert "it is held" in site.ask("explain", str(held)).stderr
+    assert "it is held" in site.ask("explain", str(held)).err
 
     site.slurm.run("scontrol", "hold", str(middle))  # By an administrator, after we had touched it.
     newest = site.slurm.submit("-n1", "-t", "1")
@@ -162,7 +164,7 @@ def test_what_a_killed_steerer_left_is_released_by_the_next_one_or_by_hand(site:
     second.kill()
     second.wait()
     done = site.ask("release")
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
     assert site.waiting() == own and not site.marks()
 
 
@@ -193,9 +195,9 @@ def test_one_steers_a_cluster(site: Site) -> None:
     site.steer()
     site.until(lambda: len(site.marks()) == 1 and min(site.waiting().values()) >= 1_000_000_000, "steered")
     same_file = site.ask(*INTERVAL)
-    assert same_file.returncode == 1 and "has it" in same_file.stderr, same_file
+    assert same_file.code == 1 and "has it" in same_file.err, same_file
     other_file = site.ask(*INTERVAL, "--state", str(site.folder / "other.json"))
-    assert other_file.returncode == 1 and "steers this cluster" in other_file.stderr, other_file
+    assert other_file.code == 1 and "steers this cluster" in other_file.err, other_file
     assert len(site.marks()) == 1 and min(site.waiting().values()) >= 1_000_000_000, "and nothing was undone"
 
 
@@ -209,7 +211,7 @@ def test_a_mark_from_elsewhere_counts_until_it_is_over(site: Site) -> None:
 
     sign(time.time() + 3600.0)
     refused = site.ask(*INTERVAL)
-    assert refused.returncode == 1 and "elsewhere (pid 7) steers this cluster" in refused.stderr, refused
+    assert refused.code == 1 and "elsewhere (pid 7) steers this cluster" in refused.err, refused
     assert site.marks() == [str(mark)]
     sign(time.time() - 1.0)
     site.steer()
@@ -224,12 +226,13 @@ def test_where_slurm_is_away_at_the_end_nothing_is_forgotten(site: Site) -> None
     own = site.waiting()
     steerer = site.steer()
     site.until_order(short, middle, long)
+    site.slurm.configure(MessageTimeout="3")  # So long do Slurm's programs try again, each; else 10 s.
     site.slurm.stop_controller()
     steerer.send_signal(signal.SIGTERM)
     assert steerer.wait(SETTLES_S) == 1
     assert "run cotenant steer slurm release" in (site.folder / "steer.log").read_text()
     site.slurm.start_controller()
-    assert site.ask("release").returncode == 0
+    assert site.ask("release").code == 0
     assert site.waiting() == own and not site.marks()
 
 
@@ -265,7 +268,7 @@ def test_run_times_are_learned_from_the_accounts(accounted: Site) -> None:
     slurm.await_said("squeue", "-h", "-o", "%A %T", wanted=f"{wide} RUNNING")
     unknown = slurm.submit("-n1", "-t", "2", "-J", "unknown")
     like = slurm.submit("-n1", "-t", "30", "-J", "brief-3")
-    rows = json.loads(accounted.ask("--dry-run", "-o", "json").stdout)["steered-jobs"]
+    rows = json.loads(accounted.ask("--dry-run", "-o", "json").out)["steered-jobs"]
     assert [row["job"] for row in rows] == [like, unknown], rows
     assert rows[0]["why"] == "the median of the last 2 of this user's jobs of this name, limit and partition"
     assert rows[0]["expected_s"] < 60.0
