@@ -174,9 +174,9 @@ def memory_mib(profile: Profile, accumulation_steps: int) -> float | None:
 
     Outside the measured range the nearest measured *larger* sub-batch counts: a bound, not a guess.
     """
-    point = profile.at(accumulation_steps)
-    if point is not None:
-        return point.memory_mib
+    for point in profile.points:
+        if point.accumulation_steps == accumulation_steps:
+            return point.memory_mib
     points = sorted(profile.points, key=lambda p: p.accumulation_steps)
     below = [p for p in points if p.accumulation_steps < accumulation_steps]
     above = [p for p in points if p.accumulation_steps > accumulation_steps]

@@ -20,6 +20,7 @@ from cotenant.controller.domain import (
     AttemptSeen,
     Change,
     EpochBegan,
+    ForgetJob,
     Host,
     HostId,
     HostJoined,
@@ -31,7 +32,7 @@ from cotenant.controller.domain import (
     because,
 )
 from cotenant.controller.engine.dispatch import Dispatch
-from cotenant.controller.engine.ending import ended, forget, left_host
+from cotenant.controller.engine.ending import ended, left_host
 
 NUMBERS_SKIPPED_MAX = 1_000_000
 """So far ahead a host may push the number of the next job or attempt."""
@@ -160,7 +161,10 @@ def settle(dispatch: Dispatch, host: Host, event: HostJoined) -> None:
     for job in held.values():
         _hold_to(dispatch, host_id, job, ours.get(job.job_id))
     for job_id, job_epoch in dict.fromkeys((c.job_id, c.job_epoch) for c in claims if c.verdict.forget):
-        forget(dispatch, host_id, job_id, job_epoch)
+        command_id = dispatch.command_id()
+        dispatch.out.append(
+            ForgetJob(command_id=command_id, host_id=host_id, job_id=job_id, job_epoch=job_epoch)
+        )
 
 
 def _hold_to(dispatch: Dispatch, host_id: HostId, job: Job, state: StateIs | None) -> None:

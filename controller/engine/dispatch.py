@@ -77,7 +77,7 @@ class Dispatch:
             ledger.forget_epoch(job)
         ledger.begin_attempt(job, placement, tuple([m.host_id for m in gang]), ledger.epoch.token)
         ledger.holdings.occupy(job, gang)
-        partners = ledger.partners(job)
+        partners = ledger.partners(job) if ledger.holdings.shared_count else ()
         if partners:
             self.share(job, partners)
         self.out += starting.start_commands(ledger, job, gang, self.config, self.command_id, bool(partners))
@@ -120,8 +120,8 @@ class Dispatch:
     ) -> None:
         self.ledger.holdings.unclaim(job)
         self.ledger.lose_reservation(job, change, reason, preempted=preempted)
-        if change is Change.UNRESERVE and not self.hold_back(job):
-            self.start_ageing(job)
+        if change is Change.UNRESERVE:
+            self.enqueue(job)
 
     def drop_reservations(
         self, host_id: HostId, reason: Reason, devices: Collection[DeviceId] | None = None
@@ -139,10 +139,9 @@ class Dispatch:
                     self.give_up_resize(job)
 
     def give_up_resize(self, job: Job) -> None:
-        """It has no claim on devices any more, if it had: when its processes are gone it waits or is over."""
-        if job.resize_to is not None:
-            self.ledger.holdings.unclaim(job)
-            self.ledger.lose_resize(job)
+        """It has no claim on other devices any more: when its processes are gone it waits or is over."""
+        self.ledger.holdings.unclaim(job)
+        self.ledger.lose_resize(job)
 
     def stop(self, job: Job, cause: StopCause, reason: Reason, *, save: bool) -> None:
         """Ask a job to leave its devices: with a save if it can and is past loading."""
@@ -194,16 +193,26 @@ class Dispatch:
     def hold_back(self, job: Job) -> bool:
         """A queued job that must not have devices yet is blocked until it may."""
         why = self.ledger.must_wait(job) if job.phase is Phase.QUEUED else None
-        if why is None:
-            return False
+        if why is not None:
+            self._block(job, why)
+        return why is not None
+
+    def _block(self, job: Job, why: Reason) -> None:
         self.ledger.change(job, Change.BLOCK, why)
         if self.ledger.now_s < self.ledger.hold_until_s:
             self.wake_at(self.ledger.hold_until_s, "back-off", job.job_id, job.attempt)
-        return True
+
+    def enqueue(self, job: Job) -> None:
+        """A job has come to the queue: it ages from now on, if it may have devices already."""
+        why = self.ledger.must_wait(job)
+        if why is not None:
+            self._block(job, why)
+        elif self.config.policy.ageing_s > 0:
+            self.start_ageing(job)
 
     def fill_array(self, job: Job) -> None:
-        """A task may have left a place of its array to another."""
-        task = self.ledger.next_of_array(job) if job.spec.array_limit and job.phase in ASIDE else None
+        """A task of an array with a limit may have left a place to another."""
+        task = self.ledger.next_of_array(job) if job.phase in ASIDE else None
         if task is not None:
             self.ledger.change(task, Change.UNBLOCK, self.submitted(task))
             self.queue_or_block(task)
@@ -237,10 +246,10 @@ class Dispatch:
             waits = waits or (other.job_id, " well" if dependency.need == "ok" else "")
         if waits is not None:
             self.ledger.change(job, Change.BLOCK, because("after-job", *waits))
-        elif not self.hold_back(job):
-            self.start_ageing(job)
+        else:
+            self.enqueue(job)
             # Its like may have been profiled since it came.
-            if job.profile is None and job.attempt == 0 and job.spec.after:
+            if job.profile is None and job.attempt == 0 and job.spec.after and job.phase is Phase.QUEUED:
                 profile = known_profile(self.ledger, job.spec)
                 if profile is not None:
                     give_profile(self.ledger, job, profile)

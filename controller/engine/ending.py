@@ -15,7 +15,6 @@ from cotenant.controller.domain import (
     ForgetJob,
     HostId,
     Job,
-    JobId,
     Phase,
     Reason,
     because,
@@ -52,10 +51,13 @@ def left_host(
 ) -> None:
     """The gang's processes on one host are gone (or count as gone)."""
     host = dispatch.ledger.hosts[host_id]
-    co_tenants = dispatch.ledger.partners(job)
+    co_tenants = dispatch.ledger.partners(job) if dispatch.ledger.holdings.shared_count else ()
     dispatch.vacated += dispatch.ledger.holdings.vacate(job, host_id)
     is_blamed = outcome == "infra-failed" and not job.stop_cause and not workdir_missing
-    dispatch.ledger.left_host(job, host_id, _worst(job.outcome, outcome, detail), is_blamed=is_blamed)
+    worst = job.outcome
+    if not worst or _SEVERITY[outcome] >= _SEVERITY[worst.partition(": ")[0]]:
+        worst = f"{outcome}: {detail}" if detail else outcome
+    dispatch.ledger.left_host(job, host_id, worst, is_blamed=is_blamed)
     for other_id in co_tenants:
         dispatch.repace(dispatch.ledger.jobs[other_id])
     if outcome == "finished" and host.failures_in_row:
@@ -65,12 +67,6 @@ def left_host(
     elif outcome != "finished" and job.phase not in LEAVING:
         reason = job.stop_reason or because("gang-peer-ended", host_id)
         dispatch.stop(job, job.stop_cause or "peer", reason, save=False)
-
-
-def _worst(before: str, outcome: ev.Outcome, detail: str) -> str:
-    if before and _SEVERITY[outcome] < _SEVERITY[before.partition(": ")[0]]:
-        return before
-    return f"{outcome}: {detail}" if detail else outcome
 
 
 def _settle(dispatch: Dispatch, job: Job) -> None:
@@ -84,7 +80,8 @@ def _settle(dispatch: Dispatch, job: Job) -> None:
         assert reason is not None
         resizing.go_on(dispatch, job, reason)
         return
-    dispatch.give_up_resize(job)
+    if job.resize_to is not None:
+        dispatch.give_up_resize(job)
     if outcome == "infra-failed" and cause != "faulted":  # Else what failed on a host has another reason.
         for host_id in job.to_blame:
             blame(dispatch, dispatch.ledger.hosts[host_id], job)
@@ -145,11 +142,12 @@ def _infra_failed(dispatch: Dispatch, job: Job, detail: str) -> None:
 
 def requeue(dispatch: Dispatch, job: Job, change: Change, reason: Reason) -> None:
     """Wait again, from the last durable step."""
-    left_s = remaining_from(dispatch.ledger, job, job.durable_step)
-    dispatch.ledger.requeue(job, change, reason, left_s)
-    if change is LEAVE and not dispatch.hold_back(job):
-        dispatch.start_ageing(job)
-    dispatch.fill_array(job)
+    step = job.durable_step
+    dispatch.ledger.requeue(job, change, reason, step, remaining_from(dispatch.ledger, job, step))
+    if change is LEAVE:
+        dispatch.enqueue(job)
+    if job.spec.array_limit:
+        dispatch.fill_array(job)
 
 
 def end(dispatch: Dispatch, job: Job, change: Change, reason: Reason, *, is_complete: bool = False) -> None:
@@ -163,9 +161,12 @@ def ended(dispatch: Dispatch, job: Job) -> None:
     ended = [job]
     for one in ended:
         job_id = one.spec.job_id
-        for host_id in one.visited:
-            forget(dispatch, host_id, job_id, one.epoch)
-        dispatch.fill_array(one)
+        dispatch.out += [
+            ForgetJob(command_id=dispatch.command_id(), host_id=host_id, job_id=job_id, job_epoch=one.epoch)
+            for host_id in one.visited
+        ]
+        if one.spec.array_limit:
+            dispatch.fill_array(one)
         waiting_on = dispatch.ledger.waiting_on
         for waiting_id in sorted(waiting_on.pop(job_id), key=natural_key) if job_id in waiting_on else ():
             waiting = dispatch.ledger.jobs.get(waiting_id)
@@ -173,8 +174,3 @@ def ended(dispatch: Dispatch, job: Job) -> None:
                 dispatch.ledger.change(waiting, Change.UNBLOCK, dispatch.submitted(waiting))
                 if not dispatch.queue_or_block(waiting):
                     ended.append(waiting)
-
-
-def forget(dispatch: Dispatch, host_id: HostId, job_id: JobId, job_epoch: str) -> None:
-    command_id = dispatch.command_id()
-    dispatch.out.append(ForgetJob(command_id=command_id, host_id=host_id, job_id=job_id, job_epoch=job_epoch))

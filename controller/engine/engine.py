@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any, Final, get_type_hints
 
 import msgspec
+from msgspec import UNSET
 
 from cotenant.controller.domain import (  # fmt: skip  # fmt: skip
     LOADING,
@@ -96,6 +97,8 @@ UNASKED: Final = frozenset(
     (ev.EpochBegan, ev.EtasTold, ev.ShadowChanged, ev.AllocationQueueChanged, ev.AllocationChanged)
 )
 """Events about which no policy is asked."""
+TAKING: Final = frozenset((Place, Share, Resize))
+"""Actions that give devices to a job."""
 NOT_OFFERED_SHOWN = 4
 """Devices that `explain` names as not offered."""
 
@@ -264,16 +267,14 @@ class Engine:
 
     # --- The one way in ----------------------------------------------------------------------------
 
-    def handle(self, event: ev.AnyEvent, now_s: float) -> list[AnyCommand]:
-        """Apply the event, ask the policy, commit its answer (kept in `decision`)."""
-        return self._step(event, now_s, None)
-
     def fold(self, event: ev.AnyEvent, decision: Decision, now_s: float) -> list[AnyCommand]:
         """What `handle` did when `decision` was the answer; asks no policy."""
-        return self._step(event, now_s, decision)
+        return self.handle(event, now_s, decision)
 
-    def _step(self, event: ev.AnyEvent, now_s: float, recorded: Decision | None) -> list[AnyCommand]:
-        ledger, dispatch = self._ledger, self._dispatch
+    def handle(self, event: ev.AnyEvent, now_s: float, recorded: Decision | None = None) -> list[AnyCommand]:
+        """Apply the event, ask the policy, commit its answer (kept in `decision`). `recorded`: what the
+        answer was; then no policy is asked."""
+        ledger, dispatch, promises = self._ledger, self._dispatch, self._promises
         ledger.begin(now_s)
         dispatch.out, dispatch.vacated, self.refusals = [], [], []
         if type(event) is ev.PolicyChanged:
@@ -281,7 +282,8 @@ class Engine:
         else:
             HANDLERS[type(event)](dispatch, event)
         if type(event) is ev.JobArrived and event.spec.job_id in ledger.jobs:
-            self._promises.accept(ledger.jobs[event.spec.job_id])
+            if event.spec.promised_s is not UNSET:
+                promises.accept(ledger.jobs[event.spec.job_id])
             ledger.has_parts |= event.spec.gpu_fraction < 1.0
         if ledger.entered is not None:
             self._admission.admit()
@@ -294,19 +296,19 @@ class Engine:
             decision = policy.decide(ledger, event) if is_asked else NOTHING
             if ledger.has_parts and is_asked and not starts_nothing(policy):
                 decision = parts.with_parts(ledger, event, decision)
-        if is_asked and self._promises.any_open:
-            guarded = self._promises.guarded(
-                decision
-            )  # In a replay too: it notes what was moved out of the way.
+        if is_asked and promises.saved.open:
+            guarded = promises.guarded(decision)  # In a replay too: it notes what was moved out of the way.
             if recorded is None:
                 decision = guarded
-        self.decision = decision = self._commit(decision, is_recorded=recorded is not None)
+        if decision.actions:
+            decision = self._commit(decision, is_recorded=recorded is not None)
+        self.decision = decision
         if dispatch.vacated and ledger.holdings.claims:
             dispatch.launch_reserved()
         if self._admission.fair_share is not None:
             self._admission.fair_share.settle(ledger)
-        if self._promises.any_open:
-            self._promises.settle()
+        if promises.saved.open:
+            promises.settle()
         if ledger.has_more_ended:
             ledger.forget_ended(self.config.keep_ended)
         if self._validate:
@@ -321,14 +323,12 @@ class Engine:
     def _commit(self, decision: Decision, *, is_recorded: bool) -> Decision:
         """Carry out what the ledger allows. Returns the decision without what the hosts have no cores or main
         memory for: that is not recorded."""
-        if not decision.actions:
-            return decision
         # An action alone takes nothing from anybody for somebody else.
         kept_back = spared(self._ledger, decision.actions) if len(decision.actions) > 1 else ()
         beyond_hosts: list[AnyAction] = []
         for action in decision.actions:
             refusal = because("refused-profiling") if action in kept_back else None
-            if refusal is None and not is_recorded:
+            if refusal is None and not is_recorded and type(action) in TAKING:
                 refusal = exceeds_hosts(self._ledger, action)
                 if refusal is not None:
                     beyond_hosts.append(action)
@@ -387,16 +387,17 @@ class Engine:
             over = self._admission.limits.check(job, placing.size_on(ledger, job, action.devices))
             if over is not None:
                 return over
-        placement = placing.plain(ledger, action, policy_shares=self._policy_shares)
-        if placement is not None:
-            self._dispatch.launch(ledger.jobs[action.job_id], placement)
-            return None
-        refusal = placing.check(ledger, action)
-        if refusal is not None:
-            return refusal
+        found = placing.plain(ledger, action, policy_shares=self._policy_shares)
+        if found is None:
+            refusal = placing.check(ledger, action)
+            if refusal is not None:
+                return refusal
         job = ledger.jobs[action.job_id]
-        placement = placing.placement(ledger, job, action, policy_shares=self._policy_shares)
-        victims = placing.waits_for(ledger, job, placement)
+        if found is not None:
+            placement, victims = found
+        else:
+            placement = placing.placement(ledger, job, action, policy_shares=self._policy_shares)
+            victims = placing.waits_for(ledger, job, placement)
         if victims:
             ledger.reserve(job, placement, victims)
             ledger.holdings.claim(job, action.devices)

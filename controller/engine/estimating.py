@@ -99,8 +99,6 @@ def _expected(seen: dict[str, list[float]], spec: JobSpec, default: float) -> fl
 def learn_load(ledger: Ledger, job: Job) -> None:
     """A load has ended with a first step: what the job's next one, and those of its like, should take. Warm
     and cold ones say nothing of each other."""
-    if job.spec.load_s is not None:
-        return
     load_s, estimates = ledger.now_s - job.phase_since_s, ledger.estimates
     ledger.expect_load(job, load_s)
     _keep(estimates.warm_loads if job.launched == "warm" else estimates.loads, job, load_s)
@@ -132,16 +130,16 @@ def _keep(seen: dict[str, list[float]], job: Job, spent_s: float) -> None:
 def learn_duration(estimates: Estimates, job: Job, now_s: float) -> None:
     """Keep a finished job's run time for those that come after it."""
     run_s = job.run_s + (now_s - job.phase_since_s if job.phase is Phase.RUNNING else 0.0)
-    if job.spec.is_elastic:  # As if it had had gpus_min all the time.
+    if job.spec.gpus_max > job.spec.gpus_min:  # As if it had had gpus_min all the time.
         run_s = job.step * (job.solo_step_s or 0.0)
     if run_s <= 0:
         return
     by_command, recent, key = estimates.by_command, estimates.recent, _key(job.spec)
-    same = by_command.get(key)
-    if same is None:
-        same = by_command[key] = []
+    if key not in by_command:
+        by_command[key] = []
         if len(by_command) > COMMANDS_KEPT:
             del by_command[next(iter(by_command))]
+    same = by_command[key]
     same.append(run_s)
     recent.append(run_s)
     del same[:-KEPT_PER_COMMAND], recent[:-KEPT_RECENT]
@@ -189,10 +187,8 @@ def _learn_curve(ledger: Ledger, job: Job, step_s: float) -> None:
             del curves[next(iter(curves))]
 
 
-def curve_at_arrival(ledger: Ledger, spec: JobSpec) -> SpeedCurve | None:
+def curve_at_arrival(ledger: Ledger, spec: JobSpec) -> SpeedCurve:
     """Of an elastic job: measured by `cotenant profile`, else as its like scaled, else assumed."""
-    if not spec.is_elastic:
-        return None
     given = (spec.profile.steps_by_devices or ()) if spec.profile is not None else ()
     return curve_of(given or profiled_steps(ledger, spec), ledger.estimates.curves.get(_key(spec), ()))
 

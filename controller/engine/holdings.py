@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from cotenant.controller.domain import (
+    LEAVING,
     ON_DEVICES,
     PARTS_MAX,
     ROUNDING,
@@ -45,7 +46,7 @@ class Holdings:
         self.claimed_by: Callable[[DeviceId], JobId | None] = self.claims.get
         self.changes = 0
         """How often devices have been occupied or vacated."""
-        self._shared_count = 0
+        self.shared_count = 0
         """Devices with more than one tenant."""
         self._shareable: list[DeviceId] | None = []
         """None: to be counted when somebody asks; few policies do."""
@@ -58,6 +59,16 @@ class Holdings:
 
     def tenants(self, device_id: DeviceId) -> Sequence[JobId]:
         return self._tenants.get(device_id, ())
+
+    def being_left(self, device_id: DeviceId) -> Sequence[JobId]:
+        """The tenants of a healthy device that nobody has a claim on, if all of them are leaving it."""
+        here = self._tenants.get(device_id, ())
+        if not here or device_id in self.claims or not self.devices[device_id].healthy:
+            return ()
+        for job_id in here:
+            if self._jobs[job_id].phase not in LEAVING:
+                return ()
+        return here
 
     def shareable(self) -> Sequence[DeviceId]:
         if self._shareable is None:
@@ -115,7 +126,7 @@ class Holdings:
     def partners(self, job: Job) -> tuple[JobId, ...]:
         """Jobs that share one of its devices at this moment, in device order; who holds another part of it
         does not."""
-        if not self._shared_count or job.placement is None or job.phase not in ON_DEVICES:
+        if not self.shared_count or job.placement is None or job.phase not in ON_DEVICES:
             return ()
         if job.placement.fraction < 1.0:
             return ()
@@ -186,7 +197,7 @@ class Holdings:
             limit = PARTS_MAX if device_id in self.divided else self.devices[device_id].max_tenants
             assert job_id not in here and len(here) < limit, f"{device_id}: too many tenants: {here}"
             here.append(job_id)
-            self._shared_count += len(here) == 2
+            self.shared_count += len(here) == 2
             here.sort(key=lambda job_id: self._jobs[job_id].number)  # One order, after a restart too.
         self._shareable = None
         for member in gang:
@@ -204,10 +215,11 @@ class Holdings:
             here = tenants[device_id]
             if here == [job_id]:
                 del tenants[device_id]
-                self.divided.pop(device_id, None)
+                if device_id in self.divided:
+                    del self.divided[device_id]
             else:
                 here.remove(job_id)
-                self._shared_count -= len(here) == 1
+                self.shared_count -= len(here) == 1
         if self._lessened:
             self._lessened.difference_update(device_id for device_id in gone if device_id not in tenants)
         self._shareable = None
@@ -233,14 +245,14 @@ class Holdings:
                 for device_id in member.devices:
                     here = self._tenants.setdefault(device_id, [])
                     here.append(job.job_id)
-                    self._shared_count += len(here) == 2
+                    self.shared_count += len(here) == 2
                     if len(here) > 1:  # Whether its host has taken room back since is not in the snapshot.
                         self._lessened.add(device_id)
 
     def _changed(self, device_ids: Sequence[DeviceId]) -> None:
         """There is, or was, a claim on these."""
         self._shareable = None
-        for host_id in {self.devices[device_id].host_id for device_id in device_ids}:
+        for host_id in {self.devices[d].host_id for d in device_ids if d not in self._tenants}:
             self.free.refresh(host_id)
         self._forget_departed(device_ids)
 
@@ -254,7 +266,7 @@ class Holdings:
         """Assert that nobody holds what cannot be held, and that the indexes say what counting says."""
         single = [d for d in self.devices if len(self.tenants(d)) == 1]
         assert self.shareable() == sorted(filter(self._has_room, single))
-        assert self._shared_count == sum(1 for here in self._tenants.values() if len(here) > 1)
+        assert self.shared_count == sum(1 for here in self._tenants.values() if len(here) > 1)
         for device_id, here in self._tenants.items():
             if here:
                 self._check_device(self.devices[device_id], here)

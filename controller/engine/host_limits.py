@@ -13,7 +13,6 @@ from collections.abc import Iterable
 
 from cotenant.controller.domain import (
     LEAVING,
-    AnyAction,
     DeviceId,
     HostId,
     HostRoom,
@@ -28,9 +27,9 @@ from cotenant.controller.domain import (
 from cotenant.controller.engine.ledger import Ledger
 
 
-def exceeds_hosts(ledger: Ledger, action: AnyAction) -> Reason | None:
+def exceeds_hosts(ledger: Ledger, action: Place | Share | Resize) -> Reason | None:
     """Why the hosts do not have what the job asks for; None if they do, or nothing is asked."""
-    if not isinstance(action, Place | Share | Resize) or action.job_id not in ledger.jobs:
+    if action.job_id not in ledger.jobs:
         return None
     job = ledger.jobs[action.job_id]
     spec = job.spec

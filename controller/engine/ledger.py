@@ -146,6 +146,7 @@ class Ledger(Records):
         self.tenants, self.shareable = self.holdings.tenants, self.holdings.shareable
         self.claimed_by, self.claimants = self.holdings.claimed_by, self.holdings.claimants
         self.partners, self.asking_on = self.holdings.partners, self.holdings.asking_on
+        self.being_left = self.holdings.being_left
         self.largest_placement, self.largest_now = self._sizes.ever, self._sizes.now
         self.largest_host = self._sizes.on_host
 

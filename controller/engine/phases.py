@@ -67,9 +67,30 @@ class Phases:
 
     def change(self, job: Job, change: Change, reason: Reason) -> None:
         """The only way a phase changes: accounts for the time spent, moves the job between indexes."""
-        cell = (job.phase, change)
-        after = LIFECYCLE[cell] if cell in LIFECYCLE else advance(*cell)
-        self._end_phase(job)
+        phase, spent_s = job.phase, self.now_s - job.phase_since_s
+        cell = (phase, change)
+        after = LIFECYCLE[cell] if cell in LIFECYCLE else advance(phase, change)
+        assert spent_s >= 0, f"job {job.job_id}: time went backwards by {-spent_s} s"
+        if phase in ON_DEVICES:
+            self._active.remove(job)
+        if phase is QUEUED or phase is RESERVED:
+            if phase is QUEUED:
+                self._waiting.remove(job)
+            job.wait_s += spent_s
+            job.queued_s += spent_s
+        elif phase is LOADING:
+            job.load_s += spent_s
+        elif phase is RUNNING:
+            job.run_s += spent_s
+            if job.remaining_s is not None:
+                job.remaining_s = job.remaining_now_s(self.now_s)
+                job.remaining_at_s = self.now_s
+        elif phase in ON_DEVICES:
+            job.pause_s += spent_s
+        elif phase in ENDED:
+            self._ended_bytes -= self.ended.pop(job.spec.job_id)
+        else:
+            job.wait_s += spent_s
         job.phase, job.phase_since_s, job.reason = after, self.now_s, reason
         if after in ENDED:
             job.ended_s = self.now_s
@@ -79,7 +100,9 @@ class Phases:
         """Drop ended jobs but for the last so many (fewer, if they are large) from memory, the oldest first;
         the journal keeps them."""
         self.has_more_ended = False
-        while len(self.ended) > keep or self._ended_bytes > self.ended_bytes_max:
+        too_many = len(self.ended) - keep
+        while too_many > 0 or self._ended_bytes > self.ended_bytes_max:
+            too_many -= 1
             job_id, size = self.ended.popitem(last=False)  # A plain dict would search for its first entry.
             self._ended_bytes -= size
             job = self.jobs.pop(job_id)
@@ -88,34 +111,6 @@ class Phases:
     def reorder_queues(self, queue_key: QueueKey) -> None:
         """Another policy, another order."""
         self._waiting.reorder(queue_key)
-
-    def _end_phase(self, job: Job) -> None:
-        """Account for the time in it, and take the job out of its index."""
-        phase, spent_s = job.phase, self.now_s - job.phase_since_s
-        assert spent_s >= 0, f"job {job.job_id}: time went backwards by {-spent_s} s"
-        if phase is QUEUED:
-            self._waiting.remove(job)
-            job.wait_s += spent_s
-            job.queued_s += spent_s
-        elif phase is LOADING:
-            self._active.remove(job)
-            job.load_s += spent_s
-        elif phase is RUNNING:
-            self._active.remove(job)
-            job.run_s += spent_s
-            if job.remaining_s is not None:
-                job.remaining_s = job.remaining_now_s(self.now_s)
-                job.remaining_at_s = self.now_s
-        elif phase in ON_DEVICES:
-            self._active.remove(job)
-            job.pause_s += spent_s
-        elif phase is RESERVED:
-            job.wait_s += spent_s
-            job.queued_s += spent_s
-        elif phase in ENDED:
-            self._ended_bytes -= self.ended.pop(job.spec.job_id)
-        else:
-            job.wait_s += spent_s
 
     def _moved(self, job: Job) -> None:
         """What its index is ordered by (remaining time, slowdown, age) is another."""

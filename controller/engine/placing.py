@@ -37,42 +37,48 @@ from cotenant.controller.domain import (
 from cotenant.controller.engine.ledger import Ledger
 
 
-def plain(ledger: Ledger, action: Place | Share, *, policy_shares: bool) -> Placement | None:
-    """The placement, if it is the whole batch on free devices of one suitable host: what most are, and all
-    that `check` asks at once. None: it may still be allowed."""
+def plain(
+    ledger: Ledger, action: Place | Share, *, policy_shares: bool
+) -> tuple[Placement, list[JobId]] | None:
+    """The placement, and who has to leave first, if it is the whole batch on devices of one suitable host
+    that are free or that all their tenants are leaving: what most are, and all that `check` asks at once.
+    None: it may still be allowed."""
     job, devices = ledger.jobs.get(action.job_id), action.devices
     if job is None or job.phase is not QUEUED or action.accumulation_steps != 1:
         return None
     spec, count = job.spec, len(devices)
-    if spec.nodes > 1 or spec.gpu_fraction < 1.0 or not spec.takes(count):
+    if not spec.gpus_min == spec.gpus_max == count or spec.nodes > 1 or spec.gpu_fraction < 1.0:
         return None
     known, scheduling_class = ledger.devices, ledger.scheduling_class(job)
     if devices[0] not in known:
         return None
     first = known[devices[0]]
-    if scheduling_class.gpu_type not in ("", first.type):
+    host, type = ledger.hosts[first.host_id], first.type
+    if scheduling_class.gpu_type not in ("", type) or not suits(host, scheduling_class):
         return None
-    if not suits(ledger.hosts[first.host_id], scheduling_class):
-        return None
-    needed, free = job.needed_mib(1), ledger.free.devices(first.host_id, first.type)
-    for device_id in devices:
-        if device_id not in free:  # Where its host takes work, it would be there.
-            return None
-        if needed is not None and known[device_id].usable_mib < needed:
-            return None
     if count > 1:
         if count != len(set(devices)):
             return None
         devices = tuple(sorted(devices))
-    if spec.is_elastic:
-        return placement(ledger, job, action, policy_shares=policy_shares)
-    return Placement(
+    needed, free, victims = job.needed_mib(1), ledger.free.devices(first.host_id, type), list[JobId]()
+    for device_id in devices:
+        if device_id not in free:  # Where its host takes work, it would be there.
+            here = ledger.being_left(device_id)
+            if not here or known[device_id].host_id != first.host_id or known[device_id].type != type:
+                return None
+            victims += here
+        if needed is not None and known[device_id].memory_mib - known[device_id].reserve_mib < needed:
+            return None
+    if victims and not host.takes_work:
+        return None
+    found = Placement(
         devices=devices,
         sub_batch=spec.batch_size,
         memory_mib=needed,
         capped=policy_shares and _may_get_co_tenants(ledger, job, devices),
         reason=action.reason,
     )
+    return found, victims
 
 
 def check(ledger: Ledger, action: Place | Share) -> Reason | None:

@@ -80,10 +80,6 @@ class Promises:
         """The policy in force preempts: so may a promised job."""
         self.saved = SavedPromises()
 
-    @property
-    def any_open(self) -> bool:
-        return bool(self.saved.open)
-
     # --- Giving one --------------------------------------------------------------------------------
 
     def offer(self, specs: Sequence[JobSpec]) -> list[float] | Reason:

@@ -16,6 +16,7 @@ from cotenant.controller.domain import (
     LOADING,
     ON_DEVICES,
     QUEUED,
+    RUNNING,
     WAITING,
     AttemptEnded,
     AttemptNo,
@@ -33,7 +34,6 @@ from cotenant.controller.domain import (
     SharedPace,
     SpeedCurve,
     StopCause,
-    advance,
     alone_step_s,
     because,
     capabilities_of,
@@ -98,16 +98,17 @@ class Records(Phases):
         if job.first_start_s is None:
             job.first_start_s = self.now_s
         job.placement = placement
-        job.attempt, job.attempt_epoch = AttemptNo(max(job.attempt, job.attempts_taken) + 1), epoch
+        taken, job.attempt_epoch = job.attempts_taken, epoch
+        job.attempt = AttemptNo((taken if taken > job.attempt else job.attempt) + 1)
         job.hosts_left = hosts
         job.visited = tuple(dict.fromkeys((*job.visited, *hosts))) if job.visited else hosts
         job.waits_for, job.started_hosts, job.capable, job.launched = (), (), (), ""
         job.to_blame, job.host_faults = (), ()
         job.stop_cause, job.stop_reason, job.outcome, job.exit_code = "", None, "", None
-        job.start_step = job.step = step = job.durable_step
+        job.start_step = job.step = step = job.durable_step if job.checkpoints else 0
         job.known_to_resume, job.step_s = step > 0, None
         steps, job.remaining_at_s = placement.accumulation_steps, self.now_s
-        job.slowdown = job.split_slowdown(steps) if steps > 1 or job.spec.is_elastic else 1.0
+        job.slowdown = job.split_slowdown(steps) if steps > 1 or job.curve is not None else 1.0
         self.change(job, LAUNCH, placement.reason)
 
     def preempt_early(self, job: Job) -> None:
@@ -128,26 +129,26 @@ class Records(Phases):
 
     def left_host(self, job: Job, host_id: HostId, outcome: str, *, is_blamed: bool) -> None:
         """All its processes on a host are gone; `outcome`: how the attempt has ended as far as is known."""
-        job.hosts_left = tuple([h for h in job.hosts_left if h != host_id])
+        left = job.hosts_left
+        job.hosts_left = () if left == (host_id,) else tuple([h for h in left if h != host_id])
         job.outcome = outcome
         if is_blamed:
             job.to_blame = (*job.to_blame, host_id)
 
-    def requeue(self, job: Job, change: Change, reason: Reason, remaining_s: float | None) -> None:
-        """All processes are gone and the job waits again, with what is left from its durable step."""
-        after = advance(job.phase, change)
-        self._end_phase(job)
+    def requeue(self, job: Job, change: Change, reason: Reason, step: int, remaining_s: float | None) -> None:
+        """All processes are gone and the job waits again, with what is left from its last durable `step`."""
+        if job.phase is RUNNING:
+            job.remaining_at_s = self.now_s  # What is left is counted from there, not from its last report.
         job.preemptions += job.stop_cause in ("preempted", "user")
         job.resizes += job.stop_cause == "resized"
-        job.placement, job.step, job.remaining_s, job.slowdown = None, job.durable_step, remaining_s, 1.0
+        job.placement, job.step, job.remaining_s, job.slowdown = None, step, remaining_s, 1.0
         job.start_assumed_s = None
         job.limits_over += job.stop_cause == "time-limit"
+        self.change(job, change, reason)
         if job.stop_cause == "time-limit" or (
             job.stop_reason is not None and job.stop_reason.code == REQUEUED
         ):
             job.past_limit_s = job.load_s + job.run_s
-        job.phase, job.phase_since_s, job.reason = after, self.now_s, reason
-        self._enter(job)
 
     def end(self, job: Job, change: Change, reason: Reason, *, is_complete: bool = False) -> None:
         """All processes are gone and the job is over; `is_complete`: it has done all that it was to do."""

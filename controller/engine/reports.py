@@ -73,12 +73,13 @@ def on_first_step(dispatch: Dispatch, event: ev.FirstStepDone) -> None:
     if not is_loading and (event.assumed or job.phase is not Phase.RUNNING or job.start_assumed_s is None):
         return
     if not event.assumed:
-        dispatch.ledger.forgive(job)
+        if job.infra_failures or job.avoid:
+            dispatch.ledger.forgive(job)
         for host_id in job.hosts_left:
             host = dispatch.ledger.hosts[host_id]
             if host.failures_in_row:
                 clear_suspicion(dispatch, host)
-        if is_loading:
+        if is_loading and job.spec.load_s is None:
             learn_load(dispatch.ledger, job)
     dispatch.ledger.first_step(job, event.step, assumed=event.assumed)
 

@@ -56,7 +56,7 @@ def on_arrived(dispatch: Dispatch, event: ev.JobArrived) -> None:
         estimate_source=source,
         expected_load_s=load_s,
         expected_pause_s=pause_s,
-        curve=curve_at_arrival(ledger, spec),
+        curve=curve_at_arrival(ledger, spec) if spec.gpus_max > spec.gpus_min else None,
     )
     ledger.next_number += 1
     ledger.add_job(job)
@@ -91,7 +91,8 @@ def on_hold(dispatch: Dispatch, event: ev.HoldRequested) -> None:
         dispatch.unreserve(job, because("held-by", event.by), Change.HOLD)
     elif job.phase in (Phase.QUEUED, Phase.BLOCKED):
         dispatch.ledger.change(job, Change.HOLD, because("held-by", event.by))
-    dispatch.fill_array(job)
+    if job.spec.array_limit:
+        dispatch.fill_array(job)
 
 
 def on_release(dispatch: Dispatch, event: ev.ReleaseRequested) -> None:

@@ -88,12 +88,14 @@ def go_on(dispatch: Dispatch, job: Job, reason: Reason) -> None:
     ledger, placement = dispatch.ledger, job.resize_to
     if job.phase is Phase.CHECKPOINTING:
         learn_pause(ledger, job)
-    ledger.requeue(job, LEAVE, reason, remaining_from(ledger, job, job.durable_step))
+    step = job.durable_step
+    ledger.requeue(job, LEAVE, reason, step, remaining_from(ledger, job, step))
     if placement is not None and ledger.must_wait(job) is None:
         ledger.reserve_resized(job)
         dispatch.vacated += placement.devices  # Those who have a claim on these are looked at.
         return
-    dispatch.give_up_resize(job)
-    if not dispatch.hold_back(job):
-        dispatch.start_ageing(job)
-    dispatch.fill_array(job)
+    if placement is not None:
+        dispatch.give_up_resize(job)
+    dispatch.enqueue(job)
+    if job.spec.array_limit:
+        dispatch.fill_array(job)

@@ -23,7 +23,7 @@ def is_profiled(job: Job, shared: bool) -> bool:
     Of an elastic job the steps on each number of devices are learned as it trains. A job that is there for
     its profile is measured in whichever attempt; it has nothing else to do.
     """
-    if job.profile_given or job.spec.profiling == "never" or shared or job.spec.is_elastic:
+    if job.spec.profiling == "never" or shared or job.spec.is_elastic:
         return False
     if job.spec.gpu_fraction < 1.0 and job.spec.profiling != "only":
         return False  # What it takes on a part of a device says little of its like.
@@ -46,41 +46,44 @@ def start_commands(
     shared: bool,
 ) -> list[StartAttempt]:
     """What starts the job's current attempt, one for each host of its gang; `shared`: it has a co-tenant."""
-    placement = job.placement
+    spec, placement = job.spec, job.placement
     assert placement is not None
     first = ledger.hosts[gang[0].host_id].report
     # Derived from the attempt, so that a repeated command names the same port.
     port = first.port_first + (job.number * 31 + job.attempt) % first.port_count
     newest = max(job.checkpoints, key=lambda c: (c.attempt, c.step)) if job.checkpoints else None
-    cap_mib = placement.memory_mib if shared else memory_cap_mib(job)
-    profile_s = config.profile_s if is_profiled(job, shared) else 0.0
+    is_capped = shared or placement.capped or placement.beside
+    profile_s = config.profile_s if not job.profile_given and is_profiled(job, shared) else 0.0
     time_left_s = _time_left_s(job) if job.spec.launch.slurm else UNSET
+    step_batch: tuple[int, int] | UnsetType = UNSET
+    if spec.gpus_max > spec.gpus_min and spec.batch_size is not None:
+        step_batch = spec.batch_size, spec.gpus_max
     return [
         StartAttempt(
             command_id=command_id(),
             host_id=member.host_id,
-            job_id=job.job_id,
+            job_id=spec.job_id,
             attempt=job.attempt,
-            launch=job.spec.launch,
+            launch=spec.launch,
             gang=gang,
             master_address=first.address if len(gang) > 1 else "127.0.0.1",
             master_port=port,
             sub_batch=placement.sub_batch,
             accumulation_steps=placement.accumulation_steps,
-            memory_cap_mib=cap_mib,
-            host_memory_mib=job.spec.host_memory_mib,
-            cpus=job.spec.cpus,
+            memory_cap_mib=placement.memory_mib if is_capped else None,
+            host_memory_mib=spec.host_memory_mib,
+            cpus=spec.cpus,
             resume_attempt=AttemptNo(newest.attempt) if newest else None,
             resume_step=newest.step if newest else 0,
             checkpoint_every_s=config.checkpoint_every_s,
             profile_s=profile_s,
-            name=job.spec.name,
-            user=job.spec.user,
-            job_class=job.spec.job_class,
+            name=spec.name,
+            user=spec.user,
+            job_class=spec.job_class,
             epoch=job.attempt_epoch,
             job_epoch=job.epoch,
             time_left_s=time_left_s,
-            step_batch=_step_batch(job),
+            step_batch=step_batch,
             fraction=placement.fraction if placement.fraction < 1.0 else UNSET,
         )
         for member in gang
@@ -92,10 +95,3 @@ def _time_left_s(job: Job) -> float | UnsetType:
     if limit_s is None:
         return UNSET
     return max(0.0, limit_s + job.past_limit_s - job.load_s - job.run_s)
-
-
-def _step_batch(job: Job) -> tuple[int, int] | UnsetType:
-    spec = job.spec
-    if not spec.is_elastic or spec.batch_size is None:
-        return UNSET
-    return spec.batch_size, spec.gpus_max

@@ -184,6 +184,7 @@ class _Drive:
         )
         config = EngineConfig(policy=settings, checkpoint_every_s=checkpoint_every_s, keep_ended=8)
         self._engine = Engine(make_policy, config, validate=self._validate, pairs=pairs)
+        self._jobs = self._engine.jobs
         if asking is not None:
             asking.engine = self._engine
         if self._parameters:
@@ -233,7 +234,7 @@ class _Drive:
 
     def _end(self, run: JobRun) -> None:
         """A job has finished: engine and world must have seen the same."""
-        job = self._engine.jobs[run.job_id]
+        job = self._jobs[run.job_id]
         row = run.row
         ended_s = job.ended_s
         assert ended_s is not None, f"job {row} has finished, and the engine holds it {job.phase}"

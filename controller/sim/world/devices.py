@@ -59,7 +59,9 @@ class Devices:
                 else:
                     self.busy += 1
                 self._here[device_id] = (*tenants, run)
-            self._hold(run, len(member.devices))
+            self.held += run.fraction * len(member.devices)
+        if run.fraction < 1.0:
+            self.held = round(self.held, 6)
         return shared
 
     def vacate(self, run: JobRun, part: GangMember, now_s: float) -> None:
@@ -73,14 +75,10 @@ class Devices:
             else:
                 self._here[device_id] = tuple([other for other in tenants if other is not run])
         count = len(part.devices)
-        self._hold(run, -count)
+        self.held -= run.fraction * count
+        if run.fraction < 1.0:
+            self.held = round(self.held, 6)
         run.held_gpu_s += count * run.fraction * (now_s - run.launched_s)
-
-    def _hold(self, run: JobRun, devices: int) -> None:
-        if run.fraction == 1.0:
-            self.held += devices
-        else:
-            self.held = round(self.held + devices * run.fraction, 6)
 
     def any_tenant(self, gang: Sequence[GangMember]) -> bool:
         """Whether a gang of whole devices would find a co-tenant on these."""

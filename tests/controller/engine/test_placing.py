@@ -26,7 +26,9 @@ def asked(desk: Desk, kind: type[Place] | type[Share], job: str, *devices: str, 
     plain = placing.plain(ledger, action, policy_shares=True)
     assert refusal is None or plain is None  # The short way never leads elsewhere.
     if plain is not None:
-        assert plain == placing.placement(ledger, ledger.jobs[action.job_id], action, policy_shares=True)
+        job = ledger.jobs[action.job_id]
+        placement = placing.placement(ledger, job, action, policy_shares=True)
+        assert plain == (placement, placing.waits_for(ledger, job, placement))
     return "allowed" if refusal is None else str(refusal)
 
 
@@ -116,13 +118,15 @@ def test_a_placement_is(
 
 
 def test_free_devices_of_one_host_are_placed_the_short_way() -> None:
-    desk = desk_with(gpus_min=1, gpus_max=2, batch_size=8)
+    desk = desk_with(gpus=2, batch_size=8)
     ledger = desk.engine.view()
     assert isinstance(ledger, Ledger)
     action = Place(job_id=JobId("2"), devices=(DeviceId("b/cpu1"), DeviceId("b/cpu0")), reason=WHY)
     plain = placing.plain(ledger, action, policy_shares=False)
     assert plain is not None
-    assert plain.devices == ("b/cpu0", "b/cpu1"), "in rank order"
+    placement, victims = plain
+    assert placement.devices == ("b/cpu0", "b/cpu1"), "in rank order"
+    assert not victims
 
 
 def test_a_job_that_runs_or_is_unknown_is_not_placed() -> None:
