@@ -17,14 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cotenant.controller.domain import (
-    Gang,
     MeasuredStep,
-    Profile,
     Reach,
     Reason,
     ThroughputModel,
     because,
-    measured_steps,
 )
 from cotenant.profiler.step_law import NOISE_MIN, StepTable, covariance, free_coefficients, solve
 
@@ -47,23 +44,6 @@ class HeldOut(msgspec.Struct, frozen=True, kw_only=True):
     def error_ratio(self) -> float:
         """|predicted - measured| / measured."""
         return abs(self.predicted_s / self.step.step_s - 1.0)
-
-
-def hold_out_points(profile: Profile, batch_size: int, gang: Gang) -> list[HeldOut]:
-    """Each point of a job's profile as the others predict it: of one gang, each s without that s."""
-    return hold_out(measured_steps(profile, batch_size, gang))
-
-
-def with_throughput(profile: Profile, batch_size: int, gang: Gang) -> tuple[Profile, Reason | None]:
-    """The profile with its model, or with none and why.
-
-    Raises:
-        SciPyMissing: no SciPy here.
-    """
-    found = fit(measured_steps(profile, batch_size, gang))
-    if isinstance(found, Reason):
-        return msgspec.structs.replace(profile, throughput=None), found
-    return msgspec.structs.replace(profile, throughput=found), None
 
 
 def fit(steps: Sequence[MeasuredStep]) -> ThroughputModel | Reason:

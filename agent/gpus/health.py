@@ -226,10 +226,6 @@ class Health:
     def uuids(self) -> tuple[str, ...]:
         return tuple(self._gpus)
 
-    def has_probed(self, uuid: str) -> bool:
-        """Whether it was probed in this life of the agent."""
-        return self._gpus[uuid].probe is not None
-
     @property
     def lost(self) -> tuple[str, ...]:
         """Devices that are lost, and of which all that was known in an earlier life has been told."""

@@ -83,16 +83,6 @@ async def read_frame(reader: asyncio.StreamReader) -> bytes | None:
         return None
 
 
-async def read_message(reader: asyncio.StreamReader, into: Any) -> Any:
-    """The next message; None at the end of the stream, or when it breaks.
-
-    Raises:
-        BadMessage: an oversized or undecodable frame.
-    """
-    frame = await read_frame(reader)
-    return None if frame is None else decode(frame, into)
-
-
 def write_message(writer: asyncio.StreamWriter, message: object, version: int | None = None) -> None:
     writer.write(framed(message, version))
 

@@ -10,7 +10,6 @@ import logging
 import shutil
 import sys
 import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,8 +47,6 @@ class Saver:
     """`save` returns True once the checkpoint is durable (or, in the background, once it is on its way)."""
 
     def __init__(self, place: SaveTarget, state: TrainingState, tell: Callable[..., Any]) -> None:
-        self.stall_s = 0.0
-        """How long the last save kept the training loop."""
         self._place = place
         self._state = state
         self._tell = tell
@@ -71,7 +68,6 @@ class Saver:
 
         Without `tidy` older checkpoints stay for the next save to delete: that takes a while, too.
         """
-        started_s = time.perf_counter()
         self.join()
         self._tell(protocol.SAVING, step=step)
         self._tidies = tidy
@@ -83,7 +79,6 @@ class Saver:
                 self._start(self._order, own, manifest, wait)
             except (CheckpointError, RuntimeError) as error:  # a state that cannot be saved, or copied
                 self._failed(self._order, error)
-        self.stall_s = time.perf_counter() - started_s
         return self._ok
 
     def join(self, timeout_s: float | None = None) -> None:

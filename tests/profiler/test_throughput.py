@@ -23,7 +23,7 @@ from cotenant.controller.domain import (
     measured_steps,
 )
 from cotenant.profiler import step_law
-from cotenant.profiler.throughput import fit, hold_out, hold_out_points, with_throughput
+from cotenant.profiler.throughput import fit, hold_out
 
 pytest.importorskip("scipy", reason="fits need SciPy, which is not installed here")
 
@@ -261,20 +261,19 @@ def test_without_scipy_the_message_says_what_to_install(monkeypatch: pytest.Monk
 def test_a_profile_of_one_gang_gets_a_model_from_its_accumulation_steps() -> None:
     law = Coefficients(fixed_s=0.05, per_sample_s=2e-3)
     points = [(s, law.step_s(64, s, Gang())) for s in (1, 2, 4, 8)]
-    found, why = with_throughput(profile(*points), 64, Gang())
-    assert why is None
-    assert found.throughput is not None
-    assert found.throughput.step_s(64, 16, Gang()) == pytest.approx(law.step_s(64, 16, Gang()), rel=1e-3)
-    held_out = hold_out_points(profile(*points), 64, Gang())
+    steps = measured_steps(profile(*points), 64, Gang())
+    found = fit(steps)
+    assert not isinstance(found, Reason)
+    assert found.step_s(64, 16, Gang()) == pytest.approx(law.step_s(64, 16, Gang()), rel=1e-3)
+    held_out = hold_out(steps)
     assert [h.step.accumulation_steps for h in held_out] == [1, 2, 4, 8]
     assert max(h.error_ratio for h in held_out) < 1e-3
 
 
-def test_a_profile_that_is_too_little_keeps_no_model_and_says_why() -> None:
-    found, why = with_throughput(profile((1, 1.0), (2, 1.1)), 64, Gang())
-    assert found.throughput is None
-    assert why is not None
-    assert "do not determine" in str(why)
+def test_a_profile_that_is_too_little_gets_no_model_and_says_why() -> None:
+    found = fit(measured_steps(profile((1, 1.0), (2, 1.1)), 64, Gang()))
+    assert isinstance(found, Reason)
+    assert "do not determine" in str(found)
 
 
 def test_a_batch_that_does_not_divide_is_counted_once() -> None:

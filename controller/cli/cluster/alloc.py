@@ -206,8 +206,6 @@ def state_of(queue: wire.AllocationQueueView) -> str:
     return "removing" if queue.is_removed else "paused" if queue.is_paused else "on"
 
 
-HostRow = tuple[wire.AllocationQueueView, wire.AllocationView]
-
 COLUMNS: Final = (
     Column("QUEUE", lambda q: q.name),
     Column("STATE", state_of),

@@ -61,12 +61,8 @@ class Predictor:
         factors: Values = self._factors[band_of(self.model.bands, strange)]
         return factors
 
-    def of_pair(self, first: Job, second: Job) -> Interference | None:
-        """The ratios of (first, second), at least 1; None where too little is known of one of them."""
-        return self.beside(first, (second,))[0]
-
     def beside(self, job: Job, partners: Sequence[Job]) -> list[Interference | None]:
-        """As `of_pair` for each partner, at the cost of one."""
+        """The ratios of (job, partner), at least 1; None where too little is known of one of them."""
         kind = self._kind(job)
         others = [self._kind(partner) for partner in partners]
         if not kind.enough:

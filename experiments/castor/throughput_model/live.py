@@ -26,7 +26,7 @@ from cotenant.controller.domain import (
     fit_step_model,
     measured_steps,
 )
-from cotenant.profiler.throughput import fit, hold_out_points
+from cotenant.profiler.throughput import fit, hold_out
 
 PROFILE_S: Final = 20.0
 """T_prof of each; the profiler visits s = 1, 2, 4, 8 and 16."""
@@ -108,7 +108,7 @@ def _job(cluster: PrivateCluster, script: str, batch_size: int, workers: int) ->
 def _left_out(profile: Profile, batch_size: int, gang: Gang) -> tuple[Left, ...]:
     found = []
     seen = sorted(point.accumulation_steps for point in profile.points)
-    for one in hold_out_points(profile, batch_size, gang):
+    for one in hold_out(measured_steps(profile, batch_size, gang)):
         s = one.step.accumulation_steps
         if s in (seen[0], seen[-1]):
             continue

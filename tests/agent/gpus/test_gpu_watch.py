@@ -270,7 +270,7 @@ class Agent:
         )
 
     def probed(self, uuid: str) -> bool:
-        return self.watch.health.has_probed(uuid)
+        return self.watch.health._gpus[uuid].probe is not None
 
     def note(self, uuid: str) -> str:
         return self.watch.conditions()[uuid].note

@@ -20,14 +20,14 @@ from hypothesis import strategies as st
 from cotenant.agent.daemon.core import AnyAgentEvent, EndCame, GangMessageCame
 from cotenant.agent.daemon.supervisor_link import Line
 from cotenant.agent.host.identity import children_of, identity_of, is_alive, open_pidfd, own_identity, stat_of
-from cotenant.agent.ipc.channel import FromSupervisor, GangOut, LeaseNow, SaveNow, StopNow, ToSupervisor
+from cotenant.agent.ipc.channel import GangOut, LeaseNow, SaveNow, StopNow, ToSupervisor
 from cotenant.agent.ipc.files import BadRecord, read_record, write_record
 from cotenant.agent.ipc.framing import (
     FRAME_BYTES_MAX,
     Deframer,
     connect,
     framed,
-    read_message,
+    read_frame,
     receive_message,
     send_message,
     short_address,
@@ -126,11 +126,12 @@ def test_blocking_and_asyncio_ends_understand_each_other_at_a_deep_path(tmp_path
         with peer:
             assert receive_message(peer, ToSupervisor) == WORDS[0]
             send_message(peer, WORDS[0])
-            answer = await read_message(reader, ToSupervisor)
-        assert await read_message(reader, FromSupervisor) is None
+            answer = await read_frame(reader)
+            assert answer is not None
+        assert await read_frame(reader) is None
         writer.close()
         await writer.wait_closed()
-        return answer
+        return codec.decode(answer, ToSupervisor)
 
     with listener:
         assert asyncio.run(talk()) == WORDS[0]

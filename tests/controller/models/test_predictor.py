@@ -19,6 +19,7 @@ from cotenant.controller.domain import (
     CrossValidation,
     Indicators,
     IndicatorStats,
+    Interference,
     InterferenceModel,
     Job,
     JobId,
@@ -96,12 +97,17 @@ def job(name: str, duty: float | None = None, **profile: Any) -> Job:
     )
 
 
+def of_pair(predictor: Predictor, first: Job, second: Job) -> Interference | None:
+    (found,) = predictor.beside(first, (second,))
+    return found
+
+
 # --- What it answers ---------------------------------------------------------------------------------
 
 
 def test_the_answer_is_the_same_whichever_job_is_named_first() -> None:
     predictor, x, y = Predictor(a_model()), job("x", 0.4), job("y", 0.9)
-    there, back = predictor.of_pair(x, y), predictor.of_pair(y, x)
+    there, back = of_pair(predictor, x, y), of_pair(predictor, y, x)
     assert there is not None and back is not None
     assert (there.first, there.second) == pytest.approx((1.5, 1.8))
     assert there == back.swapped()
@@ -110,7 +116,7 @@ def test_the_answer_is_the_same_whichever_job_is_named_first() -> None:
 
 def test_a_policy_gets_at_least_one_but_a_judge_gets_the_raw_answer() -> None:
     predictor, x = Predictor(a_model()), job("x", 0.2)
-    found = predictor.of_pair(x, job("y", 0.3))
+    found = of_pair(predictor, x, job("y", 0.3))
     assert found is not None and (found.first, found.second) == (1.0, 1.0)
     assert predictor.ratios(
         np.array([[20.0]], np.float32), np.array([[30.0]], np.float32)
@@ -119,7 +125,7 @@ def test_a_policy_gets_at_least_one_but_a_judge_gets_the_raw_answer() -> None:
 
 def test_a_stranger_job_widens_the_margin_of_its_pair() -> None:
     predictor, known, strange = Predictor(a_model()), job("x", 0.5), job("y", 0.05)
-    near, far = predictor.of_pair(known, known), predictor.of_pair(known, strange)
+    near, far = of_pair(predictor, known, known), of_pair(predictor, known, strange)
     assert near is not None and far is not None
     assert near.margins is not None and far.margins is not None
     assert [wide / (0.2 + near.first - 1.0) for wide in near.margins] == pytest.approx([0.1, 0.1])
@@ -131,15 +137,15 @@ def test_a_stranger_job_widens_the_margin_of_its_pair() -> None:
 def test_a_job_that_shows_too_little_gets_no_answer() -> None:
     predictor = Predictor(a_model())
     known, unknown = job("x", 0.5), job("y", indicators=Indicators())
-    assert predictor.of_pair(known, unknown) is None
-    assert predictor.of_pair(unknown, known) is None
+    assert of_pair(predictor, known, unknown) is None
+    assert of_pair(predictor, unknown, known) is None
     assert [each is None for each in predictor.beside(known, (unknown, known))] == [True, False]
 
 
 def test_many_at_once_are_the_same_as_one_by_one() -> None:
     jobs = [job(str(number), number / 50.0) for number in range(50)]
     together, alone = Predictor(a_model()), Predictor(a_model())
-    assert together.beside(jobs[7], jobs) == [alone.of_pair(jobs[7], each) for each in jobs]
+    assert together.beside(jobs[7], jobs) == [of_pair(alone, jobs[7], each) for each in jobs]
 
 
 def test_what_it_remembers_is_bounded() -> None:
