@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from cotenant.controller.policies.base import Parameters
 from cotenant.controller.policies.pcs import WfqConfig, from_published
 from cotenant.controller.sim import Cluster, Outcome, Scenario, Workload, open_trace, scenario
 from cotenant.controller.sim.fluid import simulate_fluid
@@ -24,6 +25,7 @@ from experiments.shared import paths
 CACHE: Final = paths.CACHE / "pcs"
 PAPER: Final[dict[str, Any]] = json.loads(Path(__file__).with_name("paper.json").read_text())
 PARTS: Final = np.linspace(0.0, 1.0, 101)
+VCS: Final = tuple(PAPER["figure_7"]["workloads"])
 SEED: Final = 0
 SEARCH_VC, SEARCH_JOBS, EVALUATIONS, ASKED_RATIO = "0e4a51", 300, 280, 0.25
 SIZES: Final = tuple((jobs, gpus) for jobs in (512, 1024) for gpus in (128, 256))
@@ -35,7 +37,7 @@ class Cell:
 
     vc: str
     policy: str
-    """Of the catalogue, or `pcs-NAME` with a published configuration."""
+    """Of the catalogue, `pcs-NAME` with a published configuration, or `promise-EPSILON`."""
     jobs: int | None = None
     asked: int = 300
     noise: float = 0.0
@@ -68,6 +70,11 @@ def others() -> list[Cell]:
     return [Cell(vc="0e4a51", policy=policy, asked=30) for policy in ("max-min", "pollux")]
 
 
+def promises() -> list[Cell]:
+    """Beside the fronts of `fronts.py`."""
+    return [Cell(vc=vc, policy=policy) for vc in VCS for policy in ("stretch", "promise", "promise-0.1")]
+
+
 def figure_10() -> list[Cell]:
     return [
         Cell(vc="0e4a51", policy=policy, jobs=500, asked=100, noise=noise)
@@ -79,6 +86,7 @@ def figure_10() -> list[Cell]:
 def cells() -> Iterator[Cell]:
     yield from figure_7()
     yield from others()
+    yield from promises()
     yield from figure_10()
 
 
@@ -113,9 +121,18 @@ def config(vc: str, name: str) -> WfqConfig:
     return from_published(PAPER["configs"][f"{vc}_{name}"])
 
 
+def chosen(cell: Cell) -> tuple[str, Parameters]:
+    """The policy's name in the catalogue, and its parameters."""
+    policy, _, name = cell.policy.partition("-")
+    if policy == "pcs":
+        return policy, config(cell.vc, name).as_parameters()
+    if policy == "promise":
+        return policy, {"epsilon": float(name or 0.0)}
+    return cell.policy, {}
+
+
 def run(cell: Cell) -> dict[str, Any]:
-    policy, _, name = cell.policy.partition("-") if cell.policy.startswith("pcs-") else (cell.policy, "", "")
-    parameters = config(cell.vc, name).as_parameters() if name else None
+    policy, parameters = chosen(cell)
     cluster = Cluster(hosts=cell.gpus // 8, gpus_per_host=8)
     jobs = workload(cell.vc, cell.jobs, cell.noise, cell.load_scale, cell.gpus)
     began_s = time.process_time()
