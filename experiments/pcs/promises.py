@@ -42,8 +42,9 @@ def points(vc: str) -> list[Point]:
     ]:
         if cell.vc == vc:
             value = _value(runs.load(cell), vc)
-            policy = cell.policy.partition("-")[0]
-            found.append(Point(value["mean_jct_s"] / base, 100.0 * value["errors"][99], policy))
+            found.append(
+                Point(value["mean_jct_s"] / base, 100.0 * value["errors"][99], cell.policy.partition("-")[0])
+            )
     for search in _searches(vc):
         found += [
             Point(each["mean_jct_s"] / base, 100.0 * each["p99"], "pcs", search["evaluations"])
@@ -74,8 +75,7 @@ def section(folder: Path) -> list[str]:
         said(
             """Two orders of ours, from no paper. `stretch` is srsf, and tells a job its roll-out times the
             delay by smaller jobs still to come. `promise` tells the same and lets jobs go first whose promise
-            has no slack left; its second point promises a tenth more than it tells. Whole VCs, {asked} jobs
-            asked. PCS's points are its published configurations and {judged} points along each front that
+            has no slack left. Whole VCs, {asked} jobs asked. PCS's points are its published configurations and {judged} points along each front that
             was searched on the first {jobs} jobs, a quarter of them asked, for mean JCT and the error's p99;
             those that others of the same search beat on the whole VC are not drawn. Nothing of `stretch`
             and `promise` was searched for; their form was chosen on 0e4a51.""",

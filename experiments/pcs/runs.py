@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from cotenant.controller.policies.base import Parameters
 from cotenant.controller.policies.pcs import WfqConfig, from_published
 from cotenant.controller.sim import Cluster, Outcome, Scenario, Workload, open_trace, scenario
 from cotenant.controller.sim.fluid import simulate_fluid
@@ -37,7 +36,7 @@ class Cell:
 
     vc: str
     policy: str
-    """Of the catalogue, `pcs-NAME` with a published configuration, or `promise-EPSILON`."""
+    """Of the catalogue, or `pcs-NAME` with a published configuration."""
     jobs: int | None = None
     asked: int = 300
     noise: float = 0.0
@@ -72,7 +71,7 @@ def others() -> list[Cell]:
 
 def promises() -> list[Cell]:
     """Beside the fronts of `fronts.py`."""
-    return [Cell(vc=vc, policy=policy) for vc in VCS for policy in ("stretch", "promise", "promise-0.1")]
+    return [Cell(vc=vc, policy=policy) for vc in VCS for policy in ("stretch", "promise")]
 
 
 def figure_10() -> list[Cell]:
@@ -121,18 +120,9 @@ def config(vc: str, name: str) -> WfqConfig:
     return from_published(PAPER["configs"][f"{vc}_{name}"])
 
 
-def chosen(cell: Cell) -> tuple[str, Parameters]:
-    """The policy's name in the catalogue, and its parameters."""
-    policy, _, name = cell.policy.partition("-")
-    if policy == "pcs":
-        return policy, config(cell.vc, name).as_parameters()
-    if policy == "promise":
-        return policy, {"epsilon": float(name or 0.0)}
-    return cell.policy, {}
-
-
 def run(cell: Cell) -> dict[str, Any]:
-    policy, parameters = chosen(cell)
+    policy, _, name = cell.policy.partition("-") if cell.policy.startswith("pcs-") else (cell.policy, "", "")
+    parameters = config(cell.vc, name).as_parameters() if name else None
     cluster = Cluster(hosts=cell.gpus // 8, gpus_per_host=8)
     jobs = workload(cell.vc, cell.jobs, cell.noise, cell.load_scale, cell.gpus)
     began_s = time.process_time()
