@@ -19,7 +19,7 @@ sys.path.extend(str(Path(__file__).resolve().parents[2] / name) for name in ("",
 import machine
 import numpy as np
 
-from experiments.pcs import page, runs
+from experiments.pcs import fronts, page, runs
 from experiments.shared import paths
 
 
@@ -45,6 +45,9 @@ def run_missing() -> None:
             )
     if runs.loaded(runs.search_file()) is None:
         print(f"search: {runs.search()['cpu_s']:.0f} CPU s", flush=True)
+    for vc in runs.VCS:
+        if runs.loaded(fronts.file(vc)) is None:
+            print(f"front of {vc}: {fronts.run(vc)['searches'][-1]['cpu_s']:.0f} CPU s", flush=True)
     for jobs, gpus in runs.SIZES:
         if runs.loaded(runs.evaluation_file(jobs, gpus)) is None:
             print(f"{jobs} jobs on {gpus} GPUs: {runs.evaluation(jobs, gpus)['cpu_s']:.1f} CPU s", flush=True)

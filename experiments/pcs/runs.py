@@ -24,6 +24,7 @@ from experiments.shared import paths
 CACHE: Final = paths.CACHE / "pcs"
 PAPER: Final[dict[str, Any]] = json.loads(Path(__file__).with_name("paper.json").read_text())
 PARTS: Final = np.linspace(0.0, 1.0, 101)
+VCS: Final = tuple(PAPER["figure_7"]["workloads"])
 SEED: Final = 0
 SEARCH_VC, SEARCH_JOBS, EVALUATIONS, ASKED_RATIO = "0e4a51", 300, 280, 0.25
 SIZES: Final = tuple((jobs, gpus) for jobs in (512, 1024) for gpus in (128, 256))
@@ -68,6 +69,11 @@ def others() -> list[Cell]:
     return [Cell(vc="0e4a51", policy=policy, asked=30) for policy in ("max-min", "pollux")]
 
 
+def promises() -> list[Cell]:
+    """Beside the fronts of `fronts.py`."""
+    return [Cell(vc=vc, policy=policy) for vc in VCS for policy in ("stretch", "promise")]
+
+
 def figure_10() -> list[Cell]:
     return [
         Cell(vc="0e4a51", policy=policy, jobs=500, asked=100, noise=noise)
@@ -79,6 +85,7 @@ def figure_10() -> list[Cell]:
 def cells() -> Iterator[Cell]:
     yield from figure_7()
     yield from others()
+    yield from promises()
     yield from figure_10()
 
 

@@ -13,8 +13,8 @@ ledger that could hold one would promise what no host can do. So this world has 
 `elastic.py`), and what both worlds have in common, the division by classes, is in `policies/pcs/`. A result
 from here says how a policy divides, never what it costs: for that there is `world/`.
 
-`promised.py` says what a job is told, and keeps it. `play.py` is what happens when, `curves.py` how fast jobs
-are, `catalogue.py` which policies there are.
+`play.py` is what happens when, `curves.py` how fast jobs are, `promised.py` what a job is told and how that
+is kept, `catalogue.py` which policies there are.
 """
 
 # fmt: off

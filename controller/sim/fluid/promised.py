@@ -1,13 +1,13 @@
 """Least remaining service first, with a word about later arrivals: `stretch` says it, `promise` keeps it.
 
-    roll-out without arrivals -> x delay by smaller jobs to come -> told -> x (1 + epsilon) -> promise
+    roll-out without arrivals x delay by smaller jobs still to come = told; told x (1 + epsilon) = promise
 
 Rule: what a job is told rests on what has arrived so far, never on what comes. A promise is given at the
 arrival, held against a roll-out with the promise in it, and never changed: with no arrivals after it, the job
 ends by its promise. Later arrivals may break it.
 
-Both are ours, from no paper. The delay is that of a queue in which smaller jobs go first: where
-smaller ones take a part rho of the cluster, a job takes 1 / (1 - rho) as long.
+Both are ours, from no paper. The delay is that of a queue in which smaller jobs go first: where they take a
+part rho of the cluster, a job takes 1 / (1 - rho) times as long.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Final, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from cotenant.controller.sim.fluid.demand import NO_SLACK_S, PromisedJobs, end_s
 from cotenant.controller.sim.fluid.play import NEVER, Play, Rule, predicted_end_s
 from cotenant.controller.sim.fluid.rules import SrsfShares
 
@@ -25,9 +26,6 @@ RHO_MOST: Final = 0.9
 """At a load of 1 and more the delay has no end; ours is ten times the roll-out then."""
 OBSERVED_LEAST_S: Final = 86_400.0
 """A load is that of so long a time at least: two jobs in the first minute are none."""
-LOOK_LEAST_S: Final = 60.0
-"""Between two looks at jobs whose slack runs out: without it they come ever closer to each other."""
-NO_SLACK_S: Final = 1e-6
 LATER: Final = 1.1
 """A promise that its roll-out breaks is given again, so many times as far off."""
 
@@ -47,7 +45,7 @@ class SmallerJobs:
             return alone_s
         sizes = np.frombuffer(self._service_gpu_s)
         observed_s = max(play.now_s - self._first_s, OBSERVED_LEAST_S)
-        rho = float(sizes[sizes <= service_gpu_s].sum()) / (play.gpus * observed_s)
+        rho = float(sizes[sizes < service_gpu_s].sum()) / (play.gpus * observed_s)
         return alone_s * (1.0 + self._stretch * (1.0 / (1.0 - min(rho, RHO_MOST)) - 1.0))
 
     def add(self, service_gpu_s: float, now_s: float) -> None:
@@ -98,28 +96,27 @@ class PromiseShares(Rule):
         self._epsilon = _checked("epsilon", epsilon)
         self._smaller = SmallerJobs(_checked("stretch", stretch))
         self._told_end_s: dict[int, float] = {}
-        self._sizes: _Sizes | None = None
+        self._sizes = _Sizes(np.empty(0), np.empty(0))
         self._queue = np.empty(0, np.int64)
         """Jobs that are there, by promise; shape (there,)."""
         self._promise_s = np.empty(0)
         """When each of them has to have ended; shape (there,)."""
-        self._left_gpu_s = np.empty(0)
-        """As far as known, of all jobs; shape (jobs,)."""
+        self._service_gpu_s = np.empty(0)
+        """Left, as far as known, of all jobs; shape (jobs,)."""
 
     def arrived(self, job: int, play: Play) -> None:
-        if self._sizes is None:
-            self._sizes, self._left_gpu_s = _Sizes.of(play), np.zeros(len(play.jobs))
-        self._left_gpu_s[job] = play.told_gpu_s(job)
+        if not len(self._sizes.most):
+            self._sizes, self._service_gpu_s = _Sizes.of(play), np.zeros(len(play.jobs))
+        self._see(job, play)
+        service_gpu_s = float(self._service_gpu_s[job])
         self._put(job, NEVER)
-        service_gpu_s = float(self._left_gpu_s[job] * self._sizes.service[job])
-        end_s = predicted_end_s(play, job)
-        told_s = self._smaller.told_s(end_s - play.now_s, service_gpu_s, play)
+        told_s = self._smaller.told_s(self._alone_s(job, play), service_gpu_s, play)
         self._smaller.add(service_gpu_s, play.now_s)
         while True:
-            promise_s = play.now_s + told_s * (1.0 + self._epsilon)
+            promised_s = told_s * (1.0 + self._epsilon)
             self._remove(job)
-            self._put(job, promise_s)
-            if predicted_end_s(play, job) <= promise_s + NO_SLACK_S:
+            self._put(job, play.now_s + promised_s)
+            if self._alone_s(job, play) <= promised_s + NO_SLACK_S:
                 break
             told_s *= LATER
         self._told_end_s[job] = play.now_s + told_s
@@ -135,37 +132,39 @@ class PromiseShares(Rule):
         self._remove(job)
 
     def shares(self, play: Play) -> list[tuple[int, float]]:
-        assert self._sizes is not None, "a job has arrived"
-        left_gpu_s, queue, there = self._left_gpu_s, self._queue, len(self._queue)
-        for job, _ in play.running:
-            if job in play.left_gpu_s:
-                left_gpu_s[job] = play.told_gpu_s(job)
-        most = self._sizes.most[queue]
-        service = left_gpu_s[queue] * self._sizes.service[queue]
-        until_s = self._promise_s - play.now_s
-        own_s, shared_s = until_s - service / most, until_s - np.cumsum(service) / play.gpus
+        if not len(self._queue):
+            self.look_s = NEVER
+            return []
+        demand = self._demand(play)
+        own_s, shared_s = demand.slack_s(play.now_s, play.gpus)
         is_urgent = np.minimum(own_s, shared_s) <= NO_SLACK_S
-        order = np.argsort(np.where(is_urgent, np.arange(-there, 0), service), kind="stable")
-        before = np.cumsum(most[order]) - most[order]
-        running = int(np.searchsorted(before, play.gpus))
-        order = order[:running]
-        given = np.minimum(most[order], play.gpus - before[:running])
-        served = np.zeros(there)
-        served[order] = given
-        self.look_s = max(
-            LOOK_LEAST_S,
-            min(
-                _first_without_s(own_s, 1.0 - served / most, is_urgent),
-                _first_without_s(shared_s, 1.0 - np.cumsum(served) / play.gpus, is_urgent),
-            ),
-        )
-        return list(zip(queue[order].tolist(), given.tolist(), strict=True))
+        division = demand.divided(is_urgent, play.gpus)
+        self.look_s = demand.look_s(own_s, shared_s, is_urgent, division, play.gpus)
+        return list(zip(self._queue[division.places].tolist(), division.gpus.tolist(), strict=True))
 
     def fork(self) -> Self:
         copy = type(self)()
-        copy._sizes, copy._left_gpu_s = self._sizes, self._left_gpu_s.copy()
+        copy._sizes, copy._service_gpu_s = self._sizes, self._service_gpu_s.copy()
         copy._queue, copy._promise_s = self._queue, self._promise_s
         return copy
+
+    def _demand(self, play: Play) -> PromisedJobs:
+        for job, _ in play.running:
+            if job in play.left_gpu_s:
+                self._see(job, play)
+        queue = self._queue
+        return PromisedJobs(queue, self._promise_s, self._service_gpu_s[queue], self._sizes.most[queue])
+
+    def _alone_s(self, job: int, play: Play) -> float:
+        """How long it takes if nobody else comes."""
+
+        def pace(other: int, gpus: float) -> float:
+            return float(play.jobs[other].speedup.at(gpus) * self._sizes.service[other])
+
+        return end_s(self._demand(play), job, play.now_s, play.gpus, pace) - play.now_s
+
+    def _see(self, job: int, play: Play) -> None:
+        self._service_gpu_s[job] = play.told_gpu_s(job) * self._sizes.service[job]
 
     def _put(self, job: int, promise_s: float) -> None:
         place = int(np.searchsorted(self._promise_s, promise_s, side="right"))
@@ -175,14 +174,6 @@ class PromiseShares(Rule):
     def _remove(self, job: int) -> None:
         kept = self._queue != job
         self._queue, self._promise_s = self._queue[kept], self._promise_s[kept]
-
-
-def _first_without_s(
-    slack_s: NDArray[np.float64], falls: NDArray[np.float64], is_urgent: NDArray[np.bool_]
-) -> float:
-    """How long until the first job that has slack has none, which falls so much in each second."""
-    open_ = (falls > 0.0) & ~is_urgent
-    return float((slack_s[open_] / falls[open_]).min(initial=NEVER))
 
 
 def _checked(name: str, value: float) -> float:

@@ -1,5 +1,6 @@
 """The search for PCS's trade-offs: its space, its course whoever evaluates it, and what people see of it."""
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -131,6 +132,14 @@ def test_the_front_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> No
     assert ElementTree.fromstring(capsys.readouterr().out).tag.endswith("svg")
     assert main(f"{words} --objectives jct:mean".split()) == 2
     assert "two objectives" in capsys.readouterr().err
+
+
+def test_a_cluster_whose_library_is_missing_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    if importlib.util.find_spec("ray") is not None:
+        pytest.skip("ray is installed")
+    words = f"{SMALL} --train-jobs 10 --test-jobs 10 --evaluations 8 --backend ray"
+    assert main(words.split()) == 1
+    assert "--backend ray needs ray, which is not installed: pip install ray" in capsys.readouterr().err
 
 
 def test_a_file_that_is_no_configuration_is_not_taken(

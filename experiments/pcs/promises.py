@@ -1,0 +1,147 @@
+"""The page's part about promises: `stretch` and `promise` beside the front of PCS, a picture for each VC.
+
+Rule: who wins where is read from the points: a policy wins where no point of another is better in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cotenant.controller.sim.results import plots
+from experiments.pcs import fronts, runs
+from experiments.shared.tables import header, row_of, said, saved
+
+OURS = ("srsf", "stretch", "promise")
+
+
+class Point(NamedTuple):
+    """One run of a whole VC."""
+
+    jct: float
+    """Mean, over that of srsf."""
+    p99_percent: float
+    """Of the prediction's error."""
+    policy: str
+    search: int = 0
+    """Evaluations of the search that found it; 0: none."""
+
+    def is_beaten(self, others: Sequence[Point]) -> bool:
+        mine = self.jct, self.p99_percent
+        return any(
+            other.jct <= mine[0] and other.p99_percent <= mine[1] and other[:2] != mine for other in others
+        )
+
+
+def points(vc: str) -> list[Point]:
+    """By mean JCT. Raises KeyError: something has not been run."""
+    base, found = _value(runs.load(runs.Cell(vc=vc, policy="srsf")), vc)["mean_jct_s"], list[Point]()
+    for cell in runs.promises() + [
+        each for each in runs.figure_7() if each.policy.startswith(("srsf", "pcs"))
+    ]:
+        if cell.vc == vc:
+            value = _value(runs.load(cell), vc)
+            found.append(
+                Point(value["mean_jct_s"] / base, 100.0 * value["errors"][99], cell.policy.partition("-")[0])
+            )
+    for search in _searches(vc):
+        found += [
+            Point(each["mean_jct_s"] / base, 100.0 * each["p99"], "pcs", search["evaluations"])
+            for each in search["judged"]
+        ]
+    return sorted(found)
+
+
+def _searches(vc: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = _value(runs.loaded(fronts.file(vc)), vc)["searches"]
+    return found
+
+
+def _value(value: dict[str, Any] | None, vc: str) -> dict[str, Any]:
+    if value is None:
+        raise KeyError(f"not everything of {vc} has been run: leave --page out")
+    return value
+
+
+def longest_min() -> float:
+    """Processor minutes of the longest of the long searches."""
+    return max(_searches(vc)[-1]["cpu_s"] for vc in runs.VCS) / 60.0
+
+
+def section(folder: Path) -> list[str]:
+    return [
+        "## Promises beside the front\n",
+        said(
+            """Two orders of ours, from no paper. `stretch` is srsf, and tells a job its roll-out times the
+            delay by smaller jobs still to come. `promise` tells the same and lets jobs go first whose promise
+            has no slack left. Whole VCs, {asked} jobs asked. PCS's points are its published configurations and {judged} points along each front that
+            was searched on the first {jobs} jobs, a quarter of them asked, for mean JCT and the error's p99;
+            those that others of the same search beat on the whole VC are not drawn. Nothing of `stretch`
+            and `promise` was searched for; their form was chosen on 0e4a51.""",
+            asked=fronts.ASKED,
+            judged=fronts.JUDGED,
+            jobs=runs.SEARCH_JOBS,
+        ),
+        "",
+        *(f"* {wins(vc)}" for vc in runs.VCS),
+        "",
+        *(_picture(vc, folder) for vc in runs.VCS),
+        "",
+        *_costs(),
+        "",
+    ]
+
+
+def wins(vc: str) -> str:
+    """Who is beaten by nobody, and what PCS pays for the p99 of `promise`."""
+    found = points(vc)
+    best = [point for point in found if not point.is_beaten(found)]
+    told = []
+    for policy in dict.fromkeys(point.policy for point in best):
+        own = [point for point in best if point.policy == policy]
+        first, last = own[0], own[-1]
+        said_last = "" if first == last else f" to {_place(last)}"
+        told.append(f"{policy} at {_place(first)}{said_last}")
+    kept = min((each for each in found if each.policy == "promise"), key=lambda each: each.p99_percent)
+    as_good = [each.jct for each in found if each.policy == "pcs" and each.p99_percent <= kept.p99_percent]
+    pays = f"from {min(as_good):.2f} times" if as_good else "nowhere"
+    return f"**{vc}**: beaten by nobody are {', '.join(told)}. PCS reaches the p99 of promise {pays}."
+
+
+def _place(point: Point) -> str:
+    return f"{point.jct:.2f} times ({point.p99_percent:.3g} %)"
+
+
+def _picture(vc: str, folder: Path) -> str:
+    found = points(vc)
+    series: dict[str, list[tuple[float, float]]] = {}
+    for number in (fronts.MANY, fronts.FEW):
+        own = [point for point in found if point.search == number]
+        series[f"pcs, {number:,} tried"] = [point[:2] for point in own if not point.is_beaten(own)]
+    series["pcs, published"] = [point[:2] for point in found if point.policy == "pcs" and not point.search]
+    for policy in OURS:
+        series[policy] = [point[:2] for point in found if point.policy == policy]
+    title = f"Speed against kept predictions, philly/{vc}"
+    figure = plots.trade_off(
+        series, title, "mean JCT / that of srsf", "prediction error, p99 (%)", line=next(iter(series))
+    )
+    return saved(figure, folder, f"promises-{vc}", title)
+
+
+def _costs() -> list[str]:
+    rows = []
+    for vc in runs.VCS:
+        few, many = _searches(vc)
+        rows.append(
+            row_of(
+                [
+                    vc,
+                    *(f"{search['cpu_s'] / 60.0:.1f}" for search in (few, many)),
+                    *(str(search["points"]) for search in (few, many)),
+                    f"{100.0 * few['covered'] / many['covered']:.1f} %",
+                ]
+            )
+        )
+    titles = ["CPU min, 280", "CPU min, 1,280", "points, 280", "points, 1,280"]
+    return [*header(["VC", *titles, "of 1,280's hypervolume 280 reach"]), *rows]
