@@ -183,7 +183,9 @@ class Host(msgspec.Struct, kw_only=True):
     @property
     def takes_work(self) -> bool:
         """`state is HostState.OK`, quickly."""
-        return not (self.lost or self.silent or self.drained_by or self.is_suspect)
+        if self.lost or self.silent or self.drained_by:
+            return False
+        return self.failures_in_row < SUSPECT_AFTER or not self.is_suspect
 
 
 SUSPECT_AFTER = 3

@@ -26,26 +26,29 @@ Freed = tuple[HostId, str, list[DeviceId]]
 class Plan:
     """Actions of one decision, and the cluster as it would be after them."""
 
-    __slots__ = ("_added", "_free", "_more", "_placed", "_preempted", "actions", "view")
+    __slots__ = ("_added", "_free", "_more", "_placed", "actions", "free_everywhere", "leaving", "view")
 
     def __init__(self, view: View) -> None:
         self.view = view
         self.actions: list[AnyAction] = []
+        self.free_everywhere = view.free.everywhere
+        """Free devices of all types on all hosts."""
         self._free: dict[HostType, list[DeviceId]] = {}  # Touched hosts only.
         self._more = defaultdict[str, int](int)  # Free devices by type beyond the view's, below 0 for fewer.
         self._added: dict[DeviceId, list[JobId]] = {}
         self._placed: set[JobId] = set()
-        self._preempted: set[JobId] = set()
+        self.leaving: set[JobId] = set()
+        """Those that lose their devices, or their reservation, by this plan."""
 
     def fork(self) -> Plan:
         """A separate plan that starts from this one, for trying something out."""
         trial = Plan.__new__(Plan)  # All that it would begin with is replaced.
-        trial.view, trial.actions = self.view, []
+        trial.view, trial.actions, trial.free_everywhere = self.view, [], self.free_everywhere
         trial._free = {key: list(devices) for key, devices in self._free.items()}
         trial._more = self._more.copy()
         trial._added = {device_id: list(jobs) for device_id, jobs in self._added.items()}
         trial._placed = set(self._placed)
-        trial._preempted = set(self._preempted)
+        trial.leaving = set(self.leaving)
         return trial
 
     def suppose_left(self, job: Job) -> list[Freed]:
@@ -53,14 +56,14 @@ class Plan:
         returned."""
         view, job_id, added, more = self.view, job.spec.job_id, self._added, self._more
         devices, tenants, claimed_by = view.devices, view.tenants, view.claimed_by
-        self._preempted.add(job_id)
+        self.leaving.add(job_id)
         before: Device | None = None
         free: list[DeviceId] | None = None  # Of the host that is looked at, if it takes work.
         found: list[Freed] = []
         for device_id in job.placement.devices if job.placement else ():
-            device = devices.get(device_id)
-            if device is None or not device.healthy:
+            if device_id not in devices or not devices[device_id].healthy:
                 continue
+            device = devices[device_id]
             if before is None or device.host_id != before.host_id or device.type != before.type:
                 before, is_up = device, view.hosts[device.host_id].takes_work
                 free = self._touch(device.host_id, device.type) if is_up else None
@@ -69,11 +72,12 @@ class Plan:
             if free is None or device_id in free:
                 continue
             here = tenants(device_id)
-            is_alone = len(here) == 1 and here[0] == job_id and device_id not in added
+            is_alone = here == [job_id] and device_id not in added
             if (is_alone and claimed_by(device_id) is None) or not self.staying(device_id):
                 insort(free, device_id)
                 found[-1][2].append(device_id)
                 more[device.type] += 1
+                self.free_everywhere += 1
         return found
 
     def suppose_free(self, host_id: HostId, type: str, devices: Iterable[DeviceId]) -> None:
@@ -83,6 +87,7 @@ class Plan:
         for device_id in devices:
             insort(free, device_id)
         self._more[type] += len(free) - before
+        self.free_everywhere += len(free) - before
 
     def suppose_taken(self, host_id: HostId, type: str, devices: Iterable[DeviceId]) -> None:
         """As if those of them that are free were not."""
@@ -92,10 +97,11 @@ class Plan:
             if device_id in free:
                 free.remove(device_id)
         self._more[type] += len(free) - before
+        self.free_everywhere += len(free) - before
 
     def suppose_gone(self, jobs: Iterable[JobId], *, gone: bool = True) -> None:
         """As if these had left their hosts, or had not after all; their devices stay as they are."""
-        (self._preempted.update if gone else self._preempted.difference_update)(jobs)
+        (self.leaving.update if gone else self.leaving.difference_update)(jobs)
 
     def touched(self) -> Collection[HostType]:
         """What the plan has changed something of, the first first."""
@@ -120,14 +126,17 @@ class Plan:
             placement is None
             or scheduling_class.nodes > 1
             or scheduling_class.memory_mib
-            or scheduling_class.asks_hosts
-            or len(victim.hosts_left) != 1
+            or scheduling_class.cpus
+            or scheduling_class.host_memory_mib
+            or self.actions
+            or self._free
+            or view.free.everywhere
         ):
             return None
-        devices = placement.devices
-        host = view.hosts[victim.hosts_left[0]]
-        if len(devices) < scheduling_class.gpus or self.actions or self._free or view.free.everywhere:
+        devices, (host_id, *elsewhere) = placement.devices, victim.hosts_left
+        if elsewhere or len(devices) < scheduling_class.gpus:
             return None
+        host = view.hosts[host_id]
         if not host.takes_work or not suits(host, scheduling_class):
             return None
         type = scheduling_class.gpu_type or view.devices[devices[0]].type
@@ -135,31 +144,26 @@ class Plan:
             device = view.devices[device_id]
             if not device.healthy or device.type != type or device.host_id != host.host_id:
                 return None
-            if len(view.tenants(device_id)) > 1 or view.claimed_by(device_id) is not None:
+            if view.tenants(device_id) != [victim.spec.job_id] or view.claimed_by(device_id) is not None:
                 return None
         return devices[: scheduling_class.gpus]
 
     # --- What is free ------------------------------------------------------------------------------
 
     def free_devices(self, host_id: HostId, type: str) -> Sequence[DeviceId]:
-        touched = self._free.get((host_id, type))
-        return self.view.free.devices(host_id, type) if touched is None else touched
+        key = (host_id, type)
+        return self._free[key] if key in self._free else self.view.free.devices[key]
 
     def free_total(self, type: str) -> int:
         """Free devices of a type on all hosts."""
         return self.view.free.total(type) + self._more.get(type, 0)
-
-    def free_everywhere(self) -> int:
-        """Free devices of all types on all hosts."""
-        free = self.view.free.everywhere
-        return free + sum(self._more.values()) if self._more else free
 
     def free_on(self, host_id: HostId) -> int:
         """Free devices of all types on one host."""
         return sum([len(self.free_devices(host_id, type)) for type in self.view.free.types])
 
     def any_free(self) -> bool:
-        return self.free_everywhere() > 0
+        return self.free_everywhere > 0
 
     def hosts_with(self, type: str, count: int) -> Iterable[HostId]:
         """Hosts with exactly so many free devices of a type."""
@@ -213,7 +217,7 @@ class Plan:
     def room_on(self, host_id: HostId, without: Iterable[JobId] = ()) -> HostRoom:
         """Cores and main memory that are left on a host; those of jobs that still leave it are not, unless
         this plan supposes that they have left. `without`: as if these had, too."""
-        view, gone = self.view, self._preempted.union(without)
+        view, gone = self.view, self.leaving.union(without)
         here = {job.job_id: job for job in view.asking_on(host_id)}
         for device_id, added in self._added.items():
             if view.devices[device_id].host_id == host_id:
@@ -230,8 +234,10 @@ class Plan:
         of its last failures only when no other will do. Over several hosts otherwise, or as `nodes`
         asks, the fullest free ones first.
         """
-        view, scheduling_class = self.view, self.view.scheduling_class(job)
-        gpus, free = scheduling_class.gpus, view.free
+        view, gpus = self.view, job.spec.gpus_min
+        if gpus > self.free_everywhere:
+            return None
+        scheduling_class, free = view.scheduling_class(job), view.free
         if view.chosen and (chosen := self._chosen(job, scheduling_class)) is not None:
             return chosen
         for avoid in (job.avoid, ()) if job.avoid else ((),):
@@ -246,7 +252,7 @@ class Plan:
                 ):
                     tightest = free.tightest(type, gpus)
                     if tightest is not None and suits(view.hosts[tightest], scheduling_class):
-                        return tuple(free.devices(tightest, type)[:gpus])  # As it is for most jobs.
+                        return tuple(free.devices[tightest, type][:gpus])  # As it is for most jobs.
                     if tightest is None and gpus <= view.largest_host(scheduling_class, type):
                         continue  # Nor would it be spread.
                 if self.free_total(type) >= gpus:
@@ -360,17 +366,17 @@ class Plan:
         """Jobs that hold or get the device and are not on their way out."""
         here = [j for j in self.view.tenants(device_id) if not self.is_leaving(j)]
         claim = self.view.claimed_by(device_id)
-        if claim is not None and claim not in self._preempted:
+        if claim is not None and claim not in self.leaving:
             here.append(claim)
         added = self._added.get(device_id)
         return here + added if added else here
 
     def is_leaving(self, job_id: JobId) -> bool:
-        return job_id in self._preempted or self.view.jobs[job_id].phase in LEAVING
+        return job_id in self.leaving or self.view.jobs[job_id].phase in LEAVING
 
     def preempted(self) -> Iterator[Job]:
         """Those that lose their devices, or their reservation, by this plan; in no order."""
-        return map(self.view.jobs.__getitem__, self._preempted)
+        return map(self.view.jobs.__getitem__, self.leaving)
 
     def is_placed(self, job_id: JobId) -> bool:
         return job_id in self._placed
@@ -407,7 +413,7 @@ class Plan:
         """The victim saves and leaves; its devices are not free before it has."""
         victim_id = victim.spec.job_id
         self.actions.append(Preempt(job_id=victim_id, for_job=newcomer.spec.job_id, reason=reason))
-        self._preempted.add(victim_id)
+        self.leaving.add(victim_id)
 
     def resize(self, job: Job, devices: tuple[DeviceId, ...], reason: Reason) -> None:
         """An elastic job goes on with these: its own, free ones, or such as this plan's victims leave."""
@@ -427,6 +433,7 @@ class Plan:
             if device_id in free:
                 free.remove(device_id)
                 self._more[device.type] -= 1
+                self.free_everywhere -= 1
             if device_id in added:
                 added[device_id].append(job_id)
             else:
@@ -435,5 +442,5 @@ class Plan:
     def _touch(self, host_id: HostId, type: str) -> list[DeviceId]:
         key = (host_id, type)
         if key not in self._free:
-            self._free[key] = list(self.view.free.devices(host_id, type))
+            self._free[key] = list(self.view.free.devices[host_id, type])
         return self._free[key]

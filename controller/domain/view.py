@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from math import ceil
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
+
+import msgspec
 
 from cotenant.controller.domain.cluster import Device, Host
 from cotenant.controller.domain.host_room import room_left
@@ -17,7 +19,7 @@ from cotenant.controller.domain.job import Job, JobSpec
 from cotenant.controller.domain.perf import Interference
 
 
-class SchedulingClass(NamedTuple):
+class SchedulingClass(msgspec.Struct, frozen=True, order=True):
     """What a placement must satisfy. Waiting jobs of one class can stand in for each other, so the ledger
     keeps one ordered queue per class, and a policy that fails for one job of a class need not
     try the others."""
@@ -46,15 +48,14 @@ class SchedulingClass(NamedTuple):
 
 def scheduling_class_of(job: Job) -> SchedulingClass:
     """The shape of a job as it waits now."""
-    if not job.checkpoints:
-        return scheduling_class_of_spec(job.spec, "", job.workdir_missing)
-    newest = max(job.checkpoints, key=lambda c: (c.attempt, c.step))
-    return scheduling_class_of_spec(job.spec, newest.domain, job.workdir_missing)
+    newest = job.newest_checkpoint if job.checkpoints else None
+    return scheduling_class_of_spec(job.spec, newest.domain if newest else "", job.workdir_missing)
 
 
 def staying_class_of(job: Job) -> SchedulingClass:
     """Likewise, where hosts go away: a load and a save must fit in before that."""
-    return scheduling_class_of(job)._replace(stay_s=ceil(job.expected_load_s + job.expected_pause_s))
+    stay_s = ceil(job.expected_load_s + job.expected_pause_s)
+    return msgspec.structs.replace(scheduling_class_of(job), stay_s=stay_s)
 
 
 def scheduling_class_of_spec(
@@ -111,8 +112,9 @@ class FreeHosts(Protocol):
     def tightest(self, type: str, gpus: int) -> HostId | None:
         """Of the hosts with at least so many free devices the one with the fewest, ties in host order."""
 
-    def devices(self, host_id: HostId, type: str) -> Sequence[DeviceId]:
-        """A host's free devices, in device order."""
+    @property
+    def devices(self) -> Mapping[tuple[HostId, str], Sequence[DeviceId]]:
+        """A host's free devices of a type, in device order; of every host and type, mostly none."""
 
 
 class HpDemand(Protocol):
@@ -190,9 +192,9 @@ class View(Protocol):
     def leaving(self) -> Collection[Job]:
         """CHECKPOINTING and STOPPING jobs, in no order."""
 
-    def paced(self) -> Iterable[Job]:
-        """RUNNING jobs that go slower or faster than alone at the whole batch: only they may stand elsewhere
-        in the order of remaining time than in the order of ends."""
+    def paced(self) -> Mapping[int, Job]:
+        """By number: RUNNING jobs that go slower or faster than alone at the whole batch; only they may
+        stand elsewhere in the order of remaining time than in the order of ends."""
 
     def tenants(self, device_id: DeviceId) -> Sequence[JobId]:
         """Jobs that hold the device now, leaving ones included."""

@@ -46,7 +46,7 @@ def possible_changes(plan: Plan, job: Job) -> Iterator[tuple[Changes, JobSpec]]:
     yield from _less_memory(plan, spec)
     yield from _less_of_hosts(plan, spec)
     if not has_save and spec.gpus_min == spec.gpus_max:
-        most = min(spec.gpus_min - 1, plan.free_everywhere())
+        most = min(spec.gpus_min - 1, plan.free_everywhere)
         for gpus in range(most, max(spec.nodes - 1, most - FEWER_MAX, 0), -1):
             if gpus % max(1, spec.nodes) == 0:
                 yield {"gpus": gpus}, msgspec.structs.replace(spec, gpus_min=gpus, gpus_max=gpus)

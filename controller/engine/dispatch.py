@@ -7,7 +7,7 @@ attempt, other phase) is seen to be so when it rings.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Literal
 
 import msgspec
@@ -75,7 +75,7 @@ class Dispatch:
         is_first = job.first_start_s is None
         if job.epoch and is_first and any(host.is_without_epochs for host in ledger.hosts.values()):
             ledger.forget_epoch(job)
-        ledger.begin_attempt(job, placement, tuple([m.host_id for m in gang]), ledger.epoch.token)
+        ledger.begin_attempt(job, placement, gang, ledger.epoch.token)
         ledger.holdings.occupy(job, gang)
         partners = ledger.partners(job) if ledger.holdings.shared_count else ()
         if partners:
@@ -99,21 +99,12 @@ class Dispatch:
             if job.phase is not RESERVED:
                 continue  # It still leaves the devices it had.
             assert job.placement is not None
-            waits_for = tuple(v for v in self._in_the_way(job) if self._still_on(v, job.placement.devices))
+            here = [t for device_id in job.placement.devices for t in self.ledger.tenants(device_id)]
+            # After a resize it waits for whoever is there.
+            waits_for = tuple([job_id for job_id in job.waits_for or here if job_id in here])
             self.ledger.victims_left(job, waits_for)
             if not waits_for:
                 self.launch(job, job.placement)  # On the devices it has a claim on.
-
-    def _in_the_way(self, job: Job) -> Sequence[JobId]:
-        """Whom it waits for; after a resize whoever is there."""
-        assert job.placement is not None
-        return job.waits_for or [t for d in job.placement.devices for t in self.ledger.tenants(d)]
-
-    def _still_on(self, victim_id: JobId, devices: Collection[DeviceId]) -> bool:
-        victim = self.ledger.jobs.get(victim_id)
-        if victim is None or not victim.hosts_left:
-            return False
-        return any(victim_id in self.ledger.tenants(d) for d in devices)
 
     def unreserve(
         self, job: Job, reason: Reason, change: Change = Change.UNRESERVE, *, preempted: bool = False
@@ -164,7 +155,7 @@ class Dispatch:
             StopAttempt(
                 command_id=self.command_id(),
                 host_id=host_id,
-                job_id=job.job_id,
+                job_id=job.spec.job_id,
                 attempt=job.attempt,
                 save=save,
                 deadline_s=self.config.policy.stop_deadline_s if save else 0.0,

@@ -324,7 +324,8 @@ class Engine:
         """Carry out what the ledger allows. Returns the decision without what the hosts have no cores or main
         memory for: that is not recorded."""
         # An action alone takes nothing from anybody for somebody else.
-        kept_back = spared(self._ledger, decision.actions) if len(decision.actions) > 1 else ()
+        _, *others = decision.actions
+        kept_back = spared(self._ledger, decision.actions) if others else ()
         beyond_hosts: list[AnyAction] = []
         for action in decision.actions:
             refusal = because("refused-profiling") if action in kept_back else None
@@ -333,7 +334,13 @@ class Engine:
                 if refusal is not None:
                     beyond_hosts.append(action)
             if refusal is None:
-                refusal = self._carry_out(action)
+                match action:
+                    case Place() | Share():
+                        refusal = self._place(action)
+                    case Preempt():
+                        refusal = self._preempt(action)
+                    case _:
+                        refusal = self._carry_out(action)
             if refusal is not None:
                 self.refusals.append(refusal)
         if not beyond_hosts:
@@ -341,13 +348,9 @@ class Engine:
         kept = tuple(action for action in decision.actions if action not in beyond_hosts)
         return Decision(actions=kept, policy_state=decision.policy_state)
 
-    def _carry_out(self, action: AnyAction) -> Reason | None:
+    def _carry_out(self, action: Hold | Defer | Wake | Compute | Resize) -> Reason | None:
         """Do it if the ledger allows; else the reason why not."""
         match action:
-            case Place() | Share():
-                return self._place(action)
-            case Preempt():
-                return self._preempt(action)
             case Hold():
                 job = self._ledger.jobs.get(action.job_id)
                 if job is not None and job.phase is Phase.QUEUED:
@@ -382,17 +385,18 @@ class Engine:
 
     def _place(self, action: Place | Share) -> Reason | None:
         ledger = self._ledger
-        if self._admission.limits is not None and action.job_id in ledger.jobs:
-            job = ledger.jobs[action.job_id]
+        if action.job_id not in ledger.jobs:
+            return placing.check(ledger, action)
+        job = ledger.jobs[action.job_id]
+        if self._admission.limits is not None:
             over = self._admission.limits.check(job, placing.size_on(ledger, job, action.devices))
             if over is not None:
                 return over
-        found = placing.plain(ledger, action, policy_shares=self._policy_shares)
+        found = placing.plain(ledger, job, action, policy_shares=self._policy_shares)
         if found is None:
             refusal = placing.check(ledger, action)
             if refusal is not None:
                 return refusal
-        job = ledger.jobs[action.job_id]
         if found is not None:
             placement, victims = found
         else:

@@ -292,7 +292,7 @@ def remaining_from(ledger: Ledger, job: Job, step: int) -> float | None:
     """Expected training seconds when the job goes on from an earlier step (work since then is lost)."""
     total, _ = steps_in_all(job)
     if total is not None and job.solo_step_s is not None:
-        return max(0, total - step) * job.solo_step_s
+        return (total - step if total > step else 0) * job.solo_step_s
     if step == 0:
         return estimate_arrival(ledger.estimates, job.spec)[0]
     left_s = job.remaining_now_s(ledger.now_s)

@@ -15,9 +15,10 @@ from cotenant.controller.domain import DeviceId, Host, HostId, HostState
 class _Hosts:
     """Hosts with devices of one type, by how many of them are free."""
 
-    __slots__ = ("by_count", "most", "total")
+    __slots__ = ("by_count", "count", "most", "total")
 
     def __init__(self) -> None:
+        self.count: dict[HostId, int] = {}
         self.by_count: list[list[HostId]] = [[]]
         self.most = 0
         self.total = 0
@@ -26,15 +27,18 @@ class _Hosts:
         """A host with so many devices, of which none is free yet."""
         while len(self.by_count) <= of:
             self.by_count.append([])
+        self.count[host_id] = 0
         insort(self.by_count[0], host_id)
 
-    def remove(self, host_id: HostId, count: int) -> None:
-        """One that has so many free."""
+    def remove(self, host_id: HostId) -> int:
+        """Returns how many it had free."""
+        count = self.count.pop(host_id)
         hosts = self.by_count[count]
         del hosts[bisect_left(hosts, host_id)]
         self.total -= count
         while self.most and not self.by_count[self.most]:
             self.most -= 1
+        return count
 
 
 class FreeIndex:
@@ -51,7 +55,7 @@ class FreeIndex:
         self._tenants, self._claims = tenants, claims
         self._able: defaultdict[HostId, list[tuple[str, list[DeviceId]]]] = defaultdict(list)
         """Healthy devices by type; none of hosts that take no work."""
-        self._devices: defaultdict[tuple[HostId, str], Sequence[DeviceId]] = defaultdict(tuple)
+        self.devices: defaultdict[tuple[HostId, str], Sequence[DeviceId]] = defaultdict(tuple)
         self._of_type: dict[str, _Hosts] = {}
 
     def most(self, type: str) -> int:
@@ -74,16 +78,12 @@ class FreeIndex:
                     return hosts.by_count[count][0]
         return None
 
-    def devices(self, host_id: HostId, type: str) -> Sequence[DeviceId]:
-        return self._devices[host_id, type]
-
     def set_host(self, host: Host) -> None:
         """Put a host in with what it has free, or take it out if it does not get new work."""
         host_id = host.host_id
         for type, _ in self._able.pop(host_id, ()):
-            count = len(self._devices.pop((host_id, type)))
-            self._of_type[type].remove(host_id, count)
-            self.everywhere -= count
+            del self.devices[host_id, type]
+            self.everywhere -= self._of_type[type].remove(host_id)
         self._able[host_id] = able = []
         if host.state is not HostState.OK:
             return
@@ -93,7 +93,7 @@ class FreeIndex:
             if type not in self._of_type:
                 self._of_type[type] = _Hosts()
                 self.types = tuple(sorted(self._of_type))
-            self._devices[host_id, type] = []
+            self.devices[host_id, type] = []
             self._of_type[type].add(host_id, len(all_of_type))
         self.refresh(host_id)
 
@@ -102,8 +102,9 @@ class FreeIndex:
         tenants, claims = self._tenants, self._claims
         for type, able in self._able[host_id]:
             free = [d for d in able if d not in tenants and d not in claims]
-            had, has, hosts = len(self._devices[host_id, type]), len(free), self._of_type[type]
-            self._devices[host_id, type] = free
+            hosts, has = self._of_type[type], len(free)
+            had, hosts.count[host_id] = hosts.count[host_id], has
+            self.devices[host_id, type] = free
             if had != has:
                 self.everywhere += has - had
                 hosts.total += has - had

@@ -137,7 +137,7 @@ def _gang_on(ledger: Ledger, job: Job, devices: Sequence[DeviceId]) -> tuple[Dev
         wanted[device.host_id, device.type].append(device_id)
     for host in ledger.hosts.values():
         for type in {device.type for device in host.report.devices}:
-            now = list(ledger.free.devices(host.host_id, type))
+            now = list(ledger.free.devices[host.host_id, type])
             then = wanted.get((host.host_id, type), [])
             plan.suppose_taken(host.host_id, type, [each for each in now if each not in then])
             plan.suppose_free(host.host_id, type, [each for each in then if each not in now])

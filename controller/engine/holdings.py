@@ -29,6 +29,13 @@ from cotenant.controller.domain import (
 from cotenant.controller.engine.free_index import FreeIndex
 
 
+class _Tenants(dict[DeviceId, list[JobId]]):
+    """Of the devices that have any; of all others nobody is there."""
+
+    def __missing__(self, device_id: DeviceId) -> Sequence[JobId]:
+        return ()
+
+
 class Holdings:
     """Devices, their tenants and the claims on them."""
 
@@ -39,8 +46,8 @@ class Holdings:
         self._lessened: set[DeviceId] = set()
         """Devices on which their host has taken room back under jobs that run there: those stay."""
         self._jobs = jobs
-        self._tenants: dict[DeviceId, list[JobId]] = {}
-        """Of the devices that have any."""
+        self._tenants = _Tenants()
+        self.tenants: Callable[[DeviceId], Sequence[JobId]] = self._tenants.__getitem__
         self.claims: dict[DeviceId, JobId] = {}
         self.free = FreeIndex(self._tenants, self.claims)
         self.claimed_by: Callable[[DeviceId], JobId | None] = self.claims.get
@@ -57,12 +64,9 @@ class Holdings:
 
     # --- Reading -----------------------------------------------------------------------------------
 
-    def tenants(self, device_id: DeviceId) -> Sequence[JobId]:
-        return self._tenants.get(device_id, ())
-
     def being_left(self, device_id: DeviceId) -> Sequence[JobId]:
         """The tenants of a healthy device that nobody has a claim on, if all of them are leaving it."""
-        here = self._tenants.get(device_id, ())
+        here = self._tenants[device_id]
         if not here or device_id in self.claims or not self.devices[device_id].healthy:
             return ()
         for job_id in here:
@@ -167,7 +171,7 @@ class Holdings:
         """Nobody else gets these devices, though victims may still be on them."""
         for device_id in devices:
             assert device_id not in self.claims, f"{device_id} is already claimed"
-            self.claims[device_id] = job.job_id
+            self.claims[device_id] = job.spec.job_id
         self._changed(devices)
 
     def unclaim(self, job: Job) -> None:
@@ -188,8 +192,8 @@ class Holdings:
             self.divided[job.placement.devices[0]] = None
         for device_id in job.placement.devices:
             if device_id in claims:
-                claim = claims.pop(device_id)
-                assert claim == job_id, f"{device_id} is claimed by {claim}"
+                assert claims[device_id] == job_id, f"{device_id} is claimed by {claims[device_id]}"
+                del claims[device_id]
             if device_id not in tenants:
                 tenants[device_id] = [job_id]
                 continue
@@ -254,7 +258,8 @@ class Holdings:
         self._shareable = None
         for host_id in {self.devices[d].host_id for d in device_ids if d not in self._tenants}:
             self.free.refresh(host_id)
-        self._forget_departed(device_ids)
+        if self.departed:
+            self._forget_departed(device_ids)
 
     def _forget_departed(self, device_ids: Sequence[DeviceId]) -> None:
         """Those of them that their host no longer has, once nobody holds them or has a claim on them."""
@@ -276,7 +281,7 @@ class Holdings:
             taken = {*self._tenants, *self.claims}
             wanted = {d.device_id for d in host.report.devices if is_up and d.healthy} - taken
             types = {d.type for d in host.report.devices}
-            free = {type: self.free.devices(host.host_id, type) for type in types}
+            free = {type: self.free.devices[host.host_id, type] for type in types}
             assert {d for devices in free.values() for d in devices} == wanted, host.host_id
             for type, devices in free.items():
                 total[type] = total.get(type, 0) + len(devices)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from operator import itemgetter
 from typing import Any, Final, overload
@@ -95,7 +95,8 @@ class WaitingJobs:
             self.fresh.append(job)
 
     def remove(self, job: Job) -> None:
-        entry, queue = self._at.pop(job.number)
+        entry, queue = self._at[job.number]
+        del self._at[job.number]
         entries = queue.entries
         if queue.head is entry:
             del entries[0]
@@ -162,8 +163,8 @@ class WaitingJobs:
         """Those that this event put here and that still wait."""
         if not self.fresh:
             return ()
-        if len(self.fresh) == 1:
-            alone = self.fresh[0]
+        alone, *others = self.fresh
+        if not others:
             return self.fresh if alone.number in self._at else ()
         entries = {job.number: at[0] for job in self.fresh if (at := self._at.get(job.number))}
         return [entry[-1] for entry in sorted(entries.values())]
@@ -232,7 +233,8 @@ class Active:
         if phase in LEAVING:
             del self._leaving[number]
             return
-        entry = self._at.pop(number)
+        entry = self._at[number]
+        del self._at[number]
         entries = self._running if phase is RUNNING else self._loading
         place = bisect_left(entries, entry)
         assert entries[place] is entry, f"job {job.job_id} is not where it stood"
@@ -243,8 +245,8 @@ class Active:
     def leaving(self) -> Collection[Job]:
         return self._leaving.values()
 
-    def paced(self) -> Iterable[Job]:
-        return self._paced.values()
+    def paced(self) -> Mapping[int, Job]:
+        return self._paced
 
     def by_end(self) -> list[Job]:
         """All of them, by predicted end, ties by arrival."""

@@ -63,7 +63,12 @@ class Phases:
         job_id = job.spec.job_id
         assert job_id not in self.jobs, f"job {job_id} arrived twice"
         self.jobs[job_id] = job
-        self._enter(job)
+        if job.phase is QUEUED:
+            self._waiting.add(job, is_new=True)
+        if self.entered is not None:
+            self.entered.append(job)
+        if job.spec.job_class == "hp":
+            self.hp.put(job)
 
     def change(self, job: Job, change: Change, reason: Reason) -> None:
         """The only way a phase changes: accounts for the time spent, moves the job between indexes."""
@@ -92,9 +97,19 @@ class Phases:
         else:
             job.wait_s += spent_s
         job.phase, job.phase_since_s, job.reason = after, self.now_s, reason
-        if after in ENDED:
+        if after is QUEUED:
+            self._waiting.add(job, is_new=True)
+        elif after in ON_DEVICES:
+            left_s = job.remaining_s  # At a first step, too, it counts from now.
+            job.end_s = NEVER_S if left_s is None else self.now_s + left_s * job.slowdown
+            self._active.add(job)
+        elif after in ENDED:
             job.ended_s = self.now_s
-        self._enter(job)
+            self._keep_ended(job)
+        if self.entered is not None:
+            self.entered.append(job)
+        if job.spec.job_class == "hp":
+            self.hp.put(job)
 
     def forget_ended(self, keep: int) -> None:
         """Drop ended jobs but for the last so many (fewer, if they are large) from memory, the oldest first;
@@ -114,29 +129,14 @@ class Phases:
 
     def _moved(self, job: Job) -> None:
         """What its index is ordered by (remaining time, slowdown, age) is another."""
-        phase = job.phase
-        if phase is QUEUED:
+        if job.phase is QUEUED:
             self._waiting.remove(job)
-            self._enter(job, is_new=False)
-        elif phase in ON_DEVICES:
+            self._waiting.add(job, is_new=False)
+        elif job.phase in ON_DEVICES:
             self._active.remove(job)
-            self._enter(job, is_new=False)
-
-    def _enter(self, job: Job, *, is_new: bool = True) -> None:
-        """Into the index of its phase; `is_new`: it was not there before this event."""
-        phase = job.phase
-        if self.entered is not None and is_new:
-            self.entered.append(job)
-        if is_new and job.spec.job_class == "hp":
-            self.hp.put(job)
-        if phase is QUEUED:
-            self._waiting.add(job, is_new=is_new)
-        elif phase in ON_DEVICES:
-            left_s = job.remaining_now_s(self.now_s) if phase is RUNNING else job.remaining_s
+            left_s = job.remaining_now_s(self.now_s)
             job.end_s = NEVER_S if left_s is None else self.now_s + left_s * job.slowdown
             self._active.add(job)
-        elif phase in ENDED:
-            self._keep_ended(job)
 
     def _keep_ended(self, job: Job) -> None:
         self.ended[job.spec.job_id] = size = held_bytes(job.spec)

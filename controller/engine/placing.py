@@ -38,13 +38,13 @@ from cotenant.controller.engine.ledger import Ledger
 
 
 def plain(
-    ledger: Ledger, action: Place | Share, *, policy_shares: bool
+    ledger: Ledger, job: Job, action: Place | Share, *, policy_shares: bool
 ) -> tuple[Placement, list[JobId]] | None:
     """The placement, and who has to leave first, if it is the whole batch on devices of one suitable host
     that are free or that all their tenants are leaving: what most are, and all that `check` asks at once.
     None: it may still be allowed."""
-    job, devices = ledger.jobs.get(action.job_id), action.devices
-    if job is None or job.phase is not QUEUED or action.accumulation_steps != 1:
+    devices = action.devices
+    if job.phase is not QUEUED or action.accumulation_steps != 1:
         return None
     spec, count = job.spec, len(devices)
     if not spec.gpus_min == spec.gpus_max == count or spec.nodes > 1 or spec.gpu_fraction < 1.0:
@@ -60,7 +60,7 @@ def plain(
         if count != len(set(devices)):
             return None
         devices = tuple(sorted(devices))
-    needed, free, victims = job.needed_mib(1), ledger.free.devices(first.host_id, type), list[JobId]()
+    needed, free, victims = job.needed_mib(1), ledger.free.devices[first.host_id, type], list[JobId]()
     for device_id in devices:
         if device_id not in free:  # Where its host takes work, it would be there.
             here = ledger.being_left(device_id)
@@ -281,7 +281,13 @@ def _may_get_co_tenants(ledger: Ledger, job: Job, devices: tuple[DeviceId, ...])
 
 def spared(ledger: Ledger, actions: Sequence[AnyAction]) -> list[AnyAction]:
     """Those of a decision that would make room for a job that only runs to be measured."""
-    measured = [each for each in actions if isinstance(each, Place) and _only_measured(ledger, each.job_id)]
+    measured = [
+        each
+        for each in actions
+        if type(each) is Place
+        and each.job_id in ledger.jobs
+        and ledger.jobs[each.job_id].spec.profiling == "only"
+    ]
     if not measured:
         return []
     wanted = {device_id for each in measured for device_id in each.devices}
@@ -292,11 +298,6 @@ def spared(ledger: Ledger, actions: Sequence[AnyAction]) -> list[AnyAction]:
     ]
     taken = {device_id for each in preempting for device_id in _held_by(ledger, each.job_id)}
     return [*preempting, *(each for each in measured if not taken.isdisjoint(each.devices))]
-
-
-def _only_measured(ledger: Ledger, job_id: JobId) -> bool:
-    job = ledger.jobs.get(job_id)
-    return job is not None and job.spec.profiling == "only"
 
 
 def _held_by(ledger: Ledger, job_id: JobId) -> tuple[DeviceId, ...]:

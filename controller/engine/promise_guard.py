@@ -213,7 +213,7 @@ class PromiseGuard:
     def _are_free(self, devices: tuple[DeviceId, ...]) -> bool:
         known = (self._ledger.devices.get(each) for each in devices)
         return all(
-            device is not None and device.device_id in self._ledger.free.devices(device.host_id, device.type)
+            device is not None and device.device_id in self._ledger.free.devices[device.host_id, device.type]
             for device in known
         )
 

@@ -22,6 +22,7 @@ from cotenant.controller.domain import (
     AttemptNo,
     Change,
     CheckpointRecord,
+    GangMember,
     HostId,
     Job,
     JobId,
@@ -93,13 +94,16 @@ class Records(Phases):
         """Some agent would look for its checkpoints under its number alone."""
         job.epoch = ""
 
-    def begin_attempt(self, job: Job, placement: Placement, hosts: tuple[HostId, ...], epoch: str) -> None:
-        """The next attempt, on these hosts and from the last durable step: nothing is known of it yet."""
+    def begin_attempt(self, job: Job, placement: Placement, gang: tuple[GangMember, ...], epoch: str) -> None:
+        """The next attempt, on the hosts of this gang and from the last durable step: nothing is known of it
+        yet."""
         if job.first_start_s is None:
             job.first_start_s = self.now_s
         job.placement = placement
         taken, job.attempt_epoch = job.attempts_taken, epoch
         job.attempt = AttemptNo((taken if taken > job.attempt else job.attempt) + 1)
+        first, *others = gang
+        hosts = tuple([member.host_id for member in gang]) if others else (first.host_id,)
         job.hosts_left = hosts
         job.visited = tuple(dict.fromkeys((*job.visited, *hosts))) if job.visited else hosts
         job.waits_for, job.started_hosts, job.capable, job.launched = (), (), (), ""
@@ -117,7 +121,7 @@ class Records(Phases):
 
     def stop(self, job: Job, cause: StopCause, reason: Reason, *, save: bool) -> None:
         """It is asked to leave its devices."""
-        self.blame_stop(job, cause, reason)
+        job.stop_cause, job.stop_reason = cause, reason
         if job.phase is LOADING and cause == "preempted":
             job.futile_preemptions += 1
             job.futile_s += self.now_s - job.phase_since_s

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from cotenant.controller.domain import Host, HostId, HostState, SchedulingClass, suits
 
 SIZES_KEPT = 10_000
@@ -32,7 +34,8 @@ class Sizes:
         """On all hosts that are not lost, drained ones included."""
         if scheduling_class not in self._ever:
             there = [host for host in self._hosts.values() if not host.lost]
-            however_long = scheduling_class._replace(stay_s=0)  # A host that goes away may come again.
+            # A host that goes away may come again.
+            however_long = msgspec.structs.replace(scheduling_class, stay_s=0)
             _keep(self._ever, scheduling_class, largest(however_long, there))
         return self._ever[scheduling_class]
 

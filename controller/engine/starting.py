@@ -51,7 +51,7 @@ def start_commands(
     first = ledger.hosts[gang[0].host_id].report
     # Derived from the attempt, so that a repeated command names the same port.
     port = first.port_first + (job.number * 31 + job.attempt) % first.port_count
-    newest = max(job.checkpoints, key=lambda c: (c.attempt, c.step)) if job.checkpoints else None
+    newest = job.newest_checkpoint if job.checkpoints else None
     is_capped = shared or placement.capped or placement.beside
     profile_s = config.profile_s if not job.profile_given and is_profiled(job, shared) else 0.0
     time_left_s = _time_left_s(job) if job.spec.launch.slurm else UNSET

@@ -6,7 +6,7 @@ it does not grow with the backlog.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from cotenant.controller.domain import NOTHING, AnyEvent, Decision, Job, Phase, Plan, Reason, View, because
@@ -71,7 +71,34 @@ def sjf(parameters: OrderParameters | None = None) -> Classic:
     return Classic("sjf", by_remaining, parameters or PassingParameters())
 
 
-class Srtf(Stateless):
+class Preemptive(Stateless):
+    """Give free devices to queued jobs in order; then the newcomers that found none may preempt."""
+
+    name: str
+    preempts = True
+
+    def __init__(self, parameters: NewcomerParameters | None = None) -> None:
+        self.parameters = parameters if parameters is not None else NewcomerParameters()
+
+    def preempt(self, plan: Plan, newcomer: Job) -> object:
+        """Make room for the newcomer by preempting others, or do nothing."""
+        raise NotImplementedError
+
+    def decide(self, view: View, event: AnyEvent) -> Decision:
+        any_free, arrived = view.free.everywhere, view.newcomers()
+        if not (any_free or arrived) or not view.queued_count() or is_quiet(view, event):
+            return NOTHING
+        fresh = newcomers(arrived, self.parameters.newcomers) if arrived else ()
+        if not any_free and not fresh:
+            return NOTHING
+        plan = Plan(view)
+        waited_for = place_in_order(plan, self.name, strict=False) if any_free else first_aged(view)
+        if fresh:
+            preempt_for_each(plan, fresh, waited_for, self.preempt)
+        return Decision(actions=tuple(plan.actions)) if plan.actions else NOTHING
+
+
+class Srtf(Preemptive):
     """Shortest remaining time first; a newcomer may preempt jobs with more remaining time.
 
     The orchestrator of Lazer section 4.1 with the deferral always 0: free devices first, then running
@@ -81,39 +108,20 @@ class Srtf(Stateless):
     """
 
     name = "srtf"
-    preempts = True
+    queue_key = staticmethod(by_remaining)
 
-    def __init__(self, parameters: NewcomerParameters | None = None) -> None:
-        self.parameters = parameters if parameters is not None else NewcomerParameters()
-
-    def queue_key(self, job: Job) -> tuple[float, ...]:
-        return by_remaining(job)
-
-    def decide(self, view: View, event: AnyEvent) -> Decision:
-        if not view.queued_count() or is_quiet(view, event):
-            return NOTHING
-        fresh = newcomers(view, self.parameters.newcomers)
-        return place_or_preempt(view, self.name, fresh, preempt_longest)
+    def preempt(self, plan: Plan, newcomer: Job) -> object:
+        """Make room for the newcomer by preempting the jobs with the most remaining time, or do nothing."""
+        found = victims_for(plan, newcomer, worth_preempting(plan, newcomer))
+        if found is not None:
+            take(plan, newcomer, found)
+        return found
 
     def explain(self, view: View, job: Job) -> Reason:
         reason = why_waiting(view, job, self.name)
         if reason.code not in ("first-no-devices", "behind-no-devices", "fragmented"):
             return reason
         return why_no_victims(view, job) or reason
-
-
-def place_or_preempt(
-    view: View, order: str, fresh: Sequence[Job], preempt: Callable[[Plan, Job], object]
-) -> Decision:
-    """Give free devices to queued jobs in order; then those of `fresh` that found none may preempt."""
-    any_free = view.free.everywhere
-    if not any_free and not fresh:
-        return NOTHING
-    plan = Plan(view)
-    waited_for = place_in_order(plan, order, strict=False) if any_free else first_aged(view)
-    if fresh:
-        preempt_for_each(plan, fresh, waited_for, preempt)
-    return plan.decision()
 
 
 def preempt_for_each(
@@ -123,17 +131,10 @@ def preempt_for_each(
     back, since what it would free is for that one."""
     order_key = plan.view.order_key
     for newcomer in fresh:
-        if plan.is_placed(newcomer.spec.job_id):
+        if plan.actions and plan.is_placed(newcomer.spec.job_id):
             continue
         if waited_for is None or order_key(newcomer) <= order_key(waited_for):
             preempt(plan, newcomer)
-
-
-def preempt_longest(plan: Plan, newcomer: Job) -> None:
-    """Make room for the newcomer by preempting the jobs with the most remaining time, or do nothing."""
-    found = victims_for(plan, newcomer, worth_preempting(plan, newcomer))
-    if found is not None:
-        take(plan, newcomer, found)
 
 
 def take(plan: Plan, newcomer: Job, room: FreedDevices, why: Reason | None = None) -> None:

@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from cotenant.controller.domain import Job, View
+from cotenant.controller.domain import Job
 from cotenant.controller.policies.base import Parameters
 
 NewcomerRule = Literal["first", "every"]
@@ -33,9 +33,8 @@ class NewcomerParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         return {"newcomers": self.newcomers}
 
 
-def newcomers(view: View, rule: NewcomerRule) -> Sequence[Job]:
-    """Newcomers of this event, in the policy's order."""
-    arrived = view.newcomers()
-    if rule == "every" or not arrived:
+def newcomers(arrived: Sequence[Job], rule: NewcomerRule) -> Sequence[Job]:
+    """Newcomers of those that have come to the queue with this event."""
+    if rule == "every":
         return arrived
     return [job for job in arrived if not job.attempt and not job.aborted_preemptions]

@@ -229,7 +229,7 @@ class Round:
         if not self._may_find_room(plan, job):
             if not self._may_put_back_less(job):
                 return None
-            fewest = -(-(job.spec.gpus_min - plan.free_everywhere()) // self._widest)
+            fewest = -(-(job.spec.gpus_min - plan.free_everywhere) // self._widest)
             loss_s = fewest * (needs_s(job) + self._least_cost_s)
             if self._find_soon(plan, job, loss_s) is not None:
                 return None

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Final
 
-from cotenant.controller.domain import NOTHING, AnyEvent, Decision, Job, Plan, Reason, View, because
-from cotenant.controller.policies.base import Stateless, is_quiet, why_waiting
-from cotenant.controller.policies.classic import UNKNOWN_S, Classic, place_or_preempt
+from cotenant.controller.domain import Job, Plan, Reason, View, because
+from cotenant.controller.policies.base import why_waiting
+from cotenant.controller.policies.classic import UNKNOWN_S, Classic, Preemptive
 from cotenant.controller.policies.entry import ORDER, PREEMPT, PolicyEntry
-from cotenant.controller.policies.newcomers import NewcomerParameters, newcomers
+from cotenant.controller.policies.newcomers import NewcomerParameters
 from cotenant.controller.policies.order_options import OrderParameters, PassingParameters
 from cotenant.controller.policies.toolkit import Why, find_room, take_room
 
@@ -83,26 +83,14 @@ def _why_smaller(view: View, newcomer: Job, victims: Sequence[Job]) -> Why:
     )
 
 
-class Srsf(Stateless):
+class Srsf(Preemptive):
     """Smallest remaining service first; a newcomer may preempt jobs with more of it."""
 
     name = RemainingService.name
-    preempts = True
+    queue_key = staticmethod(by_service)
+    _order = RemainingService()
 
-    def __init__(self, parameters: NewcomerParameters | None = None) -> None:
-        self.parameters = parameters if parameters is not None else NewcomerParameters()
-        self._order = RemainingService()
-
-    def queue_key(self, job: Job) -> tuple[float, ...]:
-        return by_service(job)
-
-    def decide(self, view: View, event: AnyEvent) -> Decision:
-        if not view.queued_count() or is_quiet(view, event):
-            return NOTHING
-        fresh = newcomers(view, self.parameters.newcomers)
-        return place_or_preempt(view, self.name, fresh, self._preempt)
-
-    def _preempt(self, plan: Plan, newcomer: Job) -> bool:
+    def preempt(self, plan: Plan, newcomer: Job) -> bool:
         return self._order.make_room(plan, newcomer, self._order.behind(plan, newcomer))
 
     def explain(self, view: View, job: Job) -> Reason:

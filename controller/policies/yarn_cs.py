@@ -30,7 +30,7 @@ class YarnCs(TwoClasses):
 
     def make_room(self, plan: Plan, job: Job) -> FreedDevices | None:
         spot = [each for each in preemptible_jobs(plan.view) if not plan.is_leaving(each.job_id)]
-        if plan.free_everywhere() + sum(each.spec.gpus for each in spot) < job.spec.gpus:
+        if plan.free_everywhere + sum(each.spec.gpus for each in spot) < job.spec.gpus:
             return None
         spot.sort(key=lambda each: (-each.phase_since_s, -each.number))
         return find_room(plan, job, iter(spot))

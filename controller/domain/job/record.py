@@ -279,6 +279,15 @@ class Job(msgspec.Struct, kw_only=True):
         return step
 
     @property
+    def newest_checkpoint(self) -> CheckpointRecord | None:
+        """Of its last attempt that has any, the furthest: from there it goes on."""
+        newest: CheckpointRecord | None = None
+        for each in self.checkpoints:
+            if newest is None or (each.attempt, each.step) > (newest.attempt, newest.step):
+                newest = each
+        return newest
+
+    @property
     def can_accumulate(self) -> bool:
         """Seen live, or measured with more than one accumulation step; and never seen to refuse."""
         profile = self.profile

@@ -78,7 +78,7 @@ class Lazer:
         again = {job.job_id for job in due}
         fresh = [
             job
-            for job in newcomers(view, self.parameters.newcomers)
+            for job in newcomers(view.newcomers(), self.parameters.newcomers)
             if job.job_id not in again and self._deferrals.of(view, job.job_id) is None
         ]
 

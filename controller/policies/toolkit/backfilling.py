@@ -52,7 +52,7 @@ def place_ordered(
     Of a scheduling class for which nothing was found no other job is tried. A job that is not possible now is
     never waited for, and one that has aged is never passed, but as `easy` allows.
     """
-    view, free = plan.view, plan.free_everywhere()
+    view, free = plan.view, plan.free_everywhere
     unfit: set[SchedulingClass] = set()
     waiting = iter(jobs)
     for job in waiting:
@@ -120,7 +120,7 @@ def reserve(plan: Plan, head: Job) -> Reservation | None:
             trial.suppose_left(job)
         for (host_id, type), left in _by_host(view, devices).items():
             trial.suppose_free(host_id, type, left)
-        if trial.free_everywhere() >= head.spec.gpus:
+        if trial.free_everywhere >= head.spec.gpus:
             found = trial.find_free(head)
             if found is not None:
                 return Reservation(end_s, found)

@@ -104,7 +104,7 @@ class ExpectedReleases:
         if self._newest is not None:
             self._promise(*self._newest)
         if self._seen_actions != len(plan.actions):
-            self._seen_actions, self._later_s, self._free = len(plan.actions), NEVER_S, plan.free_everywhere()
+            self._seen_actions, self._later_s, self._free = len(plan.actions), NEVER_S, plan.free_everywhere
         count = self._ends.by(until_s)
         if not self._ends.may_be_enough(plan, self._free, job, count):
             return None

@@ -20,7 +20,7 @@ def place_in_order(
     or any that does not fit under a strict order while devices are left. (If smaller ones went on passing it
     by, a wide job that has aged would still starve.) A job that is not possible now is never waited for.
     """
-    view, free = plan.view, plan.free_everywhere()
+    view, free = plan.view, plan.free_everywhere
     candidates = Candidates(view)
     while (job := candidates.next()) is not None:
         if plan.actions and plan.is_placed(job.spec.job_id):
@@ -29,7 +29,7 @@ def place_in_order(
         if passed_over is not None and passed_over(job):
             candidates.again(job)
             continue
-        devices = plan.find_free(job) if free else None
+        devices = plan.find_free(job) if job.spec.gpus_min <= free else None
         if devices is not None:
             plan.place(job, devices, because("free-devices-in-order", order, len(devices)))
             free -= len(devices)

@@ -183,7 +183,7 @@ class ShareableSlots:
         return np.array([len(self._plan.free_devices(*place)) for place in self._places], dtype=np.int64)
 
     def free_everywhere(self) -> int:
-        return self._plan.free_everywhere()
+        return self._plan.free_everywhere
 
     def is_wide(self, scheduling_class: SchedulingClass) -> bool:
         """Whether there is a type of device of which no host could hold a gang of this class."""

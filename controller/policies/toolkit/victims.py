@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import NamedTuple
+
+import msgspec
 
 from cotenant.controller.domain import (
     RESERVED,
@@ -29,7 +30,7 @@ def longest_first(view: View) -> Iterator[tuple[float, Job]]:
     change then.
     """
     now_s = view.now_s
-    paced = {job.number for job in view.paced()}  # Their ends are not in the order of remaining time.
+    paced = view.paced()  # Their ends are not in the order of remaining time.
     others = _loading_and_paced(view, now_s) if paced else _loading(view)
     other = next(others, None)
     for job in reversed(view.running()):
@@ -59,7 +60,7 @@ def _loading_and_paced(view: View, now_s: float) -> Iterator[tuple[float, int, J
     """Loading and paced jobs, in the same order."""
     found = [
         (-(job.remaining_now_s(now_s) or 0.0), job.number, job)
-        for job in (*view.loading(), *view.paced())
+        for job in (*view.loading(), *view.paced().values())
         if job.remaining_s is not None
     ]
     found.sort()
@@ -69,7 +70,7 @@ def _loading_and_paced(view: View, now_s: float) -> Iterator[tuple[float, int, J
 def worth_preempting(plan: Plan, newcomer: Job) -> Iterator[Job]:
     """Jobs that may be preempted and have more remaining time than the newcomer, longest first; none of a
     higher priority."""
-    mine_s, is_leaving, priority = newcomer.remaining_s, plan.is_leaving, newcomer.spec.priority
+    mine_s, leaving, priority = newcomer.remaining_s, plan.leaving, newcomer.spec.priority
     if mine_s is None:
         return
     for left_s, job in longest_first(plan.view):
@@ -80,25 +81,24 @@ def worth_preempting(plan: Plan, newcomer: Job) -> Iterator[Job]:
             job.preemptible
             and not job.aged
             and job.spec.priority <= priority
-            and not is_leaving(job.spec.job_id)
+            and job.spec.job_id not in leaving
         ):
             yield job
 
 
-class FreedDevices(NamedTuple):
+class FreedDevices(msgspec.Struct, frozen=True):
     """Devices for a waiting job, and who has to leave them; nobody if their tenants leave already."""
 
     victims: Sequence[Job]
     devices: tuple[DeviceId, ...]
 
 
-def victims_for(plan: Plan, newcomer: Job, candidates: Iterable[Job]) -> FreedDevices | None:
+def victims_for(plan: Plan, newcomer: Job, candidates: Iterator[Job]) -> FreedDevices | None:
     """The first of the candidates, in their order, whose leaving makes room for the newcomer on what is free
     and what they leave; and the devices it gets.
 
     Candidates that turn out not to be needed are spared. None if all of them together do not make room.
     """
-    candidates = iter(candidates)
     first = next(candidates, None)
     if first is None:
         return None
@@ -161,9 +161,7 @@ def enough_of(
     for victim in candidates:
         taken.append(victim)
         for host_id, devices in devices_by_host(view, victim):
-            here = on_host.get(host_id)
-            if here is None:
-                here = plan.free_on(host_id)
+            here = on_host[host_id] if host_id in on_host else plan.free_on(host_id)
             on_host[host_id] = here = here + devices
             if here >= scheduling_class.gpus:
                 return taken, candidates

@@ -59,7 +59,7 @@ class Devices:
                 else:
                     self.busy += 1
                 self._here[device_id] = (*tenants, run)
-            self.held += run.fraction * len(member.devices)
+                self.held += run.fraction
         if run.fraction < 1.0:
             self.held = round(self.held, 6)
         return shared
@@ -79,15 +79,6 @@ class Devices:
         if run.fraction < 1.0:
             self.held = round(self.held, 6)
         run.held_gpu_s += count * run.fraction * (now_s - run.launched_s)
-
-    def any_tenant(self, gang: Sequence[GangMember]) -> bool:
-        """Whether a gang of whole devices would find a co-tenant on these."""
-        here = self._here
-        for member in gang:
-            for device_id in member.devices:
-                if here[device_id]:
-                    return True
-        return False
 
     def here(self, device_id: DeviceId) -> Sequence[JobRun]:
         """Tenants of one device."""

@@ -252,13 +252,12 @@ class World:
         now_s = self.now_s
         run.waited_s += now_s - run.since_s
         run.fraction = command.fraction or 1.0
-        is_whole = run.fraction == 1.0
-        if is_whole and row not in self.had_it_waited_s and self.devices.any_tenant(command.gang):
+        run.shared = self.devices.occupy(run, command.gang, now_s)
+        if run.shared and row not in self.had_it_waited_s:
             self.had_it_waited_s[row] = self._had_it_waited_s(row, run)
         run.number, run.gang, run.doing, run.slowdown = command.attempt, command.gang, LOADS, 1.0
         run.since_s = run.launched_s = now_s
         run.lost_part = False
-        run.shared = self.devices.occupy(run, run.gang, now_s)
         if run.shared:
             for other in self.devices.beside(run, run.gang):
                 other.shared = True
@@ -275,13 +274,15 @@ class World:
         return self.now_s - float(self._submit_s[row]) + waits_s + float(self._load_s[row]) + left_s
 
     def _leaves_in_s(self, run: JobRun) -> float:
-        """When a run leaves its devices if it goes on as it does now."""
+        """When a run leaves its devices if it goes on as it does now; the one that comes does not count."""
         row, since_s = run.row, self.now_s - run.since_s
         left_s = float(self._duration_s[row] - run.work_s)
         if run.doing is TRAINS:
             return max(0.0, left_s * run.slowdown - since_s)
         if run.doing is LOADS:
             return max(0.0, float(self._load_s[row]) - since_s) + left_s
+        if run.doing is WAITS:
+            return 0.0
         pause_s = float(self._pause_s[row]) if run.doing is SAVES else self._kill_s
         return max(0.0, pause_s - since_s)
 
@@ -358,15 +359,15 @@ class World:
 
     def _vacate(self, run: JobRun, host_id: HostId) -> None:
         """The attempt's processes on one host are gone; with the last host's the attempt is over."""
-        gang = run.gang
-        is_last = len(gang) == 1
-        part = gang[0] if is_last else part_on(gang, host_id)
+        part, *others = run.gang
+        if others:
+            part = part_on(run.gang, host_id)
         self.devices.vacate(run, part, self.now_s)
         if run.shared:
             for other in self.devices.beside(run, (part,)):
                 self._will_report(other)
-        if not is_last:
-            run.gang = tuple(member for member in gang if member is not part)
+        if others:
+            run.gang = tuple(member for member in run.gang if member is not part)
             return
         run.gang, run.doing, run.since_s, run.ticket, run.report = (), WAITS, self.now_s, 0, 0
         if run.done:

@@ -86,7 +86,7 @@ def test_the_free_index_says_what_counting_says(
         index.refresh(host_id)
         (free[host_id].add if give else free[host_id].discard)(device_id)
     for host_id, here in free.items():
-        assert list(index.devices(host_id, "cpu")) == sorted(here)
+        assert list(index.devices[host_id, "cpu"]) == sorted(here)
     assert index.most("cpu") == max(len(here) for here in free.values())
     assert index.everywhere == sum(map(len, free.values()))
     for gpus in range(1, 9):

@@ -23,7 +23,8 @@ def asked(desk: Desk, kind: type[Place] | type[Share], job: str, *devices: str, 
         job_id=JobId(job), devices=tuple(DeviceId(d) for d in devices), accumulation_steps=s, reason=WHY
     )
     refusal = placing.check(ledger, action)
-    plain = placing.plain(ledger, action, policy_shares=True)
+    known = ledger.jobs.get(action.job_id)
+    plain = None if known is None else placing.plain(ledger, known, action, policy_shares=True)
     assert refusal is None or plain is None  # The short way never leads elsewhere.
     if plain is not None:
         job = ledger.jobs[action.job_id]
@@ -122,7 +123,7 @@ def test_free_devices_of_one_host_are_placed_the_short_way() -> None:
     ledger = desk.engine.view()
     assert isinstance(ledger, Ledger)
     action = Place(job_id=JobId("2"), devices=(DeviceId("b/cpu1"), DeviceId("b/cpu0")), reason=WHY)
-    plain = placing.plain(ledger, action, policy_shares=False)
+    plain = placing.plain(ledger, desk.job(2), action, policy_shares=False)
     assert plain is not None
     placement, victims = plain
     assert placement.devices == ("b/cpu0", "b/cpu1"), "in rank order"

@@ -45,7 +45,7 @@ def queue(**more: Any) -> AllocationQueue:
 
 
 def job(number: int, gpus: int = 4, **more: Any) -> WaitingJob:
-    return WaitingJob(JobId(str(number)), NOBODY._replace(gpus=gpus, **more))
+    return WaitingJob(JobId(str(number)), msgspec.structs.replace(NOBODY, gpus=gpus, **more))
 
 
 def allocation(slot: int, state: str = "working", asked_s: float = 0.0) -> Allocation:
