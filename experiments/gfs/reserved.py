@@ -8,7 +8,7 @@ import numpy as np
 
 from cotenant.controller.models.forecast import Demand, Floats, Forecaster, ForecastModel, LastChange
 from cotenant.controller.sim import synthesise_spot
-from cotenant.controller.sim.traces.spot import GPUS
+from experiments.gfs.scheduling_runs import HOSTS
 
 DAYS, HORIZON_H = 28, 2
 """A guaranteed hour that begins in mid-hour touches two."""
@@ -34,7 +34,10 @@ def reserved(seed: int = 0) -> Reserved:
     demand = hourly_peaks(seed)
     total = demand.sum(axis=0)
     return Reserved(
-        len(demand), excess(demand, total), excess(total[np.newaxis], total), float(total.mean()) / GPUS
+        len(demand),
+        excess(demand, total),
+        excess(total[np.newaxis], total),
+        float(total.mean()) / (8 * HOSTS),
     )
 
 
