@@ -76,7 +76,8 @@ def section(folder: Path) -> list[str]:
             """Two orders of ours, from no paper. `stretch` is srsf, and tells a job its roll-out times the
             delay by smaller jobs still to come. `promise` tells the same and lets jobs go first whose promise
             has no slack left. Whole VCs, {asked} jobs asked. PCS's points are its published
-            configurations and {judged} points along each front that was searched on the first {jobs} jobs, a quarter of them asked, for mean JCT and the error's p99;
+            configurations and {judged} points along each front that was searched on the
+            first {jobs} jobs, a quarter of them asked, for mean JCT and the error's p99;
             those that others of the same search beat on the whole VC are not drawn. Nothing of `stretch`
             and `promise` was searched for; their form was chosen on 0e4a51.""",
             asked=fronts.ASKED,
