@@ -142,7 +142,7 @@ class Plan:
         type = scheduling_class.gpu_type or view.devices[devices[0]].type
         for device_id in devices:
             device = view.devices[device_id]
-            if not device.healthy or device.type != type or device.host_id != host.host_id:
+            if not device.healthy or device.type != type or device.host_id != host_id:
                 return None
             if view.tenants(device_id) != [victim.spec.job_id] or view.claimed_by(device_id) is not None:
                 return None
@@ -160,7 +160,10 @@ class Plan:
 
     def free_on(self, host_id: HostId) -> int:
         """Free devices of all types on one host."""
-        return sum([len(self.free_devices(host_id, type)) for type in self.view.free.types])
+        found = 0
+        for type in self.view.free.types:
+            found += len(self.free_devices(host_id, type))
+        return found
 
     def any_free(self) -> bool:
         return self.free_everywhere > 0

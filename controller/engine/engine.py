@@ -97,8 +97,6 @@ UNASKED: Final = frozenset(
     (ev.EpochBegan, ev.EtasTold, ev.ShadowChanged, ev.AllocationQueueChanged, ev.AllocationChanged)
 )
 """Events about which no policy is asked."""
-TAKING: Final = frozenset((Place, Share, Resize))
-"""Actions that give devices to a job."""
 NOT_OFFERED_SHOWN = 4
 """Devices that `explain` names as not offered."""
 
@@ -328,19 +326,19 @@ class Engine:
         kept_back = spared(self._ledger, decision.actions) if others else ()
         beyond_hosts: list[AnyAction] = []
         for action in decision.actions:
-            refusal = because("refused-profiling") if action in kept_back else None
-            if refusal is None and not is_recorded and type(action) in TAKING:
-                refusal = exceeds_hosts(self._ledger, action)
-                if refusal is not None:
+            match action:
+                case _ if action in kept_back:
+                    refusal = because("refused-profiling")
+                case Place() | Share() | Resize() if not is_recorded and (
+                    refusal := exceeds_hosts(self._ledger, action)
+                ):
                     beyond_hosts.append(action)
-            if refusal is None:
-                match action:
-                    case Place() | Share():
-                        refusal = self._place(action)
-                    case Preempt():
-                        refusal = self._preempt(action)
-                    case _:
-                        refusal = self._carry_out(action)
+                case Place() | Share():
+                    refusal = self._place(action)
+                case Preempt():
+                    refusal = self._preempt(action)
+                case _:
+                    refusal = self._carry_out(action)
             if refusal is not None:
                 self.refusals.append(refusal)
         if not beyond_hosts:

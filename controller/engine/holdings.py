@@ -76,8 +76,9 @@ class Holdings:
 
     def shareable(self) -> Sequence[DeviceId]:
         if self._shareable is None:
-            single = (device_id for device_id, here in self._tenants.items() if len(here) == 1)
-            self._shareable = sorted(filter(self._has_room, single))
+            self._shareable = sorted(
+                [d for d, here in self._tenants.items() if len(here) == 1 and self._has_room(d)]
+            )
         return self._shareable
 
     def _has_room(self, device_id: DeviceId) -> bool:
@@ -138,7 +139,7 @@ class Holdings:
             other: None
             for d in job.placement.devices
             for other in self._tenants.get(d, ())
-            if other != job.job_id
+            if other != job.spec.job_id
         }
         return tuple(seen)
 

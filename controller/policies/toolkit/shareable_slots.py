@@ -8,18 +8,20 @@ once per kind.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from math import inf
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from cotenant.controller.domain import (
     LOADING,
+    LOSS_MIN,
     RUNNING,
     DeviceId,
     HostId,
-    HostState,
     Interference,
     Job,
     JobId,
@@ -44,7 +46,7 @@ Kind = tuple[str, int]
 Mask = NDArray[np.bool_]
 
 
-class ShareableSlot(NamedTuple):
+class ShareableSlot(msgspec.Struct, frozen=True):
     """What one tenant leaves at one place."""
 
     partner: Job
@@ -89,7 +91,7 @@ class ShareableSlots:
         view = plan.view
         found: dict[tuple[JobId, Place], list[DeviceId]] = {}
         able: dict[JobId, int] = {}
-        takes_work = {host_id: host.state is HostState.OK for host_id, host in view.hosts.items()}
+        takes_work = {host_id: host.takes_work for host_id, host in view.hosts.items()}
         for device_id in view.shareable():
             device = view.devices[device_id]
             staying = plan.staying(device_id) if plan.actions else view.tenants(device_id)
@@ -128,15 +130,14 @@ class ShareableSlots:
         return planned or 0
 
     def _room(self, job_id: JobId, place: Place, here: list[DeviceId], planned: int) -> ShareableSlot:
-        devices, partner = self._view.devices, self._view.jobs[job_id]
-        first = devices[here[0]]
-        if len(here) == 1:
-            left_mib = first.usable_mib - planned
-            return ShareableSlot(partner, place, (here[0],), left_mib, first.sharing == "mps")
-        left_mib = min([devices[d].usable_mib for d in here]) - planned
-        return ShareableSlot(
-            partner, place, tuple(here), left_mib, any(devices[d].sharing == "mps" for d in here)
-        )
+        known, least_mib, one_uid = self._view.devices, inf, False
+        for device_id in here:
+            device = known[device_id]
+            usable_mib = device.memory_mib - device.reserve_mib
+            least_mib = usable_mib if usable_mib < least_mib else least_mib
+            one_uid |= device.sharing == "mps"
+        left_mib = int(least_mib) - planned
+        return ShareableSlot(self._view.jobs[job_id], place, tuple(here), left_mib, one_uid)
 
     def __bool__(self) -> bool:
         return self._open > 0
@@ -160,7 +161,7 @@ class ShareableSlots:
         for number in dict.fromkeys(self._at[d] for d in taken if d in self._at):
             slot = self._all[number]
             left = tuple(d for d in slot.devices if d not in taken)
-            self._all[number] = slot._replace(devices=left)
+            self._all[number] = msgspec.structs.replace(slot, devices=left)
             self._open -= not left
             if self._open_mask is not None:
                 self._open_mask[number] = bool(left)
@@ -197,7 +198,7 @@ class ShareableSlots:
         """Seconds that each tenant still trains, alone; NaN if unknown."""
         if self._left_s is None:
             now_s = self._view.now_s
-            lefts = (slot.partner.known_left_s(now_s) for slot in self._all)
+            lefts = [slot.partner.known_left_s(now_s) for slot in self._all]
             self._left_s = np.array([np.nan if left is None else left for left in lefts])
         return self._left_s
 
@@ -221,23 +222,23 @@ class ShareableSlots:
         """Of newcomers, and their classes, beside each tenant; asked once for each kind of tenants."""
         tenants, of = self._kinds_of_tenants()
         pairs = self.pairs(jobs, tenants)
-        apart = [
-            [xi.crowded or xi.faulted or (xi.both and self._has_lost(xi)) for xi in row] for row in pairs
-        ]
+        each, shape = [xi for row in pairs for xi in row], (len(jobs), len(tenants))
+        mine = np.array([xi.first for xi in each], dtype=np.float64).reshape(shape)
+        theirs = np.array([xi.second for xi in each], dtype=np.float64).reshape(shape)
+        apart: Mask = np.array([xi.crowded or xi.faulted for xi in each], dtype=np.bool_).reshape(shape)
+        if (least := self._observations) is not None:
+            certain = [xi.both and xi.count >= least for xi in each]
+            is_certain: Mask = np.array(certain, dtype=np.bool_).reshape(shape)
+            apart |= is_certain & (1.0 / mine + 1.0 / theirs - 1.0 < -LOSS_MIN)  # `loses`, of all at once.
         suits = {wanted: self._suits(wanted) for wanted in set(classes)}
-        suited = [suits[wanted] for wanted in classes]
-        shape = len(jobs), len(tenants)
-        return Ratios(
-            np.array([[xi.first for xi in row] for row in pairs], dtype=np.float64).reshape(shape)[:, of],
-            np.array([[xi.second for xi in row] for row in pairs], dtype=np.float64).reshape(shape)[:, of],
-            np.array(suited, dtype=np.bool_).reshape(len(jobs), len(of))
-            & ~np.array(apart, dtype=np.bool_).reshape(shape)[:, of],
-        )
+        suited = np.array([suits[wanted] for wanted in classes], dtype=np.bool_)
+        allowed = suited.reshape(len(jobs), len(of)) & ~apart[:, of]
+        return Ratios(mine[:, of], theirs[:, of], allowed)
 
     def _kinds_of_tenants(self) -> tuple[list[Job], list[int]]:
         """A tenant of each kind, and for every slot which of them is its tenant's like."""
         kinds = [self.kind(slot.partner) for slot in self._all]
-        first = dict(zip(kinds, (slot.partner for slot in self._all), strict=True))
+        first = dict(zip(kinds, [slot.partner for slot in self._all], strict=True))
         at = {kind: number for number, kind in enumerate(first)}
         return list(first.values()), [at[kind] for kind in kinds]
 
@@ -253,27 +254,23 @@ class ShareableSlots:
         """What is thought of each of these beside each of those: what the view knows."""
         return self._view.interferences(jobs, partners)
 
-    def _were_parted(self, job: Job, partner: Job) -> bool:
-        """Whether these two have shared before, and one was stopped since."""
-        return (
-            self._observations is not None
-            and partner.job_id in job.co_tenants
-            and (job.preemptions > 0 or partner.preemptions > 0)
-        )
-
-    def _has_lost(self, xi: Interference) -> bool:
-        return self._observations is not None and loses(xi, self._observations)
+    def _parted_from(self, job: Job) -> Collection[JobId]:
+        """Those that it has shared with before, and one of the two was stopped since."""
+        if self._observations is None:
+            return ()
+        jobs = self._view.jobs
+        return [o for o in job.co_tenants if o in jobs and (job.preemptions or jobs[o].preemptions)]
 
     def why_not_again(self, job: Job, partner: Job) -> Reason | None:
         """Why this pair is not made again, whatever it would bring by the model; None if it may be."""
-        if self._were_parted(job, partner):
+        if partner.job_id in self._parted_from(job):
             return because("sharing-parted", partner.job_id)
         xi = self.interference(job, partner)
         if xi.crowded:
             return because("sharing-crowded", partner.job_id)
         if xi.faulted:
             return because("sharing-faulted", partner.job_id)
-        if self._has_lost(xi):
+        if self._observations is not None and loses(xi, self._observations):
             return because("sharing-lost", partner.job_id, xi.first, xi.second)
         return None
 
@@ -285,19 +282,20 @@ class ShareableSlots:
 
     def admitted(self, job: Job) -> Mask:
         """Slots whose tenant it was not parted from, under MPS of the same user."""
-        uid = job.spec.launch.uid
+        uid, parted = job.spec.launch.uid, self._parted_from(job)
         here = [
             (not slot.one_uid or slot.partner.spec.launch.uid == uid)
-            and not self._were_parted(job, slot.partner)
+            and slot.partner.spec.job_id not in parted
             for slot in self._all
         ]
         return np.array(here, dtype=np.bool_)
 
     def _suits(self, scheduling_class: SchedulingClass) -> list[bool]:
         """By slot: whether its host and device type suit jobs of a class."""
+        asks = scheduling_class.asks_hosts
         places = {
             place: is_suitable(self._view, scheduling_class, place)
-            and (not scheduling_class.asks_hosts or self._plan.has_room(place[0], scheduling_class))
+            and (not asks or self._plan.has_room(place[0], scheduling_class))
             for place in self._places
         }
         return [places[slot.place] for slot in self._all]

@@ -33,7 +33,8 @@ class Devices:
         self._since_s = 0.0
         self._ratios = ratios
         self._max_tenants = {d.device_id: d.max_tenants for host in hosts for d in host.devices}
-        self._here: dict[DeviceId, tuple[JobRun, ...]] = dict.fromkeys(self._max_tenants, ())
+        self.here: dict[DeviceId, tuple[JobRun, ...]] = dict.fromkeys(self._max_tenants, ())
+        """Tenants of each device."""
 
     def count_to(self, now_s: float) -> None:
         """Add up the time since the last change."""
@@ -49,7 +50,7 @@ class Devices:
         shared = False
         for member in gang:
             for device_id in member.devices:
-                tenants = self._here[device_id]
+                tenants = self.here[device_id]
                 if tenants and run.fraction < 1.0:
                     parts = sum(other.fraction for other in (*tenants, run))
                     assert parts <= 1.0 + ROUNDING, f"{device_id}: parts of {parts}"
@@ -58,7 +59,7 @@ class Devices:
                     shared = True
                 else:
                     self.busy += 1
-                self._here[device_id] = (*tenants, run)
+                self.here[device_id] = (*tenants, run)
                 self.held += run.fraction
         if run.fraction < 1.0:
             self.held = round(self.held, 6)
@@ -68,21 +69,17 @@ class Devices:
         """One host's part of a gang is gone."""
         self.count_to(now_s)
         for device_id in part.devices:
-            tenants = self._here[device_id]
+            tenants = self.here[device_id]
             if tenants == (run,):
-                self._here[device_id] = ()
+                self.here[device_id] = ()
                 self.busy -= 1
             else:
-                self._here[device_id] = tuple([other for other in tenants if other is not run])
+                self.here[device_id] = tuple([other for other in tenants if other is not run])
         count = len(part.devices)
         self.held -= run.fraction * count
         if run.fraction < 1.0:
             self.held = round(self.held, 6)
         run.held_gpu_s += count * run.fraction * (now_s - run.launched_s)
-
-    def here(self, device_id: DeviceId) -> Sequence[JobRun]:
-        """Tenants of one device."""
-        return self._here[device_id]
 
     def beside(self, run: JobRun, gang: Sequence[GangMember]) -> list[JobRun]:
         """Its co-tenants on these devices, in device order; who has another part of one is none."""
@@ -91,14 +88,14 @@ class Devices:
         found: dict[int, JobRun] = {}
         for member in gang:
             for device_id in member.devices:
-                for other in self._here[device_id]:
+                for other in self.here[device_id]:
                     if other is not run:
                         found[other.row] = other
         return list(found.values())
 
     def on_host(self, host: HostReport) -> list[JobRun]:
         """Its tenants, in order of arrival."""
-        found = {run.row: run for device in host.devices for run in self._here[device.device_id]}
+        found = {run.row: run for device in host.devices for run in self.here[device.device_id]}
         return [found[row] for row in sorted(found)]
 
     def slowdown(self, run: JobRun) -> float:
@@ -109,14 +106,14 @@ class Devices:
         for member in run.gang:
             for device_id in member.devices:
                 slowdown = 1.0
-                for other in self._here[device_id]:
+                for other in self.here[device_id]:
                     if other is not run and other.doing is TRAINS:
                         slowdown *= mine[other.model]
                 slowest = max(slowest, slowdown)
         return slowest
 
     def tenants(self) -> dict[DeviceId, list[str]]:
-        return {device_id: [run.job_id for run in here] for device_id, here in self._here.items()}
+        return {device_id: [run.job_id for run in here] for device_id, here in self.here.items()}
 
 
 def part_on(gang: Sequence[GangMember], host_id: HostId) -> GangMember:
@@ -129,13 +126,16 @@ def wait_s(
 ) -> float:
     """Seconds until a gang has devices to itself: on one host if one could hold it, else anywhere. Infinite
     if the cluster could never hold it."""
-    at = [
-        sorted(
-            max((leaves_in_s(run) for run in devices.here(device.device_id)), default=0.0)
-            for device in host.devices
-        )
-        for host in hosts
-    ]
+    at: list[list[float]] = []
+    for host in hosts:
+        free_in_s = []
+        for device in host.devices:
+            last_s = 0.0
+            for run in devices.here[device.device_id]:
+                leaves_s = leaves_in_s(run)
+                last_s = leaves_s if leaves_s > last_s else last_s
+            free_in_s.append(last_s)
+        at.append(sorted(free_in_s))
     if any(len(times) >= gpus for times in at):
         return min(times[gpus - 1] for times in at if len(times) >= gpus)
     everywhere = sorted(time for times in at for time in times)

@@ -278,7 +278,8 @@ class World:
         row, since_s = run.row, self.now_s - run.since_s
         left_s = float(self._duration_s[row] - run.work_s)
         if run.doing is TRAINS:
-            return max(0.0, left_s * run.slowdown - since_s)
+            left_s = left_s * run.slowdown - since_s
+            return left_s if left_s > 0.0 else 0.0
         if run.doing is LOADS:
             return max(0.0, float(self._load_s[row]) - since_s) + left_s
         if run.doing is WAITS:
