@@ -17,13 +17,13 @@ from here says how a policy divides, never what it costs: for that there is `wor
 """
 
 # fmt: off
-from cotenant.controller.sim.fluid.catalogue import POLICIES, FluidPolicy
+from cotenant.controller.sim.fluid.catalogue import POLICIES
 from cotenant.controller.sim.fluid.curves import as_elastic, as_fluid, by_curve, fluid_jobs, measured
 from cotenant.controller.sim.fluid.play import NEVER, FluidJob, Play, Rule
 from cotenant.controller.sim.fluid.simulate import predicted_end_s, simulate_fluid
 
 __all__ = [
-    "NEVER", "POLICIES", "FluidJob", "FluidPolicy", "Play", "Rule", "as_elastic", "as_fluid", "by_curve",
+    "NEVER", "POLICIES", "FluidJob", "Play", "Rule", "as_elastic", "as_fluid", "by_curve",
     "fluid_jobs", "measured", "predicted_end_s", "simulate_fluid",
 ]
 # fmt: on
