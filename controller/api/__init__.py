@@ -3,7 +3,6 @@
 # fmt: off
 from cotenant.controller.api import metrics
 from cotenant.controller.api.etas import hit_rate
-from cotenant.controller.api.foresight import Foresee
 from cotenant.controller.api.handlers import RequestHandlers
 from cotenant.controller.api.job_settings import respecified
 from cotenant.controller.api.metrics import ClusterMetrics, ServerFacts
@@ -13,7 +12,7 @@ from cotenant.controller.api.submissions import Code
 from cotenant.controller.api.views import note_text
 
 __all__ = [
-    "BYTES_BURST", "BYTES_PER_SECOND", "About", "ClusterMetrics", "Code", "Foresee", "RequestHandlers",
+    "BYTES_BURST", "BYTES_PER_SECOND", "About", "ClusterMetrics", "Code", "RequestHandlers",
     "ServerFacts", "hit_rate", "metrics", "note_text", "pair_views", "policies_offered", "respecified",
 ]
 # fmt: on

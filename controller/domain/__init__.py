@@ -11,7 +11,7 @@ from cotenant.controller.domain.actions import (
     NOTHING, AnyAction, Compute, Decision, Defer, Hold, Place, Preempt, Resize, Share, Wake,
 )
 from cotenant.controller.domain.allocations import (
-    ALLOCATION_LIFECYCLE, HOSTS_MAX, QUEUE_NAME, Allocation, AllocationNote, AllocationQueue,
+    HOSTS_MAX, Allocation, AllocationQueue,
     AllocationState, AllocationTerms, Allocations, HostShape, SeenShape,
 )
 from cotenant.controller.domain.class_report import ClassReport, PoolReport
@@ -23,7 +23,7 @@ from cotenant.controller.domain.commands import (
     AgentCommand, AnyCommand, ComputeRequest, ForgetJob, GangMember, SaveAttempt, StartAttempt,
     StopAttempt, TrustDevices,
 )
-from cotenant.controller.domain.elasticity import SERIAL, SpeedCurve, amdahl, curve_of
+from cotenant.controller.domain.elasticity import SpeedCurve, curve_of
 from cotenant.controller.domain.epochs import PAST_KEPT, Epoch, Followed, Past, standing
 from cotenant.controller.domain.eta import LEVELS, EtaInterval, EtaKind, ToldEta, ToldInterval
 from cotenant.controller.domain.events import (
@@ -91,14 +91,14 @@ from cotenant.controller.domain.view import (
 )
 
 __all__ = [
-    "ALLOCATION_LIFECYCLE", "APART_S", "APART_S_MAX", "CHECKPOINTING", "COMMAND_CHARACTERS_MAX",
+    "APART_S", "APART_S_MAX", "CHECKPOINTING", "COMMAND_CHARACTERS_MAX",
     "DEFAULT_XI", "ENDED", "ENDED_BYTES_MAX", "ENTRIES_MAX", "FINISH", "FIRST_STEP", "GUESS", "GUESSES",
     "HELD_MIB_MIN", "HIDDEN", "HOSTS_MAX", "INDICATOR_NAMES", "JOB_BYTES", "KEY_CHARACTERS", "LAUNCH",
     "LEAF", "LEAVE", "LEAVING", "LEVELS", "LIFECYCLE", "LOADING", "LOAD_S", "LOSS_MIN", "MODEL_SCHEMA",
     "NOTES", "NOTHING", "OBSERVATIONS", "ON_DEVICES", "OVERLAP", "PARTS_MAX", "PAST_KEPT", "PAUSE_S",
-    "PRIORITY_MAX", "QUEUED", "QUEUE_NAME", "RESERVED", "ROUNDING", "RUNNING", "SECTION_NAMES", "SERIAL",
+    "PRIORITY_MAX", "QUEUED", "RESERVED", "ROUNDING", "RUNNING", "SECTION_NAMES",
     "STOPPING", "SUSPECT_AFTER", "TEMPLATES", "TEXT_MAX", "USER_BYTES_MAX", "WAITING", "AgentCommand",
-    "AgentSettings", "AlarmRang", "Allocation", "AllocationChanged", "AllocationNote", "AllocationQueue",
+    "AgentSettings", "AlarmRang", "Allocation", "AllocationChanged", "AllocationQueue",
     "AllocationQueueChanged", "AllocationState", "AllocationTerms", "Allocations", "AnyAction",
     "AnyCommand", "AnyEvent", "AttemptEnded", "AttemptNo", "AttemptSeen", "AttemptStarted", "Band",
     "CancelRequested", "Capabilities", "CapabilitiesSeen", "Change", "CheckpointDurable",
@@ -120,7 +120,7 @@ __all__ = [
     "SharingMode", "SlurmScript", "SpecChanged", "SpeedCurve", "StartAttempt", "StopAttempt", "StopCause",
     "StoredProfile", "ThroughputModel", "ToldEta", "ToldInterval", "Training", "TrainingFile", "Trees",
     "Trial", "TroubleSeen", "TrustDevices", "Verdict", "View", "Wake", "XiSource", "advance",
-    "allocations", "alone_step_s", "amdahl", "array_of", "asks_hosts", "base_key", "because", "beginning",
+    "allocations", "alone_step_s", "array_of", "asks_hosts", "base_key", "because", "beginning",
     "bytes_in", "cannot", "capabilities_of", "capabilities_of_all", "cluster", "cores_of", "curve_of",
     "cut_to", "duty_cycle_rule", "epochs", "events", "fit_step_model", "fitting", "for_people",
     "fraction_of", "held_bytes", "held_part", "is_beyond", "is_one_line", "job", "key_of", "kind_of",

@@ -4,7 +4,7 @@ Rule: `core/` is pure; Slurm's programs are run in `slurm.py` alone, and the one
 """
 
 # fmt: off
-from cotenant.controller.steer.core.ordering import ORDERS, Placed, SteeredOrder
+from cotenant.controller.steer.core.ordering import ORDERS, Placed
 from cotenant.controller.steer.core.priorities import HIGHEST, LOWEST, PriorityChange
 from cotenant.controller.steer.core.queue import QueueJob
 from cotenant.controller.steer.slurm import Slurm, SlurmConfig, SlurmProblem
@@ -15,7 +15,7 @@ from cotenant.controller.steer.touched import Touched, TouchedFile, TouchedProbl
 
 __all__ = [
     "HIGHEST", "LOWEST", "ORDERS", "Placed", "PriorityChange", "QueueJob", "RunHistory", "Slurm",
-    "SlurmConfig", "SlurmProblem", "SteeredOrder", "Steerer", "SteeringRound", "Superseded", "Touched",
+    "SlurmConfig", "SlurmProblem", "Steerer", "SteeringRound", "Superseded", "Touched",
     "TouchedFile", "TouchedProblem", "look", "read", "release_all",
 ]
 # fmt: on

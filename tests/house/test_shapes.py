@@ -28,16 +28,11 @@ EXEMPT = {
     ("AttemptRecord", "AttemptView"): "the record is mutable, grows as events come, and is in snapshots",
     ("Device", "DeviceView"): "flat: it is the JSON that people read; the device is in the journal",
     ("Profile", "ProfileView"): "the view has every indicator and no model; the profile is in the journal",
-    ("KnownProfile", "Profile"): "as ProfileView",
-    ("KnownProfile", "ProfileView"): "flat: it is the JSON that people read",
     ("KnownProfile", "StoredProfile"): "flat: it is the JSON that people read; snapshots have the other",
     (
         "AttemptProgress",
         "Status",
     ): "the one is the wire's, told every second; the other is a file of the supervisor's",
-    ("Draft", "Trace"): "Draft has the columns as read: unsorted, with gaps, bad rows too",
-    ("Draft", "Workload"): "as Trace",
-    ("Trace", "Workload"): "a trace says what happened; a workload adds what it leaves open",
 }
 """Why each copy is right."""
 

@@ -6,16 +6,13 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from cotenant.controller.cli.demo.plan import MeasuredJob
 from cotenant.controller.cli.demo.report import BesideReport, DemoReport, JobReport, PromiseReport
 from cotenant.controller.timeline import DeviceRow, JobTimes, Timeline, attempt_times
 from cotenant.controller.timeline import timeline_of as drawn_of
 from cotenant.controller.wire import NodeView, Shown, wall_s
 
 
-def job_reports(
-    shown: Sequence[Shown], measured: dict[str, MeasuredJob], results: Path, uninterrupted: dict[str, str]
-) -> DemoReport:
+def job_reports(shown: Sequence[Shown], results: Path, uninterrupted: dict[str, str]) -> DemoReport:
     """One entry per job, in order of submission."""
     names = {s.job.job_id: s.job.name for s in shown}
     reports = []

@@ -123,7 +123,7 @@ class _Demo:
             nodes = client.ask(ListNodes()).nodes
         picture = timeline_of(shown, nodes, self._policies, f"{SLOTS} CPU slots, {memory_mib} MiB each")
         write_output(self._out_dir / "timeline.svg", render(picture).encode())
-        return job_reports(shown, self._measured, self._results, self._uninterrupted(shown))
+        return job_reports(shown, self._results, self._uninterrupted(shown))
 
     def _act_one(self) -> None:
         self._set_policy("castor", "Act 1: castor shares a device when Theorem 1 says it pays")

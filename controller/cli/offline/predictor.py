@@ -130,7 +130,7 @@ def evaluate(
     for each in files:
         tell_of_rows(each)
     result = judge(Predictor(found), together(files))
-    tell_of_judgement(result, found)
+    tell_of_judgement(result)
     if form in ("json", "jsonl"):
         value = as_evaluation(result)
         write_json(value) if form == "json" else write_lines([as_text(value)])

@@ -38,7 +38,7 @@ def tell_of_licences(model: InterferenceModel) -> None:
         screen.tell(f"licence of {file.name}: {file.licence}; the model is under the same terms")
 
 
-def tell_of_judgement(result: Evaluation, model: InterferenceModel) -> None:
+def tell_of_judgement(result: Evaluation) -> None:
     if result.seen_before:
         names = result.seen_before
         shown = ", ".join(names[:NAMES_SHOWN]) + (", ..." if len(names) > NAMES_SHOWN else "")

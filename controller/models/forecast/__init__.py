@@ -15,7 +15,7 @@ from cotenant.controller.models.forecast.model import (
     LastChange, ModelFile, QuantileTrees, errors_kept, of_file, read, write,
 )
 from cotenant.controller.models.forecast.retraining import (
-    RETRAINING_KIND, TrainerName, TrainingQuestion, asked, packed, question_in, unpacked,
+    RETRAINING_KIND, TrainerName, asked, packed, question_in, unpacked,
 )
 from cotenant.controller.models.forecast.rows import COLUMNS, Rows, rows_of, units
 from cotenant.controller.models.forecast.scores import Scores, scores
@@ -25,7 +25,7 @@ __all__ = [
     "WEEK_H", "WINDOW", "Asker", "Calendar", "Demand", "ErrorTable", "Floats", "ForecastCard",
     "ForecastModel",
     "ForecastModelProblem", "Forecaster", "ForecasterMemory", "Hours", "LastChange", "LinearWeights",
-    "ModelFile", "QuantileTrees", "Rows", "Scores", "Table", "TrainerName", "TrainingQuestion", "asked",
+    "ModelFile", "QuantileTrees", "Rows", "Scores", "Table", "TrainerName", "asked",
     "errors_kept", "gaussian", "in_order", "mean_and_spread", "moving_average", "naive", "of_file", "packed",
     "question_in", "read", "rolling", "rows_of", "scores", "units", "unpacked", "windows", "write",
 ]

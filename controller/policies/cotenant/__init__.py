@@ -1,6 +1,6 @@
 """cotenant: the product's own policy. One rule of marginal cost decides between a free device, a share, a
 preemption and waiting; `costs.py` has the rule, `policy.py` when whom it is asked for."""
 
-from cotenant.controller.policies.cotenant.policy import COTENANT, Cotenant, CotenantParameters
+from cotenant.controller.policies.cotenant.policy import COTENANT, Cotenant
 
-__all__ = ["COTENANT", "Cotenant", "CotenantParameters"]
+__all__ = ["COTENANT", "Cotenant"]

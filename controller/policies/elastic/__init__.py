@@ -5,11 +5,11 @@ from cotenant.controller.policies.elastic.division import (
     SizeClaim, Sizes, afs_l, claim_of, held_by, max_min, themis,
 )
 from cotenant.controller.policies.elastic.policy import (
-    AFS_L, MAX_MIN, THEMIS, Elastic, ElasticAfsL, ElasticMaxMin, ElasticParameters, ElasticThemis,
+    AFS_L, MAX_MIN, THEMIS, Elastic, ElasticParameters,
 )
 
 __all__ = [
-    "AFS_L", "MAX_MIN", "THEMIS", "Elastic", "ElasticAfsL", "ElasticMaxMin", "ElasticParameters",
-    "ElasticThemis", "SizeClaim", "Sizes", "afs_l", "claim_of", "held_by", "max_min", "themis",
+    "AFS_L", "MAX_MIN", "THEMIS", "Elastic", "ElasticParameters",
+    "SizeClaim", "Sizes", "afs_l", "claim_of", "held_by", "max_min", "themis",
 ]
 # fmt: on

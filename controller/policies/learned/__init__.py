@@ -7,14 +7,14 @@ it is made, and evaluates with numpy.
 # fmt: off
 from cotenant.controller.policies.learned.features import ACTOR, CRITIC, observation
 from cotenant.controller.policies.learned.model import (
-    SCHEMA, Layer, ModelCard, OrderModelProblem, OrderModel, Validation, encoded, forward, read_model,
+    SCHEMA, Layer, ModelCard, OrderModel, Validation, encoded, forward, read_model,
 )
 from cotenant.controller.policies.learned.rltune import RLTUNE, LearnedParameters, RlTune
 from cotenant.controller.policies.learned.scorer import SCORED, SCORER, SJF_WEIGHTS, Scorer
 
 __all__ = [
     "ACTOR", "CRITIC", "RLTUNE", "SCHEMA", "SCORED", "SCORER", "SJF_WEIGHTS", "Layer", "LearnedParameters",
-    "ModelCard", "OrderModelProblem", "OrderModel", "RlTune", "Scorer", "Validation", "encoded", "forward",
+    "ModelCard", "OrderModel", "RlTune", "Scorer", "Validation", "encoded", "forward",
     "observation", "read_model",
 ]
 # fmt: on

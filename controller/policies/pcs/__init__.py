@@ -2,13 +2,13 @@
 live; `policy.py` decides about whole devices,
 `elastic.py` about those of elastic jobs."""
 
-from cotenant.controller.policies.pcs.elastic import PCS, ElasticPcs
+from cotenant.controller.policies.pcs.elastic import PCS
 from cotenant.controller.policies.pcs.policy import Pcs, PcsParameters
 from cotenant.controller.policies.pcs.published import as_published, from_published, published_named
 from cotenant.controller.policies.pcs.speedup import Speedup
-from cotenant.controller.policies.pcs.wfq import LEFT_OVER, WfqConfig, class_shares, divide
+from cotenant.controller.policies.pcs.wfq import WfqConfig, class_shares, divide
 
 __all__ = [
-    "LEFT_OVER", "PCS", "ElasticPcs", "Pcs", "PcsParameters", "Speedup", "WfqConfig",
+    "PCS", "Pcs", "PcsParameters", "Speedup", "WfqConfig",
     "as_published", "class_shares", "divide", "from_published", "published_named",
 ]  # fmt: skip

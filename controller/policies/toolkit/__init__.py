@@ -1,7 +1,7 @@
 """What several policies use: victims, co-location, orders that look at the whole queue."""
 
 # fmt: off
-from cotenant.controller.policies.toolkit.backfilling import Backfill, Reservation, place_ordered, reserve
+from cotenant.controller.policies.toolkit.backfilling import Backfill, place_ordered, reserve
 from cotenant.controller.policies.toolkit.colocation import (
     CoTenant, Colocation, ColocationParameters, nobody,
 )
@@ -25,7 +25,7 @@ from cotenant.controller.policies.toolkit.whole_queue import (
 
 __all__ = [
     "Backfill", "ClassParameters", "CoTenant", "Colocation", "ColocationParameters", "ExpectedReleases",
-    "FreedDevices", "Mask", "NewcomersOnly", "Numbers", "Place", "Reservation", "ShareableSlot",
+    "FreedDevices", "Mask", "NewcomersOnly", "Numbers", "Place", "ShareableSlot",
     "ShareableSlots", "SubBatch", "Together", "TwoClasses", "WakeUp", "Why", "find_pods", "find_room",
     "is_anybody_left", "is_kept_together", "is_suitable", "known_batches", "least_slowdown",
     "longest_first", "nobody", "place_in_order", "place_ordered", "preemptible_jobs", "rearrange",

@@ -8,8 +8,7 @@
 # fmt: off
 from cotenant.controller.sim.eta.arriving import arrived, supposed
 from cotenant.controller.sim.eta.intervals import answer
-from cotenant.controller.sim.eta.rollout import RollOuts
 from cotenant.controller.sim.eta.validation import EtaTrial
 
-__all__ = ["EtaTrial", "RollOuts", "answer", "arrived", "supposed"]
+__all__ = ["EtaTrial", "answer", "arrived", "supposed"]
 # fmt: on

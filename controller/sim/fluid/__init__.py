@@ -18,13 +18,13 @@ is kept, `catalogue.py` which policies there are.
 """
 
 # fmt: off
-from cotenant.controller.sim.fluid.catalogue import POLICIES, FluidPolicy
+from cotenant.controller.sim.fluid.catalogue import POLICIES
 from cotenant.controller.sim.fluid.curves import as_elastic, as_fluid, by_curve, fluid_jobs, measured
 from cotenant.controller.sim.fluid.play import NEVER, FluidJob, Play, Rule, predicted_end_s
 from cotenant.controller.sim.fluid.simulate import simulate_fluid
 
 __all__ = [
-    "NEVER", "POLICIES", "FluidJob", "FluidPolicy", "Play", "Rule", "as_elastic", "as_fluid", "by_curve",
+    "NEVER", "POLICIES", "FluidJob", "Play", "Rule", "as_elastic", "as_fluid", "by_curve",
     "fluid_jobs", "measured", "predicted_end_s", "simulate_fluid",
 ]
 # fmt: on

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cotenant.controller.sim.traces.problems import TraceProblem
-from cotenant.controller.sim.traces.trace import Floats, Labels, Trace
+from cotenant.controller.sim.traces.trace import Floats, Labels, RecordedJobs, Trace
 
 UNKNOWN = frozenset(("", "none", "null", "unknown", "nan", "nat", "n/a"))
 CLOCK_TIME = "a time like 2020-06-09 18:41:01"
@@ -71,19 +71,12 @@ NO_GPU_COUNT = "no GPU count"
 CPU_ONLY = "no GPU"
 
 
-@dataclass(kw_only=True, slots=True)
-class Draft:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Draft(RecordedJobs):
     """Columns as read, in the source's order, shape (n,). NaN = the source does not have it."""
 
-    name: str
-    source: str
-    licence: str = ""
     lines: NDArray[np.int64]
     """Line of each row in its file, for messages."""
-    submit_s: Floats
-    duration_s: Floats
-    gpus: Floats
-    job_ids: tuple[str, ...] = ()
     user: Labels | None = None
     vc: Labels | None = None
     organisation: Labels | None = None
@@ -91,10 +84,6 @@ class Draft:
     gpu_type: Labels | None = None
     state: Labels | None = None
     hp: NDArray[np.bool_] | None = None
-    synthetic: bool = False
-    excluded: dict[str, int]
-    """What the reader itself left out already."""
-    notes: list[str]
 
 
 def finish(draft: Draft) -> Trace:

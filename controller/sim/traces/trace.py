@@ -7,14 +7,15 @@ Estimates, load times and whatever else a source never has are added by `prepari
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cotenant.controller.sim.traces.problems import TraceProblem, nearest
+from cotenant.controller.sim.world.workload import JobSource
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64] | NDArray[np.bool_]
@@ -77,23 +78,27 @@ class Labels:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Trace:
-    """n jobs, each column of shape (n,); in order of submission, within each VC if `clock_per_vc`."""
+class RecordedJobs(JobSource):
+    """What every source says of each of n jobs: columns of shape (n,)."""
 
-    name: str
     source: str
     """Who recorded it, or how it was made: cited wherever results are shown."""
-    licence: str
+    licence: str = ""
     """Of the data; empty = unknown, the user's own file."""
-    synthetic: bool = False
     submit_s: Floats
     """On the source's own time axis."""
     duration_s: Floats
-    """Execution without queueing, > 0."""
+    """Execution without queueing."""
     gpus: Floats
-    """Of the whole job, > 0; below 1 for a part of a shared device."""
-    job_ids: tuple[str, ...] = ()
-    """The source's own; empty = the row's number, from 0."""
+    """Of the whole job; below 1 for a part of a shared device."""
+    notes: Sequence[str] = ()
+    """What a reader did that the user should know (rows put in order, ...)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trace(RecordedJobs):
+    """n jobs, in order of submission, within each VC if `clock_per_vc`; lengths and GPUs are above 0."""
+
     user: Labels
     vc: Labels
     organisation: Labels
@@ -104,10 +109,6 @@ class Trace:
     """Class hp (never preempted); False where the source has no classes."""
     clock_per_vc: bool = False
     """Times restart at 0 in every VC: VCs must not be put on one time axis."""
-    excluded: Mapping[str, int] = field(default_factory=dict)
-    """Rows of the source that are no jobs here: reason -> count."""
-    notes: tuple[str, ...] = ()
-    """What a reader did that the user should know (rows put in order, ...)."""
 
     def __post_init__(self) -> None:
         n = len(self.submit_s)

@@ -7,7 +7,7 @@ seed when it was made, so two policies that get the same workload get the same j
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -57,12 +57,22 @@ class Cluster:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Workload:
-    """n jobs in order of arrival; each column has shape (n,)."""
+class JobSource:
+    """Where jobs in columns come from."""
 
     name: str
-    synthetic: bool
+    synthetic: bool = False
     """Whether any job was generated: said wherever results are shown."""
+    job_ids: tuple[str, ...] = ()
+    """The source's own; empty = the row's number, from 0."""
+    excluded: Mapping[str, int] = field(default_factory=dict)
+    """Rows of the source that are no jobs here: reason -> count."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Workload(JobSource):
+    """n jobs in order of arrival; each column has shape (n,)."""
+
     submit_s: Seconds
     """Not decreasing; the first is 0."""
     duration_s: Seconds
@@ -81,10 +91,6 @@ class Workload:
     organisation: NDArray[np.int16]
     """Index into `organisations`; -1 = none."""
     organisations: tuple[str, ...]
-    job_ids: tuple[str, ...] = ()
-    """The trace's own; empty = the row's number."""
-    excluded: Mapping[str, int]
-    """Jobs of the trace that are not here: reason -> count."""
     speedups: tuple[tuple[float, ...], ...] = ()
     """Of each job, its pace on 1, 2 ... `gpus` devices over that on one: it takes any number of them. Empty:
     jobs are rigid."""

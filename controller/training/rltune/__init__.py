@@ -11,13 +11,13 @@ processes, compute with numpy, as a controller does.
 from cotenant.controller.training.parallel import NoBackend
 from cotenant.controller.training.rltune.evolution import train_scorer
 from cotenant.controller.training.rltune.options import (
-    PRESETS, EpochTold, Metric, Preset, TrainingOptions,
+    PRESETS, EpochTold, Metric, TrainingOptions,
 )
 from cotenant.controller.training.rltune.parts import TraceParts
 from cotenant.controller.training.rltune.train import train_rltune
 
 __all__ = [
-    "PRESETS", "EpochTold", "Metric", "NoBackend", "Preset", "TraceParts", "TrainingOptions",
+    "PRESETS", "EpochTold", "Metric", "NoBackend", "TraceParts", "TrainingOptions",
     "train_rltune", "train_scorer",
 ]
 # fmt: on

@@ -18,7 +18,7 @@ from cotenant.controller.wire.clients.allocations import (
     AddAllocations, AllocationLine, AllocationLog, AllocationQueueView, AllocationQueues, AllocationReply,
     AllocationRequest, AllocationView, ChangeAllocations, GetAllocationLog, ListAllocations,
 )
-from cotenant.controller.wire.clients.base import ClientMessage, Done, Failure, Parameters, Question, Reply
+from cotenant.controller.wire.clients.base import Done, Failure, Parameters, Question, Reply
 from cotenant.controller.wire.clients.cluster import (
     DAMAGED_JOURNAL_ADVICE, ChangeNode, ClusterReply, ClusterRequest, ControllerStatus, DeviceView,
     ForgetProfiles, GetReport, GetStatus, KnownProfile, KnownProfiles, ListNodes, ListPairs, ListProfiles,
@@ -48,7 +48,7 @@ __all__ = [
     "CLIENT_MARK", "DAMAGED_JOURNAL_ADVICE", "NOT_AVAILABLE", "AddAllocations", "AllocationLine",
     "AllocationLog", "AllocationQueueView", "AllocationQueues", "AllocationView", "AnyReply",
     "AnyRequest", "ArrivalView", "AttemptView", "ChangeAllocations", "ChangeJobs", "ChangeNode",
-    "ClientMessage", "ControllerStatus", "DecisionView", "Decisions", "DelayView", "DeviceView", "Done",
+    "ControllerStatus", "DecisionView", "Decisions", "DelayView", "DeviceView", "Done",
     "EtaScoreView", "EtaTimes", "EtaView", "Etas", "Explain", "Explained", "ExplanationView", "Failure",
     "ForeseeArrival", "ForeseeWidths", "Foreseen", "ForeseenRow", "ForeseenWidths", "ForgetProfiles",
     "GetAllocationLog", "GetDecisions", "GetPolicy", "GetReport", "GetShadow", "GetStatus", "GetTimeline",

@@ -15,13 +15,12 @@ from cotenant.controller.domain import (
     HostId,
     HostState,
     JobId,
-    ProfilePoint,
     SharingMode,
     Verdict,
 )
 from cotenant.controller.wire.clients.base import Done, Question, Reply
 from cotenant.controller.wire.sharing import ReportView
-from cotenant.controller.wire.views import IndicatorView, JsonView, ThroughputView, Utc
+from cotenant.controller.wire.views import JsonView, ProfileView, ThroughputView, Utc
 
 
 class ListNodes(Question["Nodes"], frozen=True, kw_only=True, tag="nodes"):
@@ -155,8 +154,8 @@ class PairView(JsonView, frozen=True, kw_only=True, tag="pair/1"):
     """Why the pair is not made again; empty if it may be."""
 
 
-class KnownProfile(JsonView, frozen=True, kw_only=True, tag="known-profile/1"):
-    """One kept profile: what it is of, and what a `ProfileView` has."""
+class KnownProfile(JsonView, ProfileView, frozen=True, kw_only=True, tag="known-profile/1"):
+    """One kept profile: what it is of, and what was measured."""
 
     key: str
     kind: str = ""
@@ -173,15 +172,6 @@ class KnownProfile(JsonView, frozen=True, kw_only=True, tag="known-profile/1"):
     learned_at: Utc
     used: int
     job_id: JobId = field(name="job")
-    points: tuple[ProfilePoint, ...]
-    accumulates: bool | None
-    memory_mib_peak: float | None
-    duty_cycle: float | None
-    load_s: float | None
-    steps: int
-    step_s: float | None = None
-    source: str | None
-    indicators: dict[str, IndicatorView]
     throughput: ThroughputView | None
 
 
