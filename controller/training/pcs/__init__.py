@@ -10,12 +10,12 @@ point that is good on one window may not be on the next. The search itself needs
 from cotenant.controller.training.pcs.evaluating import JobWindow, evaluated
 from cotenant.controller.training.pcs.objectives import METRICS, Objective
 from cotenant.controller.training.parallel import Backend, NoBackend, evaluator
-from cotenant.controller.training.pcs.search import NoPymoo, SearchProgress
+from cotenant.controller.training.pcs.search import Found, NoPymoo, SearchProgress
 from cotenant.controller.training.pcs.solver import ParetoFront, PreferenceSolver
 from cotenant.controller.training.pcs.space import SearchSpace
 
 __all__ = [
-    "METRICS", "Backend", "JobWindow", "NoBackend", "NoPymoo", "Objective", "ParetoFront",
+    "METRICS", "Backend", "Found", "JobWindow", "NoBackend", "NoPymoo", "Objective", "ParetoFront",
     "PreferenceSolver", "SearchProgress", "SearchSpace", "evaluated", "evaluator",
 ]
 # fmt: on
