@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from cotenant.controller.api.permissions import jobs_named
 from cotenant.controller.api.views import Now, ago
-from cotenant.controller.domain import ENDED, EtaInterval, Job, JobId, Phase, ToldInterval
+from cotenant.controller.domain import ENDED, EtaInterval, Job, JobId, Phase, ToldInterval, View
 from cotenant.controller.engine import Engine, EtaAnswer, EtaBook, JobEta, policy_label
 from cotenant.controller.models.eta import ENOUGH, score
 from cotenant.controller.store import Core
@@ -177,28 +177,38 @@ def ahead_lines(core: Core, board: EtaBoard, job: Job, now: Now) -> list[str]:
             break
         ahead.append(other.job_id)
     if ahead:
-        more = f" and {len(ahead) - AHEAD_SHOWN} more" if len(ahead) > AHEAD_SHOWN else ""
-        lines.append(f"ahead of it in the queue: {_named(ahead[:AHEAD_SHOWN])}{more}")
-    free, needed = view.free.everywhere, job.spec.gpus
-    leaving: list[tuple[float, JobId, int]] = []
-    for other in view.on_devices():
-        end = board.interval(other.job_id)
-        held = len(other.placement.devices) if other.placement is not None else 0
-        leaving.append((math.inf if end is None else end.p50_s, other.job_id, held))
-    if free >= needed or not leaving:
-        return lines
-    first: list[JobId] = []
-    at_s = now.now_s
-    for end_s, other_id, held in sorted(leaving):
-        if free >= needed:
-            break
-        first.append(other_id)
-        free, at_s = free + held, end_s
-    when = f", about {ago(at_s - now.now_s).removesuffix(' ago')} from now" if math.isfinite(at_s) else ""
-    when = when if at_s > now.now_s else ""
-    lines.append(f"it needs {needed} of the devices of {_named(first)}: first they end or make room{when}")
+        lines.append(f"ahead of it in the queue: {_named(ahead)}")
+    missing = job.spec.size - view.free.everywhere
+    if missing > 0:
+        # Who is ahead has devices first.
+        missing += sum(view.jobs[other_id].spec.size for other_id in ahead)
+        lines += _first_to_leave(view, board, missing, now)
     return lines
 
 
+def _first_to_leave(view: View, board: EtaBoard, missing: float, now: Now) -> list[str]:
+    """Who has to leave so that this many devices more become free; none, where nothing is on devices."""
+    leaving: list[tuple[float, JobId, float]] = []
+    for other in view.on_devices():
+        end = board.interval(other.job_id)
+        leaving.append((math.inf if end is None else end.p50_s, other.job_id, other.devices_due))
+    first: list[JobId] = []
+    at_s = now.now_s
+    for end_s, other_id, held in sorted(leaving):
+        if missing <= 0:
+            break
+        first.append(other_id)
+        missing, at_s = missing - held, end_s
+    if not first:
+        return []
+    if missing > 0:
+        return [f"first {_named(first)} and some of those ahead of it have to end or make room"]
+    when = f", about {ago(at_s - now.now_s).removesuffix(' ago')} from now" if math.isfinite(at_s) else ""
+    when = when if at_s > now.now_s else ""
+    has = "has" if len(first) == 1 else "have"
+    return [f"first {_named(first)} {has} to end or make room{when}"]
+
+
 def _named(job_ids: list[JobId]) -> str:
-    return ("job " if len(job_ids) == 1 else "jobs ") + ", ".join(job_ids)
+    more = f" and {len(job_ids) - AHEAD_SHOWN} more" if len(job_ids) > AHEAD_SHOWN else ""
+    return ("job " if len(job_ids) == 1 else "jobs ") + ", ".join(job_ids[:AHEAD_SHOWN]) + more

@@ -14,11 +14,11 @@ from typing import Final, NamedTuple
 import msgspec
 
 from cotenant.controller.api.arrivals import checked
-from cotenant.controller.api.etas import times_of
+from cotenant.controller.api.etas import basis, times_of
 from cotenant.controller.api.foresight import BUSY, Foresee
 from cotenant.controller.api.submissions import Denied
 from cotenant.controller.api.views import Now
-from cotenant.controller.domain import JobSpec
+from cotenant.controller.domain import JobSpec, Phase
 from cotenant.controller.engine import (
     AttemptRecord,
     Engine,
@@ -178,16 +178,20 @@ def quietest_s(attempts: Iterable[AttemptRecord], now: Now) -> float | None:
 
 def row_of(variant: Variant, answer: EtaAnswer | None, now: Now) -> wire.ForeseenRow:
     eta = answer.etas[0] if answer is not None and answer.etas else None
-    unknown = "not found out in time" if answer is None else answer.error or "unknown"
-    has_times = answer is not None and eta is not None and eta.finish is not None
-    basis = f"{answer.count} roll-outs" if has_times and answer is not None else unknown
-    if has_times and eta is not None and not eta.is_calibrated:
-        basis += ", uncalibrated"
+    has_times = eta is not None and eta.finish is not None
+    if answer is None:
+        said = "not found out in time"
+    elif eta is None:
+        said = answer.error or "unknown"
+    elif not has_times:
+        said = basis(Phase.QUEUED, eta, answer)
+    else:
+        said = f"{answer.count} roll-outs{'' if eta.is_calibrated else ', uncalibrated'}"
     return wire.ForeseenRow(
         gpus=variant.spec.gpus,
         is_later=variant.after_s > 0.0,
         submit_at=now.utc(now.now_s + variant.after_s),
         start=times_of(eta.start, True, now.now_s, now) if eta is not None else None,
         finish=times_of(eta.finish, eta.is_length_known, now.now_s, now) if eta is not None else None,
-        basis="; ".join(filter(None, (basis, variant.note if has_times else ""))),
+        basis="; ".join(filter(None, (said, variant.note if has_times else ""))),
     )

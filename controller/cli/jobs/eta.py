@@ -33,7 +33,7 @@ def eta(
     as_json: JsonFlag = False,
     endpoint: EndpointFlag = None,
 ) -> None:
-    """When jobs start and end: nine tenths of them after EARLY, half before LIKELY, nine tenths before LATE.
+    """When jobs start and end: nine in ten end after EARLY, half before LIKELY, nine in ten before LATE.
 
     The controller rolls its own state out into possible futures, under the policy in force and with arrivals
     as they were lately, and corrects what comes of it by how wrong it was before. What nobody can know is
@@ -123,13 +123,11 @@ def in_words(eta: EtaView | None) -> str:
     """`ends about 14:05 (13:50 to 14:40)`, with the start of a job that waits; or why nobody can say."""
     if eta is None:
         return ""
+    starts = "" if eta.start is None else f"starts {interval(eta.start)}"
     if eta.finish is None:
-        return eta.basis
-    parts = []
-    if eta.start is not None:
-        parts.append(f"starts {interval(eta.start)}")
-    parts.append(f"ends {interval(eta.finish)}")
-    return f"{', '.join(parts)}{'' if eta.is_calibrated else ', uncalibrated'}"
+        return f"{starts}; its end is {eta.basis}" if starts else eta.basis
+    told = ", ".join(filter(None, (starts, f"ends {interval(eta.finish)}")))
+    return told if eta.is_calibrated else f"{told}, uncalibrated"
 
 
 def interval(times: EtaTimes) -> str:
@@ -148,7 +146,7 @@ COLUMNS: Final = (
     Column("NAME", lambda e: e.name, limit=14),
     Column("STATE", lambda e: e.phase.value),
     Column("STARTS", lambda e: likely(e.start), rank=2),
-    Column("EARLY", lambda e: early(e.finish), rank=1),
+    Column("ENDS EARLY", lambda e: early(e.finish), rank=1),
     Column("LIKELY", lambda e: likely(e.finish)),
     Column("LATE", lambda e: late(e.finish)),
     Column("BASIS", lambda e: e.basis),

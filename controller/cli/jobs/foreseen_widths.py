@@ -22,7 +22,7 @@ FORESEEN_COLUMNS: Final = (
     Column("GPUS", lambda r: str(r.gpus), right=True),
     Column("SUBMITTED", lambda r: local_time(wall_s(r.submit_at)) if r.is_later else "now"),
     Column("STARTS", lambda r: likely(r.start), rank=2),
-    Column("EARLY", lambda r: early(r.finish), rank=1),
+    Column("ENDS EARLY", lambda r: early(r.finish), rank=1),
     Column("LIKELY", lambda r: likely(r.finish)),
     Column("LATE", lambda r: late(r.finish)),
     Column("BASIS", lambda r: r.basis),

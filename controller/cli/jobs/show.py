@@ -85,7 +85,8 @@ def standing(job: JobDetails) -> Iterator[tuple[str, str]]:
     yield "next time", _overheads(job)
     yield "speed", _speed(job)
     if job.ended_at is None:
-        yield "left", f"{left(job)} of training ({_source(job.left_source)})"
+        known = "unknown" if job.left_s is None else f"{left(job)} of training"
+        yield "left", f"{known} ({_source(job.left_source)})"
         yield "eta", in_words(job.eta)
     else:
         yield "exit code", NONE if job.exit_code is None else str(job.exit_code)

@@ -102,7 +102,9 @@ def test_the_listing_the_page_and_the_reason_have_it_too(station: Station) -> No
     assert reply.job.eta.finish is not None
     ahead, first = reply.explanation.ahead
     assert ahead == f"ahead of it in the queue: job {two}"
-    assert first.startswith("it needs 1 of the devices of job 1: first they end or make room, about 1")
+    assert first == "first job 1 and some of those ahead of it have to end or make room"
+    (first,) = station.ask(clients.Explain(job_id=two)).explanation.ahead
+    assert first.startswith("first job 1 has to end or make room, about 1")
 
 
 def test_of_a_job_of_unknown_length_no_median_is_told(station: Station) -> None:

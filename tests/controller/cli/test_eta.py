@@ -44,3 +44,13 @@ def test_what_is_not_known_of_an_end_is_not_said(
     )  # fmt: skip
     assert in_words(view) == words.format(**known)
     assert (early(finish), likely(finish), late(finish)) == tuple(each.format(**known) for each in cells)
+
+
+def test_of_an_end_that_nobody_knows_the_start_is_said() -> None:
+    view = EtaView(
+        job_id=JobId("7"), name="train", phase=Phase.QUEUED, start=times(ONE, TWO, THREE), finish=None,
+        is_calibrated=False, basis="unknown: it has no length", policy="fifo", hit_rate=None, hits_of=0,
+        told_at=None,
+    )  # fmt: skip
+    one, two, three = map(local_time, (ONE, TWO, THREE))
+    assert in_words(view) == f"starts about {two} ({one} to {three}); its end is unknown: it has no length"
