@@ -121,7 +121,8 @@ class Site:
 
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSlurm]:
-    with local_slurm(tmp_path_factory.mktemp("s"), nodes=3, cpus=1) as running:
+    settings = {"KillWait": "30"}  # So long has a controller for its end, as by default.
+    with local_slurm(tmp_path_factory.mktemp("s"), nodes=3, cpus=1, settings=settings) as running:
         yield running
 
 
@@ -227,7 +228,7 @@ def test_hosts_follow_a_controller_from_one_slurm_job_to_the_next(
     moving: Site, references: References
 ) -> None:
     """As docs/slurm-alloc.md starts it: each of its jobs submits the next one, which waits for its end.
-    The node of the first goes into maintenance, and the next one finds the same state on another."""
+    The node of the first goes into maintenance; the next one finds the state that it left, on another."""
     slurm, cluster = moving.slurm, moving.cluster
     script, endpoints = controller_script(moving)
     first = slurm.submit(f"--job-name={CONTROLLER}", "-t", "60", command=script)
@@ -262,15 +263,20 @@ CONTROLLER = "cotenant-controller"
 
 
 def controller_script(site: Site) -> tuple[str, dict[str, str]]:
-    """What a controller's Slurm job runs, and where the controller is on each node."""
-    endpoints, lines = {}, [f'sbatch --job-name={CONTROLLER} --dependency=singleton -t 60 "$0"']
+    """What a controller's Slurm job runs, as in docs/slurm-alloc.md, and where it is on each node."""
+    folder = site.cluster.folder
+    lines = [f'sbatch --job-name={CONTROLLER} --dependency=singleton -t 60 "$0"']
+    lines += [f"kept={folder}/kept here={folder}/here-$SLURM_JOB_ID", "trap : TERM"]
+    lines += ["if [ -e $kept ]; then cp -a $kept/ $here; fi", "case $SLURMD_NODENAME in"]
+    endpoints = {}
     for node in site.slurm.nodes:
         daemon = site.daemon()
         endpoints[node] = site.cluster.endpoint
-        told = {key: value for key, value in daemon.env.items() if key.startswith("COTENANT_")}
-        words = ["exec", "env", *(f"{key}={value}" for key, value in told.items()), *daemon.words]
-        lines.append(f"[ $SLURMD_NODENAME = {node} ] && {shlex.join(words)}")
+        told = (f"{key}={value}" for key, value in daemon.env.items() if key.startswith("COTENANT_"))
+        lines.append(f"{node}) {shlex.join(['env', *told, *daemon.words])} --state-dir $here & ;;")
     site.cluster.controller = None
+    lines += ["esac", "while kill -0 $!; do wait $!; done"]
+    lines.append("cp -a $here $kept-$SLURM_JOB_ID && ln -sfn $kept-$SLURM_JOB_ID $kept")
     return "\n".join(lines), endpoints
 
 
