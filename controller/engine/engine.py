@@ -326,11 +326,12 @@ class Engine:
         kept_back = spared(self._ledger, decision.actions) if others else ()
         beyond_hosts: list[AnyAction] = []
         for action in decision.actions:
+            refusal: Reason | None = None
             match action:
                 case _ if action in kept_back:
                     refusal = because("refused-profiling")
-                case Place() | Share() | Resize() if not is_recorded and (
-                    refusal := exceeds_hosts(self._ledger, action)
+                case Place() | Share() | Resize() if (
+                    not is_recorded and (refusal := exceeds_hosts(self._ledger, action)) is not None
                 ):
                     beyond_hosts.append(action)
                 case Place() | Share():

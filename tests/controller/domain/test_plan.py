@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cotenant.controller.domain.ids import HostId
 from cotenant.controller.domain.plan import Plan
 from cotenant.controller.domain.reasons import because
 from cotenant.controller.domain.view import scheduling_class_of
@@ -26,7 +27,7 @@ def test_each_placement_is_seen_by_the_next_and_the_view_stays_as_it_was() -> No
     assert plan.free_count(scheduling_class_of(job)) == 1
     assert plan.staying("a/cpu0") == ["1"]  # type: ignore[arg-type]
     assert plan.is_placed(one)
-    assert list(view.free.devices["a", "cpu"]) == ["a/cpu0", "a/cpu1", "a/cpu2"]  # type: ignore[arg-type]
+    assert list(view.free.devices[HostId("a"), "cpu"]) == ["a/cpu0", "a/cpu1", "a/cpu2"]
 
 
 def test_a_fork_goes_its_own_way() -> None:

@@ -153,7 +153,7 @@ def test_a_policy_may_not_put_a_whole_job_beside_parts() -> None:
     engine = desk.engine
     why = because("sharing-off")
     action = Place(job_id=desk.job(2).job_id, devices=desk.job(1).placement.devices, reason=why)
-    assert str(engine._carry_out(action)) == "refused job 2: a/0 already has 1 tenants"
+    assert str(engine._place(action)) == "refused job 2: a/0 already has 1 tenants"
 
 
 def test_parts_of_both_classes_are_kept_apart_where_that_costs_nothing() -> None:

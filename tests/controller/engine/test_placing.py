@@ -27,9 +27,9 @@ def asked(desk: Desk, kind: type[Place] | type[Share], job: str, *devices: str, 
     plain = None if known is None else placing.plain(ledger, known, action, policy_shares=True)
     assert refusal is None or plain is None  # The short way never leads elsewhere.
     if plain is not None:
-        job = ledger.jobs[action.job_id]
-        placement = placing.placement(ledger, job, action, policy_shares=True)
-        assert plain == (placement, placing.waits_for(ledger, job, placement))
+        assert known is not None
+        placement = placing.placement(ledger, known, action, policy_shares=True)
+        assert plain == (placement, placing.waits_for(ledger, known, placement))
     return "allowed" if refusal is None else str(refusal)
 
 
