@@ -1,4 +1,5 @@
-"""Finds out when jobs end, in a child process and in the background, again and again while something changes.
+"""Finds out when jobs end, in a child process and in the background, again when something has changed, and
+when a job goes on after the end it had in half of the futures.
 
 Rule: one question at a time, about the newest state; the next question covers what changed meanwhile. After
 an answer it rests, so that roll-outs take no more than their share of one core. When a child fails or dies
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -21,6 +23,8 @@ from cotenant.controller.wire import BadMessage, unpack_struct
 TIMEOUT_S: Final = 600.0
 REST_S_MIN: Final = 0.5
 REST_S_FAILED: Final = 30.0
+LASTS_S_MIN: Final = 10.0
+"""An answer is in force for so long at least, where nothing changes."""
 REQUESTS_MAX: Final = 16
 """Of all users together, that are being answered or wait for it."""
 
@@ -33,10 +37,14 @@ class EtaWorker:
     """Started by the first `changed`."""
 
     def __init__(
-        self, ask: Callable[[], EtaQuestion | None], told: Callable[[EtaAnswer], None], share: float
+        self,
+        ask: Callable[[], EtaQuestion | None],
+        told: Callable[[EtaAnswer], None],
+        share: float,
+        lasts_s_min: float = LASTS_S_MIN,
     ) -> None:
         """`ask`: the question as of now; None: there is nothing to ask. `share`: of one core; 0: never."""
-        self._ask, self._told, self._share = ask, told, share
+        self._ask, self._told, self._share, self._lasts_s_min = ask, told, share, lasts_s_min
         self._child = ChildProcess("cotenant.controller.sim.eta")
         self._is_stale = asyncio.Event()
         self._worker: asyncio.Task[None] | None = None
@@ -48,10 +56,13 @@ class EtaWorker:
             self._worker = asyncio.get_running_loop().create_task(self._work())
 
     async def _work(self) -> None:
+        lasts_s: float | None = None
         while True:
-            await self._is_stale.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(lasts_s):
+                    await self._is_stale.wait()
             self._is_stale.clear()
-            question = self._ask()
+            question, lasts_s = self._ask(), None
             if question is None:
                 continue
             answer = await self._answered(question)
@@ -60,8 +71,14 @@ class EtaWorker:
                 rest_s = REST_S_FAILED
             else:
                 self._told(answer)
+                lasts_s = self._lasts_s(answer)
                 rest_s = max(REST_S_MIN, answer.cpu_s * (1.0 / self._share - 1.0))
             await asyncio.sleep(rest_s)
+
+    def _lasts_s(self, answer: EtaAnswer) -> float | None:
+        """A job that goes on after its median has not ended as was told."""
+        medians_s = [eta.finish.told.p50_s for eta in answer.etas if eta.finish is not None]
+        return max(self._lasts_s_min, min(medians_s)) if medians_s else None
 
     async def _answered(self, question: EtaQuestion) -> EtaAnswer:
         return await _asked(self._child, question)

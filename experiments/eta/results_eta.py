@@ -76,6 +76,8 @@ def run(cell: EtaCell, commit: str) -> None:
     scenario = Scenario(trace=cell.vc, hosts=VCS[cell.vc], noise=SIGMA, pairs="none", eta=True)
     (found,) = run_all(tasks(scenario, policies_named(cell.policy), [0]), workers=1)
     summary = found.summary
+    if summary["interrupted"]:
+        raise RuntimeError("interrupted: a part of a cell is not kept")
     result = EtaCellRun(
         vc=cell.vc,
         policy=cell.policy,

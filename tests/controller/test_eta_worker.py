@@ -14,12 +14,12 @@ from tests.controller.building import Desk
 class Asking:
     """A desk that is asked about, and what came back."""
 
-    def __init__(self, share: float = 1.0) -> None:
+    def __init__(self, share: float = 1.0, lasts_s_min: float = 10.0) -> None:
         self.desk = Desk("srtf")
         self.desk.submit(1, expected_s=50.0, load_s=5.0)
         self.questions = 0
         self.answers: asyncio.Queue[EtaAnswer] = asyncio.Queue()
-        self.worker = EtaWorker(self.question, self.answers.put_nowait, share)
+        self.worker = EtaWorker(self.question, self.answers.put_nowait, share, lasts_s_min)
 
     def question(self) -> EtaQuestion:
         self.questions += 1
@@ -56,6 +56,18 @@ def test_a_child_that_dies_is_started_again() -> None:
         assert "died" in answer.error
         again = await asking.worker._answered(msgspec.structs.replace(asking.question(), seed=2))
         assert again.error == ""
+        await asking.worker.close()
+
+    asyncio.run(main())
+
+
+def test_a_job_that_goes_on_after_its_time_is_asked_about_without_a_change() -> None:
+    async def main() -> None:
+        asking = Asking(lasts_s_min=0.0)
+        asking.desk.submit(2, expected_s=0.1, load_s=0.0)
+        asking.worker.changed()
+        for _ in range(3):
+            await asking.answers.get()
         await asking.worker.close()
 
     asyncio.run(main())

@@ -85,8 +85,7 @@ def standing(job: JobDetails) -> Iterator[tuple[str, str]]:
     yield "next time", _overheads(job)
     yield "speed", _speed(job)
     if job.ended_at is None:
-        known = "unknown" if job.left_s is None else f"{left(job)} of training"
-        yield "left", f"{known} ({_source(job.left_source)})"
+        yield "left", _left(job)
         yield "eta", in_words(job.eta)
     else:
         yield "exit code", NONE if job.exit_code is None else str(job.exit_code)
@@ -177,9 +176,11 @@ SOURCES: Final = {
 }
 
 
-def _source(source: str | None) -> str:
-    known, _, overrun = (source or "none").partition(", ")
-    return SOURCES.get(known, known) + ("; it has taken longer already" if overrun else "")
+def _left(job: JobView) -> str:
+    known, _, overrun = (job.left_source or "none").partition(", ")
+    longer = "; it has taken longer already" if overrun or job.left_s == 0.0 else ""
+    expected = "unknown" if job.left_s is None else f"{left(job)} of training"
+    return f"{expected} ({SOURCES.get(known, known)}{longer})"
 
 
 def _accumulation(job: JobView) -> str:
