@@ -33,6 +33,7 @@ STAYS_S = within_s(18.0)
 """How long the host with a limit takes work: its agent starts in this time, and a job loads and trains."""
 LIMIT_S = 60.0 * ceil((STAYS_S + 30.0) / 60.0)
 """Slurm's own limits are minutes."""
+SCRIPT = Path(__file__).parents[2] / "examples" / "deploy" / "slurm-controller.sh"
 
 
 def training(name: str) -> Training:
@@ -227,13 +228,13 @@ def test_scancel_of_everything_leaves_no_process_and_no_job_is_lost(
 def test_hosts_follow_a_controller_from_one_slurm_job_to_the_next(
     moving: Site, references: References
 ) -> None:
-    """As docs/slurm-alloc.md starts it: each of its jobs submits the next one, which waits for its end.
-    The node of the first goes into maintenance; the next one finds the state that it left, on another."""
+    """Each of its jobs submits the next one, which waits for its end. The node of the first goes into
+    maintenance; the next one finds the state that it left, on another."""
     slurm, cluster = moving.slurm, moving.cluster
-    script, endpoints = controller_script(moving)
-    first = slurm.submit(f"--job-name={CONTROLLER}", "-t", "60", command=script)
+    environment, endpoints = controller_on_path(moving)
+    first = int(slurm.run("sbatch", "--parsable", environment, str(SCRIPT)))
     left = moving.await_controller(first, endpoints)
-    second = int(slurm.run("squeue", "-h", "-n", CONTROLLER, "-t", "PENDING", "-o", "%i"))
+    second = int(slurm.run("squeue", "-h", "-n", "cotenant-controller", "-t", "PENDING", "-o", "%i"))
     moving.add("follow", max_hosts=1)
     job_id = cluster.submit(training("followed"))
     cluster.until(lambda jobs: trains(jobs[job_id]))
@@ -259,25 +260,21 @@ def test_hosts_follow_a_controller_from_one_slurm_job_to_the_next(
     cluster.await_no_process()
 
 
-CONTROLLER = "cotenant-controller"
-
-
-def controller_script(site: Site) -> tuple[str, dict[str, str]]:
-    """What a controller's Slurm job runs, as in docs/slurm-alloc.md, and where it is on each node."""
-    folder = site.cluster.folder
-    lines = [f'sbatch --job-name={CONTROLLER} --dependency=singleton -t 60 "$0"']
-    lines += [f"kept={folder}/kept here={folder}/here-$SLURM_JOB_ID", "trap : TERM"]
-    lines += ["if [ -e $kept ]; then cp -a $kept/ $here; fi", "case $SLURMD_NODENAME in"]
-    endpoints = {}
+def controller_on_path(site: Site) -> tuple[str, dict[str, str]]:
+    """What sbatch is told, so that `cotenant` in the script is this test's; and where it is on each node."""
+    folder = site.cluster.folder / "bin"
+    folder.mkdir()
+    endpoints, lines = {}, ["#!/bin/sh", "case $SLURMD_NODENAME in"]
     for node in site.slurm.nodes:
         daemon = site.daemon()
         endpoints[node] = site.cluster.endpoint
         told = (f"{key}={value}" for key, value in daemon.env.items() if key.startswith("COTENANT_"))
-        lines.append(f"{node}) {shlex.join(['env', *told, *daemon.words])} --state-dir $here & ;;")
+        words = shlex.join(["exec", "env", *told, *daemon.words])
+        lines.append(f'{node}) {words} --state-dir "$5" ;;')
     site.cluster.controller = None
-    lines += ["esac", "while kill -0 $!; do wait $!; done"]
-    lines.append("cp -a $here $kept-$SLURM_JOB_ID && ln -sfn $kept-$SLURM_JOB_ID $kept")
-    return "\n".join(lines), endpoints
+    (folder / "cotenant").write_text("\n".join([*lines, "esac", ""]))
+    (folder / "cotenant").chmod(0o755)
+    return f"--export=ALL,HOME={site.cluster.folder},PATH={folder}:{os.environ['PATH']}", endpoints
 
 
 def kill_all_of(site: Site, slurm_id: str) -> None:
