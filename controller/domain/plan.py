@@ -124,6 +124,7 @@ class Plan:
         scheduling_class = view.scheduling_class(newcomer)
         if (
             placement is None
+            or not victim.hosts_left  # It is reserved, and has no devices yet.
             or scheduling_class.nodes > 1
             or scheduling_class.memory_mib
             or scheduling_class.cpus

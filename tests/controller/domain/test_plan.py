@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cotenant.controller.domain.ids import HostId
+from cotenant.controller.domain.job import Phase
 from cotenant.controller.domain.plan import Plan
 from cotenant.controller.domain.reasons import because
 from cotenant.controller.domain.view import scheduling_class_of
@@ -28,6 +29,16 @@ def test_each_placement_is_seen_by_the_next_and_the_view_stays_as_it_was() -> No
     assert plan.staying("a/cpu0") == ["1"]  # type: ignore[arg-type]
     assert plan.is_placed(one)
     assert list(view.free.devices[HostId("a"), "cpu"]) == ["a/cpu0", "a/cpu1", "a/cpu2"]
+
+
+def test_what_a_job_leaves_that_has_no_devices_yet_is_not_seen_at_once() -> None:
+    desk = Desk("srtf", report("a", 1))
+    desk.run(1, expected_s=900.0)
+    desk.submit(2, expected_s=100.0)
+    desk.submit(3, expected_s=5.0)
+    assert desk.job(2).phase is Phase.RESERVED
+    plan = Plan(desk.engine.view())
+    assert plan.left_by(desk.job(2), desk.job(3)) is None
 
 
 def test_a_fork_goes_its_own_way() -> None:
