@@ -2,6 +2,7 @@
 
 Rule: one of the two holds the other, or the pair stands in `EXEMPT` with the reason why a copy is right.
 Fields that a record inherits count for the class that names them. A reason that nothing needs any more fails.
+A view of `-o json` inherits nothing: the order of its keys stays what it was, and those of a base come first.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ EXEMPT = {
     ("AttemptRecord", "AttemptView"): "the record is mutable, grows as events come, and is in snapshots",
     ("Device", "DeviceView"): "flat: it is the JSON that people read; the device is in the journal",
     ("Profile", "ProfileView"): "the view has every indicator and no model; the profile is in the journal",
+    ("KnownProfile", "Profile"): "as ProfileView",
+    ("KnownProfile", "ProfileView"): "flat: it is the JSON that people read, with the keys in this order",
     ("KnownProfile", "StoredProfile"): "flat: it is the JSON that people read; snapshots have the other",
     (
         "AttemptProgress",

@@ -16,6 +16,8 @@ from cotenant.controller.cli.profiles.throughput import throughput_lines
 from cotenant.controller.domain import ProfilePoint
 from cotenant.controller.wire import KnownProfile, ProfileView, profile_view, wall_s
 
+Measured = KnownProfile | ProfileView
+
 
 def seconds(value: float | None) -> str:
     """A step time: three digits that matter."""
@@ -55,21 +57,21 @@ def series_json(plan: SeriesPlan, results: Sequence[SeriesResult]) -> dict[str, 
 # --- For a person -----------------------------------------------------------------------------------
 
 
-def _first(profile: ProfileView) -> ProfilePoint | None:
+def _first(profile: Measured) -> ProfilePoint | None:
     return min(profile.points, key=lambda point: point.accumulation_steps, default=None)
 
 
-def _step(profile: ProfileView) -> str:
+def _step(profile: Measured) -> str:
     first = _first(profile)
     return NONE if first is None else seconds(first.step_s)
 
 
-def _memory(profile: ProfileView) -> str:
+def _memory(profile: Measured) -> str:
     first = _first(profile)
     return size(profile.memory_mib_peak if first is None else first.memory_mib)
 
 
-def _s(profile: ProfileView) -> str:
+def _s(profile: Measured) -> str:
     return ",".join(str(point.accumulation_steps) for point in profile.points)
 
 

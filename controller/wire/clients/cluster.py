@@ -15,12 +15,13 @@ from cotenant.controller.domain import (
     HostId,
     HostState,
     JobId,
+    ProfilePoint,
     SharingMode,
     Verdict,
 )
 from cotenant.controller.wire.clients.base import Done, Question, Reply
 from cotenant.controller.wire.sharing import ReportView
-from cotenant.controller.wire.views import JsonView, ProfileView, ThroughputView, Utc
+from cotenant.controller.wire.views import IndicatorView, JsonView, ThroughputView, Utc
 
 
 class ListNodes(Question["Nodes"], frozen=True, kw_only=True, tag="nodes"):
@@ -154,8 +155,8 @@ class PairView(JsonView, frozen=True, kw_only=True, tag="pair/1"):
     """Why the pair is not made again; empty if it may be."""
 
 
-class KnownProfile(JsonView, ProfileView, frozen=True, kw_only=True, tag="known-profile/1"):
-    """One kept profile: what it is of, and what was measured."""
+class KnownProfile(JsonView, frozen=True, kw_only=True, tag="known-profile/1"):
+    """One kept profile: what it is of, and what a `ProfileView` has."""
 
     key: str
     kind: str = ""
@@ -172,6 +173,15 @@ class KnownProfile(JsonView, ProfileView, frozen=True, kw_only=True, tag="known-
     learned_at: Utc
     used: int
     job_id: JobId = field(name="job")
+    points: tuple[ProfilePoint, ...]
+    accumulates: bool | None
+    memory_mib_peak: float | None
+    duty_cycle: float | None
+    load_s: float | None
+    steps: int
+    step_s: float | None = None
+    source: str | None
+    indicators: dict[str, IndicatorView]
     throughput: ThroughputView | None
 
 
