@@ -15,7 +15,7 @@ from cotenant.controller.training.pcs.solver import FrontPoint, ParetoFront, Pre
 from cotenant.controller.training.pcs.space import SearchSpace
 
 __all__ = [
-    "METRICS", "Backend", "Found", "FrontPoint", "JobWindow", "NoBackend", "NoPymoo", "Objective", "ParetoFront",
-    "PreferenceSolver", "SearchProgress", "SearchSpace", "evaluated", "evaluator",
+    "METRICS", "Backend", "Found", "FrontPoint", "JobWindow", "NoBackend", "NoPymoo", "Objective",
+    "ParetoFront", "PreferenceSolver", "SearchProgress", "SearchSpace", "evaluated", "evaluator",
 ]
 # fmt: on
