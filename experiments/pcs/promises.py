@@ -87,7 +87,7 @@ def section(folder: Path) -> list[str]:
             jobs=runs.SEARCH_JOBS,
         ),
         "",
-        *(f"* {wins(vc)}" for vc in runs.VCS),
+        *(said(f"* {wins(vc)}") for vc in runs.VCS),
         "",
         *(_picture(vc, folder) for vc in runs.VCS),
         "",
