@@ -97,7 +97,7 @@ results-rltune: $(READY) ## docs/results/rltune.md: simulate what is missing (MI
 results-placement: $(READY) ## docs/results/placement.md: waiting jobs placed together, beside best fit; MINUTES as above.
 	@$(VENV)/bin/python experiments/rltune/placement.py --minutes $(MINUTES)
 
-results-pcs: $(READY) ## docs/results/pcs.md: PCS's figures in the fluid world; five CPU minutes.
+results-pcs: $(READY) ## docs/results/pcs.md: PCS's figures in the fluid world; half a CPU hour.
 	@$(VENV)/bin/python experiments/pcs/results_pcs.py
 
 results-eta: $(READY) ## docs/results/eta.md: are ETAs right? Simulates what is missing; MINUTES as above.

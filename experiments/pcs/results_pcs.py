@@ -1,6 +1,6 @@
 """PCS's figures in the fluid world: runs what is missing, then writes docs/results/pcs.md.
 
-    python experiments/pcs/results_pcs.py         five processor minutes
+    python experiments/pcs/results_pcs.py         half an hour of processor time
     python experiments/pcs/results_pcs.py --page  only the page, from the runs that are there
 
 Rule: no number of ours on the page is typed here. The runs are kept in experiments/.cache/pcs/; `--fresh`

@@ -74,13 +74,15 @@ class PromisedJobs(NamedTuple):
         )
 
     def copy(self) -> PromisedJobs:
-        return PromisedJobs(*(column.copy() for column in self))
+        return PromisedJobs(
+            self.jobs.copy(), self.promise_s.copy(), self.service_gpu_s.copy(), self.most.copy()
+        )
 
     def without(self, place: int) -> PromisedJobs:
         """In the memory of this one, which is not to be used again."""
         for column in self:
             column[place:-1] = column[place + 1 :]
-        return PromisedJobs(*(column[:-1] for column in self))
+        return PromisedJobs(self.jobs[:-1], self.promise_s[:-1], self.service_gpu_s[:-1], self.most[:-1])
 
 
 def end_s(demand: PromisedJobs, job: int, now_s: float, gpus: int, pace: Pace) -> float:

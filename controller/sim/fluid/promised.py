@@ -27,7 +27,7 @@ RHO_MOST: Final = 0.9
 OBSERVED_LEAST_S: Final = 86_400.0
 """A load is that of so long a time at least: two jobs in the first minute are none."""
 LATER: Final = 1.1
-"""A promise that its roll-out breaks is given again, so many times as far off."""
+"""A promise that its roll-out breaks is given again, at least so many times as far off."""
 
 
 class SmallerJobs:
@@ -116,9 +116,10 @@ class PromiseShares(Rule):
             promised_s = told_s * (1.0 + self._epsilon)
             self._remove(job)
             self._put(job, play.now_s + promised_s)
-            if self._alone_s(job, play) <= promised_s + NO_SLACK_S:
+            kept_s = self._alone_s(job, play)
+            if kept_s <= promised_s + NO_SLACK_S:
                 break
-            told_s *= LATER
+            told_s = max(told_s * LATER, kept_s)
         self._told_end_s[job] = play.now_s + told_s
 
     def told_end_s(self, job: int, play: Play) -> float:
