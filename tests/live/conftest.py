@@ -15,10 +15,10 @@ from tests.live.cluster import Cluster, References, one_cluster
 TEST_S_MAX = within_s(450.0)
 """A test that hangs fails by itself, and not the whole part with it."""
 LONGEST_FIRST = (
-    "test_workloads", "test_gang_over_hosts", "test_storm", "test_hanging", "test_supervisor",
-    "test_zero_code", "test_cotenant_live", "test_lazer_live", "test_gpu_chaos", "test_agent",
-    "test_bad_storage",
-    "test_hardware_suite", "test_zero_code_sharing", "test_controller", "test_bad_jobs", "test_profile",
+    "test_controller", "test_gang_over_hosts", "test_slurm_alloc", "test_hardware_suite", "test_workloads",
+    "test_bad_storage", "test_storm", "test_zero_code_sharing", "test_gpu_chaos", "test_agent",
+    "test_zero_code", "test_hanging", "test_steer_slurm", "test_supervisor", "test_bad_jobs", "test_profile",
+    "test_lazer_live", "test_cotenant_live",
 )  # fmt: skip
 """Modules are handed out to several processes in this order: none begins a long one when the others end."""
 
