@@ -2,8 +2,7 @@
 
 Rule: what a job does to itself may look like a failure of its host, so the jobs of one user alone never make
 a host suspect. It takes jobs of two users, or the host's own report (`AttemptEnded.host_fault`). A suspect
-host is
-tried again with one attempt, and cleared by a first step.
+host is tried again with one attempt, and cleared by a first step.
 
 Rule: after a fatal fault of a GPU no job loses more than the time since its last checkpoint, and no job fails
 for another's fault. A job that had its device to itself fails, as with any crash; all others go on later. The

@@ -1,8 +1,8 @@
 """Checks one decision against the promises: the engine refuses what would break one, and does what is due.
 Rule: no policy preempts a promised job, and it shares with nobody. A job may be placed on devices that are
-kept for
-another if it ends in time, if the other one can be moved without breaking its promise, or if it can be asked
-to make room and would have trained by then. The reason of a job that is kept back names the promised one.
+kept for another if it ends in time, if the other one can be moved without breaking its promise, or if it can
+be asked to make room and would have trained by then. The reason of a job that is kept back names the promised
+one.
 """
 
 from __future__ import annotations

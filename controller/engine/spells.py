@@ -2,10 +2,9 @@
 
 Rule: a second of a device is divided equally among the jobs that hold it, whatever they do there, and of a
 divided device each has its part; so the shares of all attempts together are at most the time in which devices
-were held, and no second counts twice. Steps are
-counted, never inferred from a pace: those between two reports are divided by the time, weighted with the pace
-that was expected then. What follows the last count of an attempt that came to no orderly end is not known,
-and is left out with its time.
+were held, and no second counts twice. Steps are counted, never inferred from a pace: those between two
+reports are divided by the time, weighted with the pace that was expected then. What follows the last count of
+an attempt that came to no orderly end is not known, and is left out with its time.
 """
 
 from __future__ import annotations

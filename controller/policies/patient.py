@@ -4,11 +4,11 @@ Source: ours. Waiting jobs are asked in the order of remaining time x GPUs^0.75 
 devices and end of a load. Unlike SRTF it counts what a change costs:
 
 * A job that loads is never preempted. So the futile preemptions that Lazer (section 3.2) measures and tries
-to foresee cannot happen. A reservation may be replaced, as long as nothing was loaded for it.
+  to foresee cannot happen. A reservation may be replaced, as long as nothing was loaded for it.
 * A preemption must gain more than it costs: the victim must have more time left than the newcomer's remaining
   time and load, and the victim's own load and two of its pauses.
 * A gang needs more than that, for it preempts several: all its victims have more service left, or together
-they lose less than the gang would by waiting. What they lose is the gang's time and the cost of the change,
+  they lose less than the gang would by waiting. What they lose is the gang's time and the cost of the change,
   once per victim; its wait is until enough devices become free by themselves.
 * If enough devices become free anyway within the victim's pause and the newcomer's load, when a preempting
   newcomer would begin to train, it waits.

@@ -7,8 +7,7 @@ measured of a job, there is no answer: the duty-cycle rule is better then.
 
 Rule: a file is versioned JSON, written the same way every time and read strictly. We refuse a bad one with
 the place and the reason, and never use a part of it. A model of a newer schema says what to upgrade; an older
-one is read
-as long as its schema is listed here.
+one is read as long as its schema is listed here.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """The demand of hp jobs in the next hours, for the quota (GFS's estimator, section 3.3.1). Rule: the quota
 asks once an hour, with whole hours; what the forecaster has learned is a value. The model of a file
-(`model=`) is
-asked about every type; else each type has the newest one that was trained on its own hours. Where there is
-none, the forecast is the last value + the median change of that hour, corrected by its own errors, and its
-note says so. A promise that begins in mid-hour touches H + 1 hours, and the whole hours known end with the
-one before: so H + 1 are asked for.
+(`model=`) is asked about every type; else each type has the newest one that was trained on its own hours.
+Where there is none, the forecast is the last value + the median change of that hour, corrected by its own
+errors, and its note says so. A promise that begins in mid-hour touches H + 1 hours, and the whole hours known
+end with the one before: so H + 1 are asked for.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The file of a learned order: its weights, and its card: what it was trained on, how, and how good it was.
 
 Rule: the policy reads, bounds and checks the whole file before it decides anything with it. A model that was
-no better
-than ordering by size on its validation windows says so (`active` is false), and the better of `sjf` and `ssf`
-orders in its place.
+no better than ordering by size on its validation windows says so (`active` is false), and the better of `sjf`
+and `ssf` orders in its place.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ that of its model. Our choices, where the table is silent:
 
 * A trace that names none of these models gets them drawn by the seed, as PCS draws them.
 * A job whose model was measured on too few devices takes the first curve, in order of names, that was
-measured on enough. A job wider than every curve is refused: nobody knows how fast it is.
+  measured on enough. A job wider than every curve is refused: nobody knows how fast it is.
 * What the trace says of a job (a time on so many devices) is its work in device-seconds at the pace of one
   device alone: time x devices. So alone on all of its devices it takes longer than the trace says, as its
   curve falls behind; published PCS reads the trace the same way.
