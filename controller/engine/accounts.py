@@ -1,10 +1,10 @@
 """What sharing and preemption brought and cost, from the histories of attempts. Pure.
 
-Rule: one account for all who ask: `show`, `queue`, `pairs`, `report` and the demo take it from here, so that
-they cannot tell different stories. Won by sharing = the work that was done beside others, in device-seconds
-as alone (alone step time x steps x devices), minus the device-seconds that it took; a second
-of a device counts in equal parts for the jobs that hold it. It is unknown unless each of those who trained
-together was also measured alone: one side would prove nothing.
+Rule: `show`, `queue`, `pairs`, `report` and the demo all take their numbers from here, so that they agree.
+Won by sharing = the work done beside others, in the device-seconds that it takes alone (alone step time x
+steps x devices), minus the device-seconds that it took; a second of a device counts in equal parts for the
+jobs that hold it. It is unknown unless each of those who trained together was also measured alone: one side
+would prove nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cotenant.controller.engine.spells import AttemptAccount, Foretold, Promise,
 
 ALWAYS_S: Final = -float("inf")
 Attempts = Callable[[JobId], Sequence[AttemptRecord]]
-"""Of a job, the oldest first."""
+"""The attempts of a job, the oldest first."""
 
 
 class SharedWork(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,14 +34,14 @@ class SharedWork(msgspec.Struct, frozen=True, kw_only=True):
     alone_s: float | None
     """The same steps alone, at the whole batch; None: what one takes alone is not known."""
     work_device_s: float | None
-    """That, on all its devices, and at most what it took: nobody is faster beside others than alone, and a
-    pace alone that says so was measured badly. None where it or one of the others is not known alone."""
+    """`alone_s` x its devices, and at most `device_s`: nobody is faster beside others than alone, and a pace
+    alone that says so was measured badly. None where its own step time alone, or another's, is unknown."""
     predicted_s: float | None
     """The same steps as predicted when they were placed together, its sub-batch included."""
     slowdown: float | None
-    """As was thought the first time: step time beside them over that alone at the whole batch."""
+    """As first predicted: step time beside them / alone at the whole batch."""
     source: XiSource | None = None
-    """Where that came from, the first time."""
+    """Where the first `slowdown` came from."""
     margin: float | None = None
     """Half the width of the predicted interval, in `alone_s`; None without a trained model."""
 
@@ -68,8 +68,8 @@ def _sum(one: float | None, other: float | None) -> float | None:
 def together(
     jobs: Mapping[JobId, Job], job: Job, attempts: Sequence[AttemptRecord], since_s: float = ALWAYS_S
 ) -> list[SharedWork]:
-    """All that a job did beside others since then, in the order in which it met them. Of a spell that began
-    before, the part that lies after it in time."""
+    """All that a job did beside others since `since_s`, in the order in which it met them. A spell that began
+    earlier counts from then on, by time."""
     found: dict[tuple[JobId, ...], SharedWork] = {}
     for attempt in attempts:
         if attempt.account is None:
@@ -119,7 +119,7 @@ def _row(
 
 
 def _slowest(forecasts: Iterable[Foretold], beside: tuple[JobId, ...]) -> Foretold | None:
-    """Of a job with several co-tenants the slowest device sets the pace. None where one was not foretold."""
+    """With several co-tenants the slowest device sets the pace. None where one of them has no forecast."""
     found = [forecast for forecast in forecasts if forecast.beside in beside]
     return max(found, key=lambda each: each.xi) if len(found) == len(beside) else None
 
@@ -127,8 +127,8 @@ def _slowest(forecasts: Iterable[Foretold], beside: tuple[JobId, ...]) -> Foreto
 def promises(
     jobs: Mapping[JobId, Job], job: Job, attempts: Sequence[AttemptRecord]
 ) -> list[tuple[Promise, float | None]]:
-    """What was expected of placing it beside others, and what came of it: the average of the two ends, from
-    its launch; None before both have finished."""
+    """What the policy expected of placing the job beside another, and what came of it: the average of the two
+    ends, from its launch; None before both have finished."""
     found = []
     for attempt in attempts:
         promise = attempt.account.promise if attempt.account is not None else None
@@ -144,13 +144,13 @@ def promises(
 
 
 class Sums(msgspec.Struct, kw_only=True):
-    """Of many rows. Those with work unknown count in `unknown_device_s` alone."""
+    """Sums of many rows. Rows with unknown work count in `unknown_device_s` alone."""
 
     device_s: float = 0.0
     work_device_s: float = 0.0
     unknown_device_s: float = 0.0
     alone_s: float = 0.0
-    """Here and below: of rows that have both."""
+    """This and `predicted_s`: of rows that have both."""
     predicted_s: float = 0.0
 
     @property
@@ -191,7 +191,7 @@ def by_kinds(
 
 
 class Interrupted(msgspec.Struct, kw_only=True):
-    """What it cost that jobs had to leave their devices for one cause."""
+    """What it cost that jobs left their devices for one cause."""
 
     count: int = 0
     save_device_s: float = 0.0
@@ -199,11 +199,11 @@ class Interrupted(msgspec.Struct, kw_only=True):
     load_device_s: float = 0.0
     """Loading once more, up to the first step."""
     rework_device_s: float = 0.0
-    """Steps done once more, at what they take alone."""
+    """Steps done once more, at the step time alone."""
     futile_device_s: float = 0.0
-    """Loads that ended before a first step, and leaving after them."""
+    """Loads that ended before a first step, and the teardown after them."""
     unknown_steps: int = 0
-    """Done once more by jobs whose step alone is not known: in no sum."""
+    """Steps done once more by jobs whose step time alone is unknown: in no sum."""
 
     @property
     def cost_device_s(self) -> float:
@@ -224,7 +224,7 @@ def interruptions(
 def interruptions_of(
     job: Job, known: Sequence[AttemptRecord], since_s: float, found: dict[Cause, Interrupted]
 ) -> None:
-    """Those of one job, added to what was `found`."""
+    """Adds the interruptions of one job to `found`."""
     for number, attempt in enumerate(known):
         if not attempt.cause or attempt.ended_s is None or attempt.outcome in ("finished", "cancelled"):
             continue
@@ -259,27 +259,27 @@ def _add_interruption(
 # --- The whole cluster ----------------------------------------------------------------------------------
 
 OF_SHARING: Final[tuple[Cause, ...]] = ("parted", "crowded", "faulted")
-"""Causes that there are only because jobs share."""
+"""Causes that exist only because jobs share."""
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
     """What happened on all devices."""
 
     held_device_s: float
-    """Devices were held by somebody, each second of a device once."""
+    """Time in which somebody held devices, each second of a device once."""
     shared: Sums
     jobs_shared: int
     interrupted: dict[Cause, Interrupted]
 
     @property
     def net_sharing_device_s(self) -> float:
-        """After what it cost to part, and to recover from what happened beside others."""
+        """What sharing won, less what it cost to part and to recover from faults beside others."""
         costs = (self.interrupted[cause].cost_device_s for cause in OF_SHARING if cause in self.interrupted)
         return self.shared.won_device_s - sum(costs)
 
 
 def held_by(attempts: Sequence[AttemptRecord], since_s: float, now_s: float) -> float:
-    """Device-seconds that were a job's own since then."""
+    """The job's share of device-seconds since `since_s`."""
     held_device_s = 0.0
     for each in attempts:
         if each.account is not None:
@@ -290,7 +290,7 @@ def held_by(attempts: Sequence[AttemptRecord], since_s: float, now_s: float) -> 
 
 
 def totals(jobs: Mapping[JobId, Job], attempts: Attempts, since_s: float, now_s: float) -> Totals:
-    """Since then, of all jobs that are remembered."""
+    """Since `since_s`, of all jobs that are remembered."""
     held_device_s, shared, jobs_shared = 0.0, Sums(), 0
     for job in jobs.values():
         known = attempts(job.job_id)

@@ -1,7 +1,7 @@
 """Who may wait for devices, and before whom: limits and fair share, before any policy is asked.
 
-Rule: nothing happens here where neither is configured. Both follow from the state and the time alone, so that
-recovery arrives at the same; a controller with other settings admits by those.
+Rule: where neither is configured, this module does nothing. Both follow from the state and the time alone, so
+that recovery arrives at the same; a controller with other settings admits by those.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ USERS_SHOWN: Final = 5
 
 
 class Admission:
-    """Both, in their order."""
+    """Limits first, then fair share."""
 
     def __init__(self, dispatch: Dispatch, config: EngineConfig) -> None:
         half_life_s = config.policy.fair_share_half_life_s
@@ -30,7 +30,7 @@ class Admission:
             self._ledger.entered = []
 
     def admit(self) -> None:
-        """An event has been applied: who may wait for devices now, and where they stand."""
+        """After an event: decides who may wait for devices now, and in which order."""
         ledger = self._ledger
         if ledger.entered is None:
             return

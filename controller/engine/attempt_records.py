@@ -65,13 +65,13 @@ class AttemptRecord(msgspec.Struct, kw_only=True):
     launch_why: str = ""
     """Why a host did not start it warm."""
     account: AttemptAccount | None = None
-    """What it had of its devices; None: of an attempt that had ended before this was kept."""
+    """What it had of its devices; None: it ended before the history kept this."""
     cause: Cause = ""
     """Why its job had to leave its devices, if somebody else was the reason."""
     waited_s: float = 0.0
     """What its job had waited in all when it was launched."""
     fraction: float = 1.0
-    """Below 1: of its one device it had this part."""
+    """Below 1: the part of its one device that it had."""
 
 
 class HistoryNote(msgspec.Struct, frozen=True, array_like=True):
@@ -91,8 +91,8 @@ def resumed(event: ev.CapabilitiesSeen) -> Reason:
 
 
 def why_it_ended(job: Job, attempt_record: AttemptRecord, event: ev.AnyEvent) -> Reason:
-    """What ended the attempt, which is not what the job waits for now, nor why it has started again: a
-    failure comes before a lost host, and either before the request to stop that it forestalled."""
+    """What ended the attempt (not what the job waits for now, nor why it has started again): a failure comes
+    before a lost host, and either before the request to stop that it forestalled."""
     if job.attempt == attempt_record.attempt and (job.phase in ENDED or job.phase is Phase.HELD):
         return job.reason
     if attempt_record.failed_as == "user-failed":
@@ -141,8 +141,7 @@ def _went_with_host(attempt_record: AttemptRecord) -> bool:
 
 CAUSES: dict[StopCause, Cause] = {"preempted": "preempted", "user": "by-hand", "resized": "resized"}
 _NOT_PREEMPTED = {"host-lost": "host-lost", "gang-peer-ended": "stopped", "fenced": "stopped"}
-"""Codes of stops that follow from a failure: the engine stops the rest of a gang when a part of it is
-gone."""
+"""Codes of stops that follow from a failure: when a part of a gang is gone, the engine stops the rest."""
 
 
 def with_one_more(jobs: tuple[JobId, ...], job_id: JobId) -> tuple[JobId, ...]:

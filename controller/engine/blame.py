@@ -2,8 +2,7 @@
 
 Rule: what a job does to itself may look like a failure of its host, so the jobs of one user alone never make
 a host suspect. It takes jobs of two users, or the host's own report (`AttemptEnded.host_fault`). A suspect
-host is
-tried again with one attempt, and cleared by a first step.
+host is tried again with one attempt, and cleared by a first step.
 
 Rule: after a fatal fault of a GPU no job loses more than the time since its last checkpoint, and no job fails
 for another's fault. A job that had its device to itself fails, as with any crash; all others go on later. The
@@ -28,7 +27,7 @@ PROBATION_S = 300.0
 
 
 def blame(dispatch: Dispatch, host: Host, job: Job) -> None:
-    """An attempt failed here for reasons of the host, as far as is known."""
+    """An attempt failed on this host, and as far as is known the host is why."""
     by_itself = host.host_id in job.host_faults
     if host.host_id in job.avoid and not by_itself:
         return  # It failed here before and never got going since: that may be its own doing.
@@ -45,7 +44,7 @@ def blame(dispatch: Dispatch, host: Host, job: Job) -> None:
 
 
 def clear_suspicion(dispatch: Dispatch, host: Host) -> None:
-    """An attempt got going here, or finished, where others had failed."""
+    """An attempt made its first step here, or finished, where others had failed."""
     acquit(host)
     host.reason = host.reason if host.lost else host_reason(host)
     dispatch.ledger.refresh_host(host)
@@ -56,7 +55,7 @@ def acquit(host: Host) -> None:
 
 
 def host_reason(host: Host) -> Reason | None:
-    """Why it gets no new work, as long as it is heard from."""
+    """Why a host that still reports gets no new work."""
     if host.drained_by:
         return because("drained", host.host_id)
     if host.state is HostState.SUSPECT:
@@ -68,7 +67,7 @@ EVIDENCE: Final[dict[GpuFaultRole, int]] = {"culprit": 2, "suspect": 1}
 
 
 def take_in(dispatch: Dispatch, job: Job, event: AttemptEnded) -> None:
-    """Before the job leaves its devices: who else is on them can still be seen."""
+    """Called before the job leaves its devices, while its co-tenants are still known."""
     if event.outcome != "infra-failed":
         return
     ledger = dispatch.ledger

@@ -35,19 +35,19 @@ from cotenant.controller.engine.dispatch import Dispatch
 from cotenant.controller.engine.ending import ended, left_host
 
 NUMBERS_SKIPPED_MAX = 1_000_000
-"""So far ahead a host may push the number of the next job or attempt."""
+"""The most numbers of jobs or attempts that a host's inventory can make us skip."""
 
 JobIs = Literal["unknown", "other", "over", "open"]
 """other: this number belongs to a job that arrived in another epoch. over: it has ended."""
 AttemptIs = Literal["ours", "twin", "newer", "older"]
-"""Of the same job. twin: the number of the present attempt, launched in another epoch."""
+"""twin: it has the number of the present attempt, but was launched in another epoch."""
 StateIs = Literal["running", "ended", "kept"]
-"""On the host. ended: its report is on the way. kept: confirmed long ago; only traces are left."""
+"""Its state on the host. ended: its report is on the way. kept: we confirmed its end; only files are left."""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     ours: bool = False
-    """It counts as what the ledger means by this number."""
+    """The attempt is the one that the ledger knows by this number."""
     stop: bool = False
     save: bool = False
     """Stopped with a save, if it can: the same job goes on from it later. Never beside an attempt of ours."""
@@ -168,7 +168,7 @@ def settle(dispatch: Dispatch, host: Host, event: HostJoined) -> None:
 
 
 def _hold_to(dispatch: Dispatch, host_id: HostId, job: Job, state: StateIs | None) -> None:
-    """What the ledger believes to be on the host."""
+    """Compares the inventory with the attempts that the ledger has on the host."""
     if state in ("running", "ended"):
         if job.phase in LEAVING:
             dispatch.send_stop(job, host_id, job.phase is Phase.CHECKPOINTING)
@@ -210,7 +210,7 @@ def _stop(dispatch: Dispatch, host_id: HostId, claim: Claim) -> None:
 
 
 def _end(dispatch: Dispatch, host_id: HostId, claim: Claim, *, save: bool) -> None:
-    """Exactly this attempt, whatever else has its number."""
+    """Ends exactly this attempt, even where another has its number."""
     dispatch.out.append(
         StopAttempt(
             command_id=dispatch.command_id(),
@@ -227,7 +227,7 @@ def _end(dispatch: Dispatch, host_id: HostId, claim: Claim, *, save: bool) -> No
 
 
 def stray_gone(dispatch: Dispatch, job: Job, host_id: HostId) -> None:
-    """A host runs nothing of the job any more that the ledger does not know."""
+    """The host no longer runs an attempt of the job that the ledger does not know."""
     dispatch.ledger.stray_gone(job, host_id)
     if job.phase is Phase.BLOCKED and job.reason.code == "stray" and not job.strays:
         dispatch.ledger.change(job, Change.UNBLOCK, dispatch.submitted(job))

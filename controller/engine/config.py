@@ -18,6 +18,6 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """T_prof of the profile in place; 0 = none."""
     keep_ended: int = 10_000
     began_hour: int = 0
-    """In which hour, counted from 1970 in UTC, the journal's time began; 0 = that is not known."""
+    """The hour, counted from 1970 in UTC, in which the journal's time began; 0 = unknown."""
     predictor: InterferenceModel | None = None
-    """Whole, so that a replay needs no file; None = the duty-cycle rule."""
+    """The whole model, so that a replay needs no file; None = the duty-cycle rule."""

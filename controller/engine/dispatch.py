@@ -1,7 +1,7 @@
 """Starts, stops and requeues jobs: what that changes in the ledger, sends and schedules. Rule: only this
-module gives out devices. It only collects a command; the command leaves when the event it answers is durable.
-An alarm is data in a heap and never taken out of it; one that is out of date (other
-attempt, other phase) is seen to be so when it rings.
+module gives out devices. It only collects commands; a command leaves when the event that it answers is
+durable. Nobody takes an alarm out of the heap; when it rings, the engine ignores it if it is out of date
+(other attempt, other phase).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Dispatch:
         self.alarms: list[Alarm] = []
         self.out: list[AnyCommand] = []
         self.vacated: list[DeviceId] = []
-        """By this event."""
+        """Since this event began."""
 
     def launch(self, job: Job, placement: Placement) -> None:
         """Free devices (or devices with a co-tenant that stays) become this job's; its hosts are told."""
@@ -86,7 +86,7 @@ class Dispatch:
             self.wake_at(now_s + max(0.0, left_s), "limit", job.job_id, job.attempt)
 
     def send_start_again(self, job: Job, host_id: HostId) -> None:
-        """To one host of its gang."""
+        """Sends one host of the gang its start command again."""
         assert job.placement is not None
         gang, partners = self.ledger.holdings.gang(job.placement.devices), self.ledger.partners(job)
         starts = starting.start_commands(self.ledger, job, gang, self.config, self.command_id, bool(partners))
@@ -130,7 +130,7 @@ class Dispatch:
                     self.give_up_resize(job)
 
     def give_up_resize(self, job: Job) -> None:
-        """It has no claim on other devices any more: when its processes are gone it waits or is over."""
+        """Drops the claim of a resize: when its processes are gone the job waits or is over."""
         self.ledger.holdings.unclaim(job)
         self.ledger.lose_resize(job)
 
@@ -194,7 +194,7 @@ class Dispatch:
             self.wake_at(self.ledger.hold_until_s, "back-off", job.job_id, job.attempt)
 
     def enqueue(self, job: Job) -> None:
-        """A job has come to the queue: it ages from now on, if it may have devices already."""
+        """A job has joined the queue: it ages from now on, if it may already have devices."""
         why = self.ledger.must_wait(job)
         if why is not None:
             self._block(job, why)

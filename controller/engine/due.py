@@ -12,7 +12,7 @@ from cotenant.controller.engine.ending import ended
 
 
 def on_alarm(dispatch: Dispatch, event: ev.AlarmRang) -> None:
-    """All that are due, in the order of their times."""
+    """Rings all alarms that are due, in the order of their times."""
     while dispatch.alarms and dispatch.alarms[0].at_s <= dispatch.ledger.now_s:
         _ring(dispatch, heapq.heappop(dispatch.alarms))
 

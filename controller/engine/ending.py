@@ -30,7 +30,7 @@ from cotenant.controller.policies.base import why_impossible
 
 FINISHED = because("finished")
 SETTLED_S = 600.0
-"""A job that reports no first step and ran for so long did start: earlier failures no longer count."""
+"""A job that ran for so long without reporting a first step did start: earlier failures no longer count."""
 _SEVERITY: dict[str, int] = {
     "finished": 1,
     "never-started": 2,
@@ -156,8 +156,8 @@ def end(dispatch: Dispatch, job: Job, change: Change, reason: Reason, *, is_comp
 
 
 def ended(dispatch: Dispatch, job: Job) -> None:
-    """Its hosts may forget it; jobs that waited for it may go, or are cancelled with it (and those that
-    waited for them: a list of work, since a chain can be longer than the stack is deep)."""
+    """A job is over: its hosts may forget it; jobs that depend on it are released, or cancelled with all that
+    depend on them (a list of work, since a chain can be longer than the stack is deep)."""
     ended = [job]
     for one in ended:
         job_id = one.spec.job_id

@@ -98,7 +98,7 @@ UNASKED: Final = frozenset(
 )
 """Events about which no policy is asked."""
 NOT_OFFERED_SHOWN = 4
-"""Devices that `explain` names as not offered."""
+"""The most devices that `explain` names as not offered."""
 
 
 class Engine:
@@ -173,7 +173,7 @@ class Engine:
         return self._ledger
 
     def classes(self) -> ClassReport | None:
-        """What the policy says of its classes and their quota; None: it has none."""
+        """The policy's report on its classes and their quota; None: it has none."""
         return class_report(self._policy, self._ledger)
 
     def policy_state(self) -> dict[str, str]:
@@ -195,7 +195,7 @@ class Engine:
 
     @property
     def promises(self) -> SavedPromises:
-        """Of ends; to be read only."""
+        """Promised ends; to be read only."""
         return self._promises.saved
 
     def promise_for(self, specs: Sequence[JobSpec], now_s: float) -> list[float] | Reason:
@@ -208,12 +208,12 @@ class Engine:
 
     @property
     def pairs(self) -> PairTable:
-        """What was observed of kinds of jobs that shared; to be read only."""
+        """Observations of pairs of kinds that shared; to be read only."""
         return self._ledger.pairs
 
     @property
     def known_profiles(self) -> Mapping[str, StoredProfile]:
-        """Kept for jobs to come, by key."""
+        """Profiles kept for jobs to come, by key."""
         return self._ledger.profiles.known
 
     def loads_seen(self) -> list[float]:
@@ -452,7 +452,7 @@ class Engine:
         )
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Take over a snapshot; this engine must be new."""
+        """Takes over a snapshot; this engine must be new."""
         self._set_policy(snapshot.policy_name, snapshot.policy_parameters)
         self._policy.load(snapshot.policy_state)
         self._ledger.load(snapshot.ledger, snapshot.now_s)

@@ -39,7 +39,8 @@ KEPT_RECENT = 200
 COMMANDS_KEPT = 2_000
 LAG_REPORTS = 31
 LAG_S = 3.1
-"""An agent tells the median over so many reports; one comes every tenth of a second, or every step."""
+"""An agent reports the median of so many step times; it samples one every tenth of a second, or every
+step."""
 OVERRUN_RATIO = 0.1
 """A job past its estimate is expected to need this share of what it has had."""
 
@@ -74,7 +75,8 @@ def _whole_step_s(spec: JobSpec, profile: Profile) -> float | None:
 
 
 def steps_in_all(job: Job) -> tuple[int | None, str]:
-    """And its source: declared, else seen in the script's loops where the user has declared no time."""
+    """All steps, and the source: declared, else seen in the script's loops where the user has declared no
+    time."""
     if job.spec.iterations is not None or job.spec.expected_s is not None:
         return job.spec.iterations, "measured"
     return job.total_steps, "loops"
@@ -97,8 +99,8 @@ def _expected(seen: dict[str, list[float]], spec: JobSpec, default: float) -> fl
 
 
 def learn_load(ledger: Ledger, job: Job) -> None:
-    """A load has ended with a first step: what the job's next one, and those of its like, should take. Warm
-    and cold ones say nothing of each other."""
+    """A load has ended with a first step: predicts the job's next load, and those of jobs like it. Warm and
+    cold loads say nothing of each other."""
     load_s, estimates = ledger.now_s - job.phase_since_s, ledger.estimates
     ledger.expect_load(job, load_s)
     _keep(estimates.warm_loads if job.launched == "warm" else estimates.loads, job, load_s)
@@ -176,7 +178,7 @@ def learn_progress(ledger: Ledger, job: Job, event: ProgressSeen) -> None:
 
 
 def _learn_curve(ledger: Ledger, job: Job, step_s: float) -> None:
-    """What a step of an elastic job takes on the devices it has."""
+    """Takes in the step time of an elastic job on its present number of devices."""
     if job.curve is None or job.placement is None:
         return
     curve, curves = job.curve.seen(len(job.placement.devices), step_s), ledger.estimates.curves
@@ -213,7 +215,7 @@ def profiled_steps(ledger: Ledger, spec: JobSpec) -> tuple[tuple[int, float], ..
 
 
 def is_settled(ledger: Ledger, job: Job, step_s: float) -> bool:
-    """Whether the step time that a job reports is all from beside its present co-tenants.
+    """Whether the job made all steps behind its reported step time beside its present co-tenants.
 
     It is a median over the last reports: just after a co-tenant has begun to train, or has left, it is still
     of the time before.
@@ -250,8 +252,8 @@ def observe_sharing(ledger: Ledger, job: Job) -> None:
 
 
 def _compare(ledger: Ledger, job: Job) -> None:
-    """What was seen beside others before the job's own pace was known, now that it is. Like so many
-    observations as it had reports, up to a verdict's worth: it is one comparison, with one pace alone."""
+    """Uses what was measured beside others before the job's pace alone was known. It counts as many
+    observations as there were reports, up to a verdict's worth: it is one comparison, with one pace alone."""
     assert job.solo_step_s is not None
     for partner_id, pace in job.uncompared.items():
         partner = ledger.jobs.get(partner_id)

@@ -1,6 +1,6 @@
-"""When will every job end: asked in one piece, answered in one piece, by whatever process rolls out.
+"""The question when every job ends, and its answer, for the process that makes the roll-outs.
 
-Rule: one question, one answer: all that it depends on is in it, the seed too.
+Rule: the question holds all that the answer depends on, the seed too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class SupposedJob(msgspec.Struct, frozen=True, kw_only=True):
 
     spec: JobSpec
     after_s: float = 0.0
-    """In so many seconds."""
+    """It comes in so many seconds."""
     policy: str = ""
     """As if this policy were set now; empty: the one in force."""
     parameters: Parameters = {}
@@ -35,10 +35,10 @@ class EtaQuestion(msgspec.Struct, frozen=True, kw_only=True):
     """All that the answer depends on."""
 
     image: bytes
-    """Of the engine: `image_of`."""
+    """The engine's state, from `image_of`."""
     config: EngineConfig
     pools: Pools
-    """With errors of the policy in force only."""
+    """They hold errors of the policy in force only."""
     policy: str
     claims: dict[JobId, list[LengthClaim]]
     revisits: frozenset[JobId]
@@ -48,11 +48,11 @@ class EtaQuestion(msgspec.Struct, frozen=True, kw_only=True):
     jobs: frozenset[JobId] | None = None
     """Only these; None: all that have not ended."""
     arriving: tuple[JobSpec, ...] = ()
-    """What would be if these came now: asked about instead of those that are there."""
+    """Jobs that might come now: the question is about these instead of those that are there."""
     supposed: SupposedJob | None = None
     """The answer is about this job alone."""
     is_exact: bool = False
-    """What users say of lengths is true, as in a simulation with exact estimates."""
+    """Users' estimates are exact, as a simulation can have them."""
 
 
 class Delay(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,18 +63,18 @@ class Delay(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArrivalEffect(msgspec.Struct, frozen=True, kw_only=True):
-    """What would follow if jobs came now."""
+    """What follows if jobs come now."""
 
     at_once: bool
     """The first of them would start at once."""
     reasons: tuple[str, ...] = ()
-    """Why it would be where it would be."""
+    """Why it would start, or wait."""
     ahead: tuple[JobId, ...] = ()
     """Who would stand before it in the queue."""
     waits_for: tuple[JobId, ...] = ()
     """Whose devices it would take, the first to leave before the others."""
     delays: tuple[Delay, ...] = ()
-    """Of those whom it would concern, the most first."""
+    """Jobs that would end later, the longest delay first."""
 
 
 class JobEta(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,9 +87,9 @@ class JobEta(msgspec.Struct, frozen=True, kw_only=True):
     start: ToldInterval | None = None
     """None: nobody can say, or it has started."""
     errors: int = 0
-    """So many earlier errors of this policy and kind have corrected it."""
+    """How many earlier errors of this policy and kind correct it."""
     is_length_known: bool = True
-    """False: there is no expectation that is about this job."""
+    """False: no estimate is about this job itself."""
 
     @property
     def is_calibrated(self) -> bool:
@@ -97,18 +97,18 @@ class JobEta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EtaAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one question."""
+    """The answer to one question."""
 
     now_s: float = 0.0
     policy: str = ""
     count: int = 0
-    """So many roll-outs."""
+    """Number of roll-outs."""
     arrival: ArrivalEffect | None = None
-    """Where jobs were to come; `etas` are theirs then."""
+    """Set if the question had `arriving` jobs; then `etas` are theirs."""
     etas: list[JobEta] = []
     cpu_s: float = 0.0
     error: str = ""
-    """Why there is none."""
+    """Why there is no answer."""
 
 
 def question_of(
@@ -121,7 +121,7 @@ def question_of(
     arriving: tuple[JobSpec, ...] = (),
     is_exact: bool = False,
 ) -> EtaQuestion:
-    """About the engine as it is now."""
+    """A question about the engine as it is now."""
     policy, pools = policy_label(engine), book.pools
     return EtaQuestion(
         image=image_of(engine),
@@ -151,7 +151,7 @@ def image_of(engine: Engine) -> bytes:
 
 
 def to_compare(eta: JobEta) -> ToldEta | None:
-    """As it will be compared with what comes; None where there is nothing to compare."""
+    """The interval as it will be compared with the job's end; None where there is nothing to compare."""
     if eta.finish is None or not eta.is_length_known:
         return None
     return ToldEta(

@@ -1,8 +1,8 @@
-"""What the events teach about when jobs end, and how good the intervals were that were told.
+"""Learns from events when jobs end, and how good the intervals were that users were told.
 
 Rule: it learns from events alone, as the history does, so that recovery and replay arrive at the same pools.
-It learns nothing from a job that was cancelled or failed, and scores neither that nor an interval told under
-a policy that was changed since.
+It learns nothing from a job that was cancelled or failed, and scores neither such a job nor an interval told
+under an earlier policy.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from cotenant.controller.engine.engine import Engine
 from cotenant.controller.models.eta import ArrivalSeen, EtaError, KnownLength, Pools, errors_of
 
 TOLD_PER_JOB_MAX: Final = 4
-"""That are compared with what comes: a long job would crowd out the others."""
+"""Intervals per job that are compared with its end: a long job would crowd out the others."""
 REVISIT_S_MIN: Final = 30.0
 REVISIT_SHARE: Final = 0.5
-"""A revisit counts when so much of what was told last has passed."""
+"""A revisit counts when this share of the interval told last has passed."""
 SOON_S: Final = 120.0
-"""What is told first, so soon after the arrival, is told at submission."""
+"""A first interval that is told so soon after the arrival counts as told at submission."""
 OVERRUN: Final = ", overrun"
 CLAIMS_KEPT: Final = 3
 
@@ -48,16 +48,16 @@ class LengthClaim(msgspec.Struct, frozen=True, array_like=True):
 
 
 class OpenEta(msgspec.Struct, kw_only=True):
-    """Told, and not yet compared."""
+    """An interval that was told and not yet compared."""
 
     told: ToldEta
     at_s: float
     is_void: bool = False
-    """The policy was changed: that is nobody's error."""
+    """The policy has changed since: it is not scored."""
 
 
 class SavedEtas(msgspec.Struct, kw_only=True):
-    """All of it as a value."""
+    """The whole book as a value."""
 
     pools: Pools = msgspec.field(default_factory=Pools)
     claims: dict[JobId, list[LengthClaim]] = {}
@@ -87,7 +87,7 @@ class EtaBook:
 
     @property
     def claims(self) -> Mapping[JobId, Sequence[LengthClaim]]:
-        """Of jobs that have not ended, the newest last."""
+        """Claims about jobs that have not ended, the newest last."""
         return self._saved.claims
 
     @property
@@ -96,13 +96,13 @@ class EtaBook:
         return frozenset(job_id for job_id, told in self._saved.open.items() if told)
 
     def open_share(self, engine: Engine) -> float:
-        """Of what was told at submission under this policy, the part that has not been seen to end."""
+        """The share of intervals told at submission under this policy whose jobs have not ended."""
         waiting = sum(1 for told in self._saved.open.values() if told and not told[0].is_void)
         known = len(self.pools.errors_of(policy_label(engine), "submission"))
         return waiting / (waiting + known) if waiting else 0.0
 
     def kind_due(self, job: Job, now_s: float) -> EtaKind | None:
-        """As what an interval told now is to be compared later; None: not at all."""
+        """The kind under which an interval told now will be compared; None: not at all."""
         told = self._saved.open.get(job.job_id)
         if not told:
             return "submission" if now_s - job.submitted_s <= SOON_S else None
@@ -115,7 +115,8 @@ class EtaBook:
     # --- Watching ----------------------------------------------------------------------------------
 
     def observe(self, engine: Engine, event: ev.AnyEvent) -> Sequence[EtaError]:
-        """Take in what one `handle` (or `fold`) did; what has become of intervals with it."""
+        """Takes in what one `handle` (or `fold`) did; returns how the intervals that it settles turned
+        out."""
         match event:
             case ev.JobArrived():
                 self._arrived(engine, event)
@@ -153,7 +154,7 @@ class EtaBook:
         pools.add_arrival(arrival, engine.now_s)
 
     def _told_anew(self, engine: Engine, job_id: JobId) -> None:
-        """What was expected of a job that waits may be another now; one that had ended has no claims."""
+        """The estimate of a waiting job may have changed; one that had ended has no claims."""
         job = engine.jobs.get(job_id)
         if job is not None and job.phase in WAITING:
             claim = claim_of(job, engine.now_s)
@@ -197,7 +198,7 @@ class EtaBook:
 
 
 def claim_of(job: Job, now_s: float) -> LengthClaim | None:
-    """What its present source expects of it in all; None: nothing that is about this job."""
+    """What its present source expects the job to need in all; None: no source is about this job."""
     left_s = job.known_left_s(now_s)
     if left_s is None:
         return None
@@ -217,7 +218,7 @@ def true_length_s(job: Job) -> float | None:
 
 
 def error_of(each: OpenEta, job: Job) -> EtaError:
-    """What has become of an interval."""
+    """How an interval turned out."""
     told = each.told
     assert job.ended_s is not None
     actual_s = job.ended_s - each.at_s
@@ -236,5 +237,5 @@ def error_of(each: OpenEta, job: Job) -> EtaError:
 
 
 def plain(spec: JobSpec) -> JobSpec:
-    """Of its launch only what makes it the kind of job that it is."""
+    """The launch reduced to what makes a job the kind that it is."""
     return msgspec.structs.replace(spec, launch=Launch(argv=spec.launch.argv))

@@ -22,13 +22,13 @@ from cotenant.controller.engine.dispatch import Dispatch
 from cotenant.controller.engine.ledger import DecayedUsage, Ledger
 
 LEVELS: Final = 64
-"""A device-second and less are level 0, and each level is twice the one before."""
+"""Up to one device-second is level 0; each level is twice the one before."""
 LOOKS_PER_HALF_LIFE: Final = 64.0
 LOOK_S_MIN, LOOK_S_MAX = 1.0, 300.0
 
 
 def level(device_s: float) -> int:
-    """The level of a usage: of two that are more than twice apart the greater has a higher one."""
+    """The level of a usage: where one usage is more than twice another, its level is higher."""
     return 0 if device_s <= 1.0 else min(LEVELS - 1, 1 + math.floor(math.log2(device_s)))
 
 
@@ -86,7 +86,7 @@ class FairShare:
         return because("fair-share", mine, used_h, other, other_h, first.job_id)
 
     def rank(self, dispatch: Dispatch, changed: Iterable[Job]) -> None:
-        """Newly queued jobs get their places; from time to time all that wait, since usage goes on."""
+        """Ranks newly queued jobs, and from time to time all waiting jobs, since usage goes on."""
         ledger, now_s = dispatch.ledger, dispatch.ledger.now_s
         if ledger.rank_again_s is not None and now_s >= ledger.rank_again_s:
             ledger.rank_again_s = None

@@ -31,7 +31,7 @@ NEAR_S: Final = 0.01
 """Times nearer than this are the same: a save loses up to a step of a simulated job."""
 STARTS_MAX: Final = 1_000
 FreeTimes = dict[DeviceId, float]
-"""By device that takes work: from when on it is free."""
+"""Device that takes work -> when it becomes free."""
 CanMove = Callable[[Job], bool]
 """Whether a job can be asked to make room."""
 
@@ -43,7 +43,7 @@ class KeptDevices(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[DeviceId, ...]
     from_s: float
     until_s: float
-    """Its end is expected before this."""
+    """The job is expected to end before this."""
 
     def overlaps(self, from_s: float, until_s: float) -> bool:
         return self.from_s < until_s - NEAR_S and self.until_s > from_s + NEAR_S
@@ -91,7 +91,7 @@ def moved_s(ledger: Ledger, job: Job) -> float:
 
 
 def free_times(ledger: Ledger, can_move: CanMove | None = None) -> FreeTimes:
-    """Of all devices that take work. `can_move`: these jobs may be asked to make room."""
+    """When each device that takes work becomes free. `can_move`: which jobs may be asked to make room."""
     found: FreeTimes = {}
     for device_id, device in ledger.devices.items():
         host = ledger.hosts.get(device.host_id)

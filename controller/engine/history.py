@@ -1,7 +1,7 @@
 """What happened to each job, for `show`, `explain` and timelines: its attempts on devices, and decisions.
 
-Rule: told by events, commands and decisions alone, so that recovery, which folds the same, arrives at
-the same history. Bounded: old attempts and notes fall out, the journal keeps everything.
+Rule: it learns from events, commands and decisions alone, so that recovery, which folds the same, arrives at
+the same history. It is bounded: old attempts and notes fall out, the journal keeps everything.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ NOTES_KEPT_PER_JOB = 40
 NOTES_KEPT = 1_000
 POLICIES_KEPT = 200
 FORECASTS_KEPT = 200
-"""Of an attempt: one for each co-tenant."""
+"""Per attempt: one for each co-tenant."""
 
 
 class PolicyInForce(msgspec.Struct, frozen=True, array_like=True):
@@ -57,7 +57,7 @@ class PolicyInForce(msgspec.Struct, frozen=True, array_like=True):
 
     from_s: float
     label: str
-    """With the parameters that were set."""
+    """Its name, with the parameters that were set."""
 
 
 class SavedHistory(msgspec.Struct, kw_only=True):
@@ -104,7 +104,7 @@ class History:
     # --- Watching ----------------------------------------------------------------------------------
 
     def observe(self, engine: Engine, event: ev.AnyEvent, commands: Iterable[AnyCommand]) -> None:
-        """Take in what one `handle` (or `fold`) did."""
+        """Takes in what one `handle` (or `fold`) did."""
         now_s = engine.now_s
         name = type(event).__name__
         self._from_event(event, now_s)
@@ -220,7 +220,8 @@ class History:
             attempt_record.account.count(now_s, step)
 
     def _turn(self, engine: Engine, job_id: JobId) -> None:
-        """Who is on its devices, or what it does there, may be another from now on."""
+        """A job's co-tenants, or what it does on its devices, may have changed: the account goes on with a
+        new span."""
         attempt_record = self._open.get(job_id)
         if attempt_record is None:
             return
@@ -341,7 +342,7 @@ class History:
             del self._saved.notes[:-NOTES_KEPT]
 
     def _forget_old(self, engine: Engine) -> None:
-        """Follow the engine in forgetting ended jobs, now and then."""
+        """Now and then forgets the ended jobs that the engine has forgotten."""
         for table in (self._saved.stretches, self._saved.job_notes):
             if len(table) > len(engine.jobs) + 1_000:
                 for job_id in [job_id for job_id in table if job_id not in engine.jobs]:
@@ -372,7 +373,7 @@ def piece_now(engine: Engine, job_id: JobId, devices: Sequence[DeviceId]) -> Hel
 
 
 def promise_of(placement: Placement | None) -> Promise | None:
-    """In numbers, where the reason has them."""
+    """The numbers of a sharing decision, where the reason has them."""
     match placement.reason if placement is not None else None:
         case Reason("sharing-pays", (beside, shared_s, sequential_s, *_)):
             return Promise(
@@ -382,7 +383,7 @@ def promise_of(placement: Placement | None) -> Promise | None:
 
 
 def expect(attempt_record: AttemptRecord, forecast: Foretold) -> None:
-    """What was thought first of each of its co-tenants."""
+    """Keeps the first forecast about each co-tenant."""
     account = attempt_record.account
     if account is not None and all(known.beside != forecast.beside for known in account.forecasts):
         account.forecasts.append(forecast)

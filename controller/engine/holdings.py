@@ -30,7 +30,7 @@ from cotenant.controller.engine.free_index import FreeIndex
 
 
 class _Tenants(dict[DeviceId, list[JobId]]):
-    """Of the devices that have any; of all others nobody is there."""
+    """Tenants by device; a device without an entry has none."""
 
     def __missing__(self, device_id: DeviceId) -> Sequence[JobId]:
         return ()
@@ -44,7 +44,7 @@ class Holdings:
         self.departed: dict[DeviceId, Device] = {}
         """Devices that left their host's report while a job was on them."""
         self._lessened: set[DeviceId] = set()
-        """Devices on which their host has taken room back under jobs that run there: those stay."""
+        """Devices of which their host offers less than before, while jobs run there: the jobs stay."""
         self._jobs = jobs
         self._tenants = _Tenants()
         self.tenants: Callable[[DeviceId], Sequence[JobId]] = self._tenants.__getitem__
@@ -56,7 +56,7 @@ class Holdings:
         self.shared_count = 0
         """Devices with more than one tenant."""
         self._shareable: list[DeviceId] | None = []
-        """None: to be counted when somebody asks; few policies do."""
+        """None: computed when somebody asks; few policies do."""
         self.divided: dict[DeviceId, None] = {}
         """Devices on which jobs hold parts."""
         self._on_host: dict[HostId, dict[JobId, Sequence[DeviceId]]] = {}
@@ -87,7 +87,8 @@ class Holdings:
         return is_whole and device.healthy and device.max_tenants > 1 and device_id not in self.claims
 
     def claimants(self, devices: Iterable[DeviceId] | None = None) -> Sequence[JobId]:
-        """Reserved and resized jobs, in order of arrival; of these devices only, if any are named."""
+        """Jobs with a reservation or a resize, in order of arrival; on these devices only, if any are
+        named."""
         if not self.claims:
             return ()
         claims = self.claims.values() if devices is None else map(self.claims.get, devices)
@@ -255,7 +256,7 @@ class Holdings:
                         self._lessened.add(device_id)
 
     def _changed(self, device_ids: Sequence[DeviceId]) -> None:
-        """There is, or was, a claim on these."""
+        """The claims on these devices have changed."""
         self._shareable = None
         for host_id in {self.devices[d].host_id for d in device_ids if d not in self._tenants}:
             self.free.refresh(host_id)
@@ -312,5 +313,6 @@ class Holdings:
 
 
 def _has_less_room(now: Device, before: Device) -> bool:
-    """Its MPS daemon is gone and its compute mode takes one process, say, or its driver keeps more by now."""
+    """Say, its MPS daemon is gone and its compute mode takes one process, or its driver keeps more memory
+    now."""
     return now.max_tenants < before.max_tenants or now.usable_mib < before.usable_mib

@@ -1,7 +1,7 @@
 """Whether the hosts of a placement have the cores and the main memory that its job asks for.
 
-Rule: asked of decisions as they are taken, and what is refused is not recorded. A recorded decision is
-carried out as it stands, since journals hold some that were taken before there were these limits.
+Rule: the engine asks when a policy decides, and does not record what is refused. It carries out a recorded
+decision as it stands, since journals hold some from before these limits existed.
 
 Rule: jobs that leave count until their processes on the host are gone, unless the placement waits for these
 anyway because they hold its devices there.
@@ -56,5 +56,5 @@ def _room(ledger: Ledger, host_id: HostId, without: Iterable[JobId]) -> HostRoom
 
 
 def left_over(room: HostRoom) -> tuple[int, str]:
-    """For a person."""
+    """The room on a host, in words."""
     return max(0, room.cpus), "any" if room.memory_mib is None else f"{max(0, room.memory_mib)} MiB of"

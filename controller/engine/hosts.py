@@ -58,7 +58,7 @@ def _hurt(before: HostReport, now: HostReport) -> frozenset[DeviceId]:
 
 
 def on_silent(dispatch: Dispatch, event: ev.HostSilent) -> None:
-    """It gets no new work; its jobs keep their devices."""
+    """The host gets no new work; its jobs keep their devices."""
     _flag_host(dispatch, event.host_id, silent=True)
     for job in dispatch.ledger.holdings.on_host(event.host_id):
         dispatch.ledger.explain(job, _silence(dispatch, job, event.host_id))
@@ -66,7 +66,7 @@ def on_silent(dispatch: Dispatch, event: ev.HostSilent) -> None:
 
 
 def on_back(dispatch: Dispatch, event: ev.HostBack) -> None:
-    """It was heard again before its lease ended."""
+    """The host reports again, before its lease ended."""
     _flag_host(dispatch, event.host_id, silent=False)
     _heard_again(dispatch, event.host_id)
 
@@ -91,7 +91,7 @@ def _flag_host(dispatch: Dispatch, host_id: HostId, *, silent: bool) -> None:
 
 
 def on_lost(dispatch: Dispatch, event: ev.HostLost) -> None:
-    """Its resumable jobs go on elsewhere; the others keep waiting unless an admin said so."""
+    """Its resumable jobs go on elsewhere; the others wait for it unless an admin gave it up."""
     host = dispatch.ledger.hosts.get(event.host_id)
     if host is None:
         return
@@ -125,7 +125,7 @@ def _give_up_checkpoints(dispatch: Dispatch, domain: str) -> None:
 
 
 def on_drained(dispatch: Dispatch, event: ev.HostDrained) -> None:
-    """It gets no new work until it is resumed."""
+    """The host gets no new work until it is resumed."""
     host = dispatch.ledger.hosts.get(event.host_id)
     if host is not None:
         host.drained_by, host.reason = event.by, because("drained", event.host_id)
@@ -134,14 +134,15 @@ def on_drained(dispatch: Dispatch, event: ev.HostDrained) -> None:
 
 
 def on_leaving(dispatch: Dispatch, event: ev.HostLeaving) -> None:
-    """It gets no new work, and its jobs save and leave."""
+    """The host gets no new work, and its jobs save and leave."""
     host = dispatch.ledger.hosts.get(event.host_id)
     if host is not None and not host.lost:
         leaving.clear(dispatch, host, event.by)
 
 
 def on_resumed(dispatch: Dispatch, event: ev.HostResumed) -> None:
-    """It gets work again, and starts with a clean slate; so do its devices that are suspect or draining."""
+    """The host gets work again, and nothing is held against it; nor against its suspect or draining
+    devices."""
     host = dispatch.ledger.hosts.get(event.host_id)
     if host is not None:
         if any(device.state in ("suspect", "draining") for device in host.report.devices):

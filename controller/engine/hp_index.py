@@ -14,7 +14,7 @@ from typing import Final
 from cotenant.controller.domain import ON_DEVICES, QUEUED, RESERVED, Device, DeviceId, Job
 
 PLACES: Final = 6
-"""To which parts of devices are rounded: what is taken out again leaves nothing."""
+"""Parts of devices are rounded to this, so that adding and removing one leaves exactly 0."""
 
 
 class HpIndex:
@@ -27,7 +27,7 @@ class HpIndex:
         """By job: whether it is placed, type, organisation, devices."""
 
     def put(self, job: Job) -> None:
-        """Where its phase says; it may stand elsewhere already."""
+        """Counts the job where its phase says, and no longer where it counted before."""
         self.remove(job)
         phase, placement = job.phase, job.placement
         if phase is QUEUED:
@@ -57,7 +57,7 @@ class HpIndex:
             del self.by_organisation[type, organisation]
 
     def check(self, jobs: Iterable[Job]) -> None:
-        """Assert that counting anew says the same; types aside, for devices may have gone meanwhile."""
+        """Asserts that a fresh count gives the same; types aside, for devices may have gone meanwhile."""
         hp = [job for job in jobs if job.spec.job_class == "hp"]
         waiting = sum(job.spec.size for job in hp if job.phase is QUEUED)
         placed = sum(j.placement.size for j in hp if j.placement is not None)

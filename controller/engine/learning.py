@@ -1,4 +1,4 @@
-"""What is learned of a job's needs, and what is known of a new one from its like. Pure.
+"""What is learned of a job's needs, and what is known of a new job from others of its kind. Pure.
 
 Rule: a job's memory is known if it was declared or measured; until then no job shares a device with it. A
 profile that is learned while its job runs alone replaces what was planned for it.
@@ -37,7 +37,7 @@ def known_profile(ledger: Ledger, spec: JobSpec) -> Profile | None:
 
 
 def give_profile(ledger: Ledger, job: Job, profile: Profile) -> None:
-    """A job that waited gets what was measured of its like meanwhile."""
+    """Gives a waiting job what was meanwhile measured of its kind."""
     ledger.learn_profile(job, profile, given=True)
     ledger.expect(job, *estimate_arrival(ledger.estimates, job.spec, profile))
 
@@ -59,8 +59,8 @@ def learn_profile(ledger: Ledger, job: Job, event: ProfileLearned) -> None:
 
 
 def learn_whole_life(ledger: Ledger, job: Job) -> None:
-    """It has done all that it was to do within the time of a profile, and alone: what was seen is all that a
-    job of its kind needs, unless its batch can be split in ways that were not tried."""
+    """A job has finished alone within the time of a profile: what was measured is all that its kind needs,
+    unless its batch can be split in ways that were not tried."""
     if job.attempt != 1 or job.co_tenants or job.accumulates:
         return
     if ledger.profiles.complete(job.job_id):
@@ -68,7 +68,7 @@ def learn_whole_life(ledger: Ledger, job: Job) -> None:
 
 
 def _give_its_like(ledger: Ledger, job: Job) -> None:
-    """Jobs of its kind that have waited from the start: the rest of a sweep, mostly."""
+    """Gives it to jobs of its kind that have never started: the rest of a sweep, mostly."""
     mine = job.spec
     if not mine.code_sha256:
         return

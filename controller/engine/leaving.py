@@ -14,7 +14,7 @@ from cotenant.controller.engine.blame import acquit
 from cotenant.controller.engine.dispatch import Dispatch
 
 ALLOCATION: Final = "allocation"
-"""Who says that a host leaves, or is lost, where its allocation ends."""
+"""`by` of a host that leaves, or is lost, because its allocation ends."""
 
 
 def joined(dispatch: Dispatch, host: Host, known_before: str, event: HostJoined) -> None:
@@ -33,7 +33,7 @@ def joined(dispatch: Dispatch, host: Host, known_before: str, event: HostJoined)
 
 
 def ring(dispatch: Dispatch, host_id: HostId) -> None:
-    """The time may have come; not where the host has another end by now."""
+    """A host's time to leave may have come; not if its end has moved since."""
     host = dispatch.ledger.hosts.get(host_id)
     if host is None or host.lost or host.clears_at_s is None:
         return
@@ -42,7 +42,7 @@ def ring(dispatch: Dispatch, host_id: HostId) -> None:
 
 
 def clear(dispatch: Dispatch, host: Host, by: str) -> None:
-    """No new work; its jobs are asked to save and leave."""
+    """Gives the host no new work and asks its jobs to save and leave."""
     why = "its allocation ends" if by == ALLOCATION else by
     host.drained_by, host.reason = ALLOCATION, because("leaving", host.host_id, why)
     dispatch.ledger.refresh_host(host)

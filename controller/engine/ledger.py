@@ -1,4 +1,4 @@
-"""The cluster's state: jobs, hosts, and everything kept in order so that nobody has to search.
+"""The cluster's state: jobs and hosts, with indexes, so that nobody has to search.
 
 Rule: only the engine changes the ledger, only through the methods here, and every change keeps every index
 and the cheap invariants; `check` asserts all of them (tests run it after every event).
@@ -52,16 +52,16 @@ ASIDE = ENDED | {Phase.BLOCKED, Phase.HELD}
 
 
 class Estimates(msgspec.Struct, kw_only=True):
-    """Run times of ended jobs, for estimating those that say nothing about themselves."""
+    """Run times of ended jobs, to estimate jobs whose users declare nothing."""
 
     by_command: dict[str, list[float]] = {}
     recent: list[float] = []
     loads: dict[str, list[float]] = {}
-    """Launch to first step, by command; under the empty key of all commands."""
+    """Launch to first step, by command; the empty key stands for all commands."""
     warm_loads: dict[str, list[float]] = {}
-    """Likewise, of those that were started warm: they are not in `loads`."""
+    """Likewise for warm starts, which are not in `loads`."""
     launch_kinds: dict[str, LaunchKind] = {}
-    """How the last one was started, by command, and of all: the next one of its like should be as well."""
+    """How the last job started, by command and overall: the next one will likely start the same way."""
     pauses: dict[str, list[float]] = {}
     """Stop request to devices free, likewise."""
     curves: dict[str, tuple[tuple[int, float], ...]] = {}
@@ -75,7 +75,7 @@ class DecayedUsage(msgspec.Struct, frozen=True, kw_only=True):
     """Decayed device-seconds at `at_s`."""
     at_s: float
     devices: float
-    """Held since then."""
+    """Devices held since `at_s`."""
 
 
 class SavedLedger(msgspec.Struct, kw_only=True):
@@ -104,7 +104,7 @@ class Ledger(Records):
     """The cluster's state and its indexes. Implements `View`."""
 
     chosen: Mapping[JobId, tuple[DeviceId, ...]] = MappingProxyType({})
-    """Nothing is: only a policy's own view has anything here."""
+    """Empty: only a policy's own view has anything here."""
 
     def __init__(self, queue_key: QueueKey) -> None:
         super().__init__(queue_key)
@@ -121,19 +121,19 @@ class Ledger(Records):
         self.epochs_past: list[Past] = []
         """Oldest first."""
         self.epochs_of_run: list[str] = []
-        """Tokens of those that the present run of the controller began."""
+        """Tokens of the epochs that the present run of the controller began."""
         self.hold_until_s = 0.0
         """After a restore: until then jobs of earlier runs may be at work on hosts that have not joined."""
         self.accounts: dict[str, DecayedUsage] = {}
-        """By who is charged; empty without fair share."""
+        """By the name that is charged; empty without fair share."""
         self.rank_again_s: float | None = None
         """When all waiting jobs are ranked by fair share again."""
         self.waiting_on: dict[JobId, set[JobId]] = {}
         """Job -> blocked jobs that depend on it."""
         self.has_parts = False
-        """A job that asks for a part of a device has come, ever."""
+        """A job that asks for a part of a device has come at some time."""
         self._limited: dict[str, dict[JobId, Job]] = {}
-        """By number of the array: its tasks that have not ended, in order of arrival."""
+        """Array -> its tasks that have not ended, in order of arrival."""
         self._sizes = Sizes(self.hosts)
         self._going: list[Host] = []
         """Hosts that go away at a known time."""
@@ -153,7 +153,7 @@ class Ledger(Records):
     # --- Reading (the View) ------------------------------------------------------------------------
 
     def parts(self, device_id: DeviceId) -> list[HeldPart]:
-        """What its tenants, leaving ones included, have of a device."""
+        """The parts that a device's tenants have, leaving ones included."""
         return [held_part(self.jobs[job_id]) for job_id in self.holdings.tenants(device_id)]
 
     def planned_mib(self, job: Job) -> int | None:
@@ -171,7 +171,7 @@ class Ledger(Records):
     # --- Epochs ------------------------------------------------------------------------------------
 
     def begin_epoch(self, epoch: Epoch, after: int, *, goes_on: bool) -> None:
-        """Another one; `goes_on`: the same run of the controller began the one before."""
+        """Begins another epoch; `goes_on`: the same run of the controller began the one before."""
         if self.epoch.token:
             self.epochs_past = [*self.epochs_past, Past(token=self.epoch.token, reached=after)][-PAST_KEPT:]
         self.epoch = epoch
@@ -192,11 +192,11 @@ class Ledger(Records):
     # --- Arrays with a limit -----------------------------------------------------------------------
 
     def join_array(self, job: Job) -> None:
-        """It is a task of an array that may have so many at once."""
+        """The job is a task of an array with a limit on tasks at once."""
         self._limited.setdefault(array_of(job.job_id), {})[job.job_id] = job
 
     def next_of_array(self, job: Job) -> Job | None:
-        """A task has left its array's places, for good or for now: the first of those that wait for one."""
+        """A task has given up its place, for good or for now: returns the first task that waits for one."""
         tasks = self._limited.get(array_of(job.job_id), {})
         if job.phase in ENDED:
             tasks.pop(job.job_id, None)

@@ -60,7 +60,7 @@ def is_over_limit(job: Job) -> bool:
 
 
 class Limits:
-    """Keeps jobs that are over a limit out of the queue."""
+    """Keeps jobs over a limit out of the queue."""
 
     def __init__(
         self, settings: LimitSettings, organisations: Mapping[str, OrganisationSettings] | None = None
@@ -73,7 +73,7 @@ class Limits:
         self._over: dict[Owner, dict[JobId, Job]] = {}
         """Jobs that are blocked for a limit."""
         self._owners: dict[JobId, tuple[Owner, ...]] = {}
-        """As whose each of these is counted."""
+        """The owners under whom each job counts."""
 
     def owners(self, spec: JobSpec) -> Iterator[Owner]:
         yield from owners_of(spec)
@@ -81,7 +81,7 @@ class Limits:
             yield Owner("class spot of organisation", spec.organisation)
 
     def admit(self, dispatch: Dispatch, changed: Iterable[Job]) -> None:
-        """These jobs have another phase: who may wait for devices now, and who must not?"""
+        """The phases of these jobs have changed: decides who may wait for devices now."""
         changed = list(changed)
         left = [owner for job in changed for owner in self._note(job)]
         kept_out = [last for job in changed for last in self._make_fit(dispatch, job)]
@@ -98,7 +98,7 @@ class Limits:
         return None
 
     def taken(self, owner: Owner) -> JobLimit:
-        """Devices and jobs of a owner that count now."""
+        """Devices and jobs of an owner that count now."""
         taking = self._taking.get(owner, {})
         return JobLimit(devices=round(sum(job.devices_due for job in taking.values()), 6), jobs=len(taking))
 
@@ -118,7 +118,7 @@ class Limits:
         return self._settings.of(owner.kind, owner.name)
 
     def _note(self, job: Job) -> tuple[Owner, ...]:
-        """Count it where it belongs now; the owners whose it was and is no more."""
+        """Counts a job where it belongs now; returns the owners for whom it no longer counts."""
         job_id, over, owners = job.spec.job_id, is_over_limit(job), tuple(self.owners(job.spec))
         left = tuple(owner for owner in self._owners.pop(job_id, ()) if owner not in owners)
         if over or job.phase in TAKES:
@@ -151,7 +151,8 @@ class Limits:
         return None
 
     def _make_fit(self, dispatch: Dispatch, job: Job) -> Iterator[Job]:
-        """A job has come to the queue. Where that is too much, the last of its owner's go: perhaps itself."""
+        """A job has joined the queue. If that is too much, its owner's last jobs leave the queue: perhaps
+        itself."""
         while job.phase is QUEUED and (why := self._why_not(job)) is not None:
             owner, reason = why
             waiting = [other for other in self._taking[owner].values() if other.phase is QUEUED]
@@ -161,7 +162,7 @@ class Limits:
             yield last
 
     def _let_in(self, dispatch: Dispatch, owner: Owner) -> None:
-        """There may be room for jobs of the owner that were over a limit."""
+        """Lets in jobs of the owner that were over a limit, if there is room now."""
         order_key = dispatch.ledger.order_key
         while True:
             most, taken = self.limit(owner), self.taken(owner)

@@ -1,7 +1,7 @@
 """The orders of jobs that every event needs: who waits, who runs, who loads.
 
-Rule: an index keeps the entry under which a job stands on the side, and takes it out by that entry. So a job
-may change while it stands there, and what is compared are tuples that end before the job is reached.
+Rule: an index remembers the entry that it made for a job, and removes the job by that entry. So a job may
+change while it is in the index, and comparisons of tuples are decided before they reach the job.
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ class WaitingJobs:
         self._queue_key = queue_key
         self._class_of: Callable[[Job], SchedulingClass] = scheduling_class_of
         self._queues: dict[SchedulingClass, Queue] = {}
-        """Emptied ones stay for the next job of their shape, up to a number."""
+        """An empty queue stays for the next job of its class; at most `EMPTY_QUEUES_KEPT` do."""
         self._at: dict[int, tuple[Waits, Queue]] = {}
         self._heads: list[Waits] = []
         self.fresh: list[Job] = []
-        """Those that this event put here, though they may have left again."""
+        """Jobs that this event added, though they may have left again."""
         self.count: Callable[[], int] = self._at.__len__
 
     def add(self, job: Job, *, is_new: bool) -> None:
@@ -118,13 +118,13 @@ class WaitingJobs:
         self._queues[scheduling_class] = Queue(scheduling_class)
 
     def divide(self, class_of: Callable[[Job], SchedulingClass]) -> None:
-        """Into other classes."""
+        """Divides the jobs into other classes."""
         if class_of is not self._class_of:
             self._class_of = class_of
             self.reorder(self._queue_key)
 
     def reorder(self, queue_key: QueueKey) -> None:
-        """Another policy, another order."""
+        """Sorts anew by another policy's order."""
         waiting = [entry[-1] for entry, _ in self._at.values()]
         newcomers = self.fresh
         self._queue_key, self._queues, self._heads = queue_key, {}, []
@@ -160,7 +160,7 @@ class WaitingJobs:
                 heapq.heappop(started)
 
     def newcomers(self) -> Sequence[Job]:
-        """Those that this event put here and that still wait."""
+        """Jobs that this event added and that still wait."""
         if not self.fresh:
             return ()
         alone, *others = self.fresh
@@ -212,7 +212,7 @@ class Active:
         self.loading = JobSequence(self._loading)
 
     def add(self, job: Job) -> None:
-        """Where it stands follows from its phase and `end_s`."""
+        """Adds a job; its phase and `end_s` say where."""
         number, phase = job.number, job.phase
         if phase is RUNNING:
             self._at[number] = entry = (job.end_s, -number, job)
@@ -228,7 +228,7 @@ class Active:
             self._leaving[number] = job
 
     def remove(self, job: Job) -> None:
-        """Before its phase changes."""
+        """Removes a job; called before its phase changes."""
         number, phase = job.number, job.phase
         if phase in LEAVING:
             del self._leaving[number]

@@ -1,11 +1,10 @@
 """Jobs that ask for a part of a device are put beside other parts, whatever the policy is. Pure.
 
 Rule: a policy takes such a job for one of a whole device, and so gives it one that is free, or that others
-leave for it. Before that is carried out the job is put where it fits beside parts: on the divided device with
-the least left that is enough (best fit; of equal ones where all are of its class). So a device is divided
-anew only where no other has the part left. A job that the policy leaves waiting is put beside parts as well,
-in the order of the queue, none behind an aged job that waits for devices: what it takes no whole job could
-have had.
+leave for it. The engine then puts the job where it fits beside parts: on the divided device with the least
+left that is enough (best fit; of equal ones where all are of its class). So a device is newly divided only if
+no other has the part left. A job that the policy leaves waiting is put beside parts as well, in the order of
+the queue, none behind an aged job that waits for devices: what it takes no whole job could have had.
 
 The decision that is recorded says where every job went, so a recovery asks nothing of this.
 """
@@ -44,7 +43,7 @@ LOOKAHEAD: Final = 256
 
 
 def with_parts(ledger: Ledger, event: AnyEvent, decision: Decision) -> Decision:
-    """The decision, with every job that asks for a part where its part is."""
+    """The decision, with every job that asks for a part moved to where it fits."""
     if is_quiet(ledger, event):
         return decision
     fit, moved = BestFit(ledger), dict[JobId, Place]()
@@ -94,7 +93,7 @@ def _waiting(ledger: Ledger) -> Iterator[Job]:
 
 
 class BestFit:
-    """Divided devices, as they will be after what has been placed here."""
+    """Divided devices, as they will be after the placements made here."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -149,7 +148,7 @@ class BestFit:
         return any(jobs[each.job_id].spec.job_class != wanted for each in held)
 
     def why_not(self, job: Job) -> list[Reason]:
-        """Of each divided device why it has no part for the job, the one with most left first."""
+        """Why each divided device has no part for the job, the one with most left first."""
         found = []
         for device_id in self._candidates(job):
             held = self._held(device_id)

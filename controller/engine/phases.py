@@ -1,6 +1,6 @@
 """Jobs in the indexes that their phases put them in, and the only way from one phase to another.
 
-Rule: a job is in the index of its phase, where its record says; code that changes what an index is ordered by
+Rule: a job is in the index of its phase, sorted by its record; code that changes what an index is sorted by
 moves the job in it (`_moved`).
 """
 
@@ -45,9 +45,9 @@ class Phases:
         self._ended_bytes = 0
         self.ended_bytes_max = ENDED_BYTES_MAX
         self.has_more_ended = False
-        """Since some were last forgotten."""
+        """Jobs have ended since some were last forgotten."""
         self.entered: list[Job] | None = None
-        """Jobs in another phase than before this event; None: nobody asks."""
+        """Jobs whose phase this event has changed; None: nobody asks."""
         self._waiting = WaitingJobs(queue_key)
         self._active = Active()
         self.devices: dict[DeviceId, Device] = {}
@@ -112,8 +112,8 @@ class Phases:
             self.hp.put(job)
 
     def forget_ended(self, keep: int) -> None:
-        """Drop ended jobs but for the last so many (fewer, if they are large) from memory, the oldest first;
-        the journal keeps them."""
+        """Drops ended jobs from memory, the oldest first, but for the last so many (fewer, if they are
+        large); the journal keeps them."""
         self.has_more_ended = False
         too_many = len(self.ended) - keep
         while too_many > 0 or self._ended_bytes > self.ended_bytes_max:
@@ -124,11 +124,11 @@ class Phases:
             assert job.phase in ENDED, f"job {job_id} is {job.phase}"
 
     def reorder_queues(self, queue_key: QueueKey) -> None:
-        """Another policy, another order."""
+        """Sorts the queues anew by another policy's order."""
         self._waiting.reorder(queue_key)
 
     def _moved(self, job: Job) -> None:
-        """What its index is ordered by (remaining time, slowdown, age) is another."""
+        """What sorts the job in its index (remaining time, slowdown, age) has changed."""
         if job.phase is QUEUED:
             self._waiting.remove(job)
             self._waiting.add(job, is_new=False)

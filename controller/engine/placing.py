@@ -40,8 +40,8 @@ from cotenant.controller.engine.ledger import Ledger
 def plain(
     ledger: Ledger, job: Job, action: Place | Share, *, policy_shares: bool
 ) -> tuple[Placement, list[JobId]] | None:
-    """The placement, and who has to leave first, if it is the whole batch on devices of one suitable host
-    that are free or that all their tenants are leaving: what most are, and all that `check` asks at once.
+    """The common case, decided with all of `check` at once: the whole batch on devices of one suitable host
+    that are free or that all their tenants are leaving. Returns the placement and who has to leave first;
     None: it may still be allowed."""
     devices = action.devices
     if job.phase is not QUEUED or action.accumulation_steps != 1:
@@ -92,7 +92,7 @@ def check(ledger: Ledger, action: Place | Share) -> Reason | None:
 def check_places(
     ledger: Ledger, job: Job, action: Place | Share, own: Sequence[DeviceId] = ()
 ) -> Reason | None:
-    """Why a job may not have these devices, whatever its phase; `own`: those it has already, alone."""
+    """Why a job may not have these devices, whatever its phase; `own`: devices that it already has alone."""
     spec = job.spec
     count = len(action.devices)
     if (count > 1 and count != len(set(action.devices))) or not spec.gpus_min <= count <= spec.gpus_max:
@@ -228,7 +228,7 @@ def _check_sharing(
 
 
 def placement(ledger: Ledger, job: Job, action: Place | Share | Resize, *, policy_shares: bool) -> Placement:
-    """The placement an allowed action stands for; devices in rank order, one host's together.
+    """The placement of an allowed action; devices in rank order, one host's together.
     `policy_shares`: the policy may later put another job beside this one."""
     devices = action.devices
     if len(devices) > 1:
@@ -256,13 +256,13 @@ def placement(ledger: Ledger, job: Job, action: Place | Share | Resize, *, polic
 
 
 def size_on(ledger: Ledger, job: Job, devices: Sequence[DeviceId]) -> float:
-    """How many devices the job would have there; below 1: a part of one."""
+    """How many devices the job would have; below 1: a part of one."""
     first = ledger.devices.get(devices[0]) if devices and job.spec.gpu_fraction < 1.0 else None
     return len(devices) if first is None else fraction_of(job, first)
 
 
 def waits_for(ledger: Ledger, job: Job, placement: Placement) -> list[JobId]:
-    """Who has to leave these devices first: everybody who is leaving them, but for a part that fits beside
+    """Who has to leave these devices first: all tenants that are leaving, unless the job's part fits beside
     them."""
     if placement.fraction < 1.0:
         device = ledger.devices[placement.devices[0]]
@@ -280,7 +280,7 @@ def _may_get_co_tenants(ledger: Ledger, job: Job, devices: tuple[DeviceId, ...])
 
 
 def spared(ledger: Ledger, actions: Sequence[AnyAction]) -> list[AnyAction]:
-    """Those of a decision that would make room for a job that only runs to be measured."""
+    """Jobs that a decision would preempt for a job that only runs to be measured."""
     measured = [
         each
         for each in actions

@@ -1,8 +1,8 @@
-"""One decision, checked against the promises: the engine refuses what would break one, and does what is due.
+"""Checks one decision against the promises: the engine refuses what would break one, and does what is due.
 Rule: no policy preempts a promised job, and it shares with nobody. A job may be placed on devices that are
-kept for
-another if it ends in time, if the other one can be moved without breaking its promise, or if it can be asked
-to make room and would have trained by then. The reason of a job that is kept back names for whom.
+kept for another if it ends in time, if the other one can be moved without breaking its promise, or if it can
+be asked to make room and would have trained by then. The reason of a job that is kept back names the promised
+one.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class PromiseGuard:
     ) -> None:
         self._ledger, self._promised_s, self._margin, self._can_move = ledger, promised_s, margin, can_move
         self.reservations = reservations
-        """As they are after the decision."""
+        """The reservations after the decision."""
         self._out: list[AnyAction] = []
         self._preempted: set[JobId] = set()
         self._kept_back: dict[JobId, JobId] = {}
@@ -107,7 +107,7 @@ class PromiseGuard:
         self._keep_back(job, against)
 
     def _keep_back(self, job: Job, against: JobId) -> None:
-        """It gets nothing, and nobody makes room for it."""
+        """The job gets nothing, and nobody makes room for it."""
         self._kept_back[job.job_id] = against
         for action in [each for each in self._out if isinstance(each, Preempt)]:
             if action.for_job == job.job_id:
@@ -118,8 +118,7 @@ class PromiseGuard:
             self._out.append(Hold(job_id=job.job_id, reason=reason))
 
     def _breaks(self, job: Job, action: Place | Share) -> JobId | None:
-        """Whose promise would be broken by this; None: nobody's. Reservations that can make way have done so
-        then."""
+        """Whose promise this would break; None: nobody's, and the reservations in its way have been moved."""
         ledger, devices = self._ledger, set(action.devices)
         staying = [each for each in self._tenants(devices) if not self._is_leaving(each)]
         for each in (job, *staying) if isinstance(action, Share) else ():
@@ -137,7 +136,8 @@ class PromiseGuard:
         return self._make_way(job, devices, begins_s, ends_s)
 
     def _make_way(self, job: Job, devices: set[DeviceId], begins_s: float, ends_s: float) -> JobId | None:
-        """Move what is kept on these devices, as far as it is in the way; whom that would hurt, else None."""
+        """Moves the reservations on these devices that are in the way; returns whose promise that would
+        break, else None."""
         moved = {job_id: each for job_id, each in self.reservations.items() if job_id != job.job_id}
         for kept in sorted(moved.values(), key=lambda each: (each.until_s, each.job_id)):
             if devices.isdisjoint(kept.devices) or ends_s <= kept.from_s + NEAR_S:
@@ -166,7 +166,7 @@ class PromiseGuard:
         ends_s: float,
         all_kept: Mapping[JobId, KeptDevices],
     ) -> KeptDevices | None:
-        """Another time or place that keeps the promise and asks nobody to make room; not of one for which
+        """Another time or place that keeps the promise and asks nobody to make room; none for a job for which
         others may already have been asked."""
         ledger = self._ledger
         pauses = (each.expected_pause_s for each in ledger.on_devices())
@@ -187,7 +187,8 @@ class PromiseGuard:
     # --- What is due -------------------------------------------------------------------------------
 
     def _start_what_is_due(self) -> None:
-        """Those whose time has come get their devices; who would not leave by himself in time is asked to."""
+        """Places the jobs whose time has come; asks tenants to leave that would not leave in time by
+        themselves."""
         ledger, now_s = self._ledger, self._ledger.now_s
         placed = {each.job_id for each in self._out if isinstance(each, Place | Share)}
         for kept in sorted(self.reservations.values(), key=lambda each: (each.from_s, each.job_id)):

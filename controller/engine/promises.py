@@ -1,7 +1,7 @@
-"""Promised ends: keeps devices for those jobs, and remembers whether each promise held. Rule: the engine
-promises only where it can keep devices, and then places nothing that would make these come too late
+"""Promised ends: keeps devices for promised jobs, and remembers whether each promise held. Rule: the engine
+promises only where it can keep devices, and then places nothing that would free these too late
 (`promise_guard.py`). What it keeps follows from the state, the time and what it kept before, so that recovery
-arrives at the same; no policy is asked.
+arrives at the same; it asks no policy.
 """
 
 from __future__ import annotations
@@ -44,40 +44,40 @@ from cotenant.controller.engine.ledger import Ledger
 from cotenant.controller.engine.promise_guard import PromiseGuard
 
 GRACE_S: Final = 1.0
-"""So much later is not late."""
+"""An end up to this much later than promised is not late."""
 AHEAD_MAX: Final = 2_000
 """Waiting jobs that are looked at for one promise."""
 
 
 class OpenPromise(msgspec.Struct, kw_only=True):
-    """Of a job that has not ended."""
+    """The promise to a job that has not ended."""
 
     until_s: float
     need_s: float
     """What it was expected to need, loading included, when it was promised."""
     kept: KeptDevices | None = None
-    """While it waits."""
+    """Devices reserved for it while it waits."""
     is_broken: bool = False
 
 
 class SavedPromises(msgspec.Struct, kw_only=True):
-    """All of it as a value."""
+    """All promises as a value."""
 
     open: dict[JobId, OpenPromise] = {}
     kept: int = 0
     broken: int = 0
     void: int = 0
     alarm_s: float = -inf
-    """The next time at which it wants to be asked, of those that are scheduled."""
+    """The next alarm that is scheduled."""
 
 
 class Promises:
-    """Of one engine."""
+    """The promises of one engine."""
 
     def __init__(self, dispatch: Dispatch) -> None:
         self._dispatch, self._ledger = dispatch, dispatch.ledger
         self.preempts = False
-        """The policy in force preempts: so may a promised job."""
+        """The policy in force preempts: then others may be preempted for a promised job too."""
         self.saved = SavedPromises()
 
     # --- Giving one --------------------------------------------------------------------------------
@@ -117,8 +117,8 @@ class Promises:
         )
 
     def _earliest(self, job: Job, reservations: dict[JobId, KeptDevices]) -> float | Reason:
-        """The later of two: when its turn comes in the policy's order, and when devices can be kept for it,
-        which it then is among the `reservations`."""
+        """The later of two ends: when its turn comes in the policy's order, and when devices can be kept for
+        it. Adds those devices to the `reservations`."""
         spec, now_s = job.spec, self._ledger.now_s
         if spec.after or spec.hold or spec.array_limit:
             return because("promise-not-now")
@@ -206,8 +206,8 @@ class Promises:
             promise.kept = reservations.get(job_id)
 
     def _reservations(self) -> dict[JobId, KeptDevices]:
-        """Of promised jobs that wait: as before where that still holds, else found anew, the earliest promise
-        first."""
+        """Devices for promised jobs that wait: the same as before where that still works, else new ones, the
+        earliest promise first."""
         ledger, jobs = self._ledger, self._ledger.jobs
         waiting = [
             (promise.until_s, job.number, job, promise)
@@ -242,7 +242,7 @@ class Promises:
     def _find(
         self, job: Job, needs_s: float, until_s: float, others: Iterable[KeptDevices]
     ) -> KeptDevices | None:
-        """Where nobody has to make room, if that is early enough; else the earliest."""
+        """The first fit without making room, if that is early enough; else the earliest fit."""
         others = list(others)
         quiet = first_fit(self._ledger, job, needs_s, free_times(self._ledger), others)
         if not self.preempts or (quiet is not None and quiet.until_s <= until_s + NEAR_S):
@@ -267,7 +267,7 @@ class Promises:
         )
 
     def _schedule(self) -> None:
-        """Be asked when the next reservation is due, or the next promise is broken."""
+        """Sets an alarm for when the next reservation is due, or the next promise breaks."""
         saved, now_s = self.saved, self._ledger.now_s
         moments = [p.until_s + 1.5 * GRACE_S for p in saved.open.values() if not p.is_broken]
         for promise in saved.open.values():
@@ -279,7 +279,7 @@ class Promises:
             self._dispatch.wake_at(due_s, "promise", "", 0)
 
     def _asks(self, kept: KeptDevices) -> Iterable[float]:
-        """When those have to be asked to leave that would not have left by themselves."""
+        """When to ask those to leave who would not have left by themselves."""
         ledger = self._ledger
         for job in holders(ledger, kept.devices):
             if leaves_s(ledger, job) > kept.from_s + NEAR_S:
@@ -349,7 +349,7 @@ def holders(ledger: Ledger, devices: Iterable[DeviceId]) -> list[Job]:
 
 
 def _take(times: list[float], gpus: int, needs_s: float) -> float:
-    """The first time at which so many are free; they are taken for so long."""
+    """Takes so many devices for so long; returns the first time at which they are free."""
     if gpus > len(times):
         return inf
     start_s = times[gpus - 1]

@@ -42,9 +42,9 @@ from cotenant.controller.domain import (
 from cotenant.controller.engine.phases import Phases
 
 REQUEUED = "requeued-by"
-"""Why a job was stopped that begins another time limit."""
+"""Stop reason after which the job's time limit begins anew."""
 CHECKPOINTS_KNOWN = 4
-"""Of a job, the newest."""
+"""Per job, the newest."""
 
 
 class Records(Phases):
@@ -58,12 +58,12 @@ class Records(Phases):
         self.change(job, Change.RELEASE, reason)
 
     def reserve(self, job: Job, placement: Placement, victims: Sequence[JobId]) -> None:
-        """It gets these devices when the victims have left them."""
+        """The job gets these devices when the victims have left them."""
         job.placement, job.waits_for = placement, tuple(dict.fromkeys(victims))
         self.change(job, Change.RESERVE, because("waits-for-victims", ", ".join(job.waits_for)))
 
     def resize(self, job: Job, placement: Placement) -> None:
-        """It is asked to leave its devices, and goes on with these."""
+        """The job is asked to leave its devices, and goes on with these."""
         job.resize_to = placement
 
     def reserve_resized(self, job: Job) -> None:
@@ -73,11 +73,11 @@ class Records(Phases):
         self.change(job, Change.RESERVE, job.placement.reason)
 
     def lose_resize(self, job: Job) -> None:
-        """It will wait in the queue instead."""
+        """The job will wait in the queue instead."""
         job.resize_to = None
 
     def learn_curve(self, job: Job, curve: SpeedCurve) -> None:
-        """How its steps depend on its number of devices."""
+        """How the job's step time depends on its number of devices."""
         job.curve = curve
 
     def victims_left(self, job: Job, waits_for: tuple[JobId, ...]) -> None:
@@ -91,7 +91,7 @@ class Records(Phases):
         self.change(job, change, reason)
 
     def forget_epoch(self, job: Job) -> None:
-        """Some agent would look for its checkpoints under its number alone."""
+        """Drops the job's epoch: an older agent looks for its checkpoints under its number alone."""
         job.epoch = ""
 
     def begin_attempt(self, job: Job, placement: Placement, gang: tuple[GangMember, ...], epoch: str) -> None:
@@ -116,7 +116,7 @@ class Records(Phases):
         self.change(job, LAUNCH, placement.reason)
 
     def preempt_early(self, job: Job) -> None:
-        """Before the time has passed that its run was promised."""
+        """The job is preempted before the promised time of its run is over."""
         job.early_preemptions += 1
 
     def stop(self, job: Job, cause: StopCause, reason: Reason, *, save: bool) -> None:
@@ -162,8 +162,8 @@ class Records(Phases):
             job.remaining_s = 0.0
 
     def begin_again(self, job: Job, reason: Reason, remaining_s: float | None) -> None:
-        """It had ended and waits once more: what its attempts reached stays, what they failed of does not
-        count, and its time limit begins anew."""
+        """A job that had ended waits once more: what its attempts reached stays, their failures do not count,
+        and its time limit begins anew."""
         job.ended_s, job.exit_code, job.outcome, job.stop_cause, job.stop_reason = None, None, "", "", None
         job.user_failures = job.infra_failures = 0
         job.workdir_missing, job.avoid, job.aged, job.queued_s = (), (), False, 0.0
@@ -171,7 +171,7 @@ class Records(Phases):
         self.change(job, Change.BEGIN_AGAIN, reason)
 
     def respecify(self, job: Job, spec: JobSpec) -> None:
-        """Its options change while it waits; it then stands where such a job would that comes now."""
+        """A waiting job's options change; it then stands where a new job with them would."""
         assert job.phase in WAITING, f"job {job.job_id} is {job.phase}"
         is_queued = job.phase is QUEUED
         if is_queued:
@@ -197,7 +197,7 @@ class Records(Phases):
             self._moved(job)
 
     def age(self, job: Job, reason: Reason) -> None:
-        """It has waited so long that all others wait for it."""
+        """The job has waited so long that all others wait for it."""
         job.aged, job.reason = True, reason
         self._moved(job)
 
@@ -221,18 +221,18 @@ class Records(Phases):
         job.resumable, job.capable, job.known_to_resume = False, (), False
 
     def learn_capabilities(self, job: Job, said: msgspec.Struct) -> None:
-        """What its library has said last counts."""
+        """The job's library has said what it can do; its last word counts."""
         for name, value in capabilities_of(said).items():
             setattr(job, name, value)
 
     def resumed_at(self, job: Job, step: int, remaining_s: float | None) -> None:
-        """The step that its attempt has found."""
+        """The step at which the attempt resumes."""
         job.start_step = job.step = step
         job.remaining_s = remaining_s
         self._moved(job)
 
     def first_step(self, job: Job, step: int, *, assumed: bool) -> None:
-        """It trains from now on."""
+        """The job trains from now on."""
         job.start_assumed_s = self.now_s if assumed else None
         job.remaining_at_s = self.now_s
         if step > job.step:
@@ -253,11 +253,11 @@ class Records(Phases):
         self.expect(job, remaining_s, source)
 
     def see_length(self, job: Job, total_steps: int | None) -> None:
-        """How many steps it will make, as its script shows by now."""
+        """How many steps the job will make, as seen in its script's loops."""
         job.total_steps = total_steps or job.total_steps
 
     def checkpointed(self, job: Job, record: CheckpointRecord) -> None:
-        """It could go on from there, and will if it waits."""
+        """The job can go on from this checkpoint, and will if it waits."""
         known = sorted((*job.checkpoints, record), key=lambda c: (c.attempt, c.step))
         job.checkpoints = tuple(known[-CHECKPOINTS_KNOWN:])
         if job.phase not in ON_DEVICES:
@@ -272,7 +272,7 @@ class Records(Phases):
         self._moved(job)
 
     def last_words(self, job: Job, said: AttemptEnded) -> None:
-        """What a host has told of the end on it."""
+        """What a host has said of the attempt's end there."""
         if said.step > job.step:
             job.step = said.step
         if said.exit_code is not None:
@@ -298,7 +298,7 @@ class Records(Phases):
         job.expected_pause_s = pause_s
 
     def repace(self, job: Job, slowdown: float) -> None:
-        """It goes at another pace from now on."""
+        """The job has another pace from now on."""
         job.remaining_s, job.remaining_at_s = job.remaining_now_s(self.now_s), self.now_s
         job.slowdown = slowdown
         self._moved(job)
@@ -345,19 +345,19 @@ class Records(Phases):
         job.outgrown = True
 
     def suspect(self, job: Job, evidence: int) -> None:
-        """It may have caused a fatal fault of a GPU."""
+        """The job may have caused a fatal fault of a GPU."""
         job.fault_evidence += evidence
 
     def forgive(self, job: Job) -> None:
-        """It got going: earlier failures of hosts count no more."""
+        """The job has started: earlier failures of hosts no longer count."""
         job.infra_failures, job.avoid = 0, ()
 
     def avoid(self, job: Job, host_id: HostId) -> None:
-        """It failed there, perhaps by the host's doing."""
+        """The job failed on this host, and perhaps the host is why."""
         job.avoid = tuple(dict.fromkeys((*job.avoid, host_id)))[-3:]
 
     def failed(self, job: Job, *, by_user: bool) -> int:
-        """An attempt has failed, by its program's doing or a host's: how many now."""
+        """Counts a failed attempt, of the program or of a host; returns how many there are now."""
         if by_user:
             job.user_failures += 1
             return job.user_failures
@@ -367,15 +367,15 @@ class Records(Phases):
     # --- Histories that this journal has lost ------------------------------------------------------
 
     def take_numbers(self, job: Job, attempt: AttemptNo) -> None:
-        """Attempts up to this one have their numbers from elsewhere."""
+        """Another history has used the attempt numbers up to this one."""
         job.attempts_taken = max(job.attempts_taken, attempt)
 
     def was_on(self, job: Job, host_id: HostId) -> None:
-        """The host keeps things of it."""
+        """The host keeps files of the job."""
         job.visited = tuple(dict.fromkeys((*job.visited, host_id)))
 
     def stray_on(self, job: Job, host_id: HostId) -> None:
-        """The host is still ending an attempt of it that this ledger does not know."""
+        """The host is still ending an attempt of the job that this ledger does not know."""
         job.strays = tuple(dict.fromkeys((*job.strays, host_id)))
 
     def stray_gone(self, job: Job, host_id: HostId) -> None:

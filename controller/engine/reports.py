@@ -1,5 +1,5 @@
 """What hosts report of attempts: start, first step, progress, checkpoints, end, measurements. Rule: a report
-about another than the present attempt changes nothing.
+about any attempt but the present one changes nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from cotenant.controller.engine.learning import learn_profile
 
 
 def on_started(dispatch: Dispatch, event: ev.AttemptStarted) -> None:
-    """Its processes run on one host."""
+    """The attempt's processes run on one host."""
     job = dispatch.current(event.job_id, event.attempt)
     if job is not None and event.host_id in job.hosts_left and event.host_id not in job.started_hosts:
         dispatch.ledger.started_on(job, event.host_id, event.launch)
@@ -64,8 +64,9 @@ def _domains(dispatch: Dispatch, job: Job) -> set[str]:
 
 
 def on_first_step(dispatch: Dispatch, event: ev.FirstStepDone) -> None:
-    """It has loaded: from now on it trains. Where that is only assumed we learn nothing from it and forgive
-    nothing for it: a script may import for minutes, and fail in that. Its own report may follow."""
+    """The job has loaded and trains from now on. If the host only assumes so, the engine learns nothing from
+    it and forgives no failure: a script may import for minutes, and fail in that. The job's own report may
+    follow."""
     job = dispatch.current(event.job_id, event.attempt)
     if job is None:
         return
@@ -94,11 +95,11 @@ def on_progress(dispatch: Dispatch, event: ev.ProgressSeen) -> None:
 
 
 def on_trouble(dispatch: Dispatch, event: ev.TroubleSeen) -> None:
-    """Nothing changes: it is kept in the job's history, for the user."""
+    """Changes nothing: the job's history keeps it, for the user."""
 
 
 def on_durable(dispatch: Dispatch, event: ev.CheckpointDurable) -> None:
-    """It could go on from here."""
+    """A checkpoint is durable: the job can go on from it."""
     job = dispatch.ledger.jobs.get(event.job_id)
     host = dispatch.ledger.hosts.get(event.host_id)
     if job is None or host is None or job.attempt != event.attempt or job.phase in ENDED:
@@ -121,7 +122,7 @@ def on_durable(dispatch: Dispatch, event: ev.CheckpointDurable) -> None:
 
 
 def on_ended(dispatch: Dispatch, event: ev.AttemptEnded) -> None:
-    """All its processes on one host are gone."""
+    """All processes of the attempt on one host are gone."""
     job = dispatch.current(event.job_id, event.attempt)
     if job is None or event.host_id not in job.hosts_left:
         known = dispatch.ledger.jobs.get(event.job_id)
@@ -150,12 +151,12 @@ def on_profile(dispatch: Dispatch, event: ev.ProfileLearned) -> None:
 
 
 def on_forgotten(dispatch: Dispatch, event: ev.ProfilesForgotten) -> None:
-    """Somebody wants their like to be measured anew."""
+    """Somebody wants jobs of this kind to be measured anew."""
     dispatch.ledger.profiles.forget(event.keys)
 
 
 def _ask_for_law(dispatch: Dispatch, job: Job) -> None:
-    """Have the throughput model of its profile fitted, if there is enough to fit it to."""
+    """Requests a fit of the throughput model of its profile, if there is enough data."""
     if job.profile is None or job.profile.throughput is not None or job.spec.batch_size is None:
         return
     payload = fitting.question(job.profile, job.spec.batch_size, job.gang)
@@ -178,7 +179,7 @@ def on_pair(dispatch: Dispatch, event: ev.PairObserved) -> None:
 
 
 def on_etas_told(dispatch: Dispatch, event: ev.EtasTold) -> None:
-    """Nothing changes: they are kept beside the state, to be compared with what comes."""
+    """Changes nothing here: the `EtaBook` keeps them, to compare them with the ends."""
 
 
 def on_computed(dispatch: Dispatch, event: ev.Computed) -> None:

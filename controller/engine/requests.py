@@ -31,7 +31,7 @@ from cotenant.controller.engine.records import REQUEUED
 
 
 def on_arrived(dispatch: Dispatch, event: ev.JobArrived) -> None:
-    """A job is there: it waits in the queue, for another job, or held."""
+    """A job has arrived: it waits in the queue, waits for another job, or is held."""
     ledger, spec, now_s = dispatch.ledger, event.spec, dispatch.ledger.now_s
     if spec.job_id in ledger.jobs:
         return  # The same submission, journalled twice.
@@ -67,7 +67,7 @@ def on_arrived(dispatch: Dispatch, event: ev.JobArrived) -> None:
 
 
 def on_cancel(dispatch: Dispatch, event: ev.CancelRequested) -> None:
-    """A waiting job ends at once, one on devices when its processes are gone."""
+    """A waiting job ends at once, a job on devices when its processes are gone."""
     job = dispatch.ledger.jobs.get(event.job_id)
     if job is None or job.phase in ENDED:
         return
@@ -83,7 +83,7 @@ def on_cancel(dispatch: Dispatch, event: ev.CancelRequested) -> None:
 
 
 def on_hold(dispatch: Dispatch, event: ev.HoldRequested) -> None:
-    """A job that waits goes on waiting until it is released; one on devices is left alone."""
+    """A waiting job does not start until it is released; a job on devices goes on."""
     job = dispatch.ledger.jobs.get(event.job_id)
     if job is None:
         return
@@ -167,7 +167,7 @@ def on_checkpoint(dispatch: Dispatch, event: ev.CheckpointRequested) -> None:
 
 
 def on_allocation_queue(dispatch: Dispatch, event: ev.AllocationQueueChanged) -> None:
-    """For whoever asks Slurm for hosts."""
+    """Changes nothing here: the part that asks Slurm for hosts reads it."""
 
 
 def on_allocation(dispatch: Dispatch, event: ev.AllocationChanged) -> None:
@@ -175,4 +175,4 @@ def on_allocation(dispatch: Dispatch, event: ev.AllocationChanged) -> None:
 
 
 def on_shadow_changed(dispatch: Dispatch, event: ev.ShadowChanged) -> None:
-    """For whoever asks the shadow."""
+    """Changes nothing here: the part that asks the shadow reads it."""

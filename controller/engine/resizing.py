@@ -32,7 +32,7 @@ ROUNDING_S: Final = 1e-6
 def resize(
     dispatch: Dispatch, limits: Limits | None, action: Resize, *, policy_shares: bool
 ) -> Reason | None:
-    """Begin it if that is allowed; else why not."""
+    """Begins the resize if that is allowed; else returns why not."""
     ledger, job = dispatch.ledger, dispatch.ledger.jobs.get(action.job_id)
     if job is None or job.phase is not RUNNING:
         return because("refused-phase", f"to resize job {action.job_id}", job.phase if job else "gone")

@@ -1,6 +1,6 @@
-"""The largest placement that a shape could get on these hosts, counted once until a host changes.
+"""The largest placement that a scheduling class could get on these hosts, counted once until a host changes.
 
-Rule: busy or not does not matter here; these are the questions "ever?" and "were the hosts empty?".
+Rule: it does not matter what is busy; these are the questions "ever?" and "were the hosts empty?".
 """
 
 from __future__ import annotations

@@ -2,10 +2,9 @@
 
 Rule: a second of a device is divided equally among the jobs that hold it, whatever they do there, and of a
 divided device each has its part; so the shares of all attempts together are at most the time in which devices
-were held, and no second counts twice. Steps are
-counted, never inferred from a pace: those between two reports are divided by the time, weighted with the pace
-that was expected then. What follows the last count of an attempt that came to no orderly end is not known,
-and is left out with its time.
+were held, and no second counts twice. Steps are counted, never inferred from a pace: those between two
+reports are divided by the time, weighted with the pace that was expected then. What follows the last count of
+an attempt that came to no orderly end is not known, and is left out with its time.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ import msgspec
 from cotenant.controller.domain import JobId, XiSource
 
 SPELLS_KEPT = 60
-"""Of an attempt: so many different sets of co-tenants; the rest goes into one spell beside `OTHERS`."""
+"""Sets of co-tenants kept per attempt; the rest goes into one spell beside `OTHERS`."""
 UNCOUNTED_MAX = 200
-"""Changes between two reports of steps; of an attempt with more nothing is known until its next report."""
+"""Changes between two reports of steps; after more of them nothing is known until the next report."""
 OTHERS = (JobId("others"),)
 
 Doing = Literal["loads", "trains", "leaves"]
 
 
 class Foretold(msgspec.Struct, frozen=True, kw_only=True):
-    """What was thought of a pair when it was made: step time beside the other / alone."""
+    """The forecast for a pair when it was made: step time beside the other / alone."""
 
     beside: JobId
     xi: float
@@ -36,12 +35,12 @@ class Foretold(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Promise(msgspec.Struct, frozen=True, kw_only=True):
-    """What the policy expected of placing this attempt beside a job: when both end from then, on average."""
+    """What the policy expected of placing this attempt beside a job: average of the two ends, from then."""
 
     beside: JobId
     shared_s: float
     sequential_s: float
-    """One after the other."""
+    """The same if one runs after the other."""
 
 
 class Spell(msgspec.Struct, kw_only=True):
@@ -52,23 +51,24 @@ class Spell(msgspec.Struct, kw_only=True):
     from_s: float
     to_s: float
     seconds: float = 0.0
-    """Of it; there may be gaps between `from_s` and `to_s`."""
+    """Time in the spell; there may be gaps between `from_s` and `to_s`."""
     device_s: float = 0.0
     """Its share of its devices' time."""
     steps: float = 0.0
 
 
 class HeldSpan(msgspec.Struct, frozen=True, kw_only=True):
-    """A stretch of an attempt in which nothing about its devices changed."""
+    """A time in which nothing changed about the devices of an attempt."""
 
     doing: Doing
     from_s: float
     to_s: float
     beside: tuple[JobId, ...] = ()
     pace: float = 1.0
-    """Steps per second that were expected, relative to the attempt's other pieces."""
+    """Expected steps per second, relative to the attempt's other spans."""
     share: float = 0.0
-    """Devices, each divided by the number of jobs that held it; of a part of one this part."""
+    """Number of devices, each divided by the number of jobs that held it; for a part of a device, the
+    part."""
 
     @property
     def seconds(self) -> float:
@@ -76,25 +76,25 @@ class HeldSpan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AttemptAccount(msgspec.Struct, kw_only=True):
-    """Of one attempt, kept while it goes on."""
+    """What one attempt had of its devices, updated while it goes on."""
 
     load_device_s: float = 0.0
     leave_device_s: float = 0.0
     """From the request to stop until its devices were free."""
     train_device_s: float = 0.0
-    """All its training, also what is in no spell."""
+    """All its training, including what is in no spell."""
     spells: list[Spell] = []
     forecasts: list[Foretold] = []
     promise: Promise | None = None
     now: HeldSpan | None = None
-    """The stretch that goes on; None: it is over."""
+    """The span that goes on; None: the attempt is over."""
     uncounted: list[HeldSpan] = []
-    """Trained since the last count of steps."""
+    """Spans of training since the last count of steps."""
     step: int | None = None
-    """At that count; None: there was none, or none that can be relied on."""
+    """The step at that count; None: there was none, or none that can be relied on."""
 
     def turn(self, now_s: float, next_: HeldSpan | None) -> None:
-        """From now on it goes on as `next_` says."""
+        """Ends the present span and begins `next_`."""
         before, self.now = self.now, next_
         if before is None:
             return
@@ -112,7 +112,7 @@ class AttemptAccount(msgspec.Struct, kw_only=True):
             self.step, self.uncounted = None, []
 
     def count(self, now_s: float, step: int) -> None:
-        """It has done so many steps by now."""
+        """The attempt has reached this step by now."""
         if self.now is not None:
             self.turn(now_s, msgspec.structs.replace(self.now, from_s=now_s, to_s=now_s))
         if self.step is not None and step >= self.step:

@@ -45,7 +45,8 @@ def start_commands(
     command_id: Callable[[], CommandId],
     shared: bool,
 ) -> list[StartAttempt]:
-    """What starts the job's current attempt, one for each host of its gang; `shared`: it has a co-tenant."""
+    """The commands that start the job's current attempt, one per host of its gang; `shared`: it has a
+    co-tenant."""
     spec, placement = job.spec, job.placement
     assert placement is not None
     first = ledger.hosts[gang[0].host_id].report

@@ -23,22 +23,22 @@ NAME_OF: Final[dict[By, Callable[[Job], str]]] = {
     "kind": lambda job: kind_of(job.spec),
     "organisation": lambda job: job.spec.organisation,
 }
-"""As whose a job counts; empty: nobody's."""
+"""The name under which a job counts; empty: none."""
 
 
 class Use(msgspec.Struct, kw_only=True):
-    """Of one job, or of several together."""
+    """What one job used, or several together."""
 
     jobs: int = 0
     attempts: int = 0
     held_device_s: float = 0.0
     """Each second of a device once, in equal parts for those who hold it."""
     shared_device_s: float = 0.0
-    """Of it, while training beside others."""
+    """The part of `held_device_s` spent training beside others."""
     lost_device_s: float = 0.0
     """What having to leave cost: saves, loads and steps done once more, futile loads."""
     wait_s: float = 0.0
-    """Neither on devices nor ended, held and blocked too."""
+    """Time neither on devices nor ended, held and blocked included."""
 
     def add(self, other: Use) -> None:
         for name in self.__struct_fields__:
@@ -48,7 +48,7 @@ class Use(msgspec.Struct, kw_only=True):
 def use_of(
     jobs: Mapping[JobId, Job], job: Job, attempts: Sequence[AttemptRecord], since_s: float, now_s: float
 ) -> Use:
-    """What a job used since then."""
+    """What a job used since `since_s`."""
     interrupted: dict[Cause, accounts.Interrupted] = {}
     accounts.interruptions_of(job, attempts, since_s, interrupted)
     return Use(
@@ -62,7 +62,7 @@ def use_of(
 
 
 def waited_s(job: Job, attempts: Iterable[AttemptRecord], since_s: float, now_s: float) -> float:
-    """What a job waited since then: before each attempt without a gap, and at last until now or its end."""
+    """How long a job waited since `since_s`: before each attempt, and after the last until now or its end."""
     found = before_s = 0.0
     for attempt in attempts:
         found += _after(since_s, attempt.launched_s, max(0.0, attempt.waited_s - before_s))
@@ -74,19 +74,19 @@ def waited_s(job: Job, attempts: Iterable[AttemptRecord], since_s: float, now_s:
 
 
 def _after(since_s: float, until_s: float, seconds: float) -> float:
-    """Of so many seconds that ended at `until_s`, those that lie behind `since_s`."""
+    """The part after `since_s` of so many seconds that ended at `until_s`."""
     return min(seconds, max(0.0, until_s - since_s))
 
 
 def is_of(job: Job, since_s: float) -> bool:
-    """Whether a job was there since then."""
+    """Whether the job was there at any time since `since_s`."""
     return job.phase not in ENDED or job.ended_s is None or job.ended_s >= since_s
 
 
 def usage(
     jobs: Mapping[JobId, Job], attempts: accounts.Attempts, by: By, since_s: float, now_s: float
 ) -> dict[str, Use]:
-    """Of everybody who had a job here since then, by name."""
+    """By name, the use of everybody who had a job here since `since_s`."""
     found: dict[str, Use] = {}
     for job in jobs.values():
         if is_of(job, since_s):

@@ -53,7 +53,7 @@ PRESETS: dict[str, str] = {
     "sixteen-hours": "57600",
     "three-queues": "3250,7200",
 }
-"""GPU-seconds. The first and `three-queues` are those of the published simulator, rounded names."""
+"""Thresholds in GPU-seconds. The first and `three-queues` come from the published simulator."""
 
 
 class TiresiasParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -89,7 +89,7 @@ class TiresiasParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
 
 NOBODY: Final[Iterator[Job]] = iter(())
-"""Who stands behind most that ask."""
+"""The place behind which most jobs that ask look for victims."""
 
 
 def attained_gpu_s(job: Job, now_s: float) -> float:
@@ -105,11 +105,12 @@ class Queues:
         self.limits = limits
 
     def of(self, job: Job, now_s: float) -> int:
-        """A threshold counts as reached a microsecond early, as a time asked for may come back rounded."""
+        """The queue of a job; a threshold counts as reached a microsecond early, since wake-up times are
+        rounded."""
         return bisect_right(self.limits, attained_gpu_s(job, now_s) + 1e-6 * job.spec.gpus_min)
 
     def of_running(self, jobs: Iterable[Job], now_s: float) -> list[tuple[int, int, Job]]:
-        """The same of many RUNNING jobs, before the number and the job: each decision asks it of all."""
+        """Queue, number and job of many RUNNING jobs: each decision asks for all of them."""
         limits = self.limits
         return [
             (
@@ -124,7 +125,7 @@ class Queues:
         ]
 
     def of_resting(self, jobs: Iterable[Job]) -> list[tuple[int, int, Job]]:
-        """And of those that are not RUNNING, which attain nothing."""
+        """The same of jobs that are not RUNNING, which attain nothing."""
         limits = self.limits
         return [
             (bisect_right(limits, job.run_s * (gpus := job.spec.gpus_min) + 1e-6 * gpus), job.number, job)
@@ -152,7 +153,8 @@ class AttainedService:
     def __init__(self, queues: Queues, view: View) -> None:
         self._queues, self._view = queues, view
         self._others: list[tuple[int, int, Job]] | None = None
-        """Queue, number and job of all who have devices or a reservation, once asked for; in no order."""
+        """Queue, number and job of all that have devices or a reservation; unsorted, made when first
+        needed."""
 
     def behind(self, plan: Plan, job: Job) -> Iterator[Job]:
         """Jobs of later queues, and those of the same that came later; the last of all first. Sorts those
@@ -202,8 +204,8 @@ class AttainedService:
 class Tiresias:
     """Discretised 2D-LAS.
 
-    While something waits it asks to be woken at the next demotion of a running job; what it remembers is the
-    time it has asked for.
+    While a job waits, the policy asks to be woken at the next demotion of a running job; it remembers that
+    time alone.
     """
 
     name = AttainedService.name

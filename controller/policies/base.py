@@ -38,7 +38,8 @@ class Policy(Protocol):
     name: str
 
     def queue_key(self, job: Job) -> tuple[float, ...]:
-        """Where a waiting job stands; must not change while it waits (the ledger keeps it sorted)."""
+        """The sort key of a waiting job; must not change while it waits (the ledger keeps the queue
+        sorted)."""
 
     def decide(self, view: View, event: AnyEvent) -> Decision:
         """What to do now that `event` has happened. Changes nothing."""
@@ -86,31 +87,30 @@ def promised_s(policy: Policy) -> float:
 
 
 def class_report(policy: Policy, view: View) -> ClassReport | None:
-    """None: it has no classes, or no quota."""
+    """The policy's report on its classes; None: it has no classes, or no quota."""
     report = getattr(policy, "report", None)
     found: ClassReport | None = None if report is None else report(view)
     return found
 
 
 def state_in_words(policy: Policy, view: View) -> dict[str, str]:
-    """What it has learned, or where it stands (it says so by a method of this name), in the order in which it
-    is read; empty: it keeps nothing that people would ask for."""
+    """What the policy has learned, or its state, for people (from its method of this name); empty: it keeps
+    nothing that people would ask for."""
     method = getattr(policy, "state_in_words", None)
     found: dict[str, str] = {} if method is None else method(view)
     return found
 
 
 def waiting(policy: Policy, view: View, event: AnyEvent) -> Iterable[Job]:
-    """Who waits, in the policy's order; where that is not the one of its queue keys, it says so by a method
-    of this name."""
+    """Waiting jobs in the policy's order; a policy whose order is not that of its queue keys has a method of
+    this name."""
     method = getattr(policy, "waiting", None)
     found: Iterable[Job] = view.queued() if method is None else method(view, event)
     return found
 
 
 def take_over(policy: Policy, before: Policy) -> None:
-    """A policy that is set may go on with what the one before it has observed (it says so by a method of this
-    name); the other is not asked any more."""
+    """A new policy may go on with what the one before it has observed, if it has a method of this name."""
     method = getattr(policy, "take_over", None)
     if method is not None:
         method(getattr(before, "inner", before))  # The policy itself, if somebody only places for it.
@@ -130,8 +130,8 @@ class Stateless:
 
 
 class Candidates:
-    """Queued jobs in order. Of each shape the next one comes only after `again`: where the first found no
-    place, the others need not be looked at."""
+    """Queued jobs in order. The next one of a scheduling class comes only after `again`: where the first
+    found no place, the others find none."""
 
     def __init__(self, view: View) -> None:
         self._view = view
@@ -150,7 +150,7 @@ class Candidates:
         return job
 
     def again(self, job: Job) -> None:
-        """The job that `next` has just given was placed: go on with its shape."""
+        """The job that `next` has just given was placed: go on with its scheduling class."""
         queue, index = self._view.queue(self._view.scheduling_class(job)), self._index + 1
         if index < len(queue):
             following = queue[index]
@@ -162,8 +162,8 @@ QUIET = frozenset((ProgressSeen, AttemptStarted))
 
 
 def is_quiet(view: View, event: AnyEvent) -> bool:
-    """Whether nothing is possible after an event that was not possible before: it says how far a job on its
-    devices has got."""
+    """Whether an event makes nothing possible that was not possible before: it only reports progress of a job
+    on its devices."""
     if type(event) is not CheckpointDurable:
         return type(event) in QUIET
     job = view.jobs.get(event.job_id)
@@ -172,7 +172,7 @@ def is_quiet(view: View, event: AnyEvent) -> bool:
 
 def why_waiting(view: View, job: Job, order: str, first: Job | None = None) -> Reason:
     """The reason of a queued job, from the view alone: structure first, then devices, then the queue.
-    `first`: who stands first of those that are possible, where the queue keys do not say it."""
+    `first`: the first possible job, where the queue keys do not say it."""
     structural = why_impossible(view, job)
     if structural is not None:
         return structural
@@ -203,7 +203,7 @@ def is_possible(view: View, job: Job) -> bool:
 
 
 def is_aged_waiting(view: View) -> bool:
-    """Whether a job waits that all others must wait for."""
+    """Whether an aged job waits, for which all others must wait."""
     return first_aged(view) is not None
 
 
@@ -272,8 +272,8 @@ def why_too_large(view: View, scheduling_class: SchedulingClass) -> Reason | Non
 
 
 def why_no_host_room(plan: Plan, job: Job) -> Reason | None:
-    """Of a job for which enough devices are free: which cores and main memory are left on the host with most
-    free devices of those that have too few; None if that is not what it lacks."""
+    """Why a job waits though enough devices are free: names the cores and main memory left on a host that has
+    too few, the one with most free devices; None if cores and memory are not what it lacks."""
     scheduling_class = plan.view.scheduling_class(job)
     if not scheduling_class.asks_hosts:
         return None

@@ -22,7 +22,7 @@ from cotenant.controller.policies.entry import CLASSES, PolicyEntry
 from cotenant.controller.policies.toolkit import FreedDevices, TwoClasses, WakeUp, find_room, preemptible_jobs
 
 NEARLY_S = 1e-6
-"""A time that was asked for may come back rounded."""
+"""Wake-up times may be rounded by this much."""
 
 
 class ChronusParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -60,7 +60,7 @@ class Chronus(TwoClasses):
         return find_room(plan, job, iter(over))
 
     def _left_s(self, job: Job, now_s: float) -> float:
-        """Of its present lease, the first of which began with its first step; 0 at the end of each."""
+        """What is left of the job's lease; the first one began with its first step; 0 at the end of each."""
         lease_s = self.parameters.spot_lease_s
         passed_s = now_s - job.phase_since_s
         if passed_s < lease_s - NEARLY_S:

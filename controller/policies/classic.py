@@ -127,8 +127,8 @@ class Srtf(Preemptive):
 def preempt_for_each(
     plan: Plan, fresh: Iterable[Job], waited_for: Job | None, preempt: Callable[[Plan, Job], object]
 ) -> None:
-    """Ask those who found no devices, in turn; none that stands behind a job for which devices are kept
-    back, since what it would free is for that one."""
+    """Asks newcomers that found no devices, in turn; none behind a job for which devices are kept back, since
+    what it would free is for that job."""
     order_key = plan.view.order_key
     for newcomer in fresh:
         if plan.actions and plan.is_placed(newcomer.spec.job_id):
@@ -138,7 +138,7 @@ def preempt_for_each(
 
 
 def take(plan: Plan, newcomer: Job, room: FreedDevices, why: Reason | None = None) -> None:
-    """Preempt and place. `why` is the newcomer's reason; default: remaining time against remaining time."""
+    """Preempts and places. `why` is the newcomer's reason; default: it compares the remaining times."""
     now_s, mine_s, newcomer_id = plan.view.now_s, newcomer.remaining_s or 0.0, newcomer.spec.job_id
     left_s = {victim.spec.job_id: victim.remaining_now_s(now_s) or 0.0 for victim in room.victims}
     for victim in room.victims:

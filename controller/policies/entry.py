@@ -1,4 +1,4 @@
-"""A policy of ours as people choose it: what it is, when to take it, how it is made.
+"""A policy of ours as people choose it: what it is, when to choose it, how it is made.
 
 Rule: an entry stands at the end of the module of its policy; `registry.py` has their names, in order.
 """
@@ -19,13 +19,13 @@ class PolicyEntry(NamedTuple):
     make: Callable[..., Policy]
     """Called with what `parse` gives."""
     parse: Callable[[Parameters], Any] | None = None
-    """Its parameters, from those that were given; raises ValueError. None: it has none."""
+    """Makes its parameters from what was given, or raises ValueError. None: it has none."""
     group: str = ""
     """Its heading in `cotenant policy list`."""
     choose: str = ""
     """When to choose it, in a line."""
     needs: tuple[str, str] | None = None
-    """A library that it computes with, and the extra that brings it."""
+    """A library that it needs, and the extra that installs it."""
 
 
 FIRST: Final = "To begin with"

@@ -50,7 +50,7 @@ class Fgd(TwoClasses):
         """Pods seen, by GPUs."""
 
     def fragmentation(self, free: int) -> float:
-        """In GPUs, times the pods seen."""
+        """Fragmentation in GPUs, times the number of pods seen."""
         return float(
             sum(count * (free if gpus > free else free % gpus) for gpus, count in self._pods.items())
         )

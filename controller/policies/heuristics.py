@@ -31,7 +31,7 @@ def expected_s(job: Job) -> float:
 
 
 class Wfp3(Scored):
-    """-(wt/rt)^3 * n: who has waited long for its length, the wider the sooner."""
+    """-(wt/rt)^3 * n: jobs that have waited long for their length first, wide ones sooner."""
 
     name = "wfp3"
 
@@ -41,7 +41,7 @@ class Wfp3(Scored):
 
 
 class Unicep(Scored):
-    """-wt/(log2(n + 1) * rt): the same, the narrower the sooner."""
+    """-wt/(log2(n + 1) * rt): the same, narrow ones sooner."""
 
     name = "unicep"
 

@@ -43,7 +43,7 @@ class LucidParameters(ColocationParameters, frozen=True, kw_only=True, forbid_un
     medium: float = 0.85
     """Least mean speeds beside others, of 1 alone, for labels 0 and 1."""
     unknown_label: int = 1
-    """Of a kind of job of which nothing is known: it is packed with light ones, and so gets known."""
+    """The label of a kind of which nothing is known: it is packed with light ones, and so becomes known."""
     labels_max: int = 2
     longer_max: float = 2.0
     """Newcomer's GPU time / partner's, at most."""
@@ -163,7 +163,7 @@ def equals(view: View, job: Job, slots: ShareableSlots) -> Iterator[ShareableSlo
 
 
 def speeds(xi: Interference) -> tuple[Speed, Speed]:
-    """Mean speeds beside others; in this very pair where a kind was never seen beside another."""
+    """Mean speeds beside others; of this very pair where a kind was never seen beside another."""
     mine = _speed(xi.first_speed, xi.first, xi.source)
     return mine, _speed(xi.second_speed, xi.second, xi.source)
 

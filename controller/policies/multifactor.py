@@ -56,7 +56,7 @@ class MultifactorParameters(OrderParameters, frozen=True, kw_only=True, forbid_u
 
 
 class UsageRecord(msgspec.Struct, kw_only=True):
-    """What accounts have used, faded to one moment; and what of jobs that may come back is in it."""
+    """What accounts have used, decayed to one moment; and how much of it is from jobs that may come back."""
 
     at_s: float = 0.0
     used_gpu_s: dict[str, float] = {}
@@ -64,7 +64,7 @@ class UsageRecord(msgspec.Struct, kw_only=True):
 
 
 class FairShareUsage:
-    """GPU-seconds by account, which fade. A fold over the events."""
+    """Decaying GPU-seconds by account, a fold over the events."""
 
     def __init__(self, half_life_s: float) -> None:
         self._half_life_s = half_life_s
@@ -84,7 +84,7 @@ class FairShareUsage:
         self._charge(account_of(job), new_gpu_s)
 
     def now(self, view: View, event: AnyEvent | None = None) -> dict[str, float]:
-        """Used by account, running attempts included, and the one whose end has not been observed yet."""
+        """Usage by account, including running attempts and the one whose end is not observed yet."""
         faded = self._fading(view.now_s - self._record.at_s)
         used = {account: gpu_s * faded for account, gpu_s in self._record.used_gpu_s.items()}
         just = _ended(view, event)
@@ -95,7 +95,7 @@ class FairShareUsage:
         return used
 
     def _new_gpu_s(self, job: Job, here_s: float = 0.0) -> float:
-        """Not charged yet, faded as if it had been in one piece until now."""
+        """GPU-seconds not charged yet, decayed as if they had been one piece until now."""
         new_s = max(_held_s(job) + here_s - self._record.charged_s.get(job.job_id, 0.0), 0.0)
         return self._half_life_s / math.log(2.0) * (1.0 - self._fading(new_s)) * job.spec.gpus_min
 
@@ -127,7 +127,7 @@ def _ended(view: View, event: AnyEvent | None) -> Job | None:
 
 
 def _held_s(job: Job) -> float:
-    """On devices, in phases that are over."""
+    """Seconds on devices, in phases that are over."""
     return job.load_s + job.run_s + job.pause_s
 
 

@@ -34,7 +34,7 @@ class NewcomerParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
 
 def newcomers(arrived: Sequence[Job], rule: NewcomerRule) -> Sequence[Job]:
-    """Newcomers of those that have come to the queue with this event."""
+    """The newcomers among the jobs that this event has put into the queue."""
     if rule == "every":
         return arrived
     return [job for job in arrived if not job.attempt and not job.aborted_preemptions]

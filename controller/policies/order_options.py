@@ -1,4 +1,4 @@
-"""What every order of waiting jobs takes, whatever it orders by: who may pass a job that does not fit."""
+"""The option of every order of waiting jobs: who may pass a job that does not fit."""
 
 from __future__ import annotations
 
@@ -27,6 +27,6 @@ class OrderParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class PassingParameters(OrderParameters, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of an order that lets whoever fits pass."""
+    """The options of an order that lets whoever fits pass."""
 
     backfill: Backfill = "any"

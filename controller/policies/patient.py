@@ -1,14 +1,13 @@
-"""patient: smallest service first over the whole queue, where no preemption is for nothing.
+"""patient: smallest service first over the whole queue, without futile preemptions.
 
 Source: ours. Waiting jobs are asked in the order of remaining time x GPUs^0.75 after each arrival, release of
 devices and end of a load. Unlike SRTF it counts what a change costs:
 
-* A job that loads is never preempted. So no load is ever for nothing: there are no futile preemptions,
-  which Lazer (section 3.2) measures and tries to foresee; here they cannot happen. A reservation may be
-  replaced, as long as nothing was loaded for it.
+* A job that loads is never preempted. So the futile preemptions that Lazer (section 3.2) measures and tries
+  to foresee cannot happen. A reservation may be replaced, as long as nothing was loaded for it.
 * A preemption must gain more than it costs: the victim must have more time left than the newcomer's remaining
   time and load, and the victim's own load and two of its pauses.
-* A gang needs more than that, for it puts back several: all its victims have more service left, or together
+* A gang needs more than that, for it preempts several: all its victims have more service left, or together
   they lose less than the gang would by waiting. What they lose is the gang's time and the cost of the change,
   once per victim; its wait is until enough devices become free by themselves.
 * If enough devices become free anyway within the victim's pause and the newcomer's load, when a preempting
@@ -81,7 +80,7 @@ class PatientParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         return msgspec.structs.asdict(self)
 
     def service_s(self, job: Job) -> float:
-        """Of a job that waits, so it stands still; `UNKNOWN_S` if the job said nothing of its length."""
+        """Service of a waiting job, so it does not change; `UNKNOWN_S` if the job's length is unknown."""
         left_s = job.remaining_s
         return UNKNOWN_S if left_s is None else left_s * self.width(job)
 
@@ -91,7 +90,7 @@ class PatientParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 
 def cost_s(victim: Job) -> float:
-    """What it costs to put a running job back and start it again: its load and two pauses."""
+    """What it costs to preempt a running job and start it again: its load and two pauses."""
     return victim.expected_load_s + 2.0 * victim.expected_pause_s
 
 
@@ -102,15 +101,15 @@ def needs_s(newcomer: Job) -> float:
 
 
 NOBODY: Final[Iterator[Job]] = iter(())
-"""Who stands behind most that ask."""
+"""The place behind which most jobs that ask look for victims."""
 Spare = tuple[float, int, float, Job]
 """A running job that may be preempted, in the order in which it would be: its remaining service, negative
 (the most comes first); its number; its time left beyond what it costs to put it back; the job."""
 
 
 def spare(view: View, asking: Iterable[Job], parameters: PatientParameters) -> list[Spare]:
-    """All that could be preempted by one of those who ask, once per pass. It looks at each job that runs
-    longer than the shortest who asks; it does not grow with the queue."""
+    """All jobs that one of those who ask could preempt, once per pass. It looks at each job that runs longer
+    than the shortest who asks; it does not grow with the queue."""
     now_s, least_s = view.now_s, min(map(needs_s, asking), default=float("inf"))
     found: list[Spare] = []
     for job in reversed(view.running()):
@@ -139,12 +138,12 @@ class Round:
         soon: ExpectedReleases | None = None,
     ) -> None:
         self.until_s: float | None = None
-        """When it should be seen whether devices that jobs wait for did become free."""
+        """When to check whether the devices that jobs wait for have become free."""
         self._view = view
         self._asking, self._parameters = asking, parameters
         self._running: list[Spare] | None = None
         self._most_gpu_s = self._most_spare_s = 0.0
-        """Of a running job: who has as much to do itself, or needs as much time, preempts none."""
+        """The most of any running job: a job with as much service, or need of time, preempts none."""
         self._widest, self._least_cost_s, self._least_gang_s = 1, 0.0, float("inf")
         """Of running jobs; and the least time that a gang which asks has left."""
         self._reserved: list[tuple[float, float, Job]] = []
@@ -154,7 +153,7 @@ class Round:
         self.soon = soon
 
     def _look(self, plan: Plan) -> list[Spare]:
-        """Many passes end before they are needed."""
+        """Collects the victims only now: many passes end before they need any."""
         running = self._running = spare(self._view, self._asking, self._parameters)
         if running:
             self._most_gpu_s = -running[0][0]
@@ -202,7 +201,7 @@ class Round:
         return job.spec.gpus_min > 1 and self._parameters.gang == "wait"
 
     def is_last(self, job: Job) -> bool:
-        """Whether no job after this one, which found none behind it, has less to do than any of those."""
+        """Whether no later job can find a victim either, now that this one found none behind it."""
         mine_gpu_s = self._parameters.service_s(job)
         return (
             mine_gpu_s >= self._most_gpu_s
@@ -221,7 +220,7 @@ class Round:
         return True
 
     def settle(self, plan: Plan, job: Job, room: FreedDevices) -> None:
-        """A preemption that pays."""
+        """Carries out a preemption that pays."""
         take_room(plan, job, room, self.name, why_gain(plan.view, job, room.victims))
 
     def room(self, plan: Plan, job: Job, behind: Iterator[Job]) -> FreedDevices | None:
@@ -333,7 +332,7 @@ class Patient:
         return NOTHING if plan is None else plan.decision()
 
     def arrange(self, view: View, event: AnyEvent) -> tuple[Plan | None, bool]:
-        """What is to be done, None if nobody was asked; and whether only newcomers were.
+        """What to do, None if nobody was asked; and whether only newcomers were.
 
         An arrival with nothing free is the newcomer's own affair (see `whom_to_ask`), as long as it does
         not wait for devices that get free by themselves."""
@@ -383,7 +382,7 @@ class Patient:
 
 
 def is_wanted(view: View, event: FirstStepDone) -> bool:
-    """Whether the job that has got going is one that a waiting job could preempt."""
+    """Whether a waiting job could preempt the job that has just made its first step."""
     job = view.jobs.get(event.job_id)
     if job is None or not job.preemptible or job.remaining_s is None:
         return False

@@ -1,7 +1,7 @@
-"""Policies of other people: in a package that offers them, or in a module that is named.
+"""Plugins: policies in a package that offers them, or in a module that somebody names.
 
-Rule: we import nothing of theirs before somebody names it, and report whatever is wrong in one line, before
-anything runs. After that such a policy is like ours: the engine checks every action.
+Rule: we import a plugin only when somebody names it, and report whatever is wrong in one line, before
+anything runs. After that it is like our own policies: the engine checks every action.
 
 A package offers a policy by an entry point in the group `cotenant.policies`:
 
@@ -48,7 +48,8 @@ def is_path(name: str) -> bool:
 
 @cache
 def offered() -> dict[str, EntryPoint]:
-    """What installed packages offer, by name; of two with one name the first found. Imports nothing."""
+    """The policies that installed packages offer, by name; of two with one name the first found. Imports
+    nothing."""
     found: dict[str, EntryPoint] = {}
     for point in sorted(entry_points(group=GROUP), key=lambda p: p.name):
         if NAME.fullmatch(point.name):
@@ -149,7 +150,7 @@ def _defaults(name: str, maker: Any) -> Parameters:
 
 
 def _as(kind: type, name: str, key: str, value: str | int | float | bool) -> str | int | float | bool:
-    """A value in the type of its default; a whole number is good for a number with decimals."""
+    """A value in the type of its default; an int is accepted for a float."""
     if kind is float and type(value) is int:
         return float(value)
     if type(value) is not kind:

@@ -34,7 +34,7 @@ class QssfParameters(OrderParameters, frozen=True, kw_only=True, forbid_unknown_
     history: float = 0.5
     """lambda: the share of what was seen of jobs like this one; the rest is the estimate's."""
     newest: float = 0.3
-    """The share of the newest job in the mean of its like."""
+    """The share of the newest job in the mean of its kind."""
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.history <= 1.0 or not 0.0 < self.newest <= 1.0:
@@ -42,7 +42,7 @@ class QssfParameters(OrderParameters, frozen=True, kw_only=True, forbid_unknown_
 
 
 class DurationHistory(msgspec.Struct, kw_only=True):
-    """Means by what jobs have in common; and whose end has been counted, for ends are told more than once."""
+    """Means by what jobs have in common; and which ends are counted, for an end may be reported twice."""
 
     mean_s: dict[str, float] = {}
     seen: dict[JobId, float] = {}
@@ -70,7 +70,7 @@ class Qssf(Scored):
         return share * seen_s + (1.0 - share) * told_s
 
     def _lessons(self, view: View, event: AnyEvent | None) -> dict[str, float]:
-        """The means that the end of a job changes, as they are then."""
+        """The means that the end of a job changes, with their new values."""
         job = view.jobs.get(event.job_id) if isinstance(event, AttemptEnded) else None
         history, newest = self._history, self._asked.newest
         if job is None or job.phase is not Phase.DONE or job.job_id in history.seen:
@@ -99,7 +99,7 @@ class Qssf(Scored):
 
 
 def _keys(job: Job) -> Iterator[str]:
-    """What it has in common with others, the closest first."""
+    """Keys that the job shares with similar ones, the closest first."""
     spec = job.spec
     user = f"{spec.organisation}/{spec.user}"
     yield f"{user} {spec.gpus_min} {kind_of(spec)}"

@@ -48,7 +48,7 @@ from cotenant.controller.policies.yarn_cs import YARN_CS
 
 
 class PolicyOption(NamedTuple):
-    """A parameter that policies take beside their own, since it says nothing of their order."""
+    """A parameter that policies take beside their own, since it does not concern their order."""
 
     values: tuple[str, ...]
     """The first is the default: the policy as it is."""
@@ -56,7 +56,7 @@ class PolicyOption(NamedTuple):
     apply: Callable[[Policy], Policy]
     """The policy with the other value."""
     why_not: Callable[[Policy], str]
-    """What keeps it from taking that; empty if nothing."""
+    """Why a policy cannot take the option; empty if it can."""
 
 
 OPTIONS: Final = {
@@ -119,7 +119,7 @@ def lacks(name: str) -> str:
 
 
 UNAVAILABLE: dict[str, str] = {name: why for name in OURS if (why := lacks(name))}
-"""Policies that could be there, and what they lack."""
+"""Policies that are not available, and what they lack."""
 
 AVAILABLE: dict[str, str] = {name: entry.about for name, entry in OURS.items() if name not in UNAVAILABLE}
 
@@ -143,7 +143,7 @@ def about(name: str) -> str:
 
 
 def unavailable() -> dict[str, str]:
-    """Those that could be there, and what keeps them away."""
+    """Policies that are not available, each with why."""
     return UNAVAILABLE | {name: why for name, why in _theirs().items() if isinstance(why, str)}
 
 
@@ -160,12 +160,12 @@ def _theirs() -> dict[str, plugins.PluginPolicy | str]:
 
 
 def is_known(name: str) -> bool:
-    """Whether `make` would have one of this name."""
+    """Whether `make` knows a policy of this name."""
     return name in AVAILABLE or name in available() or (plugins.is_path(name) and not why_not(name))
 
 
 def why_not(name: str) -> str:
-    """What keeps a policy of this name from being made; empty if nothing."""
+    """Why a policy of this name cannot be made; empty if it can."""
     try:
         make(name, {})
     except ValueError as error:
@@ -267,7 +267,7 @@ def make_or_stand_in(name: str, parameters: Parameters) -> Policy:
 
 
 def make_for_roll_outs(name: str, parameters: Parameters) -> Policy:
-    """The policy without options: a roll-out asks it thousands of times, and what an option takes each time
-    is more than what it changes of when jobs end."""
+    """The policy without options: a roll-out asks it thousands of times, and an option costs more time than
+    it changes the ends of jobs."""
     own = {each: value for each, value in parameters.items() if name not in OURS or each not in OPTIONS}
     return make_or_stand_in(name, own)

@@ -66,7 +66,7 @@ def _is_longer(job: Job, than_s: float | None) -> bool:
 
 
 def why_shorter(view: View, newcomer: Job, victims: Sequence[Job]) -> Why:
-    """Remaining time against remaining time."""
+    """Compares the remaining times."""
     mine_s = newcomer.remaining_s or 0.0
     left_s = {victim.job_id: victim.remaining_now_s(view.now_s) or 0.0 for victim in victims}
     names = ", ".join(left_s)
@@ -123,9 +123,9 @@ class IntervalParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 class IntervalPolicy:
     """Shortest remaining time first among all jobs, at multiples of `interval_s` and at no other time.
 
-    After a look nothing more can be done until something happens: jobs that run only come nearer to their
-    end. So only an event that finds jobs waiting asks for the next look, and a quiet night costs nothing.
-    What it remembers is the look it has asked for.
+    After a pass nothing more can be done until something happens: jobs that run only come nearer to their
+    end. So only an event that finds jobs waiting asks for the next pass, and idle time costs nothing. It
+    remembers only the wake-up that it has asked for.
     """
 
     preempts = True

@@ -1,8 +1,8 @@
 """Orders by a score that changes while a job waits: every waiting job is scored at each decision.
 
-Rule: a `queue_key` must not change while a job waits, so here it says nothing, and the order is made when
-something is free. What that costs grows with the queue, unlike a look at the head of each class; so where a
-job may be passed, only classes that fit now are scored.
+Rule: a `queue_key` must not change while a job waits, so here it is empty, and the policy sorts when
+something is free. That cost grows with the queue, unlike a look at the head of each class; so where a job may
+be passed, only classes that fit now are scored.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Scored(Stateless, ABC):
 
     @abstractmethod
     def scores(self, view: View, jobs: Sequence[Job], event: AnyEvent | None) -> Sequence[float]:
-        """Of each of these waiting jobs, the lowest first; ties go by arrival. `event`: what has just
-        happened and was not observed yet, so that the order is the same before and after."""
+        """The score of each of these waiting jobs, the lowest first; ties go by arrival. `event`: it has just
+        happened and is not observed yet, so that the order is the same before and after."""
 
     def why(self, view: View, job: Job, rank: int) -> Reason:
-        """Why a job starts that stands at this place, 1 being the first."""
+        """Why the job at this place starts, 1 being the first."""
         return because("free-devices-in-order", self.name, job.spec.gpus)
 
     def queue_key(self, job: Job) -> tuple[float, ...]:
@@ -79,5 +79,5 @@ class Scored(Stateless, ABC):
 
 
 def waited_s(job: Job, now_s: float) -> float:
-    """Time it could have run and did not."""
+    """How long the job could have run and did not."""
     return job.queued_s + now_s - job.phase_since_s

@@ -1,8 +1,8 @@
 """Smallest service first: remaining time x GPUs. `ssf` never preempts; under `srsf` newcomers do.
 
-Source: the two-dimensional view of Tiresias (NSDI '19) section 3.2: a job of eight GPUs holds up eight
-times as much as one of the same length on one GPU, so what counts is the product. Departs from there in
-that `srsf` is to `srtf` what service is to time: only newcomers preempt (`newcomers.py` says who is one).
+Source: the two-dimensional view of Tiresias (NSDI '19) section 3.2: a job of eight GPUs takes eight times as
+much as one of the same length on one GPU, so the product counts. Departs from there in that `srsf` is to
+`srtf` what service is to time: only newcomers preempt (`newcomers.py` says who is one).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def service_now(job: Job, now_s: float) -> float:
 
 
 def by_service(job: Job) -> tuple[float, ...]:
-    """Smallest remaining service first; of a job that waits, so it stands still."""
+    """Smallest remaining service first; that of a waiting job does not change."""
     return (UNKNOWN_S if job.remaining_s is None else job.remaining_s * job.spec.gpus,)
 
 
@@ -73,7 +73,7 @@ class RemainingService:
 
 
 def _why_smaller(view: View, newcomer: Job, victims: Sequence[Job]) -> Why:
-    """Remaining service against remaining service."""
+    """Compares the remaining services."""
     mine = service_now(newcomer, view.now_s)
     left = {victim.job_id: service_now(victim, view.now_s) for victim in victims}
     names = ", ".join(left)

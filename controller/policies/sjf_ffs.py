@@ -3,8 +3,8 @@
 Source: Castor section 9.1, the baseline that "greedily resorts to colocation whenever idle resources are
 insufficient" and so shows what judging a share is worth. Free devices first; else the first host, in order,
 on which free devices and devices with one job can hold the gang: whoever holds them, whatever it costs. The
-batch is split only as far as it must be to fit, as under castor. `part=false` is the paper's baseline: it has
-no opinion of a pair, not even afterwards.
+batch is split only as far as it must be to fit, as under castor. `part=false` is the paper's baseline: it
+judges no pair, not even afterwards.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
     trace (file, or generated) -> workload (what arrives) -> simulate (one policy) -> outcome -> summary
 
-Rule: nothing here decides. The world obeys the engine and says what happened; whatever a policy could
-not know in production it cannot know here.
+Rule: nothing here decides. The world carries out the engine's commands and reports what happened; a policy
+knows no more here than in production.
 
-Packages: `traces/`, `world/` (what obeys), `results/` (what came of it), `past/` (a controller's own
-journal).
+Packages: `traces/`, `world/` (hosts and jobs), `results/` (numbers, documents, plots), `past/` (a
+controller's own journal).
 """
 
 # fmt: off

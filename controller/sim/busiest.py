@@ -3,7 +3,7 @@
 Source: Castor section 9.1 "randomly sample[s] 240 jobs from the busiest period" of a trace and says neither
 how long a period is nor what busy means. Our choice is as follows.
 
-Rule: the period is a stretch of a given length on the trace's clock that begins at a submission. Of those
+Rule: the period has a given length on the trace's clock and begins at a submission. Of those
 with at least `jobs` submissions it is the one to which most GPU time was submitted, a job's time counted up
 to the period's length: else one job of a month would make its period the busiest. The sample is drawn from
 the period's jobs, each as likely, and keeps their order and times. So with twice as many jobs from one period

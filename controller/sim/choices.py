@@ -27,11 +27,11 @@ class PolicyChoice(NamedTuple):
     name: str
     parameters: Parameters
     files: tuple[tuple[str, Parameters], ...] = ()
-    """What was read from files (`config=FILE`): those parameters are called by the file."""
+    """Parameters read from files (`config=FILE`): the label names the file in their place."""
 
     @property
     def label(self) -> str:
-        """What was asked for; parameters in the order of their names."""
+        """The choice as text, with parameters in the order of their names."""
         read = {key: value for _, found in self.files for key, value in found.items()}
         own = {key: value for key, value in self.parameters.items() if read.get(key) != value}
         said = [*(file for file, _ in self.files), *(f"{key}={_text(own[key])}" for key in sorted(own))]
@@ -117,7 +117,7 @@ def _with_parameters(
 
 
 def _configuration(word: str) -> Parameters:
-    """Of a file in the form of PCS's own (`policies/pcs/published.py`)."""
+    """A configuration in a file of PCS's own form (`policies/pcs/published.py`)."""
     path, _, name = word.removeprefix(_CONFIG).partition("#")
     try:
         return published_named(json.loads(Path(path).expanduser().read_text()), name).as_parameters()
@@ -135,7 +135,7 @@ def _split(word: str) -> tuple[str, str]:
 
 
 def _missing(name: str) -> str:
-    """What keeps a policy that is not ours from being there; empty if nothing.
+    """Why a policy that is not ours is unavailable; empty if it is available.
 
     Raises: BadChoice: there is none.
     """
@@ -150,7 +150,7 @@ def _missing(name: str) -> str:
 
 
 def _parameter(policy: str, word: str, known: Parameters) -> tuple[str, str | int | float | bool]:
-    """In the type of its default."""
+    """A parameter's value in the type of its default."""
     key, equals, value = word.partition("=")
     if not equals:
         raise BadChoice(f"{word!r} is not KEY=VALUE", "write NAME:KEY=VALUE,KEY=VALUE")

@@ -1,7 +1,7 @@
 """Several runs at once, each in a process of its own, with progress and a way to stop.
 
 Rule: what a run returns depends on its task alone, never on who ran beside it or in which process. A stop
-loses no finished run, and a run under way comes back as far as it got.
+loses no finished run, and a run under way returns its results so far.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from cotenant.controller.timeline import Timeline
 
 REPORT_EVERY_S: Final = 0.2
 WORTH_A_PROCESS: Final = 20_000
-"""Below so many jobs over all runs, starting processes takes longer than the runs."""
+"""With fewer jobs over all runs, starting processes takes longer than the runs."""
 
 
 WorldName = Literal["devices", "elastic", "fluid"]
@@ -58,17 +58,17 @@ class Task:
     trim: float = 0.0
     """Share of the jobs at each end that run without being counted."""
     warm: int = 0
-    """So many jobs at the beginning run without being counted: the warm-up of a window."""
+    """How many jobs at the beginning run without being counted: the warm-up of a window."""
     eta: bool = False
     """Tell intervals at submissions, and compare them with what comes."""
     drawn: bool = False
-    """Keep who held which device when."""
+    """Record who held which device when."""
     promise_share: float = 0.0
     """The share of jobs, drawn, that ask for a promise."""
     window: int | None = None
-    """Which window of the trace it is about; None: all of it."""
+    """The window of the trace; None: all of it."""
     differs: str = ""
-    """In what else but the policy, in a few words."""
+    """How tasks of one policy differ, in a few words."""
 
     @property
     def label(self) -> str:
@@ -76,19 +76,19 @@ class Task:
 
     world: WorldName = "devices"
     asked: int = 0
-    """In the fluid world: so many jobs ask when they will have ended."""
+    """In the fluid world: how many jobs ask when they will have ended."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskRun:
-    """What came of a task."""
+    """The result of a task."""
 
     task: Task
     summary: dict[str, Any]
     outcome: Outcome | None
-    """Where it was asked for: it is large."""
+    """Only where asked for: it is large."""
     timeline: Timeline | None = None
-    """Of a task that is drawn."""
+    """Only of a task that records them."""
 
     @property
     def label(self) -> str:
@@ -129,8 +129,8 @@ def run_all(
     asked: Asked = lambda number: None,
     compute: Compute = nothing,
 ) -> list[TaskRun]:
-    """Runs in the order of the tasks; after an interrupt (Ctrl-C, SIGTERM) those that were finished, and
-    those under way as far as they got. A second interrupt ends everything at once.
+    """Runs all tasks; returns runs in the order of the tasks. After an interrupt (Ctrl-C, SIGTERM) it returns
+    finished runs, and those under way with their results so far. A second interrupt ends everything at once.
 
     Args:
         workers: processes; None = one per core. With one, everything runs in this process.
@@ -274,7 +274,7 @@ def _all_of(lookers: Sequence[Look]) -> Look:
 
 
 def _watch(number: int, stop: StopFlag, report: Report) -> Callable[[int, int, float], None]:
-    """Tells how far a run is, now and then; ends it where a stop was asked for."""
+    """Reports how far a run is, now and then; ends it if a stop was asked for."""
     next_s = 0.0
 
     def watch(finished: int, total: int, now_s: float) -> None:
@@ -315,7 +315,7 @@ def stopping(stop: StopFlag, asked: Asked = lambda number: None) -> Iterator[Non
 
 @contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """A signal that comes meanwhile counts afterwards."""
+    """Delays signals until the block ends."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:
         yield

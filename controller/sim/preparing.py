@@ -1,7 +1,7 @@
-"""From a trace to a workload: the window, the load, and what no trace has, drawn from a seed.
+"""From a trace to a workload: the window, the load, and what traces lack, drawn from a seed.
 
 Rule: each thing that is drawn has its own stream, and draws for every row of the window in order. So an
-option changes only what it is about: another noise leaves the models alone, another cluster the estimates,
+option changes only what it names: another noise leaves the models as they are, another cluster the estimates,
 and a longer window only adds jobs at its end.
 """
 
@@ -37,7 +37,7 @@ LIMITS_S = np.array(
     [60.0 * m for m in (5, 10, 15, 30, 60, 120, 240, 480, 720)]
     + [86_400.0 * d for d in (1, 2, 3, 4, 7, 10, 14, 21, 30, 60, 90)]
 )
-"""What people write as time limits."""
+"""Time limits as people write them."""
 ACCURACY_MIN = 0.05
 """No limit is more than twenty times what the job takes, before it is rounded up."""
 

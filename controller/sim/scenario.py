@@ -1,4 +1,4 @@
-"""Everything a comparison is about except the policies: trace, window, cluster, physics, misfortune.
+"""Everything in a comparison except the policies: trace, window, cluster, physics, failures.
 
 Rule: every run of a comparison gets the same workload object for the same seed, prepared once.
 """
@@ -26,9 +26,9 @@ from cotenant.controller.sim.world.workload import Cluster, Workload
 
 SYNTH: Final = "synth:"
 SPOT_DAYS: Final = 5.0
-"""Generated of `synth:gfs` where it names no number of days."""
+"""Days of `synth:gfs` where it names no number."""
 SYNTH_JOBS: Final = 20_000
-"""Generated where `synth:NAME` names no number."""
+"""Jobs of `synth:NAME` where it names no number."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,12 +63,12 @@ class Scenario:
     eta: bool = False
     """Tell intervals at submissions, and compare them with what comes."""
     promise_share: float = 0.0
-    """Of the jobs, drawn: they ask to be promised the earliest end that can be."""
+    """The share of jobs, drawn, that ask for a promise of the earliest end possible."""
     hosts: int = 8
     gpus_per_host: int = 8
     world: WorldName = "devices"
     asked: int = 2500
-    """In the fluid world so many jobs, evenly among all, ask when they will have ended."""
+    """In the fluid world: how many jobs, evenly among all, ask when they will have ended."""
 
     def __post_init__(self) -> None:
         if self.limits and self.noise:
@@ -112,7 +112,7 @@ class Scenario:
 
     def options(self) -> dict[str, Any]:
         """For a result: all that was asked for, the trace and the cluster apart."""
-        # Results from before these were there still compare.
+        # Results from before these options existed still compare.
         unsaid = {"launch": "cold", "limits": False, "on_preempt": "save", "world": "devices", "eta": False}
         unsaid["promise_share"] = 0.0
         unasked = [name for name, default in unsaid.items() if getattr(self, name) == default]

@@ -6,8 +6,8 @@ happened in the world, and at each job's end the two accounts must agree.
     while there is a next event: world.obey(engine.handle(event, world.now_s))
 
 Rule: the loop answers every `ComputeRequest` inline and exactly once with `Computed`, as in production, with
-a result or with what went wrong; there is no child process here. It reports the time that took apart; the
-virtual clock advances by a fixed time.
+a result or with what went wrong; there is no child process here. It reports that time separately; the virtual
+clock advances by a fixed time.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ Look = Callable[[Engine, ev.AnyEvent, Sequence[AnyCommand]], None]
 
 WATCH_EVERY: Final = 1000
 NO_DEADLINE_S: Final = 1e9
-"""Saves take what the workload says; they are not cut short."""
+"""No deadline: saves take the time that the workload says."""
 TIMED_FIRST: Final = 500
 TIMED_EVERY: Final = 19
-"""So many events at first, then every so-manyth, are timed: to read a processor clock twice costs more than
-a light decision. A prime has no factor in common with the three or four events of a job's life."""
+"""The first events are timed, then a fixed share: reading a processor clock twice costs more than a light
+decision. A prime has no factor in common with the three or four events of a job's life."""
 IDLE_EVENTS_MAX: Final = 10_000
-"""So many events in a row after which nothing was done, in a cluster where nothing is under way: what still
-waits will never start."""
+"""After so many events in a row without a command, in a cluster where nothing is under way, what still waits
+will never start."""
 EXACT: Final = 1e-6
 """Relative, between two accounts of the same seconds (and of GPU-seconds)."""
 
 
 def nothing(kind: str, payload: Payload) -> ComputeResult:
-    """For runs without anything that computes."""
+    """For runs in which nothing is computed."""
     raise ValueError(f"this simulation was given nothing that computes {kind!r}")
 
 

@@ -1,11 +1,11 @@
-"""Warm windows: samples of a trace's jobs, each on a cluster with the jobs that were there before.
+"""Warm windows: samples of a trace's jobs, each on a cluster that still has the jobs from before.
 
 Rule: a window is a workload like any other, so every policy gets the same ones, job for job.
 
 The trace is cut into N equal parts; of each part the last J jobs count. The J jobs before them run as well
-and do not count: in that time each policy makes the queue its own, and one that learns has learned. Whatever
-was running or waiting when the first of those arrived is there at the start, as `sjf` had left it on the same
-cluster (it preempts nobody, so what a job had left is plain): running jobs first, with what they had still to
+and do not count: in that time each policy shapes the queue, and one that learns has learned. Whatever was
+running or waiting when the first of those arrived is there at the start, as `sjf` had left it on the same
+cluster (it never preempts, so what a job had left is known): running jobs first, with what they had still to
 do and one more load to do it; then waiting jobs. They do not count either. After a window's last job nobody
 arrives; it ends when all have ended.
 """
@@ -25,9 +25,9 @@ from cotenant.controller.sim.world.outcome import Outcome
 from cotenant.controller.sim.world.workload import Workload
 
 REFERENCE: Final = PolicyChoice("sjf", {})
-"""Who had the cluster until a window begins."""
+"""The policy of the cluster until a window begins."""
 LEFT_S_MIN: Final = 1.0
-"""What a job that has outlived its estimate is expected to need still."""
+"""Seconds that a job past its estimate is expected to need still."""
 
 
 class TraceWindow(NamedTuple):

@@ -10,7 +10,7 @@ from cotenant.controller.training.kinds import compute
 from cotenant.controller.wire import ComputeQuestion, ComputeResult, pack, unpack
 
 NICENESS: Final = 10
-"""A training takes what the machine's jobs leave."""
+"""Niceness: a training takes the CPU time that the machine's jobs leave."""
 
 
 def main() -> None:

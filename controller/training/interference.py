@@ -6,7 +6,7 @@ seed, same model, to the byte.
 
 Source: Castor section 6, as settled. One regressor answers "xi of `self` beside `other`" and sees every pair
 both ways round, so that the order of two jobs cannot matter; with Castor's two outputs it would. It is
-regularised hard: there are a thousand rows and more of only some tens of pairs.
+strongly regularised: there are a thousand rows and more, but only some tens of pairs.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ Progress = Callable[[str], None]
 
 
 class TooFewPairs(ValueError):
-    """Nothing can be learned, or nothing can be said of what was learned."""
+    """Too little to learn from, or to judge what was learned."""
 
 
 def train(
@@ -117,7 +117,7 @@ def train(
 
 
 class PairColumns:
-    """All pairs both ways round, in the columns that say anything."""
+    """All pairs both ways round, in the columns that vary."""
 
     def __init__(self, pairs: PairRows) -> None:
         """Raises:
@@ -192,7 +192,7 @@ def by_pair(groups: Sequence[str], seed: int, count: int = FOLDS) -> Folds:
 def tried(
     table: PairColumns, folds: Folds, candidates: Sequence[dict[str, float]], seed: int, tell: Progress
 ) -> tuple[tuple[Trial, ...], list[Both]]:
-    """Every candidate, judged on the same pairs left out; and what each said of them."""
+    """Every candidate, judged on the same pairs left out; and its predictions of them."""
     trials, answers = [], []
     for number, settings in enumerate(candidates, start=1):
         tell(f"trying settings {number} of {len(candidates)}")

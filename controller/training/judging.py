@@ -1,7 +1,7 @@
 """How good predictions are, against measured pairs. Pure.
 
-Rule: both jobs of a pair are judged, each with the model's raw answer: clipping at 1 would be right for a
-policy and flatter or punish a model by turns. The mean prediction is the mean of the TRAINING, as stored.
+Rule: both jobs of a pair are judged, each with the model's raw answer: clipping at 1 is right for a policy
+but would distort a model's errors both ways. The mean prediction is the mean of the TRAINING, as stored.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""From samples to an interval, and the interval set right by the errors that were made before (conformal).
+"""From samples to an interval, and the interval corrected by earlier errors (conformal).
 
 Rule: each level is shifted by its own quantile of its own last errors, log(actual / raw), of the same policy
-and the same kind: what is told at submission is corrected only from what was told at submissions, a revisit
-from revisits. Below `ENOUGH` outcomes nothing is shifted, and it is said that nothing was.
+and the same kind: errors of intervals told at submission correct intervals told at submission, those of
+revisits correct revisits. Below `ENOUGH` outcomes nothing is shifted, and the answer says so.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from cotenant.controller.models.eta.pools import ERRORS_KEPT
 
 ENOUGH: Final = 15
 LEAST_S: Final = 1.0
-"""Shorter times count as so long."""
+"""Shorter times count as this long."""
 
 LogErrors = Sequence[tuple[float, float, float]]
 """log(actual / raw) at each level; NaN: the bound was infinite, and says nothing."""
 
 
 def quantile(ordered: Sequence[float], level: float) -> float:
-    """Linear between values that rise; infinite beside an infinite one."""
+    """Interpolates linearly between rising values; infinite beside an infinite one."""
     place = level * (len(ordered) - 1)
     below = int(place)
     part = place - below
@@ -34,7 +34,7 @@ def quantile(ordered: Sequence[float], level: float) -> float:
 
 
 def interval_of(samples_s: Sequence[float]) -> EtaInterval | None:
-    """Of one number per roll-out; None where half of them or more are infinite.
+    """The interval of one number per roll-out; None where half of them or more are infinite.
 
     What comes is one more of n numbers: it is below the k-th of them k times in n + 1 (Weibull 1939).
     """
@@ -72,7 +72,7 @@ def _ranked(errors: list[float], level: float) -> float:
 
 
 def errors_of(raw: EtaInterval, actual_s: float) -> tuple[float, float, float]:
-    """At each level; NaN where the bound was infinite."""
+    """The error at each level; NaN where the bound was infinite."""
     actual = math.log(max(actual_s, LEAST_S))
     low, mid, high = (
         actual - math.log(max(bound_s, LEAST_S)) if math.isfinite(bound_s) else math.nan

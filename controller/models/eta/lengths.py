@@ -4,7 +4,7 @@ Rule: a ratio true / expected is drawn WITHIN the bucket of the nearest expectat
 never from all jobs: the longest expectations are most often too long, and ratios drawn independently of
 them would make a backlog e^(sigma^2) times as long as it is.
 
-Rule: what users say is not what comes, and that holds before any outcome is known. As many outcomes as are
+Rule: users' estimates are wrong, also before any outcome is known. As many outcomes as are
 missing to `ENOUGH` are made up: true lengths around what was said, as a lognormal factor with sigma
 `USER_SIGMA`. Each outcome takes the place of one of them. What was measured needs none, nor does what a
 simulation knows to be exact.
@@ -32,21 +32,21 @@ from cotenant.controller.models.eta.pools import Pools
 NEAREST: Final = 60
 """Jobs in a bucket."""
 POSSIBLE_MIN: Final = 3
-"""With fewer lengths that are still possible, Lindy's law."""
+"""With fewer lengths that are still possible, Lindy's law holds."""
 LINDY_MAX: Final = 0.9
-"""Of its distribution function: beyond it there is no mean."""
+"""The highest quantile of Lindy's law that is drawn: its tail has no mean."""
 LEAST_S: Final = 1e-3
 USER: Final = "user"
-"""The source of what somebody has said of a job."""
+"""The source of a length that a user has given."""
 USER_SIGMA: Final = 0.7
-"""Of log(true / said), before anything is known; what our simulations assume of users."""
+"""Deviation of log(true / said) before anything is known; our simulations assume the same of users."""
 
 
 class Lengths:
-    """Draws what is left of jobs. `u`: where in the distribution, 0 to 1."""
+    """Draws what jobs have left. `u`: the quantile, 0 to 1."""
 
     def __init__(self, pools: Pools, *, is_exact: bool = False) -> None:
-        """`is_exact`: what users say is true."""
+        """`is_exact`: users' estimates are exact."""
         by_source: dict[str, list[tuple[float, float]]] = {}
         for seen in pools.lengths:
             if seen.told_s > 0.0 and seen.true_s > 0.0:
@@ -67,7 +67,7 @@ class Lengths:
         return bool(self._run_times)
 
     def left_s(self, source: str, told_s: float, had_s: float, u: Sequence[float]) -> list[float]:
-        """Still to do of a job of which `told_s` were expected in all, and which has had `had_s`."""
+        """What a job has left, of which `told_s` were expected in all and which has had `had_s`."""
         if source == USER and self._prior:
             ratios = [*self._prior, *_nearest(self._said, told_s)]
         else:
@@ -75,7 +75,7 @@ class Lengths:
         return _beyond(sorted(ratio * told_s for ratio in ratios), had_s, u)
 
     def left_of_unknown_s(self, had_s: float, u: Sequence[float]) -> list[float]:
-        """The same of a job of which nothing is expected; infinite while too little is known of others."""
+        """The same for a job without an estimate; infinite while too little is known of others."""
         if not self._run_times:
             return [math.inf] * len(u)
         return _beyond(self._run_times, had_s, u)
@@ -87,7 +87,7 @@ def _made_up(count: int) -> tuple[float, ...]:
 
 
 def _nearest(pool: list[tuple[float, float]], told_s: float) -> list[float]:
-    """The ratios of those that were expected to be about as long: the nearest, as factors."""
+    """The ratios of the jobs with the nearest expectations, as factors."""
     last = first = bisect_left(pool, (told_s, 0.0))
     while last - first < NEAREST and last - first < len(pool):
         is_below_nearer = first > 0 and (

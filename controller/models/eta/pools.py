@@ -1,5 +1,5 @@
-"""What is kept of the past to say when jobs end: how long jobs were beside what was expected of them, who
-arrived when, and by how much the intervals that were told were wrong.
+"""What is kept of the past to say when jobs end: true lengths beside expected ones, arrivals, and the errors
+of the intervals that were told.
 
 Rule: values, bounded, oldest out first. The pools hold observations, draw nothing, and forget only by age, so
 that a fold over the same events gives the same pools.
@@ -16,12 +16,12 @@ from cotenant.controller.domain import EtaKind, JobSpec
 LENGTHS_KEPT: Final = 1_000
 ARRIVALS_KEPT: Final = 400
 ERRORS_KEPT: Final = 300
-"""Of one policy and kind; older ones say what the policy was like then."""
+"""Errors kept per policy and kind; older ones say what the policy was like then."""
 POLICIES_KEPT: Final = 20
 
 
 class KnownLength(msgspec.Struct, frozen=True, array_like=True):
-    """A job that has ended well: what was expected of it by some source, and what it took, alone."""
+    """A finished job: the length that some source expected, and the length it had, alone."""
 
     source: str
     told_s: float
@@ -29,13 +29,13 @@ class KnownLength(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ArrivalSeen(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that came, without what only its launch needs."""
+    """An arrival, without what only the launch needs."""
 
     gap_s: float
-    """Since the one before it."""
+    """Since the arrival before it."""
     spec: JobSpec
     told_s: float | None
-    """What was expected of it then; None: nothing that is about this job."""
+    """Its expected length then; None: no estimate was about this job."""
     source: str
 
 
@@ -45,9 +45,9 @@ class EtaError(msgspec.Struct, frozen=True, kw_only=True):
 
     finish: tuple[float, float, float]
     start: tuple[float, float, float] | None = None
-    """None: it had started."""
+    """None: the job had already started."""
     was_calibrated: bool
-    """What follows is about the interval as it was told."""
+    """This and all below is about the interval as it was told."""
     hit: bool
     bias: float
     """log(actual / told p50)."""
@@ -60,7 +60,7 @@ class Pools(msgspec.Struct, kw_only=True):
 
     lengths: list[KnownLength] = []
     run_times: list[float] = []
-    """Of all jobs that have ended well, in seconds alone."""
+    """Run times of all finished jobs, in seconds alone."""
     arrivals: list[ArrivalSeen] = []
     last_arrival_s: float | None = None
     errors: dict[str, dict[EtaKind, list[EtaError]]] = {}

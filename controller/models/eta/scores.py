@@ -1,7 +1,7 @@
-"""How good the intervals were that were told: in public, of one policy and kind.
+"""How good the told intervals of one policy and kind were, for people to see.
 
-Rule: only intervals that were told as calibrated count; how many were not is said beside. A number of nothing
-is None.
+Rule: only intervals that were told as calibrated count; the score also says how many were not. A number over
+no intervals is None.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FAIR: Final = (0.7, 0.9)
 
 
 class EtaScore(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the last so many."""
+    """The scores of the newest intervals."""
 
     predictions: int
     uncalibrated: int
@@ -51,7 +51,7 @@ def score(errors: Sequence[EtaError], last: int | None = None) -> EtaScore:
             width_over_jct=None,
         )
     ratios = [math.exp(error.bias) - 1.0 for error in counted]
-    # A bound that does not exist has no width: the others' mean is said.
+    # An interval without a bound has no width: the mean is over the others.
     widths_s = [error.width_s for error in counted if math.isfinite(error.width_s)]
     actual_s = fmean(error.actual_s for error in counted)
     return EtaScore(

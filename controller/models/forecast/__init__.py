@@ -1,4 +1,4 @@
-"""How many GPUs will be asked for in the next hours, with how much doubt; evaluated, never trained."""
+"""How many GPUs will be asked for in the next hours, as quantiles; evaluated, never trained."""
 
 # fmt: off
 from cotenant.controller.models.forecast import naive

@@ -1,9 +1,9 @@
-"""Quantiles set right by the errors that were made with them (CQR: Romano et al., NeurIPS '19), rolling.
+"""Quantiles corrected by their own earlier errors (CQR: Romano et al., NeurIPS '19), rolling.
 
-Rule: an error counts only once it is observed: a forecast made at origin t for t + h says something from
-origin t + h on, never earlier. Errors are kept by series, hours ahead and level, the last WINDOW of each; a
-forecast whose hour stayed unknown has none. An error is (truth - forecast quantile) in units of the scale
-that the forecast had, so that a series that has doubled has corrections twice as large.
+Rule: an error counts only once it is observed: a forecast made at origin t for t + h counts from origin t + h
+on, never earlier. Errors are kept by series, hours ahead and level, the last WINDOW of each; a forecast whose
+hour stayed unknown has none. An error is (truth - forecast quantile) in units of the scale that the forecast
+had, so that a series that has doubled has corrections twice as large.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def correction(errors: Floats, level: float) -> float:
 
 
 def enough(count: int, level: float) -> bool:
-    """Whether so many errors can say something about this level; below that the largest stands in."""
+    """Whether so many errors determine this level; with fewer the largest stands in."""
     return math.ceil((count + 1) * level) <= count
 
 
@@ -53,7 +53,8 @@ def rolling(errors: Floats, hours_ahead: int, level: float, before: Floats | Non
 
 
 def in_order(quantiles: Floats, levels: Sequence[float]) -> Floats:
-    """As demand can be: none below 0, none below that of a lower level. The last axis is the levels'."""
+    """Makes quantiles possible as demand: none below 0, none below that of a lower level. The last axis is
+    the levels'."""
     assert list(levels) == sorted(levels), "levels rise"
     ordered: Floats = np.maximum.accumulate(np.maximum(quantiles, 0.0), axis=-1)
     return ordered

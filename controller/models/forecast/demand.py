@@ -25,7 +25,7 @@ MONTH_H: Final = 672
 """Four weeks: the paper's input, and how long errors are remembered."""
 TOTAL: Final = "total"
 TOTAL_KNOWN_MIN: Final = 0.9
-"""Of a total's GPUs; the last known value stands in for the rest."""
+"""The least known share of a total's GPUs; the last known value stands in for the rest."""
 _THURSDAY: Final = 3
 """The weekday of 1970-01-01, Monday being 0."""
 

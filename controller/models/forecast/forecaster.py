@@ -1,9 +1,9 @@
-"""A trained model at work: asked every hour, it learns from its own errors as soon as they can be seen.
+"""A trained model in use: asked every hour, it learns from its own errors as soon as they are observed.
 
 Rule: pure. The demand comes in, quantiles come out; the only memory is the errors so far, which `errors()`
 gives back as a value that a model document holds. The median is the forecast and stays as the model made it;
-the other levels are set right by the errors (`conformal.py`), unless the model comes without any (OrgLinear
-as published).
+the errors correct the other levels (`conformal.py`), unless the model comes without any (OrgLinear as
+published).
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ class Asker:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Of the hours after `origin`. `quantiles` has shape (series, hours ahead, levels), in GPUs."""
+    """The forecast for the hours after `origin`. `quantiles`: shape (series, hours ahead, levels), in
+    GPUs."""
 
     names: tuple[str, ...]
     origin: int
@@ -94,7 +95,7 @@ class Forecast:
 
 
 class MadeBefore(msgspec.Struct, frozen=True, kw_only=True):
-    """A forecast of which some hour is still to come. `raw`: by series, hours ahead, level."""
+    """A forecast with some hour still to come. `raw`: by series, hours ahead, level."""
 
     origin: int
     names: tuple[str, ...]
@@ -123,7 +124,7 @@ class Forecaster:
                 for level, errors in enumerate(by_level):
                     self._errors[name, ahead, level] = deque(errors, WINDOW)
         self._made: dict[int, _Made] = {}
-        """By origin: forecasts of which some hour is still to come."""
+        """By origin: forecasts with some hour still to come."""
         self._newest = -1
 
     def forecast(self, demand: Demand) -> Forecast:
@@ -157,7 +158,7 @@ class Forecaster:
         )
 
     def memory(self) -> ForecasterMemory:
-        """All of it: a forecaster of the same model that `remembers` it goes on as this one would."""
+        """The whole memory: a forecaster of the same model that `remembers` it goes on as this one would."""
         return ForecasterMemory(
             newest=self._newest,
             errors=tuple((*key, list(errors)) for key, errors in sorted(self._errors.items())),
@@ -184,7 +185,7 @@ class Forecaster:
             made.observed = each.observed
 
     def _too_few(self, names: tuple[str, ...]) -> str:
-        """Which levels their errors cannot set right yet."""
+        """Which levels have too few errors to be corrected yet."""
         if not self._corrects:
             return ""
         last = self.model.horizon_h - 1
@@ -193,7 +194,7 @@ class Forecaster:
         return f"too few errors yet for quantiles of {', '.join(levels)}" if levels else ""
 
     def errors(self, errors_max: int = ERRORS_MAX) -> ErrorTable:
-        """What it has learned, to be kept in the model's document: the newest, no more than so many."""
+        """The newest errors, at most so many, to be kept in the model's document."""
         if not self._corrects:
             return ()
         series, levels = len(self.model.series), len(self.model.levels)
@@ -241,7 +242,7 @@ class Forecaster:
         return in_order(found, self.model.levels)
 
     def _of_all(self, ahead: int, level: int) -> list[float]:
-        """For a series that has no errors of its own yet: those of the others."""
+        """The others' errors, for a series that has none of its own yet."""
         return [
             error
             for (_, step, at), errors in self._errors.items()
@@ -251,7 +252,7 @@ class Forecaster:
 
 
 class _Made:
-    """A forecast as it was made, and for how many of its hours the truth was looked at."""
+    """A forecast as it was made, and how many of its hours have been compared with the truth."""
 
     __slots__ = ("names", "observed", "raw", "unit")
 

@@ -1,4 +1,5 @@
-"""OrgLinear (GFS, section 3.2) at work: two linear maps for the mean, one for the spread, from plain weights.
+"""OrgLinear (GFS, section 3.2) evaluated: two linear maps for the mean, one for the spread, from plain
+weights.
 
 Rule: the answers are those of the torch module it was trained as, to 1e-4; a test compares them. Our choices,
 where the paper is silent: inputs are the differences from the last value over the series' own deviation; the
@@ -20,15 +21,15 @@ Table = tuple[tuple[float, ...], ...]
 
 
 class LinearWeights(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="linear"):
-    """Of one training. A map has one row per hour ahead: its weights of the input, of the organisation, of
-    the calendar, and the bias."""
+    """The weights of one training. A map has one row per hour ahead: weights of the input, of the
+    organisation, of the calendar, and the bias."""
 
     input_h: int
     kernel_h: int
     deviations: tuple[float, ...]
-    """Of each series, in GPUs."""
+    """Standard deviation of each series, in GPUs."""
     organisations: Table
-    """Of each series: what attention made of its attributes."""
+    """Per series: what attention made of its attributes."""
     by_hour: Table
     by_weekday: Table
     by_holiday: Table

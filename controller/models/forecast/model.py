@@ -24,12 +24,12 @@ from cotenant.controller.wire import BadMessage, decode_json
 
 FORECAST_SCHEMA: Final = "forecast-model/1"
 HOURS_MIN: Final = 14 * DAY_H
-"""Of known demand; below it nothing is trained."""
+"""Hours of known demand; with fewer nothing is trained."""
 BYTES_MAX: Final = 32 * 1024 * 1024
 SERIES_MAX: Final = 2_001
-"""The total is one of them."""
+"""Including the total."""
 ERRORS_MAX: Final = 2_000_000
-"""In a document: with many hundreds of series each has fewer of them."""
+"""Errors in a document: with many hundreds of series each has fewer of them."""
 LEVELS: Final = (0.5, 0.8, 0.9, 0.95)
 """The median is the forecast; the others are the guarantees that policies ask for."""
 
@@ -48,7 +48,7 @@ class LastChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Nothing was trained: last value + median hourly change of the hour."""
 
     why: str
-    """To be said to people: what is missing."""
+    """For people: what is missing."""
 
 
 class ForecastCard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,10 +61,10 @@ class ForecastCard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     licence: str
     """Of the demand."""
     test_last_h: int
-    """So many were kept out of a training of its own, and judged."""
+    """The last so many hours were kept out of a training, and judged."""
     scores: Scores
     last_value: Scores
-    """What the last value would have had on the same hours."""
+    """The scores of the last value on the same hours."""
 
 
 class ForecastModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -81,9 +81,9 @@ class ForecastModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Per series, hours ahead and level: made on hours that the training had left out, oldest first, in units
     of the series' hourly change; empty where the model is not corrected."""
     hours: int
-    """Of demand that it was trained on."""
+    """Hours of demand that it was trained on."""
     last_hour: int
-    """The last of them."""
+    """The last hour of that demand."""
     seed: int
     made_by: str
     card: ForecastCard | None = None
@@ -129,7 +129,7 @@ class ForecastModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 def errors_kept(series: int, horizon_h: int, levels: int, errors_max: int = ERRORS_MAX) -> int:
-    """So many of the newest, of each series, hours ahead and level, fit into a document."""
+    """How many errors of each series, hours ahead and level fit into a document."""
     return max(1, min(WINDOW, errors_max // (series * horizon_h * levels)))
 
 

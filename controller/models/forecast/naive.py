@@ -21,13 +21,13 @@ def last_value(filled: Floats, origins: Hours, horizon_h: int) -> Floats:
 
 
 def last_week_peak(filled: Floats, origins: Hours, horizon_h: int) -> Floats:
-    """What GFS-e takes for the demand to come: the highest of the last 168 hours."""
+    """GFS-e's forecast: the highest demand of the last 168 hours."""
     peaks = np.stack([filled[:, max(0, t + 1 - WEEK_H) : t + 1].max(axis=1) for t in origins], axis=1)
     return np.repeat(peaks[:, :, None], horizon_h, axis=2)
 
 
 def seasonal(filled: Floats, origins: Hours, horizon_h: int) -> Floats:
-    """What was asked for a day before, or in the first hour known."""
+    """The demand of a day before, or of the first hour known."""
     ahead = origins[:, None] + np.arange(1, horizon_h + 1)
     days = (ahead - origins[:, None] + DAY_H - 1) // DAY_H
     found: Floats = filled[:, np.maximum(ahead - DAY_H * days, 0)]

@@ -34,7 +34,7 @@ TrainerName = Literal["xgboost-cqr", "orglinear"]
 
 
 class TrainingQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """A model of this demand, please."""
+    """Asks for a model of this demand."""
 
     names: tuple[str, ...]
     values: list[float]
@@ -62,7 +62,7 @@ class TrainingQuestion(msgspec.Struct, frozen=True, kw_only=True):
 def asked(
     demand: Demand, *, horizon_h: int, levels: Sequence[float], trainer: TrainerName, country: str
 ) -> Payload:
-    """The question as a computation is asked; it holds no more than the last four weeks."""
+    """The question as a payload; it holds no more than the last four weeks."""
     values = demand.values[:, -MONTH_H:]
     first_hour = demand.first_hour + demand.hours - values.shape[1]
     names, values = _largest(demand.names, values)

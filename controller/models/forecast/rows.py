@@ -19,7 +19,7 @@ Rows = npt.NDArray[np.float32]
 LAGS_H: Final = (1, 2, 3, 4, 6, 8, 12, 18, 24, 36, 48, 72, 96, 120, 144, 168)
 MEANS_H: Final = (6, DAY_H, WEEK_H, MONTH_H)
 DAYS: Final = 28
-"""So many days back it is looked at what the same hours brought."""
+"""How many days back the same hours are features."""
 SINGLE_DAYS: Final = (1, 2, 3, 7, 14)
 MEDIANS_OF: Final = (7, 14, DAYS)
 WEEKS: Final = (7, 14, 21, 28)
@@ -28,7 +28,7 @@ HORIZON_H_MAX: Final = DAY_H
 LEVEL_SHARE_MIN: Final = 0.002
 """The smallest unit of a series that hardly changes, as a share of its level."""
 UNIT_MIN: Final = 0.01
-"""And of one without demand, in GPUs."""
+"""The smallest unit of a series without demand, in GPUs."""
 
 
 def units(series: Floats, origins: Hours) -> Floats:

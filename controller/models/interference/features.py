@@ -32,12 +32,12 @@ Table 2 in the units of `profiler/indicators/sources.py`, except that variances 
 UNLIMITED: Final = frozenset(
     (*COUNTED, *(name for name in (*MEANS, *VARIANCES) if name.startswith(("PCI", "NVL", "NET"))))
 )
-"""What spans orders of magnitude, and is compared by its logarithm where distances matter."""
+"""Features that span orders of magnitude: distances use their logarithms."""
 ADDED_UP: Final = frozenset((*PERCENTAGES, "mem_mib", *MEANS))
-"""What two tenants take from one device together: their sum says how full it gets."""
+"""Features whose sum over two tenants says how full the device gets."""
 
 OCCUPANCY: Final = frozenset((*PERCENTAGES, "GRACT_mean", "SMACT_mean", "DRAMA_mean"))
-"""How busy a device is: the busier either job keeps it, the longer both take, never the shorter."""
+"""Features of how busy a job keeps a device: the higher for either job, the longer both take."""
 
 SELF, OTHER, SUM = "self.", "other.", "sum."
 

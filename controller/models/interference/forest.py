@@ -1,9 +1,9 @@
 """Evaluates a boosted forest in numpy: all nodes of all trees at once, no walk from the root.
 
 Rule: the answers are XGBoost's own to 1e-5, missing values included. So values and thresholds are compared
-as float32, and a missing value goes where the training sent it. And an answer does not depend on what else is
-asked at the same time: it adds leaves as whole multiples of 2^-40, which is exact in any order, so that
-a replay, which remembers other answers, still decides the same.
+as float32, and a missing value goes where the training sent it. An answer does not depend on what else is
+asked at the same time: leaves are whole multiples of 2^-40, whose sum is exact in any order, so that a
+replay, which remembers other answers, still decides the same.
 
 Source: QuickScorer (Lucchese et al., SIGIR '15). Leaves are numbered from the left, one bit each. A node
 whose test fails rules out the leaves of its left subtree; the leftmost leaf that nobody ruled out is the one
@@ -20,10 +20,10 @@ import numpy.typing as npt
 from cotenant.controller.domain import LEAF, Trees
 
 LEAVES_MAX: Final = 64
-"""Of one tree: the bits of the widest mask."""
+"""The most leaves of one tree: the bits of the widest mask."""
 UNIT: Final = 2.0**40
 LEAF_MAX: Final = 2.0**12
-"""Of a leaf's magnitude: so that a sum of thousands stays far from overflow."""
+"""The largest magnitude of a leaf, so that a sum of thousands stays far from overflow."""
 _MASKS: Final = (np.uint8, np.uint16, np.uint32, np.uint64)
 
 Rows = npt.NDArray[np.float32]
@@ -31,7 +31,7 @@ Values = npt.NDArray[np.float64]
 
 
 class Forest:
-    """Ready to be asked. Costs memory of rows x nodes while it answers."""
+    """A forest ready to predict. An answer takes memory of rows x nodes."""
 
     def __init__(self, trees: Trees, width: int) -> None:
         """

@@ -1,4 +1,4 @@
-"""How strange a job is to a model, and how wide its answer's interval must be therefore.
+"""How strange a job is to a model, and so how wide the answer's interval must be.
 
 Rule: no names. A job is as strange as its distance to the nearest job of the training: per feature in
 standard deviations, logarithms where a feature spans orders of magnitude, over the root of the number of
@@ -28,7 +28,7 @@ from cotenant.controller.models.interference.features import UNLIMITED, Matrix
 Vector = npt.NDArray[np.float64]
 
 JOBS_MAX: Final = 256
-"""Kept of a training; more are thinned out evenly."""
+"""Jobs kept of a training; more are thinned out evenly."""
 BANDS_MAX: Final = 4
 SCALE_MIN: Final = 0.2
 ROWS_MIN: Final = 30
@@ -71,7 +71,7 @@ class Novelty:
 
 
 def scale_of(xi: Vector) -> Vector:
-    """The room that an answer needs: SCALE_MIN where nothing slows down, more the slower it gets."""
+    """The unit of an answer's margin: SCALE_MIN where nothing slows down, more the slower it gets."""
     scale: Vector = SCALE_MIN + np.maximum(xi - 1.0, 0.0)
     return scale
 
@@ -137,5 +137,5 @@ def _spread_out(jobs: Vector) -> Vector:
 
 
 def _short(value: float) -> float:
-    """As many digits as matter: a model file is read by people too."""
+    """Rounds to the digits that matter: people read model files too."""
     return float(f"{value:.6g}")

@@ -1,14 +1,13 @@
-"""A trained model at work: xi of each of a pair, with the margin of the answer; and the model as the bytes of
+"""A trained model in use: xi of each of a pair, with the margin of the answer; and the model as the bytes of
 a file.
 
 Rule: an answer is a function of the model and the two profiles alone, the same whichever job is named first
-and however many are asked about together. Where a job shows less than half of what the model leans on (by
-importance), there is no answer: the duty-cycle rule knows more then.
+and however many are asked about together. Where less than half of what the model relies on (by importance) is
+measured of a job, there is no answer: the duty-cycle rule is better then.
 
 Rule: a file is versioned JSON, written the same way every time and read strictly. We refuse a bad one with
 the place and the reason, and never use a part of it. A model of a newer schema says what to upgrade; an older
-one is read
-as long as its schema is listed here.
+one is read as long as its schema is listed here.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from cotenant.controller.models.interference.novelty import Novelty, band_of, sc
 from cotenant.controller.wire import BadMessage, decode_json
 
 SEEN_MIN: Final = 0.5
-"""Of the importance of a job's own features: what must be measured of it."""
+"""The share of its features, by importance, that must be measured of a job."""
 KINDS_MAX: Final = 4096
 ANSWERS_MAX: Final = 65_536
 
 
 class Predictor:
-    """One model, ready; remembers what it was asked."""
+    """One model; remembers its answers."""
 
     def __init__(
         self, model: InterferenceModel, *, kinds_max: int = KINDS_MAX, answers_max: int = ANSWERS_MAX
@@ -56,7 +55,7 @@ class Predictor:
         return self._forest.predict(beside(self.names, jobs, others, self.model.features))
 
     def factors(self, jobs: Matrix, others: Matrix) -> Values:
-        """Of the stranger of the two: times `scale_of` an answer it is the margin of that answer."""
+        """The factor of the stranger job of each pair; x `scale_of` an answer it is the answer's margin."""
         strange = np.maximum(self._novelty.of(jobs), self._novelty.of(others))
         factors: Values = self._factors[band_of(self.model.bands, strange)]
         return factors

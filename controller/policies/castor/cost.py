@@ -52,12 +52,12 @@ class Beside(NamedTuple):
 
     slot: ShareableSlot
     left_s: float
-    """It still trains, alone, at its own sub-batch."""
+    """How long the partner still trains, alone, at its own sub-batch."""
     mine: float
     """Interference ratio of the newcomer beside it, and of it beside the newcomer."""
     theirs: float
     gain_s: float = 0.0
-    """Of the newcomer, with this one as the only partner; and what this one loses then."""
+    """The newcomer's gain with this one as the only partner, and what this partner loses."""
     cost_s: float = 0.0
 
 
@@ -97,7 +97,7 @@ def outcome(mine_s: float, slowdown: float, waits_s: float, partners: Sequence[B
 
 
 class Set(NamedTuple):
-    """Partners that together make a gang whole, and what that would bring."""
+    """Partners with whose devices a gang is whole, and what sharing with them would bring."""
 
     devices: tuple[DeviceId, ...]
     partners: tuple[Beside, ...]
@@ -125,7 +125,7 @@ class CostSlots(ShareableSlots):
         self._expected_free: ExpectedFree | None = None
         self._stays_s: Numbers | None = None
         self.known: Balances | None = None
-        """Results for the jobs that will be asked about next."""
+        """Results for the jobs that the policy asks about next."""
 
     def wait_s(self, job: Job) -> float:
         if self._expected_free is None:
@@ -183,7 +183,7 @@ class CastorCost(Colocation):
         ]
         if not refusals:
             return nobody(slots)
-        # The one that came closest to a gain is the one to tell of.
+        # Report the partner that came closest to a gain.
         told, first = max(refusals, key=lambda refusal: refusal[0])[1], next(iter(slots))
         return told if told is not None else because("sharing-slowest", first.partner.job_id, job.spec.gpus)
 
@@ -215,10 +215,11 @@ def best_share(plan: Plan, job: Job, slots: CostSlots) -> Set | None:
 
 class Balances(NamedTuple):
     """Waiting jobs beside each tenant as if it were the only partner; arrays have a row per job and a column
-    per slot. NaN where the pair may not be, or would get less done than taking turns."""
+    per slot. NaN where the pair is not allowed, or would get less done than taking turns."""
 
     rows: dict[int, int]
-    """A job's number -> its row; none where those beside whom it gains cannot make the gang whole."""
+    """A job's number -> its row; no row where the tenants beside whom it gains have too few devices for its
+    gang."""
     gain_s: Numbers
     cost_s: Numbers
     mine: Numbers
@@ -243,8 +244,8 @@ def balances(view: View, jobs: Sequence[Job], slots: CostSlots) -> Balances:
 
 
 def worth_sharing(job: Job, slots: CostSlots, known: Balances) -> list[Beside]:
-    """Tenants beside each of whom alone it would pay, the best balance first. `known`: of this job among
-    others, since the slots were looked up."""
+    """Tenants beside each of whom alone it would pay, the best balance first. `known`: results for several
+    jobs, this one among them, from when the slots were looked up."""
     row = known.rows.get(job.number)
     if row is None:
         return []

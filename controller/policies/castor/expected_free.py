@@ -15,8 +15,8 @@ NEVER = float("inf")
 
 
 def leaves_in_s(view: View, job: Job) -> float:
-    """Seconds until a job that holds devices, or has been promised some, has left them; infinite if its
-    length is unknown."""
+    """Seconds until a job that holds devices, or has reserved some, has left them; infinite if its length is
+    unknown."""
     left_s, is_running = job.known_left_s(view.now_s), job.phase is RUNNING
     if not is_running and job.phase in LEAVING:
         return job.expected_pause_s
@@ -30,7 +30,7 @@ def leaves_in_s(view: View, job: Job) -> float:
 
 
 class ExpectedFree:
-    """Of a plan as it was when this was made: at each place, when one device after the other is free."""
+    """For a plan as it was when this was made: the times at which the devices of each place become free."""
 
     def __init__(self, plan: Plan) -> None:
         self._view = view = plan.view

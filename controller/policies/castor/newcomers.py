@@ -38,7 +38,7 @@ class NewcomerTable(NamedTuple):
     jobs: list[Job]
     """In the order of their rows: those that are alike stand together."""
     classes: list[SchedulingClass]
-    """Of each kind of jobs that are alike."""
+    """One entry per kind of jobs that are alike."""
     of: NDArray[np.intp]
     """Row -> its kind. Shape (n,)"""
     mine_s: Numbers
@@ -53,7 +53,7 @@ class NewcomerTable(NamedTuple):
 
 
 def beside_all(view: View, jobs: Sequence[Job], slots: ShareableSlots) -> NewcomerTable:
-    """Of these jobs, in the order of the slots as they are now."""
+    """The table of these jobs, with the slots in their present order."""
     alike: dict[tuple[SchedulingClass, object], list[Job]] = defaultdict(list)
     for job in jobs:
         if job.remaining_s is not None and job.estimate_source not in GUESSES:  # `known_left_s`: it waits.
@@ -100,7 +100,7 @@ def may_be_whole(table: NewcomerTable, slots: ShareableSlots, offered: Mask) -> 
 
 
 def _least_each(choices: Sequence[tuple[SubBatch, ...]], left_mib: Numbers) -> Numbers:
-    """`least_slowdown` for each; most cannot be split, and are looked at together."""
+    """`least_slowdown` for each job; most cannot be split, and are handled together."""
     needs = np.array([each[0].needed_mib for each in choices], dtype=np.float64).reshape(-1, 1)
     found: Numbers = np.where(needs <= left_mib, 1.0, np.nan)
     for row, each in enumerate(choices):

@@ -5,7 +5,7 @@ device holds at most its `max_tenants` jobs. Departs from the paper in that
 
 * a gang that fits on one host shares on one host only, as it is placed on free devices: partners on
   several hosts would make a gang of one host one of many. Wider gangs share on as many hosts as it takes;
-* with several partners the pair is judged again with the pace that the slowest of them sets;
+* with several partners the policy judges each pair again with the pace that the slowest of them sets;
 * a pair that was measured to lose is parted and not made again (`part`; see `policies/parting.py`).
 """
 
@@ -143,7 +143,7 @@ def share_reason(best: SharingChoice) -> Reason:
 
 
 def paying(view: View, job: Job, slots: ShareableSlots) -> tuple[list[ShareableSlot], Reason | None]:
-    """What `ranked` says, one pair at a time, and the last refusal: for a person who asks why."""
+    """The same slots as `ranked`, one pair at a time, and the last refusal: for a person who asks why."""
     scheduling_class = view.scheduling_class(job)
     offers: list[tuple[float, int, int, ShareableSlot]] = []
     refusal: Reason | None = None

@@ -113,7 +113,7 @@ class Chances(NamedTuple):
     """Algorithm 2 for waiting jobs beside all tenants; arrays have a row per job and a column per slot."""
 
     rows: dict[int, int]
-    """A job's number -> its row; jobs whose gang the slots that pay cannot make whole have none."""
+    """A job's number -> its row; no row where the slots that pay have too few devices for its gang."""
     pays: Mask
     shared_s: Numbers
     """Average completion time of the pair when shared."""
@@ -145,7 +145,7 @@ def ranked(view: View, newcomer: Job, slots: ShareableSlots, known: Chances | No
     what is free cannot make the gang whole.
 
     Args:
-        known: what was worked out for several jobs since the slots were looked up, this one among them.
+        known: results for several jobs, this one among them, from when the slots were looked up.
     """
     rows, pays, shared_s = known if known is not None else chances(view, (newcomer,), slots)
     row = rows.get(newcomer.number)

@@ -1,6 +1,6 @@
-"""The rule: of what a waiting job may do, that is done which delays all whom it concerns least.
+"""The rule: of the alternatives for a waiting job, take the one that delays all jobs concerned least.
 
-Source: ours. The cost of an alternative is by how many seconds all of them together end later than if the job
+Source: ours. The cost of an alternative is how many seconds later all of them together end than if the job
 could begin at once, alone, and nobody lost anything:
 
     free devices   0
@@ -24,19 +24,19 @@ from cotenant.controller.policies.patient import cost_s, needs_s
 from cotenant.controller.policies.toolkit import longest_first, victims_for
 
 UNKNOWN: Final = "unknown"
-"""A wait for jobs of which nobody knows when they end."""
+"""The cost of waiting for jobs whose ends are unknown."""
 NONE: Final = "impossible"
 
 
 class Costs(NamedTuple):
-    """Of each alternative, in seconds; None: there is no such."""
+    """The cost of each alternative, in seconds; None: the job does not have it."""
 
     wait_s: float
     share_s: float | None
     preempt_s: float | None
 
     def told(self) -> tuple[float | str, float | str, float | str]:
-        """In this order, as operands."""
+        """The costs in this order, as operands of a reason."""
         wait = UNKNOWN if self.wait_s == inf else self.wait_s
         share, preempt = (NONE if each is None else each for each in self[1:])
         return wait, share, preempt
@@ -49,7 +49,8 @@ def sharing_s(share: Set) -> float:
 
 
 def preempting_s(job: Job, victims: Sequence[Job]) -> float:
-    """What a preemption costs. A reservation has loaded nothing: who loses it loses the newcomer's time."""
+    """What a preemption costs. A job that loses a reservation has loaded nothing: it loses the newcomer's
+    time."""
     running = [victim for victim in victims if victim.phase is RUNNING]
     pause_s = max((victim.expected_pause_s for victim in running), default=0.0)
     return pause_s + len(victims) * needs_s(job) + sum(map(cost_s, running))
@@ -78,7 +79,7 @@ def why_waits(plan: Plan, job: Job, wait_s: float, no_share: Reason) -> Reason:
 
 
 def _longest_first(plan: Plan, job: Job) -> Iterator[Job]:
-    """Who could be preempted, whether or not that would pay."""
+    """Jobs that could be preempted, whether or not that would pay."""
     for _, one in longest_first(plan.view):
         may_be = one.phase is RUNNING and one.preemptible and not one.aged
         if may_be and one.spec.priority <= job.spec.priority:

@@ -1,4 +1,4 @@
-"""cotenant: whom the rule of `costs.py` is asked for, and when.
+"""cotenant: for which jobs, and when, the policy asks the rule of `costs.py`.
 
 Source: ours, from `patient` (order, victims, gangs) and `castor-cost` (partners, waits). Waiting jobs stand
 in the order of remaining service. A decision has two passes over those whom `patient` would ask:
@@ -6,9 +6,9 @@ in the order of remaining service. A decision has two passes over those whom `pa
 1. In order: free devices; else, where a preemption would pay, the cheaper of it and of a share; else nothing.
 2. The first `lookahead` of the others join the partners beside whom that costs less than waiting, in order.
 
-Rule: a job that loads is never preempted, so no load is for nothing. Who shares is a victim like others, with
-what it has left alone; a device with two tenants is taken only from both. A host that ends or is preempted
-leaves the device to its guest. A pair that loses is parted.
+Rule: a job that loads is never preempted, so no load is for nothing. A job that shares is a victim like
+others, with what it has left alone; a device with two tenants is taken only from both. An incumbent that ends
+or is preempted leaves the device to its co-tenant. A pair that loses is parted.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ from cotenant.controller.policies.toolkit import (
 )
 
 NO_DEVICES = ("gains-nothing", "first-no-devices", "behind-no-devices", "fragmented")
-"""Reasons that say that nothing is free, and nobody is to be preempted."""
+"""Reasons for waiting because nothing is free and no job is to be preempted."""
 
 
 class CotenantParameters(PatientParameters, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Those of `patient`, and those of policies that share."""
+    """The parameters of `patient`, and those of policies that share."""
 
     lookahead: int = 64
     """Queued jobs tried for sharing per event."""
     part: bool = True
     """Part pairs whose measured benefit is negative, and do not make such pairs again."""
     observations: int = ColocationParameters().observations
-    """So many measurements, both ways, before a pair is parted or not made again."""
+    """Measurements, both ways, before a pair is parted or not made again."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -65,8 +65,8 @@ class CotenantParameters(PatientParameters, frozen=True, kw_only=True, forbid_un
 
 
 class Sharing(CastorCost):
-    """The second pass: `castor-cost` with the rule's reasons, and with each kind's own record for pairs that
-    were never seen."""
+    """The second pass: `castor-cost` with the rule's reasons; for pairs never observed it uses each kind's
+    own record."""
 
     name = "cotenant"
 
@@ -99,7 +99,7 @@ class CheapestFirst(Round):
         self._sharing = sharing
         self._slots: RecordSlots | None = None
         self._seen_actions = 0
-        """The slots are those of the plan with so many actions."""
+        """Number of the plan's actions when the slots were looked up."""
 
     def settle(self, plan: Plan, job: Job, room: FreedDevices) -> None:
         why = why_gain(plan.view, job, room.victims)
@@ -168,7 +168,8 @@ class Cotenant(Patient):
 
 
 def waited_for(plan: Plan) -> Job | None:
-    """The first job that has aged, gets nothing by this plan, and could: nobody behind it shares."""
+    """The first aged job that gets nothing by this plan, though the hosts could hold it: nobody behind it
+    shares."""
     for job in plan.unplaced():
         if not job.aged:
             return None

@@ -1,7 +1,7 @@
 """How devices are divided among jobs that can use more or fewer: numbers alone.
 
-Rule: whole devices, and of each job a number that it takes: one of `sizes`, or none. Who is to get what, not
-which devices and not when: that is `policy.py`. Ties go to the earlier job.
+Rule: whole devices, and for each job a number that it takes: one of `sizes`, or none. `policy.py` decides
+which devices, and when. Ties go to the earlier job.
 
 Sources: AFS-L (NSDI '21, algorithm 1) as PCS evaluates it; Themis (NSDI '20) without its auction, likewise;
 max-min fairness in whole devices. The fluid world has the same three on shares of devices
@@ -18,9 +18,9 @@ import msgspec
 from cotenant.controller.domain import Job, JobId, Phase
 
 UNKNOWN_S = 1e9
-"""Remaining time of a job without any estimate: it counts as a long one."""
+"""Remaining time assumed for a job without any estimate: it counts as long."""
 Sizes = Mapping[JobId, int]
-"""Devices of each job; those that get none are not in it."""
+"""Job -> its number of devices; jobs that get none are not in it."""
 
 
 class SizeClaim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -30,7 +30,7 @@ class SizeClaim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     sizes: tuple[int, ...]
     """Numbers of devices that it takes, rising."""
     left_s: float
-    """On the fewest."""
+    """Remaining time on the fewest devices."""
 
     @property
     def job_id(self) -> JobId:
@@ -41,16 +41,16 @@ class SizeClaim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.sizes[0]
 
     def speedup(self, devices: int) -> float:
-        """Its pace on so many, over that on the fewest."""
+        """The job's pace on so many devices / on the fewest."""
         curve = self.job.curve
         return 1.0 if curve is None else curve.speedup(devices, self.sizes[0])
 
     def at_most(self, devices: int) -> int:
-        """The most that it takes, up to so many; 0: it takes no fewer than more."""
+        """The most devices that it takes, up to so many; 0: it needs more."""
         return next((size for size in reversed(self.sizes) if size <= devices), 0)
 
     def next_size(self, devices: int) -> int | None:
-        """The least above so many."""
+        """The next size above so many devices."""
         return next((size for size in self.sizes if size > devices), None)
 
 
@@ -78,7 +78,7 @@ def _admitted(order: Sequence[SizeClaim], gpus: int, *, strict: bool) -> tuple[d
 
 
 def max_min(claims: Sequence[SizeClaim], gpus: int, now_s: float) -> Sizes:
-    """In order of arrival each the fewest it takes; then whoever has least gets its next number."""
+    """Each gets the fewest it takes, in order of arrival; then whoever has least gets its next size."""
     given, left = _admitted(sorted(claims, key=lambda c: c.job.number), gpus, strict=True)
     poorest = [(given[c.job_id], c.job.number, c) for c in claims if c.job_id in given]
     heapq.heapify(poorest)
@@ -93,8 +93,9 @@ def max_min(claims: Sequence[SizeClaim], gpus: int, now_s: float) -> Sizes:
 
 
 def afs_l(claims: Sequence[SizeClaim], gpus: int, now_s: float) -> Sizes:
-    """The shortest get the fewest that they take; each further device goes to the better of two jobs, all
-    compared in a row: the shorter one if it gains more pace by it than the longer one would lack."""
+    """The shortest jobs get the fewest devices that they take; each further device goes to the better of two
+    jobs, all compared in a row: the shorter one if it gains more pace by it than the longer one lacks without
+    it."""
     given, left = _admitted(sorted(claims, key=lambda c: (c.left_s, c.job.number)), gpus, strict=False)
     open_ = [c for c in sorted(claims, key=lambda c: c.job.number) if c.job_id in given]
     while left > 0:
@@ -129,7 +130,7 @@ def _better(one: SizeClaim, two: SizeClaim, given: Sizes) -> SizeClaim:
 
 
 def themis(claims: Sequence[SizeClaim], gpus: int, now_s: float) -> Sizes:
-    """Those that would be furthest behind their fair finish time get devices first, each as many as it takes.
+    """Jobs that would be furthest behind their fair finish time get devices first, each as many as it takes.
 
     Fair is alone on an equal part of the devices among the jobs that are there; times suppose linear speedup,
     as in the published code. Departs from it in that the contention is that of now, not the mean over each

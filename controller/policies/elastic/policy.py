@@ -1,8 +1,8 @@
-"""From how many devices each job should have to actions. Rule: a change costs a save and a load, so the
-policy makes one only where it helps. A waiting job gets free devices, up to its part; if they are too few,
-jobs above their part make room: elastic ones shrink, others are preempted. Jobs grow only when no waiting job
-could start, and only if they end earlier by more than the change takes. No job loses devices before its lease
-is over, or while it loads.
+"""Turns the number of devices that each job should have into actions. Rule: a change costs a save and a load,
+so the policy makes one only where it helps. A waiting job gets free devices, up to its part; if they are too
+few, jobs above their part make room: elastic ones shrink, others are preempted. Jobs grow only when no
+waiting job could start, and only if they end earlier by more than the change takes. No job loses devices
+before its lease is over, or while it loads.
 
 Rule: an elastic job grows on the host it is on: its next checkpoint can be read there, and its workers stay
 together. A gang that one host cannot hold is spread as other policies spread it, on its fewest devices.
@@ -50,9 +50,9 @@ PLACED: Final = (RUNNING, LOADING)
 
 class ElasticParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     min_lease_s: float = 300.0
-    """Devices stay with a job at least so long (`policy.resize_lease_s` holds as well)."""
+    """A job keeps its devices at least so long (`policy.resize_lease_s` holds as well)."""
     lease_factor: float = 5.0
-    """And so many times what it costs to load and to save."""
+    """And at least so many times what it costs to load and to save."""
 
     def __post_init__(self) -> None:
         if not (1.0 <= self.min_lease_s <= 1e6 and 0.0 <= self.lease_factor <= 1e3):
@@ -71,11 +71,11 @@ class ElasticParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 
 class Elastic(ABC):
-    """A division, and when it was last to be looked at again."""
+    """A policy with a division, and the time for which it last asked to be woken."""
 
     name = ""
     elastic = True
-    """It gives jobs more and fewer devices: they may be simulated so."""
+    """The policy resizes jobs: a simulation may make them elastic."""
 
     def __init__(self, parameters: ElasticParameters | None = None) -> None:
         self.parameters = parameters if parameters is not None else ElasticParameters()
@@ -89,8 +89,8 @@ class Elastic(ABC):
         """How many devices each of them is to have, of so many."""
 
     def claims(self, view: View) -> tuple[tuple[SizeClaim, ...], int]:
-        """Of all jobs that have devices or could be given some, and how many devices there are. Of the queue
-        as many as could have a device each: whoever stands behind those gets none."""
+        """Claims of all jobs that have devices or could get some, and the number of devices. From the queue
+        come as many jobs as could have a device each: jobs behind those get none."""
         gpus = sum(
             view.hosts[device.host_id].takes_work and device.healthy for device in view.devices.values()
         )
@@ -170,7 +170,7 @@ class ElasticRound:
         self._waiting = [claim for claim in claims if claim.job.phase is QUEUED]
 
     def look_again_s(self) -> float | None:
-        """When something can be done that cannot be now, if nothing else happens."""
+        """The earliest time at which something becomes possible by time alone."""
         return min(self._again_s, default=None)
 
     def serve(self) -> None:
@@ -191,7 +191,7 @@ class ElasticRound:
     # --- Jobs that wait ----------------------------------------------------------------------------
 
     def _begin(self, claim: SizeClaim) -> bool:
-        """Whether it has devices now, or others leave them for it."""
+        """Places a waiting job. Returns whether it has devices now, or others leave them for it."""
         job, wanted = claim.job, self.sizes.get(claim.job_id, claim.least)
         on_one = job.spec.nodes < 2
         devices = self._free_for(self.plan, job, claim, wanted) if on_one else self.plan.find_free(job)
@@ -237,7 +237,7 @@ class ElasticRound:
         return None
 
     def _above_their_part(self) -> list[SizeClaim]:
-        """Those that may lose devices now, furthest above first; of the others it is noted when."""
+        """Jobs that may lose devices now, furthest above their part first; notes when the others may."""
         found = []
         for claim in self._claims.values():
             job, held = claim.job, held_by(claim.job)
@@ -256,7 +256,7 @@ class ElasticRound:
         return True
 
     def _make_room(self, trial: Plan, claim: SizeClaim, newcomer: Job) -> None:
-        """It keeps its part, or leaves if that is none."""
+        """Shrinks a job to its part, or preempts it if that is none."""
         job, part = claim.job, self.sizes.get(claim.job_id, 0)
         assert job.placement is not None
         name, held = self._policy.name, len(job.placement.devices)
@@ -270,7 +270,7 @@ class ElasticRound:
     # --- Jobs that grow ----------------------------------------------------------------------------
 
     def _growing(self) -> list[SizeClaim]:
-        """Those below their part that may be changed, the most to gain first."""
+        """Jobs below their part that may be changed, the largest gain first."""
         found = []
         for claim in self._claims.values():
             held, part = held_by(claim.job), self.sizes.get(claim.job_id, 0)

@@ -1,4 +1,4 @@
-"""A view in which only some of the waiting jobs wait: what a policy sees that orders the jobs of one class.
+"""A view with only some of the waiting jobs, for a policy that orders the jobs of one class.
 
 Rule: all else is the view's own. A job that was hidden from the policy and is not any more counts as a
 newcomer, since the policy was never asked about it.
@@ -33,8 +33,9 @@ class ClassView:
         unseen: Callable[[Job], bool],
         may_share: Callable[[Job], bool],
     ) -> None:
-        """`admits`: who waits here; `ends`: whether nobody does behind this one in its queue; `unseen`: who
-        of them is new to the policy though not to the queue; `may_share`: beside whom others may be put."""
+        """`admits`: which jobs wait here; `ends`: whether none does behind this one in its queue; `unseen`:
+        which of them are new to the policy though not to the queue; `may_share`: beside which jobs others may
+        be put."""
         self._view, self._admits, self._ends = view, admits, ends
         self._unseen, self._may_share = unseen, may_share
         self._heads: list[Job] | None = None
@@ -87,7 +88,7 @@ class ClassView:
         return iter(self._heads)
 
     def _first(self, head: Job) -> Job | None:
-        """The first that waits here of the head's shape."""
+        """The first job of the head's scheduling class that waits here."""
         if self._admits(head):
             return head
         if not self._ends(head):
@@ -115,7 +116,7 @@ class ClassView:
         return sorted(found.values(), key=self.order_key)
 
     def queued_count(self) -> int:
-        """At most so many: counting them would cost a look at each."""
+        """An upper bound: an exact count would look at each job."""
         return self._view.queued_count() if next(self.heads(), None) is not None else 0
 
     def shareable(self) -> Sequence[DeviceId]:

@@ -16,13 +16,13 @@ SLOT_S = 600.0
 SLOTS_PER_H = 6
 MONTH_H = 672
 SERIES_MAX = 512
-"""Organisations x types; what comes later is counted under `OTHERS`."""
+"""The most organisations x types; later ones count under `OTHERS`."""
 OTHERS = "(others)"
 SAMPLES_MIN = 18
-"""Of an hour of the day and its neighbours; with fewer, all hours count."""
+"""Slots needed of an hour of the day and its neighbours; with fewer, all hours count."""
 
 Series = dict[str, list[int]]
-"""By organisation; the last is the newest."""
+"""Organisation -> demand by hour; the last is the newest."""
 
 
 def whole(counts: Mapping[str, float], type: str) -> int:
@@ -31,10 +31,10 @@ def whole(counts: Mapping[str, float], type: str) -> int:
 
 
 class DemandHistory(msgspec.Struct, kw_only=True):
-    """Of one controller; whole hours and slots since its time began."""
+    """The demand history of one controller: whole hours and slots since its time began."""
 
     hour: int = 0
-    """The one that is under way."""
+    """The hour that is under way."""
     slot: int = 0
     now: dict[str, dict[str, int]] = {}
     """By type and organisation: the demand after the last event."""
@@ -47,7 +47,7 @@ class DemandHistory(msgspec.Struct, kw_only=True):
     """Of the type's total, by slot."""
 
     def see(self, now_s: float, by_organisation: Mapping[tuple[str, str], float]) -> bool:
-        """The demand now; whether an hour or a slot has ended since the last time."""
+        """Takes in the demand now; returns whether an hour or a slot has ended since the last time."""
         ended = self._roll(now_s)
         fresh: dict[str, dict[str, int]] = {type: {} for type in self.now}
         for (type, organisation), gpus in sorted(by_organisation.items()):
@@ -112,7 +112,7 @@ class DemandHistory(msgspec.Struct, kw_only=True):
 
 
 def _rises(slots: list[int], ahead: int) -> list[int]:
-    """Of each slot whose hours ahead are over: how far the demand rose above it."""
+    """How far the demand rose above each slot, for slots whose hours ahead are over."""
     return [max(slots[at : at + ahead + 1]) - slots[at] for at in range(len(slots) - ahead)]
 
 

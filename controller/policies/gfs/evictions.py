@@ -1,7 +1,7 @@
 """How often spot jobs had to leave for hp jobs, where and when; and how many were let finish.
 
 Source: GFS sections 3.3.2 (e and l of the past H hours), 3.4.2 (eq. 15: evictions of a node; F and G of eq.
-18). Eq. 11 takes e as printed for a rate and p as the rate that may not be exceeded: q = 1 - p.
+18). Eq. 11 as printed uses e as a rate and p as the rate that it must not exceed: q = 1 - p.
 
 Departs from the paper: the waits of jobs that still wait count in l.
 """
@@ -21,7 +21,7 @@ KEPT_MAX = 50_000
 
 
 class Evictions(msgspec.Struct, kw_only=True):
-    """Times in seconds, the last is the newest."""
+    """Times of evictions and runs in seconds; the last is the newest."""
 
     evicted_s: list[float] = []
     finished_s: list[float] = []
@@ -49,7 +49,7 @@ class Evictions(msgspec.Struct, kw_only=True):
         self.started.append((now_s, waited_s))
 
     def forget(self, before_s: float) -> None:
-        """What lies before is not asked for any more."""
+        """Forgets what lies before this time; nobody asks for it any more."""
         for times_s in (self.evicted_s, self.finished_s):
             del times_s[: max(bisect_right(times_s, before_s), len(times_s) - KEPT_MAX)]
         while self.started and (self.started[0][0] <= before_s or len(self.started) > KEPT_MAX):

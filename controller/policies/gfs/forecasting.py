@@ -1,10 +1,9 @@
 """The demand of hp jobs in the next hours, for the quota (GFS's estimator, section 3.3.1). Rule: the quota
 asks once an hour, with whole hours; what the forecaster has learned is a value. The model of a file
-(`model=`) is
-asked about every type; else each type has the newest one that was trained on its own hours. Where there is
-none it is last value + median hourly change of the hour, set right by its own errors, and says so. A promise
-that begins in mid-hour touches H + 1 hours, and the whole hours known end with the one before: so H + 1 are
-asked for.
+(`model=`) is asked about every type; else each type has the newest one that was trained on its own hours.
+Where there is none, the forecast is the last value + the median change of that hour, corrected by its own
+errors, and its note says so. A promise that begins in mid-hour touches H + 1 hours, and the whole hours known
+end with the one before: so H + 1 are asked for.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ WHOLE: Final = "total"
 
 
 class PoolForecast(msgspec.Struct, frozen=True, kw_only=True):
-    """Of devices of one type; in devices, by hours ahead."""
+    """The forecast for one type of device; in devices, by hours ahead."""
 
     reserved: float
     """What eq. 9 takes from the capacity: the sum over organisations of the highest quantile."""
@@ -37,20 +36,20 @@ class PoolForecast(msgspec.Struct, frozen=True, kw_only=True):
     """The quantile p of the total."""
     note: str
     model: str = ""
-    """Which trained one it is by; empty: none."""
+    """The trained model that made it; empty: none."""
     since_s: float = 0.0
-    """When it began to forecast."""
+    """When that model began to forecast."""
 
 
 class TrainedForecast(msgspec.Struct, frozen=True, kw_only=True):
-    """What has to be kept of one type's forecaster."""
+    """What is saved of one type's forecaster."""
 
     memory: Any = None
     """`ForecasterMemory`, as msgpack has it; None: nothing was forecast yet."""
     document: bytes = b""
-    """The model that the controller trained; empty: it was given, or there is none."""
+    """The model that the controller trained; empty: there is none, or it comes from a file."""
     sha256: str = ""
-    """Of the model, which its memory belongs to; empty: none was trained."""
+    """Identifies the model to which the memory belongs; empty: none was trained."""
     since_s: float = 0.0
 
 
@@ -74,7 +73,7 @@ class DemandForecaster:
         return {type: self._ask(type, history, now_s, began_hour) for type in sorted(history.hours)}
 
     def use(self, type: str, document: bytes, now_s: float) -> None:
-        """A model that was trained on the hours of this type, from now on.
+        """From now on forecasts with a model that was trained on the hours of this type.
 
         Raises:
             ForecastModelProblem: it is damaged, or does not suit.
@@ -172,7 +171,7 @@ class DemandForecaster:
             self._load(type, kept)
 
     def _load(self, type: str, kept: TrainedForecast) -> None:
-        """What was learned with another model than this one's is forgotten."""
+        """Restores the memory; what was learned with another model is dropped."""
         from cotenant.controller.models.forecast import ForecasterMemory
 
         if kept.document and self._given is None:

@@ -29,8 +29,8 @@ class Pts(Stateless):
         return self.decide_within(view, event, None)
 
     def decide_within(self, view: View, event: AnyEvent, budgets: Mapping[str, int] | None) -> Decision:
-        """`budgets`: devices by type that may be given out; None: all that are free. Those that have aged are
-        within any."""
+        """`budgets`: devices by type that may be given out; None: all that are free. No budget limits an aged
+        job."""
         if not view.queued_count() or not view.free.everywhere or is_quiet(view, event):
             return NOTHING
         plan, candidates = Plan(view), Candidates(view)

@@ -27,7 +27,7 @@ class GfsParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     theta_s: float = 3600.0
     """Spot jobs that wait longer may let eta grow."""
     interval_s: float = 300.0
-    """How often eta is looked at."""
+    """How often eta is updated."""
     estimator: Literal["forecast", "last-week-peak"] = "forecast"
     aggregation: Literal["paper", "pool"] = "paper"
     """paper: the sum over organisations of their quantiles; pool: one quantile of the total."""

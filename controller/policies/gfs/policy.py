@@ -10,7 +10,7 @@ the paper's own scheduler (`order.py`), any of the registry (`order=patient`), w
    budget`. The layer takes back what it starts beyond the budget, and asks it again without those.
 3. sharing, if there is one: what it puts beside other spot jobs, and pairs that it parts.
 
-If something was done the next pass follows at once (a wake-up at the same moment), which sees it done.
+If a pass does something, the next one follows at once (a wake-up at the same moment) and sees the result.
 
 Rule: an hp job is never preempted, nor does anybody share with one, whatever the order is. A smaller quota
 preempts nobody. A job that has aged is admitted whatever the quota is.
@@ -65,24 +65,24 @@ MakePolicy = Callable[[str, Parameters], Policy]
 OWN: Final = frozenset(("quota-update", "next-class", REASON))
 """Reasons of wake-ups and computations that the policies below did not ask for."""
 EVERYTHING: Final = 1 << 30
-"""More devices than there are."""
+"""A budget without a limit: more devices than there are."""
 RECENT_H: Final = 48
-"""Of demand, shown beside the forecast."""
+"""Hours of demand shown beside the forecast."""
 PASSES_MAX: Final = 8
-"""At one moment: a policy whose actions are refused must not be asked for ever."""
+"""Passes at one moment: a policy whose actions are refused must not be asked for ever."""
 ASKED_MAX: Final = 3
 """How often the order is asked again without those that exceed the budget."""
 
 
 class Budget(NamedTuple):
-    """Of one type: what spot jobs may take more, and why."""
+    """What more spot jobs may take of one type, and why."""
 
     gpus: int
     quota: int
     inventory: int
     """paper: f(p, H). rise: what is free."""
     waiting: int
-    """Devices that hp jobs ask for which wait."""
+    """Devices that waiting hp jobs ask for."""
     rise: int
 
 
@@ -97,7 +97,7 @@ class Gfs:
     has_classes = True
 
     def __init__(self, name: str, parameters: GfsParameters, make: MakePolicy) -> None:
-        """`make`: of the policies that order and share.
+        """`make`: makes the policies that order and share.
 
         Raises:
             ValueError: there is no such policy, or it is a layer itself.
@@ -180,7 +180,7 @@ class Gfs:
         )
 
     def _make_room(self, plan: Plan, job: Job) -> None:
-        """Where free devices are enough, that is the order's affair."""
+        """Preempts for hp jobs; where free devices are enough, the order places them."""
         if plan.find_free(job) is None:
             LeastCost(self._state.evictions, self._state.checkpoints_s, self.parameters).take(plan, job)
 
@@ -198,7 +198,8 @@ class Gfs:
         return without(actions, excess)
 
     def _within(self, seen: View, event: AnyEvent, budgets: dict[str, Budget]) -> Decision:
-        """PTS knows the budget; any other order is asked, and asked again."""
+        """The order's decision. PTS keeps to the budgets; another order may exceed them, and is asked
+        again."""
         if isinstance(self._order, Pts):
             limits = {type: budget.gpus for type, budget in budgets.items()}
             return self._order.decide_within(seen, event, limits)
@@ -221,8 +222,8 @@ class Gfs:
         )
 
     def _share_pass(self, view: View, event: AnyEvent) -> Sequence[AnyAction]:
-        """Of the sharing policy only what it shares and parts: what is free is the order's to give. A job
-        that takes no free device is within any budget."""
+        """What the sharing policy shares and parts, and nothing else: free devices are the order's to give. A
+        job that takes no free device is within any budget."""
         if self._share is None:
             return ()
         seen = self._spot_view(view, EVERYTHING, set())
@@ -238,7 +239,7 @@ class Gfs:
     # --- The quota ---------------------------------------------------------------------------------
 
     def budgets(self, view: View, event: AnyEvent | None = None) -> dict[str, Budget]:
-        """By device type, as of now."""
+        """Device type -> budget, as of now."""
         capacity = self._state.capacity
         if not capacity or isinstance(event, ev.FromHost):
             capacity = dict(capacity_of(view))
@@ -296,7 +297,7 @@ class Gfs:
         state.feed_back(view, parameters)
 
     def _trained(self, view: View, event: ev.Computed) -> None:
-        """The answer of a training. Without a model in it the one before stays in force."""
+        """Takes in the answer of a training. Without a model in it the one before stays in force."""
         retraining, why_not = self._state.retraining, event.error
         if not why_not:
             try:
@@ -348,7 +349,7 @@ class Gfs:
         return self._order.explain(self._spot_view(view, widest(budgets), set()), job)
 
     def report(self, view: View) -> ClassReport:
-        """For people: what is kept back, and what that rests on."""
+        """For people: what is kept back, and why."""
         state, waiting = self._state, sum(j.spec.gpus for j in view.queued() if not is_hp(j))
         capacity, pools = capacity_of(view), []
         for type, budget in sorted(self.budgets(view).items()):
@@ -382,7 +383,7 @@ class Gfs:
         )
 
     def _note(self, type: str) -> str:
-        """What people should know of a type's forecast."""
+        """What people should know about a type's forecast."""
         state, known = self._state, self._state.forecast.get(type)
         if known is None:
             return "no hour has ended yet"
@@ -392,7 +393,7 @@ class Gfs:
         return "; ".join(filter(None, (known.note, of_training)))
 
     def take_over(self, before: Policy) -> None:
-        """What the policy that was in force before knows of demand is true for this one as well."""
+        """Takes over what the policy before it knows of demand."""
         if isinstance(before, Gfs):
             self._state.demand = before._state.demand
             self._state.retraining.requests = before._state.retraining.requests
@@ -431,7 +432,7 @@ def is_deferred(job_id: JobId, actions: Sequence[AnyAction]) -> bool:
 
 
 def replayed(view: View, actions: Sequence[AnyAction]) -> Plan:
-    """The cluster as it would be after these, with no action of its own yet."""
+    """The cluster as it would be after these actions, as a plan without actions of its own."""
     plan = Plan(view)
     for action in actions:
         if isinstance(action, Preempt):
@@ -443,7 +444,7 @@ def replayed(view: View, actions: Sequence[AnyAction]) -> Plan:
 
 
 def beyond(view: View, actions: Sequence[AnyAction], budgets: dict[str, Budget]) -> set[JobId]:
-    """Those whose free devices exceed the budget, given those before them; not those that have aged."""
+    """Jobs whose free devices exceed the budget, given the jobs before them; never aged ones."""
     left = {type: budget.gpus for type, budget in budgets.items()}
     excess: set[JobId] = set()
     for action in actions:

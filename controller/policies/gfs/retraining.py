@@ -1,8 +1,8 @@
 """When a model of hp demand is trained anew: once a day per device type, on the controller's own hours.
 
-Rule: asked for by a `Compute` action, answered by a `Computed` event that holds the whole model: both are in
-the journal, so that a restart loses neither the model nor a training that is under way. One at a time. An
-answer that is none leaves the model before it in force, and says why.
+Rule: a `Compute` action asks for it, a `Computed` event with the whole model answers: both are in the
+journal, so that a restart loses neither the model nor a training that is under way. One at a time. An answer
+without a model leaves the one before in force, and says why.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ class Retraining(msgspec.Struct, kw_only=True):
     """By device type. A value."""
 
     requests: int = 0
-    """The number of the last one."""
+    """The number of the last request."""
     pending: int = 0
-    """That of the one that is not answered yet; 0: none."""
+    """The number of the request that is not answered yet; 0: none."""
     pending_type: str = ""
     asked_hour: dict[str, int] = {}
-    """In which hour it was asked for last."""
+    """Type -> hour of its last request."""
     failed: dict[str, str] = {}
-    """Why the last one gave no model."""
+    """Why the last training gave no model."""
 
     def due(self, history: DemandHistory, every_h: int) -> str | None:
-        """The type to ask for now."""
+        """The device type whose training is due."""
         if self.pending or not every_h:
             return None
         for type in sorted(history.hours):
@@ -53,7 +53,7 @@ class Retraining(msgspec.Struct, kw_only=True):
     def request(
         self, history: DemandHistory, began_hour: int, now_s: float, parameters: GfsParameters
     ) -> Compute | None:
-        """To be asked for now, if anything is."""
+        """The request to make now, if any."""
         type = self.due(history, parameters.retrain_h)
         if type is None:
             return None
@@ -77,7 +77,7 @@ class Retraining(msgspec.Struct, kw_only=True):
         self.asked_hour[type] = hour
 
     def was_answered(self, why_not: str) -> None:
-        """Empty: it gave a model."""
+        """Notes an answer. An empty text: it gave a model."""
         if why_not:
             self.failed[self.pending_type] = why_not
         else:
@@ -100,7 +100,7 @@ def known_hours(history: DemandHistory, type: str) -> int:
 
 
 def demand_of(history: DemandHistory, type: str, began_hour: int) -> Demand:
-    """All whole hours that are known. Dates are known where those of the clock are."""
+    """All whole hours that are known; with dates if the date of the journal's beginning is known."""
     import numpy as np  # For those who use it.
 
     from cotenant.controller.models.forecast import Demand

@@ -5,7 +5,7 @@ pod's own class; evictions, of which an hp pod prefers many and a spot pod few. 
 the order. A node whose Score3 is 0 for spot (`0.01 m^e >= 1`) takes no spot pod.
 
 Algorithm 2, for hp pods: all spot jobs of a node leave, and in the order of descending waste each is spared
-that need not. A node's cost is eq. 19; F and G are those before this decision, T is the time so far.
+that need not leave. A node's cost is eq. 19; F and G are those before this decision, T is the time so far.
 
 Departs from the paper: GPU models are looked at one after the other, never mixed in a gang; devices that a
 victim frees on other nodes count for later pods; a gang is committed whole.
@@ -91,7 +91,7 @@ class LeastCost:
         finished, evicted, beta = self._evictions.finished, self._evictions.evicted, self._parameters.beta
 
         def cost(host_id: HostId, victims: Sequence[Job], left_over: int) -> tuple[float, int]:
-            """Eq. 19; before the first run has ended its first part is 1 for any number of victims."""
+            """Eq. 19; before the first run has ended, the first term is 1 for any number of victims."""
             many = len(victims)
             if not many:
                 return (0.0, left_over)
@@ -104,7 +104,7 @@ class LeastCost:
         return reclaim(plan, job, preemptible_jobs(view), cost, by_waste)
 
     def take(self, plan: Plan, job: Job) -> bool:
-        """Preempt, and reserve what is left; False: there are no such devices."""
+        """Preempts, and reserves what the victims leave; False: there are no such devices."""
         found = self.find(plan, job)
         if found is None:
             return False
@@ -121,5 +121,5 @@ class LeastCost:
 
 
 def _shuffled(job: Job, name: str) -> int:
-    """The same in every run: decisions are replayed."""
+    """Shuffles the same way in every run: decisions are replayed."""
     return zlib.crc32(f"{job.number}/{job.attempt}/{name}".encode())

@@ -1,7 +1,7 @@
 """What GFS remembers: demand, forecast, eta, evictions, and what spot jobs were offered last.
 
-Rule: changed in `observe` alone, from the view after an event and the decision on it, so that recovery has
-the same; a value that is saved whole.
+Rule: only `observe` changes it, from the view after an event and the decision on it, so that recovery has the
+same; a value that is saved whole.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from cotenant.controller.policies.gfs.quota import next_eta
 from cotenant.controller.policies.gfs.retraining import Retraining
 
 INTERVALS_MAX = 12
-"""Of a pause without events, so many are made up for."""
+"""After a pause without events, at most so many updates are made up for."""
 
 
 class GfsState(msgspec.Struct, kw_only=True):
@@ -48,17 +48,17 @@ class GfsState(msgspec.Struct, kw_only=True):
     eta: float = 1.0
     eta_due_s: float = 0.0
     checkpoints_s: dict[JobId, float] = {}
-    """Of spot jobs that run: when their last checkpoint became durable."""
+    """Running spot job -> when its last checkpoint became durable."""
     wake_s: float = -1.0
-    """When it has asked to be woken to look at the quota."""
+    """The wake-up for which the quota has asked."""
     offered: int = 0
-    """Spot jobs of at most so many devices have been shown to the order; wider ones are withheld."""
+    """The order has seen spot jobs of at most so many devices; wider ones are withheld."""
     passed_s: float = -1.0
     passes: int = 0
-    """How often the next class was asked for at that moment."""
+    """How many passes followed one another at that moment."""
 
     def happened(self, view: View, event: AnyEvent, decision: Decision) -> None:
-        """Who had to leave, who started, who finished, where the last checkpoints are."""
+        """Takes in evictions, starts, ends and checkpoints."""
         now_s, jobs = view.now_s, view.jobs
         for action in decision.actions:
             job = jobs.get(action.job_id) if isinstance(action, Preempt | Place | Share) else None
@@ -85,7 +85,7 @@ class GfsState(msgspec.Struct, kw_only=True):
                 self.checkpoints_s[event.job_id] = now_s
 
     def feed_back(self, view: View, parameters: GfsParameters) -> None:
-        """Eta, as often as it is due by now."""
+        """Updates eta, as often as it is due by now."""
         now_s, every_s = view.now_s, parameters.interval_s
         if now_s < self.eta_due_s:
             return
@@ -105,7 +105,7 @@ class GfsState(msgspec.Struct, kw_only=True):
         self.evictions.forget(now_s - hours_s - INTERVALS_MAX * every_s)
 
     def count_devices(self, view: View, event: AnyEvent) -> None:
-        """A host's word may change it: counted anew at the next event that is none."""
+        """Drops the count when a host reports; counts anew at the next other event."""
         if isinstance(event, ev.FromHost | ev.PolicyChanged):
             self.capacity = {}
         elif not self.capacity:

@@ -1,7 +1,7 @@
 """DWQ and DRQ: newcomers whose preemption is put off, and the running jobs chosen to make room for them.
 
-Rule: an entry counts only as long as what it says is still so: the newcomer has been queued without a break,
-and the victim is in the attempt in which it was chosen. So nobody has to tell this module that a newcomer was
+Rule: an entry counts only while it is still true: the newcomer has been queued without a break, and the
+victim is in the attempt in which it was chosen. So nobody has to tell this module that a newcomer was
 cancelled or held, or that a victim ended, was lost or started again; it scans nothing.
 """
 
@@ -20,10 +20,10 @@ class Deferral(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
     until_s: float
     number: int
-    """The newcomer's: deferrals that end together are decided in order of arrival."""
+    """The newcomer's number: deferrals that end together are decided in order of arrival."""
     job_id: JobId
     since_s: float
-    """Since when it has been queued."""
+    """The time since which the newcomer has been queued."""
     victims: tuple[tuple[JobId, AttemptNo], ...]
 
 

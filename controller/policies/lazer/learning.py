@@ -4,9 +4,9 @@ Rule: `predict` reads, `observe` writes, and `observe` needs nothing but the eve
 after it: so recovery, which knows the recorded decision, arrives at the same memory to the last bit. What a
 later `observe` must know of a prediction stands in the reason of the action that followed from it.
 
-F, the label, is observable whatever was done, because arrivals are. It is the time from the decision to the
-first arrival (`chain`: the last) within (t0, t0 + max p + l] that has less remaining time than the newcomer
-(Eq. 2), and 0 if there is none; the sample joins when that window has closed.
+F, the label, is observable whatever the policy did, because arrivals are. It is the time from the decision to
+the first arrival (`chain`: the last) within (t0, t0 + max p + l] that has less remaining time than the
+newcomer (Eq. 2), and 0 if there is none; the sample joins when that window has closed.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ KIND: Final = "deferral-fit"
 DEFERRED: Final = "deferred"
 AT_ONCE: Final = "preempts-at-once"
 PREDICTED: Final = (DEFERRED, AT_ONCE)
-"""Reasons that carry a prediction."""
+"""Codes of reasons that carry a prediction."""
 STEPS_PER_S: Final = 100
 """X is a whole number of hundredths of a second."""
 
@@ -68,7 +68,7 @@ class Prediction(NamedTuple):
     pause_s: float
 
     def operands(self) -> tuple[float | str, ...]:
-        """The first operands of the reason that carries it."""
+        """The first operands of the reason that carries this prediction."""
         return (self.x_s, self.stage, self.gain_s, self.load_s, self.pause_s)
 
 
@@ -84,11 +84,11 @@ class PredictionWindow(msgspec.Struct, kw_only=True, array_like=True, order=True
     load_s: float
     pause_s: float
     f_s: float = 0.0
-    """F as it stands."""
+    """F by what has arrived so far."""
 
 
 class LearnedMemory(msgspec.Struct, kw_only=True):
-    """Everything that was learned: a value."""
+    """Everything that was learned, as a value."""
 
     arrivals: list[float] = []
     """Times of arrival within the window, oldest first."""
@@ -101,9 +101,9 @@ class LearnedMemory(msgspec.Struct, kw_only=True):
     hyper: Hyperparameters | None = None
     requests: int = 0
     pending: int = 0
-    """The fit that has been asked for and not answered; 0 = none."""
+    """The number of the fit that is not answered yet; 0 = none."""
     requested_at: int = 0
-    """Samples there were when the last fit was asked for."""
+    """The number of samples when the last fit was asked for."""
 
 
 class Learner:
@@ -133,7 +133,7 @@ class Learner:
         return "bootstrap" if len(memory.samples) < self.parameters.bootstrap else "acquisition"
 
     def in_words(self) -> str:
-        """What is known of the surrogate without asking it anything."""
+        """The surrogate's state in words, without computing anything."""
         memory = self._memory
         open_windows = f"{len(memory.samples)} samples, {len(memory.windows)} whose outcome is not known yet"
         if memory.hyper is None:
@@ -283,7 +283,7 @@ class Learner:
         self._memory.windows.clear()
 
     def _fitted(self, event: Computed) -> None:
-        """An answer that is no answer leaves everything as it is."""
+        """Takes in a fit; an answer without one changes nothing."""
         usable = len(event.values) == DIMENSIONS + 4 and all(map(math.isfinite, event.values))
         if event.error or not usable:
             return
@@ -315,7 +315,7 @@ class _Model:
 
 
 def predicted(action: AnyAction) -> Prediction | None:
-    """The prediction that an action followed from, as its reason tells it."""
+    """The prediction behind an action, from the action's reason."""
     if action.reason.code not in PREDICTED:
         return None
     x_s, stage, gain_s, load_s, pause_s, *_ = action.reason.operands

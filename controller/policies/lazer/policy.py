@@ -176,7 +176,7 @@ class Lazer:
         self.learner = Learner(self.parameters, known.memory)
 
     def state_in_words(self, view: View) -> dict[str, str]:
-        """The surrogate, and what it rests on."""
+        """The state of the surrogate, and its data."""
         learner = self.learner
         return {
             "surrogate": learner.in_words(),

@@ -2,7 +2,7 @@
 
 Rule: no product here is so large that the BLAS below numpy would share it among threads (OpenBLAS does above
 2^18 multiplications). Sharing gains nothing at these sizes, and on a busy machine, as a controller's may well
-be, waiting for the other threads has been seen to take thirty times as long as the work.
+be, we have seen the wait for the other threads take thirty times as long as the work.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Array = NDArray[np.float64]
 MULTIPLICATIONS_MAX: Final = 1 << 17
 """Half of where OpenBLAS begins to share."""
 SMALL: Final = 24
-"""A triangle of at most so many rows is inverted by LAPACK."""
+"""LAPACK inverts triangles of at most so many rows."""
 
 
 def product(a: Array, b: Array) -> Array:

@@ -56,7 +56,7 @@ class Sample(NamedTuple):
 
 
 class Hyperparameters(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """Of the fitted model; `noise` and `constant` in units of standardised f."""
+    """Hyperparameters of the fitted model; `noise` and `constant` in units of standardised f."""
 
     lengthscales: tuple[float, ...]
     """X, then c, over inputs in [0, 1]."""

@@ -1,7 +1,7 @@
 """What a learned order sees of the waiting jobs and of the cluster: RLTune's Table 3, in fixed columns.
 
 Rule: a column means the same in every state (the paper selects 8 of 17 per state, which would change what a
-weight is about). All are of about the size 1. The same code makes them in training, simulated and live.
+weight is about). All values are near 1 in size. The same code makes them in training, simulated and live.
 
 CFF = 1 - sum(f^2)/(sum f)^2 over hosts with f free GPUs (equation 3 as printed is never positive). Future
 availability = free - own demand - demand of the queued jobs. Both are nearly the same for all waiting
@@ -35,7 +35,7 @@ class Observation(NamedTuple):
 
 
 def observation(plan: Plan, jobs: Sequence[Job], *, critic: bool = False) -> Observation:
-    """Of these waiting jobs; the critic's columns only where they are asked for."""
+    """The columns of these waiting jobs; the critic's only where asked for."""
     view = plan.view
     now_s = view.now_s
     told = [job.remaining_s for job in jobs]
@@ -67,7 +67,7 @@ def observation(plan: Plan, jobs: Sequence[Job], *, critic: bool = False) -> Obs
 
 
 def _of_class(plan: Plan, scheduling_class: SchedulingClass) -> tuple[float, float, float, float]:
-    """GPUs, free ones of its type, whether it fits by number, share of hosts on which it fits."""
+    """Of a class: GPUs, free ones of its type, whether it fits by number, share of hosts on which it fits."""
     gpus, free = scheduling_class.gpus, plan.view.free
     types = (scheduling_class.gpu_type,) if scheduling_class.gpu_type else free.types
     total = max((plan.free_total(type) for type in types), default=0)

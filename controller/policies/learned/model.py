@@ -1,9 +1,8 @@
 """The file of a learned order: its weights, and its card: what it was trained on, how, and how good it was.
 
 Rule: the policy reads, bounds and checks the whole file before it decides anything with it. A model that was
-no better
-than ordering by size on its validation windows says so (`active` is false), and the better of `sjf` and `ssf`
-orders in its place.
+no better than ordering by size on its validation windows says so (`active` is false), and the better of `sjf`
+and `ssf` orders in its place.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class OrderModelProblem(ValueError):
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
-    """Inputs x outputs, and what is added to each output."""
+    """Weights of shape inputs x outputs, and the bias of each output."""
 
     weights: tuple[tuple[float, ...], ...]
     biases: tuple[float, ...]
@@ -45,11 +44,11 @@ class Validation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
-    """Where it comes from."""
+    """Where a model comes from."""
 
     traces: tuple[str, ...]
     licence: str
-    """Of the data."""
+    """The licence of the data."""
     metric: Literal["wait", "bsld", "jct"]
     base: Literal["sjf", "ssf"]
     preset: str
@@ -58,11 +57,11 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     estimates: str
     epochs: int
     cpu_s: float
-    """Of everything that was computed for it; 0: not measured."""
+    """CPU time of everything computed for it; 0: not measured."""
     version: str
     validation: Validation
     curve: tuple[float, ...]
-    """Of each epoch: its metric on the validation windows, over the base's. Below 1 it is better."""
+    """By epoch: its metric on the validation windows / the base's. Below 1 it is better."""
 
 
 class OrderModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,11 +71,11 @@ class OrderModel(msgspec.Struct, frozen=True, kw_only=True):
     policy: Literal["rltune", "scorer"]
     columns: tuple[str, ...]
     window: int = 256
-    """Waiting jobs that it looks at: the first so many of the base order."""
+    """How many waiting jobs it scores: the first ones of the base order."""
     layers: tuple[Layer, ...]
     active: bool
     fallback: Literal["sjf", "ssf"]
-    """Who orders where it is not active: the better one on the validation windows."""
+    """The order used where the model is not active: the better one on the validation windows."""
     card: ModelCard
 
 
@@ -85,7 +84,7 @@ def encoded(model: OrderModel) -> bytes:
 
 
 def read_model(path: str, policy: str, columns: Sequence[str]) -> OrderModel:
-    """Of a file, or the one that comes with cotenant.
+    """Reads a file, or the model that comes with cotenant.
 
     Raises:
         OrderModelProblem: it cannot be read, or is not a model of this policy.

@@ -51,7 +51,7 @@ class RlTune(Stateless):
         return self._base(job)
 
     def scores(self, plan: Plan, jobs: Sequence[Job]) -> Sequence[float]:
-        """Of each of these, the highest first."""
+        """The score of each of these jobs; the highest goes first."""
         scores: list[float] = forward(self._layers, observation(plan, jobs).actor).tolist()
         return scores
 
@@ -87,7 +87,7 @@ class RlTune(Stateless):
         return plan.decision()
 
     def why(self, job: Job, first: Sequence[Job], ordered: Sequence[Job]) -> Reason:
-        """Its place in the learned order, beside that in the base order."""
+        """The job's place in the learned order, and in the base order."""
         if not self._model.active:
             return because("learned-inactive", self.name, self._model.fallback)
         learned, before = ([each.number for each in jobs] for jobs in (ordered, first))

@@ -81,7 +81,7 @@ def _signed(number: float) -> str:
 
 
 def span(seconds: float) -> str:
-    """In the unit in which a person would say it."""
+    """A time span in the unit that a person would use."""
     for unit, size in (("d", 86_400.0), ("h", 3600.0), ("min", 60.0)):
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"

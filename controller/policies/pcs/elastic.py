@@ -25,7 +25,7 @@ from cotenant.controller.policies.pcs.wfq import LEFT_OVER, class_shares, divide
 
 
 class CappedClaim:
-    """A claim as the division within a class asks it."""
+    """A claim as the division within a class needs it."""
 
     def __init__(self, claim: SizeClaim) -> None:
         self.claim = claim
@@ -42,7 +42,7 @@ class CappedClaim:
 
 
 class ElasticPcs(Elastic):
-    """What it remembers are its accounts, and when it wants to look again."""
+    """Remembers its accounts, and when it wants to decide again."""
 
     name = "pcs"
 
@@ -75,7 +75,7 @@ class ElasticPcs(Elastic):
         return {claim.job_id: given[claim.job_id] for claim in claims if claim.job_id in given}
 
     def _use_up(self, members: Sequence[Sequence[SizeClaim]], given: dict[JobId, int], left: int) -> None:
-        """What rounding has left goes to the first who can use it, classes that are owed most first."""
+        """Gives what rounding has left to the first job that can use it, classes that are owed most first."""
         for here in members:
             for claim in here:
                 has = given.get(claim.job_id, 0)

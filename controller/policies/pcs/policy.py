@@ -48,7 +48,7 @@ ROUNDING: Final = 1e-6
 
 
 class PcsParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A configuration (`cotenant pcs front` finds some), and what a turn is at least."""
+    """A configuration (`cotenant pcs front` finds some), and the shortest turn."""
 
     thresholds_gpu_s: str = "3600,86400"
     """Where classes end, in GPU-seconds: rising, one fewer than classes."""
@@ -97,7 +97,7 @@ class PcsParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class Accounts(msgspec.Struct, frozen=True):
-    """What classes were due and did not get, in device-seconds, at one time; and how that goes on."""
+    """What classes were due and did not get, in device-seconds at one time, and its rate of change."""
 
     at_s: float = 0.0
     credit_gpu_s: tuple[float, ...] = ()
@@ -112,8 +112,7 @@ class Accounts(msgspec.Struct, frozen=True):
 
 
 class Pcs:
-    """Weighted fair queueing of rigid gangs. What it remembers are its accounts, and when it wants to look
-    again."""
+    """Weighted fair queueing of rigid gangs. Remembers its accounts, and when it wants to decide again."""
 
     name = "pcs"
     preempts = True
@@ -160,7 +159,7 @@ class Pcs:
         return self._accounts.now(now_s, len(self._config.weights))
 
     def state_in_words(self, view: View) -> dict[str, str]:
-        """Its classes: which jobs, what each is due, what it holds, and what it is owed."""
+        """The classes: which jobs, what each is due, what it holds, and what it is owed."""
         standing, config = Standing(self._config, view), self._config
         edges = ["0", *(f"{each:,.0f}" for each in config.thresholds_gpu_s), "any"]
         return {
@@ -210,7 +209,8 @@ class ClassRound:
         return min(self._again_s, default=None)
 
     def place_aged(self, plan: Plan) -> bool:
-        """Whether the others may go on: nobody passes an aged job that waits for its devices."""
+        """Places aged jobs. Returns whether others may start: nobody passes an aged job that waits for
+        devices."""
         for job in self._standing.aged:
             devices = plan.find_free(job)
             if devices is not None:
@@ -234,7 +234,7 @@ class ClassRound:
         return True
 
     def fill(self, plan: Plan) -> None:
-        """What nobody claims goes to those who fit, in order within each class."""
+        """Gives devices that no class claims to jobs that fit, in order within each class."""
         for number in self._by_need():
             lane = self._standing.lanes[number]
             while plan.any_free() and (job := lane.first()) is not None:
@@ -245,7 +245,7 @@ class ClassRound:
                 lane.advance()
 
     def why(self, job: Job) -> Reason:
-        """Why a job waits that nothing structural keeps back."""
+        """Why a job waits that could otherwise run."""
         standing = self._standing
         number = standing.class_of(job)
         due, held = standing.shares[number], standing.held[number]
@@ -305,7 +305,7 @@ class ClassRound:
 
     def _over_their_share(self, plan: Plan, number: int) -> Iterator[Job]:
         """Jobs of classes that hold more than they are due, those furthest above first; in a class the last
-        to come. Where a lease or a credit lasts longer, it is noted until when."""
+        to come. Notes the end of a lease or credit that still lasts."""
         standing, found = self._standing, []
         for job in placed(self._view):
             theirs = standing.class_of(job)

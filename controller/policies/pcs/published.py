@@ -3,7 +3,7 @@
     {"num_classes": 2, "class_thresholds": [102661, "inf"], "class_rates": [0.941, 0.059],
      "clip_demand_factor": 0.764419, "delta": 0.111536}
 
-Rule: what we write in this form they could read, and the other way round. A file holds one such object, or
+Rule: PCS's code can read what we write, and we read what it writes. A file holds one such object, or
 several by name, alone or under `configs`.
 """
 

@@ -1,6 +1,6 @@
 """How much faster a job is on more devices: PCS's demand function (NSDI '24, sections 3 and 4).
 
-Rule: a curve is a value that others measure or fit; this module only reads it. Between two whole
+Rule: other modules measure or fit a curve; this one only reads it. Between two whole
 numbers of devices the pace is linear, and below one device it is that part of one device's.
 """
 

@@ -1,7 +1,7 @@
 """Where each class stands at one moment: what it is due, what it holds, who is next in it.
 
-Rule: this costs the shapes that wait and the jobs that have devices, never the length of the queue: a queue
-is sorted by class, so where a class begins in it is found by halving.
+Rule: the cost grows with the scheduling classes that wait and the jobs that have devices, never with the
+length of the queue: a queue is sorted by class, so bisection finds where a class begins.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Lane:
 
     def __init__(self) -> None:
         self._parts: list[tuple[Sequence[Job], int, int]] = []
-        """Of each shape: its queue, and where this class begins and ends in it."""
+        """Per scheduling class: its queue, and where this class begins and ends in it."""
 
     def add(self, queue: Sequence[Job], first: int, last: int) -> None:
         if first < last:
@@ -45,7 +45,7 @@ class Lane:
         return min(heads, key=lambda job: job.number, default=None)
 
     def advance(self) -> None:
-        """Its first job is settled."""
+        """Goes on to the next job: the first one is settled."""
         job = self.first()
         parts = [
             (queue, first + 1 if queue[first] is job else first, last) for queue, first, last in self._parts
@@ -96,7 +96,7 @@ class Standing:
 
 
 def placed(view: View) -> list[Job]:
-    """Jobs that have devices and stay, and those for whom devices are being left."""
+    """Jobs that have devices and stay, and jobs that have a reservation."""
     found = [job for job in view.on_devices() if job.phase in ON_DEVICES and job.phase not in LEAVING]
     return found + [view.jobs[job_id] for job_id in view.claimants()]
 

@@ -2,7 +2,7 @@
 
     size -> class -> the class's share of the devices -> the shares of its jobs, first come first served
 
-Rule: everything a job may lose to later ones is decided by four numbers that an operator can read: where the
+Rule: four numbers that an operator can read decide what a job may lose to later ones: where the
 classes begin, what each is guaranteed, and how little a device may bring before it goes to the next job
 (`zeta_min`, relaxed by `delta` while devices are left). The fluid world and the live policy both divide with
 the functions here.
@@ -23,11 +23,11 @@ from typing import Protocol
 from cotenant.controller.policies.base import Parameters
 
 LEFT_OVER = 1e-9
-"""Devices; less is a rounding error."""
+"""In devices; less is a rounding error."""
 
 
 class Capped(Protocol):
-    """What can say how many devices it may use."""
+    """A job that can say how many devices it may use."""
 
     def cap(self, zeta: float) -> int: ...
 

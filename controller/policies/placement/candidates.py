@@ -57,7 +57,7 @@ class JobGroup(NamedTuple):
     jobs: Sequence[Waiting]
     choices: Sequence[Choice]
     best_fit: Mapping[Choice, int]
-    """How many of them it puts where."""
+    """The choices of best fit, and how many of these jobs get each."""
 
 
 def free_places(plan: Plan) -> dict[HostType, FreePlace]:
@@ -93,7 +93,7 @@ def choices_of(plan: Plan, places: Mapping[HostType, FreePlace], job: Job) -> li
 
 
 def choice_of(view: View, devices: Iterable[DeviceId]) -> Choice:
-    """Which one these devices are."""
+    """The choice that these devices make up."""
     counts: dict[HostType, int] = {}
     for device_id in devices:
         device = view.devices[device_id]
@@ -153,7 +153,7 @@ def _of_each_kind(places: Sequence[HostType], known: Mapping[HostType, FreePlace
 
 
 def _groups(view: View, places: Sequence[HostType]) -> Iterator[Sequence[HostType]]:
-    """All together, then those of each rack."""
+    """All hosts together, then those of each rack."""
     yield places
     racks: dict[str, list[HostType]] = {}
     for place in places:
@@ -193,5 +193,5 @@ def _spread(group: Sequence[HostType], able: Mapping[HostType, int], gpus: int) 
 
 
 def _is_local(view: View, host_id: HostId) -> bool:
-    """Others cannot reach it."""
+    """Whether other hosts cannot reach this one."""
     return view.hosts[host_id].report.address.startswith("127.")

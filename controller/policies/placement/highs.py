@@ -1,7 +1,7 @@
-"""HiGHS answers a program, within a limit of time, and equal ones equally.
+"""HiGHS solves a program within a limit, and equal programs equally.
 
 Rule: one thread, one seed and a model of its own for each program, so that nothing is left of the one
-before. An answer counts only where it is proven to be the least: what a limit cut off depends on the machine.
+before. Only a proven optimum counts: what a limit cuts off depends on the machine.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Minimised is
     hosts in part free + 0.3 * (most free on a host - fewest) - 0.5 * (hosts where the next job fits)
     - 100 * (jobs - rank) for each job that starts
 
-Rule: whom best fit starts is started. Of the others nobody passes one that must not be passed.
+Rule: a job that best fit starts is started. Of the others none passes one that must not be passed.
 
 Rule: jobs of one class stand in for each other, so their placements are counted and not told apart: else each
 way to hand them out would be a solution of its own, all of equal cost.
@@ -53,7 +53,7 @@ class PlacementProgram(NamedTuple):
     rows: Sequence[Constraint]
     offset: float
     best_fit: Mapping[int, float]
-    """What best fit does, of the columns from which the others follow."""
+    """Best fit's values of the columns from which the others follow."""
     taking: Sequence[Taking]
     """What the first columns count."""
 
@@ -106,7 +106,7 @@ class _Building:
         return PlacementProgram(*columns, self._rows, self._constant, self._best_fit, self._taking)
 
     def count_jobs(self) -> None:
-        """No more jobs get a place than there are; those that best fit starts do."""
+        """Places at most all jobs of each group, and all jobs that best fit starts."""
         for number, group in enumerate(self._groups):
             for index, choice in enumerate(group.choices):
                 column = self._column(0.0, upper=float(self._fitting(group, choice)))
@@ -157,7 +157,8 @@ class _Building:
         return self._groups[self._taking[column].group].scheduling_class
 
     def judge_places(self, following: SchedulingClass | None) -> None:
-        """Whether they are in part free, and the next job, or a pod of it, still fits there."""
+        """Whether each place stays in part free, and whether the next job, or a pod of it, still fits
+        there."""
         for place, here in self._places.items():
             used = self._used.get(place)
             could_fit = following is not None and _could_fit(place, here, following)
@@ -169,7 +170,7 @@ class _Building:
                 self._fits_next(here, used, following)
 
     def _in_part(self, here: FreePlace, used: Factors) -> None:
-        """No more is taken than is free. A place is not in part free if nothing is left, or everything."""
+        """Takes at most what is free. A place with nothing or everything left is not in part free."""
         self._constant += 1.0
         self._rows.append(Constraint(-INFINITE, float(here.free), used))
         if here.free in self._sums(used, here.free):

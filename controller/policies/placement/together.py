@@ -1,6 +1,6 @@
-"""Any order, with the places of its first waiting jobs chosen together.
+"""Any order, with the placements of its first waiting jobs chosen together.
 
-Rule: who starts is the policy's to say. It is asked twice: as it is, and with the places that a solver chose
+Rule: the policy decides who starts. It is asked twice: as it is, and with the placements that a solver chose
 for the first waiting jobs in its order, which `Plan.find_free` then gives them. The second answer counts only
 if everybody starts who starts in the first, nobody more is preempted and nobody more shares; else the first
 one does.
@@ -57,7 +57,7 @@ Chosen = Mapping[JobId, tuple[DeviceId, ...]]
 
 
 def why_not(policy: Policy, library: str = LIBRARY) -> str:
-    """What keeps this from being used with a policy; empty if nothing."""
+    """Why a policy cannot be used with this; empty if it can."""
     if getattr(policy, "places_by_itself", False):
         return f"{policy.name} places jobs by a rule of its own, not by best fit"
     if not is_installed(library):
@@ -75,7 +75,7 @@ class PlacedTogether:
         self._solver = solver if solver is not None else Highs()
 
     def __getattr__(self, name: str) -> Any:
-        """What a policy may say of itself beyond the protocol."""
+        """Attributes of the inner policy beyond the protocol."""
         return getattr(self.inner, name)
 
     def queue_key(self, job: Job) -> tuple[float, ...]:
@@ -157,7 +157,7 @@ def groups_of(
 
 
 def _with_best_fit(group: JobGroup, choice: Choice) -> JobGroup:
-    """One of its jobs is put there."""
+    """Counts one more job of the group on best fit's choice."""
     choices = group.choices if choice in group.choices else [choice, *group.choices]
     return group._replace(
         choices=choices, best_fit={**group.best_fit, choice: group.best_fit.get(choice, 0) + 1}
@@ -165,7 +165,7 @@ def _with_best_fit(group: JobGroup, choice: Choice) -> JobGroup:
 
 
 def is_best_fit(groups: Sequence[JobGroup], picked: Mapping[Taking, int]) -> bool:
-    """Whether it is what would have been done anyway."""
+    """Whether the solution equals best fit's."""
     theirs = {(n, choice): count for n, each in enumerate(groups) for choice, count in each.best_fit.items()}
     return theirs == {(each.group, groups[each.group].choices[each.choice]): n for each, n in picked.items()}
 

@@ -49,8 +49,8 @@ def place_ordered(
 ) -> None:
     """Free devices to these jobs in turn, as far as those that do not fit let others pass.
 
-    Of a scheduling class for which nothing was found no other job is tried. A job that is not possible now is
-    never waited for, and one that has aged is never passed, but as `easy` allows.
+    If nothing was found for a job, no other of its scheduling class is tried. Nobody waits for a job that is
+    not possible now, and nobody passes one that has aged, but as `easy` allows.
     """
     view, free = plan.view, plan.free_everywhere
     unfit: set[SchedulingClass] = set()

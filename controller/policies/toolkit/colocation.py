@@ -1,5 +1,4 @@
-"""What all policies that share have in common: free devices first, then newcomers; pairs that lose are
-parted.
+"""What all policies that share have in common: free devices first, then newcomers; pairs that lose part.
 
 Rule: such a policy says only whom a waiting job may join (`join`). When to ask it, for how many jobs, what an
 aged job keeps back and what happens to a pair that was measured to lose is the same for all of them. At
@@ -37,7 +36,7 @@ from cotenant.controller.policies.toolkit.parting import parting
 from cotenant.controller.policies.toolkit.shareable_slots import ShareableSlots
 
 TOGETHER = 64
-"""So many waiting jobs are announced together (`Colocation.expect`)."""
+"""How many waiting jobs `Colocation.expect` gets at once."""
 
 
 class CoTenant(NamedTuple):
@@ -57,7 +56,7 @@ class ColocationParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
     """Part pairs whose measured benefit is negative, and do not make such pairs again; false is what the
     papers do."""
     observations: int = OBSERVATIONS
-    """So many measurements, both ways, before a pair is parted or not made again."""
+    """Measurements, both ways, before a pair is parted or not made again."""
 
     def __post_init__(self) -> None:
         for name, value in (("lookahead", self.lookahead), ("observations", self.observations)):
@@ -74,7 +73,7 @@ class ColocationParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
 
 
 class Colocation(Stateless, ABC):
-    """The frame of a policy that shares."""
+    """The common part of policies that share."""
 
     name: str
     shares = True
@@ -117,7 +116,7 @@ class Colocation(Stateless, ABC):
         return plan.decision()
 
     def part_after(self, view: View, event: AnyEvent) -> Preempt | None:
-        """Who of a pair is to stop that was just observed to lose."""
+        """Who has to stop, of a pair that was just observed to lose."""
         if self.observations is None or not isinstance(event, ProgressSeen | PairObserved):
             return None
         return parting(view, event, self.observations, by_theorem=self.parts_by_theorem)
@@ -147,7 +146,7 @@ class Colocation(Stateless, ABC):
 
     @property
     def observations(self) -> int | None:
-        """So many show a loss for certain; None: losses are not looked at."""
+        """How many observations prove a loss; None: losses do not matter."""
         return self._options.observations if self._options.part else None
 
     def explain(self, view: View, job: Job) -> Reason:

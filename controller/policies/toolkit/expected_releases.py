@@ -1,4 +1,4 @@
-"""Devices that get free by themselves before a time, and the jobs to which they are promised.
+"""Devices that become free by themselves before a time, and the jobs to which they are promised.
 
 Rule: a plan works out once what a running job leaves; from one question to the next it only adds or removes
 the jobs that end in between, and it computes nothing before a question needs it.
@@ -29,7 +29,7 @@ class ReleaseTimes:
         self._next = next(self._rest, None)
         self._ends_s: list[float] = []
         self._gpus = [0]
-        """Of the first so many jobs together."""
+        """Devices of the first so many jobs together."""
         self._together = Together(view)
 
     def by(self, until_s: float) -> int:
@@ -65,7 +65,7 @@ class Together:
         self._view = view
         self._on_host: dict[HostId, int] = {}
         self._most = [0]
-        """As far as was asked."""
+        """Computed as far as was asked."""
 
     def most(self, jobs: Sequence[Job], count: int) -> int:
         """Args: jobs: the same list each time; it may have grown at its end."""
@@ -89,7 +89,7 @@ class ExpectedReleases:
         """A promise that counts from the next question on."""
         self._promised: dict[DeviceId, HostType] = {}
         self._seen_actions = -1
-        """Of the plan with so many actions is what follows."""
+        """What follows is about the plan with so many actions."""
         self._free = 0
         self._later: Plan
         self._later_s, self._gone = NEVER_S, 0
@@ -97,7 +97,7 @@ class ExpectedReleases:
         self._left: list[list[Freed]] = []
         """What each of the first jobs leaves of devices that were not promised before."""
         self._where: list[tuple[HostType, ...]] = [()]
-        """Where the first so many leave something, the first first."""
+        """Places where the first so many leave something, in that order."""
 
     def find(self, plan: Plan, job: Job, until_s: float) -> tuple[DeviceId, ...] | None:
         """Devices for the job among those free by then and not promised."""
@@ -118,7 +118,7 @@ class ExpectedReleases:
         return self._later.find_free(job)
 
     def promise(self, job: Job, devices: tuple[DeviceId, ...]) -> None:
-        """These, which were found just now, are for this job: no other job counts on them."""
+        """Keeps the devices that `find` has just found for this job: no other job counts on them."""
         self._newest = (job, devices)
 
     def is_unpromised(self) -> bool:

@@ -1,4 +1,4 @@
-"""Pairs that turn out to lose are parted: one of the two saves its state and goes on later.
+"""Parts pairs that turn out to lose: one of the two saves its state and goes on later.
 
 Source: ours, from Castor's Theorem 1 and what is measured while two jobs share (the paper decides once, by
 predicted ratios, and keeps to it). Only observations of this kind of pair, both ways, part a pair; a model's
@@ -86,8 +86,7 @@ def part(view: View, job: Job, partner: Job, observations: int, *, by_theorem: b
 
 
 def _surprise(view: View, job: Job, partner: Job, xi: Interference, observations: int) -> Interference | None:
-    """What had been predicted, if fewer measurements than it takes otherwise show that the pair loses, and
-    that it does so beyond what the prediction has room for."""
+    """The prediction, if even few measurements show a loss beyond the prediction's interval."""
     if not loses(xi, 1) or loses(xi, observations):
         return None
     foretold = view.foretold(job, partner)

@@ -181,7 +181,7 @@ class _Search:
         )
         self._staying = {host_id: self._devices_of(host_id) for host_id in self._hosts}
         self.most = sum(len(devices) for devices in self._staying.values())
-        """Devices that there could be at most."""
+        """The most devices that could be had."""
 
     def _devices_of(self, host_id: HostId) -> dict[DeviceId, tuple[JobId, ...]]:
         """Devices that could be had, with the spot jobs that hold them."""

@@ -1,9 +1,8 @@
-"""Where a newcomer could go: devices with one tenant that may take another, by tenant and place.
+"""Where a newcomer could share: devices with one tenant that may take another, by tenant and place.
 
-Rule: looked up once for a decision and kept up with it, so that trying many jobs costs what is shareable,
-not what the cluster holds. What is the same for every newcomer (the tenant's remaining time, the memory
-beside it) is worked out once; what is the same for all newcomers of one kind (their interference ratios)
-once per kind.
+Rule: looked up once per decision and updated with it, so that trying many jobs costs what is shareable, not
+what the cluster holds. What is the same for every newcomer (the tenant's remaining time, the memory beside
+it) is computed once; what is the same for one kind (their interference ratios) once per kind.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from cotenant.controller.policies.toolkit.sub_batches import Batches, Numbers
 Place = tuple[HostId, str]
 """A host and one type of its devices."""
 Kind = tuple[str, int]
-"""What decides on interference: a job's signature, and which profile object it has (within one decision)."""
+"""What interference depends on: a job's signature and its profile object (within one decision)."""
 Mask = NDArray[np.bool_]
 
 
@@ -53,7 +52,7 @@ class ShareableSlot(msgspec.Struct, frozen=True):
     place: Place
     devices: tuple[DeviceId, ...]
     left_mib: int
-    """Beside the tenant, on the device that has least."""
+    """Memory left beside the tenant, on the device that has least."""
     one_uid: bool
     """Under MPS both tenants must be one user's."""
 
@@ -82,8 +81,8 @@ class ShareableSlots:
     """All shareable slots of a plan, in the order of their first devices."""
 
     def __init__(self, plan: Plan, observations: int | None = None) -> None:
-        """`observations`: so many make a measured loss certain, and such a pair is not made again; None:
-        losses are not looked at."""
+        """`observations`: how many prove a measured loss, after which the pair is not made again; None:
+        losses do not matter."""
         self._view, self._plan = plan.view, plan
         self._observations = observations
         self.closed: Reason | None = None
@@ -111,7 +110,7 @@ class ShareableSlots:
         self.is_one_uid = any(slot.one_uid for slot in self._all)
         """Some tenant can only be joined by jobs of its own user."""
         self.batches: Batches = {}
-        """Ways to split batches, worked out once for all jobs that are alike."""
+        """Ways to split batches, computed once for all jobs that are alike."""
         self._pairs: dict[tuple[Kind, int], Interference] = {}
         self._left_s: Numbers | None = None
         self._left_mib: Numbers | None = None
@@ -143,14 +142,14 @@ class ShareableSlots:
         return self._open > 0
 
     def __len__(self) -> int:
-        """Slots that there were; some may have been taken."""
+        """All slots, including those taken since."""
         return len(self._all)
 
     def __getitem__(self, number: int) -> ShareableSlot:
         return self._all[number]
 
     def everything(self) -> list[ShareableSlot]:
-        """Also those that have been taken: as `left_s` and the like count them."""
+        """All slots in the order of `left_s` and the other arrays, including those taken since."""
         return self._all
 
     def __iter__(self) -> Iterator[ShareableSlot]:
@@ -219,7 +218,7 @@ class ShareableSlots:
         return signature(job.spec), id(job.profile)
 
     def ratios(self, jobs: Sequence[Job], classes: Sequence[SchedulingClass]) -> Ratios:
-        """Of newcomers, and their classes, beside each tenant; asked once for each kind of tenants."""
+        """Ratios of newcomers, and of their classes, beside each tenant; asked once per kind of tenants."""
         tenants, of = self._kinds_of_tenants()
         pairs = self.pairs(jobs, tenants)
         each, shape = [xi for row in pairs for xi in row], (len(jobs), len(tenants))
@@ -236,7 +235,7 @@ class ShareableSlots:
         return Ratios(mine[:, of], theirs[:, of], allowed)
 
     def _kinds_of_tenants(self) -> tuple[list[Job], list[int]]:
-        """A tenant of each kind, and for every slot which of them is its tenant's like."""
+        """One tenant of each kind, and for every slot the kind of its tenant."""
         kinds = [self.kind(slot.partner) for slot in self._all]
         first = dict(zip(kinds, [slot.partner for slot in self._all], strict=True))
         at = {kind: number for number, kind in enumerate(first)}
@@ -251,11 +250,11 @@ class ShareableSlots:
         return xi
 
     def pairs(self, jobs: Sequence[Job], partners: Sequence[Job]) -> Sequence[Sequence[Interference]]:
-        """What is thought of each of these beside each of those: what the view knows."""
+        """The view's forecasts for each of these beside each of those."""
         return self._view.interferences(jobs, partners)
 
     def _parted_from(self, job: Job) -> Collection[JobId]:
-        """Those that it has shared with before, and one of the two was stopped since."""
+        """Jobs that it has shared with before one of the two was stopped."""
         if self._observations is None:
             return ()
         jobs = self._view.jobs

@@ -1,7 +1,7 @@
 """Whom to preempt for a newcomer: the parts that all preempting policies share.
 
-Rule: a walk over the jobs that run starts with the one that has most left to do and stops as soon as the
-question is answered; nothing is sorted per decision.
+Rule: a walk over running jobs starts with the one that has most left and stops as soon as it has an answer;
+nothing is sorted per decision.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def worth_preempting(plan: Plan, newcomer: Job) -> Iterator[Job]:
     for left_s, job in longest_first(plan.view):
         if left_s <= mine_s:
             return
-        # One that has aged has waited long enough for all its life.
+        # A job that has once aged is never preempted.
         if (
             job.preemptible
             and not job.aged
@@ -110,7 +110,7 @@ def victims_for(plan: Plan, newcomer: Job, candidates: Iterator[Job]) -> FreedDe
 
 
 def room_of(trial: Plan, newcomer: Job, needed: Sequence[Job], more: Iterable[Job]) -> FreedDevices | None:
-    """The same on a plan of its own, which is used up; without those who are needed there is no room."""
+    """The same on a plan of its own, which this call changes; spares candidates that are not needed."""
     tried: list[Job] = []
     for job in needed[:-1]:
         tried.append(job)
@@ -125,8 +125,8 @@ def room_of(trial: Plan, newcomer: Job, needed: Sequence[Job], more: Iterable[Jo
 
 
 def is_in_the_way(plan: Plan, victim: Job, newcomer: Job, devices: Collection[DeviceId]) -> bool:
-    """Whether it holds one of these devices; or cores or main memory of their hosts, if the newcomer asks for
-    any."""
+    """Whether the job holds one of these devices; or cores or main memory of their hosts, if the newcomer
+    asks for any."""
     if victim.placement is None:
         return False
     if not set(devices).isdisjoint(victim.placement.devices):
@@ -140,8 +140,7 @@ def is_in_the_way(plan: Plan, victim: Job, newcomer: Job, devices: Collection[De
 def enough_of(
     plan: Plan, newcomer: Job, candidates: Iterator[Job]
 ) -> tuple[Sequence[Job], Iterator[Job]] | None:
-    """The same candidates, split where by the number of their devices alone they could make room; None if all
-    of them could not.
+    """The candidates, split where the number of devices alone could suffice; None if it never does.
 
     It costs a count per device: a wide job that waits long is asked often, and mostly in vain.
     """
@@ -177,7 +176,7 @@ def devices_by_host(view: View, job: Job) -> Iterable[tuple[HostId, int]]:
 
 
 def is_kept_together(view: View, scheduling_class: SchedulingClass) -> bool:
-    """Whether a gang of this shape gets devices of one host only."""
+    """Whether a gang of this scheduling class gets devices of one host only."""
     if scheduling_class.nodes:
         return scheduling_class.nodes == 1
     for type in (scheduling_class.gpu_type,) if scheduling_class.gpu_type else view.free.types:

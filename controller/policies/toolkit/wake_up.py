@@ -1,5 +1,4 @@
-"""The one time at which a policy has asked to be woken: the memory of policies that think at certain
-times."""
+"""The one time at which a policy has asked to be woken, for policies that decide at certain times."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from cotenant.controller.domain import Decision, Wake
 
 
 class WakeUp:
-    """Kept by `observe` alone, from the decisions themselves; so it is the same after a recovery."""
+    """Only `observe` changes it, from the decisions themselves; so it is the same after a recovery."""
 
     def __init__(self) -> None:
         self.at_s: float | None = None

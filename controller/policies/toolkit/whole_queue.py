@@ -3,8 +3,9 @@
 Rule: one pass in order. Jobs that stand earlier are asked first, for free devices and then for those of jobs
 that stand later; so no job is started on devices that an earlier one would take from it at the next event.
 
-A pass looks at the first waiting job of each shape, and at the next only once that one is settled; it ends
-when nothing is free and no waiting job stands before one that runs. Its cost does not grow with the queue.
+A pass looks at the first waiting job of each scheduling class, and at the next only once that one is settled;
+it ends when nothing is free and no waiting job stands before one that runs. Its cost does not grow with the
+queue.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class QueueOrder(Protocol):
     def name(self) -> str: ...
 
     def is_last(self, job: Job) -> bool:
-        """Whether no job after one that stands before no other does either."""
+        """Whether no job after this one has anybody behind it, now that this one has nobody."""
 
     def behind(self, plan: Plan, job: Job) -> Iterator[Job]:
         """Jobs that may lose their devices, or their reservation, to a waiting job; last in the order
@@ -82,11 +83,11 @@ class NewcomersOnly:
 
 
 ROUTINE = (JobArrived, FirstStepDone, AttemptEnded)
-"""What happens all the time."""
+"""Frequent events."""
 
 
 def whom_to_ask(plan: Plan, event: AnyEvent) -> QueueScope | None:
-    """Who is to be asked after an event, given that the whole queue was asked after each one before it.
+    """Which jobs to ask after an event, given that the whole queue was asked after each one before it.
 
     While nothing is free, those who found no victims before an arrival find none after it: jobs that run
     only come nearer to their end, and what started since then stood before them. Nor do they after a first

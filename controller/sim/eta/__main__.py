@@ -1,4 +1,5 @@
-"""The child that rolls out: answers questions from stdin on stdout until stdin ends (with its controller)."""
+"""The child that makes roll-outs: answers questions from stdin on stdout until stdin ends (with its
+controller)."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from cotenant.controller.system.child import serve
 from cotenant.controller.wire import unpack_struct
 
 NICENESS = 10
-"""Jobs and the controller come first."""
+"""Niceness: jobs and the controller come first."""
 
 
 def main() -> None:
@@ -23,7 +24,7 @@ def main() -> None:
 
 
 def answer_of(question: EtaQuestion, make_policy: MakePolicy) -> EtaAnswer:
-    """Of the kind that is asked for."""
+    """Answers a question of either kind."""
     if question.supposed is not None:
         return supposed(question, make_policy)
     return (arrived if question.arriving else answer)(question, make_policy)

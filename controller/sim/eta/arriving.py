@@ -31,11 +31,11 @@ from cotenant.controller.sim.eta.intervals import eta_of
 from cotenant.controller.sim.eta.rollout import HeldJob, RollOuts, Times
 
 TOLD_S_MIN = 1.0
-"""Less than this is no delay."""
+"""A smaller difference is no delay."""
 
 
 def arrived(question: EtaQuestion, make_policy: MakePolicy) -> EtaAnswer:
-    """When those that would come start and end, whom they would wait for, and whom delay."""
+    """When supposed jobs would start and end, which jobs they would wait for, and which they would delay."""
     began_s = time.process_time()
     without = RollOuts(question.image, question.config, make_policy)
     without.run(Drawing(question), question.seed)
@@ -60,7 +60,7 @@ def arrived(question: EtaQuestion, make_policy: MakePolicy) -> EtaAnswer:
 
 
 def supposed(question: EtaQuestion, make_policy: MakePolicy) -> EtaAnswer:
-    """When one would start and end that comes now or later, under the policy in force or another one."""
+    """When a job that comes now or later would start and end, under the policy in force or another one."""
     began_s = time.process_time()
     about = question.supposed
     assert about is not None
@@ -87,7 +87,7 @@ def supposed(question: EtaQuestion, make_policy: MakePolicy) -> EtaAnswer:
 def _claims_with(
     engine: Engine, question: EtaQuestion, specs: Sequence[JobSpec]
 ) -> dict[JobId, list[LengthClaim]]:
-    """They come; then what was claimed of everybody's length, of theirs as well."""
+    """Lets the jobs arrive; returns all claims about lengths, with theirs."""
     claims = dict(question.claims)
     for spec in specs:
         engine.handle(JobArrived(spec=spec), engine.now_s)
@@ -114,7 +114,7 @@ def _effect(engine: Engine, first: Job, without: Times, follows: Times) -> Arriv
 
 
 def _leave_first(engine: Engine, job: Job, ends: Times) -> list[JobId]:
-    """Of those on devices, as many as have to leave for it, the first to end before the others."""
+    """As many jobs on devices as have to leave for it, the first to end first."""
     if job.phase is Phase.RESERVED:
         return list(job.waits_for)
     view = engine.view()

@@ -1,7 +1,7 @@
 """One possible future of every job there is, and of those that will come, as rows of a simulated world.
 
-Rule: everything here is drawn: what jobs have left, from their past (`models/eta`); arrivals, as consecutive
-ones of the past, from a random one on. One seed, one future.
+Rule: all of it is drawn: what jobs have left, from their past (`models/eta`); arrivals, as consecutive ones
+of the past, from a random one on. One seed, one future.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from cotenant.controller.sim.world.run import DIES, LOADS, SAVES, TRAINS, JobRun
 from cotenant.controller.sim.world.workload import Workload
 
 OVERRUN_RATIO: Final = 0.1
-"""What takes longer than was expected is expected to take this share of it more."""
+"""A load or pause past its expected time is expected to take this share of it more."""
 MEASURED: Final = ("measured", "loops")
-"""Sources that use a job's progress: they estimate its total anew with every step."""
+"""Sources that use a job's progress: each step changes their estimate of the total."""
 ENDLESS_S: Final = 1e12
 """The length of a job whose end is unknown: a finite time, so that a world can count with it."""
 COMING: Final = "~"
-"""Ids of jobs that have not come yet begin so."""
+"""Prefix of the ids of jobs that have not come yet."""
 
 
 class Drawing:
@@ -52,7 +52,7 @@ class Drawing:
     def __init__(
         self, question: EtaQuestion, claims: Mapping[JobId, Sequence[LengthClaim]] | None = None
     ) -> None:
-        """`claims`: in place of the question's."""
+        """`claims`: used in place of the question's."""
         self.count, self._seed = question.count, question.seed
         self._claims = question.claims if claims is None else claims
         self._lengths = Lengths(question.pools, is_exact=question.is_exact)
@@ -76,7 +76,7 @@ class Drawing:
         return self._lengths.left_s(source, told_s, had_s, u)
 
     def _stands(self, job: Job, left_s: float, now_s: float) -> tuple[str, float, float]:
-        """The source of what is expected of it, how much that is in all, and how much of it it has had."""
+        """The source of its estimate, the estimated total, and how much of it the job has had."""
         spent_s = run_s(job, now_s)
         claims = self._claims.get(job.job_id, ())
         source = job.estimate_source.partition(",")[0]
@@ -90,8 +90,7 @@ class Drawing:
         return source, claim.told_s, max(claim.told_s, spent_s / max(1.0, job.slowdown))
 
     def arrivals(self, random: Random) -> list[tuple[float, ArrivalSeen, float]]:
-        """After how many seconds who comes, and what it has to do: the past once around, from a random
-        arrival on."""
+        """Arrivals, each with its delay and length: the past once around, from a random arrival on."""
         many = len(self._arrivals)
         if not many:
             return []
@@ -192,7 +191,7 @@ def _columns(
 
 
 def _run_of(job: Job, row: int, kind: int, devices: Mapping[DeviceId, Device], now_s: float) -> JobRun:
-    """Where a job stands that was launched before the future begins; what it has done lies behind it."""
+    """The state of a job that was launched before the future begins; its work so far is done."""
     run = JobRun(row, job.job_id, kind, now_s)
     run.number = job.attempt
     run.step_s = job.solo_step_s or job.step_s or STEP_S
@@ -219,7 +218,7 @@ def _run_of(job: Job, row: int, kind: int, devices: Mapping[DeviceId, Device], n
 
 
 def _step_now(job: Job, step_s: float, now_s: float) -> int:
-    """The step that it is at, perhaps beyond the last report; the estimate of what is left follows from
+    """The job's present step, perhaps beyond the last report; the estimate of what is left follows from
     it."""
     total, left_s = job.spec.iterations or job.total_steps, job.known_left_s(now_s)
     if total is not None and left_s is not None and job.solo_step_s is not None:
@@ -264,7 +263,7 @@ class KindRatios(dict[int, "KindRatioRow"]):
 
 
 class KindRatioRow(dict[int, float]):
-    """Of one kind: beside each other one."""
+    """The ratios of one kind beside each other kind."""
 
     def __init__(self, job: Job, like: Mapping[int, Job], pairs: PairTable) -> None:
         super().__init__()
@@ -276,6 +275,6 @@ class KindRatioRow(dict[int, float]):
 
 
 def _like(spec: JobSpec) -> Job:
-    """A job of this kind, to be asked about."""
+    """A job of this kind, to ask the engine about."""
     reason = because("submitted", "")
     return Job(spec=spec, number=0, submitted_s=0.0, reason=reason, profile=spec.profile)

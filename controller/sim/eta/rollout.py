@@ -1,10 +1,9 @@
-"""Roll-outs: copies of the engine go on, each in a simulated world with another future, and all jobs of one
-share it.
+"""Roll-outs: copies of the engine go on, each in a simulated world with a future of its own that all its jobs
+share.
 
 Rule: a roll-out returns only when jobs started and ended in it. It only reads the engine: each copy begins
-from its encoded state, policy included, and decides as production would. What
-a policy asks to be computed meanwhile fails, as it would if the computing process died: a roll-out waits
-for no fit.
+from its encoded state, policy included, and decides as production would. A `Compute` request of the policy
+fails, as it would if the compute worker died: a roll-out waits for no fit.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ from cotenant.controller.wire import unpack_struct
 EVENTS_PER_JOB_MAX: Final = 60
 IDLE_EVENTS_MAX: Final = 2_000
 CHARGE_S: Final = 1.0
-"""What a computation takes until it has failed."""
+"""How long a computation takes to fail."""
 
 
 class HeldJob(NamedTuple):
-    """It comes when it is released."""
+    """A job that comes when it is released."""
 
     job_id: JobId
     at_s: float
@@ -67,14 +66,13 @@ class RollOuts:
         jobs: Collection[JobId] | None = None,
         release: HeldJob | None = None,
     ) -> None:
-        """All of them. `jobs`: only these are of interest; a future is followed no further than to their
-        ends."""
+        """Makes all roll-outs. `jobs`: only these are of interest; a roll-out stops when they have ended."""
         for number in range(past.count):
             self._run_one(past, seed, number, jobs, release)
         gc.collect()  # An engine is a circle of references, and the collector is off while we simulate.
 
     def copy(self) -> Engine:
-        """The engine as it was."""
+        """A copy of the engine as it was."""
         engine = Engine(self._make_policy, self._config)
         engine.restore(unpack_struct(self._image, Snapshot))
         return engine
@@ -124,8 +122,7 @@ def follow(
     endless: Collection[JobId],
     release: HeldJob | None = None,
 ) -> tuple[dict[JobId, float], dict[JobId, float]]:
-    """When jobs started, and when they ended, until that is known of all that are wanted; of the endless ones
-    a start is all there is."""
+    """Runs until all wanted jobs have started and ended; returns when. Endless jobs only start."""
     started: dict[JobId, float] = {}
     ended: dict[JobId, float] = {}
     pending = {
@@ -170,7 +167,7 @@ def follow(
 
 
 def _refuse(world: World) -> None:
-    """What the policy asked to be computed."""
+    """Refuses a computation that the policy asked for."""
     requests, world.compute_requests = world.compute_requests, []
     for request in requests:
         refusal = Computed(

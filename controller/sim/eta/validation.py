@@ -20,14 +20,14 @@ from cotenant.controller.sim.eta.intervals import answer
 from cotenant.controller.sim.world.workload import Workload
 
 PREDICTIONS: Final = 440
-"""At most so many submissions are told of, evenly over the run: each costs roll-outs of all that is there."""
+"""The most submissions that get an interval, evenly over the run: each costs roll-outs of all jobs there."""
 OPEN_MAX: Final = 0.5
-"""Where more of what was told than this has not ended when the next is told, those that have are the quick
-ones, and correct the others wrongly."""
+"""The largest share of told jobs that may still be open: beyond it those that have ended are the quick ones,
+and correct the others wrongly."""
 
 
 class EtaTrial:
-    """Looks at a run after each event."""
+    """Observes a run after each event."""
 
     def __init__(self, workload: Workload, seed: int, make_policy: MakePolicy) -> None:
         self._share = min(1.0, PREDICTIONS / max(1, len(workload)))
@@ -70,7 +70,7 @@ class EtaTrial:
         }
 
     def prediction_error(self) -> dict[str, float] | None:
-        """|JCT - p50| / p50 of what was told, calibrated or not."""
+        """|JCT - p50| / p50 of the intervals told, calibrated or not."""
         off = np.array([abs(math.expm1(error.bias)) for error in self.errors])
         if not len(off):
             return None

@@ -11,7 +11,7 @@ Rule: there is no engine here, and nothing of production. The engine gives whole
 starts attempts, waits for saves and keeps a ledger of tenants; a share of .37 devices is none of that, and a
 ledger that could hold one would promise what no host can do. So this world has rules of its own (`rules.py`,
 `elastic.py`), and what both worlds have in common, the division by classes, is in `policies/pcs/`. A result
-from here says how a policy divides, never what it costs: for that there is `world/`.
+from here says how a policy divides, never what that costs: `world/` does.
 
 `play.py` is what happens when, `curves.py` how fast jobs are, `promised.py` what a job is told and how that
 is kept, `catalogue.py` which policies there are.

@@ -4,7 +4,7 @@ Rule: a curve is a measurement of a model (Hwang et al., AFS, NSDI '21, as publi
 that of its model. Our choices, where the table is silent:
 
 * A trace that names none of these models gets them drawn by the seed, as PCS draws them.
-* A model measured on fewer devices than the job asks for lends it the curve, in order of names, that was
+* A job whose model was measured on too few devices takes the first curve, in order of names, that was
   measured on enough. A job wider than every curve is refused: nobody knows how fast it is.
 * What the trace says of a job (a time on so many devices) is its work in device-seconds at the pace of one
   device alone: time x devices. So alone on all of its devices it takes longer than the trace says, as its
@@ -42,7 +42,7 @@ def measured() -> dict[str, tuple[float, ...]]:
 
 @cache
 def speedup(model: str, gpus: int) -> Speedup:
-    """Of a job of that model that uses at most so many devices.
+    """The speedup of a job of that model that uses at most so many devices.
 
     Raises: TraceProblem: no curve is as wide.
     """

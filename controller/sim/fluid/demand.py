@@ -1,4 +1,4 @@
-"""Jobs with a promise on arrays: who has no slack, who runs, and how that goes on if nobody else comes.
+"""Jobs with a promise, as arrays: which have no slack, which run, and when each ends if nobody else comes.
 
 Rule: the arrays are in order of promises. Work is counted as service, device-seconds on all devices of a
 job, so a job that runs on all of them loses as many per second as it has devices. `promised.py` asks here at
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 LOOK_LEAST_S: Final = 60.0
-"""Between two looks at jobs whose slack runs out: without it they come ever closer to each other."""
+"""The least time between two divisions as slack runs out: without it they come ever closer to each other."""
 NO_SLACK_S: Final = 1e-6
 
 Pace = Callable[[int, float], float]
@@ -31,7 +31,7 @@ class Division(NamedTuple):
 
 
 class PromisedJobs(NamedTuple):
-    """Jobs that are there; each of shape (there,)."""
+    """The jobs present; each array has shape (jobs present,)."""
 
     jobs: NDArray[np.int64]
     promise_s: Floats
@@ -42,7 +42,7 @@ class PromisedJobs(NamedTuple):
     """Devices that each can use."""
 
     def slack_s(self, now_s: float, gpus: int) -> tuple[Floats, Floats]:
-        """How long each could stand still, with all of its devices after that; and how long the cluster could
+        """How long each job could wait before it needs all of its devices; and how long the cluster could
         work for jobs with later promises than each has. Negative: too late."""
         until_s = self.promise_s - now_s
         return until_s - self.service_gpu_s / self.most, until_s - self.service_gpu_s.cumsum() / gpus
@@ -79,7 +79,7 @@ class PromisedJobs(NamedTuple):
         )
 
     def without(self, place: int) -> PromisedJobs:
-        """In the memory of this one, which is not to be used again."""
+        """The jobs without some, in this one's memory: do not use this one again."""
         for column in self:
             column[place:-1] = column[place + 1 :]
         return PromisedJobs(self.jobs[:-1], self.promise_s[:-1], self.service_gpu_s[:-1], self.most[:-1])

@@ -20,7 +20,7 @@ Given = Sequence[tuple[int, float]]
 
 
 class _OfNow(Rule):
-    """Needs nothing but the present state."""
+    """A rule that needs nothing but the present state."""
 
     look_s = NEVER
 

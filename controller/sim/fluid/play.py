@@ -18,13 +18,13 @@ NEVER = float("inf")
 
 
 class FluidJob(NamedTuple):
-    """One job, by what a fluid can know of it."""
+    """One job of the fluid world."""
 
     submit_s: float
     work_gpu_s: float
     """Seconds on one device."""
     told_gpu_s: float
-    """What rules and predictions know of it."""
+    """The work as rules and predictions know it."""
     speedup: Speedup
     """Up to the most devices that it can use."""
 
@@ -33,17 +33,17 @@ class Rule(Protocol):
     """Who gets which share of the devices."""
 
     look_s: float
-    """So long after an event it wants to divide anew although nothing has happened; NEVER: not at all."""
+    """How long after an event it divides anew even if nothing happens; NEVER: not at all."""
 
     def arrived(self, job: int, play: Play) -> None: ...
 
     def ended(self, job: int) -> None: ...
 
     def shares(self, play: Play) -> Sequence[tuple[int, float]]:
-        """(job, devices above 0) of all that run; all devices that the jobs there can use are given away."""
+        """(job, devices above 0) of all that run; gives away all devices that the jobs present can use."""
 
     def fork(self) -> Self:
-        """One of its own for a prediction, with what this one knows."""
+        """A copy for a prediction, with this one's state."""
 
     def told_end_s(self, job: int, play: Play) -> float:
         """When a job that has just arrived is told that it will have ended."""
@@ -54,7 +54,7 @@ class Play:
     """The state of the world. Jobs are known by their place in `jobs`."""
 
     def __init__(self, jobs: Sequence[FluidJob], gpus: int, rule: Rule, exact: bool | None = None) -> None:
-        """`exact`: what is told of work is true; None: see for yourself."""
+        """`exact`: the told work is true; None: the constructor checks."""
         self.jobs, self.gpus, self.rule = jobs, gpus, rule
         self.now_s = 0.0
         self.left_gpu_s: dict[int, float] = {}
@@ -69,7 +69,7 @@ class Play:
         self._seen_before: dict[int, tuple[int, int]] = {}
 
     def contention(self, job: int) -> float:
-        """Jobs that were there at a time, over the events of its stay."""
+        """The mean number of jobs present, over the events of its stay."""
         seen, events = self._seen_before[job]
         return (self._seen - seen) / (self.events - events)
 

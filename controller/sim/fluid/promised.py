@@ -1,9 +1,9 @@
-"""Least remaining service first, with a word about later arrivals: `stretch` says it, `promise` keeps it.
+"""Least remaining service first, allowing for later arrivals: `stretch` tells an end, `promise` keeps it.
 
     roll-out without arrivals x delay by smaller jobs still to come = told; told x (1 + epsilon) = promise
 
 Rule: what a job is told rests on what has arrived so far, never on what comes. A promise is given at the
-arrival, held against a roll-out with the promise in it, and never changed: with no arrivals after it, the job
+arrival, checked by a roll-out with the promise in it, and never changed: with no arrivals after it, the job
 ends by its promise. Later arrivals may break it.
 
 Both are ours, from no paper. The delay is that of a queue in which smaller jobs go first: where they take a
@@ -23,15 +23,15 @@ from cotenant.controller.sim.fluid.play import NEVER, Play, Rule, predicted_end_
 from cotenant.controller.sim.fluid.rules import SrsfShares
 
 RHO_MOST: Final = 0.9
-"""At a load of 1 and more the delay has no end; ours is ten times the roll-out then."""
+"""At a load of 1 and more the delay is infinite; ours is ten times the roll-out then."""
 OBSERVED_LEAST_S: Final = 86_400.0
-"""A load is that of so long a time at least: two jobs in the first minute are none."""
+"""The shortest time over which a load is taken: two jobs in the first minute are none."""
 LATER: Final = 1.1
-"""A promise that its roll-out breaks is given again, at least so many times as far off."""
+"""A promise that its roll-out breaks is given again, at least this many times as far off."""
 
 
 class SmallerJobs:
-    """What has arrived, to ask which part of the cluster is taken by jobs smaller than one."""
+    """Past arrivals, which say what part of the cluster smaller jobs take."""
 
     def __init__(self, stretch: float) -> None:
         self._stretch = stretch

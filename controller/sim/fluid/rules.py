@@ -1,7 +1,7 @@
 """The orders of the fluid world: first come first served, least remaining service, and PCS's classes.
 
-Rule: of a long queue only the jobs that run are looked at. In all three a waiting job's place stands still
-while it waits, and those that run only come nearer to the front.
+Rule: the cost grows with the jobs that run, not with the queue. In all three orders the place of a waiting
+job does not change, and running jobs only come nearer to the front.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cotenant.controller.sim.fluid.play import NEVER, Play, Rule
 
 
 class _Unhurried(Rule):
-    """Divides when something has happened."""
+    """A rule that divides only at events."""
 
     look_s = NEVER
 

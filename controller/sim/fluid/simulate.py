@@ -107,7 +107,7 @@ class _Run:
                 watch(finished, jobs, play.now_s)
 
     def _count(self, ended: int | None) -> None:
-        """Who ran, and on how much, since the last event; and who has just lost all."""
+        """Counts who ran on how many devices since the last event, and who has just lost all."""
         seconds = self.play.now_s - self._since_s
         for job, gpus in self._before.items():
             self._ran_s[job] += seconds

@@ -1,4 +1,4 @@
-"""The child that lets a policy decide in the shadow: answers questions from stdin on stdout until stdin ends
+"""The child that asks a shadow policy: answers questions from stdin on stdout until stdin ends
 (with its controller)."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from cotenant.controller.sim.past.shadowing import Shadowing
 from cotenant.controller.system.child import serve
 
 NICENESS = 10
-"""Jobs and the controller come first."""
+"""Niceness: jobs and the controller come first."""
 
 
 def main() -> None:

@@ -33,7 +33,7 @@ _ENTRIES: Final = (
 )
 
 Look = Callable[[Engine, ev.AnyEvent, list[AnyCommand]], None]
-"""Sees the engine after an entry, with its event and the commands that it made."""
+"""Called with the engine after an entry, its event and its commands."""
 
 
 class NothingToReplay(Exception):
@@ -48,7 +48,7 @@ class Start(NamedTuple):
 
 
 def follow(where: Path, look: Look) -> Engine:
-    """Shows `look` the engine after every entry of a journal; the engine at the end.
+    """Calls `look` with the engine after every entry of a journal; returns the engine at the end.
 
     Raises:
         JournalError, NothingToReplay: there is no journal, or it cannot be read; it is empty.
@@ -89,7 +89,7 @@ def opened(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _open(path: Path) -> sqlite3.Connection:
-    """One moment of the journal, also while it is written to."""
+    """A consistent view of the journal, also while it is written to."""
     try:
         database = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None)
         database.execute("BEGIN")

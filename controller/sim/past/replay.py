@@ -1,8 +1,8 @@
 """What a controller's journal says happened, as a workload that can be simulated again under other policies.
 
 Rule: read-only, and it asks no policy: it folds events and recorded decisions as recovery does, so every
-number here is one that the controller itself had. It counts and reports what a simulation cannot take (jobs
-without an end, hosts that differ), and never fills it in silently.
+number here is one that the controller itself had. It counts and reports what a simulation cannot represent
+(jobs without an end, hosts that differ), and never fills it in silently.
 
 A job's true length is the time it trained: what it waited, loaded and paused depended on the policy of the
 time and is left to the simulation. Jobs that failed, or were cancelled after they had trained, held their
@@ -35,14 +35,14 @@ BEGAN_AGAIN: Final = "queued again after it had ended: counted up to its first e
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lived:
-    """One job as it was. JCT = wait + load + run + pause; seconds."""
+    """One job as it ran. JCT = wait + load + run + pause; seconds."""
 
     job_id: JobId
     name: str
     organisation: str
     gpus: int
     fraction: float
-    """Below 1: of its one device it asked for this part."""
+    """Below 1: the part of its one device that it asked for."""
     arrived_s: float
     """When it first could have run, on the journal's clock."""
     jct_s: float
@@ -61,9 +61,9 @@ class Lived:
     """False: it shared devices or lost work, and its step time alone is not known, so that its length has
     these losses in it."""
     is_quick: bool
-    """Done before its first step was seen."""
+    """It ended before its first step was seen."""
     expected_s: float | None
-    """What was expected of it when it arrived."""
+    """Its expected length when it arrived."""
     one_load_s: float
     one_pause_s: float
     preemptible: bool
@@ -90,13 +90,13 @@ class JournalRecord:
     settings: dict[str, int]
     """Policies in force: name -> jobs that arrived under it."""
     setting: Setting
-    """The one under which most jobs arrived."""
+    """The policy under which most jobs arrived."""
     ageing_s: float
     """The engine's bound on waiting, in force at the end."""
     notes: tuple[str, ...]
 
     def outcome(self) -> Outcome:
-        """What happened, in the form of a simulated run; what no journal says is NaN or empty."""
+        """What happened, in the form of a simulated run; what a journal lacks is NaN or empty."""
         jobs, cluster = self.jobs, self.cluster
         ends_s = max(job.arrived_s + job.jct_s for job in jobs)
         return Outcome(
@@ -193,7 +193,7 @@ class _Open:
 
 
 class _Watcher:
-    """Looks at the engine after every event, and keeps what it forgets."""
+    """Observes the engine after every event, and keeps what the engine forgets."""
 
     def __init__(self, begin_s: float) -> None:
         self._begin_s = begin_s
@@ -265,7 +265,7 @@ class _Watcher:
             self._parameters[engine.policy_name] = dict(engine.policy_parameters)
 
     def _phase_ended(self, engine: Engine, event: ev.FirstStepDone | ev.AttemptEnded) -> None:
-        """A load or a pause that came to its end: what one takes."""
+        """Notes how long a load or a pause took that came to its end."""
         job, kept = engine.jobs.get(event.job_id), self._open.get(event.job_id)
         if job is None or kept is None:
             return
@@ -366,7 +366,7 @@ class _Watcher:
 
 
 def _has_worked(job: Job) -> bool:
-    """Or had ended before its start was reported."""
+    """Whether it trained, or had ended before its start was reported."""
     return job.run_s > 0.0 or (job.phase is Phase.DONE and job.load_s > 0.0)
 
 

@@ -48,9 +48,9 @@ class Comparison:
         self._differing: Counter[str] = Counter()
         self._last: list[Otherwise] = []
         self._wanted: dict[JobId, float] = {}
-        """Jobs that wait and that the shadow would have started, and since when."""
+        """Waiting jobs that the shadow would have started -> since when."""
         self._left: set[tuple[JobId, int]] = set()
-        """Attempts that it would have preempted."""
+        """Attempts that the shadow would have preempted."""
 
     def tally(self, failed: str, unfollowed: int) -> ShadowTally:
         return ShadowTally(
@@ -65,7 +65,7 @@ class Comparison:
         )
 
     def compare(self, view: View, done: Decision, instead: Decision) -> None:
-        """What was decided, and what the shadow would have decided."""
+        """Compares the decision taken with the shadow's."""
         before = sum(self._differing.values())
         starts, would_start = _starts(done), _starts(instead)
         preempts, would_preempt = _preempts(done), _preempts(instead)
@@ -149,7 +149,7 @@ def _preempts(decision: Decision) -> dict[JobId, Preempt]:
 
 
 class RecordedPolicy:
-    """In the engine's place for a policy: answers as recorded, and lets the shadow be asked first."""
+    """Stands in for the engine's policy: answers as recorded, and asks the shadow first."""
 
     def __init__(self, recorded: Policy, follower: ShadowFollower) -> None:
         self._recorded, self._follower = recorded, follower
@@ -157,7 +157,7 @@ class RecordedPolicy:
         self.queue_key = recorded.queue_key
 
     def __getattr__(self, name: str) -> Any:
-        """What a policy may say of itself beyond the protocol."""
+        """Attributes of the inner policy beyond the protocol."""
         return getattr(self._recorded, name)
 
     def decide(self, view: View, event: AnyEvent) -> Decision:
@@ -182,14 +182,14 @@ class RecordedPolicy:
 
 
 class ShadowFollower:
-    """Goes along one journal, some entries at a time."""
+    """Follows one journal, some entries at a time."""
 
     def __init__(self, policy: Policy, begin_s: float, make_policy: MakePolicy) -> None:
         self._shadow, self._begin_s, self._make = policy, begin_s, make_policy
         self._comparison, self._failed, self._unfollowed = Comparison(), "", 0
         self._engine: Engine | None = None
         self._runs = 0
-        """Of the controller's starts, so many have been followed."""
+        """How many of the controller's starts have been followed."""
         self._now_s = 0.0
         self.recorded = Decision()
         self.reached = 0
@@ -242,7 +242,7 @@ class ShadowFollower:
     # --- The shadow --------------------------------------------------------------------------------
 
     def ask(self, view: View, event: AnyEvent, recorded: Policy) -> None:
-        """What the shadow would do now; an error of its own stays with it."""
+        """Asks the shadow what it would do now; its errors stay its own."""
         if self._failed or self._now_s < self._begin_s:
             return
         assert isinstance(view, Ledger)

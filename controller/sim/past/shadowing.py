@@ -1,5 +1,5 @@
-"""How the shadow's child answers a question. Rule: it keeps what it has followed between questions about the
-same shadow, and nowhere else: a new child begins again at the shadow's beginning, and finds the same.
+"""How the shadow's child answers a question. Rule: it keeps its position between questions about the same
+shadow in memory only: a new child begins again at the shadow's beginning, and finds the same.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cotenant.controller.store import JournalError
 from cotenant.controller.wire import ShadowAnswer, ShadowQuestion, unpack_struct, utc
 
 JOBS_MAX: Final = 2_000
-"""Simulated: the last ones."""
+"""Only the last so many jobs are simulated."""
 PAIRS: Final = "gavel-v100"
 
 

@@ -1,7 +1,7 @@
 """What went wrong while a journal was written, and does not in simulations: failures, devices out of work.
 
-Rule: counted and said, never made up for. A simulation of the same jobs in which nothing fails promises too
-much, and a reader of its numbers has to know by what.
+Rule: counted and reported, never corrected for. A simulation of the same jobs in which nothing fails promises
+too much, and a reader of its numbers has to know by how much.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
 
 WORTH_A_WORD: Final = 0.005
-"""Of the devices' time."""
+"""Shares of the devices' time below this are not reported."""
 _ABOUT_HOSTS: Final = (
     ev.HostJoined,
     ev.HostSilent,
@@ -25,7 +25,7 @@ _ABOUT_HOSTS: Final = (
 
 
 class Troubles:
-    """Looks at the engine after every event of the part asked for."""
+    """Observes the engine after every event of the part asked for."""
 
     def __init__(self, begin_s: float) -> None:
         self._begin_s = begin_s
@@ -47,7 +47,7 @@ class Troubles:
             self._usable = usable(engine)
 
     def lost(self, engine: Engine, job_id: JobId) -> None:
-        """A job's attempt went with its host."""
+        """A job's attempt was lost with its host."""
         job = engine.jobs.get(job_id)
         if job is not None and engine.now_s >= self._begin_s:
             self._failed.add((job_id, job.attempt))

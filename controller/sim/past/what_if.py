@@ -1,4 +1,4 @@
-"""What a cluster's own past would have been under other policies, and how far that can be believed.
+"""What a cluster's own past would have been under other policies, and how far to trust that.
 
 Rule: always simulate the policy of the time as well. Its distance from what happened is the only measure of
 trust in the others, so every answer shows both.

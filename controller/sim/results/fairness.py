@@ -39,8 +39,8 @@ def fairness(outcome: Outcome) -> Fairness:
 
 
 def contention(outcome: Outcome) -> Numbers:
-    """Mean of max(1, GPUs wanted / GPUs) from each job's arrival to its end. Jobs that have not finished are
-    wanted to the end, and have none of their own."""
+    """Mean of max(1, GPUs wanted / GPUs) from each job's arrival to its end. Jobs that have not finished
+    count as wanting GPUs to the end, and have no mean of their own."""
     workload = outcome.workload
     begin_s, gpus = workload.submit_s, workload.gpus.astype(np.float64)
     end_s = begin_s + outcome.jct_s

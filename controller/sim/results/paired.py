@@ -1,4 +1,5 @@
-"""Policies compared seed by seed, or window by window: how much better or worse than the first, how surely.
+"""Policies compared seed by seed, or window by window: how much better or worse than the first, with
+intervals.
 
 Rule: every policy gets the same jobs under the same seed, so differences are taken within seeds and only then
 averaged. What the jobs of a seed have in common drops out of them; two separate intervals that overlap say

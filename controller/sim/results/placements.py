@@ -1,7 +1,7 @@
 """Who held which device when in a simulated run, for its picture.
 
-Rule: it is shown what the engine was told and said, and has no part in the run. It keeps so many attempts,
-and says where it stopped.
+Rule: it sees the engine's events and commands, and has no part in the run. It keeps so many attempts, and
+says where it stopped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ATTEMPTS_MAX: Final = 20_000
 
 
 class Placements:
-    """To be shown the engine after each event."""
+    """Observes the engine after each event."""
 
     def __init__(self, attempts_max: int = ATTEMPTS_MAX) -> None:
         self._attempts_max = attempts_max

@@ -1,7 +1,7 @@
 """Who is on which device of the simulated world, how they slow each other, how long devices were held, and
 how long a job would have waited for devices of its own.
 
-Rule: it follows what happens alone. The engine's ledger says who may be there; a check compares the two.
+Rule: it follows only what happens. The engine's ledger says who may be there; a check compares the two.
 
 Source: of the wait, which is the other half of the sharing benefit, Castor eq. 24: JCT "assuming it remains
 pending until sufficient resources are released" over JCT when shared, "on the assumption that no new jobs

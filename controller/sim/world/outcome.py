@@ -1,9 +1,8 @@
-"""What came of a simulated run: one row per job, a few numbers per run; and its columns while the run fills
+"""The outcome of a simulated run: one row per job, a few numbers per run; and its columns while the run fills
 them.
 
-Rule: only what was observed; means, percentiles and JSON are made from it in `sim/results/summary.py`. While
-it is filled it is plain arrays of numbers, written once per job: objects would cost a gigabyte at 700,000
-jobs.
+Rule: only what was observed; `sim/results/summary.py` makes means, percentiles and JSON from it. During the
+run it is plain arrays of numbers, written once per job: objects would cost a gigabyte at 700,000 jobs.
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ class Outcome:
     futile_s: Seconds
     """Part of `load_s` that ended in a preemption before the first step."""
     sharing_benefit: Seconds
-    """No seconds but a ratio: the JCT it would have had, had it waited when it first became a co-tenant, over
-    the JCT it had; NaN for jobs that never had a co-tenant (see `world/devices.py`)."""
+    """A ratio, not seconds: the JCT had the job waited when it first became a co-tenant / its JCT; NaN for
+    jobs that never had a co-tenant (see `world/devices.py`)."""
     preemptions: Counts
     futile_preemptions: Counts
     aborted_preemptions: Counts
@@ -78,7 +77,7 @@ class Outcome:
     fair_s: Seconds | None = None
     """What each job would have taken with its equal share of the devices; None: not known."""
     promises: dict[str, Any] | None = None
-    """How many ends were asked for, given, kept and broken; None: nobody asked."""
+    """How many promises were asked for, given, kept and broken; None: nobody asked."""
 
 
 NAN = float("nan")
@@ -129,11 +128,11 @@ class Columns:
         self.finished[row] = 1
 
     def lost_all(self, row: int) -> None:
-        """There it is a preemption to lose all devices."""
+        """In the fluid world a job is preempted when it loses all devices."""
         self.preemptions[row] += 1
 
     def count(self, row: int, job: Job) -> None:
-        """What is counted of unfinished jobs as well."""
+        """Takes in the counts that unfinished jobs have as well."""
         self.preemptions[row] = job.preemptions
         self.futile[row] = job.futile_preemptions
         self.aborted[row] = job.aborted_preemptions

@@ -1,7 +1,7 @@
 """How fast jobs run in a simulated world, and what things cost there that no trace says.
 
-Rule: this is the truth of the world, not what the engine believes. The engine and the policies learn of it
-only by what happens, as in production, unless `xi="measured"` tells them the table beforehand.
+Rule: this is the truth of the world, not what the engine believes. The engine and the policies learn it only
+from events, as in production, unless `xi="measured"` gives them the table beforehand.
 
 A job that shares devices runs at 1/xi of its own speed, with xi measured (Gavel's pairs on one V100, P100 or
 K80, bundled; or a file of the same columns). Our choices, where the table is silent:

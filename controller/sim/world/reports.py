@@ -1,6 +1,6 @@
 """What a simulated job tells the engine: the events that agents and jobs send in production, from a `JobRun`.
 
-Rule: nothing of the truth passes here that a real job could not say: steps done, step times, ends.
+Rule: the engine learns only what a real job could report: steps done, step times, ends.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def first_step(run: JobRun) -> FirstStepDone:
 
 
 def progress(run: JobRun) -> ProgressSeen:
-    """Its steps and its present pace."""
+    """The report of its steps and its present pace."""
     return ProgressSeen(
         job_id=run.job_id, attempt=run.number, step=run.steps, step_s=run.step_s * run.slowdown
     )
@@ -35,7 +35,7 @@ def durable(run: JobRun) -> CheckpointDurable:
 
 
 def resumed(run: JobRun, host_id: HostId) -> CapabilitiesSeen:
-    """Said where it found a newer checkpoint than the engine knows of."""
+    """The report of a job that found a newer checkpoint than the engine knows of."""
     return CapabilitiesSeen(
         job_id=run.job_id,
         attempt=run.number,

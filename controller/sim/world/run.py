@@ -1,7 +1,7 @@
-"""One job in the world, from its first launch to its end: where it stands, what it has done, what is safe.
+"""One job in the world, from its first launch to its end: its state, its work, its checkpoints.
 
-Rule: these are the world's own books. The engine keeps its own from the events alone; at each job's end the
-two must agree (`simulate.py`).
+Rule: these are the world's own accounts. The engine keeps its own from the events alone; at each job's end
+the two must agree (`simulate.py`).
 
 Progress counts in steps of 1 ms of training alone (`STEP_S`). A checkpoint stands at a step boundary, as a
 real one does: what a clean stop loses beyond its last whole step is below 1 ms.
@@ -20,7 +20,7 @@ NEARLY: Final = 1e-6
 
 
 class Doing(IntEnum):
-    """What an attempt is at."""
+    """What an attempt is doing."""
 
     WAITS = 0
     LOADS = 1
@@ -44,15 +44,15 @@ class JobRun:
     """Parts of the attempt that still hold devices, in rank order."""
     doing: Doing = WAITS
     ticket = 0
-    """Of the heap entry that says what comes next for it; 0 = nothing by itself."""
+    """Ticket of the heap entry for its next event; 0 = nothing happens to it by itself."""
     report = 0
-    """Of the entry for its next report of progress."""
+    """Ticket of the entry for its next report of progress."""
     reports = 0
-    """How many are still to come after the last change beside it."""
+    """Reports still to come after the last change of its co-tenants."""
     shared = False
     """Whether this attempt ever had a co-tenant: without one, its pace does not change."""
     fraction = 1.0
-    """Below 1: of its one device it has this part."""
+    """Below 1: the part of its one device that it has."""
     lost_part = False
     """A host of the gang is gone: no save is complete any more."""
     done = False
@@ -66,7 +66,7 @@ class JobRun:
     is_unsaved = False
     """The engine has not heard of a checkpoint that holds them."""
     due_s = 0.0
-    """What it was at when this world began takes so much longer."""
+    """What it was doing when this world began takes so much longer."""
 
     work_s = 0.0
     """Training done and not lost, in seconds alone."""
@@ -128,7 +128,7 @@ class JobRun:
         self.safe_s, self.safe_ran_s = int(work_s * self.steps_per_s + NEARLY) * self.step_s, ran_s
 
     def keep(self) -> None:
-        """A complete save as it leaves: it goes on from its last whole step."""
+        """It has saved completely on leaving: it goes on from its last whole step."""
         self._checkpoint(self.work_s, self.ran_s)
         self._go_back()
 

@@ -157,7 +157,7 @@ class World:
         return ev.JobArrived(spec=self._specs.spec(row))
 
     def _rare(self, at_s: float, rank: int, row: int, ticket: int) -> ev.AnyEvent | None:
-        """What is not part of every job's life; None if it is out of date."""
+        """Handles events that are not part of every job's life; None if the event is out of date."""
         if rank == REPORT:
             run = self._runs.get(row)
             if run is None or run.report != ticket or run.doing is not TRAINS:
@@ -226,8 +226,8 @@ class World:
     # --- Obeying -----------------------------------------------------------------------------------
 
     def obey(self, commands: Sequence[AnyCommand]) -> None:
-        """Do what the engine says. A command that is late, repeated or for an attempt that is gone changes
-        nothing."""
+        """Carries out the engine's commands. A command that is late, repeated or for an attempt that is gone
+        changes nothing."""
         for command in commands:
             match command:
                 case StartAttempt():
@@ -267,14 +267,14 @@ class World:
         run.ticket = self._push(now_s + self._load_s[row], FIRST_STEP, row)
 
     def _had_it_waited_s(self, row: int, run: JobRun) -> float:
-        """Its JCT had it waited now, up to when enough devices are free, and then run alone."""
+        """Its JCT if it waited now until enough devices are free, and then ran alone."""
         hosts = [host for number, host in enumerate(self._hosts) if number not in self._down]
         waits_s = wait_s(self.devices, hosts, self._gpus[row], self._leaves_in_s)
         left_s = float(self._duration_s[row] - run.work_s)
         return self.now_s - float(self._submit_s[row]) + waits_s + float(self._load_s[row]) + left_s
 
     def _leaves_in_s(self, run: JobRun) -> float:
-        """When a run leaves its devices if it goes on as it does now; the one that comes does not count."""
+        """When a run leaves its devices if it goes on at its present pace; the newcomer does not count."""
         row, since_s = run.row, self.now_s - run.since_s
         left_s = float(self._duration_s[row] - run.work_s)
         if run.doing is TRAINS:
@@ -353,8 +353,8 @@ class World:
         return slowdown / self._speedups[run.row][sum(len(part.devices) for part in run.gang) - 1]
 
     def _will_report(self, run: JobRun) -> None:
-        """It reports its pace a while after the last change beside it, and some more times while it shares,
-        as a real job does every minute: one measurement alone is not believed."""
+        """It reports its pace a while after the last change of its co-tenants, and some more times while it
+        shares, as a real job does every minute: one measurement alone is no evidence."""
         run.reports = REPORTS
         run.report = self._push(self.now_s + self._observe_s, REPORT, run.row)
 

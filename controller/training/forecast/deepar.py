@@ -38,14 +38,14 @@ class DeepAr(nn.Module):
     def forward(
         self, values: Tensor, covariates: Tensor, state: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-        """Of each hour, given the hour before: its change, and how far that may be off."""
+        """Mean and deviation of each hour's change, given the hour before."""
         hidden, state = self.lstm(torch.cat((values[..., None], covariates), dim=-1), state)
         spread = nn.functional.softplus(self.spread(hidden)[..., 0])
         assert state is not None
         return values + self.mean(hidden)[..., 0], spread, state
 
     def covariates(self, series: Tensor, places: Hours, calendar: Calendar) -> Tensor:
-        """Of the hours that are to be said: `places` has shape (rows, hours)."""
+        """Covariates of the hours to forecast: `places` has shape (rows, hours)."""
         parts = (
             self.by_series(series)[:, None, :].expand(-1, places.shape[1], -1),
             self.by_hour(torch.from_numpy(calendar.hour_of_day(places))),

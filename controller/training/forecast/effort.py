@@ -1,5 +1,5 @@
-"""How much a training does. The page of results, the controller and `forecast evaluate` do all of it; tests
-of what is around a training need no minute of it."""
+"""How much work a training does. The page of results, the controller and `forecast evaluate` do all of it;
+tests of other things do less."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Effort:
     trees: int = 200
-    """Of each level, learned from one after the other."""
+    """Trees per level, learned one after the other."""
     trees_rate: float = 0.04
     rows_max: int = 160_000
-    """More are thinned out at random: hundreds of organisations need no hour of training."""
+    """More rows are thinned out at random, so that hundreds of organisations do not take an hour to train."""
     deepar_steps: int = 1200
 
 

@@ -2,10 +2,10 @@
 
 Rule: no training and no choice sees the last hours of the demand. Each model trains once, on what comes
 before; at each origin of the test it sees the demand up to there and nothing else. Quantiles of
-models that have none of their own (a value, DLinear) come from their errors alone, those of the trees are set
-right by them: at the start by errors on the end of the training, made by a model that was not trained on it;
-then by those of the test as they are observed. OrgLinear and DeepAR say what they were trained to say. Last
-week's peak is a bound and stands for every level.
+models that have none of their own (a value, DLinear) come from their errors alone, errors correct those of
+the trees: at the start errors on the end of the training, made by a model that was not trained on it; then
+those of the test as they are observed. The quantiles of OrgLinear and DeepAR stay as trained. Last week's
+peak is a bound and stands for every level.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Judged(Scores, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answers:
-    """What one model said at every origin of the test; quantiles as it would be used."""
+    """One model's answers at every origin of the test; quantiles as they would be used."""
 
     model: str
     quantiles: Floats
@@ -87,13 +87,13 @@ class ForecastEvaluation:
     """Shape (series, origins, hours ahead); NaN where unknown."""
     answers: tuple[Answers, ...]
     left_out: dict[str, str]
-    """Model -> what it needs and is not here."""
+    """Model -> the missing library that it needs."""
 
     def judged(self, aggregation: Aggregation = "series") -> tuple[Judged, ...]:
         return tuple(self._judge(each, aggregation) for each in self.answers)
 
     def part(self, answers: Answers, aggregation: Aggregation) -> tuple[Floats, Floats]:
-        """Truth and quantiles of: every series; the total; the total, as the sum of what was said of each."""
+        """Truth and quantiles of: every series; the total; the total, as the sum of the series' forecasts."""
         truth, said = self.truth, answers.quantiles
         if TOTAL not in self.names:
             return truth, said
@@ -173,7 +173,7 @@ def check_hours(demand: Demand, cut: int, horizon_h: int, test_last_h: int) -> N
 
 
 class _Asked(NamedTuple):
-    """What one training said: before the test (by one that ends earlier) and in it, and CPU seconds of
+    """Answers of one model: before the test (by a training that ends earlier) and in it, and CPU seconds of
     both."""
 
     before: Floats
@@ -266,7 +266,7 @@ class _Study:
         )
 
     def _corrected(self, before: Floats, raw: Floats) -> Floats:
-        """The levels but the median, by errors as they are observed."""
+        """Corrects all levels but the median by errors as they are observed."""
         found = raw.copy()
         filled = self.demand.filled()
         for number, (values, series) in enumerate(zip(self.demand.values, filled, strict=True)):

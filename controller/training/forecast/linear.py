@@ -38,7 +38,7 @@ RATE: Final = 5e-4
 PASSES_MAX: Final = 20
 PATIENCE: Final = 4
 EXAMPLES_MAX: Final = 40_000
-"""More are thinned out at random."""
+"""The most examples; more are thinned out at random."""
 HOLD_OUT: Final = 0.2
 LOG_2PI: Final = math.log(2 * math.pi)
 STEP_NORM_MAX: Final = 1.0
@@ -46,7 +46,7 @@ SPREAD_MIN: Final = 1e-4
 
 
 class Examples(NamedTuple):
-    """Of all series and origins."""
+    """Examples of all series and origins."""
 
     inputs: Tensor
     targets: Tensor

@@ -38,7 +38,7 @@ from cotenant.controller.training.forecast import trees
 from cotenant.controller.training.forecast.effort import FULL, Effort
 
 CALIBRATION_SHARE: Final = 4
-"""At most one of so many hours is left out for errors."""
+"""At most one in so many hours is kept out for errors."""
 
 
 def train(
@@ -105,7 +105,7 @@ def trees_errors(
     calendar: Calendar,
     effort: Effort = FULL,
 ) -> Floats:
-    """Of trees that end where these origins begin."""
+    """Errors of trees whose training ends where these origins begin."""
     origins = calibration_origins(demand.hours, horizon_h)
     fitted = trees.fit(demand.first(int(origins[0]) + 1), horizon_h, levels, seed, calendar, effort)
     return errors_of(fitted, demand, origins, horizon_h, calendar, levels)

@@ -1,6 +1,6 @@
 """PCS's preference solver (NSDI '24, sections 3.2 and 3.3): which trade-offs there are on a workload.
 
-    objectives + jobs -> configurations that nothing beats in all of them -> one is chosen by a person
+    objectives + jobs -> configurations that nothing beats in all of them -> a person chooses one
 
 Rule: a front is searched on some jobs and judged on others that came after them; both are reported, since a
 point that is good on one window may not be on the next. The search itself needs pymoo (extra `pcs`).

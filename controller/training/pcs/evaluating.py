@@ -20,7 +20,7 @@ class JobWindow:
     workload: Workload
     cluster: Cluster
     asked_ratio: float = 0.25
-    """So many jobs ask for their end; each question costs a run of its own."""
+    """How many jobs ask for their end; each question costs a run of its own."""
 
     @classmethod
     def part(

@@ -22,7 +22,7 @@ METRICS: Final[dict[str, str]] = {
 
 
 class Objective(NamedTuple):
-    """One of those that are traded against each other."""
+    """One objective of several that are traded against each other."""
 
     metric: str
     measure: str = "mean"

@@ -1,4 +1,4 @@
-"""The search for what nothing else beats: Sobol points first, then SPEA2 (PCS, section 3.3).
+"""The search for the Pareto front: Sobol points first, then SPEA2 (PCS, section 3.3).
 
 Rule: a search is a function of its seed, its window and its number of evaluations. Who evaluates does not
 change it; points are drawn in generations, each of which waits for all of the one before.
@@ -40,7 +40,7 @@ class Found(NamedTuple):
 
 
 class SearchProgress(NamedTuple):
-    """How far a search is, and what it has so far."""
+    """How far a search is, and its points so far."""
 
     done: int
     total: int
@@ -117,7 +117,7 @@ class _Generations:
         return drawn
 
     def learn(self, units: NDArray[np.float64], values: NDArray[np.float64]) -> None:
-        """Of the first so many that were drawn; the search ends where not all were evaluated."""
+        """Learns from the points evaluated; the search ends where not all drawn points were."""
         asked = self._asked
         if asked is None or len(units) < len(asked):
             return

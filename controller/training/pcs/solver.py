@@ -24,7 +24,7 @@ from cotenant.controller.training.pcs.search import EVALUATIONS, SearchProgress,
 from cotenant.controller.training.pcs.space import SearchSpace
 
 BESIDE: Final = ("fifo", "srsf")
-"""The two ends that a front lies between: never an error, hardly a longer completion time."""
+"""The policies at the two ends of a front: no error, and hardly a longer completion time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

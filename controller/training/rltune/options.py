@@ -23,7 +23,7 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
     iterations_max: int
     """Of each network, over the decisions of an epoch."""
     kl_max: float
-    """Above it the actor is left as it is until the next epoch."""
+    """Above this divergence the actor stays as it is until the next epoch."""
     lam: float = 0.97
     windows: int
     """Of an epoch."""
@@ -74,7 +74,7 @@ class TrainingOptions(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Two trainings with the same one go on from each other."""
+        """Trainings with the same key continue each other."""
         same = self._replace(epochs=0, backend="processes", workers=None, address="", minutes=None)
         return repr(same)
 

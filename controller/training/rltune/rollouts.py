@@ -1,9 +1,8 @@
-"""One window under a policy that draws: what it saw, whom it chose, and what that was worth.
+"""One window under a policy that draws: its observations, its choices, and their returns.
 
-Rule: the simulator is the one that people use, with the engine of production; what is drawn here is drawn
-from the policy of production, which would take the highest score. An order drawn by adding Gumbel noise to
-the logits, with those that do not fit passed over, is the same as to draw the jobs that fit one after
-another.
+Rule: the simulator is the one that people use, with the engine of production; the draws follow the scores of
+production's policy, which would take the highest one. An order drawn by adding Gumbel noise to the logits,
+with those that do not fit passed over, is the same as to draw the jobs that fit one after another.
 
 Rollouts run in processes of their own, here or on a cluster of dask's or ray's.
 """
@@ -51,7 +50,7 @@ class Choices(NamedTuple):
     log_probability: Table
     advantage: Table
     value: Table
-    """What the critic should have said."""
+    """The returns: targets of the critic."""
 
 
 class _Choice(NamedTuple):
@@ -91,7 +90,8 @@ class SampledOrder(RlTune):
         return decision
 
     def _note(self, view: View, jobs: Sequence[Job], logits: Table, decision: Decision) -> None:
-        """Each start was drawn from the jobs that fitted just then; one that had no rival says nothing."""
+        """Notes each start beside the jobs that also fitted just then; a start without a rival teaches
+        nothing."""
         plan, index = Plan(view), {job.job_id: at for at, job in enumerate(jobs)}
         classes = [view.scheduling_class(job) for job in jobs]
         heads = {view.scheduling_class(job): job for job in reversed(jobs)}
@@ -125,7 +125,7 @@ def flat(critic: Table, window: int) -> Table:
 
 
 class Rollout(NamedTuple):
-    """What is asked of a worker."""
+    """One task of a worker."""
 
     part: Part
     model: OrderModel
@@ -223,7 +223,7 @@ def made_of(model: OrderModel) -> Policy:
 
 
 class Workers:
-    """Calls side by side; what comes back does not depend on how many there are."""
+    """Runs calls in parallel; the results do not depend on the number of workers."""
 
     def __init__(self, evaluate: Evaluate) -> None:
         self._evaluate = evaluate

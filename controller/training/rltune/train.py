@@ -39,7 +39,7 @@ LICENCE: Final = "CC-BY-4.0 (Microsoft Philly traces)"
 
 
 class Baselines:
-    """What the orders by size reach on the windows that models are chosen by."""
+    """What the orders by size reach on the validation windows."""
 
     def __init__(self, parts: Sequence[Part], options: TrainingOptions, pool: Workers) -> None:
         asked = [(part, None, name, options.metric) for name in ("sjf", "ssf") for part in parts]
@@ -132,7 +132,7 @@ class _Kept(msgspec.Struct, kw_only=True):
 
 
 class _Run:
-    """Where a training stands."""
+    """The state of a training."""
 
     def __init__(
         self, options: TrainingOptions, baselines: Baselines, learner: ActorCritic, pool: Workers
