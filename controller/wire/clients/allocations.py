@@ -54,7 +54,7 @@ class AllocationQueueView(JsonView, frozen=True, kw_only=True, tag="allocation-q
     why: str
     """What is asked for now, or why nothing is."""
     decided: bool
-    """False: Slurm has not been looked at yet since the queue was added or the controller started."""
+    """False: the controller has not asked Slurm since the queue was added or the controller started."""
     working: int
     coming: int
     terms: AllocationTerms

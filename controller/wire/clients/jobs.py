@@ -132,7 +132,7 @@ class EtaView(JsonView, frozen=True, kw_only=True, tag="eta/1"):
     hits_of: int
     """How many those are, 100 at most."""
     told_at: Utc | None
-    """None: nothing has been worked out yet."""
+    """None: nothing has been computed yet."""
 
 
 class SpeedupView(msgspec.Struct, frozen=True, kw_only=True):
