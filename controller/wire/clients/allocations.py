@@ -29,7 +29,7 @@ class ListAllocations(Question["AllocationQueues"], frozen=True, kw_only=True, t
 
 class GetAllocationLog(Question["AllocationLog"], frozen=True, kw_only=True, tag="allocation-log"):
     name: str = ""
-    """Empty: of all."""
+    """Empty: all queues."""
     limit: int = 100
 
 
