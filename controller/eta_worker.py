@@ -102,8 +102,8 @@ class ForesightWorker:
         self._worker: asyncio.Task[None] | None = None
 
     def ask(self, questions: Sequence[EtaQuestion], told: Told, within_s: float) -> bool:
-        """False: too many requests wait already, or it is turned off. `told` gets the answers found in time, in
-        the order of the questions."""
+        """False: too many requests wait already, or it is turned off. `told` gets the answers that were found
+        in time, in the order of the questions."""
         if self._share <= 0.0 or len(self._waiting) >= REQUESTS_MAX:
             return False
         self._waiting.append((questions, told, within_s))
