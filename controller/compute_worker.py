@@ -29,7 +29,7 @@ class ComputeWorker:
         self._worker: asyncio.Task[None] | None = None
 
     def start(self, request: ComputeRequest) -> None:
-        """Answered later; a request that waits or is worked on is not started twice."""
+        """Take a request and answer it later; one that waits or is being computed is not started twice."""
         if request.request_id in self._waiting:
             return
         if len(self._waiting) >= WAITING_MAX:

@@ -1,5 +1,5 @@
-"""Finds out when jobs end, in a child process and in the background, again when something has changed, and
-when a job goes on after the end it had in half of the futures.
+"""Finds out when jobs end, in a child process in the background: again when something has changed, or when a
+job goes on after the end that it had in half of the futures.
 
 Rule: one question at a time, about the newest state; the next question covers what changed meanwhile. After
 an answer it rests, so that roll-outs take no more than their share of one core. When a child fails or dies
@@ -26,7 +26,7 @@ REST_S_FAILED: Final = 30.0
 LASTS_S_MIN: Final = 10.0
 """An answer is in force for so long at least, where nothing changes."""
 REQUESTS_MAX: Final = 16
-"""Of all users together, that are being answered or wait for it."""
+"""Requests of all users together that wait or are being answered."""
 
 Told = Callable[[Sequence[EtaAnswer]], None]
 
@@ -50,7 +50,7 @@ class EtaWorker:
         self._worker: asyncio.Task[None] | None = None
 
     def changed(self) -> None:
-        """What was found out last may be out of date."""
+        """Called when the newest answer may be out of date."""
         self._is_stale.set()
         if self._worker is None and self._share > 0.0:
             self._worker = asyncio.get_running_loop().create_task(self._work())
@@ -76,7 +76,7 @@ class EtaWorker:
             await asyncio.sleep(rest_s)
 
     def _lasts_s(self, answer: EtaAnswer) -> float | None:
-        """A job that goes on after its median has not ended as was told."""
+        """The next median end: a job that goes on after it calls for new roll-outs."""
         medians_s = [eta.finish.told.p50_s for eta in answer.etas if eta.finish is not None]
         return max(self._lasts_s_min, min(medians_s)) if medians_s else None
 
@@ -91,8 +91,8 @@ class EtaWorker:
 
 
 class ForesightWorker:
-    """What users ask about jobs that are not there, in a child of its own, one request after the other; the
-    child ends with the last, for such requests are rare."""
+    """Answers what users ask about jobs that are not submitted, one request after the other, in its own child
+    process, which ends with the last request, because such requests are rare."""
 
     def __init__(self, share: float) -> None:
         """`share`: of one core, as for `EtaWorker`; 0: never."""
@@ -102,8 +102,8 @@ class ForesightWorker:
         self._worker: asyncio.Task[None] | None = None
 
     def ask(self, questions: Sequence[EtaQuestion], told: Told, within_s: float) -> bool:
-        """False: too many requests wait already, or it is turned off. `told` gets the answers that there are
-        after so long, in the order of the questions."""
+        """False: too many requests wait already, or it is turned off. `told` gets the answers that were found
+        in time, in the order of the questions."""
         if self._share <= 0.0 or len(self._waiting) >= REQUESTS_MAX:
             return False
         self._waiting.append((questions, told, within_s))

@@ -136,7 +136,7 @@ class Router:
             self._pump_soon()
 
     def take_pulse(self, passed_s: float) -> None:
-        """Now and then: whether so much comes in that it pays to read it in batches."""
+        """Called now and then: decides whether reading in batches pays."""
         self._is_busy = (self._counters["messages"] - self._counted) / passed_s > BUSY_PER_S
         self._counted = self._counters["messages"]
 
@@ -161,7 +161,7 @@ class Router:
 
     def _pump(self) -> None:
         """Read what is there, up to a bound. The descriptor tells changes only, so read until empty."""
-        self._pump_due = True  # What we send meanwhile needs no other pump: this one reads on.
+        self._pump_due = True  # Sending meanwhile schedules no second pump: this one reads on.
         is_empty = False
         try:
             for _ in range(BATCH):
@@ -234,7 +234,7 @@ class Router:
         return [version, request_id, b"200", b"OK", user, b""]
 
     def close(self) -> None:
-        """What was sent gets a moment to leave."""
+        """Close the socket; messages on their way get a second to leave."""
         self._loop.remove_reader(self._socket.FD)
         self._socket.close(linger=1000)
         if self._zap is not None:

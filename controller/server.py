@@ -80,12 +80,12 @@ from cotenant.controller.wire import (
 
 TICK_S: Final = 0.5
 WAITING_ROWS_MAX: Final = 20_000
-"""With more on the way to the disk, the socket is not read until it has caught up."""
+"""With more rows on their way to the disk, the socket is not read until the disk has caught up."""
 TRY_AGAIN_S: Final = 2.0
 ALARM_SPACING_S: Final = 0.01
 ALARM_WAIT_S_MAX: Final = 3600.0
 
-INTERNAL: Final = "the controller failed on this request and goes on without it; its log has the story"
+INTERNAL: Final = "the controller failed on this request and goes on without it; its log says why"
 
 TOO_MUCH: Final = "too much at once: wait a few seconds and try again"
 
@@ -435,7 +435,7 @@ class Controller:
             self._router.pause(True)
 
     def _end_badly(self, fatal: Fatal) -> None:
-        """Nothing more is read, written or said."""
+        """End without reading, writing or sending anything more."""
         log.critical("ending: %s", fatal)
         self._fatal = fatal
         self._router.pause(True)
@@ -570,4 +570,4 @@ class Controller:
 
 
 def void(value: object) -> None:
-    """For callbacks whose answer nobody needs."""
+    """For callbacks whose result is not used."""

@@ -43,7 +43,7 @@ class ShadowWorker:
         self._worker: asyncio.Task[None] | None = None
 
     def changed(self) -> None:
-        """There may be more to follow, or another shadow."""
+        """Called when the journal may have grown or the shadow has changed."""
         self._is_stale.set()
         if self._worker is None and self._ask() is not None:
             self._worker = asyncio.get_running_loop().create_task(self._work())

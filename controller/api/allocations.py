@@ -1,6 +1,6 @@
 """Hosts that are asked of Slurm: queues added, paused, resumed and removed, and what became of them.
 
-Rule: for admins alone: what is asked for runs under the controller's own account, and counts against it.
+Rule: only admins may: what is asked for runs under the controller's own account, and counts against it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cotenant.controller.store import Core
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.wire import clients as wire
 
-NOT_LOOKED: Final = "Slurm has not been looked at yet"
+NOT_LOOKED: Final = "the controller has not asked Slurm yet"
 LOG_LINES_MAX: Final = 500
 
 

@@ -1,4 +1,4 @@
-"""Submissions: checked, numbered, stored, and only then there.
+"""Checks, numbers and stores submissions; their jobs exist from then on.
 
 Rule: secrets are on disk before the job is journalled, and the job is journalled before its number is
 answered. A repeat of a submission gets the first one's numbers.
@@ -38,14 +38,14 @@ from cotenant.controller.wire import PromiseAsked, Submit, Submitted
 NO_HOST: Final = "no host has joined yet: it waits for the first one"
 
 COUNT_EVERY_S: Final = 5.0
-"""All jobs are looked through at most so often for one user who is at the bound."""
+"""All jobs are counted again at most this often for one user who is at the bound."""
 
 
 class UserLoad(NamedTuple):
     """What a user's jobs take in memory."""
 
     at_most: int
-    """Jobs that have ended since they were counted are still in it."""
+    """Still includes jobs that have ended since the last count."""
     counted_s: float
 
 
@@ -66,7 +66,7 @@ class Arrivals:
         """By user: what their jobs take."""
 
     def rebuilt(self) -> None:
-        """What was not durable has not happened."""
+        """Forget submissions that did not become durable."""
         self._fresh.clear()
 
     def submit(self, request_id: int, request: Submit, who: Identity) -> Submitted:
@@ -167,7 +167,7 @@ class Arrivals:
 
 
 def checked(engine: Engine, request: Submit, who: Identity, allocations: Allocations) -> Accepted:
-    """As it would arrive now. Raises Denied."""
+    """The submission's jobs as they would be accepted now. Raises Denied."""
     accepted = accept(request, who, engine.next_number, engine.jobs, engine.config.organisations)
     check_priority(engine, who, accepted.specs)
     check_fit(engine, accepted.specs, allocations)
@@ -235,7 +235,7 @@ def promising(
     """
     specs = tuple(
         msgspec.structs.replace(spec, promised_s=UNSET) for spec in specs
-    )  # Nobody promises himself.
+    )  # Only the controller promises.
     if asked is None:
         return specs, ()
     found = engine.promise_for(specs, now_s)

@@ -24,7 +24,7 @@ AHEAD_SHOWN = 5
 
 
 class EtaBoard:
-    """What was found out last, by job."""
+    """The newest estimates, by job."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -56,7 +56,7 @@ class EtaBoard:
         )
 
     def interval(self, job_id: JobId) -> EtaInterval | None:
-        """As it was told of a job's end, in seconds of the journal."""
+        """The interval that users were told for a job's end, in seconds of the journal."""
         answer = self._newest()
         eta = self._by_job.get(job_id)
         if eta is None or eta.finish is None:
@@ -109,7 +109,7 @@ def promise_counts(engine: Engine) -> wire.PromiseCounts:
 
 
 def scores(book: EtaBook, current: str) -> Iterator[EtaScoreView]:
-    """The policy in force first."""
+    """How well each policy's intervals held; the policy in force first."""
     for policy in sorted({*book.pools.errors, current}, key=lambda name: (name != current, name)):
         for kind in ("submission", "revisit"):
             errors = book.pools.errors_of(policy, kind)
@@ -159,7 +159,7 @@ def basis(phase: Phase, eta: JobEta, answer: EtaAnswer) -> str:
 
 
 def _nothing(job: Job) -> str:
-    return "unknown: it is held" if job.phase is Phase.HELD else "not worked out yet"
+    return "unknown: it is held" if job.phase is Phase.HELD else "not computed yet"
 
 
 def ahead_lines(core: Core, board: EtaBoard, job: Job, now: Now) -> list[str]:
@@ -180,14 +180,14 @@ def ahead_lines(core: Core, board: EtaBoard, job: Job, now: Now) -> list[str]:
         lines.append(f"ahead of it in the queue: {_named(ahead)}")
     missing = job.spec.size - view.free.everywhere
     if missing > 0:
-        # Who is ahead has devices first.
+        # Jobs that are ahead get devices first.
         missing += sum(view.jobs[other_id].spec.size for other_id in ahead)
         lines += _first_to_leave(view, board, missing, now)
     return lines
 
 
 def _first_to_leave(view: View, board: EtaBoard, missing: float, now: Now) -> list[str]:
-    """Who has to leave so that this many devices more become free; none, where nothing is on devices."""
+    """Who has to leave so that this many more devices become free; empty where no job holds devices."""
     leaving: list[tuple[float, JobId, float]] = []
     for other in view.on_devices():
         end = board.interval(other.job_id)

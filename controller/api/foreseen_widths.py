@@ -1,5 +1,5 @@
-"""When a job would end that nobody has submitted yet: on so many devices, now or at the quietest hour, under
-the policy in force or another one.
+"""When a job would end if it were submitted: on how many devices, now or at the quietest hour, under the
+policy in force or another one.
 
 Rule: roll-outs answer (`sim/eta`), in a process of their own, one request at a time; this module builds the
 questions and words the answers. What has no records is unknown.
@@ -33,7 +33,7 @@ from cotenant.controller.system.keys import Identity
 from cotenant.controller.wire import clients as wire
 
 WITHIN_S: Final = 20.0
-"""For all lines together: somebody waits for them."""
+"""For all lines together: a person waits for them."""
 WIDTHS_MAX: Final = 6
 """1, 2, 4 ... 32 devices."""
 ROLL_OUTS: Final = 6
@@ -108,7 +108,7 @@ class WidthRequests:
 
 
 def check_policy(name: str, parameters: Mapping[str, str | int | float | bool]) -> None:
-    """Only ours: a controller imports nothing because a client names it.
+    """Accepts only our own policies: a controller imports nothing because a client names it.
 
     Raises:
         Denied: there is none, or it takes no such parameters.
@@ -124,7 +124,7 @@ def check_policy(name: str, parameters: Mapping[str, str | int | float | bool]) 
 def variants_of(
     engine: Engine, spec: JobSpec, quiet_s: float | None, gpus: Sequence[int] = ()
 ) -> list[Variant]:
-    """As asked for first, then on fewer and more devices as far as there are so many; the same later."""
+    """The job as asked for, then on fewer and on more devices where a host has them; then all of it later."""
     widths = dict.fromkeys((spec.gpus, *(gpus or (2**power for power in range(WIDTHS_MAX)))))
     specs = [(resized(spec, each), each) for each in widths]
     possible = [(sized, note) for (sized, note), _ in specs if engine.never_fits(sized) is None]

@@ -27,13 +27,13 @@ WITHIN_S: Final = 120.0
 BUSY: Final = "it cannot be found out now: others ask, or controller.eta_share is 0"
 
 Foresee = Callable[[Sequence[EtaQuestion], Callable[[Sequence[EtaAnswer]], None], float], bool]
-"""Rolls these out one after the other, in so many seconds, and tells the answers that there are later; False:
-enough is being asked already, or nothing is rolled out at all."""
+"""Rolls the questions out in turn, within so many seconds, and passes the answers on later; False: too many
+questions wait already, or roll-outs are turned off."""
 Reply = Callable[[wire.Foreseen | Denied], None]
 
 
 class ForesightRequests:
-    """Open questions."""
+    """Questions that are not answered yet."""
 
     def __init__(self, core: Core, foresee: Foresee) -> None:
         self._core, self._foresee = core, foresee

@@ -47,10 +47,10 @@ from cotenant.controller.wire import clients as wire
 WAITS_MAX: Final = 5_000
 WAITS_PER_USER: Final = 1_000
 AWAITED_PER_USER: Final = 200_000
-"""Jobs in all waits of one user together: each is kept in memory."""
+"""Jobs that one user waits for, over all waits: each is kept in memory."""
 WAIT_S_MAX: Final = 60.0
 FORESIGHT_COST: Final = 200
-"""Of a question that is rolled out, in others: seconds of a core."""
+"""A question that is rolled out counts as so many others: it takes seconds of a core."""
 ENDING: Final = (AttemptEnded, CancelRequested, JobArrived)
 """Events that can end a job without a command (a command makes us look as well)."""
 
@@ -70,15 +70,15 @@ class PendingWait(NamedTuple):
     job_ids: tuple[JobId, ...]
     deadline_s: float
     first: bool
-    """One that has ended is enough."""
+    """Answer when one of them has ended, not all."""
 
 
 Answer = Callable[[int, Any, Identity], wire.AnyReply]
-"""To the number of a request, the request and who it is from."""
+"""Called with the request's number, the request and its sender."""
 
 
 def answers_of(*answering: object) -> dict[type, Answer]:
-    """Their public methods with a `request`, by the type that it is annotated with."""
+    """Public methods with a parameter `request`, by its annotated type."""
     found = [getattr(each, name) for each in answering for name in vars(type(each)) if name[0] != "_"]
     hints = [(get_type_hints(each), each) for each in found if callable(each)]
     return {hint["request"]: each for hint, each in hints if "request" in hint}
@@ -121,7 +121,7 @@ class RequestHandlers:
         self._arrivals = Arrivals(core, secrets, user_bytes_max)
         self._foresight = ForesightRequests(core, foresee)
         self.shadow = ShadowRequests(core)
-        """The shadow worker asks and reports there."""
+        """Where the shadow worker asks and reports."""
         self._answers: dict[type, Answer] = {
             wire.Stop: self._stop_asked,
             **answers_of(
@@ -268,7 +268,7 @@ class RequestHandlers:
             self._core.after_commit(self._logs.look_again)
 
     def rebuilt(self) -> None:
-        """The state was read from the journal."""
+        """The state was read back from the journal."""
         self._arrivals.rebuilt()
 
     def tick(self) -> None:

@@ -1,4 +1,4 @@
-"""What may be changed of a job that waits: which options, when, by whom, within which bounds.
+"""Which options of a waiting job may be changed: when, by whom, within which bounds.
 
 Rule: `SETTABLE` is the only place that says so. A request changes everything that it asks for, or nothing.
 """
@@ -27,16 +27,16 @@ class Settable(NamedTuple):
     """An option of a job that may be set later. A spec checks its values' bounds itself."""
 
     fields: tuple[str, ...]
-    """Of its specification: each gets the value."""
+    """Fields of the specification that get the value."""
     when: When = "waits"
-    """A save is that of so many ranks on such devices: with one, these stay."""
+    """A save fits only the number of ranks and kind of device that wrote it."""
 
 
 SETTABLE: Final[Mapping[str, Settable]] = {
     "iterations": Settable(("iterations",)),
     "expect": Settable(("expected_s",)),
     "time": Settable(("time_limit_s",)),
-    "priority": Settable(("priority",)),  # Of a user as high as limits.user_priority, as at submission.
+    "priority": Settable(("priority",)),  # Users: up to limits.user_priority, as at submission.
     "class": Settable(("job_class",)),
     "organisation": Settable(("organisation",)),
     "mem": Settable(("memory_mib",)),
@@ -58,7 +58,7 @@ UNSAID: Final[dict[str, Any]] = {
     for field in msgspec.structs.fields(JobSpec)
     if field.default is not NODEFAULT and field.name not in SETTABLE["gpus"].fields
 }
-"""What a specification has where nothing was said; how many devices, somebody must say."""
+"""Defaults of a specification; the number of devices has none."""
 
 
 class JobSettings:

@@ -134,7 +134,7 @@ class LogRequests:
         self._answer(asked, part)
 
     def _is_starting(self, job_id: JobId) -> bool:
-        """Its agent may not have heard of it yet: no output is no sign of anything."""
+        """Whether its agent may not have heard of it yet, so that missing output means nothing."""
         job = self._core.state.engine.jobs.get(job_id)
         return job is not None and job.phase is Phase.LOADING
 
@@ -167,7 +167,7 @@ def ranks_of(count: int) -> str:
 
 
 def empty(parked: Parked, job: Job, missing: str) -> LogPart:
-    """Nothing yet, or (with a reason) nothing ever."""
+    """An answer without output: there is none yet, or (`missing`) there never will be."""
     return LogPart(
         request_id=parked.request_id,
         job_id=job.job_id,

@@ -32,7 +32,7 @@ OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
 
 
 class JobCounts(NamedTuple):
-    """What was counted of a job."""
+    """What has been counted of a job already."""
 
     started: bool
     ended: bool
@@ -54,10 +54,10 @@ class ServerFacts(NamedTuple):
     size_bytes: int | None
     stuck: bool
     damages: int | None = None
-    """In the journal; None: not checked yet."""
+    """Damaged places in the journal; None: not checked yet."""
     checked_s: float | None = None
     eta_hit_ratio: float | None = None
-    """Of the last intervals told at submission; None: none has been compared yet."""
+    """Share of the last intervals told at submission that held; None: none has been compared yet."""
 
 
 class ClusterMetrics:

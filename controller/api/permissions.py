@@ -1,5 +1,5 @@
-"""What a user may: which jobs there are for whom (lookups that say what is missing), who may touch what,
-which policies may be set, and how much one user may ask for.
+"""What a user may do: look jobs up (errors say what is missing), change jobs, set policies, and how much one
+user may ask for.
 
 Rule: each user has a bucket of requests and one of bytes, both filling at a steady rate.
 """
@@ -53,8 +53,8 @@ def must_be_admin(who: Identity, what: str) -> None:
 
 
 def policies_offered(engine: Engine) -> dict[str, str]:
-    """What can be set by a message, with a line about each: ours, those of packages that are installed beside
-    the controller, and the one that its configuration names.
+    """The policies that a message can set, with a line about each: ours, those of packages that are installed
+    beside the controller, and the one that its configuration names.
 
     No other module: a message must not choose what a controller imports.
     """

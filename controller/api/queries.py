@@ -34,12 +34,12 @@ from cotenant.controller.wire import MESSAGE_BYTES_MAX
 from cotenant.controller.wire import clients as wire
 
 REASONS_S_MAX: Final = 0.05
-"""Time for working out anew why queued jobs in one listing wait; the others show their last reason."""
+"""Time to find out anew why queued jobs of one listing wait; the others show their last reason."""
 REASONS_OF_PAGE_S_MAX: Final = 0.01
-"""Likewise, for one page: other work runs between pages."""
+"""The same for one page: other work runs between pages."""
 LIST_MAX: Final = 20_000
 LIMIT_MAX: Final = 1_000_000
-"""Of a listing in pages."""
+"""Jobs in a listing that is read in pages."""
 LIST_BYTES_MAX: Final = MESSAGE_BYTES_MAX * 3 // 4
 HISTORY_LINES: Final = 20
 PAIRS_MAX: Final = 10_000
@@ -283,7 +283,7 @@ class Queries:
 
 
 def within_message(views: Iterable[AView]) -> list[AView]:
-    """Of these as many as one answer holds."""
+    """The first of them, as many as one answer holds."""
     shown: list[AView] = []
     size = 0
     for view in views:

@@ -18,7 +18,7 @@ from cotenant.controller.wire import ShadowAnswer, ShadowQuestion
 from cotenant.controller.wire import clients as wire
 
 ENTRIES_MAX: Final = 2_000
-"""Of one question: then it rests."""
+"""Entries that the worker reads for one question, before it rests."""
 
 
 class ShadowRequests:
@@ -27,7 +27,7 @@ class ShadowRequests:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._of: ShadowSet | None = None
-        """Of which one all below is told."""
+        """The shadow that all fields below are about."""
         self._answer = ShadowAnswer()
         self._simulated: dict[str, Any] | None = None
         self._simulated_s: float | None = None
@@ -69,7 +69,7 @@ class ShadowRequests:
                 self._simulated, self._simulated_s = answer.simulated, answer.reached_s
 
     def _current(self) -> ShadowSet | None:
-        """That which is set; of another one nothing is known yet."""
+        """The shadow that is set; if it has changed, what was known of the last one is dropped."""
         shadow = self._core.state.shadow
         if shadow != self._of:
             self._of, self._answer, self.is_wanted = shadow, ShadowAnswer(), False
@@ -91,7 +91,7 @@ class ShadowRequests:
             line = f"from now on {request.name} decides beside {engine.policy_name}, and changes nothing"
             return wire.Done(request_id=request_id, lines=(line, "`cotenant policy shadow report` tells"))
         assert before is not None
-        return wire.Done(request_id=request_id, lines=(f"{before.policy} is asked no more",))
+        return wire.Done(request_id=request_id, lines=(f"{before.policy} is no longer asked",))
 
     def shadow(self, request_id: int, request: wire.GetShadow, who: Identity) -> wire.Shadowed:
         shadow = self._current()

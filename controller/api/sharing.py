@@ -68,7 +68,7 @@ def views_of(
 
 
 def report_view(engine: Engine, history: History, now: Now, since_s: float | None) -> ReportView:
-    """Of everything that is remembered, or of what has happened since."""
+    """The report on everything that is remembered, or only on what has happened since `since_s`."""
     from_s = accounts.ALWAYS_S if since_s is None else since_s
     jobs = engine.jobs
     found = accounts.totals(jobs, history.attempts, from_s, now.now_s)
@@ -111,7 +111,7 @@ def report_view(engine: Engine, history: History, now: Now, since_s: float | Non
 
 
 def forgotten_jobs(engine: Engine) -> int:
-    """That ended so long ago that only the journal knows them."""
+    """How many jobs ended so long ago that only the journal knows them."""
     return max(0, engine.next_number - 1 - len(engine.jobs))
 
 

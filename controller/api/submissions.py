@@ -19,7 +19,7 @@ from cotenant.controller.wire import JOBS_MAX, LAUNCH_BYTES_MAX, Submit
 
 INDEX_MAX: Final = 999_999
 DEPENDENCIES_MAX: Final = 100_000
-"""In one submission, an array counting as its tasks."""
+"""Of one submission; an array counts as its tasks."""
 
 Code = Literal["refused", "usage", "not-found", "not-allowed", "never-fits", "version", "internal"]
 

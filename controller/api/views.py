@@ -61,7 +61,7 @@ class Now(NamedTuple):
     """Now, by both clocks."""
 
     now_s: float
-    """Of the journal."""
+    """Seconds since the journal began."""
     wall_s: float
 
     def utc(self, at_s: float) -> str:
@@ -156,7 +156,7 @@ def _speedups(spec: JobSpec, curve: SpeedCurve) -> tuple[SpeedupView, ...]:
 
 
 def won(shared: Sequence[SharingView]) -> float | None:
-    """A job's part of what sharing won, as far as it is known; None where nothing of it is."""
+    """A job's part of what sharing won, as far as it is known; None: nothing is known."""
     known = [row.won_device_s for row in shared if row.won_device_s is not None]
     return sum(known) if known else None
 
@@ -164,7 +164,7 @@ def won(shared: Sequence[SharingView]) -> float | None:
 def job_details(
     view: JobView, job: Job, attempts: Sequence[AttemptRecord], now: Now, *, whole: bool
 ) -> JobDetails:
-    """`whole`: for somebody who may see its environment."""
+    """`whole`: the reader may see the job's environment."""
     profile = job.profile
     return JobDetails(
         **msgspec.structs.asdict(view),

@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def asks_for_json(words: Sequence[str]) -> bool:
-    """Of the words before the user's own command, and nothing else."""
+    """Whether the words before the user's own command ask for JSON."""
     ours = [*words[: words.index("--")]] if "--" in words else [*words]
     forms = {form for flag, form in pairwise(ours) if flag in ("-o", "--output")}
     forms |= {word[2:] for word in ours if word.startswith("-o") and len(word) > 2}
@@ -91,7 +91,7 @@ def guarded(act: Callable[[], int], *, as_json: bool = False) -> int:
 
 
 def open_streams() -> None:
-    """A stream that the caller has closed (`>&-`) leads nowhere; else the next file opened would be it."""
+    """Point streams that the caller has closed (`>&-`) to nowhere; else the next file opened would be one."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 (as long as we live)

@@ -98,7 +98,7 @@ BY_NAME: Final[dict[str, Verb]] = {verb.name: verb for verbs in GROUPS.values() 
 SYNONYMS: Final = {
     "ps": "queue", "status": "queue", "kill": "cancel", "rm": "cancel", "delete": "cancel", "stop": "cancel",
 }  # fmt: skip
-"""What other programs call a verb."""
+"""Names that other programs have for a verb."""
 
 ABOUT: Final = "Two training jobs, one GPU, nobody goes hungry."
 

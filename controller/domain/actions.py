@@ -52,7 +52,7 @@ class Hold(Action, frozen=True, kw_only=True, tag="Hold"):
 
 
 class Defer(Action, frozen=True, kw_only=True, tag="Defer"):
-    """Think about a waiting job again at `until_s`, and about preempting `victims` for it (Lazer 4.2).
+    """Decide about a waiting job again at `until_s`, and about preempting `victims` for it (Lazer 4.2).
 
     It stays queued and is reported with the reason; the policy sees to it that no other job preempts the
     victims meanwhile.
@@ -81,7 +81,7 @@ AnyAction = Place | Share | Preempt | Resize | Hold | Defer | Wake | Compute
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a policy answered to one event: what the journal keeps beside the event."""
+    """A policy's whole answer to one event: the journal keeps it beside the event."""
 
     actions: tuple[AnyAction, ...] = ()
     policy_state: bytes | None = None

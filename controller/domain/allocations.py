@@ -15,7 +15,7 @@ from cotenant.controller.domain.cluster import DeviceKind
 from cotenant.controller.domain.ids import HostId
 
 HOSTS_MAX: Final = 1_000
-"""Of one queue."""
+"""Log lines of one queue."""
 QUEUE_NAME: Final = re.compile(r"[a-z][a-z0-9-]{0,30}")
 
 
@@ -42,14 +42,14 @@ class SeenShape(msgspec.Struct, frozen=True, kw_only=True):
     devices: int
     type: str
     memory_mib: int
-    """Of its smallest device, as far as it can be planned with."""
+    """Plannable memory of its smallest device."""
     features: tuple[str, ...] = ()
     domain: str = ""
     """Where its jobs' checkpoints lie."""
 
 
 class AllocationTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be asked of Slurm, as a person has said it."""
+    """What may be asked of Slurm, as a person has set it."""
 
     name: str
     options: tuple[str, ...] = ()
@@ -62,7 +62,7 @@ class AllocationTerms(msgspec.Struct, frozen=True, kw_only=True):
     """A host without jobs is given back after this."""
     time_limit_s: float
     grace_s: float = 120.0
-    """So long before the limit its jobs save and leave."""
+    """How long before the limit its jobs save and leave."""
     before: str = ""
     """Shell that prepares a host for the agent, such as `module load python`."""
     folder: str
@@ -95,13 +95,13 @@ class AllocationQueue(msgspec.Struct, frozen=True, kw_only=True):
     is_checked: bool = False
     """Slurm has a partition with nodes of this shape."""
     is_removed: bool = False
-    """What there is is given back, and then it is gone."""
+    """Its hosts are being given back; the queue ends with the last one."""
     seen: SeenShape | None = None
     """None: no host has joined yet."""
     failures: int = 0
     """Requests in a row that brought no host."""
     failure: str = ""
-    """The last of these."""
+    """Why the last of them failed."""
     retry_at_s: float = 0.0
     next_number: int = 1
     """Of its next allocation."""
@@ -124,16 +124,16 @@ ALLOCATION_LIFECYCLE: Final[dict[AllocationState, frozenset[AllocationState]]] =
     "ending": frozenset(("over",)),
     "over": frozenset(),
 }
-"""submitting: `sbatch` is asked, or was when a controller ended. pending: it waits in Slurm. starting: it
-runs, and its host has not joined. ending: its jobs leave, or Slurm is asked to end it. over: Slurm has it no
-more."""
+"""submitting: `sbatch` is called, or was when a controller ended. pending: it waits in Slurm. starting: it
+runs, and its host has not joined. ending: its jobs leave, or Slurm is asked to end it. over: Slurm no longer
+has it."""
 
 
 class Allocation(msgspec.Struct, frozen=True, kw_only=True):
     """One request to Slurm, and what it brought."""
 
     name: str
-    """Of the Slurm job: by it a controller that has started anew finds what it had asked for."""
+    """Name of the Slurm job: by it a controller that has started anew finds its requests."""
     queue: str
     host_id: HostId
     state: AllocationState = "submitting"

@@ -20,7 +20,7 @@ may go on, nothing new starts. lost: it does not answer any more, and what ran t
 
 
 HELD_MIB_MIN: Final = 512
-"""Of device memory without a visible owner: less is rounding, and what the driver keeps for each process."""
+"""Device memory without a visible owner: less is rounding, and what the driver keeps per process."""
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +48,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     """Parts of it can be given out, and a job be held to its part: to cores, or by MPS or the kernel to
     memory. Unset: they cannot, or its agent does not know of parts."""
     state: DeviceState = "ok"
-    """What the agent thinks of it; anything else than ok is not healthy either."""
+    """The agent's judgement; a device that is not ok is not healthy either."""
     healthy: bool = True
     """Whether it takes new work."""
     note: str = ""
@@ -148,7 +148,7 @@ class Host(msgspec.Struct, kw_only=True):
     clears_at_s: float | None = None
     """When its jobs are asked to save and leave, because it goes away; None: it stays."""
     left_s: float = inf
-    """Until then, as of the present event."""
+    """Seconds until then, as of the present event."""
 
     @property
     def host_id(self) -> HostId:
@@ -170,7 +170,8 @@ class Host(msgspec.Struct, kw_only=True):
 
     @property
     def is_suspect(self) -> bool:
-        """Never on the word of one user's jobs alone: any user can write jobs that fail."""
+        """Whether its failures make it suspect; those of one user's jobs alone do not, since any user can
+        write jobs that fail."""
         if self.failures_in_row < SUSPECT_AFTER:
             return False
         return self.failed_itself or len(self.failed_users) > 1

@@ -25,13 +25,13 @@ class SpeedCurve(msgspec.Struct, frozen=True, kw_only=True):
     """Step times by number of devices."""
 
     measured: Measured = ()
-    """Of the whole batch, alone."""
+    """Steps of the whole batch, alone."""
     serial: float = SERIAL
     source: CurveSource = "assumed"
-    """Of the shape: `measured` holds what is known whatever it says."""
+    """Where `serial` comes from; `measured` does not depend on it."""
 
     def step_s(self, devices: int) -> float:
-        """On so many; in seconds where anything was measured, else relative."""
+        """Time of a step on so many devices: in seconds where anything was measured, else relative."""
         if not self.measured:
             return amdahl(self.serial, devices)
         near, step_s = min(self.measured, key=lambda known: (abs(known[0] - devices), known))
@@ -47,7 +47,7 @@ class SpeedCurve(msgspec.Struct, frozen=True, kw_only=True):
         return 1.0 / self.ratio(devices, than)
 
     def seen(self, devices: int, step_s: float) -> SpeedCurve:
-        """With one more step time of its own, the newest on so many devices."""
+        """The curve with one more step time of the job's own, the newest on so many devices."""
         measured = tuple(sorted({**dict(self.measured), devices: step_s}.items()))
         serial = fitted_serial(measured)
         if serial is None:
@@ -74,7 +74,7 @@ def fitted_serial(measured: Measured) -> float | None:
 
 
 def curve_of(profiled: Measured, like: Measured) -> SpeedCurve:
-    """Of a job that has not run yet: what `cotenant profile` measured, else how its like scaled."""
+    """The curve of a job that has not run yet: from `cotenant profile`, else from how jobs like it scaled."""
     measured, of_like = fitted_serial(profiled), fitted_serial(like)
     if measured is not None:
         return SpeedCurve(measured=profiled, serial=measured, source="profile")

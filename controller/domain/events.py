@@ -24,7 +24,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
     """Base of all events; the tag is the class name."""
 
     can_be_left_out: ClassVar[bool] = False
-    """An agent with very many unconfirmed reports need not make one of it."""
+    """An agent with very many unconfirmed reports may leave this event out."""
 
 
 # --- From users -----------------------------------------------------------------------------------

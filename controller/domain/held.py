@@ -1,4 +1,4 @@
-"""What a job takes of the controller's memory by what its user has written, rather too high; and the bounds.
+"""An upper estimate of the controller's memory that a job's own texts take; and the bounds.
 
 Rule: counted in characters, not measured, so that every replay of a journal counts the same.
 """

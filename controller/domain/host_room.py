@@ -32,7 +32,7 @@ def asks_hosts(spec: JobSpec) -> bool:
 
 
 def room_left(report: HostReport, jobs: Iterable[Job]) -> HostRoom:
-    """What these leave of a host's; below 0 where it has less than when they came."""
+    """What the jobs leave of a host's cores and memory; below 0 if it has less than when they started."""
     cpus, memory_mib = report.cpus, report.memory_mib
     for job in jobs:
         cpus -= job.spec.cpus

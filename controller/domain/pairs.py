@@ -159,7 +159,7 @@ class PairTable:
         self._speeds: dict[str, float | None] = {}
         """Kind -> mean speed beside others, worked out when it is asked for."""
         self._known: dict[str, dict[str, Known]] = {}
-        """Answers of `interference` without a model, by both kinds; forgotten when a kind is seen anew."""
+        """Answers of `interference` without a model, by both kinds; dropped when a kind is observed again."""
         self.foresight = foresight
         """Configuration, not state: never saved with the entries."""
 
@@ -292,7 +292,7 @@ class PairTable:
         return list(found.values())
 
     def expected(self, first: Job, second: Job) -> Interference:
-        """What to think of a pair that was never seen."""
+        """The ratios to assume of a pair that was never seen."""
         if self.foresight is not None:
             (foreseen,) = self.foresight.beside(first, (second,))
             if foreseen is not None:

@@ -90,7 +90,7 @@ class Plan:
         self.free_everywhere += len(free) - before
 
     def suppose_taken(self, host_id: HostId, type: str, devices: Iterable[DeviceId]) -> None:
-        """As if those of them that are free were not."""
+        """As if those of these devices that are free were taken."""
         free = self._touch(host_id, type)
         before = len(free)
         for device_id in devices:
@@ -100,11 +100,11 @@ class Plan:
         self.free_everywhere += len(free) - before
 
     def suppose_gone(self, jobs: Iterable[JobId], *, gone: bool = True) -> None:
-        """As if these had left their hosts, or had not after all; their devices stay as they are."""
+        """As if these jobs had left their hosts, or (`gone=False`) had not; devices stay as they are."""
         (self.leaving.update if gone else self.leaving.difference_update)(jobs)
 
     def touched(self) -> Collection[HostType]:
-        """What the plan has changed something of, the first first."""
+        """Hosts and types of which the plan has changed anything, in the order of the changes."""
         return self._free
 
     def forget_touches(self, order: Iterable[HostType]) -> None:
@@ -117,8 +117,8 @@ class Plan:
         self._take(job, devices)
 
     def left_by(self, victim: Job, newcomer: Job) -> tuple[DeviceId, ...] | None:
-        """What the newcomer would find if this job left, where that is seen at once: nothing else is free
-        and it has a host's devices to itself. None: suppose that it has left, and look.
+        """The devices for the newcomer if this job left, where that is plain: nothing else is free, and the
+        job has a host's devices to itself. None: suppose that it has left, and search.
         """
         view, placement = self.view, victim.placement
         scheduling_class = view.scheduling_class(newcomer)

@@ -30,7 +30,7 @@ class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     idle_exit_s: float = 0.0
     """End after this long without jobs and clients; 0 = never (`run` sets 600)."""
     commit_every_ms: float = 5.0
-    """Longest wait for company in a group commit."""
+    """Longest time that a row waits for others to be committed with it."""
     snapshot_every: int = 20_000
     """Journal entries between snapshots."""
     keep_ended: int = 10_000

@@ -16,8 +16,8 @@ FAULTS_ALONE = 2
 
 
 def why_alone(job: Job, beside: Job | None = None) -> Reason | None:
-    """Why a job shares with no other at all; None if it may. `beside`: it is the tenant of that one's
-    device, and the reason is the other's."""
+    """Why a job shares with no other at all; None if it may. `beside`: the job that would join it, to whom
+    the reason is told."""
     if job.spec.gpu_fraction < 1.0:
         if beside is None:
             return because("sharing-part", job.spec.gpu_fraction)
@@ -42,7 +42,7 @@ def why_alone(job: Job, beside: Job | None = None) -> Reason | None:
 
 
 def memory_unknown(job: Job) -> str:
-    """And what would make it known."""
+    """A reason that also says how to make the memory known."""
     return f"the memory that job {job.job_id} needs is not known: give --mem, or run its like alone"
 
 

@@ -88,7 +88,7 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
         return self.fixed_s + self.per_sample_s * sub_batch
 
     def sync_s(self, gang: Gang) -> float:
-        """Eq. 2, with a constant for each reach."""
+        """Eq. 2, with separate constants for one host and for several."""
         if gang.reach == "device":
             return 0.0
         if gang.reach == "host":

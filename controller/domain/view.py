@@ -47,13 +47,13 @@ class SchedulingClass(msgspec.Struct, frozen=True, order=True):
 
 
 def scheduling_class_of(job: Job) -> SchedulingClass:
-    """The shape of a job as it waits now."""
+    """The scheduling class of a job as it waits now."""
     newest = job.newest_checkpoint if job.checkpoints else None
     return scheduling_class_of_spec(job.spec, newest.domain if newest else "", job.workdir_missing)
 
 
 def staying_class_of(job: Job) -> SchedulingClass:
-    """Likewise, where hosts go away: a load and a save must fit in before that."""
+    """The same where hosts go away: its load and its save must fit in before that."""
     stay_s = ceil(job.expected_load_s + job.expected_pause_s)
     return msgspec.structs.replace(scheduling_class_of(job), stay_s=stay_s)
 
@@ -61,7 +61,7 @@ def staying_class_of(job: Job) -> SchedulingClass:
 def scheduling_class_of_spec(
     spec: JobSpec, domain: str = "", not_hosts: tuple[HostId, ...] = ()
 ) -> SchedulingClass:
-    """The shape of a job as submitted."""
+    """The scheduling class of a job as submitted."""
     return SchedulingClass(
         spec.gpus_min,
         spec.nodes,
@@ -122,11 +122,11 @@ class HpDemand(Protocol):
 
     @property
     def waiting(self) -> Mapping[str, float]:
-        """Of queued jobs, by the type that they ask for (empty: any)."""
+        """Demand of queued jobs, by the type that they ask for (empty: any)."""
 
     @property
     def placed(self) -> Mapping[str, float]:
-        """Of jobs that have devices or a reservation, by type."""
+        """Demand of jobs that have devices or a reservation, by type."""
 
     @property
     def by_organisation(self) -> Mapping[tuple[str, str], float]:
@@ -141,7 +141,7 @@ class View(Protocol):
 
     @property
     def began_hour(self) -> int:
-        """In which hour, counted from 1970, time began; 0: not known."""
+        """The hour, counted from 1970, in which the journal's time began; 0: not known."""
 
     @property
     def jobs(self) -> Mapping[JobId, Job]: ...
@@ -159,7 +159,7 @@ class View(Protocol):
     def hp(self) -> HpDemand: ...
 
     def heads(self) -> Iterator[Job]:
-        """The first queued job of each shape, in the policy's order."""
+        """The first queued job of each scheduling class, in the policy's order."""
 
     def queue(self, scheduling_class: SchedulingClass) -> Sequence[Job]:
         """Queued jobs of one class, in the policy's order."""
@@ -171,7 +171,7 @@ class View(Protocol):
         """Queued jobs that were not queued before this event, in the policy's order."""
 
     def scheduling_class(self, job: Job) -> SchedulingClass:
-        """`shape_of(job)`, without working it out again for a job that waits."""
+        """`scheduling_class_of(job)`, remembered for jobs that wait."""
 
     def order_key(self, job: Job) -> tuple[Any, ...]:
         """Where a waiting job stands: aged jobs first, then the policy's key, then arrival."""
@@ -224,7 +224,7 @@ class View(Protocol):
         """The best known ratios for a pair, with their source."""
 
     def foretold(self, first: Job, second: Job) -> Interference:
-        """What would be thought of the pair had it never been observed."""
+        """The ratios that would be assumed of the pair had it never been observed."""
 
     def interferences(self, jobs: Sequence[Job], partners: Sequence[Job]) -> Sequence[Sequence[Interference]]:
         """`interference` of each of these beside each of those, in the time of a few asked for alone."""

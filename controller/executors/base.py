@@ -11,16 +11,16 @@ from cotenant.controller.store import Decided
 
 
 class Executor(Protocol):
-    """What the controller's loop asks of one. How its hosts speak is its own."""
+    """What the controller's loop asks of an executor. How it talks to its hosts is its own affair."""
 
     def carry_out(self, decided: Decided) -> None:
-        """It is durable. Also of hosts that are not this executor's: those it leaves alone."""
+        """Carry out a decision that is durable. Commands for hosts of other executors are left to those."""
 
     def tick(self) -> None:
-        """About twice a second: repeat what is late, and turn silence into an event."""
+        """Called about twice a second: repeat what is late, and turn silence into an event."""
 
     def rebuilt(self) -> None:
-        """The state was read from the journal: believe it."""
+        """The state was read from the journal: start from it."""
 
     @property
     def undelivered(self) -> int:

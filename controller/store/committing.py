@@ -88,7 +88,7 @@ class Writer(threading.Thread):
         try:
             self._commit_for_ever()
         except BaseException:  # noqa: BLE001 - it ends with us
-            # Without this thread no commit would ever be confirmed; a crash everything here can survive.
+            # Without this thread no commit would ever be confirmed; a crash is survivable.
             traceback.print_exc()
             os._exit(70)
 
@@ -143,7 +143,7 @@ class Writer(threading.Thread):
         self._provide(self._reserve.refill)
 
     def _provide(self, room: Callable[[], None]) -> None:
-        """For later. If it fails nothing is lost; a commit would say so."""
+        """Set room aside for later. If it fails nothing is lost; a commit would say so."""
         with self._mutex, suppress(sqlite3.Error, OSError):
             room()
 
@@ -174,11 +174,11 @@ _END: Final = object()
 
 
 RESERVE_BYTES: Final = 8 * 1024 * 1024
-"""Some thousands of entries. A part of it is kept in the log as well, for the same entries on their way."""
+"""Room for some thousands of entries. The log keeps part of it as well, for these entries on their way."""
 PORTION_BYTES: Final = 4 * 1024 * 1024
-"""Made beyond it at a time, so that it is made seldom."""
+"""How much is set aside at a time, beyond the reserve: so it happens seldom."""
 DISK_BYTES_MIN: Final = 4 * RESERVE_BYTES
-"""With less free space than this nothing is set aside: it would be the reserve that fills the disk."""
+"""With less free space than this nothing is set aside: the reserve itself would fill the disk."""
 
 _KEY: Final = "reserve"
 

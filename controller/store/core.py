@@ -77,9 +77,9 @@ class Core:
         self.stuck = ""
         """Why the journal cannot be written; empty if it can."""
         self.scrubbed: Scrubbed | None = None
-        """What the last look at the whole journal found; None: there was none since the start."""
+        """What the last check of the whole journal found; None: there was none since the start."""
         self.etas = EtaAnswer()
-        """When jobs end, as far as was found out last; empty before that."""
+        """When jobs end, by the newest roll-outs; empty before the first."""
         self.rebuilds = 0
         """How often the state was read back: code that keeps something beside it must start from the new
         one."""
@@ -96,7 +96,7 @@ class Core:
         self._promise_count = 0
         self._token = token
         self._own_epochs: set[str] = set()
-        """Those that this run began; it may send nothing in any other."""
+        """The epochs that this run began; it may send nothing in any other."""
         self.durable_seq = journal.last_seq
         """The last entry that is known to be on disk: agents may hear of it."""
         self.begin_epoch()
@@ -141,7 +141,7 @@ class Core:
         return commands
 
     def decided(self) -> list[Decided]:
-        """Since this was asked last; not durable yet: only to mark what to do then."""
+        """What happened since the last call; not durable yet, so good only for marking what to do next."""
         decided, self._decided = self._decided, []
         return decided
 

@@ -193,7 +193,7 @@ class Journal:
         self._group.rows.append((sql, row))
 
     def size_bytes(self) -> int | None:
-        """Of its file and of what SQLite has not merged into it yet; None: it cannot be looked at."""
+        """Size of the file and of SQLite's log beside it, in bytes; None: it cannot be read."""
         try:
             merged = self.path.stat().st_size
         except OSError:
@@ -257,7 +257,7 @@ class Journal:
     # --- Reading -----------------------------------------------------------------------------------
 
     def began_s(self, wall_s: float) -> float:
-        """When its time was 0, by the wall clock of the first start; of one that was never started: now."""
+        """When its time was 0, by the wall clock of the first start; before the first start: now."""
         runs = self.runs()
         return runs[0].wall_s - runs[0].now_s if runs else wall_s
 
@@ -327,7 +327,7 @@ class Journal:
 
 
 def _say_all(effects: Sequence[Effect]) -> None:
-    """Where nobody carries anything out."""
+    """For journals without a loop: what is to be said is said, decisions reach no executor."""
     let_follow(effects, lambda decided: None)
 
 

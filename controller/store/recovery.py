@@ -79,7 +79,7 @@ class RecoveredState:
         return commands
 
     def fold(self, event: AnyEvent, decision: Decision, now_s: float) -> list[AnyCommand]:
-        """Let something happen that has happened before."""
+        """Apply a recorded event with its recorded decision."""
         commands = self.engine.fold(event, decision, now_s)
         self._watch(event, commands)
         return commands
@@ -207,7 +207,7 @@ def read_entry(journal: Journal, entry: Entry) -> tuple[AnyEvent, Decision]:
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """Where asking again gave another answer."""
+    """An entry at which a policy decided differently when asked again."""
 
     seq: int
     event: str
@@ -218,7 +218,7 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
     entries: int
     differences: tuple[Difference, ...]
     note: str = ""
-    """Why equality is not promised, if it is not."""
+    """Why equal decisions are not promised; empty if they are."""
 
 
 def replay(journal: Journal, make_policy: MakePolicy, package: str) -> Replayed:

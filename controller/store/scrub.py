@@ -1,8 +1,8 @@
 """Looks at the whole journal again and again: a start reads only what follows the newest snapshot.
 
-Rule: has a connection of its own and changes nothing. It works in small bites with pauses between them, so
-neither the disk nor the loop is busy with it, and no reading transaction holds the log up for long. What it
-finds stops nothing, since the state is in the snapshots; it reports it, with what it means.
+Rule: has a connection of its own and changes nothing. It reads a few entries at a time with pauses between
+them, so neither the disk nor the loop is busy with it, and no reading transaction holds the log up for long.
+What it finds stops nothing, since the state is in the snapshots; it reports it, with what it means.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cotenant.controller.store.journal_file import checksum
 BITE: Final = 200
 """Entries read at a time."""
 SHARE_MAX: Final = 0.1
-"""Of the time it may be at work."""
+"""Share of the time in which it may work."""
 DAMAGES_MAX: Final = 20
 TABLES: Final = ("meta", "runs", "entries", "snapshots", "submissions", "reports", "audit", "quarantine")
 
@@ -67,7 +67,7 @@ class Scrub(threading.Thread):
 
 
 def scrub(path: Path, pause: Callable[[float], bool] = lambda worked_s: True) -> Scrubbed:
-    """One pass. `pause` hears what each bite took, and says whether to go on."""
+    """One pass. `pause` is called with the time that each read took, and returns whether to go on."""
     damages: list[str] = []
     entries = snapshots = 0
     try:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import BinaryIO, Final
 
 LENGTH: Final = 4
-"""Every frame is its length in so many bytes, big end first, and what the two have agreed on."""
+"""Every frame begins with its length in so many bytes, big end first; the rest is up to the two sides."""
 
 
 class ChildProcess:

@@ -97,7 +97,7 @@ class Secrets:
         stem = self._file_of.get(number)
         path = self._folder / f"{number if stem is None else stem}.json"
         try:
-            if stem is None:  # Also where it is on its way out.
+            if stem is None:  # Also if its removal has begun.
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
             values: dict[str, str] = decode_json(path.read_bytes(), dict[str, str], bytes_max=_FILE_BYTES_MAX)
         except OSError as error:

@@ -118,7 +118,7 @@ class LogReply(AgentMessage, frozen=True, kw_only=True, tag="log"):
     data: bytes
     next_offset: int
     at_end: bool
-    """Nothing more now."""
+    """There is nothing more at present."""
     closed: bool
     """Nothing more ever: the attempt has ended and `next_offset` is the end."""
     missing: str = ""

@@ -55,7 +55,7 @@ class ShadowTally(msgspec.Struct, frozen=True, kw_only=True):
     last: tuple[Otherwise, ...] = ()
     """The newest first."""
     failed: str = ""
-    """The error it failed with: nobody asks it any more."""
+    """The error with which it failed: it is no longer asked."""
     unfollowed: int = 0
     """Entries whose commands did not come out as recorded: above 0, do not rely on the rest."""
 

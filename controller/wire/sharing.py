@@ -19,7 +19,7 @@ class SharingView(msgspec.Struct, frozen=True, kw_only=True):
     beside: tuple[JobId, ...]
     steps: float
     predicted_s: float | None
-    """These steps, as was thought when the jobs were put together."""
+    """Time of these steps as predicted when the jobs were placed together."""
     measured_s: float
     alone_s: float | None
     """These steps at the whole batch with nobody beside it."""
@@ -42,7 +42,7 @@ class PromiseView(msgspec.Struct, frozen=True, kw_only=True):
     took_s: float | None
     """Loads included, which no promise has; null before both have finished."""
     sequential_s: float
-    """Expected of one after the other."""
+    """Expected if they ran one after the other."""
 
 
 class SharingTotals(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,9 +94,9 @@ class ReportView(JsonView, frozen=True, kw_only=True, tag="report/1"):
     remembered_since: Utc | None
     """When the oldest job that is remembered was submitted; null: there is none."""
     forgotten_jobs: int
-    """That ended so long ago that only the journal knows them: they count in nothing here."""
+    """Jobs that ended so long ago that only the journal knows them: they count in nothing here."""
     held_device_s: float
-    """In which somebody held a device."""
+    """Seconds in which devices were held."""
     sharing: SharingTotals
     interruptions: tuple[InterruptionView, ...]
     pairs: tuple[PairTotals, ...]

@@ -30,13 +30,13 @@ NAMES: Final = {
     "remaining_s": "left_s",
     "estimate_source": "left_source",
 }
-"""Of a job: then and now."""
+"""Fields of a job: the name in version 1, and ours."""
 JOB_TIMES: Final = ("submitted", "started", "ended")
 ATTEMPT_TIMES: Final = ("launched", "first_step", "stop_requested", "ended")
 NULLS: Final = ("left_source", *NOTES)
-"""Of a job: empty then, null now."""
+"""Fields of a job that were empty in version 1 where ours are null."""
 OPEN: Final = ("left_s", "left_source", "expected_load_s", "expected_pause_s")
-"""Of a job: said then also when it had ended."""
+"""Fields of a job that version 1 also gave for one that had ended."""
 NODE: Final = ("version", "address", "cpus", "memory_mib", "features", "checkpoint_domain")
 DEVICE: Final = (
     "kind", "type", "memory_mib", "reserve_mib", "max_tenants", "sharing", "sharing_note", "cores", "state",
@@ -59,12 +59,12 @@ PROFILE: Final = ("points", "accumulates", "memory_mib_peak", "duty_cycle", "loa
 
 
 def heard(body: Any) -> Any:
-    """What a controller answered in version 1, as we say it."""
+    """A version 1 controller's answer as a body of ours."""
     return _translated(body, FROM_1)
 
 
 def said(body: Any, version: int) -> Any:
-    """What we say, for somebody of that version."""
+    """A body of ours as a peer of that version expects it."""
     return _translated(body, TO_1 if version == 1 else TO_2)
 
 

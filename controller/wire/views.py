@@ -26,9 +26,9 @@ from cotenant.controller.domain import (
 )
 
 STEPS_SHOWN: Final = (1, 2, 4, 8)
-"""Of accumulation; those that leave each micro-batch a sample."""
+"""Accumulation steps shown, as far as each micro-batch has a sample."""
 DEVICES_SHOWN: Final = 8
-"""As many at least; more for a job that has more."""
+"""Devices shown at least; more for a job that has more."""
 
 
 # --- Times -----------------------------------------------------------------------------------------
@@ -36,7 +36,7 @@ DEVICES_SHOWN: Final = 8
 _TIME: Final = r"^[1-9][0-9]{3}-(0[1-9]|1[0-2])-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-6][0-9]\.[0-9]{3}Z\Z"
 _NUMBERS: Final = re.compile(r"[0-9]+")
 Utc = Annotated[str, msgspec.Meta(pattern=_TIME)]
-"""RFC 3339, as `utc` writes it: whatever else comes over the wire is no message."""
+"""RFC 3339 as `utc` writes it; a message with any other form is refused."""
 
 
 @overload
@@ -64,7 +64,7 @@ def wall_s(at: Utc | None) -> float | None:
 
 
 class JsonView(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema"):
-    """Base of what says what it is."""
+    """Base of structs whose JSON has a `schema`."""
 
 
 # --- Profiles --------------------------------------------------------------------------------------

@@ -125,8 +125,8 @@ def add(
 
 
 def first_decision(client: Client, name: str) -> str:
-    """What the controller makes of it, once it has looked."""
-    tell("looking at what Slurm has")
+    """What the controller has decided for the queue, once it has asked Slurm."""
+    tell("asking Slurm what it has")
     until_s = time.monotonic() + DECIDED_WITHIN_S
     while True:
         queues = {queue.name: queue for queue in client.ask(wire.ListAllocations()).queues}

@@ -1,4 +1,4 @@
-"""How what a device does just now is shown: columns for `top`.
+"""How the present use of a device is shown: columns for `top`.
 
 Rule: what was not measured is `-`, never 0, and every value says where it came from and how
 old it is. Values that are older than a few periods are dimmed: they may have changed since.
@@ -70,7 +70,7 @@ def legend(titles: Sequence[str]) -> str:
 
 
 class DeviceLine(NamedTuple):
-    """One device, and those of its jobs that are listed: a list of jobs is bounded."""
+    """One device, and its jobs as far as the bounded list of jobs holds them."""
 
     device: DeviceView
     jobs: tuple[JobView, ...]

@@ -88,7 +88,7 @@ def _device(row: NodeRow) -> str:
 
 
 def _device_state(row: NodeRow) -> str:
-    """`out`: nothing is wrong with it, and it takes no work all the same; the note says why."""
+    """`out`: a device that works and takes no jobs; the note says why."""
     if row.device is None:
         return ""
     if row.device.state == "ok" and not row.device.healthy:

@@ -65,7 +65,7 @@ def pairs(
 
 
 def measured_pairs(limit: int, containing: str = "") -> ListPairs:
-    """The question."""
+    """The request for measured pairs."""
     return ListPairs(containing=containing, limit=limit)
 
 

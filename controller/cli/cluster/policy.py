@@ -93,7 +93,7 @@ OTHERS: Final = "Of other packages"
 
 
 def catalogue(policies: Policies) -> str:
-    """A heading per group, and of each policy what it is and when to choose it."""
+    """A heading per group; for each policy, what it is and when to choose it."""
     width = 2 + max(len(each.policy) for each in policies.offers)
     lines = []
     for heading in (*policies.groups, ""):

@@ -66,5 +66,5 @@ def timeline(
 
 
 def offset_s(at_s: float) -> float:
-    """What this machine's local time is ahead of UTC."""
+    """How far this machine's local time is ahead of UTC."""
     return time.localtime(at_s).tm_gmtoff

@@ -50,11 +50,11 @@ JOBS_MAX: Final = 500
 DECISIONS_MAX: Final = 20
 EVERY_S: Final = 1.0
 FAR: Final = 1 << 62
-"""Behind the end of any log: the answer says where that is."""
+"""An offset behind the end of any log: the answer says where the end is."""
 PEEK_BYTES: Final = 16 * 1024
 PEEK_LINES: Final = 60
 LIVE_TIMEOUT_S: Final = 3.0
-"""Then an open screen says that what it shows is old."""
+"""After so long without an answer an open screen says that its values are old."""
 WITHOUT_EXTRA: Final = "Ctrl-C ends it. Sorting, details and more: pip install '.[tui]' in the source folder"
 
 
@@ -141,7 +141,7 @@ class Questions:
 
 
 def live(client: Client, every_s: float) -> int:
-    """Until somebody wants no more; a controller that is away for a while does not end it.
+    """Runs until the person ends it; a controller that is away for a while does not end it.
 
     Raises:
         Unreachable: at the very first question.

@@ -29,7 +29,7 @@ from cotenant.controller.wire import (
 AROUND: Final = 3
 """Lines of a section beside its rows: title, column heads, and the blank before it."""
 LEGEND_LINES_MIN: Final = 30
-"""On a lower screen there is no room for a legend."""
+"""A screen with fewer lines has no room for a legend."""
 TROUBLES: Final = ("lost", "suspect", "draining", "out", "silent", "drained")
 """The worst first."""
 DECISION_COLUMNS: Final = (
@@ -55,9 +55,9 @@ class Section(NamedTuple):
     columns: Sequence[Column]
     rows: Sequence[Any]
     total: int | None
-    """Of all there are; the controller may have told of fewer. None: there are always more."""
+    """How many there are, also those that the controller has left out. None: there are always more."""
     urgency: Callable[[Any], tuple[int, int]] | None = None
-    """Which rows are shown if they do not all fit; the smallest first. Else they stay as they came."""
+    """If not all rows fit, those with the smallest value are shown. Otherwise rows stay as they came."""
 
     @property
     def has_more(self) -> bool:
@@ -65,7 +65,7 @@ class Section(NamedTuple):
 
     @property
     def lines(self) -> int:
-        """What all of it takes."""
+        """Lines that the whole section takes."""
         return len(self.rows) + AROUND + self.has_more
 
 
@@ -84,7 +84,7 @@ def page(moment: Moment, width: int | None, height: int | None, trouble: str = "
     lines = max(0, height - 1 - len(head) - len(foot))
     given = lines_for([each.lines for each in now], lines)
     last = decided(moment)
-    if last.rows and lines - sum(given) > AROUND:  # Only in what nobody else needs.
+    if last.rows and lines - sum(given) > AROUND:  # Only in lines that no other section needs.
         now.append(last)
         given.append(min(lines - sum(given), last.lines))
     text = [block(each, width, room - 1) for each, room in zip(now, given, strict=True)]
@@ -223,7 +223,7 @@ def fitted(section: Section, room: int | None) -> tuple[list[Any], list[Any]]:
 
 
 def _in_words(left_out: Sequence[Any]) -> str:
-    """What the devices or jobs are that are not shown."""
+    """How many devices or jobs of each state are not shown."""
     words = Counter(state_word(each) for each in left_out)
     return f": {', '.join(f'{count} {word}' for word, count in words.items())}"
 

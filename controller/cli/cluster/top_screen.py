@@ -54,12 +54,12 @@ PANES: Final[dict[str, Callable[[Moment, Choice, int], Pane]]] = {
 
 
 BESIDE_TITLE: Final = 30
-"""What the header needs for the program's name and its margins."""
+"""Columns that the header needs for the program's name and its margins."""
 
 
 class Asks(Protocol):
-    """The controller. Each may raise Unreachable or Refusal. All texts are one line each, but for `show`,
-    which is a page with our own colours."""
+    """What the screen asks of the controller. Each may raise Unreachable or Refusal. Texts are one line each,
+    but for `show`, which is a page with our own colours."""
 
     def look(self) -> Moment: ...
 
@@ -130,10 +130,10 @@ class TopScreen(App[int]):
         self._wanted = asyncio.Event()
         self._answered_s = time.monotonic()
         self._shows_log = False
-        """In place of a job's page."""
+        """Show a job's log in place of its page."""
 
     def close(self) -> None:
-        """Nobody asks any more."""
+        """Stop asking the controller."""
         self._thread.shutdown(cancel_futures=True)
 
     # --- The screen -----------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ class TopScreen(App[int]):
         self._tell()
 
     def _at(self, query: str, kind: type[W]) -> W:
-        """Also behind a question."""
+        """A widget of the main screen, also while a question lies over it."""
         return self.screen_stack[0].query_one(query, kind)
 
     def _table(self, name: str) -> PaneTable:
@@ -173,12 +173,12 @@ class TopScreen(App[int]):
 
     @property
     def _chosen(self) -> PaneTable:
-        """The table that keys are for."""
+        """The table that has the focus, else that of the jobs."""
         focused = self.screen_stack[0].focused
         return focused if isinstance(focused, PaneTable) else self._table("jobs")
 
     def _draw(self) -> None:
-        """What is known, as large as there is room for."""
+        """Draw what is known, as far as there is room."""
         self._head()
         for name in PANES:
             self._fill(self._table(name))
@@ -343,7 +343,7 @@ class TopScreen(App[int]):
 
 
 def run(asks: Asks, first: Moment, every_s: float) -> int:
-    """Until somebody wants no more: the signal by which they said so, or 0.
+    """Runs until the person ends it. Returns the signal that ended it, or 0.
 
     Raises:
         RuntimeError: textual ended by a defect, which it has printed.

@@ -42,13 +42,13 @@ class Choice(NamedTuple):
     """Only rows with this in one of their cells."""
 
     def next_sort(self, titles: Sequence[str]) -> Choice:
-        """Column after column, and then as it comes."""
+        """Sort by the next column; after the last one rows stay as they come."""
         order = ["", *titles]
         at = order.index(self.sort) if self.sort in order else 0
         return self._replace(sort=order[(at + 1) % len(order)], is_reversed=False)
 
     def sorted_by(self, title: str) -> Choice:
-        """Once more by the same column: the other way round."""
+        """Sort by this column; asked again for the same one, the other way round."""
         return self._replace(sort=title, is_reversed=not self.is_reversed and title == self.sort)
 
 
@@ -61,9 +61,9 @@ class Row(NamedTuple):
 class Pane(NamedTuple):
     title: str
     titles: tuple[str, ...]
-    """Of its columns."""
+    """Titles of its columns."""
     heads: tuple[tuple[str, int], ...]
-    """Label and width of each."""
+    """Label and width of each column."""
     rows: tuple[Row, ...]
 
 
@@ -158,7 +158,7 @@ def _colour(column: Column, row: Any) -> str:
 # --- Order and filter -------------------------------------------------------------------------------
 
 Number = Callable[[str, Any], float | None]
-"""Of a column's title and a row: what it is sorted by; None: by its text."""
+"""What a row is sorted by under a column's title; None: by its text."""
 
 
 def _device_number(title: str, row: DeviceLine) -> float | None:
@@ -203,7 +203,7 @@ def _chosen(rows: Sequence[Any], columns: Sequence[Column], choice: Choice, numb
 
 
 def natural(text: str) -> list[tuple[bool, int, str]]:
-    """Numbers in a text count as numbers: gpu9 stands before gpu10."""
+    """A sort key in which numbers count as numbers: gpu9 stands before gpu10."""
     pieces = re.findall(r"[0-9]+|[^0-9]+", text)
     return [
         (not p.isascii() or not p.isdigit(), int(p) if p.isascii() and p.isdigit() else 0, p.casefold())
@@ -223,7 +223,7 @@ def _decision(view: DecisionView) -> str:
 
 
 def details(moment: Moment, pane: str, key: str) -> tuple[str, tuple[JobId, ...]]:
-    """Of a pane's row: what is said of it, and the jobs whose own pages say the rest."""
+    """The text about a pane's row, and the jobs whose own pages say the rest."""
     if pane == "jobs":
         return "", (JobId(key),) if key else ()
     if pane == "decisions":

@@ -93,7 +93,7 @@ class PrivateCluster:
             )
 
     def _end_jobs(self) -> None:
-        """Jobs outlive an agent, and nobody would look after these."""
+        """End the jobs: they would outlive their agent, with no controller to end them."""
         with (
             contextlib.suppress(Refusal, Unreachable),
             Client(self.endpoint, timeout_s=ASK_WITHIN_S) as client,

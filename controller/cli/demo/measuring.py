@@ -22,8 +22,8 @@ from cotenant.controller.wire import ShowJob, Shown, Submit, WaitJobs
 
 MANY_STEPS: Final = 1_000_000
 PROFILE_S: Final = (10.0, 40.0, 60.0)
-"""T_prof of the demo's jobs: long enough to see the slowest at s = 1 and 2, and for what was not, because
-others wanted the cores as well, twice more."""
+"""T_prof of the demo's jobs: long enough for the slowest at s = 1 and 2; where other load on the cores kept
+a job from being measured, twice more."""
 WANTED: Final = (1, 2)
 JOB_TIMEOUT_S: Final = 120.0
 """One job's load and start, on top of T_prof."""
@@ -46,7 +46,7 @@ def job_environment() -> dict[str, str]:
 def job_spec(
     job: DemoJob, steps: int = MANY_STEPS, result: Path | None = None, profile: Profile | None = None
 ) -> JobSpec:
-    """As it is submitted; without a profile its length is not known."""
+    """The job as it is submitted; without a profile its length is not known."""
     return JobSpec(
         job_id=JobId("new-0"),
         name=job.name,
@@ -95,8 +95,8 @@ def measure_jobs(
 
 
 def _is_clear(job: DemoJob, profile: Profile, *, is_last: bool) -> bool:
-    """Whether what the demo needs was seen: both ways to run it, and of the job that is there for its memory
-    how much less half a batch takes. Memory that the process kept from before hides that now and then."""
+    """Whether all that the demo needs was measured: both splits of the batch, and how much less memory half a
+    batch takes of the memory-heavy job. Memory that the process kept from before may hide the latter."""
     whole, half = (profile.at(s) for s in WANTED)
     if whole is None or half is None:
         return False

@@ -36,7 +36,7 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
     final_loss: float | None = None
     parameters_sha256: str | None = None
     uninterrupted_sha256: str | None = None
-    """Of the same training without an interruption; null for jobs where the demo does not repeat it."""
+    """That of the same training without interruption; null for jobs whose training is not repeated."""
 
     @property
     def finished(self) -> bool:
@@ -65,9 +65,9 @@ class PromiseReport(msgspec.Struct, frozen=True, kw_only=True):
     beside: str
     promised_s: float
     took_s: float | None
-    """With their loads, which a promise does not have."""
+    """With their loads, which the promised time leaves out."""
     sequential_s: float
-    """Expected of one after the other."""
+    """Expected if they ran one after the other."""
 
 
 class DemoReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -82,7 +82,7 @@ class DemoClock:
             self._zero_s = self._now_s()
 
     def shown(self) -> str:
-        """Before that no time has a meaning to the picture, so none is told."""
+        """The time for a line of the log; blank before the first submission, when time 0 is not known."""
         return " " * 8 if self._zero_s is None else f"{self._now_s() - self._zero_s:6.1f} s"
 
 
@@ -159,7 +159,7 @@ class _Demo:
         return job_id
 
     def _uninterrupted(self, shown: Sequence[Shown]) -> dict[str, str]:
-        """The parameters' hash of each preempted job, had nobody interrupted it."""
+        """The hash of the parameters that each preempted job has after a training without interruption."""
         found = {}
         for s in shown:
             if s.job.preemptions == 0:

@@ -22,7 +22,7 @@ ANSWER_S_MAX: Final = 3.0
 
 
 class AgentAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the question."""
+    """What the controller answered, or why it did not."""
 
     endpoint: str
     why: str = ""
@@ -30,7 +30,7 @@ class AgentAnswer(msgspec.Struct, frozen=True, kw_only=True):
     todo: str = ""
     command: str = ""
     sure: bool = True
-    """Else we could not ask as the agent would."""
+    """False: we could not ask with the agent's own key."""
 
 
 def ask_as_agent(settings: Settings, timeout_s: float = ANSWER_S_MAX) -> AgentAnswer | None:
@@ -44,7 +44,9 @@ def ask_as_agent(settings: Settings, timeout_s: float = ANSWER_S_MAX) -> AgentAn
     host = settings.agent.host or socket.gethostname().partition(".")[0]
     if not settings.agent.keys_dir:
         if not settings.agent.controller:
-            return None  # The endpoint is that of the commands here; an agent has settings of its own.
+            return (
+                None  # Only the commands' endpoint is set here; an agent elsewhere has settings of its own.
+            )
         todo = (
             f"an admin makes its key with `cotenant init --host {host}`; set agent.keys_dir to the file here"
         )

@@ -43,12 +43,12 @@ class DoctorFacts(msgspec.Struct, frozen=True, kw_only=True):
     driver: DriverFacts = DriverFacts()
     files: HostFiles = HostFiles()
     mps: DetectedHost | None = None
-    """What was found of MPS; None: not looked."""
+    """What was found of MPS; None: nobody has looked."""
     indicators: Explanation | None = None
     """The sources that were tried for the GPUs; None: there are none."""
     around: Surroundings = Surroundings()
     link: AgentAnswer | None = None
-    """What its controller says to this host's agent; None: they meet on the user's own socket."""
+    """Whether the controller accepts this host's agent; None: they use the user's own socket."""
 
 
 def answering(facts: DoctorFacts) -> list[GpuFacts]:

@@ -43,7 +43,7 @@ def counters(facts: DoctorFacts) -> Check | None:
 
 
 def indicators(facts: DoctorFacts) -> Check | None:
-    """What the agent will use here, as it will find out itself: a source works if it has shown a value."""
+    """The source that the agent will use here, found as the agent does: by whether it gives a value."""
     tried = facts.indicators
     if tried is None:
         return None
@@ -53,7 +53,7 @@ def indicators(facts: DoctorFacts) -> Check | None:
 
 
 def _allowed_step(facts: DoctorFacts) -> EnablingStep:
-    """The driver keeps counters to administrators, or the reason is another one."""
+    """The driver keeps counters for administrators, or refuses for another reason."""
     if facts.files.administrator or facts.files.profiling_for_admins is False:
         return EnablingStep(
             "the driver refuses for another reason: `dmesg | grep NVRM`; indicators are missing until then"

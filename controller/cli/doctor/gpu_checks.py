@@ -41,11 +41,11 @@ from cotenant.profiler.driver.facts import (
 
 NAMED_MAX: Final = 4
 CUDA_MIN: Final = 11
-"""Of torch 2.5, the oldest that checkpoints can be made with: it was built for CUDA 11.8 and 12."""
+"""What torch 2.5 needs, the oldest that checkpoints can be made with: it was built for CUDA 11.8 and 12."""
 
 
 def gpus(facts: DoctorFacts) -> Check:
-    """Which there are; the one check that a host without GPUs gets."""
+    """The GPUs of this host; the only check that a host without GPUs gets."""
     if facts.driver.problem:
         return _no_driver(facts)
     if not facts.driver.gpus:
@@ -65,7 +65,9 @@ def gpus(facts: DoctorFacts) -> Check:
         count = f"{len(lost)} of {len(facts.driver.gpus)}"
         return checked("GPUs", "fail", f"{count} do not answer: {found}", step)
     missing = (facts.files.pci_devices or 0) - len(facts.driver.gpus)
-    if missing > 0 and not facts.files.container:  # There the others' GPUs are on the bus as well.
+    if (
+        missing > 0 and not facts.files.container
+    ):  # In a container the bus also shows GPUs of other containers.
         found = f"{len(facts.driver.gpus)} of {facts.files.pci_devices} on the bus: {missing} not served"
         return checked("GPUs", "warn", found, enabling.unsupported_gpu(facts.files))
     alike = {
@@ -268,7 +270,7 @@ def held_memory(facts: DoctorFacts) -> Check | None:
 
 
 def held_mib(gpu: GpuFacts) -> int | None:
-    """None where a process's share, or the driver's, is not known."""
+    """Memory in use beyond that of known processes; None: a process's use, or the GPU's, is not known."""
     if gpu.used_mib is None or any(process.memory_mib is None for process in gpu.processes):
         return None
     return max(0, gpu.used_mib - sum(process.memory_mib or 0 for process in gpu.processes))

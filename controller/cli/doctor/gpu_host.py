@@ -66,7 +66,7 @@ class HostFiles(msgspec.Struct, frozen=True, kw_only=True):
     persistenced: bool = False
     dcgm_bindings: str = ""
     dcgm_old: bool = False
-    """Programs of a DCGM are here; an old one, where its bindings are not."""
+    """DCGM's programs are here; without its Python bindings it is an old version."""
     hostengine: bool = False
     """Something listens at DCGM's port on this machine."""
     exporter: bool = False
@@ -74,7 +74,7 @@ class HostFiles(msgspec.Struct, frozen=True, kw_only=True):
     memory_regions: int | None = None
     """GPUs whose memory the kernel can limit for a group of processes; None: the kernel cannot at all."""
     memory_delegated: bool = False
-    """The group that we are in may pass that on to groups below it."""
+    """Our control group may pass this controller on to groups below it."""
 
 
 def look(root: Path = Path("/")) -> HostFiles:
@@ -148,7 +148,7 @@ def _memory_regions(tree: Path) -> int | None:
 
 
 def _own_controllers(root: Path) -> list[str]:
-    """Of our group in the v2 tree; root makes groups at its top."""
+    """Controllers of our group in the v2 tree; root makes groups at the top of the tree."""
     lines = _text(root / "proc/self/cgroup").splitlines()
     own = next((line[3:] for line in lines if line.startswith("0::")), "/")
     folder = "" if os.geteuid() == 0 else own.strip("/")

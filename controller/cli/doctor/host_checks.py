@@ -18,7 +18,7 @@ from cotenant.controller.cli.frame.screen import plural, size
 from cotenant.controller.system.paths import NETWORK_DISKS
 
 FREE_MIB_MIN: Final = 2048
-"""A checkpoint of a small model; below 32 MiB the controller refuses work."""
+"""Room for a checkpoint of a small model; below 32 MiB the controller refuses work."""
 STATE_FREE_MIB_MIN: Final = 256
 FREE_FILES_MIN: Final = 1000
 OPEN_FILES_MIN: Final = 4096
@@ -83,7 +83,7 @@ def agent(facts: DoctorFacts) -> Check:
     """Whether one runs, and whether its controller lets it in."""
     running, link = facts.around.agent, facts.link
     who = f"process {running.pid} of {running.user}" if running is not None else "none runs here"
-    if link is None:  # It would meet its controller on the user's own socket.
+    if link is None:  # It would use the user's own socket.
         return Check("agent", "ok", who if running else f"{who}: `run` and `up` start one")
     if link.why:
         return Check("agent", "fail" if link.sure else "warn", f"{who}; {link.why}", link.todo, link.command)
@@ -94,7 +94,7 @@ def agent(facts: DoctorFacts) -> Check:
 
 
 def other_agents(facts: DoctorFacts) -> Check | None:
-    """Whose they are: what is said of the agent concerns none of them."""
+    """Agents of other controllers, by owner: the other checks do not concern them."""
     others = facts.around.other_agents
     if not others:
         return None

@@ -42,7 +42,7 @@ from cotenant.profiler.indicators.sources import Wanted
 
 CLOCK_OFF_S: Final = 5.0
 DRIVER_S_MAX: Final = 30.0
-"""Somebody sits and waits: less than the agent allows, which has to be right about a slow start."""
+"""A person waits for this; the agent allows more, since it must not misjudge a driver that starts slowly."""
 
 
 def gather(loaded: LoadedSettings, endpoint: str | None) -> DoctorFacts:
@@ -170,7 +170,7 @@ def controller(facts: DoctorFacts) -> Check:
         why = facts.why_unreachable
         if facts.loaded.origins["controller.endpoint"] == "default":
             return _no_controller_wanted(facts, why)
-        # Somebody has said where it is: then it should be there.
+        # An endpoint was set: a controller should be there.
         return Check("controller", "fail", why.message, why.hint or "start one with `cotenant up`")
     status = facts.status
     if status.version != own_version():

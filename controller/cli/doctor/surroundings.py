@@ -41,7 +41,7 @@ class SeenProcess(msgspec.Struct, frozen=True, kw_only=True):
     """The pipe directory of an MPS daemon; None: its environment cannot be read."""
     parent: int = 0
     memory_mib: float = 0.0
-    """Of a fork server: what is resident, shared or not."""
+    """Resident memory of a fork server, shared pages included."""
 
 
 class InheritedLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,11 +58,11 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     uid: int
     cgroup: str = ""
     kill_mode: str = ""
-    """Of its unit; empty: it has none, or systemd does not say."""
+    """KillMode of its unit; empty: it has none, or systemd does not say."""
 
 
 class Cgroup(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the agent that runs here, else of this process."""
+    """The control group of the agent that runs here, else that of this process."""
 
     version: Literal[0, 1, 2] = 0
     path: str = ""
@@ -91,22 +91,22 @@ class Torch(msgspec.Struct, frozen=True, kw_only=True):
     cuda: tuple[int, int] | None
     """The CUDA that it was built for; None: it was built for none."""
     place: str = ""
-    """The environment it is in, where that is not our own."""
+    """The environment that it is installed in, if that is not our own."""
 
 
 class SettingsFile(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     readable: bool = True
-    """For us. One that is not is passed over where nobody named it."""
+    """By us. A file that is not is skipped, unless it was named."""
     open_to_others: bool = False
-    """Others than its owner may write it."""
+    """Users other than its owner may write it."""
 
 
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     wsl: bool = False
     """Linux inside Windows: the driver is Windows's."""
     agent: Agent | None = None
-    """The one that serves our jobs."""
+    """The agent that serves our jobs."""
     other_agents: tuple[SeenProcess, ...] = ()
     limits: InheritedLimits = InheritedLimits()
     cgroup: Cgroup = Cgroup()
@@ -115,11 +115,11 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     folders: tuple[Folder, ...] = ()
     torch: Torch | None = None
     mps_daemons: tuple[SeenProcess, ...] = ()
-    """MPS control daemons that are not an agent's of ours."""
+    """MPS control daemons that no agent of ours has started."""
     hostengines: tuple[SeenProcess, ...] = ()
-    """Whoever watches DCGM's profiling counters: host engines, and exporters with an engine of their own."""
+    """Processes that watch DCGM's profiling counters: host engines, and exporters with their own engine."""
     fork_servers: tuple[SeenProcess, ...] = ()
-    """Kept by agents of this machine, for warm starts."""
+    """Fork servers that agents of this machine keep for warm starts."""
     infiniband: tuple[str, ...] = ()
     peer_memory: bool = False
     """The kernel module by which network cards reach GPU memory is loaded."""
@@ -211,7 +211,7 @@ def torch_of(version_file: str, place: str = "") -> Torch | None:
 
 
 def running() -> list[SeenProcess]:
-    """Those that a check asks for."""
+    """The running processes that some check asks for."""
     import psutil
 
     found = []
@@ -250,12 +250,12 @@ def _is_agent(process: SeenProcess) -> bool:
 
 
 def _is_fork_server(process: SeenProcess) -> bool:
-    """Or one of its forks, which have its words, and other parents."""
+    """Whether it is a fork server or one of its forks, which have the same command line and other parents."""
     return any("cotenant_forkserver" in word for word in process.words)
 
 
 def _is_ours(daemon: SeenProcess, runtime: str) -> bool:
-    """Front ends that ask a daemon something bear its name as well."""
+    """Whether it is a daemon of ours, or only a front end: a program of the same name that asks a daemon."""
     if not {"-d", "-f"} & set(daemon.words):
         return True
     return bool(runtime) and (daemon.pipes or "").startswith(runtime.rstrip("/") + "/")
@@ -324,7 +324,7 @@ def _cgroup(root: Path, whose: str, agent: Agent | None) -> Cgroup:
 
 
 def _settings(loaded: LoadedSettings, root: Path) -> Iterable[SettingsFile]:
-    """Those that were read, and those of the system that we may not read."""
+    """Settings files that were read, and those in /etc that we may not read."""
     unread = [path for path in _entries(root / "etc/cotenant") if path.suffix == ".toml"]
     for path in dict.fromkeys((*loaded.files, *sorted(unread))):
         readable = os.access(path, os.R_OK)
@@ -368,7 +368,7 @@ def _exists(path: Path) -> bool:
 
 
 def _torch(root: Path, environ: Mapping[str, str]) -> Torch | None:
-    """Ours; else that of the environment that is active in the shell, which is what its jobs will have."""
+    """Our own torch; else that of the environment that is active in the shell, which jobs will have."""
     if root == Path("/") and (spec := importlib.util.find_spec("torch")) is not None and spec.origin:
         return torch_of(_text(Path(spec.origin).with_name("version.py")))
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):

@@ -22,7 +22,7 @@ from cotenant.controller.wire import BadMessage, GetPolicy, ListJobs, ListNodes
 
 ANSWER_WITHIN_S: Final = 1.0
 PATIENCE_S: Final = 600.0
-"""For a controller that is restarted or upgraded while somebody waits for a job."""
+"""How long a wait for a job outlasts a restart or an upgrade of the controller."""
 
 
 def loaded_settings(endpoint: str | None = None) -> settings.LoadedSettings:

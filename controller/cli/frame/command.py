@@ -27,7 +27,7 @@ class VerbCommand(click.Command):
                 formatter.write_dl([each.get_help_record(ctx) for each in arguments])
 
     def get_short_help_str(self, limit: int = 0) -> str:
-        """The first paragraph: lines are folded, so nothing needs to be cut."""
+        """The whole first paragraph: long lines are folded, not cut."""
         return " ".join((self.help or "").partition("\n\n")[0].split())
 
 

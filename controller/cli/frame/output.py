@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 Format = Literal["table", "wide", "json", "jsonl", "id", "csv"]
 Printed = msgspec.Struct | dict[str, Any]
-"""As JSON: a view of the controller's, or an object that has its schema."""
+"""What is printed as JSON: a view from the controller, or an object that has its schema."""
 FORMATS: Final[tuple[Format, ...]] = ("table", "wide", "json", "jsonl", "id")
 LIST_FORMATS: Final[tuple[Format, ...]] = (*FORMATS, "csv")
 
@@ -96,17 +96,17 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
     noun: str
     """Singular; the schema of each item is `noun/1`."""
     plural: str = ""
-    """Where it is not `nouns`; the schema of the whole is `nouns/1`, and so is its key."""
+    """If it is not `nouns`; the whole has this key, and the schema `nouns/1`."""
     rows: Sequence[Any]
     as_json: Callable[[Any], dict[str, Any]] | None = None
-    """Without its schema. None: a row is a view of the controller's, which is printed as it came."""
+    """A row as JSON, without its schema. None: rows are views from the controller, printed as they came."""
     identity: Callable[[Any], str]
     columns: Sequence[Column]
     wide_columns: Sequence[Column] = ()
     extra: dict[str, Any] = {}
-    """More for the whole."""
+    """Further fields of the whole."""
     nothing: str = ""
-    """For a person, where there are no rows."""
+    """What a person reads where there are no rows."""
 
 
 def show_listing(listing: Listing, form: Format) -> None:
@@ -114,7 +114,7 @@ def show_listing(listing: Listing, form: Format) -> None:
 
 
 def show_pages(pages: Iterator[Listing], form: Format) -> None:
-    """One listing that comes in parts, of which no more than one is held; the first says how it looks."""
+    """One listing that comes in parts, one of which is in memory at a time; the first decides the columns."""
     first = next(pages)
     parts = chain((first,), pages)
     if form in ("id", "jsonl"):
@@ -157,7 +157,7 @@ def _write_json_pages(first: Listing, parts: Iterable[Listing]) -> None:
 
 
 def _write_csv_pages(parts: Iterable[Listing]) -> None:
-    """The JSON's fields under their names; a list of words between spaces, and what is nested as JSON."""
+    """The JSON's fields as columns; a list of words becomes words between spaces, nested values stay JSON."""
     in_utf_8()
     writer = csv.writer(sys.stdout, lineterminator="\n")
     has_head = False
@@ -201,7 +201,7 @@ def show_one(form: Format, value: Printed, identity: str, of: T, page: Callable[
 def show_change(
     verb: str, asked: dict[str, Any], lines: Sequence[str], otherwise: str, as_json: bool
 ) -> None:
-    """What was asked for, as the controller says it."""
+    """Show what the controller says about a change that was asked for."""
     if as_json:
         write_json({"schema": "change/1", "verb": verb, **asked, "lines": list(lines)})
         return

@@ -17,7 +17,7 @@ from click.shell_completion import CompletionItem
 from click.types import OptionHelpExtra
 
 Completer = Callable[[str], Sequence[str] | Sequence[tuple[str, str]]]
-"""Of what was typed so far: words, or words and what each is."""
+"""From what was typed so far to words, or to words and what each means."""
 
 
 class Declared(NamedTuple):
@@ -29,7 +29,7 @@ class Declared(NamedTuple):
     min: float | None = None
     max: float | None = None
     show_default: bool | str | None = None
-    """A text stands for the default; False: it says nothing to a person."""
+    """A text is shown in place of the default; False: no default is shown."""
     hidden: bool = False
     complete: Completer | None = None
 
@@ -71,7 +71,7 @@ def parameter(name: str, annotation: Any, default: Any) -> click.Parameter:
 
 
 class Argument(click.Argument):
-    """In the usage line `JOB`, `[TEXT]`, `FILE...`; further down its word alone."""
+    """An argument: `JOB`, `[TEXT]`, `FILE...` in the usage line, further down its word alone."""
 
     def get_usage_pieces(self, ctx: click.Context) -> list[str]:
         word = self.make_metavar(ctx)
@@ -84,7 +84,7 @@ class Argument(click.Argument):
 
 
 class Flag(click.Option):
-    """Without the range of a number that has none."""
+    """An option whose help shows no range where its number has none."""
 
     def get_help_extra(self, ctx: click.Context) -> OptionHelpExtra:
         extra = super().get_help_extra(ctx)

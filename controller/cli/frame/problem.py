@@ -31,7 +31,7 @@ NEVER_FITS: Final = 6
 NEVER_STARTED: Final = 125
 INTERRUPTED: Final = 130
 CLOSED_PIPE: Final = 141
-"""As a command that SIGPIPE ends: its reader has seen enough."""
+"""As of a command that SIGPIPE ends: its reader has closed the pipe."""
 
 EXIT_CODES: Final[dict[str, int]] = {
     "refused": FAILED,

@@ -149,8 +149,8 @@ def times(count: int) -> str:
 
 
 def wrapped(text: str, indent: int, width: int | None = None) -> str:
-    """Lines that fit the width (default: the terminal's), all but the first indented; as it is where nobody
-    looks."""
+    """Lines that fit the width (default: the terminal's), all but the first indented; unchanged without a
+    terminal."""
     width = width or terminal_width()
     if width is None or width < indent + LAST_WIDTH_MIN:
         return text
@@ -199,7 +199,7 @@ class Table:
         self._is_begun = False
 
     def lines(self, rows: Sequence[Any]) -> list[str]:
-        """Of one page; those of the first begin with the titles."""
+        """The lines of one page; on the first page the titles come first."""
         columns, width = self._columns, self._width
         cells = cells_of(columns, rows, is_cut=width is not None)
         self._widths = widths_of(cells, self._widths)

@@ -16,7 +16,7 @@ from cotenant.controller.cli.frame.screen import RESET, is_terminal
 from cotenant.controller.domain import HIDDEN
 
 SEQUENCE_MAX: Final = 4096
-"""A longer one is none: its characters are words then."""
+"""A longer one is no sequence: its characters count as text."""
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;:]*m")
 _SEQUENCE: Final = re.compile(
     r"[\x1b]\[[0-?]*[ -/]*[@-~]|\x9b[0-?]*[ -/]*[@-~]"  # CSI: cursor, screen, modes
@@ -53,7 +53,7 @@ class TerminalFilter:
         )
 
     def _pieces(self, text: str) -> list[str]:
-        """Words and colours, in order."""
+        """Text and colours, in order."""
         pieces, at = [], 0
         for match in _SEQUENCE.finditer(text):
             pieces.append(text[at : match.start()])

@@ -20,7 +20,7 @@ DELAYS_SHOWN: Final = 10
 
 
 def foresee(request: Submit, form: Format, endpoint: str | None) -> None:
-    """Asks, shows; nothing is submitted."""
+    """Asks and shows the answer; submits nothing."""
     if screen.is_terminal():
         screen.tell("rolling out futures with it and without it; nothing is submitted")
     with asking(endpoint) as client:
@@ -71,4 +71,4 @@ COLUMNS: Final = (
     Column("AT LEAST", lambda d: _later(d.p10_s), right=True),
     Column("AT MOST", lambda d: _later(d.p90_s), right=True),
 )
-"""Nine tenths of the futures lie above AT LEAST, nine tenths below AT MOST."""
+"""In nine tenths of the futures the delay is above AT LEAST, in nine tenths below AT MOST."""

@@ -107,7 +107,7 @@ def early(times: EtaTimes | None) -> str:
 
 
 def is_limit(times: EtaTimes) -> bool:
-    """Nothing but the job's time limit is known: a latest end, and no earliest one."""
+    """Whether only the job's time limit is known: a latest end, and no earliest one."""
     return times.p50_at is None and times.p10_at == times.p90_at
 
 
@@ -136,7 +136,9 @@ def interval(times: EtaTimes) -> str:
     until = f"to {late(times)}" if times.p90_at is not None else "or any time later"
     if times.p50_at is None:
         return f"{early(times)} {until}"
-    if times.p10_at == times.p90_at:  # One future, and no outcomes yet that would say how far off it may be.
+    if (
+        times.p10_at == times.p90_at
+    ):  # All futures are equal, and no outcomes yet tell how far off they may be.
         return f"about {likely(times)}"
     return f"about {likely(times)} ({early(times)} {until})"
 

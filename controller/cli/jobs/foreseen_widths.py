@@ -15,7 +15,7 @@ from cotenant.controller.client import Client, Refusal
 from cotenant.controller.wire import ForeseenWidths, ForeseeWidths, Submit, wall_s
 
 TIMEOUT_S: Final = 40.0
-"""The controller takes half of it at most."""
+"""The controller takes at most half of it."""
 SAY_AFTER_S: Final = 2.0
 
 FORESEEN_COLUMNS: Final = (
@@ -30,7 +30,7 @@ FORESEEN_COLUMNS: Final = (
 
 
 def foresight(client: Client, request: Submit, policy: str) -> ForeseenWidths | None:
-    """Of a single job; None of an array.
+    """When a single job would end; None for an array.
 
     Raises:
         Refusal: it was asked for by name, and cannot be told.
@@ -62,7 +62,7 @@ def parameters(text: str) -> dict[str, str | int | float | bool]:
 
 
 def in_json(foreseen: ForeseenWidths) -> dict[str, Any]:
-    """Without what belongs to the question."""
+    """The answer without the fields that only repeat the question."""
     return {
         "rows": foreseen.rows,
         "policy": foreseen.policy,

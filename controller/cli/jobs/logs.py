@@ -116,7 +116,7 @@ LAST_ROUNDS: Final = 5
 
 
 class AttemptOutput(NamedTuple):
-    """From here on the output is this attempt's."""
+    """What follows is the output of this attempt."""
 
     number: int
 
@@ -147,7 +147,7 @@ def read_all(client: Client, job: JobView, rank: int, attempts: range | None = N
                 yield Missing(part.missing)
             yield part.data
             if part.next_offset <= offset and not part.at_end:
-                break  # never ask for the same again without end
+                break  # do not ask for the same piece for ever
             offset = part.next_offset
 
 
@@ -202,7 +202,8 @@ class Follower:
                 self._pause()
 
     def _contents(self, part: LogPart, *, is_last: bool) -> Iterator[Piece]:
-        """Of a host that is away for a moment, as after a controller's restart, nothing is missing yet."""
+        """Output counts as missing only after some rounds: after a restart of the controller, for one, a host
+        is away for a moment."""
         self._missing_rounds = self._missing_rounds + 1 if part.missing else 0
         is_certain = is_last or self._missing_rounds >= MISSING_ROUNDS
         if part.missing and is_certain and part.missing != self._missing:
@@ -217,7 +218,7 @@ class Follower:
         return AttemptOutput(self._number)
 
     def _pause(self) -> None:
-        """Until the job has ended, or a round has passed: then look again."""
+        """Wait until the job has ended or a round has passed."""
         self._client.ask(WaitJobs(job_ids=(self._job_id,), timeout_s=ROUND_S))
 
 

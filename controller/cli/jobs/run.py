@@ -144,7 +144,7 @@ def is_over(job: JobView) -> bool:
 
 
 def why(job: JobView) -> str:
-    """`queued: behind job 3`; a reason that starts with the state itself says it once."""
+    """`queued: behind job 3`; the state is left out where the reason starts with it."""
     state = job.phase.value
     return job.reason if job.reason.startswith(state) else f"{state}: {job.reason}"
 
@@ -243,7 +243,7 @@ def has_host(endpoint: str | None) -> bool:
 
 
 def last_line(log: Path) -> str:
-    """What it said last; where that only points at "its message above", the message itself."""
+    """The log's last line; if that only points at "its message above", the message itself."""
     lines = log.read_text(errors="replace")[-4096:].strip().splitlines() or ["it said nothing"]
     if "see its message above" in lines[-1] and len(lines) > 1:
         lines.pop()

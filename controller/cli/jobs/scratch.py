@@ -15,21 +15,21 @@ COPIED_MIB_MAX: Final = 1024
 ENTRIES_MAX: Final = 1000
 """A folder with more is linked as a whole."""
 LINKED: Final = frozenset((".git", ".venv", "venv", "node_modules", "__pycache__"))
-"""Nobody's results are in these."""
+"""Folders that hold no results of the command."""
 
 
 class Scratch:
-    """`make` may be called several times: each folder is a fresh one."""
+    """Makes copies of a folder; each call of `make` gives a fresh one."""
 
     def __init__(self, source: Path, place: Path, copied_mib_max: int = COPIED_MIB_MAX) -> None:
         self._source = source.resolve()
         self._place = place
         self._copied_bytes_max = copied_mib_max << 20
         self.linked: list[str] = []
-        """What is the original's: whoever writes there writes into it."""
+        """What is linked, not copied: writing there changes the original."""
 
     def make(self, name: str) -> Path:
-        """`../data` is there as well, as a link."""
+        """A fresh copy; what lies beside the original (`../data`) is linked beside it."""
         above = self._place / name
         above.mkdir()
         source = self._source

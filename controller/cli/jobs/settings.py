@@ -15,7 +15,7 @@ from cotenant.controller.domain import JobId
 from cotenant.controller.wire import clients as wire
 
 NONE = "-"
-"""As a value: as if the option had not been said."""
+"""This value takes the option back, as if it had not been given."""
 
 
 def set(

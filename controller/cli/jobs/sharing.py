@@ -31,7 +31,7 @@ SOURCES: Final = {
 
 
 def slowed(seconds: float | None, row: SharingView, margin_s: float | None = None) -> str:
-    """`2m10s (1.43x)`: and by what these steps were slowed."""
+    """`2m10s (1.43x)`: a time, and the slowdown of these steps."""
     if seconds is None:
         return NONE
     if not row.alone_s:
@@ -41,7 +41,7 @@ def slowed(seconds: float | None, row: SharingView, margin_s: float | None = Non
 
 
 def exact(seconds: float | None) -> str:
-    """Short times with a decimal: the difference of two is what is looked for."""
+    """Times below a minute get a decimal, because readers compare two of them."""
     return f"{seconds:.1f}s" if seconds is not None and seconds < 60.0 else duration(seconds)
 
 
@@ -73,7 +73,7 @@ def _each(of: Callable[[SharingView], str]) -> Callable[[JobView], str]:
 
 
 DISTURBED: Final = 0.95
-"""Below this slowdown the pace alone was measured badly; above it is noise."""
+"""A slowdown below this means that the step time alone was measured badly; from here to 1 it is noise."""
 
 ROWS: Final = (
     Column("BESIDE JOB", beside, limit=24),
@@ -97,7 +97,7 @@ OF_JOBS: Final = (
 
 
 def at_the_end(job: JobView) -> list[str]:
-    """What `run` says when the job is over."""
+    """What `run` says about sharing when the job has ended."""
     lines = [
         f"beside job {beside(row)}, {row.steps:.0f} steps: predicted {predicted(row)} from {source(row)}, "
         f"measured {measured(row)}, alone {alone(row)}"

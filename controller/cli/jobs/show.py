@@ -130,7 +130,7 @@ SPEED_SOURCES: Final = {
 
 
 def _speed(job: JobView) -> str:
-    """Of an elastic job, over the fewest devices that it takes."""
+    """Speedup of an elastic job over its smallest number of devices."""
     paces = [f"{each.speedup:.2f} on {each.gpus}" for each in job.speedups]
     return f"{', '.join(paces)} ({SPEED_SOURCES[job.speedups_source or 'assumed']})" if paces else ""
 
@@ -144,7 +144,7 @@ def _overheads(job: JobView) -> str:
 
 
 def _launch(attempts: tuple[AttemptView, ...]) -> str:
-    """Of the newest attempt that has come so far."""
+    """How the newest attempt that has been launched was launched."""
     newest = next((each for each in reversed(attempts) if each.launch), None)
     if newest is None:
         return ""
@@ -192,7 +192,7 @@ def _accumulation(job: JobView) -> str:
 
 
 def _profile(job: JobDetails) -> str:
-    """Where it comes from, and the s it covers."""
+    """Where the profile comes from, and which s it covers."""
     profile = job.profile
     if profile is None:
         return ""

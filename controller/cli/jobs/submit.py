@@ -86,7 +86,7 @@ def _sentence(text: str) -> str:
 
 
 def submission_problem(error: BadSubmission) -> Problem:
-    """As it leaves the command: a file that is not there is another exit code than a wrong value."""
+    """The error as the command reports it: a missing file has another exit code than a wrong value."""
     parts = [each.sentence for each in error.parts]
     return Problem("not-found" if error.missing else "usage", error.message, error.hint, parts)
 
@@ -124,7 +124,7 @@ def prepared_submission(
     command_only: bool,
     sbatch: Sbatch | None = None,
 ) -> Submission:
-    """All that was meant.
+    """The submission that a command line means, with its notes.
 
     Raises:
         Problem: something in the submission is wrong.
@@ -247,7 +247,7 @@ def checked(client: Client, request: Submit, policy: str, as_json: bool) -> None
 
 
 def queued(client: Client, request: Submit, *, series: bool, as_json: bool) -> None:
-    """Submits and prints the id; `series`: that of the last job, which waits for those before it."""
+    """Submits and prints the id; `series`: only that of the last job, which waits for the others."""
     reply = client.ask(request, timeout_s=SUBMIT_TIMEOUT_S)
     ids = [str(each) for each in (reply.job_ids[-1:] if series else reply.job_ids)]
     if as_json:
@@ -273,7 +273,7 @@ def _tell_reply(reply: Submitted, promised: str) -> None:
 
 
 def first_eta(client: Client, job_id: JobId, within_s: float = ETA_WITHIN_S) -> str:
-    """When the job ends, where the controller finds it out soon and somebody is there to read it."""
+    """When the job ends, if the controller finds it out soon and a person is at the terminal."""
     if not screen.is_terminal(sys.stderr):
         return ""
     until_s = time.monotonic() + within_s

@@ -32,7 +32,7 @@ from cotenant.controller.wire import job as protocol
 
 STEPS: Final = 20
 WAIT_S: Final = 600.0
-"""For a word from the script; loading may take long."""
+"""How long to wait for a message from the script; loading may take long."""
 _LEAVE_S: Final = 60.0
 UNSEEDED: Final = (
     "not even two runs that nobody stops end alike, so nothing can be compared: set a seed in the script, as "
@@ -213,7 +213,7 @@ def alone() -> dict[str, str]:
 
 
 class _Words:
-    """The messages of one rank, and those to it."""
+    """Exchanges messages with one rank."""
 
     def __init__(self, inbox: socket.socket, place: Path) -> None:
         self._inbox = inbox

@@ -43,7 +43,7 @@ def promised(promise: PromisedEndView | None) -> str:
 
 
 def in_promise(promise: PromisedEndView | None) -> str:
-    """The same with the reason, or with what is kept for it; empty without a promise."""
+    """The promise with its reason, or with the devices kept for it; empty without a promise."""
     if promise is None:
         return ""
     text = f"to end by {promised(promise)}"

@@ -38,7 +38,7 @@ def contents(name: str) -> bytes:
 
 
 def journal_problem(error: JournalError, *, named: bool) -> Problem:
-    """`named`: by the command line; otherwise it is this machine's own journal that has failed."""
+    """`named`: the command line named the journal; otherwise it is this machine's own."""
     if isinstance(error, JournalMissing):
         return Problem("not-found", str(error), YOURS)
     return Problem("usage" if named else "failed", str(error))
@@ -50,7 +50,7 @@ MATPLOTLIB_HINT: Final = (
 
 
 def writable(out: str | None) -> Path | None:
-    """The folder for results, made now: nobody wants to learn of it after an hour.
+    """The folder for results, made before the computation, so that a failure shows at once.
 
     Raises:
         Problem: it cannot be made.
@@ -82,8 +82,8 @@ def write_results(
     out: Path, value: dict[str, Any], jobs: Mapping[str, Outcome], drawn: Mapping[str, Outcome], each: str,
     runs: Sequence[TaskRun] = (),
 ) -> None:  # fmt: skip
-    """`result.json`, a CSV of the jobs of `each` outcome by its name, plots of those drawn, where matplotlib
-    is there, and of the runs that kept it a timeline: a picture, and a file for Perfetto.
+    """Writes `result.json`, a CSV of jobs for each outcome, plots of those in `drawn` (with matplotlib), and
+    timelines of runs that kept one: a picture, and a file for Perfetto.
 
     Raises:
         Problem: the disk is full, or so.

@@ -301,7 +301,7 @@ def prepared(scenario: Scenario, policies: Sequence[PolicyChoice], seeds: Sequen
 
 
 def _code(message: str) -> str:
-    """A file that is not there, or one that holds something else, as every verb has it."""
+    """The code that every verb uses for a missing file, or for one that holds something else."""
     return "not-found" if "there is no such file" in message else "usage"
 
 
@@ -336,7 +336,7 @@ def run_with_bar(tasks: Sequence[Task], *, workers: int | None, keep: bool) -> l
 
 @contextmanager
 def bar(tasks: Sequence[Task]) -> Iterator[Report | None]:
-    """A function to tell progress to; None where nobody looks."""
+    """A function to report progress to; None where standard error is no terminal."""
     import sys
 
     if not is_terminal(sys.stderr):

@@ -262,7 +262,7 @@ def _picture(drawing: Any, found: ParetoFront, trace: str) -> Any:
 
 @contextmanager
 def _bar(total: int) -> Iterator[Callable[[SearchProgress], None]]:
-    """How far it is, with the front as it grows; nothing where nobody looks."""
+    """A bar with the front as it grows; nothing where standard error is no terminal."""
     import sys
 
     from cotenant.controller.cli.frame.screen import is_terminal

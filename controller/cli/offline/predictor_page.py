@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 NAMES_SHOWN: Final = 4
 BETTER_BY: Final = 0.05
-"""By so much a model's RMSE has to lie below that of the mean to be called better: what lies between may as
-well be chance, and a model is more work than a number."""
+"""A model is called better if its RMSE is lower than the mean's by this share: less may be chance, and a
+model is more work than a number."""
 
 Errors = tuple[float | None, float | None]
-"""Of job 1 and job 2; None: there was none to judge."""
+"""An error for job 1 and one for job 2; None: there was none to judge."""
 
 
 def tell_of_rows(pairs: PairRows) -> None:
@@ -51,12 +51,12 @@ def tell_of_judgement(result: Evaluation) -> None:
 
 
 def is_better(rmse: Errors, mean_rmse: Errors) -> bool:
-    """Than always answering with the mean."""
+    """Whether the model is better than always answering with the mean."""
     return together(rmse) < (1.0 - BETTER_BY) * together(mean_rmse)
 
 
 def together(rmse: Errors) -> float:
-    """Of both jobs, those that there are."""
+    """The RMSE over both jobs, or over the one that was judged."""
     known = [each for each in rmse if each is not None]
     return math.sqrt(sum(each**2 for each in known) / len(known)) if known else math.inf
 

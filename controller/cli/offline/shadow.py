@@ -86,9 +86,9 @@ def _head(view: wire.ShadowView) -> Iterator[str]:
     if view.behind_entries:
         yield f"  {view.behind_entries:,} behind the end of the journal"
     if view.error:
-        yield f"  it could not be followed last: {screen.wrapped(view.error, 2)}"
+        yield f"  the last attempt to follow failed: {screen.wrapped(view.error, 2)}"
     if view.failed:
-        yield f"  the policy failed and is asked no more: {screen.wrapped(view.failed, 2)}"
+        yield f"  the policy failed and is no longer asked: {screen.wrapped(view.failed, 2)}"
     if view.unfollowed:
         yield f"  {view.unfollowed} entries did not come out as recorded: do not rely on the rest"
 

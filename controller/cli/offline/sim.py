@@ -165,7 +165,7 @@ def windowed(
     workers: int | None,
     run: Callable[..., list[TaskRun]] = run_with_bar,
 ) -> list[Task]:
-    """A run for each window and policy, once it is known what was there when a window begins.
+    """A run for each window and policy, after a first run has found what was there when each window begins.
 
     Raises:
         Problem: the jobs are too few.

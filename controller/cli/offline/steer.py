@@ -243,7 +243,7 @@ def _steer(
             said = _round(steerer, history, said)
             time.sleep(max(interval_s - (time.monotonic() - began_s), 0.1))
     except KeyboardInterrupt:
-        return _end(steerer, OK)  # Asked to end, it has done what it is for.
+        return _end(steerer, OK)  # Being asked to end is its ordinary end.
     except Superseded as error:
         if has_begun:
             _end(steerer, FAILED)
@@ -253,7 +253,7 @@ def _steer(
 
 
 def _round(steerer: Steerer, history: RunHistory, said: str) -> str:
-    """Tells what is new; what was told last."""
+    """Makes one round and prints what is new; returns what was printed last."""
     try:
         found = steerer.round(time.time())
     except SlurmProblem as problem:
@@ -340,7 +340,7 @@ def _read(path: Path) -> Touched:
 def _held(
     path: Path, config: SlurmConfig | None = None, order: str = "", partition: str = ""
 ) -> Iterator[TouchedFile]:
-    """The file of touched jobs; with what is done now, where something is."""
+    """The file of touched jobs, locked; with `config` it also says how this steerer orders them."""
     try:
         file = TouchedFile(path)
     except LockTaken as taken:

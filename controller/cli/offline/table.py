@@ -25,7 +25,7 @@ class Measure(NamedTuple):
     """One column. `value` gives None where a run has no such number."""
 
     title: str
-    """With its unit behind a comma, but for a time: its unit depends on its values."""
+    """Includes the unit after a comma; that of a time is added later, since it depends on the values."""
     value: Callable[[Summary], float | None]
     is_time: bool = False
     best: Callable[[Sequence[float]], float] | None = min
@@ -158,7 +158,7 @@ def table(summaries: Sequence[Summary], *, wide: bool, width: int | None) -> str
 
 
 def laid_out(summaries: Sequence[Summary], *, wide: bool) -> tuple[list[Column], list[SummaryRow]]:
-    """The table before it is text."""
+    """Columns and rows of the table, before they become text."""
     rows = rows_of(summaries)
     chosen = [measure for measure in MEASURES if wide or not measure.only_wide]
     chosen = [each for each in chosen if not each.if_any or any(each.value(s) is not None for s in summaries)]
@@ -242,7 +242,7 @@ def unit_for(values: Sequence[float]) -> tuple[float, str]:
 
 
 def number(value: float, decimals: int | None = None) -> str:
-    """About four digits that say something, or as many decimals as asked for."""
+    """About four significant digits, or as many decimals as asked for."""
     if decimals is None:
         decimals = 0 if abs(value) >= 1000 else 1 if abs(value) >= 100 else 2 if abs(value) >= 1 else 3
     return f"{value:,.{decimals}f}"
@@ -266,7 +266,7 @@ def file_name(label: str) -> str:
 def show_runs(
     form: Format, value: dict[str, Any], rows: Sequence[Summary], page: Callable[[bool], str]
 ) -> None:
-    """In any format; `page` is told whether all columns are wanted."""
+    """Print the runs in any format; `page` is told whether all columns are wanted."""
     if form == "json":
         write_json(value)
     elif form == "jsonl":

@@ -132,7 +132,7 @@ VC_COLUMNS: Final = (
 
 
 def _hours(hours: float) -> str:
-    """Two digits of a small trace's: 0 would say that nothing ran."""
+    """Hours; fewer than ten get two digits, because 0 would say that nothing ran."""
     return f"{hours:,.0f}" if hours >= 10.0 else f"{hours:.2g}"
 
 

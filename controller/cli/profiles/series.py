@@ -36,7 +36,7 @@ from cotenant.controller.wire import (
 
 PROFILING_VARIABLE: Final = "COTENANT_PROFILING"
 BLIND_S: Final = 60.0
-"""What a job that says nothing of itself is waited for, on top of T_prof."""
+"""How long to wait, on top of T_prof, for a job that does not report its progress."""
 
 
 class Configuration(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +68,7 @@ def _powers_of_two(most: int) -> list[int]:
 
 
 def device_seconds(series: Sequence[Configuration], load_s: float, profile_s: float) -> float:
-    """Device time of the whole series as it must be expected: each device for a load and for T_prof."""
+    """Expected device time of the whole series: each device for a load and for T_prof."""
     return sum(each.gpus * (load_s + profile_s) for each in series)
 
 

@@ -20,7 +20,7 @@ FIT_NEEDS: Final = "a fit needs three sub-batches or more, and their times to ag
 def throughput_lines(
     points: Sequence[ProfilePoint], view: ThroughputView | None, batch_size: int | None
 ) -> list[str]:
-    """A heading and a table; nothing of a job that was never profiled, one line where there is no model."""
+    """A heading and a table; nothing for a job that was never profiled, one line where there is no model."""
     if batch_size is None or not points:
         return []
     if view is None:

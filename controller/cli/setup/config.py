@@ -35,7 +35,7 @@ class SettingRow(NamedTuple):
     key: str
     value: Any
     effective: Any
-    """What an empty value amounts to; otherwise the value."""
+    """What an empty value means; otherwise the value."""
     origin: str
     meaning: str
 

@@ -67,7 +67,7 @@ def down(
 
 
 def unfinished(endpoint: str | None, *, is_needed: bool) -> Sequence[JobView] | None:
-    """Jobs that have not ended; None: nobody answers, or, where that is all the same, only slowly."""
+    """Jobs that have not ended; None: no controller answers or, unless `is_needed`, it fails to in time."""
     try:
         with asking(endpoint, timeout_s=5.0) as client:
             return client.ask(ListJobs(limit=JOBS_MAX)).jobs

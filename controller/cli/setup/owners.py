@@ -19,14 +19,14 @@ from cotenant.controller.system.endpoint import prepare_folder, socket_path
 from cotenant.controller.system.locks import Lock, LockTaken, is_free
 
 ENDS_WITHIN_S: Final = 45.0
-"""It stops an agent and a controller, each of which may take its time."""
+"""Enough for it to stop an agent and a controller, one after the other."""
 LOOK_EVERY_S: Final = 0.05
 VERBS: Final = ("up", "run")
 
 
 class UpProcess(NamedTuple):
     verb: str
-    """The one that started it."""
+    """The verb that started it."""
     pid: int
     lock: Path
 
@@ -62,7 +62,7 @@ def end(found: UpProcess) -> None:
         Problem: it does not end in time.
     """
     try:
-        os.kill(found.pid, signal.SIGTERM)  # It held its file a moment ago.
+        os.kill(found.pid, signal.SIGTERM)  # It held its lock a moment ago, so the pid is still its own.
     except ProcessLookupError:
         return
     deadline_s = time.monotonic() + ENDS_WITHIN_S

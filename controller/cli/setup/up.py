@@ -210,7 +210,7 @@ def up(
 
 
 def adopt(where: str) -> None:
-    """Nobody is here afterwards: what `run` has started ends, and leaves its journal and its jobs to us.
+    """End the controller and agent that `run` has started; `up` goes on with their journal and jobs.
 
     Raises:
         Problem: a controller answers that is not `run`'s.
@@ -280,7 +280,7 @@ def controller_ready(process: Process, where: str) -> str:
 
 
 def welcomed(agent: Process) -> threading.Event:
-    """Set by the agent's own ready line; a controller that goes on from its journal knows the host before."""
+    """Set by the agent's ready line: a controller with a journal may list the host before it has joined."""
     ready = threading.Event()
 
     def read() -> None:
@@ -352,7 +352,7 @@ def first_to_end(started: Mapping[str, Process]) -> str:
 
 
 def stop(name: str, process: Process) -> None:
-    """By its own id: first asked, then, if it does not answer in time, ended."""
+    """Ask the process to end; if it does not in time, kill it."""
     if process.poll() is not None:
         return
     process.terminate()

@@ -188,7 +188,7 @@ NODE_FIELDS: Final[dict[str, Field]] = {
 
 
 class FormatPart(NamedTuple):
-    """A field, or (None) words between fields."""
+    """A field, or (`field` is None) text between fields."""
 
     field: Field | None
     words: str = ""

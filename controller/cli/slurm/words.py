@@ -13,7 +13,7 @@ from cotenant.controller.cli.frame.problem import Problem, suggestion
 
 
 class Flags(NamedTuple):
-    """Each as `-s --long --other`; the first long name is how it is known."""
+    """A program's options, each as `-s --long --other`; the first long name is its key."""
 
     values: tuple[str, ...]
     switches: tuple[str, ...]

@@ -39,18 +39,18 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     request: Submit
     notes: tuple[str, ...] = ()
     full_profile: bool = False
-    """The series of `cotenant profile` is wanted first."""
+    """Run the series of `cotenant profile` first."""
 
 
 class Submitter(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the user stands."""
+    """The folder, shell and machine that a job is submitted from."""
 
     folder: Path
     environ: Mapping[str, str]
     endpoint: str = ""
     """Of the controller; what runs in a job of a Slurm script asks the same one."""
     same_machine: bool = True
-    """The controller is this user's own: a command that cannot start here can start nowhere."""
+    """The controller is this user's own: a command that cannot start here cannot start at all."""
 
 
 class Sbatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,11 +58,11 @@ class Sbatch(msgspec.Struct, frozen=True, kw_only=True):
 
     options: tuple[str, ...] = ()
     text: str | None = None
-    """The script itself, where it is no file; the first word is then what it is called."""
+    """The script's text, if it is no file; its first word is then its name."""
 
 
 class _Source(msgspec.Struct, frozen=True, kw_only=True):
-    """A command, whatever it was written in."""
+    """A command with its options, from a file, a script or a command line."""
 
     argv: tuple[str, ...]
     options: Options
@@ -162,7 +162,7 @@ def _promise(values: dict[str, Any]) -> PromiseAsked | None:
 
 
 def _mode(values: dict[str, Any], source: _Source, workdir: Path, notes: list[str]) -> LaunchMode:
-    """What was asked for, else by what the command is. Adds to the notes."""
+    """The mode that was asked for, else the one that suits the command. Adds to the notes."""
     given: LaunchMode | None = values.get("launch")
     mode: LaunchMode = given or ("host" if source.host else commands.launch_mode(source.argv))
     spawns = spawning(source.argv, workdir) if given is None and mode == "worker" else None
@@ -302,7 +302,7 @@ def _name(argv: Sequence[str]) -> str:
 
 
 def _placed(slurm: SlurmScript, where: Submitter) -> SlurmScript:
-    """With where it was submitted."""
+    """The script with the variables that say where it was submitted."""
     said = {
         "SLURM_SUBMIT_DIR": str(where.folder),
         "SLURM_SUBMIT_HOST": socket.gethostname(),

@@ -51,7 +51,7 @@ class BadSubmission(ValueError):
         self.message = message
         self.hint = hint
         self.parts = tuple(parts)
-        """Of several things that are wrong, each."""
+        """The single errors, where there are several."""
 
     @property
     def sentence(self) -> str:

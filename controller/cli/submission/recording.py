@@ -91,7 +91,7 @@ _NO_CODE: Final = frozenset(("__pycache__", "node_modules", "site-packages"))
 
 
 class _Unknown(Exception):
-    """Something that matters cannot be read within the bounds."""
+    """A file that the hash depends on cannot be read within the bounds."""
 
 
 def code_sha256(argv: Sequence[str], workdir: Path, path: str) -> str:

@@ -97,7 +97,7 @@ class SlurmLines:
         self._path = path
         self._found: Options = {}
         self._numbers: dict[str, Given] = {}
-        """By flag: counts and sizes that are worked out together."""
+        """By flag: counts and sizes that depend on each other."""
         self._variables: dict[str, str] = {}
         self._warning = SlurmScript()
         """Its signal."""

@@ -23,7 +23,7 @@ _PYTHON = re.compile(r"(.*/)?python[\d.]*")
 class Spawning(msgspec.Struct, frozen=True, kw_only=True):
     line: int
     certain: bool
-    """The call is under no condition but `__name__ == "__main__"`."""
+    """The call depends on no condition but `__name__ == "__main__"`."""
 
     def note(self, script: str) -> str:
         what = f"{script}, line {self.line}: it starts its workers itself ({MODULE})"
@@ -48,7 +48,7 @@ def spawning(argv: Sequence[str], workdir: Path) -> tuple[str, Spawning] | None:
 
 
 def _names(tree: ast.AST) -> set[str]:
-    """What stands for the module and its functions in this script, as they are written in a call."""
+    """Names under which the script calls the module's functions."""
     found = {f"{MODULE}.{call}" for call in CALLS}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -122,7 +122,7 @@ def capabilities_of_all(said: Iterable[msgspec.Struct]) -> dict[str, Any]:
 
 
 def cannot(what: Literal["accumulates"], why: str) -> dict[str, Any]:
-    """What is to be changed once a job was seen to refuse what it had said it could do."""
+    """The changes to its record when a job refuses what it had said it could do."""
     return {what: False, f"{what}_note": why}
 
 
@@ -201,12 +201,12 @@ class Job(msgspec.Struct, kw_only=True):
     end_s: float = float("inf")
     """Predicted end of a running job: its place in the ledger's order of running jobs."""
     curve: SpeedCurve | None = None
-    """Of an elastic job: its steps on more and fewer devices."""
+    """Step times of an elastic job on more and fewer devices."""
     profile: Profile | None = None
     profile_given: bool = False
-    """Nothing was to be measured: it came with the submission, or from a like job before it."""
+    """The profile was not measured on this job: it came with the submission, or from a job like it."""
     rank: int = 0
-    """Waiting jobs go by this first, the lowest before the others: priority, and fair share."""
+    """Waiting jobs are ordered by this first, the lowest before the others: priority, and fair share."""
     aged: bool = False
     queued_s: float = 0.0
     """Time it could have run and did not; time held or blocked does not age it."""
@@ -265,7 +265,7 @@ class Job(msgspec.Struct, kw_only=True):
 
     @property
     def gang(self) -> Gang:
-        """What it runs on, or asks for."""
+        """The gang that it runs as, or asks for."""
         if self.placement is None or not self.hosts_left:
             return self.spec.gang
         return sized_gang(len(self.placement.devices), len(self.hosts_left))
@@ -280,7 +280,7 @@ class Job(msgspec.Struct, kw_only=True):
 
     @property
     def newest_checkpoint(self) -> CheckpointRecord | None:
-        """Of its last attempt that has any, the furthest: from there it goes on."""
+        """The furthest of the last attempt that has any: from there it goes on."""
         newest: CheckpointRecord | None = None
         for each in self.checkpoints:
             if newest is None or (each.attempt, each.step) > (newest.attempt, newest.step):
@@ -340,5 +340,5 @@ class Job(msgspec.Struct, kw_only=True):
         return left_s if left_s > 0.0 else 0.0
 
     def known_left_s(self, now_s: float) -> float | None:
-        """The same where it is about this job: None for a guess, which may order a queue and nothing else."""
+        """The same if it is about this job; None for a guess, which may only order a queue."""
         return None if self.estimate_source in GUESSES else self.remaining_now_s(now_s)

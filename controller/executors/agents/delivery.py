@@ -17,7 +17,7 @@ REPEAT_FIRST_S: Final = 1.0
 REPEAT_MAX_S: Final = 5.0
 REPEAT_GROWTH: Final = 1.5
 PENDING_MAX: Final = 4096
-"""Per host; one that sees nothing of so much has to join again."""
+"""Per host; one that leaves so many unacknowledged has to join again."""
 
 
 class Pending(msgspec.Struct, kw_only=True):

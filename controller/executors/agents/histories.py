@@ -21,14 +21,14 @@ class Histories:
     def __init__(self, core: Core, lease_s: float | None) -> None:
         self._core = core
         self._hold_until_s = core.clock.now_s() + (lease_s or 0.0)
-        """What a controller of before us gave leases for has ended by then, if it hears from none."""
+        """Until then attempts may run on leases from before this start."""
         self._knows_restored = False
         """An agent has shown that this journal was restored from a copy."""
         self._without: set[HostId] = set()
-        """Hosts of which we have said that their agents know no epochs."""
+        """Hosts whose agents know no epochs, as the log has said."""
 
     def standing(self, hello: Hello, reports_seen: int) -> epochs.Standing:
-        """How the agent stands to this journal; an older one has nothing to go by."""
+        """How the agent's history and this journal's relate; an older agent cannot tell."""
         host_id, engine = hello.report.host_id, self._core.state.engine
         if hello.followed is None:
             if host_id not in self._without:
@@ -53,8 +53,8 @@ class Histories:
         )
 
     def restored(self, hello: Hello) -> bool:
-        """A history is lost here: none of its attempts may meet one of ours. True: another epoch has begun,
-        once in a run, and beyond each that an agent has followed."""
+        """The journal lacks what an agent has followed; attempts of that history must not be taken for ours.
+        True: another epoch has begun, once in a run, and beyond each that an agent has followed."""
         core, followed = self._core, hello.followed
         assert followed is not None
         if self._knows_restored and core.state.engine.epoch.number > followed.epoch.number:
@@ -71,8 +71,8 @@ class Histories:
         return True
 
     def is_meant(self, report: Report) -> bool:
-        """Whether it is about the job, and the attempt, that have these numbers here. The end of an attempt
-        of a lost history counts all the same: its job waits for it."""
+        """Whether the report is about the job and the attempt that have these numbers here. The end of an
+        attempt of a lost history counts all the same: its job waits for it."""
         event, job = report.event, self._core.state.engine.jobs.get(report.event.job_id)
         if job is None or not agree(job.epoch, report.job_epoch):
             return job is None

@@ -1,6 +1,6 @@
-"""The controller's side of every agent: greeting, leases, commands out, reports in, messages between
-supervisors of a gang through. Rule: takes no decision. A host speaks through one connection at a time, the
-one on which it last said hello; the controller ignores any other, so that its agent greets again.
+"""The controller's side of every agent: greets, grants leases, sends commands, takes reports, and relays
+messages between supervisors of a gang. Rule: takes no decision. A host speaks through one connection at a
+time, the one on which it last said hello; the controller ignores any other, so that its agent greets again.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class AgentExecutor:
         try:
             message = admitted(message, FROM_AGENTS)
         except Inadmissible as refused:
-            if isinstance(message, wire.Hello):  # It would greet for ever; so its log says why.
+            if isinstance(message, wire.Hello):  # It would greet for ever; the answer goes into its log.
                 self._say(
                     address, wire.HostRefused(why=f"the controller refuses this host's report: {refused}")
                 )
@@ -160,9 +160,9 @@ class AgentExecutor:
                 )
                 return True
             if not self._is_gone(link, now_s):
-                return True  # It greets again until we know.
+                return True  # It greets again until we know which one is alive.
         if link is not None and link.session == message.session and message.number < link.hello.number:
-            return True  # From before the one that we know, by another road.
+            return True  # Older than the hello that we know; it came by another connection.
         if not self._is_of_our_history(address, message):
             return True
         if link is not None and link.address == address and same_but_number(link.hello, message):
@@ -192,7 +192,7 @@ class AgentExecutor:
         self._say(address, self._welcome_for(message, restored=True))
 
     def _not_followed(self, host_id: HostId, message: wire.NotFollowed) -> None:
-        """It greets again, and both sides see who is right."""
+        """The host does not follow our epoch: it has to greet again, which settles whose history counts."""
         self._core.counters["not_followed"] += 1
         if message.epoch == self._core.state.engine.epoch.token:
             self._drop(host_id)
@@ -295,7 +295,7 @@ class AgentExecutor:
             return False
         seen = self._seen.get(host_id, 0)
         if self._core.stuck or not link.welcomed:
-            return True  # It comes again.
+            return True  # The agent sends it again.
         if message.sequence > seen + 1 and not self._gap_is_final(link, message.sequence):
             return True
         if message.sequence > seen:
@@ -392,8 +392,8 @@ class AgentExecutor:
             self._say(link.address, order)
 
     def _cannot_start(self, command: StartAttempt, why: str) -> None:
-        """Its host never heard of it, so we have to report its end there: with the next tick, because
-        commands leave while a group of events is being closed."""
+        """The host never heard of this attempt, so the controller reports its end itself: with the next tick,
+        because commands leave while a group of events is being closed."""
         self._core.counters["bad_secrets"] += 1
         ended = AttemptEnded(
             job_id=command.job_id,

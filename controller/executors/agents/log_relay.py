@@ -1,4 +1,4 @@
-"""Logs stay on their hosts; this passes questions to the agents and answers back.
+"""Logs stay on their hosts; this module passes questions to the agents, and their answers back.
 
 Rule: one bounded piece per question, so a slow reader slows no other. Every question is answered once: with
 data, or with what is missing and why.

@@ -43,11 +43,11 @@ class HostWatch:
         self._hosts[host_id] = WatchedHost(heard_s=now_s, silent=silent, lost=lost)
 
     def joined(self, host_id: HostId, now_s: float) -> None:
-        """Its `HostJoined` says all there is to say."""
+        """A host has joined; its `HostJoined` is the event, no other is needed."""
         self._hosts[host_id] = WatchedHost(heard_s=now_s)
 
     def declare_lost(self, host_id: HostId) -> None:
-        """An admin said so."""
+        """An admin has declared the host lost."""
         if host_id in self._hosts:
             self._hosts[host_id].lost = True
 

@@ -47,7 +47,7 @@ log = logging.getLogger("cotenant.controller")
 
 
 class SlurmAnswer(NamedTuple):
-    """What a program said; `problem`: why that counts for nothing."""
+    """What a program said; `problem`: why that is not to be used."""
 
     text: str
     problem: str = ""
@@ -116,12 +116,12 @@ class SlurmAllocator:
         return 0
 
     def carry_out(self, decided: Decided) -> None:
-        """A change of a queue is looked at at once."""
+        """A changed queue makes the next look due at once."""
         if isinstance(decided.event, AllocationQueueChanged):
             self._next_s = 0.0
 
     def rebuilt(self) -> None:
-        """Nothing is kept that the journal does not hold, but for times that begin anew."""
+        """Only idle times are kept outside the journal; they begin anew."""
         self._idle_since_s.clear()
 
     def tick(self) -> None:
@@ -144,7 +144,7 @@ class SlurmAllocator:
     async def _look_and_go_on(self) -> None:
         try:
             await self.look()
-        except Exception:  # The next look may do better; the log has the story.
+        except Exception:  # The next look may succeed; the log says what failed.
             log.exception("a look at Slurm failed")
         finally:
             self._task = None
@@ -218,8 +218,8 @@ class SlurmAllocator:
             await self._forget(queue)
 
     async def _publish(self, queue: AllocationQueue) -> str:
-        """Its folder, and in it where this controller is: hosts are told without Slurm's help. Returns why
-        they cannot be."""
+        """Write the controller's address into the queue's folder, where hosts read it. Returns why they could
+        not use it."""
         if not self._endpoint:
             return "hosts cannot reach this controller: start it with --endpoint tcp://0.0.0.0:PORT"
         if self._written.get(queue.name) != self._endpoint:
@@ -299,7 +299,7 @@ class SlurmAllocator:
         return False
 
     async def _forget(self, queue: AllocationQueue) -> None:
-        """Nothing of it is left."""
+        """Remove the queue and its keys."""
         await self._record(AllocationQueueChanged(name=queue.name, queue=None, why="removed"))
         self.why.pop(queue.name, None)
         await asyncio.to_thread(remove_keys, self._keys_dir, queue)

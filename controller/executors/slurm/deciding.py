@@ -32,9 +32,9 @@ BACK_OFF_S: Final = 30.0
 """After the first failure; doubles with each."""
 BACK_OFF_S_MAX: Final = 3600.0
 SOON_S: Final = 60.0
-"""What a job leaves within this time need not be asked for: Slurm takes as long."""
+"""Devices that become free within this time need not be asked for: Slurm takes as long."""
 LOOKED_AT_MAX: Final = 1_000
-"""Waiting jobs; a request more or less does not hang on the last of them."""
+"""Waiting jobs that are considered; those beyond hardly change how many hosts are asked for."""
 SUBMITTED_AT_ONCE_MAX: Final = 10
 JOBS_NAMED: Final = 3
 COMING: Final = ("submitting", "pending", "starting")
@@ -54,7 +54,7 @@ class HostSpace(msgspec.Struct, kw_only=True):
     type: str
     free: int
     soon: int = 0
-    """More of them, when jobs that are about to end have left."""
+    """Further devices, free when jobs that are about to end have left."""
     memory_mib: int
     """Of each."""
     features: tuple[str, ...] = ()
@@ -110,7 +110,7 @@ def decide(now: Situation) -> AllocationPlan:
     if queue.is_removed:
         return _removal(now)
     demand = HostDemand(now)
-    # What ends soon by somebody's estimate prevents a request, and never takes one back.
+    # A job that should end soon prevents a request; as that is an estimate, it cancels none.
     cancel = [*_cleared(now), *HostDemand(now, with_soon=False).needless()]
     leave = _idle(now, demand)
     slots, why = _requests(now, demand)
@@ -169,18 +169,18 @@ class HostDemand:
         self.used: set[HostId] = set()
         """Hosts that are here or asked for, and that a waiting job would have."""
         self.missing = 0
-        """Hosts to ask for besides."""
+        """Further hosts to ask for."""
         self.for_jobs: list[JobId] = []
-        """Whom these are for."""
+        """The jobs that need those hosts."""
         self.elsewhere: list[str] = []
-        """On what each waiting job fits that needs no request."""
+        """For each waiting job that needs no request: where it fits."""
         self.unfit: list[tuple[JobId, str]] = []
         """Jobs that no host of this shape could run, and why."""
         for job in now.waiting[:LOOKED_AT_MAX]:
             self._lay_out(job, with_soon=with_soon)
 
     def needless(self) -> list[tuple[str, str]]:
-        """Requests that have waited in Slurm for as long as a host may be idle, and are for no job."""
+        """Requests that no job needs, and that have waited in Slurm for as long as a host may be idle."""
         return [
             (each.name, "no waiting job needs it any more")
             for each in self._pending
@@ -260,7 +260,8 @@ ANY: Final = 1 << 40
 
 
 def declared_space(queue: AllocationQueue, host_id: HostId) -> HostSpace:
-    """A whole host of this queue's, as far as it is known; what is not known would suit, but for features."""
+    """An empty host of this queue, as far as it is known; unknown properties suit every job, unknown features
+    none."""
     shape, seen = queue.terms.shape, queue.seen
     return HostSpace(
         host_id=host_id,

@@ -1,8 +1,8 @@
 """What `squeue` and the hosts that have joined say of allocations: pure.
 
-Rule: what Slurm does not list is over, and only a whole answer counts: where it does not answer nothing has
-changed. A Slurm job with a name of ours that nobody knows of was asked for by a controller whose journal has
-lost it; it is ended.
+Rule: what Slurm does not list is over, and only a whole answer counts: without one nothing has changed. A
+Slurm job with a name of ours that the journal does not know was asked for in a history that is lost; it is
+ended.
 """
 
 from __future__ import annotations
@@ -97,6 +97,6 @@ def _waits(row: SlurmRow) -> str:
 
 
 def orphans(rows: Iterable[SlurmRow], known: Iterable[str], prefix: str) -> list[str]:
-    """Slurm jobs of ours that nobody knows of."""
+    """Slurm jobs with names of ours that the journal does not know."""
     names = set(known)
     return [row.slurm_id for row in rows if row.name.startswith(prefix) and row.name not in names]

@@ -97,7 +97,7 @@ def script(queue: AllocationQueue, allocation: Allocation) -> str:
 
 
 def chosen(options: Sequence[str], *flags: str) -> str | None:
-    """What was given for one of these, the last time; None: nothing was."""
+    """The last value that was given for one of these options; None: nothing was."""
     found = None
     for at, word in enumerate(options):
         for flag in flags:
@@ -126,7 +126,7 @@ def submitted_id(answer: str) -> str:
 
 
 def rows(answer: str) -> list[SlurmRow]:
-    """Of `squeue`; lines that are none are left out."""
+    """Rows of `squeue`; lines that are none are left out."""
     parts = (line.split("|", 4) for line in answer.splitlines())
     return [SlurmRow(*map(str.strip, each)) for each in parts if len(each) == 5]
 

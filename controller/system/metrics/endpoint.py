@@ -132,11 +132,11 @@ class Endpoint:
         """What the registry asks for at each scrape: the newest sheet as prometheus_client's own values.
 
         Raises:
-            NoSheet: there is none of now. The scrape fails, so that Prometheus calls the process down.
+            NoSheet: there is no recent one. The scrape fails, so that Prometheus counts the process as down.
         """
         sheet = self._newest()
         if sheet is None:
-            raise NoSheet("no metrics of now: this process is busy, or its log says what failed")
+            raise NoSheet("no recent metrics: this process is busy, or its log says what failed")
         families = {"gauge": self._core.GaugeMetricFamily, "counter": self._core.CounterMetricFamily}
         for name, series in sheet.values.items():
             metric = sheet.metrics[name]

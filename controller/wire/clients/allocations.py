@@ -29,7 +29,7 @@ class ListAllocations(Question["AllocationQueues"], frozen=True, kw_only=True, t
 
 class GetAllocationLog(Question["AllocationLog"], frozen=True, kw_only=True, tag="allocation-log"):
     name: str = ""
-    """Empty: of all."""
+    """Empty: all queues."""
     limit: int = 100
 
 
@@ -54,7 +54,7 @@ class AllocationQueueView(JsonView, frozen=True, kw_only=True, tag="allocation-q
     why: str
     """What is asked for now, or why nothing is."""
     decided: bool
-    """False: Slurm has not been looked at yet since the queue was added or the controller started."""
+    """False: the controller has not asked Slurm since the queue was added or the controller started."""
     working: int
     coming: int
     terms: AllocationTerms

@@ -17,7 +17,7 @@ GIVEN_UP: Final = ("held-infra", "workdir-missing")
 
 
 class PromiseAsked(msgspec.Struct, frozen=True, kw_only=True):
-    """An end is to be promised."""
+    """Asks for a promised end."""
 
     within_s: float | None = None
     """In so many seconds; None: the earliest that can be promised."""
@@ -132,7 +132,7 @@ class EtaView(JsonView, frozen=True, kw_only=True, tag="eta/1"):
     hits_of: int
     """How many those are, 100 at most."""
     told_at: Utc | None
-    """None: nothing has been worked out yet."""
+    """None: nothing has been computed yet."""
 
 
 class SpeedupView(msgspec.Struct, frozen=True, kw_only=True):
@@ -239,7 +239,7 @@ class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
     won_device_s: float | None = None
     """Its part of what sharing won; null: there was nothing to compare."""
     eta: EtaView | None = None
-    """None of a job that has ended, and where nobody works it out."""
+    """None for a job that has ended, and where the controller computes no ends."""
     promised: PromisedEndView | None = None
 
     @property

@@ -14,7 +14,7 @@ from cotenant.controller.wire.views import JsonView, Utc
 
 class GetPolicy(Question["Policies"], frozen=True, kw_only=True, tag="policy"):
     offers: bool = True
-    """Whether all that could be set are wanted as well; controllers of before always tell them."""
+    """List all policies that could be set as well; older controllers always do."""
 
 
 class SetPolicy(Question[Done], frozen=True, kw_only=True, tag="set-policy"):
@@ -54,7 +54,7 @@ class PolicyView(JsonView, frozen=True, kw_only=True, tag="policy/1"):
     policy: str
     about: str
     parameters: Parameters
-    """All of them, also those that are as by default."""
+    """All parameters, those with default values included."""
     classes: ClassReport | None = None
     organisations: tuple[OrganisationView, ...] | None = None
     """Those that have settings of their own; None: none has."""
@@ -144,7 +144,7 @@ class ShadowView(JsonView, frozen=True, kw_only=True, tag="shadow/1"):
     last: tuple[ShadowDifference, ...]
     """The newest first."""
     failed: str
-    """The error it failed with: nobody asks it any more."""
+    """The error with which it failed: it is no longer asked."""
     unfollowed: int
     """Entries that did not come out as recorded; above 0, do not rely on the rest."""
     simulated: dict[str, Any] | None
@@ -154,7 +154,7 @@ class ShadowView(JsonView, frozen=True, kw_only=True, tag="shadow/1"):
     """Why nothing could be simulated."""
     is_simulating: bool
     error: str
-    """Why it could not be followed last."""
+    """Why the last attempt to follow it failed."""
 
 
 class DecisionView(msgspec.Struct, frozen=True, kw_only=True):

@@ -64,7 +64,7 @@ def busy(station: Station, jobs: int) -> list[JobId]:
 def test_before_anything_was_worked_out_it_is_said_so(station: Station) -> None:
     busy(station, 1)
     (eta,) = station.ask(clients.ListEtas()).etas
-    assert (eta.start, eta.finish, eta.told_at, eta.basis) == (None, None, None, "not worked out yet")
+    assert (eta.start, eta.finish, eta.told_at, eta.basis) == (None, None, None, "not computed yet")
 
 
 def test_every_job_has_an_interval_and_its_basis(station: Station) -> None:
@@ -165,7 +165,7 @@ def test_another_policys_answer_is_not_shown(station: Station) -> None:
     worked_out(station)
     station.core.happen(PolicyChanged(name="sjf"))
     station.settle()
-    assert {eta.basis for eta in station.ask(clients.ListEtas()).etas} == {"not worked out yet"}
+    assert {eta.basis for eta in station.ask(clients.ListEtas()).etas} == {"not computed yet"}
 
 
 def test_an_endless_bound_is_null(station: Station) -> None:

@@ -90,5 +90,5 @@ def test_what_went_wrong_is_said(
     controller: StandIn, replies: ModuleType, cotenant: Cotenant, more: dict[str, Any]
 ) -> None:
     controller.says(wire.GetShadow, view(replies, **more))
-    said = {"failed": "asked no more", "unfollowed": "do not rely", "error": "could not be followed"}
+    said = {"failed": "no longer asked", "unfollowed": "do not rely", "error": "attempt to follow failed"}
     assert said[next(iter(more))] in cotenant("policy", "shadow").out

@@ -43,7 +43,7 @@ class Options:
     seed: int
     result: Path | None
     scale: int = 1
-    """1 suits a core of a CPU; a model is so many times wider, and deeper where that makes sense."""
+    """A model is so many times wider, and deeper where that makes sense; 1 suits a core of a CPU."""
     precision: str = "fp32"
     """`fp32`, or `bf16` (autocast)."""
     losses: Path | None = None
@@ -168,7 +168,7 @@ def train(task: TrainingTask, options: Options, device: torch.device) -> dict[st
     state = checkpoint.Session(model, optimizer, sampler=sampler)
     for _ in state.epochs(math.ceil(options.steps / len(loader))):
         if is_over(state.step, options):
-            break  # `--until` has no regard for epochs, of which many may be left.
+            break  # `--until` may end the training in the middle of an epoch.
         for x, y in state.batches(loader):
             if is_over(state.step, options):
                 break
