@@ -50,8 +50,8 @@ class Outcome:
     aborted_preemptions: Counts
     """How often it was chosen, and replaced while its victims still saved: their pause was for nothing."""
     early_preemptions: Counts
-    resizes: Counts
     """Those within the time that a run was promised, or the first hour where nothing was."""
+    resizes: Counts
     shared: NDArray[np.bool_]
     finished: NDArray[np.bool_]
 
