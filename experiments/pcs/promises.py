@@ -42,12 +42,12 @@ def points(vc: str) -> list[Point]:
     for cell in runs.promises() + [
         each for each in runs.figure_7() if each.policy.startswith(("srsf", "pcs"))
     ]:
-        if cell.vc == vc:
-            value = _value(runs.load(cell), vc)
+        value = runs.load(cell) if cell.vc == vc else None
+        if value is not None:
             found.append(
                 Point(value["mean_jct_s"] / base, 100.0 * value["errors"][99], cell.policy.partition("-")[0])
             )
-    for search in _searches(vc):
+    for search in _searches(vc) if vc in searched() else []:
         found += [
             Point(each["mean_jct_s"] / base, 100.0 * each["p99"], "pcs", search["evaluations"])
             for each in search["judged"]
@@ -66,9 +66,21 @@ def _value(value: dict[str, Any] | None, vc: str) -> dict[str, Any]:
     return value
 
 
+def searched() -> list[str]:
+    """The VCs whose front is there."""
+    return [vc for vc in runs.VCS if runs.loaded(fronts.file(vc)) is not None]
+
+
 def longest_min() -> float:
     """Processor minutes of the longest of the long searches."""
-    return max(float(_searches(vc)[-1]["cpu_s"]) for vc in runs.VCS) / 60.0
+    return max((float(_searches(vc)[-1]["cpu_s"]) for vc in searched()), default=float("nan")) / 60.0
+
+
+def _missing() -> list[str]:
+    """What the pictures lack."""
+    lacking = [f"the front of {vc}" for vc in runs.VCS if vc not in searched()]
+    lacking += [f"{cell.policy} on {cell.vc}" for cell in runs.promises() if runs.load(cell) is None]
+    return [f"**Not run: {', '.join(lacking)}.**", ""] if lacking else []
 
 
 def section(folder: Path) -> list[str]:
@@ -87,6 +99,7 @@ def section(folder: Path) -> list[str]:
             jobs=runs.SEARCH_JOBS,
         ),
         "",
+        *_missing(),
         *(said(f"* {wins(vc)}") for vc in runs.VCS),
         "",
         *(_picture(vc, folder) for vc in runs.VCS),
@@ -106,7 +119,9 @@ def wins(vc: str) -> str:
         first, last = own[0], own[-1]
         said_last = "" if first == last else f" to {_place(last)}"
         told.append(f"{policy} at {_place(first)}{said_last}")
-    kept = min((each for each in found if each.policy == "promise"), key=lambda each: each.p99_percent)
+    kept = next((each for each in found if each.policy == "promise"), None)
+    if kept is None:
+        return f"**{vc}**: beaten by nobody are {', '.join(told)}."
     as_good = [each.jct for each in found if each.policy == "pcs" and each.p99_percent <= kept.p99_percent]
     pays = f"from {min(as_good):.2f} times" if as_good else "nowhere"
     return f"**{vc}**: beaten by nobody are {', '.join(told)}. PCS reaches the p99 of promise {pays}."
@@ -149,7 +164,7 @@ def _scale(axes: Any, found: Sequence[Point]) -> None:
 
 def _costs() -> list[str]:
     rows = []
-    for vc in runs.VCS:
+    for vc in searched():
         few, many = _searches(vc)
         rows.append(
             row_of(
