@@ -14,7 +14,7 @@ from experiments.pcs import fronts, runs
 from experiments.shared.tables import header, row_of, said, saved
 
 OURS: Final = ("srsf", "stretch", "promise")
-JCT_TICKS: Final = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 7, 10)
+JCT_TICKS: Final = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 7, 10, 15, 20, 30)
 ERROR_TICKS: Final = (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 
 
