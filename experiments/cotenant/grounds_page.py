@@ -85,7 +85,10 @@ def told(results: Sequence[grounds.ToldResult]) -> str:
                 ]
             )
         )  # fmt: skip
-    return "\n".join([*lines, "", *_told_verdict(results)])
+    there = {one.cell for one in results}
+    lacking = [f"`{cell.policy}` on {cell.vc}" for cell in grounds.told_cells() if cell not in there]
+    missing = ["", said("**Not run: {cells}.**", cells=", ".join(lacking))] if lacking else []
+    return "\n".join([*lines, *missing, "", *_told_verdict(results)]).rstrip()
 
 
 def _told_verdict(results: Sequence[grounds.ToldResult]) -> list[str]:
