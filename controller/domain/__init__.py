@@ -67,7 +67,7 @@ from cotenant.controller.domain.parts import (
 )
 from cotenant.controller.domain.perf import (
     DEFAULT_XI, Interference, Profile, ProfilePoint, XiSource, alone_step_s, duty_cycle_rule,
-    fit_step_model, pair_timing, shared_ends, step_s,
+    fit_step_model, gain_of, pair_timing, shared_ends, step_s,
 )
 from cotenant.controller.domain.plan import Freed, HostType, Plan
 from cotenant.controller.domain.profiles import (
@@ -122,7 +122,7 @@ __all__ = [
     "Trial", "TroubleSeen", "TrustDevices", "Verdict", "View", "Wake", "XiSource", "advance",
     "allocations", "alone_step_s", "array_of", "asks_hosts", "base_key", "because", "beginning",
     "bytes_in", "cannot", "capabilities_of", "capabilities_of_all", "cluster", "cores_of", "curve_of",
-    "cut_to", "duty_cycle_rule", "epochs", "events", "fit_step_model", "fitting", "for_people",
+    "cut_to", "duty_cycle_rule", "epochs", "events", "fit_step_model", "gain_of", "fitting", "for_people",
     "fraction_of", "held_bytes", "held_part", "is_beyond", "is_one_line", "job", "key_of", "kind_of",
     "loses", "measured_steps", "memory_unknown", "natural_key", "numbers", "one_line", "pair_timing",
     "pairs", "part_mib", "part_to_get", "peak_mib", "perf", "render", "room_left", "scheduling_class_of",

@@ -396,11 +396,9 @@ class Engine:
             refusal = placing.check(ledger, action)
             if refusal is not None:
                 return refusal
-        if found is not None:
-            placement, victims = found
-        else:
             placement = placing.placement(ledger, job, action, policy_shares=self._policy_shares)
-            victims = placing.waits_for(ledger, job, placement)
+            found = placement, placing.waits_for(ledger, job, placement)
+        placement, victims = found
         if victims:
             ledger.reserve(job, placement, victims)
             ledger.holdings.claim(job, action.devices)

@@ -6,6 +6,7 @@ it does not grow with the backlog.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -71,7 +72,7 @@ def sjf(parameters: OrderParameters | None = None) -> Classic:
     return Classic("sjf", by_remaining, parameters or PassingParameters())
 
 
-class Preemptive(Stateless):
+class Preemptive(Stateless, ABC):
     """Give free devices to queued jobs in order; then the newcomers that found none may preempt."""
 
     name: str
@@ -80,9 +81,9 @@ class Preemptive(Stateless):
     def __init__(self, parameters: NewcomerParameters | None = None) -> None:
         self.parameters = parameters if parameters is not None else NewcomerParameters()
 
+    @abstractmethod
     def preempt(self, plan: Plan, newcomer: Job) -> object:
         """Make room for the newcomer by preempting others, or do nothing."""
-        raise NotImplementedError
 
     def decide(self, view: View, event: AnyEvent) -> Decision:
         any_free, arrived = view.free.everywhere, view.newcomers()

@@ -21,13 +21,13 @@ from experiments.shared import kept_runs
 
 DAYS: Final = 2
 SEEDS: Final = 3
-SPOT: Final = (f"gfs-rise:order={MINE}", "gfs-rise", "gfs", "yarn-cs")
-LOADS: Final = {"gfs": "1x", "gfs-2x": "2x", "gfs-4x": "4x"}
+SPOT_POLICIES: Final = (f"gfs-rise:order={MINE}", "gfs-rise", "gfs", "yarn-cs")
+SPOT_LOADS: Final = {"gfs": "1x", "gfs-2x": "2x", "gfs-4x": "4x"}
 
-WINDOWS: Final = ("0e4a51", "b436b2", "6c71a0")
+PCS_VCS: Final = ("0e4a51", "b436b2", "6c71a0")
 """PCS's figure 7 has them whole, on 64 devices; here the first of their jobs."""
-WINDOW_JOBS: Final = 400
-TOLD: Final = (MINE, "srtf", "pcs-bal")
+PCS_JOBS: Final = 400
+TOLD_POLICIES: Final = (MINE, "srtf", "pcs-bal")
 
 
 def spot_cells() -> list[scheduling_runs.Cell]:
@@ -35,8 +35,8 @@ def spot_cells() -> list[scheduling_runs.Cell]:
     return [
         scheduling_runs.Cell(DAYS, "save", load, policy, seed)
         for seed in range(SEEDS)
-        for load in LOADS
-        for policy in SPOT
+        for load in SPOT_LOADS
+        for policy in SPOT_POLICIES
     ]
 
 
@@ -65,8 +65,8 @@ class ToldResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def told_cells() -> Iterator[ToldCell]:
-    for vc in WINDOWS:
-        yield from (ToldCell(vc=vc, policy=policy) for policy in TOLD)
+    for vc in PCS_VCS:
+        yield from (ToldCell(vc=vc, policy=policy) for policy in TOLD_POLICIES)
 
 
 def load_told(cell: ToldCell) -> ToldResult | None:
@@ -81,7 +81,7 @@ def run_told(cell: ToldCell, commit: str) -> None:
     began_s = time.process_time()
     name, _, form = cell.policy.partition("-")
     parameters = config(cell.vc, form).as_parameters() if form else {}
-    asked = Scenario(trace=f"philly/{cell.vc}", jobs=WINDOW_JOBS, pairs="none", eta=True)
+    asked = Scenario(trace=f"philly/{cell.vc}", jobs=PCS_JOBS, pairs="none", eta=True)
     (choice,) = policies_named(name)
     (found,) = run_all(tasks(asked, [choice._replace(parameters=parameters)], [0]), workers=1)
     jct_s = found.summary["jct_s"]

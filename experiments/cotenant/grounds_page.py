@@ -29,8 +29,8 @@ def spot(rows: SpotRows) -> str:
         "broken %",
     )
     lines += header(titles)
-    for load, name in grounds.LOADS.items():
-        for policy in grounds.SPOT:
+    for load, name in grounds.SPOT_LOADS.items():
+        for policy in grounds.SPOT_POLICIES:
             found = [row for cell, row in rows.items() if (cell.load, cell.policy) == (load, policy)]
             if found:
                 lines.append(row_of([name, f"`{policy}`", str(len(found)), *_spot_numbers(found)]))
@@ -49,11 +49,11 @@ def _spot_numbers(rows: Sequence[scheduling_runs.Row]) -> list[str]:
 def _spot_verdict(rows: SpotRows) -> str:
     """Against the same quota with gfs-rise's own order, seed by seed."""
     found = []
-    for load, name in grounds.LOADS.items():
+    for load, name in grounds.SPOT_LOADS.items():
         both = [
             (row, rows.get(cell._replace(policy="gfs-rise")))
             for cell, row in rows.items()
-            if (cell.load, cell.policy) == (load, grounds.SPOT[0])
+            if (cell.load, cell.policy) == (load, grounds.SPOT_POLICIES[0])
         ]
         known = [(mine, other) for mine, other in both if other is not None]
         if known:
@@ -67,7 +67,7 @@ def _spot_verdict(rows: SpotRows) -> str:
 
 def told(results: Sequence[grounds.ToldResult]) -> str:
     """PCS's windows: speed beside what people were told."""
-    lines = ["## PCS's windows: what people are told", "", said(TOLD_SAID, jobs=grounds.WINDOW_JOBS), ""]
+    lines = ["## PCS's windows: what people are told", "", said(TOLD_SAID, jobs=grounds.PCS_JOBS), ""]
     if not results:
         return "\n".join([*lines, "Not run."])
     lines += header(
@@ -94,7 +94,7 @@ def told(results: Sequence[grounds.ToldResult]) -> str:
 def _told_verdict(results: Sequence[grounds.ToldResult]) -> list[str]:
     by = {(one.cell.vc, one.cell.policy): one for one in results}
     found = []
-    for vc in grounds.WINDOWS:
+    for vc in grounds.PCS_VCS:
         mine, pcs = by.get((vc, MINE)), by.get((vc, "pcs-bal"))
         if mine is not None and pcs is not None:
             errors = [100 * each.prediction_error["mean"] for each in (mine, pcs)]

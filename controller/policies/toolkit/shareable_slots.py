@@ -29,6 +29,7 @@ from cotenant.controller.domain import (
     SchedulingClass,
     View,
     because,
+    gain_of,
     loses,
     memory_unknown,
     signature,
@@ -228,7 +229,7 @@ class ShareableSlots:
         if (least := self._observations) is not None:
             certain = [xi.both and xi.count >= least for xi in each]
             is_certain: Mask = np.array(certain, dtype=np.bool_).reshape(shape)
-            apart |= is_certain & (1.0 / mine + 1.0 / theirs - 1.0 < -LOSS_MIN)  # `loses`, of all at once.
+            apart |= is_certain & (gain_of(mine, theirs) < -LOSS_MIN)  # `loses`, of all at once.
         suits = {wanted: self._suits(wanted) for wanted in set(classes)}
         suited = np.array([suits[wanted] for wanted in classes], dtype=np.bool_)
         allowed = suited.reshape(len(jobs), len(of)) & ~apart[:, of]
