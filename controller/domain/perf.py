@@ -6,7 +6,7 @@ seconds, memory in MiB, batch sizes per worker (one worker per device).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -14,11 +14,6 @@ from msgspec import UNSET, UnsetType
 from cotenant.controller.domain.indicators import Indicators
 from cotenant.controller.domain.throughput import Gang, ThroughputModel
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-_Xi = TypeVar("_Xi", float, "NDArray[np.float64]")
 XiSource = Literal["observed", "measured", "predicted", "duty-cycle", "default"]
 
 
@@ -231,11 +226,12 @@ class Interference(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def gain(self) -> float:
         """What sharing yields beyond taking turns: 1 / xi of the one + 1 / xi of the other - 1. Below 0 the
         two get less done together than one after the other."""
-        return gain_of(self.first, self.second)
+        gain: float = gain_of(self.first, self.second)
+        return gain
 
 
-def gain_of(first: _Xi, second: _Xi) -> _Xi:
-    """`Interference.gain` of one pair, or of many at once."""
+def gain_of(first: Any, second: Any) -> Any:
+    """`Interference.gain` of one pair, or, given arrays of ratios, of many at once."""
     return 1.0 / first + 1.0 / second - 1.0
 
 
