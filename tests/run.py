@@ -58,7 +58,7 @@ SPLIT = (f"--numprocesses={AT_ONCE}", "--dist=worksteal") if AT_ONCE > 1 else ()
 """Of parts whose tests have nothing to do with each other."""
 SPLIT_BY_MODULE = (f"--numprocesses={AT_ONCE}", "--dist=loadfile") if AT_ONCE > 1 else ()
 """Of parts whose modules start something that all their tests use."""
-LIVE_AT_ONCE = 3
+LIVE_AT_ONCE = 4
 """Modules of live tests side by side: each has its own folders, sockets and ports, and mostly waits."""
 SIDE_BY_SIDE = (f"--numprocesses={LIVE_AT_ONCE}", "--dist=loadfile", "--no-loadscope-reorder")
 LAST_FAILED = ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"
