@@ -118,7 +118,7 @@ VALUES = (
     "cotenant.agent.warm.refusals",
     "cotenant.agent.supervisor.core.exit_classifier",
     "cotenant.agent.supervisor.processes.environment",
-    "cotenant.agent.daemon.core.gpu_clients",
+    "cotenant.agent.daemon.core.orders",
 )
 """They use names of signals, and paths, as values."""
 NAMING = frozenset(("pathlib", "signal"))
