@@ -1,4 +1,6 @@
-"""Messages between the controller and the child that runs the shadow policy, and the report about it."""
+"""What the controller and its child processes say to each other over their stdin and stdout: questions to be
+computed, and the shadow policy with the report about it.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,21 @@ import msgspec
 from msgspec import field
 
 from cotenant.controller.domain import JobId
+
+Payload = dict[str, str | int | float | list[float]]
+
+
+class ComputeQuestion(msgspec.Struct, frozen=True, kw_only=True):
+    kind: str
+    payload: Payload
+
+
+class ComputeResult(msgspec.Struct, frozen=True, kw_only=True):
+    model_sha256: str = ""
+    values: tuple[float, ...] = ()
+    error: str = ""
+    document: bytes = b""
+
 
 Parameters = dict[str, str | int | float | bool]
 
