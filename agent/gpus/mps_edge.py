@@ -24,10 +24,9 @@ from cotenant.agent.daemon.core import (
     Key,
     TroubleNoticed,
 )
-from cotenant.agent.gpus import mps_setup
-from cotenant.agent.gpus.fault_reach import FaultReach
+from cotenant.agent.gpus import mps_rules
 from cotenant.agent.gpus.gpu_watch import TAKEN
-from cotenant.agent.gpus.mps_setup import Setup, shared
+from cotenant.agent.gpus.mps_rules import FaultReach, Setup, shared
 from cotenant.agent.gpus.mps_watch import (
     AttachedClient,
     FoundClient,
@@ -93,7 +92,7 @@ def prepare(
         return Mps(setup=Setup(), watch=MpsWatch(()), devices=devices)
     runtime = paths.mps_runtime_dir(settings)
     host = detection.look(runtime, allowed=settings.mode != "off")
-    setup = mps_setup.plan(settings, host, devices, gpus, logs=state_dir, owner=owner, one_uid=host.uid != 0)
+    setup = mps_rules.plan(settings, host, devices, gpus, logs=state_dir, owner=owner, one_uid=host.uid != 0)
     watch = MpsWatch(setup.specs)
     left = tuple(_left_behind(attempts))
     swept: list[str] = []
