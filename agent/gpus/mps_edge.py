@@ -40,11 +40,11 @@ from cotenant.agent.ipc import FOLDER_NAME, ORDER, RESULT, BadRecord, Order, job
 from cotenant.controller.domain import Device, DeviceId, MpsSettings, sharing_in_words
 from cotenant.controller.system import paths
 from cotenant.mps import detection
+from cotenant.mps.daemon import sweep
 from cotenant.mps.environment import daemons_folder
 from cotenant.mps.health import IN_FAULT
 from cotenant.mps.ownership import Spec
 from cotenant.mps.process import CONTROL
-from cotenant.mps.sweep import sweep
 from cotenant.profiler.driver.facts import GpuFacts
 
 PERIOD_S: Final = 2.0

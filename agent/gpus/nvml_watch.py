@@ -34,12 +34,13 @@ from cotenant.agent.gpus.probe_results import (
 from cotenant.agent.gpus.xid import KERNEL_LOG, RECOVERY_CHANGED, XID, XidLine, bus_address, record_of, xid_in
 from cotenant.agent.host.facts import now_s, stat_of
 from cotenant.profiler.driver.facts import TIMEOUT, NvmlError
-from cotenant.profiler.driver.library import Library, open_library
-from cotenant.profiler.driver.reading import (
+from cotenant.profiler.driver.library import (
+    Library,
     bus_id,
     ecc_uncorrected,
     handle_of,
     memory_mib,
+    open_library,
     processes,
     recovery_action,
     remapping,
