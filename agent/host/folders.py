@@ -1,8 +1,12 @@
-"""The folder for a job's PYTHONPATH: our two job-side packages and nothing else; and beside them, in a folder
-of its own that is on nobody's path, what a fork server runs.
+"""The folders of the agent's own: where it keeps what it knows, and what is on a job's PYTHONPATH.
 
-Rule: a job never sees the rest of cotenant through us, nor the place where it is installed. The folder is
-named after its content and never changes: an upgrade makes a new one, and running jobs keep theirs.
+Rule: one agent at a time, and only its own user writes there. Everything is opened by its path, so no other
+user may be able to replace a part of it.
+
+On PYTHONPATH are our two job-side packages and nothing else; beside them, in a folder of its own that is on
+nobody's path, is what a fork server runs. A job never sees the rest of cotenant through us, nor the place
+where it is installed. The folder is named after its content and never changes: an upgrade makes a new one,
+and running jobs keep theirs.
 """
 
 from __future__ import annotations
@@ -13,9 +17,71 @@ import os
 import shlex
 import shutil
 import sys
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
+
+from cotenant.agent.host.user_files import exposed
+from cotenant.agent.ipc import put_aside
+from cotenant.controller.system.files import write_whole
+from cotenant.controller.system.locks import Lock, LockTaken
+from cotenant.controller.wire import BadMessage, decode_text
+
+# --- The state folder -------------------------------------------------------------------------------
+
+
+STATE_LOCK: Final = "agent.lock"
+TOKEN: Final = "token"
+_TOKEN_BYTES_MAX: Final = 256
+
+
+class StateProblem(Exception):
+    """The folder cannot be used; one line with what to do."""
+
+
+def take_state_folder(folder: Path) -> None:
+    """Make and lock it for the life of this process.
+
+    Others may pass through (jobs of other users reach their own sockets), but not look around.
+
+    Raises:
+        StateProblem: another agent has it, or somebody else could change what is in it.
+        OSError: it cannot be made.
+    """
+    folder.mkdir(mode=0o711, parents=True, exist_ok=True)
+    if (where := exposed(folder)) is not None:
+        raise StateProblem(
+            f"others than root can change {where}: root's agent needs a --state-dir that only root can change"
+        )
+    try:
+        Lock(folder / STATE_LOCK)
+    except LockTaken as taken:
+        raise StateProblem(
+            f"another agent (pid {taken.pid or '?'}) works in {folder}: stop it, or use another --state-dir"
+        ) from None
+
+
+def token_in(folder: Path) -> str:
+    """The folder's random name: by it an agent knows the devices that its own earlier jobs still hold. A
+    damaged one is put aside, and these jobs count as another agent's until they have ended."""
+    path = folder / TOKEN
+    try:
+        token = decode_text(path.read_bytes(), bytes_max=_TOKEN_BYTES_MAX).strip()
+        if token.isalnum():
+            return token
+        put_aside(path)
+    except BadMessage:
+        put_aside(path)
+    except FileNotFoundError:
+        pass
+    token = uuid.uuid4().hex
+    write_whole(path, f"{token}\n".encode(), mode=0o644)
+    return token
+
+
+# --- For a job's PYTHONPATH ------------------------------------------------------------------------
+
 
 PACKAGES: Final = {
     "checkpoint": "cotenant/checkpoint",
@@ -54,7 +120,7 @@ class NoJobSide(Exception):
     """The packages are not installed beside the agent."""
 
 
-def prepare(base: Path, installed: Callable[[str], Path] | None = None) -> Path:
+def prepare_jobside(base: Path, installed: Callable[[str], Path] | None = None) -> Path:
     """The folder, made if needed, readable for every user. `installed` finds a package; by default ours.
 
     Raises:
@@ -90,7 +156,7 @@ def prepare(base: Path, installed: Callable[[str], Path] | None = None) -> Path:
     return target
 
 
-def remove_others(base: Path, in_use: set[Path]) -> None:
+def remove_other_jobsides(base: Path, in_use: set[Path]) -> None:
     """Remove the folders of versions that no attempt uses any more."""
     for folder in base.iterdir():
         if folder not in in_use:
