@@ -117,7 +117,7 @@ def _with_parameters(
 
 
 def _configuration(word: str) -> Parameters:
-    """A configuration in a file of PCS's own form (`policies/pcs/published.py`)."""
+    """A configuration in a file of PCS's own form (`policies/pcs/wfq.py`)."""
     path, _, name = word.removeprefix(_CONFIG).partition("#")
     try:
         return published_named(json.loads(Path(path).expanduser().read_text()), name).as_parameters()

@@ -20,7 +20,7 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters, Policy
 from cotenant.controller.policies.classic import Classic
-from cotenant.controller.policies.order_options import OrderParameters
+from cotenant.controller.policies.toolkit import OrderParameters
 from cotenant.controller.sim.results.summary import summarise
 from cotenant.controller.sim.simulate import simulate
 from cotenant.controller.sim.world.failures import Failures, FailureTimes
