@@ -15,7 +15,7 @@ from cotenant.controller.policies import plugins, registry
 from cotenant.controller.policies.base import Parameters
 from cotenant.controller.policies.pcs import published_named
 from cotenant.controller.sim import fluid
-from cotenant.controller.sim.traces.problems import nearest
+from cotenant.controller.sim.traces.trace import nearest
 
 _CONFIG: Final = "config="
 _WORDS: Final = {"true": True, "yes": True, "false": False, "no": False}

@@ -154,7 +154,7 @@ def test_a_face_names_only_what_is_there(package: str) -> None:
         "from cotenant.controller.domain.job import Job",
         "import cotenant.controller.engine.ledger",
         "def late():\n    from cotenant.agent.host.nowhere import something",
-        "from cotenant.controller.engine import due",
+        "from cotenant.controller.engine import reports",
     ],
 )
 def test_an_import_past_a_face_is_found(source: str) -> None:
