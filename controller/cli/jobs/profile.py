@@ -12,7 +12,7 @@ import click
 
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.asking import PATIENCE_S, asking
-from cotenant.controller.cli.frame.command import Group, group
+from cotenant.controller.cli.frame.command import Group, argument, group, option
 from cotenant.controller.cli.frame.output import (
     EndpointFlag,
     JsonFlag,
@@ -23,17 +23,16 @@ from cotenant.controller.cli.frame.output import (
     show_one,
     write_json,
 )
-from cotenant.controller.cli.frame.parameters import argument, option
 from cotenant.controller.cli.frame.problem import FAILED, OK, Problem, ended_by
-from cotenant.controller.cli.jobs.run import ensure_controller
-from cotenant.controller.cli.jobs.submit import prepared, takes_job_flags
-from cotenant.controller.cli.profiles.series import SeriesRun, planned
-from cotenant.controller.cli.profiles.view import (
+from cotenant.controller.cli.jobs.profile_series import SeriesRun, planned
+from cotenant.controller.cli.jobs.profile_view import (
     KNOWN_COLUMNS,
     known_page,
     series_json,
     series_table,
 )
+from cotenant.controller.cli.jobs.run import ensure_controller
+from cotenant.controller.cli.jobs.submit import prepared, takes_job_flags
 from cotenant.controller.cli.submission.options import Options
 from cotenant.controller.domain import one_line
 from cotenant.controller.wire import ForgetProfiles, KnownProfile, KnownProfiles, ListProfiles
