@@ -1,4 +1,4 @@
-"""What the jobs of a storm train: small, with dropout and DataLoader processes, for a resume to restore.
+"""What most jobs here train: small, with dropout and DataLoader processes, for a resume to restore.
 
 Started as any DDP script; its numbers depend on the options and the number of ranks alone.
 """
