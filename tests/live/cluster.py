@@ -25,8 +25,8 @@ import pytest
 
 from cotenant.agent.host.locks import LOCK_DIR_ENV
 from cotenant.agent.ipc import RESULT, SUPERVISOR, ProcessIdentity, Result, attempt_folder, read_record
+from cotenant.controller.cli.demo.measuring import schedule_of
 from cotenant.controller.cli.demo.plan import WORKLOADS
-from cotenant.controller.cli.demo.reference import schedule_of
 from cotenant.controller.client import Client, Unreachable
 from cotenant.controller.domain import ENDED, JobId, JobSpec, Launch, Phase, Profile
 from cotenant.controller.wire import (

@@ -13,9 +13,13 @@ import msgspec
 import pytest
 
 from cotenant.agent.host.locks import LOCK_DIR_ENV
-from cotenant.controller.cli.demo.measuring import NotMeasured, measure_jobs
+from cotenant.controller.cli.demo.measuring import (
+    NotMeasured,
+    ReferenceFailed,
+    measure_jobs,
+    run_uninterrupted,
+)
 from cotenant.controller.cli.demo.plan import DemoJob, MeasuredJob
-from cotenant.controller.cli.demo.reference import ReferenceFailed, run_uninterrupted
 from cotenant.controller.domain import Profile, ProfilePoint
 from tests.checkpoint.ranks import Warm, launch
 from tests.live.cluster import EAGER
