@@ -12,7 +12,6 @@ from cotenant.controller.api.sharing import forgotten_jobs
 from cotenant.controller.api.views import Now
 from cotenant.controller.domain import ENDED, Job
 from cotenant.controller.engine import accounts
-from cotenant.controller.engine import usage as counted
 from cotenant.controller.store import Core
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.wire import clients as wire
@@ -27,7 +26,7 @@ class AccountingRequests:
     def usage(self, request_id: int, request: wire.GetUsage, who: Identity) -> wire.UsageRows:
         state, now = self._core.state, self._reading.now()
         since_s = _since(request.since_s, now)
-        found = counted.usage(state.engine.jobs, state.history.attempts, request.by, since_s, now.now_s)
+        found = accounts.usage(state.engine.jobs, state.history.attempts, request.by, since_s, now.now_s)
         rest = sorted(name for name in found if request.after is None or name > request.after)
         page = rest[: min(max(1, request.page), LIST_MAX)]
         decayed = state.engine.decayed_usage(request.by, now.now_s)
@@ -57,7 +56,7 @@ class AccountingRequests:
             job
             for job in asked
             if job.phase in (request.states or ENDED) and job.phase in ENDED
-            if job.number > request.after and counted.is_of(job, since_s)
+            if job.number > request.after and accounts.is_of(job, since_s)
             if not request.user or job.spec.user == request.user
         ]
         chosen.sort(key=lambda job: job.number)
@@ -79,7 +78,7 @@ class AccountingRequests:
         state = self._core.state
         for job in jobs:
             attempts = state.history.attempts(job.job_id)
-            use = counted.use_of(state.engine.jobs, job, attempts, accounts.ALWAYS_S, now.now_s)
+            use = accounts.use_of(state.engine.jobs, job, attempts, accounts.ALWAYS_S, now.now_s)
             yield wire.PastJobView(
                 **msgspec.structs.asdict(self._reading.view(job, now)),
                 attempts=max(len(attempts), job.attempt),

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from cotenant.controller.domain import ENDED, EtaInterval, EtaKind, JobId, JobSpec, ToldEta, ToldInterval
-from cotenant.controller.engine.config import EngineConfig
+from cotenant.controller.engine.dispatch import EngineConfig
 from cotenant.controller.engine.engine import Engine
 from cotenant.controller.engine.etas import EtaBook, LengthClaim, plain, policy_label
 from cotenant.controller.models.eta import ENOUGH, Pools

@@ -27,7 +27,7 @@ from cotenant.controller.domain import (
     because,
 )
 from cotenant.controller.engine.dispatch import Dispatch
-from cotenant.controller.engine.estimating import estimate_arrival, estimate_overheads
+from cotenant.controller.engine.estimating import estimate_arrival, estimate_overheads, known_profile
 from cotenant.controller.engine.free_times import (
     NEAR_S,
     CanMove,
@@ -39,7 +39,6 @@ from cotenant.controller.engine.free_times import (
     moved_s,
     need_s,
 )
-from cotenant.controller.engine.learning import known_profile
 from cotenant.controller.engine.ledger import Ledger
 from cotenant.controller.engine.promise_guard import PromiseGuard
 

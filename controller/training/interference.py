@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from cotenant.controller.domain import CrossValidation, InterferenceModel, Training, TrainingFile, Trial
 from cotenant.controller.models.interference.features import OCCUPANCY, Matrix, beside, columns_of
-from cotenant.controller.models.interference.novelty import Novelty, bands, known_jobs, scale_of
+from cotenant.controller.models.interference.predictor import Novelty, bands, known_jobs, scale_of
 from cotenant.controller.training import boosting
 from cotenant.controller.training.judging import Both, rmse
 from cotenant.controller.training.pair_rows import PairRows, part, together, widened

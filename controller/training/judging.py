@@ -13,8 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from cotenant.controller.models.interference.novelty import scale_of
-from cotenant.controller.models.interference.predictor import Predictor
+from cotenant.controller.models.interference.predictor import Predictor, scale_of
 from cotenant.controller.training.pair_rows import PairRows, widened
 
 Both = npt.NDArray[np.float64]

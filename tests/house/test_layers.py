@@ -249,5 +249,5 @@ def test_a_wrong_import_is_caught(module: str, source: str) -> None:
 
 
 def test_a_right_import_passes() -> None:
-    source = "from cotenant.controller.domain import job\nfrom . import ledger"
+    source = "from cotenant.controller.domain import job_spec\nfrom . import ledger"
     assert violations(source, "controller.engine.engine") == []

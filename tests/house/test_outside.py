@@ -32,12 +32,11 @@ CHECKED = "opened without following a link, and its owner and kind are read from
 
 # fmt: off
 PATHS: dict[str, tuple[str, frozenset[str]]] = {
-    "agent/supervisor/control.py": (STATE, frozenset((".bind", ".unlink"))),
-    "agent/supervisor/datagrams.py": (
-        "bound before the folder is the user's; unlinked in, and sent through, an open Folder",
+    "agent/supervisor/sockets.py": (
+        "bound before the folder is the job's user's; unlinked in, and sent through, an open Folder, or ours",
         frozenset((".bind", ".sendto", ".unlink")),
     ),
-    "agent/supervisor/processes/logs.py": (STATE, frozenset(("open", "os.open", "os.scandir", ".unlink"))),
+    "agent/supervisor/processes/outputs.py": (STATE, frozenset(("open", "os.open", "os.scandir", ".unlink"))),
     "agent/supervisor/processes/attempt_folder.py": (
         "--output is opened with its user's rights; the link to the sockets is unlinked in an open Folder",
         frozenset(("os.open", ".unlink")),

@@ -2,7 +2,7 @@
 
 # fmt: off
 from cotenant.agent.supervisor.core import rank_messages
-from cotenant.agent.supervisor.core.departure import TERMINATE_S, unclean
+from cotenant.agent.supervisor.core.stopping import TERMINATE_S, unclean
 from cotenant.agent.supervisor.core.edge import (
     AllGone, AnyEffect, AnyHappening, ClearLeftovers, ClientsTerminated, CouldNotStart, DumpStacks,
     EndRanks, Finish, Noted, OverMemory, Publish, RankExited, RankMessageCame, Sampled, Started,

@@ -8,10 +8,10 @@ from cotenant.agent.supervisor.processes.attempt_folder import (
 from cotenant.agent.supervisor.processes.environment import (
     STACKS_SIGNAL, Account, command_of, environment_of, needs_cuda_indices,
 )
-from cotenant.agent.supervisor.processes.launchers import NotLaunchable, launcher_of
-from cotenant.agent.supervisor.processes.logs import LogWriter, log_end, read_log
+from cotenant.agent.supervisor.processes.environment import NotLaunchable, launcher_of
+from cotenant.agent.supervisor.processes.outputs import LogWriter, log_end, read_log
 from cotenant.agent.supervisor.processes.measuring import Measuring, host_oom_kills, tree_of
-from cotenant.agent.supervisor.processes.nccl import NOT_DIRECT
+from cotenant.agent.supervisor.processes.environment import NOT_DIRECT
 from cotenant.agent.supervisor.processes.outputs import Output, Outputs, UnusableOutput
 from cotenant.agent.supervisor.processes.ranks import (
     RankStartFailed, abort_others, account_of, become_subreaper, catches, cuda_indices, dump, end_groups,

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.agent.daemon.core import AnyAgentEvent, EndCame, GangMessageCame
-from cotenant.agent.daemon.supervisor_link import Line
+from cotenant.agent.daemon.links import Line
 from cotenant.agent.host.identity import children_of, identity_of, is_alive, open_pidfd, own_identity, stat_of
 from cotenant.agent.ipc.channel import GangOut, LeaseNow, SaveNow, StopNow, ToSupervisor
 from cotenant.agent.ipc.files import BadRecord, read_record, write_record

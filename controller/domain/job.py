@@ -12,13 +12,12 @@ from typing import Any, Final, Literal
 import msgspec
 
 from cotenant.controller.domain import perf
-from cotenant.controller.domain.elasticity import SpeedCurve
 from cotenant.controller.domain.ids import AttemptNo, DeviceId, HostId, JobId
-from cotenant.controller.domain.job.lifecycle import RUNNING, Phase
-from cotenant.controller.domain.job.spec import JobSpec, LaunchKind
+from cotenant.controller.domain.job_spec import JobSpec, LaunchKind
+from cotenant.controller.domain.lifecycle import RUNNING, Phase
 from cotenant.controller.domain.perf import Profile
 from cotenant.controller.domain.reasons import Reason
-from cotenant.controller.domain.throughput import Gang, sized_gang
+from cotenant.controller.domain.throughput import Gang, SpeedCurve, sized_gang
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +37,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     beside: tuple[JobId, ...] = ()
     """Those it was placed beside: its memory is capped for their sake, even when they have left."""
     fraction: float = 1.0
-    """Below 1: of its one device it holds this part, and others may hold the rest (`domain/parts.py`)."""
+    """Below 1: of its one device it holds this part, and others may hold the rest (`domain/tenancy.py`)."""
     reason: Reason
 
     @property

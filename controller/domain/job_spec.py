@@ -1,7 +1,8 @@
-"""What the user asked for.
+"""What the user asked for, and an upper estimate of the memory of the controller that a job's own texts take.
 
 Rule: only `SpecChanged` replaces a spec, as a whole and while its job waits; the constructor refuses one that
-makes no sense.
+makes no sense. The memory is counted in characters, not measured, so that every replay of a journal counts
+the same.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int = 0
     """Pods of equal size, one per host; 0 = as few hosts as possible."""
     gpu_fraction: float = 1.0
-    """Below 1: a part of one device (`domain/parts.py`); such a job has gpus_min = gpus_max = 1."""
+    """Below 1: a part of one device (`domain/tenancy.py`); such a job has gpus_min = gpus_max = 1."""
     gpu_type: str = ""
     features: tuple[str, ...] = ()
     memory_mib: int | None = None
@@ -249,3 +250,28 @@ def _problem(spec: JobSpec) -> str:
         (any(d.job_id == spec.job_id for d in spec.after), "a job cannot wait for itself"),
     )
     return next((text for wrong, text in checks if wrong), "")
+
+
+JOB_BYTES: Final = 2_048
+"""Of a job that says nothing at all."""
+ENTRY_BYTES: Final = 128
+"""Of a text, and of whatever else stands in a list, beside its characters."""
+USER_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Of all jobs of one user that have not ended."""
+ENDED_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Of all jobs that have ended: of larger ones fewer stay listed."""
+
+
+def held_bytes(spec: JobSpec) -> int:
+    launch = spec.launch
+    texts = (*launch.argv, *launch.env, *launch.env.values(), *launch.secrets, *spec.features)
+    texts += (spec.name, spec.user, spec.organisation, spec.gpu_type, launch.workdir, launch.output)
+    points = spec.profile.points if spec.profile is not None else ()
+    entries = len((*texts, *spec.after, *points * 4))
+    together = "".join(texts)
+    characters = len(together) if together.isascii() else sum(map(_characters, texts))
+    return JOB_BYTES + ENTRY_BYTES * entries + characters
+
+
+def _characters(text: str) -> int:
+    return len(text) if text.isascii() else 4 * len(text)  # One wide character makes all of them wide.
