@@ -61,7 +61,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """What is there when all tests are known stays to the end, a million objects: no search for garbage looks
-    at them again, and there is one at the end of each module."""
+    at them again, and there is one at the end of each module. Torch is among it and uses one thread: for a
+    model of a few numbers others would only wait for work, on a core that somebody needs."""
     gc.disable()
     try:
         return (yield)
@@ -69,6 +70,8 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
         gc.collect()
         gc.freeze()
+        if "torch" in sys.modules:
+            sys.modules["torch"].set_num_threads(1)
 
 
 @pytest.fixture

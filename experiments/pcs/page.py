@@ -66,9 +66,9 @@ def text(facts: str, folder: Path) -> str:
         said(
             """{best} Which configuration is best changes with the window: see the two curves of the
             search. Everything above is the fluid world: shares below one device, changes for free.
-            What whole devices and pauses make of it, `sim compare --policies pcs` shows for rigid
-            gangs; elastic jobs do not exist there yet. Workloads 1 and 3 of the paper, its testbed,
-            and held-out VCs are not here; Figure 8 is shown by the tails of Figure 7.""",
+            What whole devices and pauses make of it is in [elastic.md](elastic.md), for elastic jobs
+            beside rigid ones. Workloads 1 and 3 of the paper, its testbed, and held-out VCs are not
+            here; Figure 8 is shown by the tails of Figure 7.""",
             best=best_sentence(),
         ),
         "",

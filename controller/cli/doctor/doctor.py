@@ -57,7 +57,7 @@ from cotenant.controller.wire import DAMAGED_JOURNAL_ADVICE, GetStatus, ListNode
 from cotenant.mps import detection
 from cotenant.profiler.driver.facts import DriverFacts
 from cotenant.profiler.driver.probe_client import driver_facts
-from cotenant.profiler.indicators.choice import Explanation, explain
+from cotenant.profiler.indicators.device_process import Explanation, explain
 from cotenant.profiler.indicators.sources import Wanted
 
 COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "red"}

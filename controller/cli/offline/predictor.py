@@ -329,7 +329,7 @@ def page(model: InterferenceModel) -> str:
     files = ", ".join(f"{file.name} ({file.rows:,} rows, licence: {file.licence})" for file in training.files)
     leans = sorted(zip(model.importances, model.features, strict=True), reverse=True)
     rmse, mean = both(checked.rmse), both(checked.mean_prediction_rmse)
-    from cotenant.controller.models.interference.novelty import SCALE_MIN
+    from cotenant.controller.models.interference.predictor import SCALE_MIN
 
     at_one_and_a_half = SCALE_MIN + 0.5
     margins = ", ".join(

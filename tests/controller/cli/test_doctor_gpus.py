@@ -18,7 +18,7 @@ from cotenant.controller.cli.doctor.gpu_host import DeviceFile
 from cotenant.controller.cli.doctor.host_checks import device_memory, level, mps
 from cotenant.profiler.driver.facts import GpuFacts, GpuLink
 from cotenant.profiler.driver.process_info import sees_host_processes
-from cotenant.profiler.indicators.choice import Explanation, Finding
+from cotenant.profiler.indicators.device_process import Explanation, Finding
 from tests.controller.cli.gpu_hosts import H100, MPS, UUID, V100, gpu, host, somebody
 
 Says = Callable[[DoctorFacts], Check | None]
