@@ -28,7 +28,7 @@ BENCHES := $(shell grep -l __main__ bench/*.py)
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint unit simulation live hwtests wheel-test soak chaos bench \
     results-lazer results-castor results-patient results-cotenant results-gfs results-rltune results-placement \
-    results-pcs results-eta clean
+    results-pcs results-elastic results-eta clean
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -99,6 +99,9 @@ results-placement: $(READY) ## docs/results/placement.md: waiting jobs placed to
 
 results-pcs: $(READY) ## docs/results/pcs.md: PCS's figures in the fluid world; half a CPU hour.
 	@$(VENV)/bin/python experiments/pcs/results_pcs.py
+
+results-elastic: $(READY) ## docs/results/elastic.md: policies that resize jobs, beside rigid ones; MINUTES as above.
+	@$(VENV)/bin/python experiments/elastic/results_elastic.py --minutes $(MINUTES)
 
 results-eta: $(READY) ## docs/results/eta.md: are ETAs right? Simulates what is missing; MINUTES as above.
 	@$(VENV)/bin/python experiments/eta/results_eta.py --minutes $(MINUTES)

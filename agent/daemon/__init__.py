@@ -1,5 +1,5 @@
 """One process per host: it talks to the controller and starts a supervisor per attempt."""
 
 __all__ = [
-    "assembly", "links", "runtime", "spool", "supervisors", "tasks", "warm_starts",
+    "assembly", "connections", "runtime", "spool", "supervisors", "tasks", "warm_starts",
 ]  # fmt: skip

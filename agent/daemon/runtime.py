@@ -17,6 +17,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from cotenant.agent.daemon.connections import ControllerLink
 from cotenant.agent.daemon.core import (
     Adopt,
     AgentState,
@@ -44,7 +45,6 @@ from cotenant.agent.daemon.core import (
     Tell,
     Trust,
 )
-from cotenant.agent.daemon.links import ControllerLink
 from cotenant.agent.daemon.metrics import AgentReading, Edge, sheet_of
 from cotenant.agent.daemon.spool import Spool
 from cotenant.agent.daemon.supervisors import Supervisors

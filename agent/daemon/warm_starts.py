@@ -28,7 +28,6 @@ from cotenant.agent.daemon.core import AnyAgentEvent, EndCame, StatusCame
 from cotenant.agent.host.facts import memory_available_mib, now_s, private_mib
 from cotenant.agent.ipc import MODULES, Order, WarmOffer
 from cotenant.agent.supervisor.processes import account_of, environment_of
-from cotenant.agent.warm.key import ServerKind, early
 from cotenant.agent.warm.pool import (
     ColdRunTold,
     Pool,
@@ -36,9 +35,11 @@ from cotenant.agent.warm.pool import (
     PoolTicked,
     ServerEnd,
     ServerEnded,
+    ServerKind,
     ServerReady,
     ServerRefused,
     ServerStart,
+    early,
 )
 from cotenant.agent.warm.refusals import WarmRefused, check_environment, program_of, sentence
 from cotenant.agent.warm.spawn import MODULES_BYTES_MAX, ForkServer, module_names

@@ -1,7 +1,7 @@
 """The supervisor of one attempt: `python -m cotenant.agent.supervisor.runtime ATTEMPT_FOLDER [SECRETS]`.
 
-`SECRETS` is the number of an open file with them (`secrets.py`). With `--wait SOCKET` instead it waits until
-its agent hands it both (`sockets.py`).
+`SECRETS` is the number of an open file with them (`ipc/files.py`). With `--wait SOCKET` instead it waits
+until its agent hands it both (`sockets.py`).
 
 Rule: it outlives its agent, needs nobody, and leaves a result. It takes no decision (`core/supervision.py`
 does); this loop only waits for something to happen and carries out what follows. One thread, one
@@ -30,7 +30,7 @@ from typing import Final
 import msgspec
 
 from cotenant.agent.host.cgroups import RANKS, SUPERVISOR, AttemptCgroup
-from cotenant.agent.host.identity import own_identity
+from cotenant.agent.host.facts import own_identity
 from cotenant.agent.ipc import (
     CONTROL,
     LOGS,

@@ -21,7 +21,6 @@ from cotenant.controller.domain.commands import (
     AgentCommand, AnyCommand, ComputeRequest, ForgetJob, GangMember, SaveAttempt, StartAttempt, StopAttempt,
     TrustDevices,
 )
-from cotenant.controller.domain.eta import LEVELS, EtaInterval, EtaKind, ToldEta, ToldInterval
 from cotenant.controller.domain.events import (
     AlarmRang, AllocationChanged, AllocationQueueChanged, AnyEvent, AttemptEnded, AttemptSeen, AttemptStarted,
     CancelRequested, CapabilitiesSeen, CheckpointDurable, CheckpointRequested, Computed, EpochBegan, EtasTold,
@@ -43,8 +42,9 @@ from cotenant.controller.domain.interference import (
     Trial,
 )
 from cotenant.controller.domain.job import (
-    GUESS, GUESSES, LOAD_S, NOTES, PAUSE_S, Capabilities, CheckpointRecord, Job, Placement, PromiseState,
-    SeenLength, SharedPace, StopCause, cannot, capabilities_of, capabilities_of_all,
+    GUESS, GUESSES, LEVELS, LOAD_S, NOTES, PAUSE_S, Capabilities, CheckpointRecord, EtaInterval, EtaKind, Job,
+    Placement, PromiseState, SeenLength, SharedPace, StopCause, ToldEta, ToldInterval, cannot,
+    capabilities_of, capabilities_of_all,
 )
 from cotenant.controller.domain.job_spec import (
     ENDED_BYTES_MAX, JOB_BYTES, PRIORITY_MAX, USER_BYTES_MAX, Dependency, JobSpec, Launch, LaunchKind,

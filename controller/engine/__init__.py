@@ -11,10 +11,10 @@ from cotenant.controller.engine.claims import VERDICTS, AttemptIs, JobIs, StateI
 from cotenant.controller.engine.dispatch import Alarm, EngineConfig, memory_cap_mib
 from cotenant.controller.engine.engine import SNAPSHOT_VERSION, Engine, MakePolicy, Snapshot
 from cotenant.controller.engine.estimating import LAG_REPORTS, LAG_S
-from cotenant.controller.engine.eta_questions import (
-    ArrivalEffect, Delay, EtaAnswer, EtaQuestion, JobEta, SupposedJob, image_of, question_of, to_compare,
+from cotenant.controller.engine.etas import (
+    ArrivalEffect, Delay, EtaAnswer, EtaBook, EtaQuestion, JobEta, LengthClaim, SavedEtas, SupposedJob,
+    claim_of, image_of, policy_label, question_of, run_s, to_compare,
 )
-from cotenant.controller.engine.etas import EtaBook, LengthClaim, SavedEtas, claim_of, policy_label, run_s
 from cotenant.controller.engine.history import History, SavedHistory
 from cotenant.controller.engine.ledger import Ledger, SavedLedger
 

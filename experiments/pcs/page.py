@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from cotenant.controller.sim.results import plots
-from experiments.pcs import fronts, promises, runs, toy
+from experiments.pcs import fronts, promises, runs
 from experiments.pcs.runs import PAPER, Cell
 from experiments.shared.tables import header, row_of, said, saved
 
@@ -66,9 +66,9 @@ def text(facts: str, folder: Path) -> str:
         said(
             """{best} Which configuration is best changes with the window: see the two curves of the
             search. Everything above is the fluid world: shares below one device, changes for free.
-            What whole devices and pauses make of it, `sim compare --policies pcs` shows for rigid
-            gangs; elastic jobs do not exist there yet. Workloads 1 and 3 of the paper, its testbed,
-            and held-out VCs are not here; Figure 8 is shown by the tails of Figure 7.""",
+            What whole devices and pauses make of it is in [elastic.md](elastic.md), for elastic jobs
+            beside rigid ones. Workloads 1 and 3 of the paper, its testbed, and held-out VCs are not
+            here; Figure 8 is shown by the tails of Figure 7.""",
             best=best_sentence(),
         ),
         "",
@@ -143,8 +143,8 @@ def all_claims() -> Iterator[Claim]:
     yield Claim(
         "-", "mean JCT of the published code within 0.1 %", f"{sum(exact)} of {len(exact)}", all(exact)
     )
-    for policy, theirs in toy.PAPERS.items():
-        ours, paper = toy.played(policy), PAPER["figure_1"][theirs]
+    for policy, theirs in runs.TOY_PAPERS.items():
+        ours, paper = runs.toy_played(policy), PAPER["figure_1"][theirs]
         yield Claim(
             "1",
             f"{theirs}: mean JCT {paper['mean_jct']}, error {paper['mean_pred_error']} %",
@@ -211,8 +211,8 @@ def ratio_claims() -> Iterator[Claim]:
 
 def figure_1() -> list[str]:
     rows = []
-    for policy, theirs in toy.PAPERS.items():
-        ours, paper = toy.played(policy), PAPER["figure_1"][theirs]
+    for policy, theirs in runs.TOY_PAPERS.items():
+        ours, paper = runs.toy_played(policy), PAPER["figure_1"][theirs]
         rows.append(
             row_of(
                 [

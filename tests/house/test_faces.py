@@ -32,7 +32,6 @@ EXPORT_NAMES = (
     "controller.engine",
     "controller.executors.agents",
     "controller.models.forecast",
-    "controller.policies.cotenant",
     "controller.policies.learned",
     "controller.policies.elastic",
     "controller.policies.pcs",

@@ -109,7 +109,7 @@ WORKLOADS = f"{CONTROLLER}.cli.demo.workloads"
 # fmt: off
 AGENT_PURE = tuple(f"cotenant.agent.{name}" for name in (
     "daemon.core", "supervisor.core", "supervisor.processes.environment", "gpus.health",
-    "gpus.conditions", "gpus.device_states", "gpus.xid", "gpus.probe_results", "warm.pool", "warm.key",
+    "gpus.conditions", "gpus.device_states", "gpus.xid", "gpus.probe_results", "warm.pool",
     "warm.refusals",
 ))
 # fmt: on

@@ -5,7 +5,7 @@ which devices, and when. Ties go to the earlier job.
 
 Sources: AFS-L (NSDI '21, algorithm 1) as PCS evaluates it; Themis (NSDI '20) without its auction, likewise;
 max-min fairness in whole devices. The fluid world has the same three on shares of devices
-(`sim/fluid/elastic.py`).
+(`sim/fluid/rules.py`).
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from cotenant.controller.domain import Job, JobId, Phase
+from cotenant.controller.domain import RUNNING, Job, JobId, Phase
 
 UNKNOWN_S = 1e9
 """Remaining time assumed for a job without any estimate: it counts as long."""
+NEVER = 1 << 60
+"""Devices of a size that there is not."""
 Sizes = Mapping[JobId, int]
 """Job -> its number of devices; jobs that get none are not in it."""
 
@@ -65,6 +67,23 @@ def claim_of(job: Job, now_s: float) -> SizeClaim:
     return SizeClaim(job=job, sizes=sizes, left_s=UNKNOWN_S if left_s is None else left_s)
 
 
+def whole_s(job: Job, now_s: float) -> float | None:
+    """Training of the whole job on the fewest devices that it takes, done and to do; None: unknown. It stands
+    still while the job waits, and while it runs as expected, on whatever number of devices."""
+    left_s, step_s = job.remaining_now_s(now_s), job.solo_step_s
+    if left_s is None:
+        return None
+    running_s = now_s - job.phase_since_s if job.phase is RUNNING else 0.0
+    if not job.spec.is_elastic:
+        return job.run_s + running_s + left_s
+    if step_s is None:
+        return job.run_s + running_s / job.slowdown + left_s
+    if job.spec.iterations is not None:
+        return max(job.spec.iterations * step_s, left_s)
+    since_s = now_s - job.remaining_at_s if job.phase is RUNNING else 0.0  # Since its steps were counted.
+    return job.step * step_s + since_s / job.slowdown + left_s
+
+
 def _admitted(order: Sequence[SizeClaim], gpus: int, *, strict: bool) -> tuple[dict[JobId, int], int]:
     """The fewest devices to each in order, and what is left; strict: nobody passes one that does not fit."""
     given, left = dict[JobId, int](), gpus
@@ -97,36 +116,37 @@ def afs_l(claims: Sequence[SizeClaim], gpus: int, now_s: float) -> Sizes:
     jobs, all compared in a row: the shorter one if it gains more pace by it than the longer one lacks without
     it."""
     given, left = _admitted(sorted(claims, key=lambda c: (c.left_s, c.job.number)), gpus, strict=False)
-    open_ = [c for c in sorted(claims, key=lambda c: c.job.number) if c.job_id in given]
+    bids = [_Bid(c, given[c.job_id]) for c in sorted(claims, key=lambda c: c.job.number) if c.job_id in given]
     while left > 0:
-        fitting = [
-            c
-            for c in open_
-            if (after := c.next_size(given[c.job_id])) is not None and after - given[c.job_id] <= left
-        ]
-        if not fitting:
+        best: _Bid | None = None
+        for bid in bids:
+            if bid.after - bid.has <= left:
+                best = bid if best is None else _better(best, bid)
+        if best is None:
             break
-        best = fitting[0]
-        for other in fitting[1:]:
-            best = _better(best, other, given)
-        after = best.next_size(given[best.job_id])
-        assert after is not None
-        left -= after - given[best.job_id]
-        given[best.job_id] = after
-    return given
+        left -= best.after - best.has
+        best.stand(best.after)
+    return {bid.claim.job_id: bid.has for bid in bids}
 
 
-def _better(one: SizeClaim, two: SizeClaim, given: Sizes) -> SizeClaim:
-    def left_s(claim: SizeClaim) -> float:
-        return claim.left_s / claim.speedup(given[claim.job_id])
+class _Bid:
+    """A job that holds so many devices, and what its next size would bring it."""
 
-    def gains(claim: SizeClaim) -> tuple[float, float]:
-        now = claim.speedup(given[claim.job_id])
-        then = claim.speedup(claim.next_size(given[claim.job_id]) or claim.sizes[-1])
-        return then / now - 1.0, 1.0 - now / then
+    def __init__(self, claim: SizeClaim, has: int) -> None:
+        self.claim = claim
+        self.stand(has)
 
-    short, long = (two, one) if left_s(two) < left_s(one) else (one, two)
-    return short if gains(short)[0] > gains(long)[1] else long
+    def stand(self, has: int) -> None:
+        after, now = self.claim.next_size(has), self.claim.speedup(has)
+        then = now if after is None else self.claim.speedup(after)
+        self.has, self.after = has, NEVER if after is None else after
+        self.left_s = self.claim.left_s / now
+        self.gains, self.lacks = then / now - 1.0, 1.0 - now / then
+
+
+def _better(one: _Bid, two: _Bid) -> _Bid:
+    short, long = (two, one) if two.left_s < one.left_s else (one, two)
+    return short if short.gains > long.lacks else long
 
 
 def themis(claims: Sequence[SizeClaim], gpus: int, now_s: float) -> Sizes:
@@ -134,13 +154,14 @@ def themis(claims: Sequence[SizeClaim], gpus: int, now_s: float) -> Sizes:
 
     Fair is alone on an equal part of the devices among the jobs that are there; times suppose linear speedup,
     as in the published code. Departs from it in that the contention is that of now, not the mean over each
-    job's stay.
+    job's stay, and in what a job has done: time in ended attempts, on however many devices. So one that runs
+    looks further behind than it is, and keeps its devices; counted exactly, jobs would change places at the
+    end of every lease, each time for a save and a load.
     """
     fair = max(1.0, gpus / max(1, len(claims)))
 
     def rho(claim: SizeClaim) -> float:
         job, linear = claim.job, claim.least
-        # What it has done, in seconds on the fewest, is what it was expected to take less what is left.
         work_s = max(claim.left_s + job.run_s, 1e-9)
         at_best_s = claim.left_s * linear / claim.sizes[-1]
         fair_s = work_s * linear / min(fair, claim.sizes[-1])

@@ -11,7 +11,7 @@ together. A gang that one host cannot hold is spread as other policies spread it
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final
 
@@ -32,7 +32,15 @@ from cotenant.controller.domain import (
     Wake,
     because,
 )
-from cotenant.controller.policies.base import Parameters, first_aged, is_possible, is_quiet, why_impossible
+from cotenant.controller.policies.base import (
+    ELASTIC,
+    Parameters,
+    PolicyEntry,
+    first_aged,
+    is_possible,
+    is_quiet,
+    why_impossible,
+)
 from cotenant.controller.policies.elastic.division import (
     SizeClaim,
     Sizes,
@@ -42,7 +50,6 @@ from cotenant.controller.policies.elastic.division import (
     max_min,
     themis,
 )
-from cotenant.controller.policies.entry import ELASTIC, PolicyEntry
 from cotenant.controller.policies.toolkit import WakeUp
 
 PLACED: Final = (RUNNING, LOADING)
@@ -89,15 +96,19 @@ class Elastic(ABC):
         """How many devices each of them is to have, of so many."""
 
     def claims(self, view: View) -> tuple[tuple[SizeClaim, ...], int]:
-        """Claims of all jobs that have devices or could get some, and the number of devices. From the queue
-        come as many jobs as could have a device each: jobs behind those get none."""
+        """Claims of all jobs that have devices or could get some, and the number of devices."""
         gpus = sum(
             view.hosts[device.host_id].takes_work and device.healthy for device in view.devices.values()
         )
         placed = [job for job in view.on_devices() if job.phase in PLACED]
         promised = [view.jobs[job_id] for job_id in view.claimants()]
-        jobs = {job.job_id: job for job in (*placed, *promised, *islice(view.queued(), gpus))}
+        jobs = {job.job_id: job for job in (*placed, *promised, *self.waiting(view, gpus))}
         return tuple(claim_of(job, view.now_s) for job in jobs.values()), gpus
+
+    def waiting(self, view: View, gpus: int) -> Iterable[Job]:
+        """Jobs of the queue that could get devices: as many as could have one each, where the division gives
+        those behind them none."""
+        return islice(view.queued(), gpus)
 
     def lease_s(self, job: Job) -> float:
         cost_s = job.expected_load_s + job.expected_pause_s

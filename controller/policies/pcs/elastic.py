@@ -10,15 +10,14 @@ get fewer than it takes gets none, and what that leaves goes to the first who ca
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain import AnyEvent, Decision, JobId, View
-from cotenant.controller.policies.base import Policy, is_quiet
+from cotenant.controller.domain import AnyEvent, Decision, Job, JobId, View
+from cotenant.controller.policies.base import KEPT, Policy, PolicyEntry, is_quiet
 from cotenant.controller.policies.elastic import Elastic, ElasticParameters, SizeClaim, Sizes, held_by
-from cotenant.controller.policies.entry import KEPT, PolicyEntry
 from cotenant.controller.policies.pcs.policy import CREDIT_S_MAX, Accounts, Pcs, PcsParameters
 from cotenant.controller.policies.pcs.standing import size_gpu_s
 from cotenant.controller.policies.pcs.wfq import LEFT_OVER, class_shares, divide
@@ -73,6 +72,18 @@ class ElasticPcs(Elastic):
                     left -= size
         self._use_up([members[n] for n in owed], given, left)
         return {claim.job_id: given[claim.job_id] for claim in claims if claim.job_id in given}
+
+    def waiting(self, view: View, gpus: int) -> Iterator[Job]:
+        """Of each class as many as could have a device each; the classes of small jobs have a share however
+        many large ones came before them."""
+        taken = [0] * len(self._config.weights)
+        for job in view.queued():
+            number = self._config.class_of(size_gpu_s(job, view.now_s))
+            taken[number] += 1
+            if taken[number] <= gpus:
+                yield job
+            elif min(taken) > gpus:
+                return
 
     def _use_up(self, members: Sequence[Sequence[SizeClaim]], given: dict[JobId, int], left: int) -> None:
         """Gives what rounding has left to the first job that can use it, classes that are owed most first."""

@@ -10,23 +10,16 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from cotenant.controller.domain import ON_DEVICES, Job, Phase, Plan, View
+from cotenant.controller.policies.elastic.division import whole_s
 from cotenant.controller.policies.pcs.wfq import WfqConfig, class_shares
 
 LEAVING = (Phase.CHECKPOINTING, Phase.STOPPING)
 
 
 def size_gpu_s(job: Job, now_s: float) -> float:
-    """Training of the whole job, done and to do, x GPUs; infinite if unknown. It stands still while the job
-    waits, and while it runs as expected."""
-    left_s = job.remaining_now_s(now_s)
-    if left_s is None:
-        return float("inf")
-    if job.spec.is_elastic and job.solo_step_s is not None:
-        return (job.step * job.solo_step_s + left_s) * job.spec.gpus_min
-    running_s = now_s - job.phase_since_s if job.phase is Phase.RUNNING else 0.0
-    if job.spec.is_elastic:
-        running_s /= job.slowdown
-    return (job.run_s + running_s + left_s) * job.spec.gpus_min
+    """Training of the whole job, done and to do, x GPUs; infinite if unknown."""
+    known_s = whole_s(job, now_s)
+    return float("inf") if known_s is None else known_s * job.spec.gpus_min
 
 
 class Lane:

@@ -41,9 +41,7 @@ from cotenant.controller.models.forecast import (
     units,
 )
 from cotenant.controller.training import boosting
-from cotenant.controller.training.forecast import trees
-from cotenant.controller.training.forecast.effort import FULL, Effort
-from cotenant.controller.training.forecast.train import calibration_origins
+from cotenant.controller.training.forecast.train import FULL, Effort, calibration_origins, fit_trees
 
 LEVELS: Final = (0.5, 0.9, 0.95)
 MODELS: Final[dict[str, str]] = {
@@ -232,7 +230,7 @@ class _Study:
         return ask
 
     def trees(self, demand: Demand) -> Ask:
-        fitted = trees.fit(demand, self.horizon_h, LEVELS, self.seed, self.calendar, self.effort)
+        fitted = fit_trees(demand, self.horizon_h, LEVELS, self.seed, self.calendar, self.effort)
         asker = Asker(fitted, self.horizon_h)
 
         def ask(demand: Demand, origins: Hours) -> Floats:

@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 import zmq
 
+from cotenant.agent.daemon.connections import ControllerLink, check_names
 from cotenant.agent.daemon.core.edge import (
     AgentConfig,
     AnyAgentEvent,
@@ -22,7 +23,6 @@ from cotenant.agent.daemon.core.edge import (
 )
 from cotenant.agent.daemon.core.memory import Obeyed
 from cotenant.agent.daemon.core.state import AgentState
-from cotenant.agent.daemon.links import ControllerLink, check_names
 from cotenant.agent.daemon.runtime import Runtime
 from cotenant.agent.daemon.spool import Spool
 from cotenant.agent.daemon.tasks import BYTES_MAX, LogReader, look

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.agent.supervisor.processes.outputs import LogWriter, cut_marker, log_end, log_path, read_log
+from cotenant.agent.supervisor.processes.logs import LogWriter, cut_marker, log_end, log_path, read_log
 
 
 def read_all(folder: Path, *, limit: int = 1000, offset: int = 0) -> bytes:

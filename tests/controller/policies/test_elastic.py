@@ -9,7 +9,8 @@ import pytest
 from cotenant.controller.domain import Job, JobId, Phase, SpeedCurve, because
 from cotenant.controller.domain import events as ev
 from cotenant.controller.policies.elastic import SizeClaim, afs_l, max_min, themis
-from tests.controller.building import Desk, engine, report, spec
+from cotenant.controller.policies.pcs.standing import size_gpu_s
+from tests.controller.building import Desk, engine, profile, report, spec
 
 WIDE: dict[str, Any] = {"gpus_min": 1, "gpus_max": 4, "batch_size": 8}
 
@@ -159,6 +160,46 @@ def test_pcs_gives_elastic_jobs_what_the_share_of_their_class_allows() -> None:
     other = engine("pcs")
     other.restore(desk.engine.snapshot())
     assert other.snapshot().policy_state == state
+
+
+@pytest.mark.parametrize("iterations", [None, 3_000], ids=["by-steps", "by-iterations"])
+def test_the_size_of_an_elastic_job_stands_still_while_it_runs_and_after_it_was_resized(
+    iterations: int | None,
+) -> None:
+    """PCS sorts jobs into classes by it: one that shrank as it trained would end among the small ones."""
+    desk = Desk("max-min", report("a", 4), resize_lease_s=0.0, ageing_s=0.0)
+    known = {"profile": profile(8, (1, 1.0, 100.0)), "iterations": iterations}
+    desk.submit(1, **WIDE, **known, expected_s=3_000.0, load_s=1.0, pause_s=1.0)
+    whole_s = size_gpu_s(desk.job(1), desk.now_s)
+    assert whole_s == pytest.approx(3_000.0)
+    desk.start(1)
+    desk.wait(310.0)
+    done = int(310.0 / desk.job(1).slowdown)
+    assert desk.job(1).slowdown < 1.0, "it has four devices"
+    assert size_gpu_s(desk.job(1), desk.now_s) == pytest.approx(whole_s, abs=2.0)
+    desk.submit(2, **WIDE, expected_s=3_000.0)
+    assert desk.phase(1) == "checkpointing"
+    desk.durable(1, done)
+    desk.end(1, "stopped", step=done)
+    desk.start(1)
+    desk.wait(50.0)
+    assert (len(desk.devices(1)), desk.job(1).resizes) == (2, 1)
+    assert size_gpu_s(desk.job(1), desk.now_s) == pytest.approx(whole_s, abs=4.0)
+
+
+def test_pcs_gives_small_jobs_their_share_behind_however_many_large_ones() -> None:
+    desk = Desk("pcs", report("a", 2), resize_lease_s=0.0, ageing_s=0.0)
+    parameters: dict[str, str | int | float | bool] = {
+        "elastic": True, "thresholds_gpu_s": "1000", "weights": "0.5,0.5", "min_lease_s": 60.0,
+    }  # fmt: skip
+    desk.tell(ev.PolicyChanged(name="pcs", parameters=parameters, by="root"))
+    desk.run(1, gpus=1, expected_s=100_000.0)
+    desk.run(2, gpus=1, expected_s=100_000.0)
+    for number in range(3, 8):
+        desk.submit(number, gpus=1, expected_s=100_000.0)
+    desk.submit(8, gpus=1, expected_s=10.0)
+    desk.wait(400.0)
+    assert desk.phase(8) == "reserved", desk.why(8)
 
 
 def test_nobody_passes_an_aged_job() -> None:

@@ -434,9 +434,9 @@ def test_every_public_name_is_there() -> None:
 
 def test_a_job_side_folder_comes_first_and_hides_nothing(tmp_path: Path) -> None:
     """In a job: the supervisor's own `checkpoint`, and the API of what is installed."""
-    from cotenant.agent.host import jobside
+    from cotenant.agent.host import folders
 
-    folder = jobside.prepare(tmp_path / "jobside")
+    folder = folders.prepare_jobside(tmp_path / "jobside")
     script = (
         "import cotenant, cotenant.checkpoint as c; print(cotenant.__file__, c.__file__, cotenant.submit)"
     )

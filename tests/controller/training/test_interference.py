@@ -20,7 +20,7 @@ from cotenant.controller.models.interference.predictor import (
     known_jobs,
 )
 from cotenant.controller.training import interference as training
-from cotenant.controller.training.judging import evaluate, predictions
+from cotenant.controller.training.interference import evaluate, predictions
 from cotenant.controller.training.pair_rows import PairRows, part, read
 from tests.controller.invented_pairs import MODELS, invented, law
 

@@ -1,0 +1,164 @@
+"""A rank's output: raw bytes, bounded on disk, addressed by their place in the whole stream.
+
+Rule: an offset counts the bytes that the rank ever wrote, also those that were cut, so a reader that
+follows never needs to know how the log is kept. The first half of the limit is kept for good; of the
+rest the newest part, in segments that are named by the offset of their first byte:
+
+    rank-0.log                      from 0, at most half of the limit
+    rank-0.log.0000000033554432     the two newest segments, at most a quarter of the limit each
+
+A reader that asks for something in between gets a marker that says how much is missing.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+TAIL_SEGMENTS: Final = 2
+_OFFSET_DIGITS: Final = 16
+
+
+def log_path(folder: Path, rank: int) -> Path:
+    return folder / f"rank-{rank}.log"
+
+
+class LogPiece(msgspec.Struct, frozen=True, kw_only=True):
+    """A piece of a log. `next_offset` need not be offset + len(data): a marker stands for what was cut."""
+
+    data: bytes
+    next_offset: int
+    end: int
+    """The offset after the last byte that is there now."""
+
+
+class LogWriter:
+    """Writes one rank's log. Creates the files for their owner (mode 0600) and keeps to the limit."""
+
+    def __init__(self, folder: Path, rank: int, bytes_max: int, owner: tuple[int, int] | None = None) -> None:
+        self._path = log_path(folder, rank)
+        self._head_max = max(1, bytes_max // 2)
+        self._segment_max = max(1, bytes_max // (2 * TAIL_SEGMENTS))
+        self._owner = owner
+        self._end = 0
+        self._room = self._head_max
+        self._segments: list[Path] = []
+        self._file = self._create(self._path)
+
+    @property
+    def end(self) -> int:
+        """Bytes written so far, in all."""
+        return self._end
+
+    def write(self, data: bytes) -> None:
+        """Append.
+
+        Raises:
+            OSError: the disk is full; the bytes are lost, but they are counted, so a reader sees the gap.
+        """
+        view = memoryview(data)
+        while view:
+            if self._room == 0:
+                self._next_segment()
+            piece = view[: self._room]
+            view = view[len(piece) :]
+            self._room -= len(piece)
+            self._end += len(piece)
+            self._write_piece(piece)
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    def _write_piece(self, piece: memoryview) -> None:
+        try:
+            written = os.write(self._file, piece)
+        except OSError:
+            self._room = (
+                0  # What comes next starts a file of its own, so that its name says where it belongs.
+            )
+            raise
+        if written < len(piece):
+            self._room = 0
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
+
+    def _next_segment(self) -> None:
+        path = self._path.with_name(f"{self._path.name}.{self._end:0{_OFFSET_DIGITS}d}")
+        file = self._create(path)
+        os.close(self._file)
+        self._file = file
+        self._room = self._segment_max
+        self._segments.append(path)
+        while len(self._segments) > TAIL_SEGMENTS:
+            self._segments.pop(0).unlink(missing_ok=True)
+
+    def _create(self, path: Path) -> int:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        if self._owner is not None:
+            os.fchown(file, *self._owner)
+        return file
+
+
+def read_log(folder: Path, rank: int, offset: int, limit: int) -> LogPiece | None:
+    """At most `limit` bytes from `offset` on (negative: counted from the end); None if there is no log.
+
+    A gap (cut bytes) is answered by its marker alone, and the next call goes on behind it.
+    """
+    for _ in range(3):  # A segment may be cut away between looking and opening.
+        segments = _segments(folder, rank)
+        if not segments:
+            return None
+        end = segments[-1].start + segments[-1].size
+        start = max(0, end + offset) if offset < 0 else offset
+        try:
+            return _read_at(segments, start, limit, end)
+        except FileNotFoundError:
+            continue
+    return LogPiece(data=b"", next_offset=max(0, offset), end=max(0, offset))
+
+
+def log_end(folder: Path, rank: int) -> int:
+    """The offset after the last byte; 0 if there is no log (yet). Cheap enough to poll."""
+    segments = _segments(folder, rank)
+    return segments[-1].start + segments[-1].size if segments else 0
+
+
+class _Segment(msgspec.Struct, frozen=True, kw_only=True, order=True):
+    start: int
+    size: int
+    path: str
+
+
+def _segments(folder: Path, rank: int) -> list[_Segment]:
+    name = log_path(folder, rank).name
+    found = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                suffix = entry.name[len(name) + 1 :]
+                if entry.name == name or (entry.name.startswith(f"{name}.") and suffix.isdigit()):
+                    size = entry.stat(follow_symlinks=False).st_size
+                    found.append(_Segment(start=int(suffix or 0), size=size, path=entry.path))
+    except FileNotFoundError:
+        return []
+    return sorted(found)
+
+
+def _read_at(segments: list[_Segment], offset: int, limit: int, end: int) -> LogPiece:
+    for segment in segments:
+        if offset < segment.start:
+            return LogPiece(data=cut_marker(segment.start - offset), next_offset=segment.start, end=end)
+        if offset < segment.start + segment.size:
+            with open(segment.path, "rb") as file:
+                file.seek(offset - segment.start)
+                data = file.read(max(0, min(limit, segment.start + segment.size - offset)))
+            return LogPiece(data=data, next_offset=offset + len(data), end=end)
+    return LogPiece(data=b"", next_offset=min(offset, end), end=end)
+
+
+def cut_marker(missing: int) -> bytes:
+    """What a reader sees in place of bytes that are gone."""
+    return b"\n[cotenant: %d bytes of output were cut here to keep the log within its limit]\n" % missing
