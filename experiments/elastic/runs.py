@@ -26,7 +26,7 @@ from cotenant.controller.engine.history import History
 from cotenant.controller.policies.base import Parameters
 from cotenant.controller.sim import Cluster, Outcome, Physics, Scenario, Workload, scenario, simulate
 from cotenant.controller.sim.fluid import as_elastic, simulate_fluid
-from cotenant.controller.sim.results.fairness import fairness, jain
+from cotenant.controller.sim.results.summary import fairness, jain
 from experiments.pcs.runs import config
 from experiments.shared import kept_runs, paths
 
