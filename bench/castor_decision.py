@@ -42,7 +42,7 @@ from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Policy
 from cotenant.controller.policies.classic import Classic
-from cotenant.controller.policies.order_options import PassingParameters
+from cotenant.controller.policies.toolkit import PassingParameters
 
 POLICIES: Final = ("castor", "castor-cost", "sjf-ffs", "lucid")
 SIZES: Final = (16, 128, 1024)

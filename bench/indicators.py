@@ -28,9 +28,8 @@ from cotenant.agent.host.indicators import SlotUse
 from cotenant.controller.domain import Device, DeviceId, HostId
 from cotenant.controller.store import DECISION_BOUNDS_S
 from cotenant.controller.system.metrics import CONTROLLER, Histogram, Sheet
-from cotenant.profiler.indicators.choice import words_of
 from cotenant.profiler.indicators.cpu import CpuSource
-from cotenant.profiler.indicators.device_process import DeviceProcess
+from cotenant.profiler.indicators.device_process import DeviceProcess, words_of
 from cotenant.profiler.indicators.sources import Wanted
 
 GPUS = 8

@@ -25,9 +25,9 @@ import machine
 
 from cotenant.mps.channel import ChannelError, ControlChannel, default_percentage
 from cotenant.mps.environment import PIPE_DIRECTORY
+from cotenant.mps.health import Incomplete, Rejected, answered, percentage, query
 from cotenant.mps.ownership import LOG_DIRECTORY
 from cotenant.mps.process import CONTROL
-from cotenant.mps.replies import Incomplete, Rejected, answered, percentage, query
 
 ASKERS = (1, 2, 4, 8)
 QUESTION = "get_default_active_thread_percentage"

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Final
 
 from cotenant.controller.api import About, ClusterMetrics, Code, RequestHandlers, ServerFacts, hit_rate
-from cotenant.controller.compute_worker import ComputeWorker
 from cotenant.controller.domain import (
     ENDED,
     AlarmRang,
@@ -37,14 +36,12 @@ from cotenant.controller.engine import (
     question_of,
     to_compare,
 )
-from cotenant.controller.eta_worker import EtaWorker, ForesightWorker
+from cotenant.controller.executors import Executor
 from cotenant.controller.executors.agents import AgentExecutor
-from cotenant.controller.executors.base import Executor
 from cotenant.controller.executors.slurm import SlurmAllocator, endpoint_for_others
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.registry import make_or_stand_in
 from cotenant.controller.router import Router, raise_descriptor_limit
-from cotenant.controller.shadow_worker import ShadowWorker
 from cotenant.controller.store import (
     Core,
     Decided,
@@ -77,6 +74,7 @@ from cotenant.controller.wire import (
     encode,
     request_in,
 )
+from cotenant.controller.workers import ComputeWorker, EtaWorker, ForesightWorker, ShadowWorker
 
 TICK_S: Final = 0.5
 WAITING_ROWS_MAX: Final = 20_000

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cotenant.gradaccum.batch import batch_size
+from cotenant.gradaccum.schedule import batch_size
 from cotenant.gradaccum.schedule import PROGRESS, Schedule
 
 if TYPE_CHECKING:

@@ -14,9 +14,8 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.cli.demo.measuring import job_environment
+from cotenant.controller.cli.demo.measuring import PlainRank, job_environment
 from cotenant.controller.cli.demo.plan import WORKLOADS
-from cotenant.controller.cli.demo.reference import PlainRank
 from cotenant.controller.domain import JobId, JobSpec, Launch, Profile
 from hwtests.device import Device
 

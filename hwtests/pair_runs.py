@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 from unittest.mock import patch
 
+from cotenant.controller.cli.demo.cluster import QueueWatcher
 from cotenant.controller.cli.demo.measuring import NotMeasured, profiled
-from cotenant.controller.cli.demo.watching import QueueWatcher
 from cotenant.controller.client import Client
 from cotenant.controller.domain import Indicators, JobId, Phase
 from cotenant.controller.engine import LAG_REPORTS, LAG_S

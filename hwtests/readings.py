@@ -17,11 +17,10 @@ from functools import cache
 from typing import Any, Final, NamedTuple
 
 from cotenant.profiler.driver.facts import NvmlError
-from cotenant.profiler.driver.library import Library, open_library
-from cotenant.profiler.driver.reading import handle_of, memory_mib
-from cotenant.profiler.indicators.choice import CHILD
+from cotenant.profiler.driver.library import Library, handle_of, memory_mib, open_library
 from cotenant.profiler.indicators.counters import Unsupported
 from cotenant.profiler.indicators.cpu import CpuSource
+from cotenant.profiler.indicators.device_process import CHILD
 from cotenant.profiler.indicators.gpm import Gpm
 from cotenant.profiler.indicators.gpu import GpuSource
 from cotenant.profiler.indicators.sources import Indicator, Wanted, Wish

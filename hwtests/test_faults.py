@@ -16,10 +16,9 @@ from typing import Any
 
 import pytest
 
-from cotenant.mps import replies
+from cotenant.mps import health
 from cotenant.profiler.driver.facts import TIMEOUT, NvmlError
-from cotenant.profiler.driver.library import open_library
-from cotenant.profiler.driver.reading import handle_of
+from cotenant.profiler.driver.library import handle_of, open_library
 from hwtests import host
 from hwtests.busy import Busy, LoadFailed
 from hwtests.device import Device
@@ -165,9 +164,9 @@ def _fault_seen_s(mps: PrivateMps, server: int) -> float | None:
     until_s = time.monotonic() + 10.0
     while time.monotonic() < until_s:
         try:
-            if replies.server_state(mps.ask(f"get_server_status {server}")) is replies.ServerState.FAULT:
+            if health.server_state(mps.ask(f"get_server_status {server}")) is health.ServerState.FAULT:
                 return time.monotonic()
-        except (replies.Rejected, MpsFailed):
+        except (health.Rejected, MpsFailed):
             return None
         time.sleep(0.05)
     return None

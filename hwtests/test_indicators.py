@@ -15,8 +15,7 @@ from typing import Any, cast
 import pytest
 
 from cotenant.profiler.driver.facts import NvmlError
-from cotenant.profiler.driver.library import Library, open_library
-from cotenant.profiler.driver.reading import handle_of
+from cotenant.profiler.driver.library import Library, handle_of, open_library
 from cotenant.profiler.indicators.gpm import SHARES
 from cotenant.profiler.indicators.sources import Indicator, Wish
 from hwtests import host, readings

@@ -1,6 +1,6 @@
 """MPS on this GPU: a daemon's life, its own words, who is attached, and how a client is stopped.
 
-Rule: what a reply means is asserted through `mps.replies`, as the product reads it; the reply itself goes
+Rule: what a reply means is asserted through `mps.health`, as the product reads it; the reply itself goes
 into the report word for word, because no page of NVIDIA's has them all.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from cotenant.mps import replies
+from cotenant.mps import health
 from cotenant.mps.daemon import Daemon
 from cotenant.mps.detection import CONTROL, ask_version
 from cotenant.mps.environment import ClientLimits, client_environment
@@ -110,7 +110,7 @@ def test_two_clients_attach(cuda: Device, mps: PrivateMps, measured: Measure) ->
             "ps",
         ):
             measured(command.split()[0], mps.ask(command) or "(empty)")
-        assert replies.server_state(mps.ask(f"get_server_status {server}")) is replies.ServerState.ACTIVE
+        assert health.server_state(mps.ask(f"get_server_status {server}")) is health.ServerState.ACTIVE
 
 
 def test_a_client_that_finds_no_daemon_runs_without_mps(
@@ -171,9 +171,9 @@ def test_settings_are_read_back(cuda: Device, mps: PrivateMps, measured: Measure
     for value in ("50", "0", "120"):
         echoed = mps.ask(f"set_default_active_thread_percentage {value}")
         measured(f"set_default_active_thread_percentage {value}", echoed)
-        in_force = replies.percentage(mps.ask("get_default_active_thread_percentage"))
+        in_force = health.percentage(mps.ask("get_default_active_thread_percentage"))
         assert in_force == 50.0, "what is out of range changes nothing"
-        assert replies.percentage(echoed) == in_force
+        assert health.percentage(echoed) == in_force
     mps.ask(f"set_default_device_pinned_mem_limit {cuda.uuid} 2G")
     by_uuid = mps.ask("get_default_device_pinned_mem_limit 0")
     measured("get_default_device_pinned_mem_limit after 2G by UUID", by_uuid or "(empty)")
@@ -199,7 +199,7 @@ def test_a_client_is_terminated_and_its_neighbour_goes_on(
         measured("what the terminated client meets", victim.error())
         measured("its neighbour before", before, "TFLOP/s")
         measured("its neighbour after", after, "TFLOP/s", neighbour.error())
-        assert replies.termination(answer) is replies.TerminationReply.DONE, answer
+        assert health.termination(answer) is health.TerminationReply.DONE, answer
         assert not neighbour.error() and after > before, "the neighbour has the device for itself now"
         assert victim.pid not in mps.clients()
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from cotenant.controller.cli.demo.cluster import QueueWatcher, all_ended
+from cotenant.controller.cli.demo.measuring import run_uninterrupted, schedule_of
 from cotenant.controller.cli.demo.plan import DemoJob, MeasuredJob
-from cotenant.controller.cli.demo.reference import run_uninterrupted, schedule_of
-from cotenant.controller.cli.demo.watching import QueueWatcher, all_ended
 from cotenant.controller.client import Client
 from cotenant.controller.domain import Phase
 from cotenant.controller.wire import ChangeJobs, SetPolicy, ShowJob, Shown, Submit

@@ -24,8 +24,7 @@ from pathlib import PurePosixPath
 
 from cotenant.mps import process
 from cotenant.mps.environment import PIPE_DIRECTORY, percentage_text, without_mps
-from cotenant.mps.process import CONTROL
-from cotenant.mps.replies import (
+from cotenant.mps.health import (
     Incomplete,
     Rejected,
     ServerState,
@@ -38,6 +37,7 @@ from cotenant.mps.replies import (
     termination,
     unknown_command,
 )
+from cotenant.mps.process import CONTROL
 
 ANSWER_S = 5.0
 """An answer takes milliseconds, tens of them on a loaded machine."""
@@ -86,7 +86,7 @@ class ControlChannel:
     lock_wait_s: float = LOCK_WAIT_S
 
     def ask(self, command: str) -> str:
-        """The daemon's answer, complete; what it means is `replies.py`'s business.
+        """The daemon's answer, complete; what it means is `health.py`'s business.
 
         Raises:
             NoDaemon, Wedged, LockBusy: no answer.

@@ -1,16 +1,21 @@
-"""The MPS control daemon of one device set, and its one owner.
+"""The MPS control daemon of one device set, and its one owner; and an end for those that their owner has no
+use for any more (another mode, MPS switched off, a GPU gone).
 
 Rule: only an owner starts, configures or ends a daemon, and it outlives its owner: jobs are on it. `look`
 is to be called every few seconds, from a thread: it sees what is wrong, does what `health.py` says about
 it, and never blocks longer than a start and a few questions take. It replaces a daemon that was lost and sets
 it up again; a setting counts only when it was read back.
+
+Every daemon that we ever started has an owner's file beside its pipe directory, so `sweep` finds them all. It
+is called when no job is on the host.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
+from pathlib import Path, PurePosixPath
 
 from cotenant.mps import health, process
 from cotenant.mps.channel import (
@@ -27,10 +32,12 @@ from cotenant.mps.channel import (
     set_default_percentage,
     set_percentage,
 )
-from cotenant.mps.health import DaemonCondition, DaemonStatus, Remedy, Server, Sight
+from cotenant.mps.health import DaemonCondition, DaemonStatus, Remedy, Server, ServerState, Sight
 from cotenant.mps.ownership import (
     END_S,
+    SUFFIX,
     NotStarted,
+    Owned,
     Ownership,
     Spec,
     bound_logs,
@@ -39,8 +46,7 @@ from cotenant.mps.ownership import (
     socket_of,
     start,
 )
-from cotenant.mps.process import FoundProcess, MpsProcessIdentity, Running, look_around
-from cotenant.mps.replies import ServerState
+from cotenant.mps.process import CONTROL, FoundProcess, MpsProcessIdentity, Running, look_around
 
 ASK_EVERY_S = 10.0
 """How often a daemon that seems well is asked, when nothing about it has changed."""
@@ -322,3 +328,38 @@ def _alive(servers: tuple[Server, ...]) -> list[MpsProcessIdentity]:
     """Of these servers and their clients, those that live."""
     everybody = [each for server in servers for each in (server.identity, *server.clients)]
     return [identity for identity in everybody if process.is_alive(identity)]
+
+
+# --- Those of no use any more ----------------------------------------------------------------------
+
+
+QUIT_S = 5.0
+_NONE = ("none",)
+
+
+def sweep(
+    folder: PurePosixPath,
+    owner: str,
+    keep: Collection[PurePosixPath],
+    program: str = CONTROL,
+) -> list[str]:
+    """End this owner's daemons in pipe directories of `folder` but those to keep; what was done, in lines."""
+    said = []
+    for path in sorted(Path(folder).glob(f"*{SUFFIX}")):
+        pipe = PurePosixPath(folder) / path.name.removesuffix(SUFFIX)
+        if pipe in keep:
+            continue
+        spec = Spec(pipe_directory=pipe, log_directory=pipe, devices=_NONE, owner=owner, program=program)
+        try:
+            daemon = Daemon(spec)
+        except Owned:  # By a live owner.
+            continue
+        try:
+            if daemon.was_ours:
+                left = daemon.stop(QUIT_S)
+                said.append(left or f"ended the MPS daemon of {pipe}: it is not needed any more")
+                if not left:
+                    path.unlink()
+        finally:
+            daemon.release()
+    return said

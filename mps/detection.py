@@ -21,8 +21,8 @@ from pathlib import PurePosixPath
 from typing import Literal
 
 from cotenant.mps.environment import pipe_directory
+from cotenant.mps.health import control_version
 from cotenant.mps.process import CONTROL as CONTROL
-from cotenant.mps.replies import control_version
 
 CAPABILITY_MIN = (7, 0)
 """Volta: before it, clients shared one address space and had no limits of their own."""

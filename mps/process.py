@@ -2,7 +2,7 @@
 
 Rule: a pid alone never identifies a process. Before a signal we open a pidfd and then compare start time and
 boot; a zombie counts as gone. The agent has the same rule for supervisors
-(`agent/host/identity.py`); this package stands alone, so that a user's own tools can use it without an agent.
+(`agent/host/facts.py`); this package stands alone, so that a user's own tools can use it without an agent.
 """
 
 from __future__ import annotations

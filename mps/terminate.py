@@ -33,8 +33,8 @@ from cotenant.mps.channel import (
     server_list,
     terminate_client,
 )
+from cotenant.mps.health import TerminationReply
 from cotenant.mps.process import CONTROL
-from cotenant.mps.replies import TerminationReply
 
 TIMEOUT_S = 10.0
 DONE = "done"

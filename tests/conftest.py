@@ -13,7 +13,7 @@ import sys
 import time
 import uuid
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -56,6 +56,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         first: int = metafunc.config.getoption("--first-seed")
         count: int = metafunc.config.getoption("--seeds")
         metafunc.parametrize("cluster_seed", range(first, first + count))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is there when all tests are known stays to the end, a million objects: no search for garbage looks
+    at them again, and there is one at the end of each module. Torch is among it and uses one thread: for a
+    model of a few numbers others would only wait for work, on a core that somebody needs."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
+        if "torch" in sys.modules:
+            sys.modules["torch"].set_num_threads(1)
 
 
 @pytest.fixture

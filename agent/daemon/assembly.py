@@ -20,7 +20,7 @@ from cotenant.agent.daemon.core import AgentConfig, AgentMemory
 from cotenant.agent.daemon.spool import Spool, SpoolProblem
 from cotenant.agent.daemon.supervisors import stored_orders
 from cotenant.agent.gpus import GpuWatch, Mps, bus_address, offered, prepare
-from cotenant.agent.host import devices, jobside, state_folder
+from cotenant.agent.host import devices, folders
 from cotenant.agent.host.cgroups import Cgroups, device_regions, find_cgroups, sweep
 from cotenant.agent.host.checkpoint_root import BadRoot, domain_of
 from cotenant.agent.host.facts import (
@@ -31,9 +31,8 @@ from cotenant.agent.host.facts import (
     memory_mib,
     usable_cores,
 )
-from cotenant.agent.host.locks import DeviceLocks, LockOwner, LockProblem, lock_folder
-from cotenant.agent.host.ports import BadPorts, first_port
-from cotenant.agent.host.state_folder import StateProblem
+from cotenant.agent.host.folders import StateProblem
+from cotenant.agent.host.locks import BadPorts, DeviceLocks, LockOwner, LockProblem, first_port, lock_folder
 from cotenant.agent.host.user_files import exposed
 from cotenant.agent.warm.pool import Pool
 from cotenant.controller.domain import AgentSettings, Device, HostId, HostReport, Settings
@@ -95,11 +94,11 @@ def assemble(settings: Settings, *, checkpoint_every_s: float | None = None) -> 
     endpoint = paths.agent_endpoint(settings)
     key = _key(endpoint, agent.keys_dir, host_id)
     state_dir = paths.agent_state_dir(settings)
-    _or_problem(lambda: state_folder.take(state_dir), 1)
+    _or_problem(lambda: folders.take_state_folder(state_dir), 1)
     closed = closed_folder(state_dir) if key is not None else None
     if closed is not None:
         warnings.append(f"{closed} is closed to other users: {OPEN_ONE}")
-    token = _or_problem(lambda: state_folder.token_in(state_dir), 1)
+    token = _or_problem(lambda: folders.token_in(state_dir), 1)
     metrics = _or_problem(lambda: opened(settings.metrics.agent_listen, "metrics.agent_listen"), 2)
     warnings += [metrics.warning] if metrics is not None and metrics.warning else []
     inventory = _inventory(agent, choice, host_id, in_cluster=key is not None)
@@ -328,11 +327,11 @@ def _owner(host_id: HostId, token: str) -> LockOwner:
 
 def _job_side(base: Path, attempts: Path) -> Path:
     try:
-        folder = jobside.prepare(base)
-    except (jobside.NoJobSide, OSError) as error:
+        folder = folders.prepare_jobside(base)
+    except (folders.NoJobSide, OSError) as error:
         raise AgentProblem(str(error)) from None
     in_use = {Path(order.jobside_path) for order in stored_orders(attempts)}
-    jobside.remove_others(base, {folder, *in_use})
+    folders.remove_other_jobsides(base, {folder, *in_use})
     return folder
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from cotenant.agent.daemon.controller_link import ControllerLink
+from cotenant.agent.daemon.connections import ControllerLink
 from cotenant.agent.daemon.core import (
     Adopt,
     AgentState,
@@ -45,12 +45,10 @@ from cotenant.agent.daemon.core import (
     Tell,
     Trust,
 )
-from cotenant.agent.daemon.gpu_release import GpuRelease
-from cotenant.agent.daemon.log_relay import LogReader
 from cotenant.agent.daemon.metrics import AgentReading, Edge, sheet_of
 from cotenant.agent.daemon.spool import Spool
 from cotenant.agent.daemon.supervisors import Supervisors
-from cotenant.agent.daemon.tasks import Tasks
+from cotenant.agent.daemon.tasks import GpuRelease, LogReader, Tasks
 from cotenant.agent.daemon.warm_starts import WarmStarts
 from cotenant.agent.gpus import GpuWatch, Mps, MpsEdge, offered
 from cotenant.agent.host.devices import lock_names

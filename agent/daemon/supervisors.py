@@ -21,14 +21,13 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from cotenant.agent.daemon.connections import Line
 from cotenant.agent.daemon.core import AnyAgentEvent, EndCame, FoundAttempt, Key, StartFailed, SupervisorGone
-from cotenant.agent.daemon.spare_supervisor import SUPERVISOR as PROGRAM
-from cotenant.agent.daemon.spare_supervisor import SpareSupervisor
-from cotenant.agent.daemon.supervisor_link import Line
 from cotenant.agent.daemon.tasks import Tasks
+from cotenant.agent.daemon.warm_starts import SUPERVISOR as PROGRAM
+from cotenant.agent.daemon.warm_starts import SpareSupervisor
 from cotenant.agent.host.checkpoint_root import make_checkpoint_folder
-from cotenant.agent.host.facts import OPEN_ONE, closed_folder
-from cotenant.agent.host.identity import boot_id, open_pidfd
+from cotenant.agent.host.facts import OPEN_ONE, boot_id, closed_folder, open_pidfd
 from cotenant.agent.ipc import (
     FOLDER_NAME,
     JOB,

@@ -1,14 +1,32 @@
-"""Work that goes on beside the loop until it is done, or until the agent leaves.
+"""Work that goes on beside the agent's loop until it is done, or until the agent leaves: waiting for news of
+GPUs, and answering the controller's questions for pieces of logs.
 
-Rule: a task that is not awaited is kept here, else it may be collected half done, and its exception be lost.
-An exception goes to the loop's handler, which ends the agent.
+Rule: a task that is not awaited is kept in `Tasks`, else it may be collected half done, and its exception be
+lost. An exception goes to the loop's handler, which ends the agent. Everything is bounded, and nothing here
+blocks the loop.
+
+GPUs that an attempt has left: this is the edge's side of `conditions.Waits`. The answer comes after a probe
+of each of its devices that began when the attempt had gone, and so after all errors that their watchers knew
+of then. The cause of an attempt's failure may be an error that is not reported yet: it waits a moment longer,
+and for a round of the MPS daemons as well.
+
+Logs are bounded in every direction: so many questions at a time, so many bytes an answer, so long a wait.
+Flow control is the asker's: it asks for the next piece when it has passed this one on.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from cotenant.agent.daemon.core import AnyAgentEvent, AwaitMemory, MemoryFree, MemoryHeld
+from cotenant.agent.gpus import GpuWatch
+from cotenant.agent.ipc import LOGS, RESULT
+from cotenant.agent.supervisor.processes import log_end, read_log
+from cotenant.controller.wire import LogReply, ReadLog
 
 
 class Tasks:
@@ -41,3 +59,126 @@ class Tasks:
         tasks = list(self._tasks)
         self.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+# --- GPUs that an attempt has left -----------------------------------------------------------------
+
+
+NEWS_S: Final = 2.0
+"""Between a failure and the probes that count: no document says whether the driver logs an error before the
+process that it hits learns of it."""
+DAEMONS_S: Final = 10.0
+"""A wedged daemon delays a verdict by no more than this."""
+
+
+class GpuRelease:
+    """A task for each attempt that waits."""
+
+    def __init__(
+        self,
+        post: Callable[[AnyAgentEvent], None],
+        watch: GpuWatch | None,
+        daemons: Callable[[], Awaitable[None]] | None = None,
+        *,
+        news_s: float = NEWS_S,
+        daemons_s: float = DAEMONS_S,
+    ) -> None:
+        """`daemons()`: returns when every MPS daemon was looked at anew, and what was seen is posted."""
+        self._post = post
+        self._watch = watch
+        self._daemons = daemons
+        self._news_s, self._daemons_s = news_s, daemons_s
+        self._tasks = Tasks("waiting for a device's memory")
+
+    def wait(self, asked: AwaitMemory) -> None:
+        """Answers `MemoryFree` or `MemoryHeld`."""
+        self._tasks.keep(self._wait(asked))
+
+    async def _wait(self, asked: AwaitMemory) -> None:
+        job_id, attempt = asked.job_id, asked.attempt
+        if asked.failed:
+            await asyncio.sleep(self._news_s)
+            if self._daemons is not None:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._daemons(), self._daemons_s)
+        held: dict[str, str] = {}
+        if self._watch is not None:
+            held = await self._watch.given_back((job_id, attempt), [device.local for device in asked.devices])
+        if held:
+            self._post(MemoryHeld(job_id=job_id, attempt=attempt, holders=held))
+        else:
+            self._post(MemoryFree(job_id=job_id, attempt=attempt))
+
+    async def leave(self) -> None:
+        """Stop waiting: the next start of the agent asks again."""
+        await self._tasks.leave()
+
+
+# --- Logs ------------------------------------------------------------------------------------------
+
+
+QUESTIONS_MAX: Final = 64
+BYTES_MAX: Final = 256 * 1024
+WAIT_S_MAX: Final = 60.0
+_LOOK_PERIOD_S: Final = 0.2
+
+
+class LogReader:
+    def __init__(self, folder_of: Callable[[str, int], Path], reply: Callable[[LogReply], None]) -> None:
+        self._folder_of = folder_of
+        self._reply = reply
+        self._tasks = Tasks("reading a log")
+
+    def answer(self, read: ReadLog) -> None:
+        """At once if there are new lines, else when there are, or when the request's time limit ends."""
+        reply = look(self._folder_of(read.job_id, read.attempt), read)
+        wait = read.wait_s > 0 and reply.at_end and not reply.data and not reply.closed and not reply.missing
+        if not wait or len(self._tasks) >= QUESTIONS_MAX:
+            self._reply(reply)
+            return
+        self._tasks.keep(self._follow(read))
+
+    async def _follow(self, read: ReadLog) -> None:
+        folder = self._folder_of(read.job_id, read.attempt)
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + min(read.wait_s, WAIT_S_MAX)
+        while loop.time() < until_s:
+            await asyncio.sleep(_LOOK_PERIOD_S)
+            if log_end(folder / LOGS, read.rank) > read.offset or (folder / RESULT).exists():
+                break
+        self._reply(look(folder, read))
+
+    def close(self) -> None:
+        self._tasks.cancel()
+
+
+def look(folder: Path, read: ReadLog) -> LogReply:
+    """What there is now. The end is looked for first: what is written before it is read after it."""
+    ended = (folder / RESULT).exists()
+    limit = max(1, min(read.limit, BYTES_MAX))
+    part = read_log(folder / LOGS, read.rank, read.offset, limit)
+    if part is None:
+        missing = "" if folder.is_dir() and not ended else _why_nothing(folder, read)
+        return LogReply(
+            request=read.request,
+            data=b"",
+            next_offset=max(0, read.offset),
+            at_end=True,
+            closed=ended or bool(missing),
+            missing=missing,
+        )
+    at_end = part.next_offset >= part.end
+    return LogReply(
+        request=read.request,
+        data=part.data,
+        next_offset=part.next_offset,
+        at_end=at_end,
+        closed=at_end and ended,
+    )
+
+
+def _why_nothing(folder: Path, read: ReadLog) -> str:
+    what = f"job {read.job_id} attempt {read.attempt}"
+    if not folder.is_dir():
+        return f"{what} left no log here: it never started, or it was removed after agent.prune_after_days"
+    return f"{what} has no log of rank {read.rank} here"

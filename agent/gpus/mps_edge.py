@@ -24,10 +24,9 @@ from cotenant.agent.daemon.core import (
     Key,
     TroubleNoticed,
 )
-from cotenant.agent.gpus import mps_setup
-from cotenant.agent.gpus.fault_reach import FaultReach
+from cotenant.agent.gpus import mps_rules
 from cotenant.agent.gpus.gpu_watch import TAKEN
-from cotenant.agent.gpus.mps_setup import Setup, shared
+from cotenant.agent.gpus.mps_rules import FaultReach, Setup, shared
 from cotenant.agent.gpus.mps_watch import (
     AttachedClient,
     FoundClient,
@@ -41,11 +40,11 @@ from cotenant.agent.ipc import FOLDER_NAME, ORDER, RESULT, BadRecord, Order, job
 from cotenant.controller.domain import Device, DeviceId, MpsSettings, sharing_in_words
 from cotenant.controller.system import paths
 from cotenant.mps import detection
+from cotenant.mps.daemon import sweep
 from cotenant.mps.environment import daemons_folder
 from cotenant.mps.health import IN_FAULT
 from cotenant.mps.ownership import Spec
 from cotenant.mps.process import CONTROL
-from cotenant.mps.sweep import sweep
 from cotenant.profiler.driver.facts import GpuFacts
 
 PERIOD_S: Final = 2.0
@@ -93,7 +92,7 @@ def prepare(
         return Mps(setup=Setup(), watch=MpsWatch(()), devices=devices)
     runtime = paths.mps_runtime_dir(settings)
     host = detection.look(runtime, allowed=settings.mode != "off")
-    setup = mps_setup.plan(settings, host, devices, gpus, logs=state_dir, owner=owner, one_uid=host.uid != 0)
+    setup = mps_rules.plan(settings, host, devices, gpus, logs=state_dir, owner=owner, one_uid=host.uid != 0)
     watch = MpsWatch(setup.specs)
     left = tuple(_left_behind(attempts))
     swept: list[str] = []

@@ -32,15 +32,15 @@ from cotenant.agent.gpus.probe_results import (
     XidSeen,
 )
 from cotenant.agent.gpus.xid import KERNEL_LOG, RECOVERY_CHANGED, XID, XidLine, bus_address, record_of, xid_in
-from cotenant.agent.host.facts import now_s
-from cotenant.agent.host.identity import stat_of
+from cotenant.agent.host.facts import now_s, stat_of
 from cotenant.profiler.driver.facts import TIMEOUT, NvmlError
-from cotenant.profiler.driver.library import Library, open_library
-from cotenant.profiler.driver.reading import (
+from cotenant.profiler.driver.library import (
+    Library,
     bus_id,
     ecc_uncorrected,
     handle_of,
     memory_mib,
+    open_library,
     processes,
     recovery_action,
     remapping,

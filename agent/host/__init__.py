@@ -1,6 +1,5 @@
-"""This machine: devices, cores, cgroups, locks, ports, identity of processes."""
+"""This machine: devices, cores, cgroups, locks, ports, folders, who a process is."""
 
 __all__ = [
-    "cgroups", "checkpoint_root", "devices", "facts", "identity", "indicators", "jobside", "locks",
-    "ports", "state_folder", "user_files",
+    "cgroups", "checkpoint_root", "devices", "facts", "folders", "indicators", "locks", "user_files",
 ]  # fmt: skip

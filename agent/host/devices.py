@@ -21,7 +21,6 @@ import msgspec
 from msgspec import UNSET
 
 from cotenant.controller.domain import Device, DeviceId, HostId
-from cotenant.profiler.driver.bus import gpus_on_the_bus
 from cotenant.profiler.driver.facts import (
     COMPUTE_EXCLUSIVE_PROCESS,
     COMPUTE_PROHIBITED,
@@ -29,7 +28,7 @@ from cotenant.profiler.driver.facts import (
     GpuFacts,
     advised,
 )
-from cotenant.profiler.driver.probe_client import driver_facts
+from cotenant.profiler.driver.probe_client import driver_facts, gpus_on_the_bus
 
 AUTO_SLOTS_MAX: Final = 8
 SLOTS_MAX: Final = 1024

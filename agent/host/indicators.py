@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from cotenant.controller.domain import TEXT_MAX, Device, DeviceId, DeviceReading
-from cotenant.profiler.indicators.choice import words_of
-from cotenant.profiler.indicators.device_process import Answer, DeviceProcess, NoIndicators
+from cotenant.profiler.indicators.device_process import Answer, DeviceProcess, NoIndicators, words_of
 from cotenant.profiler.indicators.sources import Indicator, Timed, Wanted, Windows
 
 LOOK_S: Final = 0.02

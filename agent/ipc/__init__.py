@@ -2,19 +2,19 @@
 
 # fmt: off
 from cotenant.agent.ipc.channel import (
-    CoTenantsChanged, EndedNow, FromSupervisor, GangIn, GangOut, LeaseNow, SaveNow, StatusNow, StopNow,
-    ToSupervisor,
+    CoTenantsChanged, Deframer, EndedNow, FromSupervisor, GangIn, GangOut, LeaseNow, SaveNow, StatusNow,
+    StopNow, ToSupervisor, connect, framed, read_frame, receive_message, send_message, short_address,
+    write_message,
 )
-from cotenant.agent.ipc.files import BadRecord, put_aside, read_or_put_aside, read_record, write_record
-from cotenant.agent.ipc.framing import (
-    Deframer, connect, framed, read_frame, receive_message, send_message, short_address, write_message,
+from cotenant.agent.ipc.files import (
+    BadRecord, forgotten_on_disk, kept_in_memory, put_aside, read_or_put_aside, read_record, taken,
+    without_secrets, write_record,
 )
 from cotenant.agent.ipc.records import (
     CONTROL, FOLDER_NAME, JOB, JOB_SOCKET, LOGS, MODULES, ORDER, RESULT, STATUS, SUPERVISOR, UNCLEAN,
     Durable, MpsClient, Order, ProcessIdentity, RankOrder, Result, Status, WarmOffer, WatchRule,
     attempt_folder, job_socket,
 )
-from cotenant.agent.ipc.secrets import forgotten_on_disk, kept_in_memory, taken, without_secrets
 
 __all__ = [
     "CONTROL", "FOLDER_NAME", "JOB", "JOB_SOCKET", "LOGS", "MODULES", "ORDER", "RESULT", "STATUS",

@@ -1,16 +1,32 @@
-"""What an agent and a supervisor say to each other over `control.sock`.
+"""What an agent and a supervisor say to each other over `control.sock`, and its frames.
 
-Frames are length-prefixed msgpack (`wire.codec`). The supervisor sends `StatusNow` at once to every
-new connection and after every change (at most ten a second), then `EndedNow`. A connection may break
-at any time: nothing is lost, since the next one starts with the whole status, and `result.json` stays.
+The supervisor sends `StatusNow` at once to every new connection and after every change (at most ten a
+second), then `EndedNow`. A connection may break at any time: nothing is lost, since the next one starts with
+the whole status, and `result.json` stays.
+
+Rule: a frame is four bytes of length, then msgpack (`wire.codec`). The length is checked before anything is
+read or kept, so that a peer can make us hold at most `FRAME_BYTES_MAX`. A bad frame raises `BadMessage`; its
+connection is of no use any more and is closed.
 """
 
 from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from cotenant.agent.ipc.records import Status
 from cotenant.controller.domain import HostId
+from cotenant.controller.wire import BadMessage, decode, encode
+
+if TYPE_CHECKING:  # A supervisor has no event loop and should not pay for one.
+    import asyncio
 
 
 class ChannelMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="m"):
@@ -73,3 +89,130 @@ class GangOut(ChannelMessage, frozen=True, kw_only=True, tag="gang-out"):
 
 ToSupervisor = StopNow | SaveNow | LeaseNow | CoTenantsChanged | GangIn
 FromSupervisor = StatusNow | EndedNow | GangOut
+
+
+# --- Frames ----------------------------------------------------------------------------------------
+
+
+FRAME_BYTES_MAX: Final = 1024 * 1024
+_LENGTH: Final = struct.Struct("!I")
+
+
+def framed(message: object, version: int | None = None) -> bytes:
+    """The bytes of one message on the stream, in our version or in that of whom it is for."""
+    body = encode(message, version)
+    if len(body) > FRAME_BYTES_MAX:
+        raise BadMessage(f"frame of {len(body)} bytes is over the limit of {FRAME_BYTES_MAX}")
+    return _LENGTH.pack(len(body)) + body
+
+
+class Deframer:
+    """Collects a stream's bytes and gives back whole messages."""
+
+    def __init__(self, into: Any) -> None:
+        self._into = into
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[Any]:
+        """The messages that are complete now.
+
+        Raises:
+            BadMessage: an oversized or undecodable frame.
+        """
+        self._buffer += data
+        messages = []
+        while (body := self._next()) is not None:
+            messages.append(decode(body, self._into))
+        return messages
+
+    def _next(self) -> bytes | None:
+        if len(self._buffer) < _LENGTH.size:
+            return None
+        end = _LENGTH.size + _checked(_LENGTH.unpack_from(self._buffer)[0])
+        if len(self._buffer) < end:
+            return None
+        body = bytes(self._buffer[_LENGTH.size : end])
+        del self._buffer[:end]
+        return body
+
+
+def _checked(length: int) -> int:
+    if length > FRAME_BYTES_MAX:
+        raise BadMessage(f"frame of {length} bytes is over the limit of {FRAME_BYTES_MAX}")
+    return length
+
+
+# --- asyncio ---------------------------------------------------------------------------------------
+
+
+async def read_frame(reader: asyncio.StreamReader) -> bytes | None:
+    """The next message as bytes; None at the end of the stream, or when it breaks.
+
+    Raises:
+        BadMessage: an oversized frame.
+    """
+    try:
+        length = _checked(_LENGTH.unpack(await reader.readexactly(_LENGTH.size))[0])
+        return await reader.readexactly(length)
+    except (EOFError, ConnectionError):  # IncompleteReadError is an EOFError.
+        return None
+
+
+def write_message(writer: asyncio.StreamWriter, message: object, version: int | None = None) -> None:
+    writer.write(framed(message, version))
+
+
+async def connect(path: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect to a Unix socket, however long its path is.
+
+    Raises:
+        OSError: no process listens there.
+    """
+    import asyncio
+
+    with short_address(path) as address:
+        return await asyncio.open_unix_connection(address)
+
+
+# --- Blocking sockets ------------------------------------------------------------------------------
+
+
+def send_message(connection: socket.socket, message: object) -> None:
+    connection.sendall(framed(message))
+
+
+def receive_message(connection: socket.socket, into: Any) -> Any:
+    """The next message; None at the end of the stream, or when it breaks.
+
+    Raises:
+        BadMessage: an oversized or undecodable frame.
+        TimeoutError: the socket's time limit passed.
+    """
+    head = _exactly(connection, _LENGTH.size)
+    if head is None:
+        return None
+    body = _exactly(connection, _checked(_LENGTH.unpack(head)[0]))
+    return None if body is None else decode(body, into)
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes | None:
+    data = bytearray()
+    while len(data) < size:
+        try:
+            part = connection.recv(size - len(data))
+        except ConnectionError:
+            return None
+        if not part:
+            return None
+        data += part
+    return bytes(data)
+
+
+@contextmanager
+def short_address(path: Path) -> Iterator[str]:
+    """An address for bind or connect that fits the kernel's 107 bytes: by way of the folder's descriptor."""
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)

@@ -133,7 +133,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     start: StartAttempt
     """The command, as it came; what a setting of this agent overrules is changed in it."""
     secrets: dict[str, str] = {}
-    """In memory alone, but in orders of agents of 0.1.0: see `secrets.py`."""
+    """In memory alone, but in orders of agents of 0.1.0: see `files.py`."""
     world_size: int
     ranks: tuple[RankOrder, ...]
     torch_limit_mib: int | None = None

@@ -20,7 +20,7 @@ import time
 from typing import BinaryIO
 
 from . import step as steps
-from .hosts import address
+from .step import address
 
 PROTOCOL = ("COTENANT_SOCKET", "COTENANT_CHECKPOINT_ROOT", "COTENANT_ZERO_CODE", "COTENANT_MODULES")
 """Without these a process is no part of the job to cotenant."""

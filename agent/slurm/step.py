@@ -1,4 +1,5 @@
-"""What a step of a script is: its words read as `srun` reads them, and its tasks on each host. Pure.
+"""What a step of a script is: its words read as `srun` reads them, and its tasks on each host; and lists of
+hosts and of counts as Slurm writes them. Pure, but for looking up a host's name.
 
 Rule: the script runs on every host of the job, and so does each `srun` line in it; on each host a step has
 the tasks that belong there, which may be none.
@@ -10,7 +11,51 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .hosts import counts, hostnames
+# --- Lists of hosts and counts ---------------------------------------------------------------------
+
+
+_RANGES = re.compile(r"^(.*?)\[([\d,-]+)\](.*)$")
+
+
+def hostnames(text: str) -> list[str]:
+    """`gpu[01-03,7],login` one by one."""
+    found: list[str] = []
+    for part in re.split(r",(?![^\[]*\])", text):
+        match = _RANGES.match(part)
+        if match is None:
+            found += [part] if part else []
+            continue
+        for each in match[2].split(","):
+            first, _, last = each.partition("-")
+            for number in range(int(first), int(last or first) + 1):
+                found.append(f"{match[1]}{number:0{len(first)}d}{match[3]}")
+    return found
+
+
+def counts(text: str) -> list[int]:
+    """`2(x3),1` one by one."""
+    found: list[int] = []
+    for part in text.split(","):
+        number, _, times = part.partition("(x")
+        found += [int(number)] * int(times.rstrip(")") or 1)
+    return found
+
+
+def address(host: str, env: dict[str, str]) -> str:
+    """Where a host of the job is reached: its name, if names are resolved here; the first one's address is
+    known in any case."""
+    import socket
+
+    try:
+        socket.getaddrinfo(host, None)
+    except OSError:
+        is_first = host == env.get("SLURM_JOB_NODELIST", "").split(",")[0]
+        return env.get("SLURM_LAUNCH_NODE_IPADDR", host) if is_first else host
+    return host
+
+
+# --- Steps -----------------------------------------------------------------------------------------
+
 
 NAMES = {
     "-n": "ntasks",

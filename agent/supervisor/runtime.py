@@ -1,7 +1,7 @@
 """The supervisor of one attempt: `python -m cotenant.agent.supervisor.runtime ATTEMPT_FOLDER [SECRETS]`.
 
-`SECRETS` is the number of an open file with them (`secrets.py`). With `--wait SOCKET` instead it waits until
-its agent hands it both (`waiting.py`).
+`SECRETS` is the number of an open file with them (`ipc/files.py`). With `--wait SOCKET` instead it waits
+until its agent hands it both (`sockets.py`).
 
 Rule: it outlives its agent, needs nobody, and leaves a result. It takes no decision (`core/supervision.py`
 does); this loop only waits for something to happen and carries out what follows. One thread, one
@@ -30,7 +30,7 @@ from typing import Final
 import msgspec
 
 from cotenant.agent.host.cgroups import RANKS, SUPERVISOR, AttemptCgroup
-from cotenant.agent.host.identity import own_identity
+from cotenant.agent.host.facts import own_identity
 from cotenant.agent.ipc import (
     CONTROL,
     LOGS,
@@ -52,7 +52,6 @@ from cotenant.agent.ipc import (
     write_record,
 )
 from cotenant.agent.ipc import SUPERVISOR as SUPERVISOR_FILE
-from cotenant.agent.supervisor.control import Conversations
 from cotenant.agent.supervisor.core import (
     AllGone,
     AnyEffect,
@@ -76,7 +75,6 @@ from cotenant.agent.supervisor.core import (
     TellRank,
     TerminateClients,
 )
-from cotenant.agent.supervisor.datagrams import Datagrams
 from cotenant.agent.supervisor.processes import (
     Measuring,
     NotLaunchable,
@@ -104,7 +102,7 @@ from cotenant.agent.supervisor.processes import (
     warned_after_s,
 )
 from cotenant.agent.supervisor.ranks import RankProcesses, WantedRank
-from cotenant.agent.supervisor.waiting import handed_over
+from cotenant.agent.supervisor.sockets import Conversations, Datagrams, handed_over
 from cotenant.agent.warm.spawn import MODULES_BYTES_MAX
 from cotenant.controller.wire import BadMessage
 

@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 
 from cotenant.agent.ipc import short_address
-from cotenant.agent.warm.key import LATE, LATE_PREFIXES, ServerKind
+from cotenant.agent.warm.pool import LATE, LATE_PREFIXES, ServerKind
 from cotenant.controller.wire import BadMessage, decode_json
 
 FOLDER: Final = "warm"

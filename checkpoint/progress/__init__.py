@@ -3,8 +3,8 @@
 Rule: the script must not be able to tell. Torch's own hook counts. We ask no device, print nothing, start no
 thread, and a failure here ends the counting and not the script. What we cannot see for certain is unknown.
 
-Reading order: `steps.py` (counts and tells), `loops.py` (which loops stand around a step),
-`expressions.py` (what their heads say), `frameworks.py` (Trainers that know their own length).
+Reading order: `steps.py` (counts and tells, and asks Trainers), `loops.py` (which loops stand around a step),
+`expressions.py` (what their heads say).
 """
 
 from __future__ import annotations

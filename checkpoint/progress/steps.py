@@ -1,9 +1,12 @@
-"""Counts the optimizer's steps of one process, and tells its supervisor.
+"""Counts the optimizer's steps of one process, and tells its supervisor; asks Trainers that know themselves
+how many steps they will make.
 
 Rule: between two reports a step costs a comparison and a look at the clock. Nobody waits for a report to be
 sent: what one datagram cannot deliver, the next one says. Where a checkpoint Session speaks for this process,
-it
-tells the steps, and we tell only their total.
+it tells the steps, and we tell only their total.
+
+No framework is imported here. A Trainer that runs the present step stands in its frames, and is asked for
+what it shows its own callbacks.
 """
 
 from __future__ import annotations
@@ -13,12 +16,14 @@ import os
 import socket
 import sys
 import time
+import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from multiprocessing import util
 from typing import Any, Final
 
-from cotenant.checkpoint.progress import frameworks, loops
+from cotenant.checkpoint.progress import loops
+from cotenant.checkpoint.progress.expressions import Names
 from cotenant.checkpoint.progress.loops import Loaders, NotSeen, Turns
 from cotenant.checkpoint.talk import protocol
 
@@ -195,7 +200,7 @@ class StepReporter:
             steps = session.step + 1  # It counts this one when the script asks for the next batch.
         frames = list(loops.frames_from(sys._getframe(1)))
         try:
-            known = frameworks.steps_left(frames)
+            known = steps_left(frames)
             if known is not None:
                 self.length.said(steps + known[0], known[1])
             else:
@@ -231,3 +236,52 @@ def _rank(before: int) -> int:
     if dist is not None and dist.is_available() and dist.is_initialized():
         return int(dist.get_rank())
     return before
+
+
+# --- Trainers that know their length ---------------------------------------------------------------
+
+
+_LIGHTNING = ("lightning.pytorch.", "pytorch_lightning.")
+
+
+def steps_left(frames: Iterable[types.FrameType]) -> tuple[int, str] | None:
+    """After the present step, and who says so; None where no such trainer stands around it."""
+    for frame in frames:
+        module = str(frame.f_globals.get("__name__", ""))
+        if module == "transformers.trainer":
+            found = _transformers(_owner(frame))
+        elif module.startswith(_LIGHTNING):
+            found = _lightning(_owner(frame))
+        else:
+            continue
+        if found is not None:
+            return found
+    return None
+
+
+def _owner(frame: types.FrameType) -> Any:
+    """Whose method it is."""
+    if frame.f_code.co_varnames[:1] != ("self",):
+        return None
+    names = Names(frame)
+    try:
+        return names.local.get("self")
+    finally:
+        names.release()
+
+
+def _transformers(trainer: Any) -> tuple[int, str] | None:
+    state = getattr(trainer, "state", None)
+    total, done = getattr(state, "max_steps", None), getattr(state, "global_step", None)
+    if not isinstance(total, int) or not isinstance(done, int) or total < 1:
+        return None
+    return max(0, total - done - 1), f"the Trainer says {total} steps in all"
+
+
+def _lightning(owner: Any) -> tuple[int, str] | None:
+    trainer = owner if hasattr(owner, "estimated_stepping_batches") else getattr(owner, "trainer", None)
+    total = getattr(trainer, "estimated_stepping_batches", None)
+    done = getattr(trainer, "global_step", None)
+    if not isinstance(total, int) or not isinstance(done, int) or total < 1:
+        return None
+    return max(0, total - done - 1), f"the Trainer expects {total} steps in all"

@@ -1,20 +1,36 @@
-"""What would happen to a job if it came now: checked as a submission, rolled out elsewhere, answered later.
+"""What would happen to a job if it came: what follows if it came now, and when it would end on how many
+devices, now or at the quietest hour, under the policy in force or another one.
 
-Rule: it changes nothing, and does not block: the question goes to the worker that rolls out, and the answer
-leaves when it has come. A repeated question gets one answer.
+Rule: it is checked as a submission, and changes nothing. It does not block: the question goes to the worker
+that rolls out (`sim/eta`, in a process of its own, one request at a time), and the answer leaves when it has
+come; this module builds the questions and words the answers. A repeated question gets one answer. What has no
+records is unknown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
 
 from cotenant.controller.api.arrivals import checked
 from cotenant.controller.api.etas import basis, times_of
 from cotenant.controller.api.submissions import Denied
 from cotenant.controller.api.views import Now
-from cotenant.controller.domain import Phase
-from cotenant.controller.engine import EtaAnswer, EtaQuestion, JobEta, policy_label, question_of
+from cotenant.controller.domain import JobSpec, Phase
+from cotenant.controller.engine import (
+    AttemptRecord,
+    Engine,
+    EtaAnswer,
+    EtaQuestion,
+    JobEta,
+    SupposedJob,
+    policy_label,
+    question_of,
+)
+from cotenant.controller.policies import registry
 from cotenant.controller.store import Core
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.wire import EtaView
@@ -23,7 +39,7 @@ from cotenant.controller.wire import clients as wire
 SPECS_MAX: Final = 100
 DELAYS_SHOWN: Final = 100
 
-WITHIN_S: Final = 120.0
+ARRIVAL_WITHIN_S: Final = 120.0
 BUSY: Final = "it cannot be found out now: others ask, or controller.eta_share is 0"
 
 Foresee = Callable[[Sequence[EtaQuestion], Callable[[Sequence[EtaAnswer]], None], float], bool]
@@ -65,7 +81,7 @@ class ForesightRequests:
                 reply(wire.Foreseen(request_id=request_id, arrival=self._view(question, answer)))
 
         self._open[key] = who.name
-        if not self._foresee([question], told, WITHIN_S):
+        if not self._foresee([question], told, ARRIVAL_WITHIN_S):
             del self._open[key]
             raise Denied("refused", BUSY, "try again in some seconds")
 
@@ -112,3 +128,168 @@ class ForesightRequests:
             hits_of=0,
             told_at=now.utc(answer.now_s),
         )
+
+
+WIDTHS_WITHIN_S: Final = 20.0
+"""For all lines together: a person waits for them."""
+WIDTHS_MAX: Final = 6
+"""1, 2, 4 ... 32 devices."""
+WIDTHS_ROLL_OUTS: Final = 6
+DAY_S: Final = 86_400.0
+HOUR_S: Final = 3_600.0
+DAYS_LOOKED_AT: Final = 7
+
+
+class Variant(NamedTuple):
+    """One line of the answer."""
+
+    spec: JobSpec
+    after_s: float
+    note: str
+
+
+class WidthRequests:
+    """Requests of `submit --dry-run`."""
+
+    def __init__(self, core: Core, foresee: Foresee) -> None:
+        self._core, self._foresee = core, foresee
+
+    def ask(
+        self, request: wire.ForeseeWidths, who: Identity, reply: Callable[[wire.ForeseenWidths], None]
+    ) -> None:
+        """Raises Denied: it would not be accepted, or cannot be asked for, or not now."""
+        core, engine = self._core, self._core.state.engine
+        now = Now(core.clock.now_s(), core.clock.wall())
+        if len(request.submission.specs) != 1:
+            raise Denied("usage", "only a single job can be asked about", "ask about one task of it")
+        (spec,) = checked(engine, request.submission, who, core.state.allocations).specs
+        if request.policy:
+            check_policy(request.policy, request.parameters)
+        quiet_s = quietest_s(self._attempts(), now)
+        variants = list(variants_of(engine, spec, quiet_s, request.gpus))
+        question = question_of(engine, core.state.etas, seed=core.journal.last_seq, count=WIDTHS_ROLL_OUTS)
+        questions = [
+            msgspec.structs.replace(
+                question,
+                supposed=SupposedJob(
+                    spec=each.spec,
+                    after_s=each.after_s,
+                    policy=request.policy,
+                    parameters=request.parameters,
+                ),
+            )
+            for each in variants
+        ]
+
+        def done(answers: Sequence[EtaAnswer]) -> None:
+            rows = [
+                row_of(each, answers[at] if at < len(answers) else None, now)
+                for at, each in enumerate(variants)
+            ]
+            label = next((each.policy for each in answers if each.policy), policy_label(engine))
+            reply(
+                wire.ForeseenWidths(
+                    request_id=0,
+                    rows=tuple(rows),
+                    policy=label,
+                    quietest_at=None if quiet_s is None else now.utc(now.now_s + quiet_s),
+                )
+            )
+
+        if not self._foresee(questions, done, WIDTHS_WITHIN_S):
+            raise Denied("refused", BUSY, "try again in some seconds")
+
+    def _attempts(self) -> Iterable[AttemptRecord]:
+        state = self._core.state
+        for job_id in state.engine.jobs:
+            yield from state.history.attempts(job_id)
+
+
+def check_policy(name: str, parameters: Mapping[str, str | int | float | bool]) -> None:
+    """Accepts only our own policies: a controller imports nothing because a client names it.
+
+    Raises:
+        Denied: there is none, or it takes no such parameters.
+    """
+    try:
+        if name not in registry.AVAILABLE:
+            raise ValueError(f"no policy {name!r}; there are {', '.join(registry.AVAILABLE)}")
+        registry.make(name, dict(parameters))
+    except ValueError as error:
+        raise Denied("usage", str(error), "`cotenant policy list` describes them") from None
+
+
+def variants_of(
+    engine: Engine, spec: JobSpec, quiet_s: float | None, gpus: Sequence[int] = ()
+) -> list[Variant]:
+    """The job as asked for, then on fewer and on more devices where a host has them; then all of it later."""
+    widths = dict.fromkeys((spec.gpus, *(gpus or (2**power for power in range(WIDTHS_MAX)))))
+    specs = [(resized(spec, each), each) for each in widths]
+    possible = [(sized, note) for (sized, note), _ in specs if engine.never_fits(sized) is None]
+    found = [Variant(sized, 0.0, note) for sized, note in possible]
+    if quiet_s is not None:
+        found += [Variant(sized, quiet_s, note) for sized, note in possible]
+    return found
+
+
+def resized(spec: JobSpec, gpus: int) -> tuple[JobSpec, str]:
+    """The same work on so many devices, and what its length then rests on."""
+    if gpus == spec.gpus:
+        return spec, ""
+    share = spec.size / gpus
+    length_s = None if spec.expected_s is None else spec.expected_s * share
+    steps = None if spec.iterations is None else max(1, math.ceil(spec.iterations * share))
+    sized = msgspec.structs.replace(
+        spec,
+        gpus_min=gpus,
+        gpus_max=gpus,
+        gpu_fraction=1.0,
+        nodes=0,
+        expected_s=length_s,
+        iterations=steps,
+    )
+    if length_s is None and steps is not None:
+        return sized, "with its steps shared out, at the step time that is known of so many"
+    return sized, "as if it were faster in proportion: no curve of it is measured"
+
+
+def quietest_s(attempts: Iterable[AttemptRecord], now: Now) -> float | None:
+    """Seconds until the next hour of the day in which the fewest devices were held in the last days; None:
+    less than a day is recorded."""
+    held = [0.0] * 24
+    since_s = max(0.0, now.now_s - DAYS_LOOKED_AT * DAY_S)
+    if now.now_s - since_s < DAY_S:
+        return None
+    offset_s = now.wall_s - now.now_s
+    for each in attempts:
+        at_s = max(since_s, each.launched_s)
+        end_s = now.now_s if each.ended_s is None else each.ended_s
+        while at_s < end_s:
+            wall_s = at_s + offset_s
+            next_s = min(end_s, at_s + HOUR_S - wall_s % HOUR_S)
+            held[int(wall_s // HOUR_S) % 24] += (next_s - at_s) * len(each.devices)
+            at_s = max(next_s, at_s + 1e-3)
+    this_hour = int(now.wall_s // HOUR_S)
+    ahead = min(range(1, 25), key=lambda hours: held[(this_hour + hours) % 24])
+    return (this_hour + ahead) * HOUR_S - now.wall_s
+
+
+def row_of(variant: Variant, answer: EtaAnswer | None, now: Now) -> wire.ForeseenRow:
+    eta = answer.etas[0] if answer is not None and answer.etas else None
+    has_times = eta is not None and eta.finish is not None
+    if answer is None:
+        said = "not found out in time"
+    elif eta is None:
+        said = answer.error or "unknown"
+    elif not has_times:
+        said = basis(Phase.QUEUED, eta, answer)
+    else:
+        said = f"{answer.count} roll-outs{'' if eta.is_calibrated else ', uncalibrated'}"
+    return wire.ForeseenRow(
+        gpus=variant.spec.gpus,
+        is_later=variant.after_s > 0.0,
+        submit_at=now.utc(now.now_s + variant.after_s),
+        start=times_of(eta.start, True, now.now_s, now) if eta is not None else None,
+        finish=times_of(eta.finish, eta.is_length_known, now.now_s, now) if eta is not None else None,
+        basis="; ".join(filter(None, (said, variant.note if has_times else ""))),
+    )

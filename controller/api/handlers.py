@@ -12,15 +12,14 @@ from typing import Any, Final, NamedTuple, get_type_hints
 
 import msgspec
 
-from cotenant.controller.api.accounting import AccountingRequests
 from cotenant.controller.api.allocations import AllocationRequests
 from cotenant.controller.api.arrivals import Arrivals
 from cotenant.controller.api.changes import Changing
 from cotenant.controller.api.etas import EtaBoard, EtaRequests
-from cotenant.controller.api.foreseen_widths import WidthRequests
-from cotenant.controller.api.foresight import Foresee, ForesightRequests
+from cotenant.controller.api.foresight import Foresee, ForesightRequests, WidthRequests
 from cotenant.controller.api.job_settings import JobSettings
 from cotenant.controller.api.logs import LogRequests
+from cotenant.controller.api.past import AccountingRequests, ProfileRequests, TimelineRequests
 from cotenant.controller.api.permissions import (
     BYTES_BURST,
     BYTES_PER_SECOND,
@@ -30,11 +29,9 @@ from cotenant.controller.api.permissions import (
     must_own,
     one_job,
 )
-from cotenant.controller.api.profiles import ProfileRequests
 from cotenant.controller.api.queries import About, Queries
 from cotenant.controller.api.shadow import ShadowRequests
 from cotenant.controller.api.submissions import Denied
-from cotenant.controller.api.timeline import TimelineRequests
 from cotenant.controller.domain import ENDED, USER_BYTES_MAX, AttemptEnded, CancelRequested, JobArrived, JobId
 from cotenant.controller.executors.agents import AgentExecutor
 from cotenant.controller.executors.slurm import SlurmAllocator

@@ -27,7 +27,7 @@ from cotenant.controller.domain import (
 )
 from cotenant.controller.engine import Engine, accounts, cheapest_change
 from cotenant.controller.executors.agents import AgentExecutor
-from cotenant.controller.policies import entry, registry
+from cotenant.controller.policies import registry
 from cotenant.controller.store import Core
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.wire import MESSAGE_BYTES_MAX
@@ -252,7 +252,7 @@ class Queries:
             current=current,
             given=given,
             offers=tuple(offers),
-            groups=entry.GROUPS,
+            groups=registry.GROUPS,
         )
 
     def status(self, request_id: int, request: wire.GetStatus, who: Identity) -> wire.ControllerStatus:

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId, JobId
-from cotenant.controller.domain.job import Launch as LaunchSpec
+from cotenant.controller.domain.job_spec import Launch as LaunchSpec
 from cotenant.controller.domain.reasons import Reason
 
 

@@ -13,10 +13,9 @@ from msgspec import UNSET, UnsetType
 
 from cotenant.controller.domain.allocations import Allocation, AllocationQueue
 from cotenant.controller.domain.cluster import HostReport
-from cotenant.controller.domain.epochs import Epoch
-from cotenant.controller.domain.eta import ToldEta
-from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
-from cotenant.controller.domain.job import JobSpec, LaunchKind
+from cotenant.controller.domain.ids import AttemptNo, Epoch, HostId, JobId
+from cotenant.controller.domain.job import ToldEta
+from cotenant.controller.domain.job_spec import JobSpec, LaunchKind
 from cotenant.controller.domain.perf import Profile
 
 

@@ -74,7 +74,7 @@ class Band(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     novelty_max: float | None
     """Distance to the nearest job of the training, in standard deviations; None: any."""
     factor: float
-    """Half the width of the interval, in units of `novelty.scale_of` the answer."""
+    """Half the width of the interval, in units of `scale_of` the answer."""
     rows: int
     """Out-of-fold residuals behind it."""
 

@@ -19,14 +19,15 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from cotenant.controller.domain.job import Job, JobSpec
-from cotenant.controller.domain.kinds import kind_words
+from cotenant.controller.domain.job import Job
+from cotenant.controller.domain.job_spec import JobSpec
 from cotenant.controller.domain.perf import Interference, Profile, duty_cycle_rule
+from cotenant.controller.domain.profiles import kind_words
 
 
 def signature(spec: JobSpec) -> str:
     """What makes two jobs "the same kind" for measurements: command (but for outputs, seeds and ids: see
-    `kinds.py`), batch, workers, device type."""
+    `profiles.py`), batch, workers, device type."""
     argv = spec.launch.argv
     find = _signature if sum(map(len, argv)) <= CACHED_CHARACTERS_MAX else _signature.__wrapped__
     return find(argv, spec.batch_size, spec.gpus_min, spec.gpu_type)

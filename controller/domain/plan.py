@@ -11,10 +11,10 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from cotenant.controller.domain.actions import NOTHING, AnyAction, Decision, Place, Preempt, Resize, Share
-from cotenant.controller.domain.cluster import Device
-from cotenant.controller.domain.host_room import HostRoom, room_left
+from cotenant.controller.domain.cluster import Device, HostRoom, room_left
 from cotenant.controller.domain.ids import DeviceId, HostId, JobId
-from cotenant.controller.domain.job import LEAVING, Job
+from cotenant.controller.domain.job import Job
+from cotenant.controller.domain.lifecycle import LEAVING
 from cotenant.controller.domain.reasons import Reason
 from cotenant.controller.domain.view import SchedulingClass, View, suits
 

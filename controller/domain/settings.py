@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, get_args
 
 import msgspec
 
-from cotenant.controller.domain.job.spec import PRIORITY_MAX
+from cotenant.controller.domain.job_spec import PRIORITY_MAX
 
 
 class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -12,10 +12,10 @@ from typing import Any, Protocol
 
 import msgspec
 
-from cotenant.controller.domain.cluster import Device, Host
-from cotenant.controller.domain.host_room import room_left
+from cotenant.controller.domain.cluster import Device, Host, room_left
 from cotenant.controller.domain.ids import DeviceId, HostId, JobId
-from cotenant.controller.domain.job import Job, JobSpec
+from cotenant.controller.domain.job import Job
+from cotenant.controller.domain.job_spec import JobSpec
 from cotenant.controller.domain.perf import Interference
 
 

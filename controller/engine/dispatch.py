@@ -1,16 +1,18 @@
-"""Starts, stops and requeues jobs: what that changes in the ledger, sends and schedules. Rule: only this
-module gives out devices. It only collects commands; a command leaves when the event that it answers is
-durable. Nobody takes an alarm out of the heap; when it rings, the engine ignores it if it is out of date
-(other attempt, other phase).
+"""Starts, stops and requeues jobs: what that changes in the ledger, sends and schedules.
+
+Rule: only this module gives out devices. It only collects commands; a command leaves when the event that it
+answers is durable. Nobody takes an alarm out of the heap; when it rings, the engine ignores it if it is out
+of date (other attempt, other phase).
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from cotenant.controller.domain import (
     CHECKPOINTING,
@@ -24,20 +26,41 @@ from cotenant.controller.domain import (
     Change,
     CommandId,
     DeviceId,
+    GangMember,
     HostId,
+    InterferenceModel,
     Job,
     JobId,
+    LimitSettings,
+    OrganisationSettings,
     Phase,
     Placement,
+    PolicySettings,
     Reason,
+    StartAttempt,
     StopAttempt,
     StopCause,
     because,
 )
-from cotenant.controller.engine import starting
-from cotenant.controller.engine.config import EngineConfig
-from cotenant.controller.engine.learning import give_profile, known_profile
+from cotenant.controller.engine.estimating import give_profile, known_profile
 from cotenant.controller.engine.ledger import ASIDE, Ledger
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What the engine is told once; part of the configuration hash."""
+
+    policy: PolicySettings = PolicySettings()
+    limits: LimitSettings = LimitSettings()
+    organisations: dict[str, OrganisationSettings] = {}
+    checkpoint_every_s: float = 600.0
+    profile_s: float = 0.0
+    """T_prof of the profile in place; 0 = none."""
+    keep_ended: int = 10_000
+    began_hour: int = 0
+    """The hour, counted from 1970 in UTC, in which the journal's time began; 0 = unknown."""
+    predictor: InterferenceModel | None = None
+    """The whole model, so that a replay needs no file; None = the duty-cycle rule."""
+
 
 AlarmKind = Literal[
     "deadline", "limit", "back-off", "age", "probation", "wake", "reunite", "promise", "leave"
@@ -80,7 +103,7 @@ class Dispatch:
         partners = ledger.partners(job) if ledger.holdings.shared_count else ()
         if partners:
             self.share(job, partners)
-        self.out += starting.start_commands(ledger, job, gang, self.config, self.command_id, bool(partners))
+        self.out += start_commands(ledger, job, gang, self.config, self.command_id, bool(partners))
         if job.spec.time_limit_s is not None:
             left_s = job.spec.time_limit_s + job.past_limit_s - job.load_s - job.run_s
             self.wake_at(now_s + max(0.0, left_s), "limit", job.job_id, job.attempt)
@@ -89,7 +112,7 @@ class Dispatch:
         """Sends one host of the gang its start command again."""
         assert job.placement is not None
         gang, partners = self.ledger.holdings.gang(job.placement.devices), self.ledger.partners(job)
-        starts = starting.start_commands(self.ledger, job, gang, self.config, self.command_id, bool(partners))
+        starts = start_commands(self.ledger, job, gang, self.config, self.command_id, bool(partners))
         self.out += [start for start in starts if start.host_id == host_id]
 
     def launch_reserved(self) -> None:
@@ -269,3 +292,90 @@ class Dispatch:
 
     def submitted(self, job: Job) -> Reason:
         return because("submitted", job.spec.user or "somebody")
+
+
+def hosts_of(ledger: Ledger, job: Job) -> tuple[HostId, ...]:
+    """The hosts of a placement in rank order, whether or not their devices are still offered."""
+    assert job.placement is not None
+    return tuple(member.host_id for member in ledger.holdings.gang(job.placement.devices))
+
+
+def is_profiled(job: Job, shared: bool) -> bool:
+    """Whether this attempt is profiled in place: the job's own first one, on devices it has to itself.
+
+    Of an elastic job the steps on each number of devices are learned as it trains. A job that is there for
+    its profile is measured in whichever attempt; it has nothing else to do.
+    """
+    if job.spec.profiling == "never" or shared or job.spec.is_elastic:
+        return False
+    if job.spec.gpu_fraction < 1.0 and job.spec.profiling != "only":
+        return False  # What it takes on a part of a device says little of its like.
+    return job.attempt == 1 or job.spec.profiling == "only"
+
+
+def memory_cap_mib(job: Job) -> int | None:
+    """What a worker may use of its device, by the job's placement; None: all of it."""
+    placement = job.placement
+    limited = placement is not None and (placement.capped or placement.beside)
+    return placement.memory_mib if placement is not None and limited else None
+
+
+def start_commands(
+    ledger: Ledger,
+    job: Job,
+    gang: tuple[GangMember, ...],
+    config: EngineConfig,
+    command_id: Callable[[], CommandId],
+    shared: bool,
+) -> list[StartAttempt]:
+    """The commands that start the job's current attempt, one per host of its gang; `shared`: it has a
+    co-tenant."""
+    spec, placement = job.spec, job.placement
+    assert placement is not None
+    first = ledger.hosts[gang[0].host_id].report
+    # Derived from the attempt, so that a repeated command names the same port.
+    port = first.port_first + (job.number * 31 + job.attempt) % first.port_count
+    newest = job.newest_checkpoint if job.checkpoints else None
+    is_capped = shared or placement.capped or placement.beside
+    profile_s = config.profile_s if not job.profile_given and is_profiled(job, shared) else 0.0
+    time_left_s = _time_left_s(job) if job.spec.launch.slurm else UNSET
+    step_batch: tuple[int, int] | UnsetType = UNSET
+    if spec.gpus_max > spec.gpus_min and spec.batch_size is not None:
+        step_batch = spec.batch_size, spec.gpus_max
+    return [
+        StartAttempt(
+            command_id=command_id(),
+            host_id=member.host_id,
+            job_id=spec.job_id,
+            attempt=job.attempt,
+            launch=spec.launch,
+            gang=gang,
+            master_address=first.address if len(gang) > 1 else "127.0.0.1",
+            master_port=port,
+            sub_batch=placement.sub_batch,
+            accumulation_steps=placement.accumulation_steps,
+            memory_cap_mib=placement.memory_mib if is_capped else None,
+            host_memory_mib=spec.host_memory_mib,
+            cpus=spec.cpus,
+            resume_attempt=AttemptNo(newest.attempt) if newest else None,
+            resume_step=newest.step if newest else 0,
+            checkpoint_every_s=config.checkpoint_every_s,
+            profile_s=profile_s,
+            name=spec.name,
+            user=spec.user,
+            job_class=spec.job_class,
+            epoch=job.attempt_epoch,
+            job_epoch=job.epoch,
+            time_left_s=time_left_s,
+            step_batch=step_batch,
+            fraction=placement.fraction if placement.fraction < 1.0 else UNSET,
+        )
+        for member in gang
+    ]
+
+
+def _time_left_s(job: Job) -> float | UnsetType:
+    limit_s = job.spec.time_limit_s
+    if limit_s is None:
+        return UNSET
+    return max(0.0, limit_s + job.past_limit_s - job.load_s - job.run_s)

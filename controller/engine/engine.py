@@ -54,13 +54,11 @@ from cotenant.controller.domain import (  # fmt: skip  # fmt: skip
     because,
 )
 from cotenant.controller.domain import events as ev
-from cotenant.controller.engine import claims, due, hosts, parts, placing, reports, requests, resizing
+from cotenant.controller.engine import claims, hosts, parts, placing, reports, requests, resizing
 from cotenant.controller.engine.admission import Admission
-from cotenant.controller.engine.config import EngineConfig
-from cotenant.controller.engine.dispatch import Alarm, Dispatch
-from cotenant.controller.engine.host_limits import exceeds_hosts
+from cotenant.controller.engine.dispatch import Alarm, Dispatch, EngineConfig
 from cotenant.controller.engine.ledger import Ledger, SavedLedger
-from cotenant.controller.engine.placing import spared
+from cotenant.controller.engine.placing import exceeds_hosts, spared
 from cotenant.controller.engine.promises import Promises, SavedPromises
 from cotenant.controller.policies.base import (
     Parameters,
@@ -469,5 +467,5 @@ def _handlers(*modules: ModuleType) -> dict[type, Callable[[Dispatch, Any], None
     return {get_type_hints(each)["event"]: each for each in found}
 
 
-HANDLERS: Final = _handlers(requests, hosts, reports, due, claims)
+HANDLERS: Final = _handlers(requests, hosts, reports, claims)
 """Who takes in which event; a change of policy is the engine's own."""

@@ -1,4 +1,4 @@
-"""How long a job will still take: what the user said, what was measured, what others took.
+"""How long a job will still take, and what it needs: what the user said, what was measured, what others took.
 
 Sources in the order of trust at arrival: the user's `--expect` > iterations x profiled step time >
 median of the user's jobs with the same command > steps and step time of one of its kind > the cluster's
@@ -7,6 +7,9 @@ without `--expect` so do the steps that were seen in its script's loops.
 
 Rule: the cluster's median (`GUESS`) says nothing about the job: it orders a queue, and is neither shown nor a
 reason to share (`Job.known_left_s`).
+
+Rule: a job's memory is known if it was declared or measured; until then no job shares a device with it. A
+profile that is learned while its job runs alone replaces what was planned for it.
 """
 
 from __future__ import annotations
@@ -22,13 +25,17 @@ from cotenant.controller.domain import (
     JobSpec,
     Phase,
     Profile,
+    ProfileLearned,
     ProgressSeen,
     Reason,
     SharedPace,
     SpeedCurve,
+    StoredProfile,
     base_key,
     because,
+    beginning,
     curve_of,
+    key_of,
     signature,
     step_s,
 )
@@ -300,3 +307,89 @@ def remaining_from(ledger: Ledger, job: Job, step: int) -> float | None:
     left_s = job.remaining_now_s(ledger.now_s)
     pace_s = job.solo_step_s or job.step_s or 0.0
     return None if left_s is None else left_s + max(0, job.step - step) * pace_s
+
+
+def known_profile(ledger: Ledger, spec: JobSpec) -> Profile | None:
+    """Said with the submission, else kept from a like job of the same user on the same type of device.
+
+    None where the job could be given several types: what was measured on one does not hold on another; nor
+    on a part of it.
+    """
+    if spec.profile is not None or spec.profiling == "only" or not spec.code_sha256:
+        return spec.profile
+    if spec.gpu_fraction < 1.0:
+        return None
+    types = {spec.gpu_type} if spec.gpu_type else {device.type for device in ledger.devices.values()}
+    if len(types) != 1:
+        return None
+    return ledger.profiles.use(key_of(spec, max(1, spec.nodes), types.pop()))
+
+
+def give_profile(ledger: Ledger, job: Job, profile: Profile) -> None:
+    """Gives a waiting job what was meanwhile measured of its kind."""
+    ledger.learn_profile(job, profile, given=True)
+    ledger.expect(job, *estimate_arrival(ledger.estimates, job.spec, profile))
+
+
+def learn_profile(ledger: Ledger, job: Job, event: ProfileLearned) -> None:
+    """Take in what was measured."""
+    ledger.learn_profile(job, event.profile)
+    placement = job.placement
+    if placement is None:
+        hosts = max(1, job.spec.nodes)
+    else:
+        hosts = len(ledger.holdings.gang(placement.devices))
+        needed = job.needed_mib(placement.accumulation_steps)
+        unclaimed = all(ledger.claimed_by(device_id) is None for device_id in placement.devices)
+        if needed is not None and unclaimed and not ledger.partners(job):
+            ledger.plan_memory(job, needed)
+    _keep_profile(ledger, job, event, hosts)
+    _give_its_like(ledger, job)
+
+
+def learn_whole_life(ledger: Ledger, job: Job) -> None:
+    """A job has finished alone within the time of a profile: what was measured is all that its kind needs,
+    unless its batch can be split in ways that were not tried."""
+    if job.attempt != 1 or job.co_tenants or job.accumulates:
+        return
+    if ledger.profiles.complete(job.job_id):
+        _give_its_like(ledger, job)
+
+
+def _give_its_like(ledger: Ledger, job: Job) -> None:
+    """Gives it to jobs of its kind that have never started: the rest of a sweep, mostly."""
+    mine = job.spec
+    if not mine.code_sha256:
+        return
+    alike = [
+        other
+        for other in ledger.queued()
+        if other.profile is None
+        and other.attempt == 0
+        and (other.spec.user, other.spec.code_sha256) == (mine.user, mine.code_sha256)
+    ]
+    for other in alike:
+        if (profile := known_profile(ledger, other.spec)) is not None:
+            give_profile(ledger, other, profile)
+
+
+def _keep_profile(ledger: Ledger, job: Job, event: ProfileLearned, hosts: int) -> None:
+    key = key_of(job.spec, hosts, event.device_type)
+    if not key:
+        return
+    spec = job.spec
+    known = StoredProfile(
+        base=base_key(spec),
+        user=spec.user,
+        name=spec.name,
+        command=beginning(spec.launch.argv),
+        gpus=spec.gpus_min,
+        hosts=hosts,
+        device_type=event.device_type,
+        batch_size=spec.batch_size,
+        profile=event.profile,
+        learned_s=ledger.now_s,
+        job_id=job.job_id,
+        is_complete=event.is_complete and bool(event.profile.points or event.profile.indicators),
+    )
+    ledger.profiles.keep(key, known)

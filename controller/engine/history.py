@@ -32,8 +32,13 @@ from cotenant.controller.domain import (
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.attempt_records import (
     CAUSES,
+    AttemptAccount,
     AttemptRecord,
+    Doing,
+    Foretold,
+    HeldSpan,
     HistoryNote,
+    Promise,
     action_in_words,
     outcome_of,
     resumed,
@@ -42,7 +47,6 @@ from cotenant.controller.engine.attempt_records import (
 )
 from cotenant.controller.engine.engine import Engine
 from cotenant.controller.engine.etas import policy_label
-from cotenant.controller.engine.spells import AttemptAccount, Doing, Foretold, HeldSpan, Promise
 
 ATTEMPTS_KEPT = 100
 NOTES_KEPT_PER_JOB = 40

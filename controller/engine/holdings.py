@@ -26,7 +26,7 @@ from cotenant.controller.domain import (
     JobId,
     asks_hosts,
 )
-from cotenant.controller.engine.free_index import FreeIndex
+from cotenant.controller.engine.capacity import FreeIndex
 
 
 class _Tenants(dict[DeviceId, list[JobId]]):

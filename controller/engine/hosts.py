@@ -1,6 +1,15 @@
-"""What becomes known of hosts: they join, fall silent, are lost, drained and resumed."""
+"""What becomes known of hosts: they join, fall silent, are lost, drained and resumed, and leave at a known
+time.
+
+Rule: nothing is placed where a load and a save take longer than the host stays (`suits`). At its limit less
+the grace a host that leaves (an allocation of somebody else's queue) takes no more work, and its jobs save,
+wait and go on elsewhere. One that cannot resume runs on until the host is gone: it has nothing to win by
+leaving earlier.
+"""
 
 from __future__ import annotations
+
+from typing import Final
 
 import msgspec
 
@@ -8,19 +17,24 @@ from cotenant.controller.domain import (
     ENDED,
     ON_DEVICES,
     DeviceId,
+    Host,
     HostId,
+    HostJoined,
     HostReport,
     Job,
+    Phase,
     Reason,
     TrustDevices,
     because,
 )
 from cotenant.controller.domain import events as ev
-from cotenant.controller.engine import claims, leaving
-from cotenant.controller.engine.blame import acquit, host_reason
+from cotenant.controller.engine import claims
 from cotenant.controller.engine.dispatch import Dispatch
-from cotenant.controller.engine.ending import left_host
+from cotenant.controller.engine.ending import acquit, host_reason, left_host
 from cotenant.controller.engine.estimating import remaining_from
+
+ALLOCATION: Final = "allocation"
+"""`by` of a host that leaves, or is lost, because its allocation ends."""
 
 
 def on_joined(dispatch: Dispatch, event: ev.HostJoined) -> None:
@@ -31,7 +45,7 @@ def on_joined(dispatch: Dispatch, event: ev.HostJoined) -> None:
     known_before = known.report.allocation if known is not None else ""
     host = ledger.put_host(event.report)
     host.silent = host.lost = False
-    leaving.joined(dispatch, host, known_before, event)
+    _note_leaving(dispatch, host, known_before, event)
     host.reason = host_reason(host)
     ledger.refresh_host(host)
     if hurt:
@@ -109,7 +123,7 @@ def on_lost(dispatch: Dispatch, event: ev.HostLost) -> None:
         else:
             dispatch.ledger.explain(job, because("host-silent", event.host_id))
     dispatch.drop_reservations(event.host_id, host.reason)
-    if event.by not in ("lease", leaving.ALLOCATION):  # What one has saved, the next one finds.
+    if event.by not in ("lease", ALLOCATION):  # What one has saved, the next one finds.
         _give_up_checkpoints(dispatch, host.checkpoint_domain)
 
 
@@ -137,7 +151,7 @@ def on_leaving(dispatch: Dispatch, event: ev.HostLeaving) -> None:
     """The host gets no new work, and its jobs save and leave."""
     host = dispatch.ledger.hosts.get(event.host_id)
     if host is not None and not host.lost:
-        leaving.clear(dispatch, host, event.by)
+        _clear(dispatch, host, event.by)
 
 
 def on_resumed(dispatch: Dispatch, event: ev.HostResumed) -> None:
@@ -152,3 +166,38 @@ def on_resumed(dispatch: Dispatch, event: ev.HostResumed) -> None:
         acquit(host)
         host.reason = host.reason if host.lost else None
         dispatch.ledger.refresh_host(host)
+
+
+def _note_leaving(dispatch: Dispatch, host: Host, known_before: str, event: HostJoined) -> None:
+    """`known_before`: of which allocation the host of this name was. Another is another machine."""
+    report, now_s = event.report, dispatch.ledger.now_s
+    if report.allocation != known_before:
+        host.drained_by = ""
+        acquit(host)
+    if event.leaves_in_s is None:
+        if host.clears_at_s is not None:
+            dispatch.ledger.stays_until(host, None)
+        return
+    clears_at_s = now_s + max(0.0, event.leaves_in_s - report.leave_grace_s)
+    dispatch.ledger.stays_until(host, clears_at_s)
+    dispatch.wake_at(clears_at_s, "leave", host.host_id, 0)
+
+
+def leave_if_due(dispatch: Dispatch, host_id: HostId) -> None:
+    """A host's time to leave may have come; not if its end has moved since."""
+    host = dispatch.ledger.hosts.get(host_id)
+    if host is None or host.lost or host.clears_at_s is None:
+        return
+    if dispatch.ledger.now_s >= host.clears_at_s and host.drained_by != ALLOCATION:
+        _clear(dispatch, host, ALLOCATION)
+
+
+def _clear(dispatch: Dispatch, host: Host, by: str) -> None:
+    """Gives the host no new work and asks its jobs to save and leave."""
+    why = "its allocation ends" if by == ALLOCATION else by
+    host.drained_by, host.reason = ALLOCATION, because("leaving", host.host_id, why)
+    dispatch.ledger.refresh_host(host)
+    dispatch.drop_reservations(host.host_id, host.reason)
+    for job in dispatch.ledger.holdings.on_host(host.host_id):
+        if job.phase is Phase.LOADING or (job.phase is Phase.RUNNING and job.resumable):
+            dispatch.stop(job, "preempted", host.reason, save=True)

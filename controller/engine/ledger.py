@@ -41,10 +41,10 @@ from cotenant.controller.domain import (
     scheduling_class_of,
     staying_class_of,
 )
+from cotenant.controller.engine.capacity import Sizes
 from cotenant.controller.engine.holdings import Holdings
 from cotenant.controller.engine.ordering import QueueKey
 from cotenant.controller.engine.records import Records
-from cotenant.controller.engine.sizes import Sizes
 
 ARRAY_LIMIT = "array-limit"
 ASIDE = ENDED | {Phase.BLOCKED, Phase.HELD}
@@ -69,7 +69,7 @@ class Estimates(msgspec.Struct, kw_only=True):
 
 
 class DecayedUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody has used, for fair share (`fair_share.py`)."""
+    """What somebody has used, for fair share (`admission.py`)."""
 
     device_s: float
     """Decayed device-seconds at `at_s`."""

@@ -5,17 +5,24 @@ promise 1 (tenants, memory, whole gangs), whatever it asked for.
 
 Rule: a job that only runs to be measured takes what is free. Whatever a policy says, the engine preempts
 nobody for it: it refuses both the preemption and the placement on the victim's devices.
+
+Rule: whether the hosts have the cores and the main memory that the job asks for, the engine asks when a
+policy decides, and does not record what is refused. It carries out a recorded decision as it stands, since
+journals hold some from before these limits existed. Jobs that leave count until their processes on the host
+are gone, unless the placement waits for these anyway because they hold its devices there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from cotenant.controller.domain import (
     LEAVING,
     QUEUED,
     AnyAction,
     DeviceId,
+    HostId,
+    HostRoom,
     Job,
     JobId,
     Place,
@@ -29,6 +36,7 @@ from cotenant.controller.domain import (
     fraction_of,
     part_mib,
     render,
+    room_left,
     suits,
     tenant_mib,
     why_alone,
@@ -303,3 +311,36 @@ def spared(ledger: Ledger, actions: Sequence[AnyAction]) -> list[AnyAction]:
 def _held_by(ledger: Ledger, job_id: JobId) -> tuple[DeviceId, ...]:
     job = ledger.jobs.get(job_id)
     return job.placement.devices if job is not None and job.placement is not None else ()
+
+
+def exceeds_hosts(ledger: Ledger, action: Place | Share | Resize) -> Reason | None:
+    """Why the hosts do not have what the job asks for; None if they do, or nothing is asked."""
+    if action.job_id not in ledger.jobs:
+        return None
+    job = ledger.jobs[action.job_id]
+    spec = job.spec
+    if not (spec.cpus or spec.host_memory_mib):
+        return None
+    by_host: dict[HostId, list[DeviceId]] = {}
+    for device_id in action.devices:
+        by_host.setdefault(ledger.holdings.host_of(device_id), []).append(device_id)
+    for host_id, devices in by_host.items():
+        if host_id not in ledger.hosts:
+            continue  # It is refused for that.
+        tenants = {job_id for device_id in devices for job_id in ledger.tenants(device_id)}
+        waited_for = {job_id for job_id in tenants if ledger.jobs[job_id].phase in LEAVING}
+        room = _room(ledger, host_id, {*waited_for, job.job_id})
+        if not room.holds(spec.cpus, spec.host_memory_mib):
+            return because("refused-host-room", f"job {job.job_id}", host_id, *left_over(room))
+    return None
+
+
+def _room(ledger: Ledger, host_id: HostId, without: Iterable[JobId]) -> HostRoom:
+    gone = set(without)
+    here = (each for each in ledger.asking_on(host_id) if each.job_id not in gone)
+    return room_left(ledger.hosts[host_id].report, here)
+
+
+def left_over(room: HostRoom) -> tuple[int, str]:
+    """The room on a host, in words."""
+    return max(0, room.cpus), "any" if room.memory_mib is None else f"{max(0, room.memory_mib)} MiB of"

@@ -1,8 +1,10 @@
-"""What hosts report of attempts: start, first step, progress, checkpoints, end, measurements. Rule: a report
-about any attempt but the present one changes nothing.
+"""What comes by itself: reports of hosts about attempts (start, first step, progress, checkpoints, end,
+measurements), and alarms that ring. Rule: a report about any attempt but the present one changes nothing.
 """
 
 from __future__ import annotations
+
+import heapq
 
 import msgspec
 
@@ -11,26 +13,30 @@ from cotenant.controller.domain import (  # fmt: skip
     LOADING,
     ON_DEVICES,
     RUNNING,
+    SUSPECT_AFTER,
+    Change,
     CheckpointRecord,
     ComputeRequest,
+    HostId,
     Job,
+    JobId,
     Phase,
     because,
     fitting,
 )
 from cotenant.controller.domain import events as ev
-from cotenant.controller.engine import blame, claims, starting
-from cotenant.controller.engine.blame import clear_suspicion
-from cotenant.controller.engine.dispatch import Dispatch
-from cotenant.controller.engine.ending import left_host
+from cotenant.controller.engine import claims
+from cotenant.controller.engine.dispatch import Alarm, Dispatch, hosts_of
+from cotenant.controller.engine.ending import clear_suspicion, ended, left_host, take_in_fault
 from cotenant.controller.engine.estimating import (
     blame_memory,
     learn_load,
+    learn_profile,
     learn_progress,
     observe_sharing,
     remaining_from,
 )  # fmt: skip
-from cotenant.controller.engine.learning import learn_profile
+from cotenant.controller.engine.hosts import leave_if_due
 
 
 def on_started(dispatch: Dispatch, event: ev.AttemptStarted) -> None:
@@ -51,7 +57,7 @@ def on_capabilities(dispatch: Dispatch, event: ev.CapabilitiesSeen) -> None:
         ledger.cannot_resume(job)
     elif event.host_id not in job.capable:
         capable = (*job.capable, event.host_id)
-        ledger.can_resume(job, capable, everywhere=set(capable) >= set(starting.hosts_of(ledger, job)))
+        ledger.can_resume(job, capable, everywhere=set(capable) >= set(hosts_of(ledger, job)))
     ledger.learn_capabilities(job, event)
     if job.phase is Phase.LOADING and event.step != job.step:  # Not the step we thought it would find.
         ledger.resumed_at(job, event.step, remaining_from(ledger, job, event.step))
@@ -59,7 +65,7 @@ def on_capabilities(dispatch: Dispatch, event: ev.CapabilitiesSeen) -> None:
 
 def _domains(dispatch: Dispatch, job: Job) -> set[str]:
     """The checkpoint domains a gang writes to; over more than one it cannot resume."""
-    hosts = starting.hosts_of(dispatch.ledger, job)
+    hosts = hosts_of(dispatch.ledger, job)
     return {dispatch.ledger.hosts[host_id].checkpoint_domain for host_id in hosts}
 
 
@@ -135,7 +141,7 @@ def on_ended(dispatch: Dispatch, event: ev.AttemptEnded) -> None:
         if crowded_out is not None:
             dispatch.ledger.blame_stop(job, "crowded", crowded_out)
     if event.gpu_fault:
-        blame.take_in(dispatch, job, event)
+        take_in_fault(dispatch, job, event)
     left_host(dispatch, job, event.host_id, event.outcome, event.detail, event.workdir_missing)
 
 
@@ -191,3 +197,41 @@ def on_computed(dispatch: Dispatch, event: ev.Computed) -> None:
     profile = msgspec.structs.replace(job.profile, throughput=law)
     dispatch.ledger.profiles.revise(job.job_id, job.profile, profile)
     dispatch.ledger.refine_profile(job, profile)
+
+
+def on_alarm(dispatch: Dispatch, event: ev.AlarmRang) -> None:
+    """Rings all alarms that are due, in the order of their times."""
+    while dispatch.alarms and dispatch.alarms[0].at_s <= dispatch.ledger.now_s:
+        _ring(dispatch, heapq.heappop(dispatch.alarms))
+
+
+def _ring(dispatch: Dispatch, alarm: Alarm) -> None:
+    if alarm.kind == "probation":
+        host = dispatch.ledger.hosts.get(HostId(alarm.subject))
+        if host is not None and host.is_suspect:
+            host.failures_in_row = SUSPECT_AFTER - 1
+            dispatch.ledger.refresh_host(host)
+        return
+    if alarm.kind == "leave":
+        leave_if_due(dispatch, HostId(alarm.subject))
+        return
+    if alarm.kind == "promise":
+        return  # `promises.py` looks after each event.
+    if alarm.kind == "reunite":
+        dispatch.ledger.pairs.reunite(alarm.subject, dispatch.ledger.now_s)
+        return
+    job = dispatch.ledger.jobs.get(JobId(alarm.subject))
+    if job is None or job.attempt != alarm.attempt:
+        return
+    if alarm.kind == "deadline" and job.phase is Phase.CHECKPOINTING:
+        waited_s = dispatch.config.policy.stop_deadline_s
+        cause = job.stop_cause
+        dispatch.stop(job, cause, because("checkpoint-deadline", waited_s, job.durable_step), save=False)
+    elif alarm.kind == "limit" and job.phase in (Phase.LOADING, Phase.RUNNING):
+        dispatch.stop(job, "time-limit", because("time-limit", job.spec.time_limit_s or 0.0), save=True)
+    elif alarm.kind == "back-off" and job.phase is Phase.BLOCKED:
+        dispatch.ledger.change(job, Change.UNBLOCK, job.reason)
+        if not dispatch.queue_or_block(job):
+            ended(dispatch, job)
+    elif alarm.kind == "age" and job.phase is Phase.QUEUED and not job.aged:
+        dispatch.ledger.age(job, because("aged", dispatch.config.policy.ageing_s))

@@ -16,17 +16,17 @@ from cotenant.controller.domain import (
     because,
 )
 from cotenant.controller.domain import events as ev
+from cotenant.controller.engine.admission import rank_of
 from cotenant.controller.engine.dispatch import Dispatch
 from cotenant.controller.engine.ending import ended
 from cotenant.controller.engine.estimating import (
     curve_at_arrival,
     estimate_arrival,
     estimate_overheads,
+    known_profile,
     remaining_from,
     steps_in_all,
 )
-from cotenant.controller.engine.fair_share import rank_of
-from cotenant.controller.engine.learning import known_profile
 from cotenant.controller.engine.records import REQUEUED
 
 

@@ -1,1 +1,27 @@
-"""Who carries out what the engine decides, one package for each kind."""
+"""What an executor is: it carries out decisions on its hosts, and reports what happens there. Rule: it
+decides nothing. It gets decisions once they are durable, in order, and turns reports into events. What it
+keeps beside the journal it can lose at any moment.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from cotenant.controller.store import Decided
+
+
+class Executor(Protocol):
+    """What the controller's loop asks of an executor. How it talks to its hosts is its own affair."""
+
+    def carry_out(self, decided: Decided) -> None:
+        """Carry out a decision that is durable. Commands for hosts of other executors are left to those."""
+
+    def tick(self) -> None:
+        """Called about twice a second: repeat what is late, and turn silence into an event."""
+
+    def rebuilt(self) -> None:
+        """The state was read from the journal: start from it."""
+
+    @property
+    def undelivered(self) -> int:
+        """Commands that no host has confirmed."""

@@ -1,1 +1,3 @@
 """Models at work: evaluated here, never trained."""
+
+__all__ = ["eta"]

@@ -1,4 +1,4 @@
-"""Scheduling policies, one module or folder per published system.
+"""Scheduling policies, one module or folder per published system, or for those that share one idea.
 
 Rule: a policy is pure. It sees a read-only view, returns actions with reasons, and imports only the
 domain, its own kind, numpy and the standard library.
@@ -7,11 +7,9 @@ domain, its own kind, numpy and the standard library.
 __all__ = [
     "base",
     "classic",
-    "entry",
     "lazer",
     "learned",
     "lucid",
-    "order_options",
     "placement",
     "plugins",
     "registry",

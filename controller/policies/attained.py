@@ -33,8 +33,7 @@ from cotenant.controller.domain import (
     Wake,
     because,
 )
-from cotenant.controller.policies.base import Parameters, is_quiet, why_waiting
-from cotenant.controller.policies.entry import FIRST, PREEMPT, PolicyEntry
+from cotenant.controller.policies.base import FIRST, PREEMPT, Parameters, PolicyEntry, is_quiet, why_waiting
 from cotenant.controller.policies.toolkit import (  # fmt: skip
     WakeUp,
     Why,

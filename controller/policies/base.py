@@ -1,10 +1,13 @@
-"""What a policy is, and the small parts that all of them share."""
+"""What a policy is, the small parts that all of them share, and what people read of one of ours.
+
+Rule: an entry stands in the module of its policy, behind it; `registry.py` has their names, in order.
+"""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple, Protocol
 
 from cotenant.controller.domain import (
     ON_DEVICES,
@@ -289,3 +292,30 @@ def why_no_host_room(plan: Plan, job: Job) -> Reason | None:
     memory = "" if room.memory_mib is None else f" and {max(0, room.memory_mib)} MiB of main memory"
     asked = (scheduling_class.cpus, scheduling_class.host_memory_mib)
     return because("no-host-room", *asked, host_id, max(0, room.cpus), memory, plan.free_on(host_id))
+
+
+class PolicyEntry(NamedTuple):
+    """A policy of ours."""
+
+    about: str
+    """What it is, in one line."""
+    make: Callable[..., Policy]
+    """Called with what `parse` gives."""
+    parse: Callable[[Parameters], Any] | None = None
+    """Makes its parameters from what was given, or raises ValueError. None: it has none."""
+    group: str = ""
+    """Its heading in `cotenant policy list`."""
+    choose: str = ""
+    """When to choose it, in a line."""
+    needs: tuple[str, str] | None = None
+    """A library that it needs, and the extra that installs it."""
+
+
+FIRST: Final = "To begin with"
+ORDER: Final = "An order alone: nobody is preempted, nothing is shared"
+PREEMPT: Final = "With preemption"
+SHARE: Final = "With shared devices"
+KEPT: Final = "With predictions that hold"
+ELASTIC: Final = "For elastic jobs"
+CLASSES: Final = "Two classes, hp and spot"
+"""Headings of `cotenant policy list`."""

@@ -22,8 +22,8 @@ from collections.abc import Iterator
 from typing import Final, Literal, NamedTuple
 
 from cotenant.controller.domain import Interference, Job, Plan, Reason, View, XiSource, because, peak_mib
-from cotenant.controller.policies.entry import SHARE, PolicyEntry
-from cotenant.controller.policies.service import by_service
+from cotenant.controller.policies.base import SHARE, PolicyEntry
+from cotenant.controller.policies.classic import by_service
 from cotenant.controller.policies.toolkit import (
     Colocation,
     ColocationParameters,

@@ -28,9 +28,9 @@ from cotenant.controller.domain import (
     View,
     because,
 )
-from cotenant.controller.policies.entry import ORDER, PolicyEntry
-from cotenant.controller.policies.order_options import OrderParameters
+from cotenant.controller.policies.base import ORDER, PolicyEntry
 from cotenant.controller.policies.scored import Scored, waited_s
+from cotenant.controller.policies.toolkit import OrderParameters
 
 CHARGED_MAX = 10_000
 ACCOUNTS_MAX = 10_000

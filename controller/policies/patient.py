@@ -37,9 +37,15 @@ from cotenant.controller.domain import (
     Wake,
     because,
 )
-from cotenant.controller.policies.base import Candidates, Parameters, is_quiet, why_waiting
+from cotenant.controller.policies.base import (
+    FIRST,
+    Candidates,
+    Parameters,
+    PolicyEntry,
+    is_quiet,
+    why_waiting,
+)
 from cotenant.controller.policies.classic import UNKNOWN_S
-from cotenant.controller.policies.entry import FIRST, PolicyEntry
 from cotenant.controller.policies.toolkit import (  # fmt: skip
     ExpectedReleases,
     FreedDevices,

@@ -16,25 +16,31 @@ from typing import Final, NamedTuple
 from cotenant.controller.domain import NOTHING, AnyEvent, Decision, Job, Reason, View, because
 from cotenant.controller.policies import placement, plugins
 from cotenant.controller.policies.attained import LAS, TIRESIAS
-from cotenant.controller.policies.base import Parameters, Policy
+from cotenant.controller.policies.base import (
+    CLASSES,
+    ELASTIC,
+    FIRST,
+    KEPT,
+    ORDER,
+    PREEMPT,
+    SHARE,
+    Parameters,
+    Policy,
+    PolicyEntry,
+)
+from cotenant.controller.policies.baselines import CHRONUS, FGD, LYRA, YARN_CS
 from cotenant.controller.policies.castor.cost import CASTOR_COST
 from cotenant.controller.policies.castor.policy import CASTOR
-from cotenant.controller.policies.chronus import CHRONUS
-from cotenant.controller.policies.classic import FIFO, SJF, SRTF
+from cotenant.controller.policies.classic import FIFO, SJF, SRSF, SRTF, SSF
 from cotenant.controller.policies.cotenant import COTENANT
 from cotenant.controller.policies.elastic import AFS_L, MAX_MIN, THEMIS
-from cotenant.controller.policies.entry import PolicyEntry
-from cotenant.controller.policies.fgd import FGD
-from cotenant.controller.policies.gfs import entries as gfs
-from cotenant.controller.policies.heuristics import F1_ENTRY, UNICEP, WFP3
+from cotenant.controller.policies.gfs.policy import entries as gfs_entries
 from cotenant.controller.policies.lazer.policy import LAZER
 from cotenant.controller.policies.learned import RLTUNE, SCORER
 from cotenant.controller.policies.lucid import LUCID
-from cotenant.controller.policies.lyra import LYRA
 from cotenant.controller.policies.multifactor import SLURM_MULTIFACTOR
 from cotenant.controller.policies.patient import PATIENT
 from cotenant.controller.policies.pcs import PCS
-from cotenant.controller.policies.qssf import QSSF
 from cotenant.controller.policies.remaining import (
     INTERVAL,
     INTERVAL_60,
@@ -42,9 +48,8 @@ from cotenant.controller.policies.remaining import (
     INTERVAL_600,
     SRTF_FULL,
 )
-from cotenant.controller.policies.service import SRSF, SSF
+from cotenant.controller.policies.scored import F1_ENTRY, QSSF, UNICEP, WFP3
 from cotenant.controller.policies.sjf_ffs import SJF_FFS
-from cotenant.controller.policies.yarn_cs import YARN_CS
 
 
 class PolicyOption(NamedTuple):
@@ -104,9 +109,12 @@ OURS: Final[dict[str, PolicyEntry]] = {
     "fgd": FGD,
     "lyra": LYRA,
     "chronus": CHRONUS,
-    **gfs.entries(lambda name, parameters: make(name, parameters)),
+    **gfs_entries(lambda name, parameters: make(name, parameters)),
 }
 """By name, in the order in which people are shown them."""
+
+GROUPS: Final = (FIRST, ORDER, PREEMPT, SHARE, KEPT, ELASTIC, CLASSES)
+"""Their headings, in the order in which people read them."""
 
 
 def lacks(name: str) -> str:

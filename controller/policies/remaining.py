@@ -20,9 +20,16 @@ from typing import Final
 import msgspec
 
 from cotenant.controller.domain import NOTHING, AnyEvent, Decision, Job, Plan, Reason, View, Wake, because
-from cotenant.controller.policies.base import Candidates, Parameters, Stateless, is_quiet, why_waiting
+from cotenant.controller.policies.base import (
+    PREEMPT,
+    Candidates,
+    Parameters,
+    PolicyEntry,
+    Stateless,
+    is_quiet,
+    why_waiting,
+)
 from cotenant.controller.policies.classic import by_remaining
-from cotenant.controller.policies.entry import PREEMPT, PolicyEntry
 from cotenant.controller.policies.toolkit import (  # fmt: skip
     WakeUp,
     Why,

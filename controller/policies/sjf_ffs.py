@@ -14,10 +14,10 @@ from itertools import islice
 from typing import Final
 
 from cotenant.controller.domain import DeviceId, Job, Plan, Reason, because, memory_unknown
+from cotenant.controller.policies.base import SHARE, PolicyEntry
 from cotenant.controller.policies.castor.policy import GangHosts, places_of
 from cotenant.controller.policies.castor.sharing import no_memory
 from cotenant.controller.policies.classic import by_remaining
-from cotenant.controller.policies.entry import SHARE, PolicyEntry
 from cotenant.controller.policies.toolkit import (
     Colocation,
     ColocationParameters,

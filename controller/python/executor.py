@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 
 from cotenant.controller.domain import WAITING, JobId
 from cotenant.controller.python import submitting
+from cotenant.controller.python.connection import watch
 from cotenant.controller.python.errors import JobCancelled
-from cotenant.controller.python.given import options_of
 from cotenant.controller.python.handle import JobHandle
-from cotenant.controller.python.watching import watch
+from cotenant.controller.python.submitting import options_of
 from cotenant.controller.wire import JobView
 
 T = TypeVar("T")

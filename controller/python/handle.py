@@ -1,23 +1,27 @@
-"""A job handle: which job it is, and the questions about it.
+"""A job handle: which job it is, the questions about it, and how a notebook shows it; several jobs at once:
+as they end, all their results, and an end for the rest when one fails.
 
-Rule: it keeps nothing that the controller knows better; each property is a question. It asks only once for
-what cannot change any more (how the job ended). It can be pickled, and `cotenant.job(id)` makes it anew in
-another shell.
+Rule: a handle keeps nothing that the controller knows better; each property is a question. It asks only once
+for what cannot change any more (how the job ended). It can be pickled, and `cotenant.job(id)` makes it anew
+in another shell. Of several, only `cancel_rest` cancels any, and never a job that has ended. Every text of a
+notebook's card may be foreign (names, reasons): we escape all of them, and the card has no script, no link
+and nothing that a browser would fetch. Colours are the page's own.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Generator, Iterator
-from typing import Any, Generic, Literal, TypeVar, cast, overload
+from collections import defaultdict
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from html import escape
+from typing import Any, Final, Generic, Literal, TypeVar, cast, overload
 
-from cotenant.controller.domain import ENDED, JobId, for_people
-from cotenant.controller.python.connection import asked, connected
+from cotenant.controller.domain import ENDED, JobId, Phase, for_people, one_line
+from cotenant.controller.python.connection import as_they_end, asked, connected
 from cotenant.controller.python.errors import BadCall, CotenantError, RequestRefused
 from cotenant.controller.python.packing import CallPlace, place_of
 from cotenant.controller.python.results import LOG_TAIL_LINES, outcome
-from cotenant.controller.python.waiting import as_they_end
 from cotenant.controller.wire import (
     ChangeJobs,
     EtaView,
@@ -30,6 +34,10 @@ from cotenant.controller.wire import (
 )
 
 T = TypeVar("T")
+
+_CARD: Final = "border:1px solid #8886;border-radius:6px;padding:.5em .8em;max-width:46em;font-size:.95em"
+_BAR: Final = "height:6px;border-radius:3px;background:#8883"
+_FULL: Final = "height:6px;border-radius:3px;background:currentColor;opacity:.6;width:{percent}%"
 
 
 class JobHandle(Generic[T]):
@@ -74,8 +82,6 @@ class JobHandle(Generic[T]):
         return f"<cotenant job {self._id or '(not submitted)'}{f' {self.name}' if self.name else ''}>"
 
     def _repr_html_(self) -> str:
-        from cotenant.controller.python.card import card
-
         try:
             return card(self.view())
         except CotenantError as error:
@@ -175,7 +181,7 @@ class JobHandle(Generic[T]):
         return self._awaited().__await__()
 
     async def _awaited(self) -> T:
-        from cotenant.controller.python.watching import watch
+        from cotenant.controller.python.connection import watch
 
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
@@ -261,3 +267,109 @@ def job(job_id: str | int, *, endpoint: str | None = None) -> JobHandle[Any]:
     found: JobHandle[Any] = JobHandle(str(job_id), endpoint=endpoint)
     found.name = found.details().name  # An array's number is refused, with a task's to try.
     return found
+
+
+def as_completed(
+    jobs: Iterable[JobHandle[T]], timeout: float | None = None, *, cancel_rest: bool = False
+) -> Iterator[JobHandle[T]]:
+    """The jobs as they end. `cancel_rest`: when one does not finish, or Ctrl-C ends the wait, those that
+    have not ended are cancelled; after a failure they are still yielded.
+
+    Raises:
+        StillRunning: `timeout` seconds are over and some have not ended.
+    """
+    waiting: dict[JobId, list[JobHandle[T]]] = defaultdict(list)
+    for job in jobs:
+        if job.ended_view is None:
+            waiting[JobId(job.id)].append(job)
+        else:
+            yield job
+    everyone = [job for each in waiting.values() for job in each]
+    failed = False
+    try:
+        for views in as_they_end(list(waiting), endpoint_of(everyone), timeout) if waiting else ():
+            ended = [job.saw_end(view) for view in views for job in waiting[view.job_id]]
+            if cancel_rest and not failed and any(view.phase is not Phase.DONE for view in views):
+                failed = True
+                cancel(everyone)
+            yield from ended
+    except KeyboardInterrupt:
+        if cancel_rest:
+            cancel(everyone)
+        raise
+
+
+def gather(
+    jobs: Iterable[JobHandle[T]], timeout: float | None = None, *, cancel_rest: bool = False
+) -> list[T]:
+    """All results, in the order of the jobs; the first failure is raised as soon as it is there.
+    `cancel_rest`: it, an interrupt (Ctrl-C), or `timeout` cancels those that have not ended.
+    """
+    jobs = list(jobs)
+    results: dict[int, T] = {}
+    try:
+        for job in as_completed(jobs, timeout):
+            results[id(job)] = job.result()
+    except BaseException:
+        if cancel_rest:
+            cancel(jobs)
+        raise
+    return [results[id(job)] for job in jobs]
+
+
+def cancel(jobs: Iterable[JobHandle[Any]]) -> None:
+    """Those that have not ended."""
+    left = [job for job in jobs if job.ended_view is None]
+    if left:
+        ids = tuple(dict.fromkeys(JobId(job.id) for job in left))
+        try:
+            asked(ChangeJobs(verb="cancel", job_ids=ids), endpoint_of(left))
+        except RequestRefused as refused:
+            if refused.code != "refused":  # Else all of them have ended meanwhile.
+                raise
+
+
+def endpoint_of(jobs: Sequence[JobHandle[Any]]) -> str | None:
+    """Raises BadCall: they are of different controllers."""
+    endpoints = {job.endpoint for job in jobs}
+    if len(endpoints) > 1:
+        raise BadCall("these jobs are of different controllers", "wait for those of each by themselves")
+    return endpoints.pop() if endpoints else None
+
+
+def card(job: JobView | None, title: str = "", problem: str = "") -> str:
+    """`job`: None where there is no answer; the card then shows title and problem."""
+    if job is None:
+        return f'<div style="{_CARD}"><b>{_text(title)}</b><br>{_text(problem)}</div>'
+    head = f"<b>job {_text(job.job_id)}</b> {_text(job.name)} &middot; {_text(job.phase.value)}"
+    lines = [head, _text(job.reason), *(_text(each) for each in _facts(job) if each)]
+    total = job.iterations or job.total_steps
+    bar = ""
+    if total:
+        percent = max(0, min(100, round(100 * job.step / total)))
+        full = _FULL.format(percent=percent)
+        bar = f'<div style="{_BAR}" role="img" aria-label="{percent} %"><div style="{full}"></div></div>'
+    return f'<div style="{_CARD}">{"<br>".join(lines)}{bar}</div>'
+
+
+def _facts(job: JobView) -> list[str]:
+    from cotenant.controller.cli.jobs.eta import in_words
+
+    where = ", ".join(job.devices)
+    beside = f" beside job {', '.join(job.co_tenants)}" if job.co_tenants else ""
+    total = job.iterations or job.total_steps
+    steps = f"step {job.step}" + (f" of {total}" if total else "")
+    pace = f", {job.step_s:.3g} s each" if job.step_s else ""
+    loss = f", loss {job.loss:.4g}" if job.loss is not None else ""
+    waits = job.phase not in ENDED and job.eta is not None
+    return [
+        f"on {where}{beside}" if where else "",
+        f"{steps}{pace}{loss}" if job.step else "",
+        f"preempted {job.preemptions} x" if job.preemptions else "",
+        in_words(job.eta) if waits and job.eta is not None else "",
+        f"exit code {job.exit_code}" if job.phase is Phase.FAILED and job.exit_code is not None else "",
+    ]
+
+
+def _text(text: str) -> str:
+    return escape(one_line(text))

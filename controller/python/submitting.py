@@ -1,30 +1,33 @@
 """Submitting from Python: a function, a command, many calls at once, or a batch as one request.
 
 Rule: a call becomes the request that a command line would have made (`controller/cli/submission/`); only
-the command is ours where it is a function's. All jobs of a batch are accepted together or not at all."""
+the command is ours where it is a function's. All jobs of a batch are accepted together or not at all. The
+command line's table alone says which options there are, what they mean and how to check them; here a Python
+value becomes the text that a user would have typed. `class` is no name in Python: `class_` is it.
+"""
 
 from __future__ import annotations
 
 import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, overload
 
 import msgspec
 
 from cotenant.controller.cli.frame.asking import loaded_settings
+from cotenant.controller.cli.frame.problem import suggestion
 from cotenant.controller.cli.submission.build import Submission, Submitter, submission
-from cotenant.controller.cli.submission.options import BadSubmission, Options
+from cotenant.controller.cli.submission.options import BY_KEY, OPTIONS, BadSubmission, Option, Options, read
 from cotenant.controller.domain import JobId
-from cotenant.controller.python.batching import submitted
 from cotenant.controller.python.connection import translated
 from cotenant.controller.python.errors import BadCall
-from cotenant.controller.python.given import options_of, signature
 from cotenant.controller.python.handle import JobHandle
 from cotenant.controller.python.packing import CallPlace, PackedCalls, discard, packed
 from cotenant.controller.python.results import home
-from cotenant.controller.python.sending import JobDraft
+from cotenant.controller.python.sending import JobDraft, submitted
 from cotenant.controller.system import paths
 from cotenant.controller.system.endpoint import socket_path
 
@@ -35,6 +38,8 @@ _REFUSED: Final = {
     "array": "use cotenant.map, or one submit() per index in a batch",
     "profile": "queue the series with `cotenant profile`",
 }
+
+WHERE: Final = "submit()"
 
 
 @overload
@@ -142,10 +147,6 @@ def map(
     return submitted(drafts, calls, endpoint, key, is_array=True)
 
 
-submit.__signature__ = signature(inspect.signature(submit))  # type: ignore[attr-defined]
-map.__signature__ = signature(inspect.signature(map))  # type: ignore[attr-defined]
-
-
 # --- From a call to drafts --------------------------------------------------------------------------
 
 
@@ -217,3 +218,58 @@ def _drafts_of(
         )
         drafts.append(JobDraft(spec, made.request.secrets, made.notes, job, waits_for))
     return drafts
+
+
+def options_of(given: Mapping[str, object]) -> Options:
+    """What was given, parsed and checked; None is the same as not given.
+
+    Raises:
+        BadCall: an unknown keyword, or a value that does not fit.
+    """
+    found: Options = {}
+    for name, value in given.items():
+        option = BY_KEY.get(name.removesuffix("_"))
+        if option is None:
+            near = suggestion(name, BY_KEY)
+            raise BadCall(f"{WHERE} has no option {name!r}", near or f"options are {', '.join(BY_KEY)}")
+        texts = _texts(option, value)
+        if texts:
+            try:
+                found[option.key] = read(option, texts, WHERE)
+            except BadSubmission as error:
+                raise BadCall(error.message, error.hint) from None
+    return found
+
+
+def _texts(option: Option, value: object) -> tuple[str, ...]:
+    """As it would have been typed; none: it was not given."""
+    if value is None or (option.switch and value is False):
+        return ()
+    if isinstance(value, Mapping):  # env={"A": "1"}
+        return tuple(f"{name}={text}" for name, text in value.items())
+    if isinstance(value, Iterable) and not isinstance(value, str | os.PathLike):
+        words = tuple(_text(each) for each in value)
+        return words if option.repeat else (",".join(words),) if words else ()
+    return (_text(value),)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, timedelta):
+        return f"{value.total_seconds():.3f}s"
+    return str(getattr(value, "after_text", value))  # A job, for `after=`.
+
+
+def signature(before: inspect.Signature) -> inspect.Signature:
+    """With the options in place of `**options`, for `help()` and for completion in notebooks."""
+    own = [each for each in before.parameters.values() if each.kind is not each.VAR_KEYWORD]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    taken = {each.name for each in own}
+    names = [each.key + ("_" if each.key == "class" else "") for each in OPTIONS]
+    more = [inspect.Parameter(n, keyword, default=None, annotation=Any) for n in names if n not in taken]
+    return before.replace(parameters=[*own, *more])
+
+
+submit.__signature__ = signature(inspect.signature(submit))  # type: ignore[attr-defined]
+map.__signature__ = signature(inspect.signature(map))  # type: ignore[attr-defined]

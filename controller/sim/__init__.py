@@ -11,20 +11,18 @@ controller's own journal).
 
 # fmt: off
 from cotenant.controller.sim import scenario, windows
-from cotenant.controller.sim.busiest import busiest, sample
 from cotenant.controller.sim.choices import BadChoice, PolicyChoice, policies_named
 from cotenant.controller.sim.compare import Report, Task, TaskProgress, TaskRun, WorkerLost, run_all
 from cotenant.controller.sim.preparing import prepare
 from cotenant.controller.sim.scenario import SYNTH, Scenario, open_trace, tasks, workload_of
 from cotenant.controller.sim.simulate import answer_inline, simulate
-from cotenant.controller.sim.traces.description import describe
-from cotenant.controller.sim.traces.problems import TraceProblem, nearest, shown
 from cotenant.controller.sim.traces.reading import NAMES, read
 from cotenant.controller.sim.traces.schema import write_csv
 from cotenant.controller.sim.traces.spot import LIKE, synthesise_spot
 from cotenant.controller.sim.traces.synth import KINDS, synthesise
 from cotenant.controller.sim.traces.table import GZIP_MAGIC, TextTable, decoded, table, unpacked
-from cotenant.controller.sim.traces.trace import Trace
+from cotenant.controller.sim.traces.trace import Trace, TraceProblem, describe, nearest, shown
+from cotenant.controller.sim.windows import busiest, sample
 from cotenant.controller.sim.world.outcome import Outcome
 from cotenant.controller.sim.world.physics import COLUMNS, NoPairTable, Physics, pair_data
 from cotenant.controller.sim.world.workload import Cluster, HostAsk, SimulatedHost, Workload

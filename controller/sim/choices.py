@@ -15,7 +15,7 @@ from cotenant.controller.policies import plugins, registry
 from cotenant.controller.policies.base import Parameters
 from cotenant.controller.policies.pcs import published_named
 from cotenant.controller.sim import fluid
-from cotenant.controller.sim.traces.problems import nearest
+from cotenant.controller.sim.traces.trace import nearest
 
 _CONFIG: Final = "config="
 _WORDS: Final = {"true": True, "yes": True, "false": False, "no": False}
@@ -117,7 +117,7 @@ def _with_parameters(
 
 
 def _configuration(word: str) -> Parameters:
-    """A configuration in a file of PCS's own form (`policies/pcs/published.py`)."""
+    """A configuration in a file of PCS's own form (`policies/pcs/wfq.py`)."""
     path, _, name = word.removeprefix(_CONFIG).partition("#")
     try:
         return published_named(json.loads(Path(path).expanduser().read_text()), name).as_parameters()

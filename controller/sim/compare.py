@@ -28,9 +28,8 @@ from cotenant.controller.sim.fluid import simulate_fluid
 from cotenant.controller.sim.results.placements import Placements
 from cotenant.controller.sim.results.summary import summarise
 from cotenant.controller.sim.simulate import Compute, Look, nothing, simulate
-from cotenant.controller.sim.world.failures import Failures
 from cotenant.controller.sim.world.outcome import Outcome
-from cotenant.controller.sim.world.physics import Physics
+from cotenant.controller.sim.world.physics import Failures, Physics
 from cotenant.controller.sim.world.workload import Cluster, Workload
 from cotenant.controller.timeline import Timeline
 

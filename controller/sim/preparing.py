@@ -16,8 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cotenant.controller.sim.traces.problems import TraceProblem
-from cotenant.controller.sim.traces.trace import Labels, Trace
+from cotenant.controller.sim.traces.trace import Labels, Trace, TraceProblem
 from cotenant.controller.sim.world.overheads import Overheads
 from cotenant.controller.sim.world.workload import Cluster, Workload
 

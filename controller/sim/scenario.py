@@ -16,12 +16,10 @@ from cotenant.controller.sim.choices import PolicyChoice
 from cotenant.controller.sim.compare import Task, WorldName
 from cotenant.controller.sim.fluid import as_elastic, as_fluid, by_curve, measured
 from cotenant.controller.sim.preparing import prepare
-from cotenant.controller.sim.traces.problems import TraceProblem
 from cotenant.controller.sim.traces.reading import read
-from cotenant.controller.sim.traces.trace import Trace
-from cotenant.controller.sim.world.failures import Failures
+from cotenant.controller.sim.traces.trace import Trace, TraceProblem
 from cotenant.controller.sim.world.overheads import launched
-from cotenant.controller.sim.world.physics import PairData, Physics, pair_data
+from cotenant.controller.sim.world.physics import Failures, PairData, Physics, pair_data
 from cotenant.controller.sim.world.workload import Cluster, Workload
 
 SYNTH: Final = "synth:"

@@ -28,11 +28,9 @@ from cotenant.controller.engine import Engine, EngineConfig, MakePolicy
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters
 from cotenant.controller.sim.world.devices import Devices
-from cotenant.controller.sim.world.failures import Failures, FailureTimes
-from cotenant.controller.sim.world.jobs import Specs, host_reports, known_pairs
+from cotenant.controller.sim.world.jobs import AskingSpecs, Specs, drawn, host_reports, known_pairs
 from cotenant.controller.sim.world.outcome import Columns, Outcome, cells
-from cotenant.controller.sim.world.physics import Physics, pair_data
-from cotenant.controller.sim.world.promised import AskingSpecs, drawn
+from cotenant.controller.sim.world.physics import Failures, FailureTimes, Physics, pair_data
 from cotenant.controller.sim.world.run import JobRun
 from cotenant.controller.sim.world.workload import Cluster, Workload
 from cotenant.controller.sim.world.world import World

@@ -18,15 +18,18 @@ from typing import Final
 import msgspec
 
 from cotenant.controller.steer.core.estimates import PAST_FIELDS, PastRun, runs_in
-from cotenant.controller.steer.core.mark import MARK_FIELDS, MARK_NAME, Mark, marks_in
-from cotenant.controller.steer.core.priorities import PriorityChange
+from cotenant.controller.steer.core.ordering import PriorityChange
 from cotenant.controller.steer.core.queue import (
     JOB_FIELDS,
+    MARK_FIELDS,
+    MARK_NAME,
     NODE_FIELDS,
+    Mark,
     QueueJob,
     SlurmQueue,
     columns,
     jobs_in,
+    marks_in,
     nodes_in,
 )
 

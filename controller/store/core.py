@@ -18,12 +18,10 @@ from functools import partial
 
 from cotenant.controller.domain import AnyCommand, AnyEvent, Decision, Epoch, EpochBegan
 from cotenant.controller.engine import Engine, EngineConfig, EtaAnswer, MakePolicy
-from cotenant.controller.store.clock import UNKNOWN, Clock, Uptime
 from cotenant.controller.store.committing import Decided, Effect
-from cotenant.controller.store.journal import Journal
-from cotenant.controller.store.journal_file import JournalError
+from cotenant.controller.store.journal import UNKNOWN, Clock, Journal, Uptime
+from cotenant.controller.store.journal_file import JournalError, Scrubbed
 from cotenant.controller.store.recovery import RecoveredState, digest, recover
-from cotenant.controller.store.scrub import Scrubbed
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.system.metrics import Histogram
 from cotenant.controller.wire import pack

@@ -10,11 +10,11 @@ from cotenant.controller.timeline.attempts import (
 )
 from cotenant.controller.timeline.chrome import chrome_trace
 from cotenant.controller.timeline.picture import fragment, render
-from cotenant.controller.timeline.style import CSS
+from cotenant.controller.timeline.drawing import CSS
 from cotenant.controller.timeline.timeline import (
     AttemptSpan, DeviceRow, JobName, Phase, PolicyChange, Preemption, Segment, Timeline, WaitSpan,
 )
-from cotenant.controller.timeline.views import timeline_of_view
+from cotenant.controller.timeline.attempts import timeline_of_view
 
 __all__ = [
     "CSS", "AttemptSpan", "AttemptTimes", "DeviceRow", "JobName", "JobTimes", "Phase", "PolicyChange",

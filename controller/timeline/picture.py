@@ -1,4 +1,5 @@
-"""Draws a timeline as one SVG that needs nothing else and reads on dark and on light pages. Pure.
+"""Draws a timeline as one SVG that needs nothing else and reads on dark and on light pages, with an axis of
+time whose steps people like to count in. Pure.
 
 Rule: phases differ by pattern and jobs by name as well as by colour, so that the picture can be read without
 telling colours apart. The picture brings its own background. It has no script and no `style` attribute, so
@@ -8,11 +9,12 @@ that it can stand in a page with a strict content security policy, which brings 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from itertools import pairwise
+from typing import Final
 
 from cotenant.controller.timeline import drawing
-from cotenant.controller.timeline.axis import ticks
-from cotenant.controller.timeline.drawing import element, text, tooltip
+from cotenant.controller.timeline.drawing import CSS, element, text, tooltip
 from cotenant.controller.timeline.layout import (
     AXIS,
     HEADER,
@@ -26,8 +28,15 @@ from cotenant.controller.timeline.layout import (
     TimelineRow,
     lay_out,
 )
-from cotenant.controller.timeline.style import CSS
 from cotenant.controller.timeline.timeline import Timeline
+
+MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86_400
+NICE_S: Final = (
+    *(1, 2, 5, 10, 15, 30),
+    *(n * MINUTE_S for n in (1, 2, 5, 10, 30)),
+    *(n * HOUR_S for n in (1, 2, 3, 6, 12)),
+)
+"""Steps that people like to count in."""
 
 
 def render(timeline: Timeline) -> str:
@@ -219,3 +228,36 @@ def _legend(layout: TimelineLayout) -> Iterator[str]:
     yield text("half a row: the device is shared", x, y, "about")
     if layout.left_out:
         yield text(drawing.shortened(layout.left_out, 11.5, WIDTH - 56), 28, y + LINE, "note")
+
+
+def tick_step_s(span_s: float, ticks_max: int = 12) -> int:
+    """A step of the axis with at most `ticks_max` steps over the span."""
+    whole_days = DAY_S * (1 + int(span_s / DAY_S / ticks_max))
+    return next((step for step in NICE_S if span_s / step <= ticks_max), whole_days)
+
+
+def ticks(end_s: float, local_zero_s: float | None) -> Iterator[tuple[float, str]]:
+    """(seconds from the axis's beginning, what stands there); with a clock at its round times."""
+    step_s = tick_step_s(end_s)
+    first_s = 0.0 if local_zero_s is None else -local_zero_s % step_s
+    for number in range(int((end_s - first_s) / step_s) + 1):
+        at_s = first_s + number * step_s
+        if local_zero_s is None:
+            yield at_s, elapsed(at_s, end_s)
+        else:
+            yield at_s, clock(local_zero_s + at_s, step_s)
+
+
+def elapsed(at_s: float, end_s: float) -> str:
+    for unit_s, unit in ((DAY_S, "d"), (HOUR_S, "h")):
+        if end_s > 4 * unit_s:
+            return f"{at_s / unit_s:.3g} {unit}"
+    return f"{at_s:.0f} s"
+
+
+def clock(local_s: float, step_s: float) -> str:
+    """A date at midnight, and where steps are days."""
+    at = datetime.fromtimestamp(round(local_s), UTC)
+    if step_s >= DAY_S or round(local_s) % DAY_S == 0:
+        return at.strftime("%b %d")
+    return at.strftime("%H:%M:%S" if step_s < MINUTE_S else "%H:%M")

@@ -3,8 +3,8 @@
 # fmt: off
 from cotenant.controller.training import boosting, interference, pair_rows
 from cotenant.controller.training.boosting import NoXGBoost
+from cotenant.controller.training.interference import Both, Evaluation, evaluate, predictions
 from cotenant.controller.training.journal_pairs import measured_pairs
-from cotenant.controller.training.judging import Both, Evaluation, evaluate, predictions
 from cotenant.controller.training.kinds import KINDS, compute
 from cotenant.controller.training.pair_rows import PairRows, PairsProblem, part, read, together, widened
 

@@ -18,7 +18,7 @@ from cotenant.profiler.throughput import fit
 
 KINDS: Final[dict[str, str]] = {
     "deferral-fit": "cotenant.controller.training.deferral:answer",
-    "forecast-train": "cotenant.controller.training.forecast.daily:answer",
+    "forecast-train": "cotenant.controller.training.forecast.train:answer",
     "mean": "cotenant.controller.training.kinds:mean",
     "throughput-fit": "cotenant.controller.training.kinds:throughput",
 }

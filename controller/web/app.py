@@ -22,13 +22,11 @@ from starlette.staticfiles import StaticFiles
 from cotenant.controller.cli.cluster.top_view import trouble_in_words
 from cotenant.controller.client import Refusal, Unreachable
 from cotenant.controller.domain import one_line
-from cotenant.controller.web import live, rendering
-from cotenant.controller.web.access import Access
-from cotenant.controller.web.connections import Connections, Seen
+from cotenant.controller.web import rendering
+from cotenant.controller.web.access import ENTRANCE, Access, RequestCheck
+from cotenant.controller.web.connections import Connections, Seen, watch
 from cotenant.controller.web.page import Page, Params, surroundings
 from cotenant.controller.web.pages import PAGES
-from cotenant.controller.web.request_check import ENTRANCE, RequestCheck
-from cotenant.controller.web.watching import watch
 
 STATUS: Final = {"not-found": 404, "not-allowed": 403, "usage": 400, "refused": 409}
 """By the code of a refusal."""
@@ -144,8 +142,8 @@ def sent(page: Page) -> Any:
 
     async def answer(request: Request) -> Response:
         state, params = request.app.state, params_of(request)
-        if state.streams >= live.STREAMS_MAX:
-            return PlainTextResponse(f"{live.STREAMS_MAX} pages are open already; close one", 503)
+        if state.streams >= rendering.STREAMS_MAX:
+            return PlainTextResponse(f"{rendering.STREAMS_MAX} pages are open already; close one", 503)
 
         async def looks() -> AsyncIterator[dict[str, str]]:
             while True:
@@ -163,7 +161,7 @@ def sent(page: Page) -> Any:
         async def counted() -> AsyncIterator[str]:
             state.streams += 1
             try:
-                async for text in live.stream(looks, state.is_ending, begin):
+                async for text in rendering.stream(looks, state.is_ending, begin):
                     yield text
             finally:
                 state.streams -= 1

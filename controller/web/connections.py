@@ -1,8 +1,10 @@
-"""Connections to the controller, and what was answered a moment ago.
+"""Connections to the controller, what was answered a moment ago, and looks at what runs while no page is
+open: the plots would lack what the controller does not keep.
 
 Rule: all who have the same page open at the same address share one look. At most `CONNECTIONS_MAX` questions
 are under way, each in a thread of its own, so that a slow answer holds up nobody else's page. A controller
-that is silent leaves the last answer there, with its age.
+that is silent leaves the last answer there, with its age. Of what runs there is one question every `EVERY_S`;
+where it fails it is asked again, and nothing else depends on it.
 """
 
 from __future__ import annotations
@@ -11,19 +13,20 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import count
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from anyio import CapacityLimiter, to_thread
 
 from cotenant.controller.client import Client, Refusal, Unreachable
-from cotenant.controller.domain import for_people
+from cotenant.controller.domain import Phase, for_people
 from cotenant.controller.system.endpoint import BadEndpoint
 from cotenant.controller.system.keys import KeyProblem
 from cotenant.controller.web.page import Asking, Page, Params
-from cotenant.controller.web.samples import Samples
+from cotenant.controller.web.samples import JOBS_MAX, Samples
 from cotenant.controller.web.simulations import Simulations
-from cotenant.controller.wire import clients
+from cotenant.controller.wire import ListJobs, clients, wall_s
 
 CONNECTIONS_MAX: Final = 4
 TIMEOUT_S: Final = 5.0
@@ -36,6 +39,8 @@ REST: Final = 20.0
 
 T = TypeVar("T")
 Answer = TypeVar("Answer")
+
+EVERY_S: Final = 5.0
 
 
 class Seen(NamedTuple):
@@ -168,3 +173,17 @@ class Connections:
         self.simulations.stop()
         while self._idle:
             self._idle.pop().close()
+
+
+async def watch(connections: Connections) -> None:
+    """Until it is cancelled."""
+    while True:
+        with suppress(Unreachable, Refusal):  # The next round asks again, and a page that is open says it.
+            await connections.ask(note_all)
+        await asyncio.sleep(EVERY_S)
+
+
+def note_all(asks: Asking) -> None:
+    found = asks.ask(ListJobs(states=(Phase.RUNNING,), limit=JOBS_MAX))
+    for job in found.jobs:
+        asks.samples.note(wall_s(found.now), job)

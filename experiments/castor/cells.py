@@ -1,17 +1,21 @@
-"""The runs behind docs/results/castor.md, one cell each, on samples of busiest periods.
+"""The runs behind docs/results/castor.md, one cell each, on samples of busiest periods; and the book that
+looks them up, and makes means, ratios and intervals of them.
 
 Rule: what a cell runs on follows from the cell alone: the period from its trace, the sample and each job's
-model from its seed. Venus is read where it lies and is kept nowhere: only sums of a run are.
+model from its seed. Venus is read where it lies and is kept nowhere: only sums of a run are. Policies are
+compared seed by seed (both had the same jobs), so a ratio's interval is over seeds; over several traces a
+ratio is the geometric mean.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -32,6 +36,7 @@ from cotenant.controller.sim import (
     simulate,
 )
 from cotenant.controller.sim.results import plots
+from cotenant.controller.sim.results.paired import ConfidenceInterval, interval
 from cotenant.controller.sim.results.summary import summarise
 from experiments.shared import kept_runs, paths
 
@@ -271,3 +276,87 @@ def waits(outcome: Outcome) -> dict[str, tuple[int, float, float]]:
             found[name] = (len(wait_s), float(wait_s.mean()), float(np.median(wait_s)))
         least = widest
     return found
+
+
+Number = Callable[[Result], float]
+
+
+class Ratio(NamedTuple):
+    """A geometric mean over seeds, and its 95 % interval (equal where there is one seed)."""
+
+    mean: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        if self.low == self.high:
+            return f"{self.mean:.2f}"
+        return f"{self.mean:.2f} ({self.low:.2f} to {self.high:.2f})"
+
+
+class Runs:
+    """Results by their cells, of whatever kind of cell."""
+
+    def __init__(self, results: Iterable[Result], seeds_max: int) -> None:
+        self.results = {result.cell: result for result in results}
+        self.seeds_max = seeds_max
+
+    def seeds(self, cells: Callable[[int], Iterable[Cell]]) -> list[int]:
+        """Those for which every cell of an experiment is there."""
+        return [seed for seed in range(self.seeds_max) if all(cell in self.results for cell in cells(seed))]
+
+    def of(self, template: Cell, seeds: Sequence[int]) -> list[Result]:
+        """One run for each seed."""
+        return [self.results[msgspec.structs.replace(template, seed=seed)] for seed in seeds]
+
+    def value(self, template: Cell, seeds: Sequence[int], number: Number) -> ConfidenceInterval:
+        return interval([number(result) for result in self.of(template, seeds)])
+
+    def ratio(
+        self, templates: Sequence[Cell], policy: str, base: str, seeds: Sequence[int], number: Number
+    ) -> Ratio:
+        """number(policy) / number(base): per seed the geometric mean over `templates`, then over seeds."""
+        logs = []
+        for seed in seeds:
+            parts = []
+            for template in templates:
+                one, other = (
+                    number(self.results[msgspec.structs.replace(template, seed=seed, policy=name)])
+                    for name in (policy, base)
+                )
+                if one > 0.0 and other > 0.0:
+                    parts.append(math.log(one / other))
+            logs.append(math.fsum(parts) / len(parts) if parts else math.nan)
+        found = interval(logs)
+        return Ratio(math.exp(found.mean), math.exp(found.low), math.exp(found.high))
+
+    def total(
+        self, templates: Sequence[Cell], policy: str, seeds: Sequence[int], number: Number
+    ) -> ConfidenceInterval:
+        """Summed over `templates`, then the mean over seeds."""
+        cells = [
+            [msgspec.structs.replace(template, seed=seed, policy=policy) for template in templates]
+            for seed in seeds
+        ]
+        return interval([math.fsum(number(self.results[cell]) for cell in each) for each in cells])
+
+    def commits(self) -> list[str]:
+        return sorted({result.commit for result in self.results.values()})
+
+
+# --- Numbers of a run ----------------------------------------------------------------------------------
+
+
+def at(*keys: str) -> Number:
+    """A number of the summary; 0 where there is none (nothing was preempted, so nothing was futile)."""
+
+    def find(result: Result) -> float:
+        found: Any = result.summary
+        for key in keys:
+            found = None if found is None else found[key]
+        return 0.0 if found is None else float(found)
+
+    return find
+
+
+JCT_MEAN, JCT_P50, WAIT_MEAN = at("jct_s", "mean"), at("jct_s", "p50"), at("wait_s", "mean")

@@ -12,8 +12,22 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from experiments.castor import cells
-from experiments.castor.book import JCT_MEAN, JCT_P50, WAIT_MEAN, Number, Ratio, Runs, at
-from experiments.castor.cells import CASTOR, LARGE_JOBS, POLICIES, SMALL_JOBS, VENUS, Cell, Result
+from experiments.castor.cells import (
+    CASTOR,
+    JCT_MEAN,
+    JCT_P50,
+    LARGE_JOBS,
+    POLICIES,
+    SMALL_JOBS,
+    VENUS,
+    WAIT_MEAN,
+    Cell,
+    Number,
+    Ratio,
+    Result,
+    Runs,
+    at,
+)
 
 PAPER: Final[dict[str, Any]] = msgspec.json.decode(Path(__file__).with_name("paper.json").read_bytes())
 MAKESPAN, BUSY = at("makespan_s"), at("gpu_busy_ratio")

@@ -17,9 +17,20 @@ from cotenant.controller.domain import DEFAULT_XI
 from cotenant.controller.sim import pair_data
 from cotenant.controller.sim.results import plots
 from cotenant.controller.sim.results.paired import ConfidenceInterval, interval
-from experiments.castor import cells, claims, texts, why
-from experiments.castor.book import JCT_MEAN, JCT_P50, WAIT_MEAN, Number, Runs
-from experiments.castor.cells import CASTOR, LARGE_JOBS, POLICIES, QUANTILES, SHARING, SMALL_JOBS
+from experiments.castor import cells, claims, texts
+from experiments.castor.cells import (
+    CASTOR,
+    JCT_MEAN,
+    JCT_P50,
+    LARGE_JOBS,
+    POLICIES,
+    QUANTILES,
+    SHARING,
+    SMALL_JOBS,
+    WAIT_MEAN,
+    Number,
+    Runs,
+)
 from experiments.castor.grounds import (
     BUSY,
     MAKESPAN,
@@ -61,7 +72,7 @@ def write(book: Runs, folder: Path = DOCS) -> Path:
         by_size(book),
         loads(book, folder / PLOTS),
         distributions(book, folder / PLOTS),
-        why.why(book),
+        claims.why(book),
         how(book),
     ]
     page = folder / "castor.md"

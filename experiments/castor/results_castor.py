@@ -18,7 +18,7 @@ from pathlib import Path
 sys.path.extend(str(Path(__file__).resolve().parents[2] / name) for name in ("", "bench"))
 
 from experiments.castor import cells, page
-from experiments.castor.book import Runs
+from experiments.castor.cells import Runs
 from experiments.castor.grounds import grounds
 from experiments.shared import kept_runs
 

@@ -21,7 +21,7 @@ BESIDE: Final = """The throughput model is in [throughput.md](throughput.md), wh
 SAMPLES: Final = """The paper samples 240 jobs "from the busiest period" of a trace and does not say what that
     is. Here it is, for each VC, the {philly_h:g} h ({venus_h:g} h for Venus, whose week would be too calm)
     that begin at a submission, have at least {large} submissions, and to which most GPU time was submitted,
-    a job's time counted up to the period's length (`controller/sim/busiest.py`). A seed draws {small} or
+    a job's time counted up to the period's length (`controller/sim/windows.py`). A seed draws {small} or
     {large} of the period's jobs, each as likely, in their order, and each job's model: one of the {models}
     of Gavel's table, each as likely. Philly runs on {philly_hosts} hosts of {philly_gpus} GPUs, Venus on
     its own {venus_hosts} of {venus_gpus}. VCs where {small} jobs are an offered load below {least:g} are

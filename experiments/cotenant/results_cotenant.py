@@ -18,7 +18,7 @@ sys.path.extend(str(Path(__file__).resolve().parents[2] / name) for name in ("",
 
 import machine
 
-from experiments.cotenant import cells, grounds, grounds_page, page
+from experiments.cotenant import cells, grounds, page
 from experiments.gfs import scheduling_runs
 from experiments.shared import kept_runs, paths
 
@@ -37,8 +37,8 @@ def main() -> int:
         return 1
     written = options.out / "cotenant.md"
     others = [
-        grounds_page.spot({cell: row for cell in spot if (row := scheduling_runs.load(cell)) is not None}),
-        grounds_page.told([one for cell in told if (one := grounds.load_told(cell)) is not None]),
+        grounds.spot({cell: row for cell in spot if (row := scheduling_runs.load(cell)) is not None}),
+        grounds.told([one for cell in told if (one := grounds.load_told(cell)) is not None]),
     ]
     written.write_text(page.text(results, every, others, machine.sentences()))
     print(f"{written}: {len(results)} of {len(every)} runs")

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 import machine
 
 from experiments.gfs import scheduling_page, scheduling_runs
-from experiments.gfs.reserved import reserved
+from experiments.gfs.scheduling_runs import reserved
 from experiments.shared import paths
 from experiments.shared.kept_runs import complete
 

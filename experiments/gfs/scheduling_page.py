@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from cotenant.controller.sim.results.paired import interval
-from experiments.gfs.reserved import Reserved
 from experiments.gfs.scheduling_runs import (
     ABLATIONS,
     BASELINES,
@@ -23,6 +22,7 @@ from experiments.gfs.scheduling_runs import (
     RISE_8,
     STRICT,
     Cell,
+    Reserved,
     Row,
     World,
 )

@@ -18,7 +18,7 @@ from pathlib import Path
 sys.path.extend(str(Path(__file__).resolve().parents[2] / name) for name in ("", "bench"))
 
 from experiments.lazer import cells, page
-from experiments.lazer.book import Book
+from experiments.lazer.cells import Book
 
 
 def main() -> int:

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from cotenant.controller.sim.results import plots
-from experiments.pcs import fronts, promises, runs, toy
+from experiments.pcs import fronts, promises, runs
 from experiments.pcs.runs import PAPER, Cell
 from experiments.shared.tables import header, row_of, said, saved
 
@@ -143,8 +143,8 @@ def all_claims() -> Iterator[Claim]:
     yield Claim(
         "-", "mean JCT of the published code within 0.1 %", f"{sum(exact)} of {len(exact)}", all(exact)
     )
-    for policy, theirs in toy.PAPERS.items():
-        ours, paper = toy.played(policy), PAPER["figure_1"][theirs]
+    for policy, theirs in runs.TOY_PAPERS.items():
+        ours, paper = runs.toy_played(policy), PAPER["figure_1"][theirs]
         yield Claim(
             "1",
             f"{theirs}: mean JCT {paper['mean_jct']}, error {paper['mean_pred_error']} %",
@@ -211,8 +211,8 @@ def ratio_claims() -> Iterator[Claim]:
 
 def figure_1() -> list[str]:
     rows = []
-    for policy, theirs in toy.PAPERS.items():
-        ours, paper = toy.played(policy), PAPER["figure_1"][theirs]
+    for policy, theirs in runs.TOY_PAPERS.items():
+        ours, paper = runs.toy_played(policy), PAPER["figure_1"][theirs]
         rows.append(
             row_of(
                 [

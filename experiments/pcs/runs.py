@@ -1,4 +1,5 @@
-"""The runs behind the page: what each figure needs, kept one file per run in `experiments/.cache/pcs/`.
+"""The runs behind the page: what each figure needs, kept one file per run in `experiments/.cache/pcs/`;
+figure 1 (four jobs, one GPU, three policies) is played anew.
 
 Rule: a run is a function of its cell; a file that is there is not run again.
 """
@@ -11,13 +12,14 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from cotenant.controller.policies.pcs import WfqConfig, from_published
+from cotenant.controller.policies.base import Parameters
+from cotenant.controller.policies.pcs import Speedup, WfqConfig, from_published
 from cotenant.controller.sim import Cluster, Outcome, Scenario, Workload, open_trace, scenario
-from cotenant.controller.sim.fluid import simulate_fluid
+from cotenant.controller.sim.fluid import NEVER, POLICIES, FluidJob, Play, predicted_end_s, simulate_fluid
 from cotenant.controller.training.pcs import JobWindow, Objective, PreferenceSolver, evaluator
 from experiments.shared import paths
 
@@ -28,6 +30,11 @@ VCS: Final = tuple(PAPER["figure_7"]["workloads"])
 SEED: Final = 0
 SEARCH_VC, SEARCH_JOBS, EVALUATIONS, ASKED_RATIO = "0e4a51", 300, 280, 0.25
 SIZES: Final = tuple((jobs, gpus) for jobs in (512, 1024) for gpus in (128, 256))
+
+TOY_ARRIVALS: Final = ((0.0, 10.0), (0.0, 8.0), (1.0, 1.0), (10.0, 8.0))
+"""When, and how long."""
+TOY_POLICIES: Final[dict[str, Parameters]] = {"srsf": {}, "themis": {"lease_s": 1.0}, "fifo": {}}
+TOY_PAPERS: Final = {"srsf": "tiresias", "themis": "themis", "fifo": "yarn_fifo"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,3 +191,30 @@ def evaluation(jobs: int, gpus: int) -> dict[str, Any]:
     kept = {"jobs": jobs, "gpus": gpus, "cpu_s": value["cpu_s"]}
     keep(evaluation_file(jobs, gpus), kept)
     return kept
+
+
+class Toy(NamedTuple):
+    """Units of time; error as a part."""
+
+    mean_jct: float
+    mean_error: float
+    worst_late: float
+
+
+def toy_played(policy: str) -> Toy:
+    one = Speedup((1.0,))
+    jobs = [FluidJob(at, size, size, one) for at, size in TOY_ARRIVALS]
+    play = Play(jobs, 1, POLICIES[policy].make(TOY_POLICIES[policy]))
+    told: dict[int, float] = {}
+    took: dict[int, float] = {}
+    late: dict[int, float] = {}
+    for number, until_s in enumerate([*(job.submit_s for job in jobs), NEVER]):
+        while play.left_gpu_s and (ended := play.advance(until_s)) is not None:
+            took[ended] = play.now_s - jobs[ended].submit_s
+            late[ended] = max(0.0, took[ended] / (jobs[ended].work_gpu_s * play.contention(ended)) - 1.0)
+        if number < len(jobs):
+            play.now_s = until_s
+            play.arrive(number)
+            told[number] = predicted_end_s(play, number) - until_s
+    errors = [abs(took[job] / told[job] - 1.0) for job in told]
+    return Toy(sum(took.values()) / len(took), sum(errors) / len(errors), max(late.values()))

@@ -24,8 +24,7 @@ import machine
 
 from experiments.shared import paths
 from experiments.slurm import steer_page
-from experiments.slurm.arrivals import arrivals
-from experiments.slurm.steer_runs import ARMS, CPUS, NODES, run_arm
+from experiments.slurm.steer_runs import ARMS, CPUS, NODES, arrivals, run_arm
 from tests.building.slurm import missing_programs
 
 FILE: Final = paths.RESULTS / "slurm-steer.md"

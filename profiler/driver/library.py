@@ -1,21 +1,33 @@
-"""NVIDIA's management library (NVML), opened in one place.
+"""NVIDIA's management library (NVML), opened in one place and asked about one GPU, question by question.
 
 Rule: nobody else imports pynvml, and only a process that somebody else waits for opens it, for any call may
 never come back. What a driver, a GPU or the binding lacks is None for `maybe` and a `NvmlError` for `ask`.
 Callers give NVML's constants by number: their names differ between versions of the binding, and some of them
 are wrong there.
+
+A question that this GPU or an old driver cannot answer costs that answer and no other; only what every GPU
+that works must answer raises. `handle` is NVML's own.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
-from typing import Any, Final, Self, TextIO
+from collections.abc import Callable, Iterable
+from itertools import chain
+from typing import Any, Final, NamedTuple, Self, TextIO
 
 import msgspec
 
-from cotenant.profiler.driver.facts import FUNCTION_NOT_FOUND, NOT_NVMLS, NvmlError
+from cotenant.profiler.driver.facts import (
+    FUNCTION_NOT_FOUND,
+    NOT_NVMLS,
+    Doing,
+    GpuFacts,
+    GpuProcess,
+    MigInstance,
+    NvmlError,
+)
 
 NO_BINDING: Final = "the Python package nvidia-ml-py is not installed: pip install nvidia-ml-py"
 
@@ -85,3 +97,213 @@ def own_output() -> TextIO:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return answers
+
+
+# --- One GPU ---------------------------------------------------------------------------------------
+
+
+MIB: Final = 1024 * 1024
+MEMORY_V2: Final = 0x0200_0028
+"""The structure's version: its number in the upper byte, its size in the others."""
+PROCESSES_MAX: Final = 256
+_UNCORRECTED, _VOLATILE = 1, 0
+_RECOVERY_ACTION: Final = 230
+"""NVML_FI_DEV_GET_GPU_RECOVERY_ACTION; drivers from 565 on."""
+_UNSIGNED: Final = (1, 2, 3)
+"""Value types whose low half is the number: unsigned int, long and long long."""
+
+
+def handle_of(nvml: Library, uuid: str) -> Any:
+    """Raises NvmlError: there is no such GPU, or it is lost."""
+    return nvml.ask("nvmlDeviceGetHandleByUUID", uuid)
+
+
+def gpu(nvml: Library, index: int) -> GpuFacts:
+    """What must be known of a GPU before anything is put there; one that is broken has a problem."""
+    uuid = ""
+    try:
+        handle = nvml.ask("nvmlDeviceGetHandleByIndex", index)
+        uuid = nvml.ask("nvmlDeviceGetUUID", handle)
+        total_mib, taken_mib = memory_mib(nvml, handle)
+    except NvmlError as error:
+        return GpuFacts(index=index, uuid=uuid, problem=error.what, problem_code=error.code)
+    reserved_mib, used_mib = _by_the_driver_mib(nvml, handle)
+    capability = nvml.maybe("nvmlDeviceGetCudaComputeCapability", handle)
+    modes = nvml.maybe("nvmlDeviceGetMigMode", handle)
+    mig = _current(modes)
+    named, unlisted = named_processes(nvml, handle)
+    return GpuFacts(
+        index=index,
+        uuid=uuid,
+        name=nvml.maybe("nvmlDeviceGetName", handle) or "GPU",
+        memory_mib=total_mib,
+        taken_mib=taken_mib,
+        used_mib=used_mib,
+        reserved_mib=reserved_mib,
+        capability=None if capability is None else (int(capability[0]), int(capability[1])),
+        compute_mode=nvml.maybe("nvmlDeviceGetComputeMode", handle),
+        persistence=_flag(nvml.maybe("nvmlDeviceGetPersistenceMode", handle)),
+        bus=bus_id(nvml, handle),
+        mig=mig,
+        mig_next=None if modes is None else bool(modes[1] == 1),
+        instances=tuple(_instances(nvml, handle)) if mig else (),
+        processes=tuple(named[:PROCESSES_MAX]),
+        unlisted=unlisted,
+    )
+
+
+def bus_id(nvml: Library, handle: Any) -> str:
+    """Where it is on the PCI bus, `00000000:3B:00.0`; empty where the driver does not say."""
+    where = nvml.maybe("nvmlDeviceGetPciInfo", handle)
+    return "" if where is None else _text(where.busId)
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+# --- Memory ----------------------------------------------------------------------------------------
+
+
+class InUse(NamedTuple):
+    total_mib: int
+    taken_mib: int
+    """By processes, by the driver, and by nobody whom NVML names."""
+
+
+def memory_mib(nvml: Library, handle: Any) -> InUse:
+    """Raises NvmlError: every GPU that works answers this."""
+    info = nvml.ask("nvmlDeviceGetMemoryInfo", handle)
+    return InUse(int(info.total) // MIB, -(-int(info.used) // MIB))
+
+
+def _by_the_driver_mib(nvml: Library, handle: Any) -> tuple[int | None, int | None]:
+    """What it keeps for itself, and what others use; older drivers do not tell these apart."""
+    try:
+        full = nvml.ask("nvmlDeviceGetMemoryInfo", handle, version=MEMORY_V2)
+    except NvmlError:
+        return None, None
+    return -(-int(full.reserved) // MIB), int(full.used) // MIB
+
+
+def ecc_uncorrected(nvml: Library, handle: Any) -> int | None:
+    """Since the driver was loaded."""
+    count = nvml.maybe("nvmlDeviceGetTotalEccErrors", handle, _UNCORRECTED, _VOLATILE)
+    return None if count is None else int(count)
+
+
+class Remapping(NamedTuple):
+    """Memory that is taken out of use: rows since Ampere, retired pages before."""
+
+    pending: bool | None
+    failed: bool | None
+
+
+def remapping(nvml: Library, handle: Any) -> Remapping:
+    rows = nvml.maybe("nvmlDeviceGetRemappedRows", handle)
+    retired = _flag(nvml.maybe("nvmlDeviceGetRetiredPagesPendingStatus", handle))
+    return Remapping(retired, None) if rows is None else Remapping(bool(rows[2] or retired), bool(rows[3]))
+
+
+def recovery_action(nvml: Library, handle: Any) -> int | None:
+    """What the driver wants done with it (nvmlDeviceGpuRecoveryAction_t; 0: nothing); None: it does not
+    say."""
+    fields = nvml.maybe("nvmlDeviceGetFieldValues", handle, [_RECOVERY_ACTION])
+    if fields is None or fields[0].nvmlReturn != 0 or fields[0].valueType not in _UNSIGNED:
+        return None
+    return int(fields[0].value.uiVal)
+
+
+# --- Processes -------------------------------------------------------------------------------------
+
+
+def processes(nvml: Library, handle: Any) -> list[GpuProcess]:
+    """Everybody, each once, by pid. Raises NvmlError: one of the lists cannot be had."""
+    return _each_once(listed(nvml, handle) for listed in LISTS.values())
+
+
+def named_processes(nvml: Library, handle: Any) -> tuple[list[GpuProcess], tuple[Doing, ...]]:
+    """Everybody the driver names, and the lists that cannot be had."""
+    lists, unlisted = [], []
+    for doing, listed in LISTS.items():
+        try:
+            lists.append(listed(nvml, handle))
+        except NvmlError:
+            unlisted.append(doing)
+    return _each_once(lists), tuple(unlisted)
+
+
+def _computing(nvml: Library, handle: Any) -> list[GpuProcess]:
+    """MPS clients are listed by a call of their own, which older drivers lack; some are in both lists."""
+    found = _listed(nvml, "nvmlDeviceGetComputeRunningProcesses", handle, computes=True)
+    try:
+        clients = _listed(nvml, "nvmlDeviceGetMPSComputeRunningProcesses", handle, computes=True)
+    except NvmlError:
+        return found
+    return [*found, *clients]
+
+
+def _drawing(nvml: Library, handle: Any) -> list[GpuProcess]:
+    return _listed(nvml, "nvmlDeviceGetGraphicsRunningProcesses", handle, computes=False)
+
+
+LISTS: Final[dict[Doing, Callable[[Library, Any], list[GpuProcess]]]] = {
+    "computing": _computing,
+    "drawing": _drawing,
+}
+"""Who computes comes first: one that does both computes."""
+
+
+def _listed(nvml: Library, call: str, handle: Any, *, computes: bool) -> list[GpuProcess]:
+    """By the newest version of the call that the driver has: the binding's own plain name stands for one
+    version, and fails with an error of another kind where a driver lacks it."""
+    try:
+        found = nvml.ask(f"{call}_v3", handle)
+    except NvmlError as error:
+        if error.code != FUNCTION_NOT_FOUND:
+            raise
+        found = nvml.ask(f"{call}_v2", handle)
+    return [
+        GpuProcess(
+            pid=int(each.pid),
+            memory_mib=None if each.usedGpuMemory is None else int(each.usedGpuMemory) // MIB,
+            computes=computes,
+        )
+        for each in found
+    ]
+
+
+def _each_once(lists: Iterable[Iterable[GpuProcess]]) -> list[GpuProcess]:
+    """One that computes and draws computes; the first number that anybody gives is its memory."""
+    found: dict[int, GpuProcess] = {}
+    for each in chain.from_iterable(lists):
+        before = found.setdefault(each.pid, each)
+        if before.memory_mib is None:
+            found[each.pid] = msgspec.structs.replace(before, memory_mib=each.memory_mib)
+    return [found[pid] for pid in sorted(found)]
+
+
+# --- Modes -----------------------------------------------------------------------------------------
+
+
+def _instances(nvml: Library, handle: Any) -> Iterable[MigInstance]:
+    for index in range(nvml.maybe("nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
+        part = nvml.maybe("nvmlDeviceGetMigDeviceHandleByIndex", handle, index)
+        if part is None:  # A place for an instance that was not made.
+            continue
+        uuid, name = nvml.maybe("nvmlDeviceGetUUID", part), nvml.maybe("nvmlDeviceGetName", part)
+        if uuid is not None and name is not None:
+            yield MigInstance(uuid=uuid, name=name)
+
+
+def ecc_mode(nvml: Library, handle: Any) -> bool | None:
+    return _current(nvml.maybe("nvmlDeviceGetEccMode", handle))
+
+
+def _current(modes: Any) -> bool | None:
+    """Of a mode that is now and one that will be after a reset."""
+    return None if modes is None else bool(modes[0] == 1)
+
+
+def _flag(value: Any) -> bool | None:
+    return None if value is None else bool(value)

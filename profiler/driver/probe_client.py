@@ -1,8 +1,11 @@
-"""Asking the driver from a process that must not hang: in a child, with a time limit.
+"""What a process that must not hang can learn of GPUs: by asking the driver in a child, with a time limit;
+and from the PCI bus, where they are seen without any driver.
 
 Rule: we kill a child that hangs, and leave it behind where the kernel does not let go of it. With too many
 such children we ask no more. One GPU that hangs does not hide the others: we then ask about each in a child
 of its own.
+
+What is on the bus need not be ours to use: a container sees its host's.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
@@ -138,3 +142,29 @@ def _ended(child: subprocess.Popen[bytes]) -> bool:
     with suppress(subprocess.TimeoutExpired):
         child.wait(KILL_WAIT_S)
     return child.returncode is not None
+
+
+# --- The bus ---------------------------------------------------------------------------------------
+
+
+DEVICES: Final = "sys/bus/pci/devices"
+VENDOR: Final = "0x10de"
+CLASSES: Final = ("0x0300", "0x0302")
+"""Display controllers, and 3D controllers, which have no display."""
+
+
+def gpus_on_the_bus(root: Path = Path("/")) -> int | None:
+    """How many; None: the bus cannot be read."""
+    folder = root / DEVICES
+    try:
+        return sum(_is_gpu(device) for device in folder.iterdir())
+    except OSError:
+        return None
+
+
+def _is_gpu(device: Path) -> bool:
+    try:
+        vendor, kind = (device / "vendor").read_text().strip(), (device / "class").read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return False
+    return vendor == VENDOR and kind[:6] in CLASSES

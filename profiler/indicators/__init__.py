@@ -1,8 +1,8 @@
 """What a device does just now: the sources of its counters, which of them is asked, and windows of values.
 
-Reading order: `sources.py` (names and summaries), `choice.py` (which source, and why), `gpm.py`, `dcgm.py`,
-`exporter.py`, `nvml.py` and `cpu.py` (a file per source), `device_child.py` (the process that reads them, for
-a call into a driver may hang).
+Reading order: `sources.py` (names, windows and summaries), `gpm.py`, `dcgm.py`, `exporter.py`, `nvml.py` and
+`cpu.py` (a file per source), `device_process.py` (which source, and why; who asks), `device_child.py` (the
+process that reads them, for a call into a driver may hang).
 """
 
-__all__ = ["choice", "counters", "cpu", "device_process", "gpm", "gpu", "sources"]
+__all__ = ["counters", "cpu", "device_process", "gpm", "gpu", "sources"]

@@ -14,8 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from cotenant.profiler.driver.facts import NvmlError
-from cotenant.profiler.driver.library import Library
-from cotenant.profiler.driver.reading import handle_of, memory_mib
+from cotenant.profiler.driver.library import Library, handle_of, memory_mib
 from cotenant.profiler.indicators.sources import Indicator, SourceName
 
 Values = dict[Indicator, float]

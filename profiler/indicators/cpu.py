@@ -21,8 +21,7 @@ from typing import Final, NamedTuple
 
 import psutil
 
-from cotenant.profiler.indicators.sources import Indicator, Reading, Sample, SourceName, Timed, missing
-from cotenant.profiler.indicators.window import ANEW
+from cotenant.profiler.indicators.sources import ANEW, Indicator, Reading, Sample, SourceName, Timed, missing
 
 PERIOD_S = 0.1
 TICKS_PERIOD_S = 0.5

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cotenant.profiler.indicators.counters import DeviceMemory, Taken, Unsupported, Values
-from cotenant.profiler.indicators.sources import Indicator, SourceName
-from cotenant.profiler.indicators.window import Fresh
+from cotenant.profiler.indicators.sources import Fresh, Indicator, SourceName
 
 BINDINGS: Final = (
     "/usr/share/datacenter-gpu-manager-4/bindings/python3",

@@ -22,9 +22,9 @@ from typing import Any, Final, TextIO, TypeVar, get_args
 import msgspec
 
 from cotenant.profiler.driver.facts import NvmlError
-from cotenant.profiler.driver.library import open_library
-from cotenant.profiler.indicators.choice import ORDER, Explanation, Finding
+from cotenant.profiler.driver.library import open_library, own_output
 from cotenant.profiler.indicators.counters import Counters, DriverCounters, Taken, Unsupported
+from cotenant.profiler.indicators.device_process import ORDER, Explanation, Finding
 from cotenant.profiler.indicators.sources import Wanted, Wish
 
 Driver = TypeVar("Driver", bound=DriverCounters)
@@ -201,16 +201,6 @@ def _plain(taken: Taken) -> list[Any]:
         {name.value: value for name, value in each.items() if math.isfinite(value)} for each in taken.devices
     ]
     return [taken.since_s, taken.at_s, taken.period_s, devices]
-
-
-def own_output() -> TextIO:
-    """The way back to whoever asks. What else is printed here, by a foreign library and from C as well, goes
-    to standard error: on the way back it would be taken for an answer that makes no sense.
-    """
-    sys.stdout.flush()
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    return answers
 
 
 def serve(reader: Reader, answers: TextIO) -> None:

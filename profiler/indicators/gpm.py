@@ -13,8 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from cotenant.profiler.driver.facts import NvmlError
-from cotenant.profiler.driver.library import Library
-from cotenant.profiler.driver.reading import MIB
+from cotenant.profiler.driver.library import MIB, Library
 from cotenant.profiler.indicators.counters import DriverCounters, Taken, Values
 from cotenant.profiler.indicators.sources import Indicator, SourceName
 

@@ -11,9 +11,14 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from cotenant.profiler.indicators.choice import words_of
 from cotenant.profiler.indicators.cpu import CpuSource
-from cotenant.profiler.indicators.device_process import START_S_MAX, Answer, DeviceProcess, NoIndicators
+from cotenant.profiler.indicators.device_process import (
+    START_S_MAX,
+    Answer,
+    DeviceProcess,
+    NoIndicators,
+    words_of,
+)
 from cotenant.profiler.indicators.gpm import RATES, SHARES
 from cotenant.profiler.indicators.sources import (
     Indicator,

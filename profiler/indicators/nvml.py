@@ -16,8 +16,7 @@ from typing import Any, Final
 from cotenant.profiler.driver.facts import NvmlError
 from cotenant.profiler.driver.library import Library
 from cotenant.profiler.indicators.counters import DriverCounters, Taken, Values
-from cotenant.profiler.indicators.sources import Indicator, SourceName
-from cotenant.profiler.indicators.window import Counter
+from cotenant.profiler.indicators.sources import Counter, Indicator, SourceName
 
 PERIOD_S_MIN: Final = 0.2
 PCIE_S: Final = 0.04

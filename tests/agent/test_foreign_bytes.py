@@ -25,9 +25,9 @@ from cotenant.agent.daemon.spool import Spool, SpoolProblem
 from cotenant.agent.gpus.device_states import DeviceStateStore, NotedState
 from cotenant.agent.gpus.probe_results import ProbeBegins
 from cotenant.agent.gpus.watchers import Line
-from cotenant.agent.host import locks, state_folder
+from cotenant.agent.host import folders, locks
+from cotenant.agent.ipc.channel import Deframer, framed
 from cotenant.agent.ipc.files import BadRecord, read_record
-from cotenant.agent.ipc.framing import Deframer, framed
 from cotenant.agent.ipc.records import Durable, Order, ProcessIdentity, Result, Status
 from cotenant.agent.supervisor.core import coordination, rank_messages
 from cotenant.agent.supervisor.processes import termination
@@ -196,7 +196,7 @@ KINDS: dict[str, Kind] = {
     "an identity": record(ProcessIdentity(pid=1, start_ticks=2, boot_id="b")),
     "marks of GPUs": record(MARKS),
     "a spool": Kind(a_spool(), in_file("spool", spool_in), (SpoolProblem,)),
-    "a token": Kind(b"0123456789abcdef\n", in_file("token", lambda path: state_folder.token_in(path.parent))),
+    "a token": Kind(b"0123456789abcdef\n", in_file("token", lambda path: folders.token_in(path.parent))),
     "a lock's owner": Kind(msgspec.json.encode(OWNER), in_file("x.agent", owner_in)),
     "a daemon's owner": Kind(
         json.dumps(

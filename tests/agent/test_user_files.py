@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from cotenant.agent.host import locks, state_folder
+from cotenant.agent.host import folders, locks
 from cotenant.agent.host.checkpoint_root import domain_of, make_checkpoint_folder
 from cotenant.agent.host.user_files import OpenFolder, exposed, remove_tree
 from cotenant.agent.ipc.records import JOB, JOB_SOCKET, Order
@@ -379,7 +379,7 @@ def test_a_place_that_others_can_change_is_found(ground: Path) -> None:
 @AS_ROOT
 def test_roots_agent_refuses_a_state_folder_that_a_user_can_change(ground: Path) -> None:
     theirs = of_user(ground / "theirs")
-    with pytest.raises(state_folder.StateProblem, match=r"can change .*theirs: .* --state-dir"):
-        state_folder.take(theirs / "state")
-    state_folder.take(ground / "ours")
-    assert state_folder.token_in(ground / "ours") == state_folder.token_in(ground / "ours")
+    with pytest.raises(folders.StateProblem, match=r"can change .*theirs: .* --state-dir"):
+        folders.take_state_folder(theirs / "state")
+    folders.take_state_folder(ground / "ours")
+    assert folders.token_in(ground / "ours") == folders.token_in(ground / "ours")

@@ -25,17 +25,20 @@ from tests.processes import IMPORT_S
 
 HERE = Path(__file__).resolve().parent
 DEADLINE_S = within_s(90.0)
+MODULES = ("torch._dynamo", "sklearn.datasets")
+"""Each would take a second or two in every rank of a script that needs it; who has none such says so."""
 
 
 class Warm:
-    """The warm process; `start` forks a rank from it."""
+    """The warm process; `start` forks a rank from it. Beside torch it has imported `modules`; `path` comes
+    first on its PYTHONPATH."""
 
-    def __init__(self) -> None:
+    def __init__(self, modules: Sequence[str] = MODULES, path: str = "") -> None:
         self.users = 0
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "OMP_NUM_THREADS": "1"}
-        self._process = subprocess.Popen(
-            [sys.executable, str(HERE / "warm.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env
-        )
+        python_path = os.pathsep.join(p for p in (path, *sys.path) if p)
+        env = {**os.environ, "PYTHONPATH": python_path, "OMP_NUM_THREADS": "1"}
+        words = [sys.executable, str(HERE / "warm.py"), *modules]
+        self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
         self._codes: dict[int, int] = {}
         self._pending = b""
         self._is_ready = False
@@ -247,17 +250,15 @@ class Supervisor:
         self._socket.close()
 
 
-_WARM: list[Warm] = []
+_WARM: dict[tuple[tuple[str, ...], str], Warm] = {}
 
 
-def one_warm_process() -> Iterator[Warm]:
-    """For session fixtures: all of them share one process, the last to end closes it."""
-    if not _WARM:
-        _WARM.append(Warm())
-    process = _WARM[0]
+def one_warm_process(modules: tuple[str, ...] = MODULES, path: str = "") -> Iterator[Warm]:
+    """For session fixtures: all that want the same share one process, the last to end closes it."""
+    process = _WARM.get((modules, path)) or _WARM.setdefault((modules, path), Warm(modules, path))
     process.users += 1
     yield process
     process.users -= 1
     if not process.users:
         process.close()
-        _WARM.clear()
+        del _WARM[modules, path]

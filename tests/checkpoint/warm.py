@@ -1,13 +1,15 @@
 """A process that has imported torch already and forks ranks on request: a rank starts in a tenth of a second.
 
-Rule: run as a program by `ranks.py`. One JSON request per line on stdin, one answer per line on stdout. It
-starts no thread and no OpenMP region before a fork, and kills what is left of its children when stdin ends.
+Rule: run as a program by `ranks.py`, with the names of what else it is to import. One JSON request per
+line on stdin, one answer per line on stdout. It starts no thread and no OpenMP region before a fork, and
+kills what is left of its children when stdin ends.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import json
 import os
 import runpy
@@ -17,13 +19,13 @@ import sys
 import traceback
 
 import torch
-import torch._dynamo
 import torch.distributed
 import torch.nn.parallel
 import torch.utils.data
 
-with contextlib.suppress(ImportError):  # the example uses it; importing it in each rank would take seconds
-    import sklearn.datasets  # noqa: F401
+for name in sys.argv[1:]:
+    with contextlib.suppress(ImportError):
+        importlib.import_module(name)
 
 
 def main() -> None:

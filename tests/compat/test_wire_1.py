@@ -20,7 +20,7 @@ import msgspec
 import pytest
 import zmq
 
-from cotenant.agent.daemon.controller_link import ControllerLink
+from cotenant.agent.daemon.connections import ControllerLink
 from cotenant.controller.cli.main import main
 from cotenant.controller.domain import Profile
 from cotenant.controller.wire import (

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from cotenant.controller.compute_worker import ComputeWorker
 from cotenant.controller.domain import CommandId, Computed, ComputeRequest
 from cotenant.controller.store import Clock
 from cotenant.controller.training import compute
+from cotenant.controller.workers import ComputeWorker
 
 
 def think(request_id: int, kind: str = "mean", **payload: Any) -> ComputeRequest:

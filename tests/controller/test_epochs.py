@@ -33,7 +33,7 @@ from cotenant.controller.domain import (
 )
 from cotenant.controller.engine import VERDICTS, AttemptIs, JobIs, StateIs
 from cotenant.controller.policies.classic import Classic, by_remaining
-from cotenant.controller.policies.order_options import OrderParameters
+from cotenant.controller.policies.toolkit import OrderParameters
 from cotenant.controller.wire import (
     CommandAck,
     CommandDelivery,

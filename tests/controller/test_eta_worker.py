@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 
 from cotenant.controller.engine import EtaAnswer, EtaBook, EtaQuestion, question_of
-from cotenant.controller.eta_worker import EtaWorker
+from cotenant.controller.workers import EtaWorker
 from tests.controller.building import Desk
 
 

@@ -15,7 +15,6 @@ import pytest
 from cotenant.controller import server
 from cotenant.controller.api import BYTES_BURST
 from cotenant.controller.client import Client, Refusal
-from cotenant.controller.compute_worker import ComputeWorker
 from cotenant.controller.domain import (
     NOTHING,
     AnyEvent,
@@ -36,6 +35,7 @@ from cotenant.controller.router import Router
 from cotenant.controller.system.secrets import BadSecrets
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire import unpack
+from cotenant.controller.workers import ComputeWorker
 from tests.building.journals import a_journal
 from tests.building.limits import within_s
 from tests.controller.station import ALICE, BOB, job

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable
+from functools import cache, lru_cache
 
 from cotenant.controller.domain import (
     ENDED,
@@ -29,10 +30,12 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
 
 
+@cache
 def operands_of(code: str) -> int:
     return max((int(n) + 1 for n in re.findall(r"\{(\d+)\}", TEMPLATES[code])), default=0)
 
 
+@lru_cache(10_000)
 def check_reason(reason: Reason) -> None:
     """A known code, as many operands as its template has, and a sentence comes out."""
     assert reason.code in TEMPLATES, reason

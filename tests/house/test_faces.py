@@ -31,10 +31,7 @@ EXPORT_NAMES = (
     "controller.domain",
     "controller.engine",
     "controller.executors.agents",
-    "controller.models",
-    "controller.models.eta",
     "controller.models.forecast",
-    "controller.policies.cotenant",
     "controller.policies.learned",
     "controller.policies.elastic",
     "controller.policies.pcs",
@@ -59,6 +56,7 @@ EXPORT_MODULES = {
     "agent.supervisor": "the agent asks for the core and the processes, never for the runtime",
     "agent.warm": "a supervisor asks a fork server, and loads nothing of what makes one",
     "checkpoint": "inside the user's process, whose start must not pay for what it does not use",
+    "controller.models": "an order needs no forecast, and a forecast no ends of jobs",
     "controller.models.interference": "xgboost may be absent",
     "controller.policies": "each policy is a module or a package of its own",
     "controller.sim.past": "what it reads of a journal is no part of a simulation",
@@ -156,7 +154,7 @@ def test_a_face_names_only_what_is_there(package: str) -> None:
         "from cotenant.controller.domain.job import Job",
         "import cotenant.controller.engine.ledger",
         "def late():\n    from cotenant.agent.host.nowhere import something",
-        "from cotenant.controller.engine import due",
+        "from cotenant.controller.engine import reports",
     ],
 )
 def test_an_import_past_a_face_is_found(source: str) -> None:

@@ -24,7 +24,7 @@ HOMES: dict[str, dict[str, str]] = {
         "controller/store/journal_file.py": "the new file is sqlite's, which writes and flushes it",
         "controller/python/folders.py": "steps from an open folder, also in the user's process",
         "agent/daemon/spool.py": "appends to a file that is there",
-        "agent/host/jobside.py": "renames a folder",
+        "agent/host/folders.py": "renames a folder",
         "agent/ipc/files.py": "gives a damaged file another name",
         "mps/ownership.py": f"{ALONE}, and writes into the file that it has locked",
     },
@@ -34,7 +34,7 @@ HOMES: dict[str, dict[str, str]] = {
         "mps/channel.py": ALONE,
     },
     "os.pidfd_open": {
-        "agent/host/identity.py": "home",
+        "agent/host/facts.py": "home",
         "agent/daemon/supervisors.py": "of its own child, whose pid is nobody else's before it is waited for",
         "agent/supervisor/processes/reaper.py": "asks whose the process is, not which one it is",
         "agent/warm/forkserver/nanny.py": "of its own children, and nothing of ours is there",

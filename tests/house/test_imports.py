@@ -108,8 +108,8 @@ POLICIES = f"{CONTROLLER}.policies"
 WORKLOADS = f"{CONTROLLER}.cli.demo.workloads"
 # fmt: off
 AGENT_PURE = tuple(f"cotenant.agent.{name}" for name in (
-    "daemon.core", "supervisor.core", "supervisor.processes.nccl", "gpus.health",
-    "gpus.conditions", "gpus.device_states", "gpus.xid", "gpus.probe_results", "warm.pool", "warm.key",
+    "daemon.core", "supervisor.core", "supervisor.processes.environment", "gpus.health",
+    "gpus.conditions", "gpus.device_states", "gpus.xid", "gpus.probe_results", "warm.pool",
     "warm.refusals",
 ))
 # fmt: on
@@ -117,9 +117,11 @@ PURE = (DOMAIN, ENGINE, MODELS, POLICIES, *AGENT_PURE)
 VALUES = (
     "cotenant.agent.warm.refusals",
     "cotenant.agent.supervisor.core.exit_classifier",
-    "cotenant.agent.daemon.core.gpu_clients",
+    "cotenant.agent.supervisor.processes.environment",
+    "cotenant.agent.daemon.core.orders",
 )
 """They use names of signals, and paths, as values."""
+NAMING = frozenset(("pathlib", "signal"))
 BENCHMARKS = frozenset(("bench", *(path.stem for path in (ROOT / "bench").glob("*.py"))))
 """The scripts import each other by bare names."""
 
@@ -147,6 +149,12 @@ RULES = (
         why="it gets the time and the event, and returns what should happen; drivers act",
         where=modules(*PURE, but=VALUES),
         allowed=lambda module: top(module) not in WORLD | HEAVY,
+    ),
+    Rule(
+        name="deciding code that names paths and signals does nothing with them",
+        why="it gets the time and the event, and returns what should happen; drivers act",
+        where=modules(*VALUES),
+        allowed=lambda module: top(module) not in WORLD - NAMING | HEAVY,
     ),
     Rule(
         name="heavy libraries live in training",

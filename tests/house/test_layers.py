@@ -68,16 +68,13 @@ controller.engine               controller.domain controller.models controller.p
 controller.store                controller.domain controller.wire controller.system controller.engine
 controller.executors            controller.domain controller.wire controller.system controller.engine
                                 controller.store
-controller.compute_worker       controller.domain controller.wire controller.system
-controller.eta_worker           controller.wire controller.system controller.engine
-controller.shadow_worker        controller.wire controller.system
+controller.workers              controller.domain controller.wire controller.system controller.engine
 controller.api                  controller.domain controller.wire controller.system controller.models
                                 controller.policies controller.engine controller.store controller.executors
 controller.router               controller.wire controller.system
 controller.server               controller.domain controller.wire controller.system controller.models
                                 controller.policies controller.engine controller.store controller.executors
-                                controller.compute_worker controller.eta_worker controller.shadow_worker
-                                controller.api controller.router
+                                controller.workers controller.api controller.router
 controller.__main__             controller.domain controller.system controller.policies controller.store
                                 controller.router controller.server
 # Trying out, and learning. What computes is handed to the simulator.
@@ -249,5 +246,5 @@ def test_a_wrong_import_is_caught(module: str, source: str) -> None:
 
 
 def test_a_right_import_passes() -> None:
-    source = "from cotenant.controller.domain import job\nfrom . import ledger"
+    source = "from cotenant.controller.domain import job_spec\nfrom . import ledger"
     assert violations(source, "controller.engine.engine") == []

@@ -22,7 +22,7 @@ CODEC = "controller/wire/codec.py"
 
 # --- Paths -----------------------------------------------------------------------------------------
 
-STATE = "the agent's own folder, which nobody else can change: agent/host/state_folder.py refuses another"
+STATE = "the agent's own folder, which nobody else can change: agent/host/folders.py refuses another"
 KERNEL = "/proc, /sys or /dev: only the kernel makes names there"
 CGROUP = "cgroup file systems: a group that jobs of users were given would be a fault of its own"
 TOOL = "looks for a program in the agent's own PATH"
@@ -32,9 +32,8 @@ CHECKED = "opened without following a link, and its owner and kind are read from
 
 # fmt: off
 PATHS: dict[str, tuple[str, frozenset[str]]] = {
-    "agent/supervisor/control.py": (STATE, frozenset((".bind", ".unlink"))),
-    "agent/supervisor/datagrams.py": (
-        "bound before the folder is the user's; unlinked in, and sent through, an open Folder",
+    "agent/supervisor/sockets.py": (
+        "bound before the folder is the job's user's; unlinked in, and sent through, an open Folder, or ours",
         frozenset((".bind", ".sendto", ".unlink")),
     ),
     "agent/supervisor/processes/logs.py": (STATE, frozenset(("open", "os.open", "os.scandir", ".unlink"))),
@@ -51,9 +50,8 @@ PATHS: dict[str, tuple[str, frozenset[str]]] = {
     "agent/daemon/warm_starts.py": (STATE, frozenset((".mkdir", "open", "os.rmdir"))),
     "agent/warm/spawn.py": (STATE, frozenset((".bind", ".unlink"))),
     "agent/daemon/supervisors.py": (STATE, frozenset((".glob", ".iterdir", ".mkdir", ".read_bytes", "open",
-    "os.open"))), "agent/ipc/files.py": (STATE, frozenset((".open", "os.replace"))),
-    "agent/ipc/secrets.py": (STATE, frozenset((".read_bytes",))),
-    "agent/ipc/framing.py": (STATE, frozenset((".open_unix_connection", "os.open"))),
+    "os.open"))), "agent/ipc/files.py": (STATE, frozenset((".open", ".read_bytes", "os.replace"))),
+    "agent/ipc/channel.py": (STATE, frozenset((".open_unix_connection", "os.open"))),
     "agent/gpus/mps_edge.py": (STATE, frozenset((".iterdir",))),
     "agent/gpus/nvml_watch.py": (KERNEL, frozenset(("os.open",))),
     "agent/gpus/owners.py": (f"{KERNEL}; {STATE}", frozenset((".read_text", "os.listdir"))),
@@ -62,9 +60,8 @@ PATHS: dict[str, tuple[str, frozenset[str]]] = {
         "the root is where the administrator says; what is in it goes through an open Folder",
         frozenset((".mkdir", ".unlink")),
     ),
-    "agent/host/facts.py": (KERNEL, frozenset((".read_text", "open"))),
-    "agent/host/identity.py": (KERNEL, frozenset((".read_text", "os.listdir"))),
-    "agent/host/jobside.py": (
+    "agent/host/facts.py": (KERNEL, frozenset((".read_text", "open", "os.listdir"))),
+    "agent/host/folders.py": (
         f"{STATE}; read from where cotenant is installed",
         frozenset((
             ".chmod", ".iterdir", ".mkdir", ".read_bytes", ".rglob", ".write_bytes", "os.rename",
@@ -81,7 +78,6 @@ PATHS: dict[str, tuple[str, frozenset[str]]] = {
         frozenset((".read_bytes", ".touch", "os.listdir")),
     ),
     "agent/daemon/spool.py": (STATE, frozenset((".read_bytes", "os.open"))),
-    "agent/host/state_folder.py": (STATE, frozenset((".mkdir", ".read_bytes"))),
     "controller/system/endpoint.py": (OWNER, frozenset((".mkdir",))),
     "controller/system/files.py": (
         f"{STATE}; no link is followed in a key's folder; `output` is for a person's own files",
@@ -101,8 +97,8 @@ PATHS: dict[str, tuple[str, frozenset[str]]] = {
         frozenset((".mkdir", ".open", ".write_bytes", "os.makedirs", "os.open", "os.truncate")),
     ),
     "mps/process.py": (KERNEL, frozenset((".read_bytes", ".read_text", "os.listdir"))),
-    "mps/sweep.py": (RUNTIME, frozenset((".glob", ".unlink"))),
-    "profiler/driver/bus.py": (KERNEL, frozenset((".iterdir", ".read_text"))),
+    "mps/daemon.py": (RUNTIME, frozenset((".glob", ".unlink"))),
+    "profiler/driver/probe_client.py": (KERNEL, frozenset((".iterdir", ".read_text"))),
     "profiler/driver/process_info.py": (KERNEL, frozenset((".read_bytes", ".read_text"))),
     "profiler/indicators/cpu.py": (KERNEL, frozenset((".glob", ".read_text", "open", "os.listdir"))),
 }
@@ -233,32 +229,30 @@ DECODED: dict[str, tuple[str, frozenset[str]]] = {
     "agent/allocation.py": (OURS, frozenset((".read_text",))),
     "agent/host/cgroups.py": (NUMBERS, frozenset((".read_text",))),
     "agent/host/facts.py": (NUMBERS, frozenset((".read_text",))),
-    "agent/host/identity.py": (NUMBERS, frozenset((".read_text",))),
     "controller/system/keys.py": (OURS, frozenset((".decode",))),
     "controller/cli/frame/output.py": (OURS, frozenset((".decode",))),
     "controller/cli/frame/terminal.py": ("what is no UTF-8 is replaced", frozenset((".decode",))),
-    "controller/cli/demo/reference.py": (PERSON, frozenset((".read_text", "json.loads"))),
-    "controller/cli/demo/outcome.py": (PERSON, frozenset(("json.loads",))),
+    "controller/cli/demo/measuring.py": (PERSON, frozenset((".read_text", "json.loads"))),
+    "controller/cli/demo/report.py": (PERSON, frozenset(("json.loads",))),
     "controller/cli/demo/workloads/language_model.py": ("a text of ours", frozenset((".read_text",))),
     "controller/router.py": (OURS, frozenset((".decode",))),
     "controller/models/interference/predictor.py": (OURS, frozenset((".decode",))),
-    "controller/store/clock.py": (NUMBERS, frozenset((".read_text",))),
-    "controller/policies/heuristics.py": (PURE, frozenset(("msgspec.msgpack.decode",))),
-    "controller/policies/fgd.py": (PURE, frozenset(("msgspec.msgpack.decode",))),
+    "controller/store/journal.py": (NUMBERS, frozenset((".read_text",))),
+    "controller/policies/scored.py": (PURE, frozenset(("msgspec.msgpack.decode",))),
+    "controller/policies/baselines.py": (PURE, frozenset(("msgspec.msgpack.decode",))),
     "controller/policies/gfs/forecasting.py": (PURE, frozenset(("msgspec.msgpack.decode",))),
     "controller/policies/gfs/policy.py": (PURE, frozenset(("msgspec.msgpack.decode",))),
     "controller/policies/lazer/policy.py": (PURE, frozenset(("msgspec.msgpack.decode",))),
     "controller/policies/learned/model.py": (PERSON, frozenset(("msgspec.json.decode",))),
     "controller/training/rltune/train.py": (OURS, frozenset(("msgspec.msgpack.decode",))),
     "controller/policies/multifactor.py": (PURE, frozenset(("msgspec.msgpack.decode",))),
-    "controller/policies/qssf.py": (PURE, frozenset(("msgspec.msgpack.decode",))),
     "controller/policies/pcs/elastic.py": (PURE, frozenset(("msgspec.msgpack.decode",))),
     "controller/policies/pcs/policy.py": (PURE, frozenset(("msgspec.msgpack.decode",))),
-    "controller/policies/toolkit/wake_up.py": (PURE, frozenset(("msgspec.msgpack.decode",))),
+    "controller/policies/toolkit/whole_queue.py": (PURE, frozenset(("msgspec.msgpack.decode",))),
     "controller/python/inside.py": (PICKLED, frozenset(("pickle.load",))),
     "controller/python/results.py": (PICKLED, frozenset(("pickle.load",))),
     "controller/sim/past/journal.py": (OURS, frozenset(("msgspec.msgpack.decode",))),
-    "controller/steer/touched.py": (PERSON, frozenset(("msgspec.json.decode",))),
+    "controller/steer/steerer.py": (PERSON, frozenset(("msgspec.json.decode",))),
     "controller/training/boosting.py": (OURS, frozenset(("json.loads",))),
     "mps/process.py": (NUMBERS, frozenset((".read_text",))),
     "profiler/driver/library.py": (OURS, frozenset((".decode",))),

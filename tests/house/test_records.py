@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-RECORD = "controller/domain/job/record.py"
+RECORD = "controller/domain/job.py"
 LEDGER = ("controller/engine/phases.py", "controller/engine/records.py")
 OTHERS: dict[str, dict[str, str]] = {
     "controller/cli/main.py": {"sys": "the module"},

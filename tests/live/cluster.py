@@ -25,8 +25,8 @@ import pytest
 
 from cotenant.agent.host.locks import LOCK_DIR_ENV
 from cotenant.agent.ipc import RESULT, SUPERVISOR, ProcessIdentity, Result, attempt_folder, read_record
+from cotenant.controller.cli.demo.measuring import schedule_of
 from cotenant.controller.cli.demo.plan import WORKLOADS
-from cotenant.controller.cli.demo.reference import schedule_of
 from cotenant.controller.client import Client, Unreachable
 from cotenant.controller.domain import ENDED, JobId, JobSpec, Launch, Phase, Profile
 from cotenant.controller.wire import (
@@ -46,7 +46,15 @@ from tests.ports import block_of_ports
 PATIENCE_S = within_s(420.0)
 """For everything: this machine may be busy with other things. A broken test is slow, a good one is not."""
 LOOK_S = 0.1
+LOOK_S_MAX = 0.4
+LATER = 1.25
+"""Each look at something that takes long comes so many times later than the one before: looks cost time of a
+core, which several tests share."""
 WITNESS = Path(__file__).with_name("witness.py")
+SMALL = str(Path(__file__).with_name("small_job"))
+"""A script of `Training` that costs a hundredth of the demo's: for tests of what happens to a job."""
+EAGER = str(Path(__file__).with_name("eager"))
+"""On the PYTHONPATH of jobs that compile nothing."""
 MARK = "COTENANT_TEST_RUN"
 
 
@@ -121,7 +129,7 @@ class Daemon:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """One real training job: which of the demo's scripts, how long, how wide."""
+    """One real training job: which of the demo's scripts or our own, how long, how wide."""
 
     name: str
     script: str
@@ -174,8 +182,9 @@ class Cluster:
         words += ["--state-dir", str(self.folder / "controller")]
         if self.keys is not None:
             words += ["--keys-dir", str(self.keys)]
-        # Its turns of s would have to be in every reference; tests of the profile in place ask for it.
-        settings = ("profiler.seconds=0", *settings)
+        # Its turns of s would have to be in every reference; tests of the profile in place ask for it. ETAs
+        # take a tenth of a core of each controller; tests of them, and storms, ask for them.
+        settings = ("profiler.seconds=0", "controller.eta_share=0", *settings)
         words += [word for setting in settings for word in ("--set", setting)]
         self.controller = Daemon(words, self._env(""), self.folder / "controller.log")
         return self.controller
@@ -302,7 +311,11 @@ class Cluster:
         launch = Launch(
             argv=tuple(argv),
             workdir=str(workdir or self.folder),
-            env={each: os.environ[each] for each in ("PATH", MARK) if each in os.environ} | dict(env or {}),
+            env={
+                **{each: os.environ[each] for each in ("PATH", MARK) if each in os.environ},
+                "PYTHONPATH": EAGER,
+                **(env or {}),
+            },
             uid=os.getuid(),
             gid=os.getgid(),
         )
@@ -323,7 +336,7 @@ class Cluster:
 
     def until(self, true: Callable[[dict[JobId, JobView]], object]) -> dict[JobId, JobView]:
         """Look until it holds; fails at once if a job failed."""
-        deadline_s = time.monotonic() + PATIENCE_S
+        deadline_s, look_s = time.monotonic() + PATIENCE_S, LOOK_S
         while True:
             jobs = self.look()
             bad = [j for j in jobs.values() if j.phase in (Phase.FAILED, Phase.CANCELLED, Phase.HELD)]
@@ -332,12 +345,16 @@ class Cluster:
                 return jobs
             stand = {j.name: (j.phase.value, j.attempt, j.step, j.reason) for j in jobs.values()}
             assert time.monotonic() < deadline_s, f"not within {PATIENCE_S:.0f} s: {stand}"
-            self.pause()
+            self.pause(jobs, look_s)
+            look_s = min(LATER * look_s, LOOK_S_MAX)
 
-    def pause(self) -> None:
-        """Until all jobs have ended, or the time of one look."""
-        open_jobs = tuple(self.trainings)
-        self.client.ask(WaitJobs(job_ids=open_jobs, timeout_s=LOOK_S), timeout_s=PATIENCE_S)
+    def pause(self, jobs: Mapping[JobId, JobView], look_s: float) -> None:
+        """Until those jobs that are open have ended, or the time of one look."""
+        open_jobs = tuple(job_id for job_id, job in jobs.items() if job.phase not in ENDED)
+        if open_jobs:
+            self.client.ask(WaitJobs(job_ids=open_jobs, timeout_s=look_s), timeout_s=PATIENCE_S)
+        else:  # Who waits for none is answered at once.
+            time.sleep(look_s)
 
     def shown(self, job_id: JobId) -> Shown:
         return self.client.ask(ShowJob(job_id=job_id))

@@ -10,7 +10,7 @@ import pytest
 
 from tests.building.limits import within_s
 from tests.checkpoint.ranks import Warm, one_warm_process
-from tests.live.cluster import Cluster, References, one_cluster
+from tests.live.cluster import EAGER, Cluster, References, one_cluster
 
 TEST_S_MAX = within_s(450.0)
 """A test that hangs fails by itself, and not the whole part with it."""
@@ -49,7 +49,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]
 
 @pytest.fixture(scope="session")
 def warm() -> Iterator[Warm]:
-    yield from one_warm_process()
+    yield from one_warm_process(modules=("torch._dynamo", "torch._inductor.config"), path=EAGER)
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from typing import Any
 
 from cotenant.agent import __main__ as agent
 from cotenant.agent.daemon import assembly, runtime
-from cotenant.agent.daemon.gpu_release import GpuRelease
+from cotenant.agent.daemon.tasks import GpuRelease
 from cotenant.agent.gpus import QUIET_S, GpuWatch, MpsEdge, Timing, conditions, mps_watch
 from cotenant.agent.host import devices
 from cotenant.mps import daemon

@@ -32,6 +32,9 @@ COTENANT = (sys.executable, "-m", "cotenant.controller.cli.main")
 PATIENCE_S = IMPORT_S
 """Some of the jobs here import torch."""
 LOOK_S = 0.1
+LOOK_S_MAX = 0.5
+LATER = 1.25
+"""Each look at something that takes long comes so many times later than the one before: it is a process."""
 SAY = """
 import json, os, pathlib, signal, socket, sys, time
 
@@ -97,6 +100,8 @@ class Person:
             "COTENANT_LOCK_DIR": str(home / "locks"),
             "COTENANT_AGENT__PORT_FIRST": str(block_of_ports()),
             "COTENANT_AGENT__OVERSUBSCRIBE": "true",  # Two slots, also on a machine with one core.
+            "COTENANT_CONTROLLER__ETA_SHARE": "0",  # ETAs take a tenth of a core; who asks for one says so.
+            "PYTHONPATH": str(Path(__file__).with_name("eager")),  # A submission takes it along.
             **{f"COTENANT_{name.upper()}": value for name, value in settings.items()},
         }
         (home / "run").mkdir(mode=0o700)
@@ -309,10 +314,11 @@ def when(
     look: Callable[[], Found | None], story: Callable[[], object] = lambda: "it never happened"
 ) -> Found:
     """What is there once it is there."""
-    deadline_s = time.monotonic() + PATIENCE_S
+    deadline_s, look_s = time.monotonic() + PATIENCE_S, LOOK_S
     while not (found := look()):
         assert time.monotonic() < deadline_s, story()
-        time.sleep(LOOK_S)
+        time.sleep(look_s)
+        look_s = min(LATER * look_s, LOOK_S_MAX)
     return found
 
 

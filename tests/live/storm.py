@@ -22,7 +22,7 @@ from cotenant.controller.domain import ENDED, Profile, ProfilePoint
 from cotenant.controller.system import keys
 from tests.building.limits import within_s
 from tests.checkpoint.ranks import one_warm_process
-from tests.live.cluster import Cluster, References, Training
+from tests.live.cluster import SMALL, Cluster, References, Training
 from tests.live.storm_blows import Striker
 from tests.live.storm_plan import AT_ONCE, BLOWS_PER_MINUTE, HOSTS, Blow, Work, schedule, works
 from tests.live.storm_world import ASK_S, World
@@ -44,7 +44,6 @@ BEHAVIOUR = Profile(
 )
 PACE_S = 0.05
 CLOCKS_OF = ("controller", *HOSTS, "jobs")
-JOB = Path(__file__).with_name("storm_job")
 
 
 class Storm:
@@ -71,6 +70,7 @@ class Storm:
         keys.init_cluster(cluster.keys)
         cluster.add_controller(
             "policy.name=castor",
+            "controller.eta_share=0.1",
             "policy.back_off_s=0.2",
             "checkpoint.every_s=1",
             f"controller.lease_s={self._lease_s}",
@@ -98,7 +98,7 @@ class Storm:
         number = len(self.cluster.trainings)
         training = Training(
             name=f"job-{number}",
-            script=str(JOB),
+            script=SMALL,
             steps=work.steps,
             batch_size=BATCH,
             workers=work.workers,

@@ -56,7 +56,7 @@ class Blow:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """One job of a storm: what it trains is `storm_job.py`."""
+    """One job of a storm: what it trains is `small_job.py`."""
 
     steps: int
     workers: int

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from cotenant.controller.domain import JobId, Phase
 from cotenant.controller.wire import Explain, GetPolicy, JobView
-from tests.live.cluster import Cluster, References, Training
+from tests.live.cluster import SMALL, Cluster, References, Training
 
 HP = {"job_class": "hp", "iterations": None, "expected_s": 20.0}
-NARROW = Training(name="narrow", script="compute_bound", steps=600, pace_s=0.5)
-WIDE = Training(name="wide", script="compute_bound", steps=600, pace_s=0.5, workers=2)
-URGENT = Training(name="urgent", script="compute_bound", steps=12, gate_at=6, more=HP)
-LATE = Training(name="late", script="compute_bound", steps=8)
+NARROW = Training(name="narrow", script=SMALL, steps=600, pace_s=0.5)
+WIDE = Training(name="wide", script=SMALL, steps=600, pace_s=0.5, workers=2)
+URGENT = Training(name="urgent", script=SMALL, steps=12, gate_at=6, more=HP)
+LATE = Training(name="late", script=SMALL, steps=8)
 
 
 def trains(job: JobView) -> bool:

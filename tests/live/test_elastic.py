@@ -11,7 +11,7 @@ import pytest
 from cotenant.controller.domain import JobId, JobSpec, Launch, Phase
 from cotenant.controller.wire import JobView, SetPolicy, Submit
 from tests.checkpoint.ranks import Warm, launch
-from tests.live.cluster import PATIENCE_S, Cluster, is_past
+from tests.live.cluster import EAGER, PATIENCE_S, Cluster, is_past
 
 SCRIPT = Path(__file__).with_name("elastic_job.py")
 STEPS = 100
@@ -22,6 +22,7 @@ RELATIVE = 1e-12
 
 def submit(cluster: Cluster, *argv: str, **fields: object) -> JobId:
     env = {"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1", "TMPDIR": str(cluster.folder / "tmp")}
+    env["PYTHONPATH"] = EAGER
     spec = JobSpec(
         job_id=JobId("new-0"),
         launch=Launch(argv=argv, workdir=str(cluster.folder), env=env, uid=os.getuid(), gid=os.getgid()),

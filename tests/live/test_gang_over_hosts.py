@@ -17,15 +17,13 @@ import pytest
 from cotenant.controller.domain import WAITING, HostState, Phase
 from cotenant.controller.system import keys
 from cotenant.controller.wire import ChangeJobs, JobView, ListNodes, WaitJobs
-from tests.live.cluster import Cluster, References, Training, all_done, one_cluster
+from tests.live.cluster import SMALL, Cluster, References, Training, all_done, one_cluster
 from tests.live.network import GANG, HOSTS, UP, NoNetwork, TwoHosts
 
 LONG_LEASE_S, SHORT_LEASE_S = 300.0, 10.0
 SHORT_CUT_S = 3.0
 
-PREEMPTED = Training(
-    name="gang", script="language_model", steps=220, workers=2, nodes=2, gate_at=30, pace_s=0.06
-)
+PREEMPTED = Training(name="gang", script=SMALL, steps=220, workers=2, nodes=2, gate_at=30, pace_s=0.06)
 PATIENT = replace(PREEMPTED, name="patient", gate_at=0, pace_s=0.1)
 """Has no gate: 22 s at this pace, so that a cable can be cut long before it is done."""
 
@@ -138,7 +136,7 @@ def test_a_job_whose_host_is_cut_off_saves_stops_and_goes_on_elsewhere(
     two.shorten_lease()
     cluster = two.cluster
     # At this pace it is on no machine done before the lease is over, however late we cut the cable.
-    training = Training(name="alone", script="compute_bound", steps=400, pace_s=0.08)
+    training = Training(name="alone", script=SMALL, steps=400, pace_s=0.08)
     job = cluster.submit(training)
     jobs = cluster.until(lambda jobs: jobs[job].phase is Phase.RUNNING and jobs[job].durable_step > 0)
     lost = host_of(jobs[job])

@@ -72,6 +72,7 @@ def start(cluster: Cluster, host: GpuHost, rng: random.Random) -> None:
     print(f"MPS: {host.program}, policy {policy}")
     cluster.add_controller(
         f"policy.name={policy}",
+        "controller.eta_share=0.1",
         "policy.back_off_s=0.2",
         "policy.infra_retries=100",
         "controller.snapshot_every=100",

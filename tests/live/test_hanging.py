@@ -13,8 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.building.limits import within_s
 from tests.live.person import Person, at_home
 
+WATCHDOG_S = round(within_s(4))
+"""In half of it a rank is looked at ten times; it must get to a core between two looks."""
 SCRIPT = """
 import os, threading
 import torch, torch.distributed as dist
@@ -54,7 +57,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 state = checkpoint.Session(model, optimizer)
 while state.step < 16:
     if state.step == 8:
-        until_s = time.monotonic() + 18.0
+        until_s = time.monotonic() + EVALUATES_S
         while time.monotonic() < until_s:  # Far beyond its watchdog, and at work.
             for row in range(100):
                 with torch.no_grad():
@@ -76,7 +79,7 @@ def person(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Person]:
 
 def test_a_job_that_hangs_in_a_collective_is_seen_shown_ended_and_resumed(person: Person) -> None:
     script = person.write("hangs.py", SCRIPT)
-    job = person.submit("-g", "2", "--watchdog", "6s", "--", sys.executable, str(script))
+    job = person.submit("-g", "2", "--watchdog", f"{WATCHDOG_S}s", "--", sys.executable, str(script))
     person.until(job, lambda found: found["durable_step"] == 8)
     person.until(job, lambda found: found["attempt"] == 2)
     found = person.until_state(job, "done")
@@ -92,8 +95,8 @@ def test_a_job_that_hangs_in_a_collective_is_seen_shown_ended_and_resumed(person
 
 
 def test_a_job_that_evaluates_for_longer_than_its_watchdog_is_left_alone(person: Person) -> None:
-    script = person.write("evaluates.py", EVALUATES)
-    job = person.submit("--watchdog", "8s", "--", sys.executable, str(script))
+    script = person.write("evaluates.py", EVALUATES.replace("EVALUATES_S", f"{2.25 * WATCHDOG_S}"))
+    job = person.submit("--watchdog", f"{WATCHDOG_S}s", "--", sys.executable, str(script))
     person.until_state(job, "done")
     [only] = person.show(job)["attempts"]
     assert only["outcome"] == "finished"

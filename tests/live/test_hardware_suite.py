@@ -13,6 +13,7 @@ from pathlib import Path
 from cotenant.agent.host.locks import LOCK_DIR_ENV
 from hwtests import summary
 from hwtests.summary import Run
+from tests.live.cluster import EAGER
 from tests.processes import IMPORT_S
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,6 +43,7 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
             **os.environ,
             "CUDA_VISIBLE_DEVICES": "",
             "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": EAGER,
             LOCK_DIR_ENV: str(folder / "locks"),
         },
         capture_output=True,

@@ -1,6 +1,6 @@
 """Lazer on a real cluster: a preemption is really put off, told in plain words, and survives the controller.
 
-The jobs are real trainings of the demo. What they should take is said: so it is certain who may preempt whom.
+The jobs are real trainings. What they should take is said: so it is certain who may preempt whom.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from cotenant.controller.domain import LOAD_S, PAUSE_S, JobId, Phase
 from cotenant.controller.policies.lazer.learning import Learner
 from cotenant.controller.policies.lazer.parameters import LazerParameters
 from cotenant.controller.wire import Explain, GetDecisions, SetPolicy
-from tests.live.cluster import Cluster, Training
+from tests.live.cluster import SMALL, Cluster, Training
 
 pytestmark = pytest.mark.skipif(
     find_spec("botorch") is None, reason="lazer is offered where the [bo] extra (botorch) is installed"
@@ -22,12 +22,10 @@ pytestmark = pytest.mark.skipif(
 PARAMETERS = LazerParameters(x_max_s=6.0, bootstrap=2, updates_min=2, seed=4)
 """Its first two deferrals are drawn, not learned: 4.53 s and 2.93 s."""
 LONG = Training(
-    name="long", script="compute_bound", steps=300, pace_s=0.2, more={"iterations": None, "expected_s": 900.0}
+    name="long", script=SMALL, steps=300, pace_s=0.2, more={"iterations": None, "expected_s": 900.0}
 )
-SHORT = Training(name="short", script="compute_bound", steps=12, more={"iterations": None, "expected_s": 5.0})
-SHORTER = Training(
-    name="shorter", script="compute_bound", steps=12, more={"iterations": None, "expected_s": 4.0}
-)
+SHORT = Training(name="short", script=SMALL, steps=12, more={"iterations": None, "expected_s": 5.0})
+SHORTER = Training(name="shorter", script=SMALL, steps=12, more={"iterations": None, "expected_s": 4.0})
 
 
 def predictions(cluster: Cluster, job_id: JobId) -> list[str]:

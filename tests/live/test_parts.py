@@ -9,14 +9,14 @@ import pytest
 
 from cotenant.controller.domain import JobId, Phase
 from cotenant.controller.wire import Explain, ListNodes
-from tests.live.cluster import Cluster, References, Training
+from tests.live.cluster import SMALL, Cluster, References, Training
 
 HALF = {"gpu_fraction": 0.5}
 HALVES = tuple(
-    Training(name=name, script="compute_bound", steps=12, gate_at=6, more=HALF) for name in ("left", "right")
+    Training(name=name, script=SMALL, steps=12, gate_at=6, more=HALF) for name in ("left", "right")
 )
-THIRD = Training(name="third", script="compute_bound", steps=4, more=HALF)
-WHOLE = Training(name="whole", script="compute_bound", steps=4)
+THIRD = Training(name="third", script=SMALL, steps=4, more=HALF)
+WHOLE = Training(name="whole", script=SMALL, steps=4)
 
 
 def cores_of(cluster: Cluster, job_id: JobId) -> set[int]:

@@ -16,7 +16,7 @@ from typing import Any
 from cotenant.controller.domain import JobId, Phase
 from cotenant.controller.wire import ENV_ACCUMULATION_SCHEDULE, ChangeJobs, ListProfiles, ProfileView
 from tests.checkpoint.ranks import Warm, launch
-from tests.live.cluster import PATIENCE_S, Cluster
+from tests.live.cluster import EAGER, PATIENCE_S, Cluster
 
 SCRIPT = Path(__file__).with_name("profiled.py")
 T_PROF_S = 7.0
@@ -118,7 +118,7 @@ def series(cluster: Cluster) -> dict[str, Any]:
     words = ["-m", "cotenant.controller.cli.main", "profile", "--batch-size", "16", "-o", "json"]
     words += ["--endpoint", cluster.endpoint, "--env", "OMP_NUM_THREADS=1"]
     words += ["--", sys.executable, str(SCRIPT), "--result", "series.json"]
-    env = {**os.environ, "COTENANT_CONFIG": str(cluster.folder / "none.toml")}
+    env = {**os.environ, "COTENANT_CONFIG": str(cluster.folder / "none.toml"), "PYTHONPATH": EAGER}
     done = subprocess.run(
         [sys.executable, *words],
         cwd=cluster.folder,

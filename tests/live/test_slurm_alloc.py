@@ -24,7 +24,7 @@ from cotenant.controller.wire import JobView
 from cotenant.controller.wire import clients as wire
 from tests.building.limits import within_s
 from tests.building.slurm import LocalSlurm, local_slurm
-from tests.live.cluster import Cluster, Daemon, References, Training, one_cluster, wait_for_exit
+from tests.live.cluster import SMALL, Cluster, Daemon, References, Training, one_cluster, wait_for_exit
 from tests.ports import block_of_ports, free_port
 
 QUICK = {"load_s": 1.0, "pause_s": 1.0}
@@ -38,7 +38,7 @@ SCRIPT = Path(__file__).parents[2] / "examples" / "deploy" / "slurm-controller.s
 
 def training(name: str) -> Training:
     """All train the same, so that one undisturbed run is enough to compare them with."""
-    return Training(name=name, script="compute_bound", steps=120, pace_s=0.5, more=QUICK)
+    return Training(name=name, script=SMALL, steps=120, pace_s=0.5, more=QUICK)
 
 
 class Site:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 from cotenant.controller.domain import JobId, Phase
 from cotenant.controller.wire import ChangeJobs
-from tests.live.cluster import PATIENCE_S, Cluster, References, Training, all_done
+from tests.live.cluster import SMALL, Cluster, References, Training, all_done
 
 
 def launches(cluster: Cluster, job_id: JobId) -> list[tuple[str, str]]:
@@ -16,24 +14,21 @@ def launches(cluster: Cluster, job_id: JobId) -> list[tuple[str, str]]:
 def await_server(cluster: Cluster, host: str = "one") -> None:
     """Until the agent has said that a server is ready."""
     log = cluster.folder / f"agent-{host}.log"
-    until_s = time.monotonic() + PATIENCE_S
-    while "is ready" not in log.read_text():
-        assert time.monotonic() < until_s, log.read_text()
-        cluster.pause()
+    cluster.until(lambda _: "is ready" in log.read_text())
 
 
 def test_a_second_job_of_its_kind_starts_warm(cluster: Cluster, references: References) -> None:
     cluster.add_controller("policy.name=fifo").start()
     cluster.add_agent("one", "agent.devices=cpu:2", "launch.warm=true", "launch.first_word_s=60").start()
-    first = cluster.submit(Training(name="first", script="compute_bound", steps=6, seed=3))
+    first = cluster.submit(Training(name="first", script=SMALL, steps=6, seed=3))
     cluster.until(lambda jobs: all_done(jobs, [first]))
     ((launch, why),) = launches(cluster, first)
     assert launch == "cold"
     assert "no server for its environment" in why
     await_server(cluster)
 
-    again = Training(name="again", script="compute_bound", steps=6, seed=3)
-    wide = Training(name="wide", script="compute_bound", steps=12, seed=4, workers=2, gate_at=3)
+    again = Training(name="again", script=SMALL, steps=6, seed=3)
+    wide = Training(name="wide", script=SMALL, steps=12, seed=4, workers=2, gate_at=3)
     same, gang = cluster.submit(again), cluster.submit(wide)
     jobs = cluster.until(lambda jobs: all_done(jobs, [same]) and cluster.trains_at_gate(jobs[gang]))
     assert launches(cluster, same) == launches(cluster, gang) == [("warm", "")]
@@ -53,7 +48,7 @@ def test_a_second_job_of_its_kind_starts_warm(cluster: Cluster, references: Refe
 def test_a_preempted_job_goes_on_warm_from_its_step(cluster: Cluster, references: References) -> None:
     cluster.add_controller("policy.name=fifo").start()
     cluster.add_agent("one", "agent.devices=cpu:1", "launch.warm=true", "launch.first_word_s=60").start()
-    training = Training(name="long", script="compute_bound", steps=300, seed=5, gate_at=4, pace_s=0.2)
+    training = Training(name="long", script="language_model", steps=80, seed=5, gate_at=4, pace_s=0.2)
     job_id = cluster.submit(training)
     cluster.until(lambda jobs: cluster.trains_at_gate(jobs[job_id]))
     await_server(cluster)

@@ -17,9 +17,9 @@ import msgspec
 import pytest
 
 from cotenant.agent.daemon.warm_starts import kind_of
-from cotenant.agent.host import jobside
+from cotenant.agent.host import folders
 from cotenant.agent.host.cgroups import RANKS, SUPERVISOR, AttemptCgroup, find_cgroups, sweep
-from cotenant.agent.host.identity import children_of, identity_of, stat_of
+from cotenant.agent.host.facts import children_of, identity_of, stat_of
 from cotenant.agent.ipc import MODULES, StopNow, WarmOffer, WatchRule
 from cotenant.agent.supervisor.processes import dump, end_leftovers
 from cotenant.agent.warm.spawn import ForkServer
@@ -36,7 +36,7 @@ class Host:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.jobside = jobside.prepare(folder / "jobside")
+        self.jobside = folders.prepare_jobside(folder / "jobside")
         self.servers: dict[str, ForkServer] = {}
         self.attempts: list[Attempt] = []
 

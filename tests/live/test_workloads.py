@@ -13,11 +13,16 @@ import msgspec
 import pytest
 
 from cotenant.agent.host.locks import LOCK_DIR_ENV
-from cotenant.controller.cli.demo.measuring import NotMeasured, measure_jobs
+from cotenant.controller.cli.demo.measuring import (
+    NotMeasured,
+    ReferenceFailed,
+    measure_jobs,
+    run_uninterrupted,
+)
 from cotenant.controller.cli.demo.plan import DemoJob, MeasuredJob
-from cotenant.controller.cli.demo.reference import ReferenceFailed, run_uninterrupted
 from cotenant.controller.domain import Profile, ProfilePoint
 from tests.checkpoint.ranks import Warm, launch
+from tests.live.cluster import EAGER
 from tests.processes import IMPORT_S
 
 WORKLOADS = Path(__file__).resolve().parents[2] / "controller" / "cli" / "demo" / "workloads"
@@ -27,7 +32,8 @@ KINDS = {"compute_bound": 25, "memory_heavy": 8, "loader_bound": 25, "language_m
 
 def environment() -> dict[str, str]:
     kept = ("PATH", "HOME", "COTENANT_TEST_RUN")
-    return {name: os.environ[name] for name in kept if name in os.environ} | {"OMP_NUM_THREADS": "1"}
+    given = {"OMP_NUM_THREADS": "1", "PYTHONPATH": EAGER}
+    return {name: os.environ[name] for name in kept if name in os.environ} | given
 
 
 def train(warm: Warm, kind: str, folder: Path, *options: str) -> dict[str, Any]:
@@ -63,8 +69,9 @@ def test_another_seed_gives_other_parameters(warm: Warm, tmp_path: Path) -> None
 
 @pytest.fixture(scope="module", autouse=True)
 def locks_of_our_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Another agent on this machine is not in our way, nor we in its."""
+    """Another agent on this machine is not in our way, nor we in its; and jobs are eager."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", EAGER)
         patch.setenv(LOCK_DIR_ENV, str(tmp_path_factory.mktemp("l") / "locks"))
         yield
 
@@ -118,6 +125,6 @@ def test_an_uninterrupted_run_follows_its_schedule_and_says_why_it_failed(tmp_pa
         for number, schedule in enumerate(("0:1", "0:1,4:2"))
     ]
     assert found[0] != found[1]
-    broken = msgspec.structs.replace(measured, job=msgspec.structs.replace(job, batch_size=10_000))
+    broken = msgspec.structs.replace(measured, job=msgspec.structs.replace(job, batch_size=10_000, workers=1))
     with pytest.raises(ReferenceFailed, match=r"compute_bound.py: rank \d failed: .*samples"):
-        run_uninterrupted(broken, cores, "0:1", tmp_path / "broken", IMPORT_S, environment())
+        run_uninterrupted(broken, cores[:1], "0:1", tmp_path / "broken", IMPORT_S, environment())

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
-from tests.live.person import Person, at_home
+from tests.checkpoint.ranks import Warm, launch
+from tests.live.person import PATIENCE_S, Person, at_home
 
 SCRIPTS = Path(__file__).parents[1]
+COMPARED = Path(__file__).with_name("compared.py")
 EPOCHS = 40
 ONE_THREAD = ("--env", "OMP_NUM_THREADS=1")
 """Two that wait for each other at every operation crawl where others want the cores."""
@@ -28,13 +29,13 @@ be at its end before a step to leave at is agreed."""
 @pytest.fixture(scope="module")
 def person(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Person]:
     with at_home(tmp_path_factory.mktemp("z"), agent__devices="cpu:1", agent__heartbeat_s="0.3") as made:
-        made.env["OMP_NUM_THREADS"] = "1"  # For plain runs; jobs are told below.
         yield made
 
 
-def test_an_unchanged_script_is_preempted_and_ends_as_if_it_had_not_been(person: Person) -> None:
+def test_an_unchanged_script_is_preempted_and_ends_as_if_it_had_not_been(person: Person, warm: Warm) -> None:
     text = (SCRIPTS / "checkpoint" / "scripts" / "plain.py").read_text()
     text = text.replace("range(4)", f"range({EPOCHS})").replace("total_steps=28", f"total_steps={7 * EPOCHS}")
+    undisturbed = person.write("plain.py", text)
     text = text.replace("step += 1", WAITING).replace(
         "import random\n", "import os\nimport random\nimport time\n"
     )
@@ -58,10 +59,11 @@ def test_an_unchanged_script_is_preempted_and_ends_as_if_it_had_not_been(person:
     assert attempts[1]["start_step"] == attempts[0]["end_step"] > 0
     assert found["accumulates_note"].startswith("Sequential: 1: BatchNorm1d in training mode")
 
-    assert person.python(str(script), "plain.pt").code == 0
-    ours, plain = (torch.load(person.work / name, weights_only=True) for name in ("ours.pt", "plain.pt"))
-    assert ours.keys() == plain.keys()
-    assert all(torch.equal(ours[key], plain[key]) for key in ours)
+    plain = person.work / "plain.pt"
+    launch(warm, undisturbed, person.work / "plain", str(plain)).wait(deadline_s=PATIENCE_S)
+    words = (str(person.work / "ours.pt"), str(plain))
+    (compared,) = launch(warm, COMPARED, person.work / "compared", *words).wait()
+    assert compared["equal"]
 
 
 def test_a_script_that_cannot_be_resumed_or_split_says_why_in_show(person: Person) -> None:

@@ -11,14 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from cotenant.controller.client import Client
 from cotenant.controller.domain import JobId, JobSpec, Launch, Profile, ProfilePoint
 from cotenant.controller.wire import GetReport, ShowJob, Shown, Submit
-from tests.live.person import SAY, Person, at_home
+from tests.checkpoint.ranks import Warm, launch
+from tests.live.person import PATIENCE_S, SAY, Person, at_home
 
 SCRIPT = (Path(__file__).parents[1] / "gradaccum" / "scripts" / "late_zero.py").read_text()
+COMPARED = Path(__file__).with_name("compared.py")
 STEPS = 9
 """Of the script: three epochs of three batches, the last of them smaller."""
 BATCH = 16
@@ -44,7 +45,8 @@ def needs(
     whole = ProfilePoint(sub_batch=BATCH, accumulation_steps=1, step_s=0.03, memory_mib=600)
     half = ProfilePoint(sub_batch=BATCH // 2, accumulation_steps=2, step_s=0.032, memory_mib=350)
     argv = (sys.executable, str(script), *words)
-    env = {name: os.environ[name] for name in ("PATH", "COTENANT_TEST_RUN") if name in os.environ}
+    names = ("PATH", "COTENANT_TEST_RUN", "PYTHONPATH")
+    env = {name: person.env[name] for name in names if name in person.env}
     return JobSpec(
         job_id=JobId("new-0"),
         batch_size=BATCH,
@@ -61,7 +63,7 @@ def needs(
     )
 
 
-def test_its_batches_are_split_and_the_result_is_that_of_whole_ones(person: Person) -> None:
+def test_its_batches_are_split_and_the_result_is_that_of_whole_ones(person: Person, warm: Warm) -> None:
     incumbent = person.write("incumbent.py", SAY + INCUMBENT)
     script = person.write("train.py", SCRIPT)
     with Client(f"ipc://{person.socket}") as client:
@@ -83,7 +85,8 @@ def test_its_batches_are_split_and_the_result_is_that_of_whole_ones(person: Pers
     assert report.held_device_s > 0.0
     assert {row.beside for row in shown.job.shared} <= {(first,)}
 
-    assert person.python(str(script), "plain.pt").code == 0
-    ours, plain = (torch.load(person.work / name, weights_only=True) for name in ("ours.pt", "plain.pt"))
-    apart = max(float((ours[key] - plain[key]).abs().max()) for key in plain)
-    assert 0.0 < apart <= TOLERANCE, "equal to the bit: nothing was split"
+    plain = person.work / "plain.pt"
+    launch(warm, script, person.work / "plain", str(plain)).wait(deadline_s=PATIENCE_S)
+    words = (str(person.work / "ours.pt"), str(plain))
+    (compared,) = launch(warm, COMPARED, person.work / "compared", *words).wait()
+    assert 0.0 < compared["apart"] <= TOLERANCE, "equal to the bit: nothing was split"

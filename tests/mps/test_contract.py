@@ -28,8 +28,8 @@ from cotenant.mps.channel import (
     terminate_client,
 )
 from cotenant.mps.environment import PROTOCOL_VERSION
+from cotenant.mps.health import Incomplete, Rejected, TerminationReply, answered, query
 from cotenant.mps.process import CONTROL
-from cotenant.mps.replies import Incomplete, Rejected, TerminationReply, answered, query
 from tests.building.limits import within_s
 from tests.mps.conftest import STUB, TIMEOUT_S, Place, freeze
 

@@ -23,11 +23,9 @@ from cotenant.mps.channel import (
     server_percentage,
     set_percentage,
 )
-from cotenant.mps.daemon import Daemon
-from cotenant.mps.health import DaemonStatus
+from cotenant.mps.daemon import Daemon, sweep
+from cotenant.mps.health import DaemonStatus, answered, query
 from cotenant.mps.ownership import LOG_NAMES, Owned, Spec, bound_logs
-from cotenant.mps.replies import answered, query
-from cotenant.mps.sweep import sweep
 from tests.mps.conftest import Place, freeze
 
 UUID = "GPU-11111111-2222-3333-4444-555555555555"

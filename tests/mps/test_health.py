@@ -16,13 +16,13 @@ from cotenant.mps.health import (
     DaemonStatus,
     Remedy,
     Server,
+    ServerState,
     Sight,
     condition,
     losses,
     remedy,
 )
 from cotenant.mps.process import MpsProcessIdentity
-from cotenant.mps.replies import ServerState
 
 SIGHTS = {
     DaemonCondition.STRANGER: Sight(stranger=True, ours=1),

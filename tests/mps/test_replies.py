@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.mps.replies import (
+from cotenant.mps.health import (
     Incomplete,
     Rejected,
     ServerState,

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.profiler.indicators.choice import explain
 from cotenant.profiler.indicators.cpu import CpuSource
-from cotenant.profiler.indicators.device_process import DeviceProcess, NoIndicators
+from cotenant.profiler.indicators.device_process import DeviceProcess, NoIndicators, explain
 from cotenant.profiler.indicators.gpm import RATES, SHARES
 from cotenant.profiler.indicators.gpu import GpuSource
 from cotenant.profiler.indicators.sources import Indicator, Sample, Timed, Wanted

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from cotenant.controller.domain import Gang, MeasuredStep, ThroughputModel
-from cotenant.profiler.step_law import StepTable, solve
-from cotenant.profiler.throughput import fit
+from cotenant.profiler.throughput import StepTable, fit, solve
 
 pytest.importorskip("scipy", reason="fits need SciPy, which is not installed here")
 DATA = Path(__file__).resolve().parents[3] / "shared" / "interference" / "adaptdl_step_times.csv.gz"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.profiler.indicators.window import ANEW, FIRST, LATE_RATIO, Counter, Fresh, Window
+from cotenant.profiler.indicators.sources import ANEW, FIRST, LATE_RATIO, Counter, Fresh, Window
 
 PERIOD = 4
 """Ticks. The reference counts ticks; a tick is a second to the window."""

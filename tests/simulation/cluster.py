@@ -6,7 +6,7 @@ Rule: what is true is kept here, by the fake ranks; what the controller believes
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -579,29 +579,31 @@ class Cluster:
         self.clock.after(20.0, self._tidy)
 
     def _is_at_rest(self) -> bool:
-        return not self._unrest()
+        """Asked after each step: the first thing that is not at rest will do."""
+        return next(self._unrest(), None) is None
 
-    def _unrest(self) -> list[str]:
+    def _unrest(self) -> Iterator[str]:
         if not self.headquarters.is_up:
-            return ["no controller"]
-        jobs = self.headquarters.engine.jobs.values()
-        found = [f"job {job.job_id} is {job.phase} ({job.reason})" for job in jobs if job.phase not in ENDED]
+            yield "no controller"
+            return
+        for job in self.headquarters.engine.jobs.values():
+            if job.phase not in ENDED:
+                yield f"job {job.job_id} is {job.phase} ({job.reason})"
         hosts = self.headquarters.engine.hosts
-        found += [f"host {name} has not joined" for name in self.machines if name not in hosts]
-        found += [f"host {host.host_id} is {host.state}" for host in hosts.values() if host.state != "ok"]
+        yield from (f"host {name} has not joined" for name in self.machines if name not in hosts)
+        yield from (f"host {host.host_id} is {host.state}" for host in hosts.values() if host.state != "ok")
         devices = self.headquarters.engine.view().devices.values()
-        found += [f"{each.device_id} is not offered: {each.note}" for each in devices if not each.healthy]
+        yield from (f"{each.device_id} is not offered: {each.note}" for each in devices if not each.healthy)
         if len(self.answered) < self.plan.jobs + self.plan.restores * self.plan.jobs_after:
-            found.append("not all jobs are submitted")
+            yield "not all jobs are submitted"
         for machine in self.machines.values():
             if machine.pending_reports:
-                found.append(f"{machine.name} has {machine.pending_reports} unconfirmed reports")
-            found += [f"{machine.name}: supervisor of {each.name} lives" for each in machine.living()]
+                yield f"{machine.name} has {machine.pending_reports} unconfirmed reports"
+            yield from (f"{machine.name}: supervisor of {each.name} lives" for each in machine.living())
             kept = machine.state.memory.kept_jobs() if machine.state is not None else ()
-            found += [f"{machine.name} has not forgotten job {job_id}" for job_id in kept]
+            yield from (f"{machine.name} has not forgotten job {job_id}" for job_id in kept)
         if self.headquarters.link.undelivered:
-            found.append(f"{self.headquarters.link.undelivered} commands are not seen")
-        return found
+            yield f"{self.headquarters.link.undelivered} commands are not seen"
 
     def _check_end(self) -> None:
         engine = self.headquarters.engine

@@ -143,14 +143,16 @@ class Headquarters:
             return
         with suppress(Stuck):
             work()
-        for decided in core.decided():
+        decided, rebuilt = core.decided(), core.rebuilds != self._rebuilds
+        for each in decided:
             if self.watch is not None:
-                self.watch(decided.event, decided.commands)
+                self.watch(each.event, each.commands)
         self._believe(core)
         let_follow(core.seal(), self.link.carry_out)
-        ledger = core.state.engine.view()
-        assert isinstance(ledger, Ledger)
-        ledger.check()
+        if decided or rebuilt:  # Whatever else was heard changes no ledger.
+            ledger = core.state.engine.view()
+            assert isinstance(ledger, Ledger)
+            ledger.check()
         self._set_alarm()
 
     def _receive(self, address: bytes, frame: bytes) -> None:

@@ -35,8 +35,8 @@ from cotenant.agent.daemon.core.edge import (
 )
 from cotenant.agent.daemon.core.memory import Attempt, Kept, Key, StopAsked
 from cotenant.agent.daemon.core.orders import cores_for, objection, order_for, own_part
-from cotenant.agent.daemon.core.outbox import Outbox
 from cotenant.agent.daemon.core.registration import Lease
+from cotenant.agent.daemon.core.reporting import Outbox
 from cotenant.agent.daemon.core.teardown import Teardown, name_of
 from cotenant.agent.daemon.core.tenants import Live, Tenants
 from cotenant.agent.ipc import CoTenantsChanged, SaveNow, Status, StopNow

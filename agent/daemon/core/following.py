@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from cotenant.agent.daemon.core.edge import AnswerLog, RemoveAttempt
 from cotenant.agent.daemon.core.memory import Bound, Follows, Forgotten, JobKey, Reset
-from cotenant.agent.daemon.core.outbox import Outbox
+from cotenant.agent.daemon.core.reporting import Outbox
 from cotenant.controller.domain import Followed, JobKept, StartAttempt
 from cotenant.controller.wire import CommandDelivery, LogReply, NotFollowed, ReadLog, Welcome
 

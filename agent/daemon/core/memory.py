@@ -128,7 +128,7 @@ class StepBefore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceQuarantine(msgspec.Struct, frozen=True, kw_only=True):
-    """About one device, see `quarantine.py`."""
+    """About one device, see `teardown.py`."""
 
     after: JobId
     """The job whose client was killed."""

@@ -53,8 +53,8 @@ from cotenant.agent.daemon.core.memory import (
     Obeyed,
     Renumbered,
 )
-from cotenant.agent.daemon.core.outbox import Outbox
 from cotenant.agent.daemon.core.registration import Registration
+from cotenant.agent.daemon.core.reporting import Outbox
 from cotenant.agent.daemon.core.teardown import Teardown
 from cotenant.agent.daemon.core.tenants import Tenants
 from cotenant.agent.ipc import GangIn

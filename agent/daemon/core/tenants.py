@@ -14,8 +14,8 @@ import msgspec
 
 from cotenant.agent.daemon.core.edge import AgentConfig, Tell
 from cotenant.agent.daemon.core.memory import Attempt, Key
-from cotenant.agent.daemon.core.outbox import Outbox
 from cotenant.agent.daemon.core.registration import Lease
+from cotenant.agent.daemon.core.reporting import Outbox
 from cotenant.agent.ipc import CoTenantsChanged, LeaseNow, Result, Status, ToSupervisor
 from cotenant.controller.domain import Device, DeviceId, HostId
 from cotenant.controller.wire import AttemptProgress

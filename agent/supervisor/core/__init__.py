@@ -2,7 +2,6 @@
 
 # fmt: off
 from cotenant.agent.supervisor.core import rank_messages
-from cotenant.agent.supervisor.core.departure import TERMINATE_S, unclean
 from cotenant.agent.supervisor.core.edge import (
     AllGone, AnyEffect, AnyHappening, ClearLeftovers, ClientsTerminated, CouldNotStart, DumpStacks,
     EndRanks, Finish, Noted, OverMemory, Publish, RankExited, RankMessageCame, Sampled, Started,
@@ -15,6 +14,7 @@ from cotenant.agent.supervisor.core.rank_messages import (
     AnyRankWord, DurableSaid, FirstStepReached, RankFailed, RankHello, Saving, StepConfirmed, StepDone,
     Stopped, WindowReport, parse,
 )
+from cotenant.agent.supervisor.core.stopping import TERMINATE_S, unclean
 from cotenant.agent.supervisor.core.supervision import Supervision
 
 __all__ = [

@@ -16,11 +16,10 @@ from math import inf
 from typing import Final
 
 from cotenant.agent.ipc import Order, Result, Status
-from cotenant.agent.supervisor.core.departure import KILL_GRACE_S
 from cotenant.agent.supervisor.core.edge import AllGone, RankExited
 from cotenant.agent.supervisor.core.exit_classifier import Cause, Ending, Exit, StartProblem, decide
 from cotenant.agent.supervisor.core.rank_messages import RankHello
-from cotenant.agent.supervisor.core.stopping import Leave, StopWish
+from cotenant.agent.supervisor.core.stopping import KILL_GRACE_S, Leave, StopWish
 
 PEER_GRACE_S: Final = 20.0
 """After one rank failed: time for the others to fail by themselves, with their own words in the log."""

@@ -17,7 +17,6 @@ from typing import Literal
 
 from cotenant.agent.ipc import CoTenantsChanged, GangIn, LeaseNow, Order, SaveNow, Status, StopNow
 from cotenant.agent.supervisor.core.coordination import Coordination, Voice
-from cotenant.agent.supervisor.core.departure import KILL_GRACE_S, TERMINATE_S, Departure, unclean
 from cotenant.agent.supervisor.core.edge import (
     AllGone,
     AnyEffect,
@@ -56,12 +55,16 @@ from cotenant.agent.supervisor.core.rank_messages import (
 )
 from cotenant.agent.supervisor.core.rank_tracker import RankTracker, concluded, ending_of
 from cotenant.agent.supervisor.core.stopping import (
+    KILL_GRACE_S,
     SAVE_RETRY_S,
+    TERMINATE_S,
+    Departure,
     LeaseLimit,
     Leave,
     StopWish,
     grace_s,
     may_run_elsewhere,
+    unclean,
 )
 from cotenant.agent.supervisor.core.watchdog import StartLimit, Watchdog
 from cotenant.controller.domain import one_line

@@ -6,12 +6,11 @@ from cotenant.agent.supervisor.processes.attempt_folder import (
     give_job_folder, make_job_folder, remove_short_folder,
 )
 from cotenant.agent.supervisor.processes.environment import (
-    STACKS_SIGNAL, Account, command_of, environment_of, needs_cuda_indices,
+    NOT_DIRECT, STACKS_SIGNAL, Account, NotLaunchable, command_of, environment_of, launcher_of,
+    needs_cuda_indices,
 )
-from cotenant.agent.supervisor.processes.launchers import NotLaunchable, launcher_of
 from cotenant.agent.supervisor.processes.logs import LogWriter, log_end, read_log
 from cotenant.agent.supervisor.processes.measuring import Measuring, host_oom_kills, tree_of
-from cotenant.agent.supervisor.processes.nccl import NOT_DIRECT
 from cotenant.agent.supervisor.processes.outputs import Output, Outputs, UnusableOutput
 from cotenant.agent.supervisor.processes.ranks import (
     RankStartFailed, abort_others, account_of, become_subreaper, catches, cuda_indices, dump, end_groups,

@@ -5,8 +5,8 @@ Rule: kill only what is proven to be the attempt's. The proof is, in this order,
 cgroup; its own socket path in the process's environment (unique on the machine, unlike the job's
 number); or membership of the supervisor's session. Each is checked again after a pidfd is open, so a
 pid that changed hands in between is left alone. Clients of an MPS daemon are taken back by it first, then
-told with SIGTERM, and only then killed, as `departure.py` says; no other process is. Where the daemon does
-not help, the reaper leaves a file in the attempt's folder for whoever writes its result.
+told with SIGTERM, and only then killed, as `core/stopping.py` says; no other process is. Where the daemon
+does not help, the reaper leaves a file in the attempt's folder for whoever writes its result.
 
 Why there is a reaper: ranks of other attempts are killed by the kernel in the moment their supervisor dies
 (PR_SET_PDEATHSIG). A client of an MPS daemon must not die that way: killed with work under way it may take
@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Final
 
 from cotenant.agent.host.cgroups import RANKS, SUPERVISOR, AttemptCgroup
-from cotenant.agent.host.identity import boot_id, identity_of, open_pidfd, stat_of
+from cotenant.agent.host.facts import boot_id, identity_of, open_pidfd, stat_of
 from cotenant.agent.ipc import (
     ORDER,
     RESULT,

@@ -10,7 +10,7 @@ import click
 
 from cotenant.controller.cli.frame import output
 from cotenant.controller.cli.frame.asking import asking
-from cotenant.controller.cli.frame.command import group
+from cotenant.controller.cli.frame.command import argument, group, option
 from cotenant.controller.cli.frame.output import (
     EndpointFlag,
     JsonFlag,
@@ -19,7 +19,6 @@ from cotenant.controller.cli.frame.output import (
     chosen,
     show_listing,
 )
-from cotenant.controller.cli.frame.parameters import argument, option
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.screen import Column, duration, say, tell
 from cotenant.controller.cli.submission.quantities import count, duration_s, size_mib

@@ -8,7 +8,7 @@ import click
 
 from cotenant.controller.cli.frame import output
 from cotenant.controller.cli.frame.asking import asking, complete_host
-from cotenant.controller.cli.frame.command import group
+from cotenant.controller.cli.frame.command import argument, group, option
 from cotenant.controller.cli.frame.output import (
     EndpointFlag,
     JsonFlag,
@@ -17,7 +17,6 @@ from cotenant.controller.cli.frame.output import (
     chosen,
     show_listing,
 )
-from cotenant.controller.cli.frame.parameters import argument, option
 from cotenant.controller.cli.frame.screen import NONE, STATE_COLOURS, Column, duration, size
 from cotenant.controller.domain import HostId, sharing_in_words
 from cotenant.controller.wire import ChangeNode, DeviceView, ListNodes, Nodes, NodeView

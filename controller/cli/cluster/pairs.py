@@ -6,6 +6,7 @@ from typing import Annotated, Final
 
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.asking import asking
+from cotenant.controller.cli.frame.command import argument, option
 from cotenant.controller.cli.frame.output import (
     EndpointFlag,
     JsonFlag,
@@ -15,7 +16,6 @@ from cotenant.controller.cli.frame.output import (
     show_listing,
     whole_number,
 )
-from cotenant.controller.cli.frame.parameters import argument, option
 from cotenant.controller.cli.frame.screen import NONE, Column, device_hours
 from cotenant.controller.wire import ListPairs, PairView
 

@@ -1,8 +1,11 @@
-"""`cotenant policy`: list, show, set. A change is journalled and takes effect at once."""
+"""`cotenant policy`: list, show, set, and the shadow as the controller has it. A change is journalled and
+takes effect at once.
+"""
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from typing import Annotated, Final, Literal
 
@@ -12,7 +15,7 @@ import msgspec
 from cotenant.controller.cli.cluster.fan_chart import fan_chart
 from cotenant.controller.cli.frame import output
 from cotenant.controller.cli.frame.asking import asking, complete_policy
-from cotenant.controller.cli.frame.command import group
+from cotenant.controller.cli.frame.command import argument, group, option
 from cotenant.controller.cli.frame.output import (
     EndpointFlag,
     JsonFlag,
@@ -23,9 +26,18 @@ from cotenant.controller.cli.frame.output import (
     show_one,
     write_json,
 )
-from cotenant.controller.cli.frame.parameters import argument, option
 from cotenant.controller.cli.frame.problem import Problem, suggestion
-from cotenant.controller.cli.frame.screen import Column, duration, paint, plural, say, value_text, wrapped
+from cotenant.controller.cli.frame.screen import (
+    Column,
+    duration,
+    paint,
+    plural,
+    say,
+    tell,
+    value_text,
+    wrapped,
+)
+from cotenant.controller.client import Client, Refusal
 from cotenant.controller.domain import ClassReport, PoolReport, for_people
 from cotenant.controller.wire import (
     NOT_AVAILABLE,
@@ -37,6 +49,11 @@ from cotenant.controller.wire import (
     PreviewPolicy,
     SetPolicy,
 )
+from cotenant.controller.wire import clients as wire
+
+REPORT, OFF = "report", "off"
+SIMULATED_WITHIN_S: Final = 600.0
+LOOK_S: Final = 0.5
 
 
 @group(acts_alone=True)
@@ -301,3 +318,31 @@ def _parameter(text: str, known: Parameters) -> tuple[str, str | int | float | b
 
 def _settings(parameters: Parameters) -> str:
     return " ".join(f"{key}={value_text(value)}" for key, value in sorted(parameters.items()))
+
+
+def chosen_shadow(client: Client, name: str, texts: list[str]) -> wire.SetShadow:
+    """Raises Problem: no such policy or parameter."""
+    offers = client.ask(GetPolicy()).offers
+    offer = next((each for each in offers if each.policy == name and each.available), None)
+    if offer is None:
+        names = [each.policy for each in offers if each.available]
+        near = suggestion(name, [*names, REPORT, OFF]) or f"there are {', '.join(names)}"
+        raise Problem("usage", f"there is no policy {name!r} here", near)
+    return wire.SetShadow(name=name, parameters=parameters_of(texts, offer.defaults))
+
+
+def reported(client: Client, look_s: float = LOOK_S) -> wire.ShadowView:
+    """With a simulation as of now, for those who may have one made."""
+    try:
+        view = client.ask(wire.GetShadow(simulate=True)).shadow
+    except Refusal as refusal:
+        if refusal.failure.code != "not-allowed":
+            raise
+        return client.ask(wire.GetShadow()).shadow
+    if view.is_simulating:
+        tell(f"following what has happened ({view.behind_entries:,} behind), then simulating")
+    until_s = time.monotonic() + SIMULATED_WITHIN_S
+    while view.is_simulating and time.monotonic() < until_s:
+        time.sleep(look_s)
+        view = client.ask(wire.GetShadow()).shadow
+    return view

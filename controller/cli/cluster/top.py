@@ -14,6 +14,7 @@ from cotenant.controller.cli.cluster.top_page import Moment, page
 from cotenant.controller.cli.cluster.top_view import JobVerb, trouble_in_words
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.asking import asking
+from cotenant.controller.cli.frame.command import option
 from cotenant.controller.cli.frame.output import (
     EndpointFlag,
     JsonFlag,
@@ -23,7 +24,6 @@ from cotenant.controller.cli.frame.output import (
     show_listing,
     write_json,
 )
-from cotenant.controller.cli.frame.parameters import option
 from cotenant.controller.cli.frame.problem import OK, heard
 from cotenant.controller.cli.frame.terminal import last_words
 from cotenant.controller.cli.jobs import show

@@ -1,24 +1,33 @@
 """Measure jobs through the product: each is queued once to be profiled (`profiling="only"`), in a private
-cluster of its own.
+cluster of its own; and the uninterrupted run that the preempted job is compared with.
 
 Rule: as `cotenant profile` has it: every job is alone on the devices that the agent gave it, and leaves when
-its profile is complete; nothing is assumed, and a job without a profile is an error that says why.
+its profile is complete; nothing is assumed, and a job without a profile is an error that says why. The
+uninterrupted run is the same command, world size, threads and schedule of accumulation steps, as plain
+processes with the variables that torch reads; no controller, no agent, no checkpoint. Whatever happens, none
+is left running.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import signal
+import socket
+import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Final
 
 from cotenant.controller.cli.demo.cluster import PrivateCluster
 from cotenant.controller.cli.demo.plan import DemoJob, MeasuredJob
-from cotenant.controller.cli.profiles.series import measured_only
+from cotenant.controller.cli.jobs.profile_series import measured_only
 from cotenant.controller.client import Client
 from cotenant.controller.domain import ENDED, JobId, JobSpec, Launch, Profile
-from cotenant.controller.wire import ShowJob, Shown, Submit, WaitJobs
+from cotenant.controller.wire import ENV_ACCUMULATION_SCHEDULE, AttemptView, ShowJob, Shown, Submit, WaitJobs
 
 MANY_STEPS: Final = 1_000_000
 PROFILE_S: Final = (10.0, 40.0, 60.0)
@@ -31,6 +40,8 @@ LOOK_S: Final = 0.5
 APART_MIB: Final = 100.0
 LARGE_BLOCKS_APART: Final = {"MALLOC_MMAP_THRESHOLD_": str(4 * 1024 * 1024)}
 """glibc gives large tensors back when they are freed, so that less memory at a larger s shows at once."""
+
+POLL_S: Final = 0.05
 
 
 class NotMeasured(Exception):
@@ -155,3 +166,115 @@ def _in_words(job: DemoJob, profile: Profile) -> str:
         f"{job.script:<15} {workers:<10} {whole.step_s * 1e3:5.0f} ms a step, {whole.memory_mib:.0f} MiB "
         f"(half batch: {half.step_s * 1e3:.0f} ms, {half.memory_mib:.0f} MiB){busy}"
     )
+
+
+class ReferenceFailed(Exception):
+    """The uninterrupted run did not finish; the text says why."""
+
+
+def schedule_of(attempts: Sequence[AttemptView]) -> str:
+    """Which s applied from which step on, over all attempts: `0:1,57:2`."""
+    steps: dict[int, int] = {}
+    for attempt in attempts:
+        steps = {start: s for start, s in steps.items() if start < attempt.start_step}
+        steps[attempt.start_step] = attempt.accumulation_steps
+    return ",".join(f"{start}:{s}" for start, s in sorted(steps.items()))
+
+
+def run_uninterrupted(
+    measured: MeasuredJob,
+    slots: Sequence[tuple[int, ...]],
+    schedule: str,
+    folder: Path,
+    timeout_s: float,
+    env: Mapping[str, str] | None = None,
+) -> str:
+    """Train once from the first to the last step, with `env` beside the demo's environment; returns the
+    parameters' SHA-256.
+
+    Raises:
+        ReferenceFailed: a rank failed, or the time ran out.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    result = folder / "result.json"
+    argv = measured.job.argv(sys.executable, measured.steps, result)
+    given = {**job_environment(), **(env or {}), ENV_ACCUMULATION_SCHEDULE: schedule}
+    run_ranks(argv, slots[: measured.job.workers], folder, timeout_s, given)
+    sha256: str = json.loads(result.read_text())["parameters_sha256"]
+    return sha256
+
+
+def run_ranks(
+    argv: Sequence[str],
+    slots: Sequence[tuple[int, ...]],
+    folder: Path,
+    timeout_s: float,
+    env: Mapping[str, str],
+) -> None:
+    """One plain process per slot, on its cores, until all have ended.
+
+    Raises:
+        ReferenceFailed: one failed, or the time ran out.
+    """
+    port = _free_port()
+    with ExitStack() as stack:
+        ranks = [
+            stack.enter_context(PlainRank(argv, rank, slots, folder, {**env, "MASTER_PORT": str(port)}))
+            for rank in range(len(slots))
+        ]
+        deadline_s = time.monotonic() + timeout_s
+        while any(rank.process.poll() is None for rank in ranks):
+            if any(rank.process.returncode for rank in ranks):
+                break
+            if time.monotonic() > deadline_s:
+                raise ReferenceFailed(f"{Path(argv[1]).name}: no end after {timeout_s:.0f} s")
+            time.sleep(POLL_S)
+        for number, rank in enumerate(ranks):
+            if rank.process.returncode:
+                raise ReferenceFailed(f"{Path(argv[1]).name}: rank {number} failed: {rank.last_line()}")
+
+
+class PlainRank:
+    """One rank, in a process group that ends with it."""
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        rank: int,
+        slots: Sequence[tuple[int, ...]],
+        folder: Path,
+        env: Mapping[str, str],
+    ) -> None:
+        self._output = folder / f"rank-{rank}.out"
+        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": len(slots), "LOCAL_WORLD_SIZE": len(slots)}
+        threads = {"MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": str(len(slots[rank]))}
+        with self._output.open("wb") as output:
+            self.process = subprocess.Popen(
+                argv,
+                env={**env, **threads, **{name: str(value) for name, value in place.items()}},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        with suppress(ProcessLookupError):  # Already gone: its exit code tells.
+            os.sched_setaffinity(self.process.pid, slots[rank])
+
+    def __enter__(self) -> PlainRank:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+    def last_line(self) -> str:
+        lines = self._output.read_text(errors="replace").strip().splitlines()
+        return lines[-1].strip() if lines else "it printed nothing"
+
+
+def _free_port() -> int:
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

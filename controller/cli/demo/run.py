@@ -15,20 +15,32 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cotenant.controller.cli.demo import plan
-from cotenant.controller.cli.demo.cluster import PrivateCluster, ProcessStartFailed
-from cotenant.controller.cli.demo.measuring import NotMeasured, job_spec, measure_jobs
-from cotenant.controller.cli.demo.outcome import job_reports, timeline_of
+from cotenant.controller.cli.demo.cluster import (
+    PrivateCluster,
+    ProcessStartFailed,
+    QueueWatcher,
+    TooSlow,
+    all_ended,
+)
+from cotenant.controller.cli.demo.measuring import (
+    NotMeasured,
+    ReferenceFailed,
+    job_spec,
+    measure_jobs,
+    run_uninterrupted,
+    schedule_of,
+)
 from cotenant.controller.cli.demo.plan import DemoJob, MeasuredJob
-from cotenant.controller.cli.demo.reference import ReferenceFailed, run_uninterrupted, schedule_of
 from cotenant.controller.cli.demo.report import (
     DemoReport,
     failures,
+    job_reports,
     plain_table,
     rich_table,
+    timeline_of,
     to_json,
     what_sharing_brought,
 )
-from cotenant.controller.cli.demo.watching import QueueWatcher, TooSlow, all_ended
 from cotenant.controller.client import Client
 from cotenant.controller.domain import JobId, Phase
 from cotenant.controller.system.files import write_output

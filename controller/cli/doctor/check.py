@@ -19,7 +19,7 @@ from cotenant.controller.system.settings import LoadedSettings
 from cotenant.controller.wire import ControllerStatus, Nodes
 from cotenant.mps.detection import DetectedHost
 from cotenant.profiler.driver.facts import DriverFacts, GpuFacts
-from cotenant.profiler.indicators.choice import Explanation
+from cotenant.profiler.indicators.device_process import Explanation
 
 Verdict = Literal["ok", "warn", "fail"]
 

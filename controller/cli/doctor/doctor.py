@@ -1,15 +1,33 @@
-"""`cotenant doctor`: what works here, what does not, and what to do."""
+"""`cotenant doctor`: what works here, what does not, and what to do. One function per check; each looks, and
+changes nothing.
+
+Rule: a check says what it found, and for anything but ok what to do. To add one, write a function that
+takes `DoctorFacts` and put it into CHECKS; what is about GPUs stands in `gpu_checks`, about MPS in
+`host_checks`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import shutil
+import stat
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
 
-from cotenant.controller.cli.doctor.check import Check, Verdict
-from cotenant.controller.cli.doctor.machine_checks import gather, run_all
-from cotenant.controller.cli.frame.asking import loaded_settings
+from cotenant.controller.cli.doctor import gpu_host
+from cotenant.controller.cli.doctor.agent_link import ask_as_agent
+from cotenant.controller.cli.doctor.check import Check, DoctorFacts, Verdict
+from cotenant.controller.cli.doctor.enabling import as_us
+from cotenant.controller.cli.doctor.gpu_checks import GPU_CHECKS
+from cotenant.controller.cli.doctor.host_checks import HOST_CHECKS, agent, device_memory, folders, mps, torch
+from cotenant.controller.cli.doctor.surroundings import look_around
+from cotenant.controller.cli.frame.asking import asking, loaded_settings
+from cotenant.controller.cli.frame.command import option
 from cotenant.controller.cli.frame.output import (
     EndpointFlag,
     JsonFlag,
@@ -18,13 +36,36 @@ from cotenant.controller.cli.frame.output import (
     chosen,
     show_listing,
 )
-from cotenant.controller.cli.frame.parameters import option
-from cotenant.controller.cli.frame.problem import FAILED, OK
-from cotenant.controller.cli.frame.screen import LAST_WIDTH_MIN, cut, paint, say, terminal_width, wrapped
-from cotenant.controller.domain import for_people
+from cotenant.controller.cli.frame.problem import FAILED, OK, Problem
+from cotenant.controller.cli.frame.screen import (
+    LAST_WIDTH_MIN,
+    cut,
+    duration,
+    paint,
+    plural,
+    say,
+    size,
+    terminal_width,
+    wrapped,
+)
+from cotenant.controller.domain import HostState, ProfilerSettings, for_people
+from cotenant.controller.system import paths
+from cotenant.controller.system.endpoint import socket_path
+from cotenant.controller.system.keys import KeyProblem, find_key
+from cotenant.controller.system.settings import LoadedSettings
+from cotenant.controller.wire import DAMAGED_JOURNAL_ADVICE, GetStatus, ListNodes
+from cotenant.mps import detection
+from cotenant.profiler.driver.facts import DriverFacts
+from cotenant.profiler.driver.probe_client import driver_facts
+from cotenant.profiler.indicators.device_process import Explanation, explain
+from cotenant.profiler.indicators.sources import Wanted
 
 COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "red"}
 WORST_FIRST: Final = ("fail", "warn", "ok")
+
+CLOCK_OFF_S: Final = 5.0
+DRIVER_S_MAX: Final = 30.0
+"""A person waits for this; the agent allows more, since it must not misjudge a driver that starts slowly."""
 
 
 def doctor(
@@ -93,3 +134,219 @@ def summary(checks: Sequence[Check]) -> str:
         if count
     ]
     return ", ".join(told)
+
+
+def gather(loaded: LoadedSettings, endpoint: str | None) -> DoctorFacts:
+    """Everything the checks need. Changes nothing; asking the driver may take some seconds."""
+    driver = driver_facts(DRIVER_S_MAX, diagnostics=True)
+    facts = DoctorFacts(
+        loaded=loaded,
+        status=None,
+        nodes=None,
+        why_unreachable=None,
+        driver=driver,
+        files=gpu_host.look(),
+        mps=detection.look(
+            paths.mps_runtime_dir(loaded.settings.mps), allowed=loaded.settings.mps.mode != "off"
+        ),
+        indicators=_indicators(loaded.settings.profiler, driver),
+        around=look_around(loaded),
+        link=ask_as_agent(loaded.settings),
+    )
+    try:
+        with asking(endpoint, timeout_s=3.0) as client:
+            status, nodes = client.ask(GetStatus()), client.ask(ListNodes())
+        return msgspec.structs.replace(facts, status=status, nodes=nodes)
+    except Problem as problem:
+        return msgspec.structs.replace(facts, why_unreachable=problem)
+
+
+def _indicators(profiler: ProfilerSettings, driver: DriverFacts) -> Explanation | None:
+    uuids = [gpu.uuid for gpu in driver.gpus if not gpu.problem]
+    if not uuids:
+        return None
+    return explain(uuids, Wanted(source=profiler.source, dcgm=profiler.dcgm, exporter=profiler.exporter))
+
+
+def run_all(facts: DoctorFacts) -> list[Check]:
+    """What each check says, in their order; those that do not apply here say nothing."""
+    said = [found for check in CHECKS if (found := check(facts)) is not None]
+    return [*said, *folders(facts)]
+
+
+def python(_facts: DoctorFacts) -> Check:
+    version = ".".join(map(str, sys.version_info[:3]))
+    return Check("python", "ok", f"{version} at {sys.executable}")
+
+
+def socket(facts: DoctorFacts) -> Check:
+    try:
+        where = paths.controller_endpoint(facts.loaded.settings)
+        path = socket_path(where)
+    except (ValueError, OSError) as error:
+        return Check("socket", "fail", str(error), "set controller.endpoint")
+    if path is None:
+        return _key(facts, where)
+    if not path.exists():
+        return Check("socket", "ok", f"{path} (not there yet)")
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & 0o077:
+        return Check(
+            "socket", "fail", f"{path} has mode {mode:o}", "who can connect is its owner", f"chmod 600 {path}"
+        )
+    return Check("socket", "ok", f"{path}, for you alone")
+
+
+def _key(facts: DoctorFacts, where: str) -> Check:
+    """The person's own, for a controller on TCP."""
+    place = paths.keys_dir(facts.loaded.settings)
+    try:
+        find_key(place)
+    except KeyProblem as error:
+        todo = "an admin makes one with `cotenant init --user NAME`; set controller.keys_dir to it"
+        chmod = f"chmod 600 {place}" if place.is_file() and os.access(place, os.R_OK) else ""
+        return Check("socket", "fail", f"{where}: {error}", todo, chmod)
+    except OSError as error:
+        return Check("socket", "fail", f"{where}: {place}: {error.strerror}", "set controller.keys_dir")
+    return Check("socket", "ok", f"{where} (key in {place})")
+
+
+def shared_memory(facts: DoctorFacts) -> Check:
+    """Data loaders with workers pass batches through it."""
+    path = Path("/dev/shm")
+    if not path.is_dir() or not os.access(path, os.W_OK):
+        return Check(
+            "/dev/shm",
+            "warn",
+            "not usable",
+            "data loaders with workers will fail; mount a tmpfs there",
+            as_us("sudo mount -t tmpfs -o size=4G,mode=1777 tmpfs /dev/shm", facts.files),
+        )
+    total_mib = shutil.disk_usage(path).total // 2**20
+    if total_mib < 512:
+        todo = "data loaders with workers need more; in a container: --shm-size=4g"
+        command = as_us("sudo mount -o remount,size=4G /dev/shm", facts.files)
+        return Check("/dev/shm", "warn", f"only {size(total_mib)}", todo, command)
+    return Check("/dev/shm", "ok", size(total_mib))
+
+
+def account(facts: DoctorFacts) -> Check:
+    if facts.loaded.settings.agent.shared_account:
+        todo = "unset agent.shared_account, or run the agent as root"
+        return Check("account", "warn", "shared_account: everybody's jobs run as you. Unsafe", todo)
+    who = "root: jobs run as their own users" if os.getuid() == 0 else "you: the agent runs your jobs only"
+    return Check("account", "ok", who)
+
+
+def clock(facts: DoctorFacts) -> Check:
+    """Durations, never clock times, cross the wire; a wrong clock only shows wrong times."""
+    if facts.status is None:
+        return Check("clock", "ok", time.strftime("%Y-%m-%d %H:%M:%S %Z"))
+    off_s = abs(time.time() - facts.status.wall_s)
+    if off_s > CLOCK_OFF_S:
+        return Check(
+            "clock",
+            "warn",
+            f"{off_s:.0f} s off the controller's",
+            "use NTP on both; only shown times are wrong",
+        )
+    return Check("clock", "ok", "agrees with the controller's")
+
+
+def controller(facts: DoctorFacts) -> Check:
+    from cotenant.controller.cli.setup.config import own_version
+
+    if facts.status is None:
+        assert facts.why_unreachable is not None  # gather sets one of the two
+        why = facts.why_unreachable
+        if facts.loaded.origins["controller.endpoint"] == "default":
+            return _no_controller_wanted(facts, why)
+        # An endpoint was set: a controller should be there.
+        return Check("controller", "fail", why.message, why.hint or "start one with `cotenant up`")
+    status = facts.status
+    if status.version != own_version():
+        found = f"version {status.version}, this is {own_version()}"
+        return Check("controller", "warn", found, "the controller is upgraded first, then agents and users")
+    return Check(
+        "controller", "ok", f"{status.endpoint}, policy {status.policy}, {plural(status.hosts, 'host')}"
+    )
+
+
+def _no_controller_wanted(facts: DoctorFacts, why: Problem) -> Check:
+    if facts.link is not None:
+        todo = "for questions from here set controller.endpoint and controller.keys_dir to yours"
+        return Check("controller", "ok", f"that of the agent, {facts.link.endpoint}; {todo}")
+    return Check("controller", "warn", why.message, why.hint or "start one with `cotenant up`")
+
+
+REFUSED_MESSAGES: Final = {
+    "bad_messages": "unreadable",
+    "unauthenticated": "with an unknown key",
+    "refused_agents": "from agents that were sent away",
+}
+
+
+def messages(facts: DoctorFacts) -> Check | None:
+    """What the controller dropped. Nothing of it did any harm; many of them have a cause worth knowing."""
+    if facts.status is None:
+        return None
+    counters = facts.status.counters
+    dropped = [f"{counters[key]} {what}" for key, what in REFUSED_MESSAGES.items() if counters.get(key)]
+    if dropped:
+        todo = "an older cotenant, a wrong key or a stray program; nothing of it was obeyed"
+        return Check("messages", "warn", f"dropped: {', '.join(dropped)}", todo)
+    return Check("messages", "ok", f"{plural(counters.get('messages', 0), 'message')}, none dropped")
+
+
+def journal_scrubbed(facts: DoctorFacts) -> Check | None:
+    """What the controller found when it last looked at its whole journal."""
+    status = facts.status
+    if status is None or status.journal_checked_s is None:
+        return None
+    if status.journal_damages:
+        more = len(status.journal_damages) - 3
+        found = "; ".join(status.journal_damages[:3]) + (f" and {more} more" if more > 0 else "")
+        return Check("entries", "warn", found, DAMAGED_JOURNAL_ADVICE)
+    return Check("entries", "ok", f"the journal was sound {duration(status.journal_checked_s)} ago")
+
+
+def hosts(facts: DoctorFacts) -> Check | None:
+    if facts.nodes is None:
+        return None
+    bad = [
+        f"{node.host} is {node.state.value}" for node in facts.nodes.nodes if node.state is not HostState.OK
+    ]
+    if bad:
+        return Check("hosts", "warn", ", ".join(bad[:5]), "cotenant nodes")
+    if not facts.nodes.nodes:
+        return Check("hosts", "warn", "no agent has joined", "cotenant agent")
+    devices = [device for node in facts.nodes.nodes for device in node.devices]
+    idle = [f"{device.device_id} ({device.note})" for device in devices if not device.healthy]
+    if idle:
+        return Check("hosts", "warn", f"not offered: {', '.join(idle[:5])}", "cotenant nodes")
+    found = f"{plural(len(facts.nodes.nodes), 'host')}, {plural(len(devices), 'device')}"
+    lonely = [str(node.host) for node in facts.nodes.nodes if node.address.startswith("127.")]
+    if lonely and len(facts.nodes.nodes) > 1:
+        found += (
+            f"; jobs over several hosts leave out {', '.join(lonely[:5])}: agent.address is not set there"
+        )
+    return Check("hosts", "ok", found)
+
+
+CHECKS: Final[tuple[Callable[[DoctorFacts], Check | None], ...]] = (
+    python,
+    torch,
+    *GPU_CHECKS,
+    mps,
+    device_memory,
+    *HOST_CHECKS,
+    shared_memory,
+    account,
+    agent,
+    socket,
+    controller,
+    hosts,
+    messages,
+    journal_scrubbed,
+    clock,
+)

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from cotenant.mps import device_memory
-from cotenant.profiler.driver.bus import gpus_on_the_bus
+from cotenant.profiler.driver.probe_client import gpus_on_the_bus
 from cotenant.profiler.driver.process_info import sees_host_processes
 
 DCGM_PORT: Final = 5555

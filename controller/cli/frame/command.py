@@ -1,22 +1,182 @@
-"""A function as a command, its signature as its parameters, its docstring as its help page.
+"""A function as a command, its docstring as its help page, and its signature as its parameters:
+`seed: Annotated[int, option("--seed", metavar="S", min=0)] = 0`.
 
 Rule: how every help page reads is decided here: arguments before options, the parts of a verb in the order in
-which they are written, each with a whole sentence.
+which they are written, each with a whole sentence. A flag stands in one place. Name, default and kind are the
+signature's; click gets its parameters from here, and errors about a value are in this project's words.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import Any, Final
+import math
+from collections.abc import Callable, Sequence
+from types import NoneType, UnionType
+from typing import Any, Final, Literal, NamedTuple, Union, get_args, get_origin
 
 import click
+from click.shell_completion import CompletionItem
+from click.types import OptionHelpExtra
 
-from cotenant.controller.cli.frame.parameters import Argument, parameter
+Completer = Callable[[str], Sequence[str] | Sequence[tuple[str, str]]]
+"""From what was typed so far to words, or to words and what each means."""
 
 SETTINGS: Final = {"help_option_names": ["-h", "--help"]}
 
 Function = Callable[..., int | None]
+
+
+class Declared(NamedTuple):
+    """What stands beside a type in `Annotated`; without `flags` it is an argument."""
+
+    flags: tuple[str, ...] = ()
+    metavar: str | None = None
+    help: str = ""
+    min: float | None = None
+    max: float | None = None
+    show_default: bool | str | None = None
+    """A text is shown in place of the default; False: no default is shown."""
+    hidden: bool = False
+    complete: Completer | None = None
+
+
+def option(*flags: str, **more: Any) -> Declared:
+    return Declared(flags, **more)
+
+
+def argument(**more: Any) -> Declared:
+    return Declared(**more)
+
+
+def parameter(name: str, annotation: Any, default: Any) -> click.Parameter:
+    """`default` is `inspect.Parameter.empty` for what has to be given."""
+    kind, declared = get_args(annotation)
+    if get_origin(kind) in (Union, UnionType):
+        (kind,) = (each for each in get_args(kind) if each is not NoneType)
+    several = kind == list[str]
+    settings: dict[str, Any] = {
+        "metavar": declared.metavar,
+        "help": declared.help,
+        "required": default is inspect.Parameter.empty,
+        "type": _type(kind, declared),
+        "shell_complete": _completing(declared.complete) if declared.complete else None,
+    }
+    if not settings["required"]:
+        settings["default"] = default
+    if not declared.flags:
+        return Argument([name], nargs=-1 if several else 1, **settings)
+    shown = declared.show_default
+    return Flag(
+        [name, *declared.flags],
+        is_flag=kind is bool,
+        multiple=several,
+        hidden=declared.hidden,
+        show_default=default not in (None, "") and kind is not bool if shown is None else shown,
+        **settings,
+    )
+
+
+class Argument(click.Argument):
+    """An argument: `JOB`, `[TEXT]`, `FILE...` in the usage line, further down its word alone."""
+
+    def get_usage_pieces(self, ctx: click.Context) -> list[str]:
+        word = self.make_metavar(ctx)
+        several = "..." if self.nargs != 1 and not word.endswith("...") else ""
+        return [f"{word}{several}" if self.required or word.startswith("[") else f"[{word}{several}]"]
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str]:
+        word, text = super().get_help_record(ctx)
+        return word, f"{text}  [required]" if self.required else text
+
+
+class Flag(click.Option):
+    """An option whose help shows no range where its number has none."""
+
+    def get_help_extra(self, ctx: click.Context) -> OptionHelpExtra:
+        extra = super().get_help_extra(ctx)
+        if isinstance(self.type, Whole | Number) and self.type.min is self.type.max is None:
+            extra.pop("range", None)
+        return extra
+
+
+# --- Values -----------------------------------------------------------------------------------------
+
+
+def _type(kind: Any, declared: Declared) -> click.ParamType[Any] | None:
+    if get_origin(kind) is Literal:
+        return OneOf(get_args(kind))
+    limits: dict[str, Any] = {"min": declared.min, "max": declared.max}
+    if kind is int:
+        return Whole(**limits)
+    if kind is float:
+        return Number(**limits)
+    return None if kind is bool else TEXT
+
+
+class Text(click.ParamType[str]):
+    """Where nothing better is known, a shell completes files."""
+
+    name = "text"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        return [CompletionItem(incomplete, type="file")]
+
+
+TEXT: Final = Text()
+
+
+class Whole(click.IntRange):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            number = int(value)
+        except ValueError:
+            self.fail(f"must be a whole number, got {value!r}", param, ctx)
+        _check_range(self, number, param, ctx)
+        return number
+
+
+class Number(click.FloatRange):
+    """`nan` and `inf` are numbers to Python, and to nobody else."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number):
+            self.fail(f"must be a number, got {value!r}", param, ctx)
+        _check_range(self, number, param, ctx)
+        return number
+
+
+def _check_range(
+    kind: click.IntRange | click.FloatRange,
+    number: float,
+    param: click.Parameter | None,
+    ctx: click.Context | None,
+) -> None:
+    if kind.min is not None and number < kind.min:
+        kind.fail(f"must be at least {kind.min}", param, ctx)
+    if kind.max is not None and number > kind.max:
+        kind.fail(f"must be at most {kind.max}", param, ctx)
+
+
+class OneOf(click.Choice[str]):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value not in self.choices:
+            known = ", ".join(map(repr, self.choices))
+            self.fail(f"must be one of {known}, got {value!r}", param, ctx)
+        return str(value)
+
+
+def _completing(complete: Completer) -> Callable[..., list[CompletionItem]]:
+    def items(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        pairs = [(each, None) if isinstance(each, str) else each for each in complete(incomplete)]
+        return [CompletionItem(word, help=about) for word, about in pairs]
+
+    return items
 
 
 class VerbCommand(click.Command):

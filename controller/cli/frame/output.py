@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 import msgspec
 
 from cotenant.controller.cli.frame import screen
-from cotenant.controller.cli.frame.parameters import option
+from cotenant.controller.cli.frame.command import option
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.screen import Column
 from cotenant.controller.cli.submission.quantities import count, duration_s

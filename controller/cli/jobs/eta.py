@@ -6,6 +6,7 @@ from typing import Annotated, Final
 
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.asking import asking, complete_job
+from cotenant.controller.cli.frame.command import argument
 from cotenant.controller.cli.frame.output import (
     EndpointFlag,
     Format,
@@ -15,7 +16,6 @@ from cotenant.controller.cli.frame.output import (
     chosen,
     show_listing,
 )
-from cotenant.controller.cli.frame.parameters import argument
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.screen import NONE, Column, local_time
 from cotenant.controller.domain import JobId

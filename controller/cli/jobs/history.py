@@ -9,6 +9,7 @@ from msgspec import structs
 
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.asking import asking
+from cotenant.controller.cli.frame.command import argument, option
 from cotenant.controller.cli.frame.output import (
     LIST_FORMATS,
     EndpointFlag,
@@ -20,7 +21,6 @@ from cotenant.controller.cli.frame.output import (
     show_pages,
     whole_number,
 )
-from cotenant.controller.cli.frame.parameters import argument, option
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.screen import Column, duration, local_time
 from cotenant.controller.cli.jobs.queue import LIMIT_MAX, PAGE, states_of

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, Final, NamedTuple
 
 from cotenant.controller.cli.frame.asking import PATIENCE_S, asking
+from cotenant.controller.cli.frame.command import option
 from cotenant.controller.cli.frame.output import EndpointFlag
-from cotenant.controller.cli.frame.parameters import option
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.screen import plural, tell
 from cotenant.controller.cli.frame.terminal import JobOutput

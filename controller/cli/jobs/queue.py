@@ -10,6 +10,7 @@ from msgspec import structs
 
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.asking import asking
+from cotenant.controller.cli.frame.command import argument, option
 from cotenant.controller.cli.frame.output import (
     LIST_FORMATS,
     EndpointFlag,
@@ -21,7 +22,6 @@ from cotenant.controller.cli.frame.output import (
     show_pages,
     whole_number,
 )
-from cotenant.controller.cli.frame.parameters import argument, option
 from cotenant.controller.cli.frame.problem import Problem, suggestion
 from cotenant.controller.cli.jobs.view import COLUMNS, WIDE_COLUMNS
 from cotenant.controller.cli.submission.recording import user_name

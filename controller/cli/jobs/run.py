@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from cotenant.controller.cli.frame.asking import PATIENCE_S, asking, loaded_settings
+from cotenant.controller.cli.frame.command import argument, option
 from cotenant.controller.cli.frame.output import EndpointFlag
-from cotenant.controller.cli.frame.parameters import argument, option
 from cotenant.controller.cli.frame.problem import FAILED, NEVER_STARTED, OK, Problem, ended_by
 from cotenant.controller.cli.frame.screen import tell
 from cotenant.controller.cli.frame.terminal import JobOutput

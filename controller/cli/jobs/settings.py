@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 from cotenant.controller.cli.frame.asking import asking, complete_job
+from cotenant.controller.cli.frame.command import argument
 from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, show_change
-from cotenant.controller.cli.frame.parameters import argument
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.jobs.submit import submission_problem
 from cotenant.controller.cli.submission.options import BY_KEY, BadSubmission, read, unknown_key

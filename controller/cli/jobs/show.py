@@ -8,13 +8,13 @@ from typing import Annotated, Final
 
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.asking import asking, complete_job
+from cotenant.controller.cli.frame.command import argument
 from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, OutputFlag, chosen, show_one
-from cotenant.controller.cli.frame.parameters import argument
 from cotenant.controller.cli.frame.screen import NONE, Column, duration, local_time, paint, wrapped
 from cotenant.controller.cli.jobs import sharing
 from cotenant.controller.cli.jobs.eta import in_words
+from cotenant.controller.cli.jobs.profile_view import throughput_lines
 from cotenant.controller.cli.jobs.view import devices, in_promise, left, state_colour
-from cotenant.controller.cli.profiles.throughput import throughput_lines
 from cotenant.controller.domain import JobId, JobSpec
 from cotenant.controller.wire import AttemptView, Explain, Explained, JobDetails, JobView, ShowJob, wall_s
 

@@ -20,14 +20,13 @@ import msgspec
 
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.asking import asking, loaded_settings
+from cotenant.controller.cli.frame.command import Declared, argument, option
 from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, write_json, write_lines
-from cotenant.controller.cli.frame.parameters import Declared, argument, option
 from cotenant.controller.cli.frame.problem import OK, Problem
 from cotenant.controller.cli.frame.screen import tell
-from cotenant.controller.cli.jobs.arrival import foresee
+from cotenant.controller.cli.jobs.arrival import FORESEEN_COLUMNS, foresee, foresight, in_json, in_short
 from cotenant.controller.cli.jobs.eta import in_words
-from cotenant.controller.cli.jobs.foreseen_widths import FORESEEN_COLUMNS, foresight, in_json, in_short
-from cotenant.controller.cli.profiles.series import behind, planned
+from cotenant.controller.cli.jobs.profile_series import behind, planned
 from cotenant.controller.cli.submission.build import Sbatch, Submission, Submitter, submission
 from cotenant.controller.cli.submission.options import (
     CONTAINERS,

@@ -3,7 +3,8 @@
 Rule: this is a trial with the user's own command, three short runs of one process on this machine (a fourth
 says whether a difference is the resume's), and nothing else: no controller is asked and no job is made. The
 runs work in copies of the present folder, so that nothing of the user's is overwritten, and no run finds what
-another has written. Only equal parameters, bit for bit, count. What the command prints goes to standard
+another has written. So files are copied and folders made anew; what is too large to copy (a data set) is
+linked, and that is said. Only equal parameters, bit for bit, count. What the command prints goes to standard
 error, so that the answer stands alone.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import socket
 import subprocess
 import tempfile
@@ -26,7 +28,6 @@ import msgspec
 import cotenant
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.screen import tell
-from cotenant.controller.cli.jobs.scratch import Scratch
 from cotenant.controller.wire import BadMessage, Json, decode_json
 from cotenant.controller.wire import job as protocol
 
@@ -43,6 +44,12 @@ _WORDS: Final[Json[dict[str, Any]]] = Json(
 )
 _BEHIND: Final = 4
 """A proposal that comes too late is repeated for that many steps later."""
+
+COPIED_MIB_MAX: Final = 1024
+ENTRIES_MAX: Final = 1000
+"""A folder with more is linked as a whole."""
+LINKED: Final = frozenset((".git", ".venv", "venv", "node_modules", "__pycache__"))
+"""Folders that hold no results of the command."""
 
 
 class Verified(msgspec.Struct, frozen=True, kw_only=True):
@@ -270,3 +277,65 @@ def _ended(code: int, step: int) -> Problem:
     if code:
         return Problem("failed", f"the command ended with exit code {code}", "its own words stand above")
     return Problem("refused", f"the command ended by itself after step {step}", "give a smaller --steps")
+
+
+class Scratch:
+    """Makes copies of a folder; each call of `make` gives a fresh one."""
+
+    def __init__(self, source: Path, place: Path, copied_mib_max: int = COPIED_MIB_MAX) -> None:
+        self._source = source.resolve()
+        self._place = place
+        self._copied_bytes_max = copied_mib_max << 20
+        self.linked: list[str] = []
+        """What is linked, not copied: writing there changes the original."""
+
+    def make(self, name: str) -> Path:
+        """A fresh copy; what lies beside the original (`../data`) is linked beside it."""
+        above = self._place / name
+        above.mkdir()
+        source = self._source
+        for entry in _entries(source.parent):
+            if entry.name != source.name:
+                (above / entry.name).symlink_to(entry.path)
+        self.linked = []
+        self._left_bytes = self._copied_bytes_max
+        target = above / (source.name or "here")
+        self._mirror(source, target)
+        return target
+
+    def _mirror(self, source: Path, target: Path) -> None:
+        target.mkdir()
+        for entry in sorted(_entries(source), key=lambda entry: entry.name):
+            self._one(entry, target / entry.name)
+
+    def _one(self, entry: os.DirEntry[str], target: Path) -> None:
+        path = Path(entry.path)
+        if entry.is_dir(follow_symlinks=False) and entry.name not in LINKED and _is_small(path):
+            self._mirror(path, target)
+            return
+        size = entry.stat(follow_symlinks=False).st_size
+        if entry.is_file(follow_symlinks=False) and size <= self._left_bytes:
+            self._left_bytes -= size
+            shutil.copy2(path, target)
+            return
+        target.symlink_to(path.resolve())
+        if entry.name not in LINKED and not entry.is_symlink():
+            self.linked.append(str(path.relative_to(self._source)))
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    """None of one that may not be read, or has too many."""
+    try:
+        with os.scandir(folder) as found:
+            entries = list(found)
+    except OSError:
+        return []
+    return entries if len(entries) <= ENTRIES_MAX else []
+
+
+def _is_small(folder: Path) -> bool:
+    try:
+        with os.scandir(folder) as found:
+            return sum(1 for _ in found) <= ENTRIES_MAX
+    except OSError:
+        return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from cotenant.controller.cli.frame.parameters import option
+from cotenant.controller.cli.frame.command import option
 
 BackendFlag = Annotated[
     Literal["processes", "dask", "ray"],

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any, Final, Literal
 
-from cotenant.controller.cli.frame.parameters import argument, option
+from cotenant.controller.cli.frame.command import argument, option
 from cotenant.controller.cli.frame.problem import Problem, heard
 from cotenant.controller.cli.frame.screen import is_terminal
 from cotenant.controller.policies import registry

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.asking import asking
-from cotenant.controller.cli.frame.command import group
+from cotenant.controller.cli.frame.command import argument, group, option
 from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, show_one
-from cotenant.controller.cli.frame.parameters import argument, option
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.screen import Column
 from cotenant.controller.cli.offline.backends import AddressFlag, BackendFlag, WorkersFlag

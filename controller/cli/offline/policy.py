@@ -1,26 +1,48 @@
-"""`cotenant policy train`: an order learned from a trace, written as a model that `rltune` or `scorer` uses.
+"""`cotenant policy train`: an order learned from a trace, written as a model that `rltune` or `scorer` uses;
+`policy shadow`: another policy decides beside the one in force, and what would have been.
 
-The other parts of `policy` ask a controller and are in `cluster/policy.py` and `shadow.py`; this one computes
-by itself.
+The other parts of `policy` ask a controller and are in `cluster/policy.py`; these compute by themselves, or
+show what was computed as `sim` does.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from cotenant.controller.cli.cluster import policy as asked
+from cotenant.controller.cli.cluster.policy import OFF, REPORT, chosen_shadow, reported
 from cotenant.controller.cli.frame import screen
-from cotenant.controller.cli.frame.output import JsonFlag, OutputFlag, chosen, show_one
-from cotenant.controller.cli.frame.parameters import argument, option
+from cotenant.controller.cli.frame.asking import asking, complete_policy
+from cotenant.controller.cli.frame.command import argument, option
+from cotenant.controller.cli.frame.output import (
+    EndpointFlag,
+    JsonFlag,
+    OutputFlag,
+    chosen,
+    show_change,
+    show_one,
+)
 from cotenant.controller.cli.frame.problem import Problem
+from cotenant.controller.cli.frame.screen import Column, duration, local_time
 from cotenant.controller.cli.offline.backends import AddressFlag, BackendFlag, WorkersFlag
-from cotenant.controller.cli.offline.shadow import shadow
+from cotenant.controller.wire import clients as wire
+from cotenant.controller.wire import wall_s
 
 if TYPE_CHECKING:
     from cotenant.controller.policies.learned import OrderModel
     from cotenant.controller.training.rltune import EpochTold, TrainingOptions
+
+LAST_SHOWN: Final = 10
+KINDS: Final = {
+    "starts": "it would have started a job that was kept waiting",
+    "waits": "it would have kept waiting a job that was started",
+    "elsewhere": "it would have put a job on other devices, or beside others",
+    "preempts": "it would have preempted a job that went on",
+    "keeps": "it would have let a job go on that was preempted",
+}
 
 NameArgument = Annotated[
     Literal["rltune", "scorer"], argument(metavar="rltune|scorer", help="What to train.")
@@ -55,7 +77,118 @@ EstimateNoiseFlag = Annotated[
 SeedFlag = Annotated[int, option("--seed", metavar="S", min=0, help="Of everything that is drawn.")]
 
 policy = asked.policy
-policy.part("shadow")(shadow)
+
+
+@policy.part("shadow")
+def shadow(
+    words: Annotated[
+        list[str] | None,
+        argument(metavar="NAME [KEY=VALUE...]|report|off", help="See above.", complete=complete_policy),
+    ] = None,
+    output: OutputFlag = None,
+    as_json: JsonFlag = False,
+    endpoint: EndpointFlag = None,
+) -> None:
+    """Let another policy decide beside the one in force, and say what would have been. Nothing is changed.
+
+    NAME begins it: from then on it is asked about everything that happens, in a process of its own, with a
+    tenth of a core at most; it outlives restarts. Alone: what is known by now. `report` has the time since
+    its beginning simulated as well, under both policies. `off` ends it.
+
+    The decisions are about the cluster as the policy in force has made it; had its own been followed, others
+    would have come. That is what the simulation is for, and how far it can be trusted is said first: by how
+    much it misses what happened under the policy in force.
+
+    \b
+    For example:
+      cotenant policy shadow castor ageing_s=3600
+      cotenant policy shadow report
+      cotenant policy shadow off
+    """
+    form = chosen(output, as_json)
+    first, *more = words or [""]
+    if first in ("", REPORT):
+        if more:
+            raise Problem("usage", f"{more[0]!r} means nothing behind {first}")
+        with asking(endpoint) as client:
+            view = reported(client) if first else client.ask(wire.GetShadow()).shadow
+        show_one(form, view, view.policy, view, lambda shown: shadow_page(shown, wide=form == "wide"))
+        return
+    with asking(endpoint) as client:
+        request = wire.SetShadow() if first == OFF and not more else chosen_shadow(client, first, more)
+        reply = client.ask(request)
+    asked = {"policy": request.name, "parameters": request.parameters}
+    show_change("shadow", asked, reply.lines, "asked for", form == "json")
+
+
+def shadow_page(view: wire.ShadowView, *, wide: bool) -> str:
+    return "\n".join([*_head(view), *_decisions(view), *_simulated(view, wide=wide)])
+
+
+def _head(view: wire.ShadowView) -> Iterator[str]:
+    followed = "nothing yet" if view.followed_to is None else f"up to {local_time(wall_s(view.followed_to))}"
+    yield (
+        f"{label(view)} decides beside {view.in_force} since {local_time(wall_s(view.since))} (set by "
+        f"{view.set_by}); followed {followed}"
+    )
+    if view.behind_entries:
+        yield f"  {view.behind_entries:,} behind the end of the journal"
+    if view.error:
+        yield f"  the last attempt to follow failed: {screen.wrapped(view.error, 2)}"
+    if view.failed:
+        yield f"  the policy failed and is no longer asked: {screen.wrapped(view.failed, 2)}"
+    if view.unfollowed:
+        yield f"  {view.unfollowed} entries did not come out as recorded: do not rely on the rest"
+
+
+def _decisions(view: wire.ShadowView) -> Iterator[str]:
+    yield f"{screen.plural(view.decisions, 'decision')}, {view.alike} alike"
+    for kind, count in sorted(view.differing.items(), key=lambda each: (-each[1], each[0])):
+        yield f"  {count:>5}  {KINDS.get(kind, kind)}"
+    if view.sooner_mean_s is not None:
+        jobs = screen.plural(view.sooner_jobs, "job")
+        yield f"  {jobs} would have started sooner, by {duration(view.sooner_mean_s)} on average"
+    if view.last:
+        yield "the last that differ"
+        yield screen.table(COLUMNS, view.last[:LAST_SHOWN], screen.terminal_width())
+
+
+def _simulated(view: wire.ShadowView, *, wide: bool) -> Iterator[str]:
+    found = view.simulated
+    if view.is_simulating:
+        yield "a simulation is being made; `cotenant policy shadow` shows it when it is there"
+    elif view.why_not:
+        yield f"not simulated: {screen.wrapped(view.why_not, 2)}"
+    elif found is None:
+        yield "not simulated yet: `cotenant policy shadow report` (admins)"
+    if found is None:
+        return
+    from cotenant.controller.cli.offline import table as sim_table
+    from cotenant.controller.cli.offline.whatif import trust
+
+    yield f"simulated: {screen.plural(found['jobs'], 'job')} that arrived since and have ended"
+    yield f"  {screen.wrapped(trust(found['calibration'], view.in_force), 2)}"
+    width = None if wide else screen.terminal_width()
+    yield sim_table.table([found["actual"], *found["runs"]], wide=wide, width=width)
+    yield from (f"  {screen.wrapped(f'note: {note}', 2)}" for note in found["notes"])
+
+
+def label(view: wire.ShadowView) -> str:
+    given = ",".join(f"{key}={screen.value_text(value)}" for key, value in sorted(view.parameters.items()))
+    return f"{view.policy}:{given}" if given else view.policy
+
+
+def _what(text: str) -> str:
+    return text or "nothing"
+
+
+COLUMNS: Final[tuple[Column, ...]] = (
+    Column("AT", lambda row: local_time(wall_s(row.decided_at))),
+    Column("JOB", lambda row: row.job_id),
+    Column("IN FORCE", lambda row: _what(row.done), limit=40),
+    Column("SHADOW", lambda row: _what(row.instead), limit=40),
+    Column("REASON", lambda row: row.reason),
+)
 
 
 @policy.part("train")

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 from cotenant.controller.cli.frame import screen
-from cotenant.controller.cli.frame.command import group
+from cotenant.controller.cli.frame.command import argument, group, option
 from cotenant.controller.cli.frame.output import (
     Format,
     JsonFlag,
     OutputFlag,
     chosen,
 )
-from cotenant.controller.cli.frame.parameters import argument, option
 from cotenant.controller.cli.frame.problem import OK, ended_by
 from cotenant.controller.cli.offline import table as sim_table
 from cotenant.controller.cli.offline.backends import WorkersFlag

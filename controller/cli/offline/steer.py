@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from cotenant.controller.cli.frame import screen
-from cotenant.controller.cli.frame.command import group
+from cotenant.controller.cli.frame.command import argument, group, option
 from cotenant.controller.cli.frame.output import (
     JsonFlag,
     OutputFlag,
@@ -24,7 +24,6 @@ from cotenant.controller.cli.frame.output import (
     show_one,
     whole_number,
 )
-from cotenant.controller.cli.frame.parameters import argument, option
 from cotenant.controller.cli.frame.problem import FAILED, OK, Problem
 from cotenant.controller.cli.frame.screen import duration, local_time, plural
 from cotenant.controller.cli.offline.options import one_policy

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
 from cotenant.controller.cli.frame import screen
-from cotenant.controller.cli.frame.command import group
+from cotenant.controller.cli.frame.command import argument, group, option
 from cotenant.controller.cli.frame.output import JsonFlag, Listing, OutputFlag, chosen, show_listing, show_one
-from cotenant.controller.cli.frame.parameters import argument, option
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.screen import NONE, Column, duration
 from cotenant.controller.cli.offline.options import (

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.asking import asking, loaded_settings
+from cotenant.controller.cli.frame.command import argument, option
 from cotenant.controller.cli.frame.output import (
     EndpointFlag,
     Format,
@@ -18,7 +19,6 @@ from cotenant.controller.cli.frame.output import (
     duration_of,
     whole_number,
 )
-from cotenant.controller.cli.frame.parameters import argument, option
 from cotenant.controller.cli.frame.problem import OK, Problem, ended_by
 from cotenant.controller.cli.jobs.arrival import foresee
 from cotenant.controller.cli.jobs.submit import prepared_submission

@@ -14,7 +14,7 @@ from typing import Annotated, Final
 import click
 from click.shell_completion import BashComplete, CompletionItem, FishComplete, ShellComplete, ZshComplete
 
-from cotenant.controller.cli.frame.parameters import argument
+from cotenant.controller.cli.frame.command import argument
 from cotenant.controller.cli.frame.problem import FAILED, OK, Problem
 from cotenant.controller.cli.frame.screen import say
 from cotenant.controller.cli.verbs import BY_NAME, COMPLETE_VARIABLE, PROGRAM, as_command

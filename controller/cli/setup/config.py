@@ -14,6 +14,7 @@ from importlib.metadata import version as installed
 from typing import Annotated, Any, Final, NamedTuple
 
 from cotenant.controller.cli.frame.asking import asking, loaded_settings
+from cotenant.controller.cli.frame.command import argument
 from cotenant.controller.cli.frame.output import (
     EndpointFlag,
     JsonFlag,
@@ -23,7 +24,6 @@ from cotenant.controller.cli.frame.output import (
     show_listing,
     show_one,
 )
-from cotenant.controller.cli.frame.parameters import argument
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.screen import Column, hint, value_text
 from cotenant.controller.domain import settings as definitions

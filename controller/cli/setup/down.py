@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Annotated, Final
 
 from cotenant.controller.cli.frame.asking import asking, loaded_settings
+from cotenant.controller.cli.frame.command import option
 from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, write_json
-from cotenant.controller.cli.frame.parameters import option
 from cotenant.controller.cli.frame.problem import FAILED, OK, Problem
 from cotenant.controller.cli.frame.screen import plural, said_yes, say, tell
 from cotenant.controller.cli.jobs.change import until_ended

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Annotated, Final, NoReturn
 
 from cotenant.controller.cli.frame.asking import asking, loaded_settings
+from cotenant.controller.cli.frame.command import option
 from cotenant.controller.cli.frame.output import EndpointFlag
-from cotenant.controller.cli.frame.parameters import option
 from cotenant.controller.cli.frame.problem import FAILED, NEVER_FITS, NOT_ALLOWED, OK, USAGE, Problem
 from cotenant.controller.cli.frame.screen import plural, say, size, tell
 from cotenant.controller.cli.setup import owners

@@ -13,8 +13,8 @@ from importlib.util import find_spec
 from typing import Annotated, Final
 
 from cotenant.controller.cli.frame.asking import asking
+from cotenant.controller.cli.frame.command import option
 from cotenant.controller.cli.frame.output import EndpointFlag
-from cotenant.controller.cli.frame.parameters import option
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.wire import GetStatus
 

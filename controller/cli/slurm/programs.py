@@ -1,23 +1,32 @@
-"""`sbatch`, `squeue`, `scancel`, `sinfo`, `sacct`, `scontrol`: started as `python -m ...programs NAME WORDS`.
+"""`sbatch`, `squeue`, `scancel`, `sinfo`, `sacct`, `scontrol`: started as `python -m ...programs NAME WORDS`,
+by the small programs that `cotenant slurm-aliases DIR` writes; so this module keeps its name.
 
 Rule: what they print on standard output is what Slurm's print, since scripts read it; notes and errors are
-ours, on standard error.
+ours, on standard error. They take or refuse an option that narrows what is shown or changed, and never ignore
+it; they ignore options of a site, or of how a table looks. What `scontrol` may do here stands in tables, and
+the rest is refused by name; inside a job another `scontrol` answers (`agent/slurm/`). `slurm-aliases` never
+replaces a file that is not ours: on a machine with Slurm it may be Slurm's.
 """
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
-from typing import Final
+from pathlib import Path
+from typing import Annotated, Final, Literal, NamedTuple
 
 import msgspec
 
 from cotenant.controller.cli.frame.asking import PATIENCE_S, asking
-from cotenant.controller.cli.frame.output import write_lines
-from cotenant.controller.cli.frame.problem import FAILED, OK, Problem, listening
-from cotenant.controller.cli.frame.screen import tell
+from cotenant.controller.cli.frame.command import argument
+from cotenant.controller.cli.frame.output import JsonFlag, write_json, write_lines
+from cotenant.controller.cli.frame.problem import FAILED, OK, Problem, listening, suggestion
+from cotenant.controller.cli.frame.screen import hint, say, tell
 from cotenant.controller.cli.jobs.change import until_ended
 from cotenant.controller.cli.jobs.queue import pages
+from cotenant.controller.cli.jobs.settings import setting
 from cotenant.controller.cli.jobs.submit import SUBMIT_TIMEOUT_S, prepared_submission, whole_array
 from cotenant.controller.cli.main import guarded, open_streams
 from cotenant.controller.cli.slurm.listings import (
@@ -31,16 +40,163 @@ from cotenant.controller.cli.slurm.listings import (
     slurm_state,
     table,
 )
-from cotenant.controller.cli.slurm.scontrol import scontrol
-from cotenant.controller.cli.slurm.words import Flags, GivenWords, read
 from cotenant.controller.cli.submission.build import Sbatch
 from cotenant.controller.cli.submission.recording import user_name
 from cotenant.controller.cli.submission.slurm import SWITCHES
 from cotenant.controller.client import Refusal
 from cotenant.controller.domain import ENDED, JobId, Phase, for_people
 from cotenant.controller.wire import ChangeJobs, JobView, ListJobs, ListNodes
+from cotenant.controller.wire import clients as wire
+
+MARK: Final = "# Written by `cotenant slurm-aliases`."
+
+VERBS: Final[dict[str, Literal["hold", "release", "requeue"]]] = {
+    "hold": "hold", "uhold": "hold", "release": "release", "requeue": "requeue",
+}  # fmt: skip
+SETTINGS: Final = {
+    "timelimit": "time", "priority": "priority", "jobname": "name", "name": "name", "account": "organisation",
+    "minmemorynode": "host_mem", "mincpusnode": "cpus",
+}  # fmt: skip
+"""Slurm's name of what may be updated, and ours."""
 
 SCRIPT_BYTES_MAX: Final = 1 << 20
+
+
+def slurm_aliases(
+    folder: Annotated[str, argument(metavar="DIR", help="A folder on your PATH, such as ~/bin.")],
+    as_json: JsonFlag = False,
+) -> None:
+    """Write sbatch, squeue, scancel, sinfo, sacct and scontrol into a folder: they speak with cotenant.
+
+    They take the options that scripts use most; any other is refused by name. A file of such a name that is
+    not from here stays as it is, and nothing is written.
+
+    For example:
+
+      cotenant slurm-aliases ~/bin && sbatch train.sbatch
+    """
+    where = Path(folder).expanduser()
+    others = [name for name in PROGRAMS if _is_other(where / name)]
+    if others:
+        raise Problem("refused", f"{where / others[0]} is there and is not from here", "give another folder")
+    try:
+        where.mkdir(parents=True, exist_ok=True)
+        for name in PROGRAMS:
+            words = shlex.join((sys.executable, "-m", "cotenant.controller.cli.slurm.programs", name))
+            path = where / name
+            path.write_text(f'#!/bin/sh\n{MARK}\nexec {words} "$@"\n')
+            path.chmod(0o755)
+    except OSError as error:
+        raise Problem("failed", f"{error.filename or where}: {error.strerror}") from None
+    if as_json:
+        write_json({"schema": "slurm-aliases/1", "folder": str(where), "programs": list(PROGRAMS)})
+        return
+    say(f"{', '.join(PROGRAMS)} are in {where}")
+    if str(where.absolute()) not in os.environ.get("PATH", "").split(os.pathsep):
+        hint(f"it is not on your PATH: export PATH={shlex.quote(str(where.absolute()))}:$PATH")
+
+
+def _is_other(path: Path) -> bool:
+    try:
+        return MARK not in path.read_text(errors="replace")
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+
+
+class Flags(NamedTuple):
+    """A program's options, each as `-s --long --other`; the first long name is its key."""
+
+    values: tuple[str, ...]
+    switches: tuple[str, ...]
+    left_out: tuple[str, ...]
+    left_out_switches: tuple[str, ...]
+
+
+class GivenWords(NamedTuple):
+    flags: dict[str, str]
+    rest: list[str]
+    """Words that are no options."""
+
+
+def read_words(program: str, words: Sequence[str], known: Flags) -> GivenWords:
+    """Raises Problem: an option that is not known."""
+    takes = {name: _long(each) for each in (*known.values, *known.left_out) for name in each.split()}
+    alone = {
+        name: _long(each) for each in (*known.switches, *known.left_out_switches) for name in each.split()
+    }
+    flags: dict[str, str] = {}
+    rest: list[str] = []
+    left = list(words)
+    while left:
+        word = left.pop(0)
+        if not word.startswith("-") or word == "-":
+            rest.append(word)
+            continue
+        name, equals, value = word.partition("=") if word.startswith("--") else (word[:2], word[2:], word[2:])
+        if name in alone:
+            flags[alone[name]] = "yes"
+            if equals and not word.startswith("--"):  # `-hP` is two of them.
+                left.insert(0, f"-{value}")
+        elif name in takes:
+            if not equals and not left:
+                raise Problem("usage", f"{program}: {name} needs a value")
+            flags[takes[name]] = value if equals else left.pop(0)
+        else:
+            near = suggestion(name, [*takes, *alone])
+            raise Problem("usage", f"{program}: the option {name} is not known here", near)
+    return GivenWords(flags, rest)
+
+
+def _long(names: str) -> str:
+    return next(name for name in names.split() if name.startswith("--"))
+
+
+def scontrol(words: list[str]) -> int:
+    """Changes jobs; says nothing where all went well, as Slurm's does."""
+    verb, *rest = [word for word in words if word not in ("-Q", "--quiet")] or [""]
+    if verb == "update":
+        return _update(rest)
+    if verb not in VERBS:
+        known = ", ".join((*VERBS, "update"))
+        raise Problem(
+            "usage", f"scontrol {verb} is not possible here".replace("  ", " "), f"known are {known}"
+        )
+    jobs = [each.partition("=")[2] or each for word in rest for each in word.split(",")]
+    if not jobs:
+        raise Problem("usage", f"scontrol {verb}: no job was named", f"scontrol {verb} JOB")
+    with asking() as client:
+        reply = client.ask(ChangeJobs(verb=VERBS[verb], job_ids=tuple(map(JobId, jobs))))
+    for text in reply.lines:
+        tell(text)
+    return OK
+
+
+def _update(words: list[str]) -> int:
+    """`JobId=7 TimeLimit=4:00:00 Priority=5`."""
+    given = dict(_pair(word) for word in words)
+    jobs = given.pop("jobid", "")
+    if not jobs or not given:
+        raise Problem("usage", "scontrol update: JobId=JOB and what is to be changed", "see docs/slurm.md")
+    for key in given:
+        if key not in SETTINGS:
+            raise Problem(
+                "usage", f"scontrol update: {key} is not known here", f"known are {', '.join(SETTINGS)}"
+            )
+    changes = dict(setting(f"{SETTINGS[key]}={value}") for key, value in given.items())
+    with asking() as client:
+        reply = client.ask(wire.SetJobs(job_ids=tuple(map(JobId, jobs.split(","))), changes=changes))
+    for text in reply.lines:
+        tell(text)
+    return OK
+
+
+def _pair(word: str) -> tuple[str, str]:
+    key, equals, value = word.partition("=")
+    if not equals:
+        raise Problem("usage", f"scontrol update: {word!r} is not KEY=VALUE")
+    return key.lower(), value
 
 
 def sbatch(words: list[str]) -> int:
@@ -102,7 +258,7 @@ SQUEUE: Final = Flags(
 
 def squeue(words: list[str]) -> int:
     """What waits and runs; with --states also what has ended."""
-    given = read("squeue", words, SQUEUE)
+    given = read_words("squeue", words, SQUEUE)
     jobs = _jobs(given, everything="--states" in given.flags)
     form = parsed(given.flags.get("--format", SQUEUE_FORMAT), JOB_FIELDS, "squeue")
     lines = [line(form, job) for job in jobs]
@@ -120,7 +276,7 @@ SCANCEL: Final = Flags(
 
 def scancel(words: list[str]) -> int:
     """Ends jobs by number, owner, name or state."""
-    given = read("scancel", words, SCANCEL)
+    given = read_words("scancel", words, SCANCEL)
     wanted = given.flags.get("--signal", "KILL").upper().removeprefix("SIG")
     if wanted not in ("KILL", "TERM", "9", "15"):
         raise Problem(
@@ -150,7 +306,7 @@ SACCT_FORMAT: Final = "JobID,JobName,Partition,Account,AllocCPUS,State,ExitCode"
 
 def sacct(words: list[str]) -> int:
     """All jobs that the controller knows, ended or not; steps are not kept."""
-    given = read("sacct", words, SACCT)
+    given = read_words("sacct", words, SACCT)
     flags = {{"--state": "--states"}.get(name, name): value for name, value in given.flags.items()}
     jobs = _jobs(given._replace(flags=flags), everything=True)
     names = [each.partition("%") for each in flags.get("--format", SACCT_FORMAT).split(",")]
@@ -183,7 +339,7 @@ SINFO_FORMAT: Final = "%9P %.5a %.10l %.6D %.6t %N"
 
 def sinfo(words: list[str]) -> int:
     """Hosts by state, or one by one."""
-    given = read("sinfo", words, SINFO)
+    given = read_words("sinfo", words, SINFO)
     with asking() as client:
         nodes = for_people(client.ask(ListNodes())).nodes
     form = parsed(given.flags.get("--format", SINFO_FORMAT), NODE_FIELDS, "sinfo")

@@ -18,10 +18,10 @@ import msgspec
 from msgspec import UNSET
 
 from cotenant.controller.cli.submission import commands, directives, recording
+from cotenant.controller.cli.submission.commands import spawning
 from cotenant.controller.cli.submission.options import BY_KEY, BadSubmission, Options, merged, read
 from cotenant.controller.cli.submission.quantities import GpuRange
 from cotenant.controller.cli.submission.recording import code_sha256
-from cotenant.controller.cli.submission.spawning import spawning
 from cotenant.controller.domain import JobId, JobSpec, Launch, LaunchMode, SlurmScript, one_line
 from cotenant.controller.wire import PromiseAsked, Submit
 

@@ -1,20 +1,26 @@
 """The user's command: how it is started, and whether it can be.
 
 Rule: it refuses a command that will visibly fail, before the user waits in a queue. On a
-cluster the hosts may have what this machine has not, so there the same finding is only a note.
+cluster the hosts may have what this machine has not, so there the same finding is only a note. A script that
+starts its own workers with `torch.multiprocessing.spawn` is seen from its text and started once per host, as
+one under torchrun is: started once per GPU, each of its processes would start as many workers again. Where
+the call depends on a condition only its author knows, and `submit` names the flag.
 """
 
 from __future__ import annotations
 
+import ast
 import itertools
 import os
 import re
 import shlex
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from cotenant.controller.cli.frame.problem import nearest, suggestion
 from cotenant.controller.cli.submission.options import CONTAINERS, BadSubmission
@@ -24,6 +30,11 @@ CONTAINER_PROGRAMS: Final = ("docker", "podman", "apptainer", "singularity", "en
 HOST_MODULES: Final = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 _PYTHON: Final = re.compile(r"(.*/)?python(3(\.\d+)?)?")
 _PYTHON_WITH_VALUE: Final = ("-W", "-X")
+
+SPAWN_MODULE = "torch.multiprocessing"
+SPAWN_CALLS = ("spawn", "start_processes")
+SCRIPT_BYTES_MAX = 1 << 20
+_ANY_PYTHON = re.compile(r"(.*/)?python[\d.]*")
 
 
 def launch_mode(argv: Sequence[str]) -> LaunchMode:
@@ -141,3 +152,57 @@ def near_file(name: str, workdir: Path) -> str:
         return "check the path"
     near = nearest(os.path.basename(name), names, cutoff=0.6)
     return f"did you mean {os.path.join(os.path.dirname(name), near)}?" if near else "check the path"
+
+
+class Spawning(msgspec.Struct, frozen=True, kw_only=True):
+    line: int
+    certain: bool
+    """The call depends on no condition but `__name__ == "__main__"`."""
+
+    def note(self, script: str) -> str:
+        what = f"{script}, line {self.line}: it starts its workers itself ({SPAWN_MODULE})"
+        if self.certain:
+            return f"{what}, so it is started once per host and can use one only (--launch worker: per GPU)"
+        return f"{what} under a condition: give --launch host where it does"
+
+
+def spawning(argv: Sequence[str], workdir: Path) -> tuple[str, Spawning] | None:
+    """Which script of a Python command does so, and where; None: none, or it cannot be read from here."""
+    script = next((word for word in argv if word.endswith(".py")), "")
+    before = argv[: argv.index(script)] if script else ()
+    if not script or {"-m", "-c"} & {*before} or (before and not _ANY_PYTHON.fullmatch(before[0])):
+        return None
+    try:
+        with (workdir / script).open("rb") as file:
+            tree = ast.parse(file.read(SCRIPT_BYTES_MAX))
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return None
+    found = sorted(_calls(tree, _names(tree), certain=True), key=lambda each: (not each.certain, each.line))
+    return (script, found[0]) if found else None
+
+
+def _names(tree: ast.AST) -> set[str]:
+    """Names under which the script calls the module's functions."""
+    found = {f"{SPAWN_MODULE}.{call}" for call in SPAWN_CALLS}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            aliases = [alias.asname for alias in node.names if alias.name == SPAWN_MODULE and alias.asname]
+            found |= {f"{alias}.{call}" for alias in aliases for call in SPAWN_CALLS}
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                name = alias.asname or alias.name
+                if f"{node.module}.{alias.name}" == SPAWN_MODULE:
+                    found |= {f"{name}.{call}" for call in SPAWN_CALLS}
+                elif node.module == SPAWN_MODULE and alias.name in SPAWN_CALLS:
+                    found.add(name)
+    return found
+
+
+def _calls(node: ast.AST, names: set[str], *, certain: bool) -> Iterator[Spawning]:
+    if isinstance(node, ast.Call) and ast.unparse(node.func) in names:
+        yield Spawning(line=node.lineno, certain=certain)
+    is_choice = isinstance(node, (ast.If, ast.IfExp, ast.Try, ast.Match))
+    if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test):
+        is_choice = False
+    for child in ast.iter_child_nodes(node):
+        yield from _calls(child, names, certain=certain and not is_choice)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 
-from cotenant.controller.domain import AttemptEnded, HostId, epochs
+from cotenant.controller.domain import AttemptEnded, HostId, Standing, standing
 from cotenant.controller.engine import agree
 from cotenant.controller.store import Core
 from cotenant.controller.wire import Hello, Report
@@ -27,7 +27,7 @@ class Histories:
         self._without: set[HostId] = set()
         """Hosts whose agents know no epochs, as the log has said."""
 
-    def standing(self, hello: Hello, reports_seen: int) -> epochs.Standing:
+    def standing(self, hello: Hello, reports_seen: int) -> Standing:
         """How the agent's history and this journal's relate; an older agent cannot tell."""
         host_id, engine = hello.report.host_id, self._core.state.engine
         if hello.followed is None:
@@ -39,7 +39,7 @@ class Histories:
             return "follows"
         self._without.discard(host_id)
         name = self._core.journal.name
-        return epochs.standing(hello.followed, name, engine.epoch, engine.epochs_past, reports_seen)
+        return standing(hello.followed, name, engine.epoch, engine.epochs_past, reports_seen)
 
     def refusal(self, hello: Hello) -> str:
         """To an agent that has gone over to another controller."""

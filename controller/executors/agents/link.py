@@ -27,9 +27,8 @@ from cotenant.controller.domain import (
     JobId,
     StartAttempt,
 )
-from cotenant.controller.executors.agents.delivery import Delivery, Overflow
+from cotenant.controller.executors.agents.delivery import ControllerLogRelay, Delivery, Overflow
 from cotenant.controller.executors.agents.histories import Histories
-from cotenant.controller.executors.agents.log_relay import ControllerLogRelay
 from cotenant.controller.executors.agents.reducers import HostWatch, ProgressFilter
 from cotenant.controller.store import Core, Decided
 from cotenant.controller.system.keys import Identity

@@ -32,7 +32,7 @@ from cotenant.controller.domain import (
 )
 from cotenant.controller.executors.slurm import programs
 from cotenant.controller.executors.slurm.deciding import AllocationPlan, decide, failed, proven
-from cotenant.controller.executors.slurm.following import AllocationNews, follow, orphans
+from cotenant.controller.executors.slurm.programs import AllocationNews, follow, orphans
 from cotenant.controller.executors.slurm.situations import idle_now, seen_shape, situation
 from cotenant.controller.store import Core, Decided
 from cotenant.controller.system import keys

@@ -2,7 +2,7 @@
 
 Rule: pure. The demand comes in, quantiles come out; the only memory is the errors so far, which `errors()`
 gives back as a value that a model document holds. The median is the forecast and stays as the model made it;
-the errors correct the other levels (`conformal.py`), unless the model comes without any (OrgLinear as
+the errors correct the other levels (`errors.py`), unless the model comes without any (OrgLinear as
 published).
 """
 
@@ -15,10 +15,18 @@ from typing import Final, Literal
 import msgspec
 import numpy as np
 
-from cotenant.controller.models.forecast import naive
-from cotenant.controller.models.forecast.conformal import WINDOW, correction, enough, in_order
 from cotenant.controller.models.forecast.demand import DAY_H, TOTAL, Calendar, Demand, Floats, Hours
-from cotenant.controller.models.forecast.linear import LinearWeights, gaussian, mean_and_spread
+from cotenant.controller.models.forecast.errors import WINDOW, correction, enough, in_order
+from cotenant.controller.models.forecast.methods import (
+    CHANGE_DAYS_MIN,
+    COLUMNS,
+    LinearWeights,
+    gaussian,
+    last_change,
+    mean_and_spread,
+    rows_of,
+    units,
+)
 from cotenant.controller.models.forecast.model import (
     ERRORS_MAX,
     ErrorTable,
@@ -27,7 +35,6 @@ from cotenant.controller.models.forecast.model import (
     QuantileTrees,
     errors_kept,
 )
-from cotenant.controller.models.forecast.rows import COLUMNS, rows_of, units
 from cotenant.controller.models.interference.forest import Forest
 
 Aggregation = Literal["pool", "paper"]
@@ -67,7 +74,7 @@ class Asker:
             mean, spread = mean_and_spread(self._fitted, number, filled, origins, calendar)
             assert spread is not None, "a document has it"
             return gaussian(mean, spread, levels)
-        point = naive.last_change(filled[None], origins, self._horizon_h)[0]
+        point = last_change(filled[None], origins, self._horizon_h)[0]
         return np.repeat(point[:, :, None], len(levels), axis=2)
 
 
@@ -262,7 +269,7 @@ class _Made:
 
 def _note(model: ForecastModel, strangers: list[str], hours: int) -> str:
     if isinstance(model.fitted, LastChange):
-        if hours <= naive.CHANGE_DAYS_MIN * DAY_H:
+        if hours <= CHANGE_DAYS_MIN * DAY_H:
             return f"{model.fitted.why}, and less than a week is known: the last value"
         return f"{model.fitted.why}: last value + median hourly change of the hour"
     if strangers and isinstance(model.fitted, LinearWeights):

@@ -2,7 +2,7 @@
 
 Source: ours. Castor's Theorem 1 compares sharing with "start when THIS partner ends", which is too
 pessimistic about waiting: other jobs may end earlier. Here waiting costs the expected time until enough
-devices of any jobs are free (`expected_free.py`), and a share counts for all whom it touches:
+devices of any jobs are free (`ExpectedFree`), and a share counts for all whom it touches:
 
     gain = (wait + remaining alone) - (remaining when shared)      of the newcomer
     cost = sum over the partners of how much later each of them ends
@@ -24,19 +24,21 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from cotenant.controller.domain import DeviceId, Job, Plan, Reason, View, because
-from cotenant.controller.policies.castor.expected_free import NEVER, ExpectedFree
-from cotenant.controller.policies.castor.newcomers import beside_all, may_be_whole
+from cotenant.controller.policies.base import SHARE, PolicyEntry
 from cotenant.controller.policies.castor.policy import GangHosts, places_of
 from cotenant.controller.policies.castor.sharing import (
+    beside_all,
+    may_be_whole,
     no_memory,
     why_unknown,
 )
 from cotenant.controller.policies.classic import by_remaining
-from cotenant.controller.policies.entry import SHARE, PolicyEntry
 from cotenant.controller.policies.toolkit import (
+    NEVER,
     Colocation,
     ColocationParameters,
     CoTenant,
+    ExpectedFree,
     Numbers,
     ShareableSlot,
     ShareableSlots,

@@ -6,7 +6,7 @@ device holds at most its `max_tenants` jobs. Departs from the paper in that
 * a gang that fits on one host shares on one host only, as it is placed on free devices: partners on
   several hosts would make a gang of one host one of many. Wider gangs share on as many hosts as it takes;
 * with several partners the policy judges each pair again with the pace that the slowest of them sets;
-* a pair that was measured to lose is parted and not made again (`part`; see `policies/parting.py`).
+* a pair that was measured to lose is parted and not made again (`part`; see `toolkit/colocation.py`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from cotenant.controller.domain import DeviceId, HostId, HostState, Job, Plan, Reason, View, because
+from cotenant.controller.policies.base import FIRST, PolicyEntry
 from cotenant.controller.policies.castor.sharing import (
     Chances,
     SharingChoice,
@@ -24,7 +25,6 @@ from cotenant.controller.policies.castor.sharing import (
     with_all,
 )
 from cotenant.controller.policies.classic import by_remaining
-from cotenant.controller.policies.entry import FIRST, PolicyEntry
 from cotenant.controller.policies.toolkit import (
     Colocation,
     ColocationParameters,

@@ -5,7 +5,7 @@ which devices, and when. Ties go to the earlier job.
 
 Sources: AFS-L (NSDI '21, algorithm 1) as PCS evaluates it; Themis (NSDI '20) without its auction, likewise;
 max-min fairness in whole devices. The fluid world has the same three on shares of devices
-(`sim/fluid/elastic.py`).
+(`sim/fluid/rules.py`).
 """
 
 from __future__ import annotations

@@ -32,7 +32,15 @@ from cotenant.controller.domain import (
     Wake,
     because,
 )
-from cotenant.controller.policies.base import Parameters, first_aged, is_possible, is_quiet, why_impossible
+from cotenant.controller.policies.base import (
+    ELASTIC,
+    Parameters,
+    PolicyEntry,
+    first_aged,
+    is_possible,
+    is_quiet,
+    why_impossible,
+)
 from cotenant.controller.policies.elastic.division import (
     SizeClaim,
     Sizes,
@@ -42,7 +50,6 @@ from cotenant.controller.policies.elastic.division import (
     max_min,
     themis,
 )
-from cotenant.controller.policies.entry import ELASTIC, PolicyEntry
 from cotenant.controller.policies.toolkit import WakeUp
 
 PLACED: Final = (RUNNING, LOADING)

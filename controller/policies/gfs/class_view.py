@@ -1,4 +1,5 @@
-"""A view with only some of the waiting jobs, for a policy that orders the jobs of one class.
+"""A view with only some of the waiting jobs, for a policy that orders the jobs of one class; and what of its
+decision counts: the budget of spot jobs, and the actions that keep within it.
 
 Rule: all else is the view's own. A job that was hidden from the policy and is not any more counts as a
 newcomer, since the policy was never asked about it.
@@ -7,8 +8,11 @@ newcomer, since the policy was never asked about it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from cotenant.controller.domain import (
+    AnyAction,
+    Defer,
     Device,
     DeviceId,
     FreeHosts,
@@ -17,9 +21,25 @@ from cotenant.controller.domain import (
     HpDemand,
     Job,
     JobId,
+    Place,
+    Plan,
+    Preempt,
     SchedulingClass,
+    Share,
     View,
 )
+
+
+class Budget(NamedTuple):
+    """What more spot jobs may take of one type, and why."""
+
+    gpus: int
+    quota: int
+    inventory: int
+    """paper: f(p, H). rise: what is free."""
+    waiting: int
+    """Devices that waiting hp jobs ask for."""
+    rise: int
 
 
 class ClassView:
@@ -125,3 +145,53 @@ class ClassView:
 
     def _is_shared_with(self, job_id: JobId) -> bool:
         return self._may_share(self._view.jobs[job_id])
+
+
+def widest(budgets: dict[str, Budget]) -> int:
+    return max((budget.gpus for budget in budgets.values()), default=0)
+
+
+def concerned(actions: Sequence[AnyAction]) -> list[JobId]:
+    return [each.job_id for each in actions if isinstance(each, Place | Share | Defer)]
+
+
+def is_deferred(job_id: JobId, actions: Sequence[AnyAction]) -> bool:
+    return any(isinstance(each, Defer) and each.job_id == job_id for each in actions)
+
+
+def replayed(view: View, actions: Sequence[AnyAction]) -> Plan:
+    """The cluster as it would be after these actions, as a plan without actions of its own."""
+    plan = Plan(view)
+    for action in actions:
+        if isinstance(action, Preempt):
+            plan.suppose_left(view.jobs[action.job_id])
+    for action in actions:
+        if isinstance(action, Place | Share):
+            plan.suppose_placed(view.jobs[action.job_id], action.devices)
+    return plan
+
+
+def beyond(view: View, actions: Sequence[AnyAction], budgets: dict[str, Budget]) -> set[JobId]:
+    """Jobs whose free devices exceed the budget, given the jobs before them; never aged ones."""
+    left = {type: budget.gpus for type, budget in budgets.items()}
+    excess: set[JobId] = set()
+    for action in actions:
+        if not isinstance(action, Place | Share):
+            continue
+        taken = [d for d in action.devices if not view.tenants(d)]
+        type = view.devices[action.devices[0]].type
+        if len(taken) > left.get(type, 0) and not view.jobs[action.job_id].aged:
+            excess.add(action.job_id)
+        else:
+            left[type] = left.get(type, 0) - len(taken)
+    return excess
+
+
+def without(actions: Sequence[AnyAction], job_ids: set[JobId]) -> tuple[AnyAction, ...]:
+    """What remains when these jobs are not started."""
+    return tuple(
+        each
+        for each in actions
+        if not (isinstance(each, Place | Share | Defer) and each.job_id in job_ids)
+        and not (isinstance(each, Preempt) and each.for_job in job_ids)
+    )

@@ -110,3 +110,35 @@ VARIANTS: Final[Mapping[str, Parameters]] = {
     "gfs-sp": {"scoring": "packing", "preemption": "random"},
     "gfs-rise": {"quota": "rise", "p": 0.95, "queue": "service", "retrain_h": 0},
 }
+
+ABOUT: Final = {
+    "gfs": (
+        "hp first; spot jobs get what a forecast of hp demand leaves, and give way at the least cost",
+        "hp demand has a daily rhythm that a forecast can learn (GFS)",
+    ),
+    "gfs-e": (
+        "gfs with last week's peak in place of a forecast",
+        "gfs is to be judged without its forecast",
+    ),
+    "gfs-d": (
+        "gfs without feedback: what it keeps back is not corrected by what was wrong before",
+        "gfs is to be judged without its feedback",
+    ),
+    "gfs-s": (
+        "gfs that places by packing alone",
+        "gfs is to be judged without its way of placing",
+    ),
+    "gfs-p": (
+        "gfs that preempts at random",
+        "gfs is to be judged without its way of preempting",
+    ),
+    "gfs-sp": (
+        "gfs that places by packing alone and preempts at random",
+        "gfs is to be judged with neither of the two",
+    ),
+    "gfs-rise": (
+        "classes as in gfs; spot jobs get what the usual rise of hp demand leaves, shortest first",
+        "some jobs must never wait (--class hp) and others may give way",
+    ),
+}
+"""What each is, and when to choose it."""

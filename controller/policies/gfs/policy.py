@@ -1,9 +1,10 @@
 """gfs: classes and a quota over any order, after GFS (ASPLOS '26), and gfs-rise, ours.
 
-One layer. It decides which class comes first, how many devices spot jobs may take, and which spot jobs leave
-for hp jobs; another policy decides who is first within a class, where a job goes and who shares with whom:
-the paper's own scheduler (`order.py`), any of the registry (`order=patient`), with the sharing of a third
-(`share=castor-cost`). A decision is that of the first of these passes that finds something to do:
+One layer. It decides which class comes first, how many devices spot jobs may take, and which spot jobs
+leave for hp jobs; another policy decides who is first within a class, where a job goes and who shares with
+whom: the paper's own scheduler (`scheduling.py`), any of the registry (`order=patient`), with the sharing
+of a third (`share=castor-cost`). A decision is that of the first of these passes that finds something to
+do:
 
 1. hp: the order sees only hp jobs. Those that it does not place preempt spot jobs (Algorithm 2).
 2. spot: the order sees the spot jobs that the quota admits: `running + request <= Q`, here as `request <=
@@ -19,7 +20,8 @@ preempts nobody. A job that has aged is admitted whatever the quota is.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Final
 
 import msgspec
 
@@ -45,21 +47,29 @@ from cotenant.controller.domain import (
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.policies.base import (
+    CLASSES,
     Parameters,
     Policy,
+    PolicyEntry,
     is_quiet,
     shares,
     why_impossible,
 )
-from cotenant.controller.policies.gfs.class_view import ClassView
+from cotenant.controller.policies.gfs.class_view import (
+    Budget,
+    ClassView,
+    beyond,
+    concerned,
+    is_deferred,
+    replayed,
+    widest,
+    without,
+)
 from cotenant.controller.policies.gfs.demand import whole
-from cotenant.controller.policies.gfs.forecasting import DemandForecaster
-from cotenant.controller.policies.gfs.order import Pts
-from cotenant.controller.policies.gfs.parameters import GfsParameters
-from cotenant.controller.policies.gfs.quota import inventory, spot_quota
-from cotenant.controller.policies.gfs.retraining import REASON
-from cotenant.controller.policies.gfs.scheduling import Criteria, LeastCost
-from cotenant.controller.policies.gfs.state import GfsState, capacity_of, is_hp
+from cotenant.controller.policies.gfs.forecasting import REASON, DemandForecaster
+from cotenant.controller.policies.gfs.parameters import ABOUT, GfsParameters
+from cotenant.controller.policies.gfs.scheduling import Criteria, LeastCost, Pts
+from cotenant.controller.policies.gfs.state import GfsState, capacity_of, inventory, is_hp, spot_quota
 
 MakePolicy = Callable[[str, Parameters], Policy]
 OWN: Final = frozenset(("quota-update", "next-class", REASON))
@@ -72,18 +82,6 @@ PASSES_MAX: Final = 8
 """Passes at one moment: a policy whose actions are refused must not be asked for ever."""
 ASKED_MAX: Final = 3
 """How often the order is asked again without those that exceed the budget."""
-
-
-class Budget(NamedTuple):
-    """What more spot jobs may take of one type, and why."""
-
-    gpus: int
-    quota: int
-    inventory: int
-    """paper: f(p, H). rise: what is free."""
-    waiting: int
-    """Devices that waiting hp jobs ask for."""
-    rise: int
 
 
 class SavedGfs(msgspec.Struct, frozen=True, kw_only=True):
@@ -419,51 +417,15 @@ class Gfs:
             self._share.load(saved.share)
 
 
-def widest(budgets: dict[str, Budget]) -> int:
-    return max((budget.gpus for budget in budgets.values()), default=0)
+def entries(make: Callable[[str, Parameters], Policy]) -> dict[str, PolicyEntry]:
+    """By name; `make` makes the order of the queue below."""
 
+    def made(name: str, parameters: GfsParameters) -> Policy:
+        return Gfs(name, parameters, make)
 
-def concerned(actions: Sequence[AnyAction]) -> list[JobId]:
-    return [each.job_id for each in actions if isinstance(each, Place | Share | Defer)]
-
-
-def is_deferred(job_id: JobId, actions: Sequence[AnyAction]) -> bool:
-    return any(isinstance(each, Defer) and each.job_id == job_id for each in actions)
-
-
-def replayed(view: View, actions: Sequence[AnyAction]) -> Plan:
-    """The cluster as it would be after these actions, as a plan without actions of its own."""
-    plan = Plan(view)
-    for action in actions:
-        if isinstance(action, Preempt):
-            plan.suppose_left(view.jobs[action.job_id])
-    for action in actions:
-        if isinstance(action, Place | Share):
-            plan.suppose_placed(view.jobs[action.job_id], action.devices)
-    return plan
-
-
-def beyond(view: View, actions: Sequence[AnyAction], budgets: dict[str, Budget]) -> set[JobId]:
-    """Jobs whose free devices exceed the budget, given the jobs before them; never aged ones."""
-    left = {type: budget.gpus for type, budget in budgets.items()}
-    excess: set[JobId] = set()
-    for action in actions:
-        if not isinstance(action, Place | Share):
-            continue
-        taken = [d for d in action.devices if not view.tenants(d)]
-        type = view.devices[action.devices[0]].type
-        if len(taken) > left.get(type, 0) and not view.jobs[action.job_id].aged:
-            excess.add(action.job_id)
-        else:
-            left[type] = left.get(type, 0) - len(taken)
-    return excess
-
-
-def without(actions: Sequence[AnyAction], job_ids: set[JobId]) -> tuple[AnyAction, ...]:
-    """What remains when these jobs are not started."""
-    return tuple(
-        each
-        for each in actions
-        if not (isinstance(each, Place | Share | Defer) and each.job_id in job_ids)
-        and not (isinstance(each, Preempt) and each.for_job in job_ids)
-    )
+    return {
+        name: PolicyEntry(
+            about, partial(made, name), partial(GfsParameters.parse, name), group=CLASSES, choose=choose
+        )
+        for name, (about, choose) in ABOUT.items()
+    }

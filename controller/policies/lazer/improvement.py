@@ -16,12 +16,14 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from cotenant.controller.policies.lazer.products import Array, inverse_of_lower, product
 from cotenant.controller.policies.lazer.surrogate import (
     FINER,
+    Array,
     Context,
     Surrogate,
+    inverse_of_lower,
     polished,
+    product,
     scaled_context,
 )
 

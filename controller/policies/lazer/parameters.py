@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from cotenant.controller.policies.base import Parameters
-from cotenant.controller.policies.newcomers import NewcomerRule
+from cotenant.controller.policies.toolkit import NewcomerRule
 
 
 class LazerParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,7 +1,13 @@
-"""Lazer: preempt as srtf does, but after a predicted deferral. Algorithms 1 and 2.
+"""Lazer: preempt as srtf does, but after a predicted deferral. Algorithms 1 and 2, with their queues: DWQ,
+the newcomers whose preemption is put off, and DRQ, the running jobs chosen to make room for them.
 
-Rule: free devices come first (ours), and only a newcomer preempts (`newcomers.py` says who is one): when it
-arrives, and once more at the end of its deferral. After that it is one of WQ, which gets what becomes free.
+Rule: free devices come first (ours), and only a newcomer preempts (`toolkit/victims.py` says who is one):
+when it arrives, and once more at the end of its deferral. After that it is one of WQ, which gets what becomes
+free.
+
+Rule: a deferral counts only while it is still true: the newcomer has been queued without a break, and the
+victim is in the attempt in which it was chosen. So nobody has to tell `Deferrals` that a newcomer was
+cancelled or held, or that a victim ended, was lost or started again; it scans nothing.
 
 Departs from the paper in that free devices are tried before the orchestrator, that all free devices (not only
 those of the job that ended) are offered, and that aged jobs are neither passed over nor preempted. The
@@ -10,7 +16,8 @@ orchestrator asks whether the newcomer really fits on what its victims leave; th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import heapq
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import msgspec
@@ -19,6 +26,7 @@ from cotenant.controller.domain import (
     NOTHING,
     AnyAction,
     AnyEvent,
+    AttemptNo,
     Decision,
     Defer,
     Job,
@@ -29,14 +37,88 @@ from cotenant.controller.domain import (
     View,
     because,
 )
-from cotenant.controller.policies.base import first_aged, is_quiet, why_waiting
+from cotenant.controller.policies.base import PREEMPT, PolicyEntry, first_aged, is_quiet, why_waiting
 from cotenant.controller.policies.classic import by_remaining, preempt_for_each, take
-from cotenant.controller.policies.entry import PREEMPT, PolicyEntry
-from cotenant.controller.policies.lazer.deferrals import Deferral, Deferrals
 from cotenant.controller.policies.lazer.learning import PREDICTED, LearnedMemory, Learner
 from cotenant.controller.policies.lazer.parameters import LazerParameters
-from cotenant.controller.policies.newcomers import newcomers
-from cotenant.controller.policies.toolkit import place_in_order, victims_for, worth_preempting
+from cotenant.controller.policies.toolkit import newcomers, place_in_order, victims_for, worth_preempting
+
+
+class Deferral(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """One newcomer and its victims."""
+
+    until_s: float
+    number: int
+    """The newcomer's number: deferrals that end together are decided in order of arrival."""
+    job_id: JobId
+    since_s: float
+    """The time since which the newcomer has been queued."""
+    victims: tuple[tuple[JobId, AttemptNo], ...]
+
+
+class Deferrals:
+    def __init__(self, deferrals: Iterable[Deferral] = ()) -> None:
+        self._by_job: dict[JobId, Deferral] = {}
+        self._for_whom: dict[tuple[JobId, AttemptNo], JobId] = {}
+        """Victim -> newcomer."""
+        self._ends: list[tuple[float, int, JobId]] = []
+        for deferral in deferrals:
+            self.add(deferral)
+
+    def save(self) -> list[Deferral]:
+        return sorted(self._by_job.values(), key=lambda d: (d.until_s, d.number))
+
+    def add(self, deferral: Deferral) -> None:
+        self._drop(deferral.job_id)
+        for victim in deferral.victims:
+            if victim in self._for_whom:  # Of a newcomer that does not wait any more, or it were not offered.
+                self._drop(self._for_whom[victim])
+        self._by_job[deferral.job_id] = deferral
+        for victim in deferral.victims:
+            self._for_whom[victim] = deferral.job_id
+        heapq.heappush(self._ends, (deferral.until_s, deferral.number, deferral.job_id))
+
+    def end_due(self, now_s: float) -> None:
+        """Forget those whose time has come: they have just been decided."""
+        while self._ends and self._ends[0][0] <= now_s:
+            until_s, _, job_id = heapq.heappop(self._ends)
+            deferral = self._by_job.get(job_id)
+            if deferral is not None and deferral.until_s == until_s:
+                self._drop(job_id)
+
+    def _drop(self, job_id: JobId) -> None:
+        deferral = self._by_job.pop(job_id, None)
+        for victim in deferral.victims if deferral is not None else ():
+            del self._for_whom[victim]
+
+    # --- Reading -----------------------------------------------------------------------------------
+
+    def due(self, view: View) -> list[Job]:
+        """Newcomers whose time has come and who still wait, in order."""
+        if not self._ends or self._ends[0][0] > view.now_s:
+            return []
+        ended = sorted(
+            (d for d in self._by_job.values() if d.until_s <= view.now_s and still_waits(view, d)),
+            key=lambda d: (d.until_s, d.number),
+        )
+        return [view.jobs[d.job_id] for d in ended]
+
+    def of(self, view: View, job_id: JobId) -> Deferral | None:
+        """The deferral of a job in DWQ: one that waits, and whose time has not come."""
+        deferral = self._by_job.get(job_id)
+        if deferral is None or deferral.until_s <= view.now_s or not still_waits(view, deferral):
+            return None
+        return deferral
+
+    def holds(self, view: View, job: Job) -> bool:
+        """Whether a running job is in DRQ."""
+        newcomer_id = self._for_whom.get((job.job_id, job.attempt))
+        return newcomer_id is not None and self.of(view, newcomer_id) is not None
+
+
+def still_waits(view: View, deferral: Deferral) -> bool:
+    job = view.jobs.get(deferral.job_id)
+    return job is not None and job.phase is Phase.QUEUED and job.phase_since_s == deferral.since_s
 
 
 class LazerState(msgspec.Struct, kw_only=True):

@@ -5,12 +5,12 @@ it is made, and evaluates with numpy.
 """
 
 # fmt: off
-from cotenant.controller.policies.learned.features import ACTOR, CRITIC, observation
 from cotenant.controller.policies.learned.model import (
     SCHEMA, Layer, ModelCard, OrderModel, Validation, encoded, forward, read_model,
 )
-from cotenant.controller.policies.learned.rltune import RLTUNE, LearnedParameters, RlTune
-from cotenant.controller.policies.learned.scorer import SCORED, SCORER, SJF_WEIGHTS, Scorer
+from cotenant.controller.policies.learned.orders import (
+    ACTOR, CRITIC, RLTUNE, SCORED, SCORER, SJF_WEIGHTS, LearnedParameters, RlTune, Scorer, observation,
+)
 
 __all__ = [
     "ACTOR", "CRITIC", "RLTUNE", "SCHEMA", "SCORED", "SCORER", "SJF_WEIGHTS", "Layer", "LearnedParameters",

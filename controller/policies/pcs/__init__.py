@@ -3,9 +3,15 @@ live; `policy.py` decides about whole devices, `elastic.py` about those of elast
 
 from cotenant.controller.policies.pcs.elastic import PCS
 from cotenant.controller.policies.pcs.policy import Pcs, PcsParameters
-from cotenant.controller.policies.pcs.published import as_published, from_published, published_named
-from cotenant.controller.policies.pcs.speedup import Speedup
-from cotenant.controller.policies.pcs.wfq import WfqConfig, class_shares, divide
+from cotenant.controller.policies.pcs.wfq import (
+    Speedup,
+    WfqConfig,
+    as_published,
+    class_shares,
+    divide,
+    from_published,
+    published_named,
+)
 
 __all__ = [
     "PCS", "Pcs", "PcsParameters", "Speedup", "WfqConfig",

@@ -16,9 +16,8 @@ from typing import Final
 import msgspec
 
 from cotenant.controller.domain import AnyEvent, Decision, Job, JobId, View
-from cotenant.controller.policies.base import Policy, is_quiet
+from cotenant.controller.policies.base import KEPT, Policy, PolicyEntry, is_quiet
 from cotenant.controller.policies.elastic import Elastic, ElasticParameters, SizeClaim, Sizes, held_by
-from cotenant.controller.policies.entry import KEPT, PolicyEntry
 from cotenant.controller.policies.pcs.policy import CREDIT_S_MAX, Accounts, Pcs, PcsParameters
 from cotenant.controller.policies.pcs.standing import size_gpu_s
 from cotenant.controller.policies.pcs.wfq import LEFT_OVER, class_shares, divide

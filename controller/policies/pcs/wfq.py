@@ -1,4 +1,5 @@
-"""Weighted fair queueing as PCS uses it (NSDI '24, section 3.1), on numbers alone.
+"""Weighted fair queueing as PCS uses it (NSDI '24, section 3.1), on numbers alone; how its configurations are
+published; and how much faster a job is on more devices (sections 3 and 4).
 
     size -> class -> the class's share of the devices -> the shares of its jobs, first come first served
 
@@ -10,15 +11,24 @@ the functions here.
 A class is given at most what its jobs can use; what is over goes to the others by weight. Within a class each
 job, in order of arrival, gets up to its cap; is the class's share then not used up, all of it is divided
 again under a cap that is lower by `delta`.
+
+Rule: PCS's code can read what we write, and we read what it writes: JSON objects with the names of its code.
+A file holds one such object, or several by name, alone or under `configs`.
+
+    {"num_classes": 2, "class_thresholds": [102661, "inf"], "class_rates": [0.941, 0.059],
+     "clip_demand_factor": 0.764419, "delta": 0.111536}
+
+Rule: other modules measure or fit a curve of speedups; this one only reads it. Between two whole
+numbers of devices the pace is linear, and below one device it is that part of one device's.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from cotenant.controller.policies.base import Parameters
 
@@ -130,3 +140,85 @@ def divide(share: float, members: Sequence[Capped], zeta: float, delta: float) -
         if left <= LEFT_OVER or zeta <= 0.0:
             return given
         zeta -= delta
+
+
+def from_published(value: Mapping[str, Any]) -> WfqConfig:
+    """Raises ValueError."""
+    default = WfqConfig()
+    try:
+        ends = [float(end) for end in value["class_thresholds"]]
+        weights = tuple(float(rate) for rate in value["class_rates"])
+        caps = (
+            float(value.get("clip_demand_factor", default.zeta_min)),
+            float(value.get("delta", default.delta)),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"it is no configuration of PCS: {type(error).__name__} {error}") from None
+    if not ends or ends[-1] != math.inf:
+        raise ValueError('the last of class_thresholds must be "inf"')
+    return WfqConfig(thresholds_gpu_s=tuple(ends[:-1]), weights=weights, zeta_min=caps[0], delta=caps[1])
+
+
+def as_published(config: WfqConfig) -> dict[str, Any]:
+    return {
+        "num_classes": len(config.weights),
+        "class_thresholds": [*config.thresholds_gpu_s, "inf"],
+        "class_rates": list(config.weights),
+        "clip_demand_factor": config.zeta_min,
+        "delta": config.delta,
+    }
+
+
+def published_named(value: object, name: str = "") -> WfqConfig:
+    """The configuration in what a file holds; `name` where it holds several.
+
+    Raises ValueError.
+    """
+    if not isinstance(value, Mapping):
+        raise ValueError("it is no JSON object")
+    if "class_thresholds" in value:
+        return from_published(value)
+    found = value.get("configs", value)
+    if not isinstance(found, Mapping) or not all(isinstance(each, Mapping) for each in found.values()):
+        raise ValueError("it holds no configurations of PCS")
+    if not name and len(found) == 1:
+        name = next(iter(found))
+    if name not in found:
+        raise ValueError(f"name one of its configurations after a #: {', '.join(map(str, found))}")
+    return from_published(found[name])
+
+
+class Speedup:
+    """The pace on 0, 1, 2 ... devices, over that on one; the last is the most the job can use."""
+
+    __slots__ = ("_worst", "values")
+
+    def __init__(self, values: Sequence[float]) -> None:
+        """`values`: on 1, 2 ... devices; the first is 1."""
+        if not values or values[0] != 1.0 or min(values) <= 0.0:
+            raise ValueError(
+                f"a speedup begins with 1 on one device and stays above 0, got {list(values[:4])}"
+            )
+        self.values = (0.0, *values)
+        worst: list[float] = []
+        for gpus, value in enumerate(values, 1):
+            worst.append(max(worst[-1] if worst else -value, -value / gpus))
+        self._worst = worst
+        """The least efficiency up to so many devices, negative: so it never falls."""
+
+    @property
+    def gpus_max(self) -> int:
+        return len(self.values) - 1
+
+    def at(self, gpus: float) -> float:
+        """The pace on a share of devices, at most `gpus_max`."""
+        whole = int(gpus)
+        values = self.values
+        if whole >= len(values) - 1:
+            return values[-1]
+        return values[whole] + (gpus - whole) * (values[whole + 1] - values[whole])
+
+    def cap(self, zeta: float) -> int:
+        """Devices before the first number on which each does less than `zeta` of what one alone does; at
+        least 1."""
+        return max(1, bisect_right(self._worst, -zeta))

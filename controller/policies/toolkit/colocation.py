@@ -3,6 +3,26 @@
 Rule: such a policy says only whom a waiting job may join (`join`). When to ask it, for how many jobs, what an
 aged job keeps back and what happens to a pair that was measured to lose is the same for all of them. At
 most `lookahead` queued jobs are tried per event: a scan of the whole queue costs more the longer it is.
+
+A pair that turns out to lose parts: one of the two saves its state and goes on later. Source: ours, from
+Castor's Theorem 1 and what is measured while two jobs share (the paper decides once, by
+predicted ratios, and keeps to it). Only observations of this kind of pair, both ways, part a pair; a model's
+prediction does not. It takes several observations, or one that shows a loss beyond the interval that a
+trained model had predicted: then chance is no explanation for it.
+
+What loses: under every policy a pair that gets less work done than taking turns would (`loses`); that is a
+fact about the two kinds of jobs, and such a pair is not made again. Under `castor` and `castor-cost`, which
+judge pairs when they make them, also one that loses by Theorem 1 with what is left of both now: what paid
+when the newcomer came need not pay any more. (Policies that make pairs unseen would make and part them
+without end.)
+
+It is parted only if that helps: with the measured ratios, the average completion time of the two if they go
+on together is compared with that if one stops now, saves, and goes on when the other has ended; its pause
+and load count twice, since lengths are estimates and a change for little is no gain. Which one stops: of
+those that may be preempted the one whose stopping gives the better average (the longer, if their loads are
+alike), the later arrival if both are equal. Where a length is not known, the later arrival stops.
+
+Two jobs that were parted do not share again, whatever is measured later (`ShareableSlots`).
 """
 
 from __future__ import annotations
@@ -20,20 +40,128 @@ from cotenant.controller.domain import (
     AnyEvent,
     Decision,
     DeviceId,
+    Interference,
     Job,
     PairObserved,
+    Phase,
     Plan,
     Preempt,
     ProgressSeen,
     Reason,
     View,
     because,
+    is_beyond,
+    loses,
+    shared_ends,
     why_alone,
 )
 from cotenant.controller.policies.base import QUIET, Parameters, Stateless, why_waiting
 from cotenant.controller.policies.toolkit.in_order import place_in_order
-from cotenant.controller.policies.toolkit.parting import parting
 from cotenant.controller.policies.toolkit.shareable_slots import ShareableSlots
+
+
+def parting(
+    view: View, event: ProgressSeen | PairObserved, observations: int, *, by_theorem: bool
+) -> Preempt | None:
+    """Whom to stop after an observation, if the pair it is about loses."""
+    job_id = event.job_id if isinstance(event, ProgressSeen) else event.first
+    job = view.jobs.get(job_id)
+    if job is None:
+        return None
+    for partner in co_tenants(view, job):
+        found = part(view, job, partner, observations, by_theorem=by_theorem)
+        if found is not None:
+            return found
+    return None
+
+
+def co_tenants(view: View, job: Job) -> list[Job]:
+    """Jobs that train on a device of a job that trains, by arrival."""
+    if job.phase is not Phase.RUNNING or job.placement is None:
+        return []
+    here = {other for device_id in job.placement.devices for other in view.tenants(device_id)}
+    others = [view.jobs[job_id] for job_id in here if job_id != job.job_id]
+    return sorted((o for o in others if o.phase is Phase.RUNNING), key=lambda other: other.number)
+
+
+def part(view: View, job: Job, partner: Job, observations: int, *, by_theorem: bool) -> Preempt | None:
+    """The one of two jobs that share which should stop, if the pair loses as measured."""
+    xi = view.interference(job, partner)
+    foretold = _surprise(view, job, partner, xi, observations)
+    is_lost = foretold is not None or loses(xi, observations)
+    if not is_lost and not (by_theorem and xi.both and xi.count >= observations):
+        return None
+    able = [one for one in (job, partner) if one.preemptible and not one.aged]
+    if not able:
+        return None
+    together_s = _together_s(view, job, partner, xi)
+    if together_s is None:
+        if not is_lost:
+            return None
+        return _stop(max(able, key=lambda one: one.number), job, partner, xi, foretold)
+    apart = {one.number: _apart_s(view, one, partner if one is job else job) for one in able}
+    stops = min(able, key=lambda one: (apart[one.number], -one.number))
+    if together_s <= apart[stops.number]:
+        return None
+    if is_lost:
+        return _stop(stops, job, partner, xi, foretold)
+    return _stop(stops, job, partner, xi, ends_s=(together_s, apart[stops.number]))
+
+
+def _surprise(view: View, job: Job, partner: Job, xi: Interference, observations: int) -> Interference | None:
+    """The prediction, if even few measurements show a loss beyond the prediction's interval."""
+    if not loses(xi, 1) or loses(xi, observations):
+        return None
+    foretold = view.foretold(job, partner)
+    return foretold if is_beyond(xi, foretold) else None
+
+
+def alone_s(view: View, job: Job) -> float | None:
+    """Seconds that a job would still train without its co-tenant, at its sub-batch; None if not known."""
+    left_s = job.known_left_s(view.now_s)
+    if left_s is None or job.placement is None:
+        return None
+    return left_s * job.placement.slowdown
+
+
+def _together_s(view: View, job: Job, partner: Job, xi: Interference) -> float | None:
+    """Average completion time, from now, if both go on."""
+    mine_s, theirs_s = alone_s(view, job), alone_s(view, partner)
+    if mine_s is None or theirs_s is None:
+        return None
+    return sum(shared_ends(mine_s, theirs_s, xi.first, xi.second)) / 2
+
+
+def _apart_s(view: View, stops: Job, stays: Job) -> float:
+    """The same if one stops now and goes on when the other has ended, at its whole batch."""
+    stays_s, left_s = alone_s(view, stays), stops.remaining_now_s(view.now_s)
+    assert stays_s is not None and left_s is not None
+    change_s = 2.0 * (stops.expected_pause_s + stops.expected_load_s)
+    return (stays_s + stays_s + change_s + left_s) / 2
+
+
+def _stop(
+    stops: Job,
+    job: Job,
+    partner: Job,
+    xi: Interference,
+    foretold: Interference | None = None,
+    *,
+    ends_s: tuple[float, float] | None = None,
+) -> Preempt:
+    other = partner if stops is job else job
+    of = (lambda each: each) if stops is job else Interference.swapped
+    ratios = (of(xi).first, of(xi).second)
+    if ends_s is not None:
+        reason = because("parted-theorem", other.job_id, *ratios, *ends_s)
+    elif foretold is not None and foretold.margins is not None:
+        expected = of(foretold)
+        most = (expected.first + (expected.margin(0) or 0.0), expected.second + (expected.margin(1) or 0.0))
+        reason = because("parted-surprise", other.job_id, *ratios, *most)
+    else:
+        reason = because("parted-loss", other.job_id, *ratios)
+    return Preempt(job_id=stops.job_id, reason=reason)
+
 
 TOGETHER = 64
 """How many waiting jobs `Colocation.expect` gets at once."""

@@ -1,14 +1,37 @@
-"""Free devices to waiting jobs in the policy's order: what most policies do first."""
+"""Waiting jobs in a given order on free devices, and who may start ahead of the first that does not fit.
+
+Rule: with `easy` backfilling nothing delays the job that holds the head. Its reservation is where and when it
+would start if every job ended as predicted and nobody else started: a job behind it starts only on devices
+that are not among these, or if it ends before. Source: Lifka, "The ANL/IBM SP Scheduling System" (JSSPP '95):
+one reservation, for the head alone.
+
+A job that has outlived its estimate counts as ending now: no job starts because of a guess that was wrong
+already. Where the head's start cannot be foreseen, because a job that it needs has an unknown end,
+nobody passes it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, Literal, NamedTuple, Self
 
-from cotenant.controller.domain import Job, Plan, because
-from cotenant.controller.policies.base import (
-    Candidates,
-    is_possible,
-)  # fmt: skip
+import msgspec
+
+from cotenant.controller.domain import (
+    LEAVING,
+    LOADING,
+    DeviceId,
+    HostType,
+    Job,
+    Place,
+    Plan,
+    Reason,
+    SchedulingClass,
+    View,
+    because,
+)
+from cotenant.controller.policies.base import Candidates, Parameters, is_possible
 
 
 def place_in_order(
@@ -42,3 +65,157 @@ def place_in_order(
         elif not free:
             return None
     return None
+
+
+Backfill = Literal["none", "easy", "any"]
+"""Who may start ahead of a job that does not fit: nobody; whoever does not delay it; whoever fits."""
+Why = Callable[[Job, tuple[DeviceId, ...]], Reason]
+NEVER_S: Final = float("inf")
+
+
+class Reservation(NamedTuple):
+    """Where and when the head starts if every job ends as predicted."""
+
+    start_s: float
+    devices: tuple[DeviceId, ...]
+
+
+def place_ordered(
+    plan: Plan, jobs: Iterable[Job], order: str, backfill: Backfill, why: Why | None = None
+) -> None:
+    """Free devices to these jobs in turn, as far as those that do not fit let others pass.
+
+    If nothing was found for a job, no other of its scheduling class is tried. Nobody waits for a job that is
+    not possible now, and nobody passes one that has aged, but as `easy` allows.
+    """
+    view, free = plan.view, plan.free_everywhere
+    unfit: set[SchedulingClass] = set()
+    waiting = iter(jobs)
+    for job in waiting:
+        if plan.actions and plan.is_placed(job.spec.job_id):
+            continue
+        scheduling_class = view.scheduling_class(job)
+        devices = None if scheduling_class in unfit else plan.find_free(job)
+        if devices is not None:
+            plan.place(job, devices, why(job, devices) if why else _in_order(order, devices))
+            free -= len(devices)
+            if not free:
+                return
+            continue
+        unfit.add(scheduling_class)
+        if (backfill != "any" or job.aged) and is_possible(view, job):
+            if backfill == "easy":
+                _fill_behind(plan, job, waiting, order)
+            return
+
+
+def _in_order(order: str, devices: tuple[DeviceId, ...]) -> Reason:
+    return because("free-devices-in-order", order, len(devices))
+
+
+def _fill_behind(plan: Plan, head: Job, waiting: Iterator[Job], order: str) -> None:
+    """Start those behind the head that do not delay it."""
+    reservation = reserve(plan, head)
+    if reservation is None:
+        return
+    view, now_s = plan.view, plan.view.now_s
+    in_s = reservation.start_s - now_s
+    apart = plan.fork()  # What is free there the head does not need.
+    apart.suppose_placed(head, reservation.devices)
+    unfit: dict[bool, set[SchedulingClass]] = {True: set(), False: set()}
+    for job in waiting:
+        ends = _end_if_started(job, now_s) <= reservation.start_s
+        scheduling_class = view.scheduling_class(job)
+        devices: tuple[DeviceId, ...] | None = None
+        for where, is_apart in ((apart, True), (plan, False)) if ends else ((apart, True),):
+            if devices is None and scheduling_class not in unfit[is_apart]:
+                devices = where.find_free(job)
+                if devices is None:
+                    unfit[is_apart].add(scheduling_class)
+        if devices is None:
+            continue
+        reserved = not set(devices).isdisjoint(reservation.devices)
+        why = (order, head.job_id, in_s)
+        reason = because("backfilled-before", *why) if reserved else because("backfilled-apart", *why)
+        plan.place(job, devices, reason)
+        apart.suppose_placed(job, devices)
+        if not plan.any_free():
+            return
+
+
+def reserve(plan: Plan, head: Job) -> Reservation | None:
+    """The head's start; None where it cannot be foreseen."""
+    view = plan.view
+    trial = plan.fork()
+    for end_s, job, devices in _ends(plan):
+        if end_s == NEVER_S:
+            return None
+        if devices:
+            trial.suppose_gone((job.job_id,))
+        else:
+            trial.suppose_left(job)
+        for (host_id, type), left in _by_host(view, devices).items():
+            trial.suppose_free(host_id, type, left)
+        if trial.free_everywhere >= head.spec.gpus:
+            found = trial.find_free(head)
+            if found is not None:
+                return Reservation(end_s, found)
+    return None
+
+
+def _ends(plan: Plan) -> list[tuple[float, Job, tuple[DeviceId, ...]]]:
+    """When jobs leave; with the devices, those that this plan starts."""
+    view, now_s = plan.view, plan.view.now_s
+    found: list[tuple[float, int, Job, tuple[DeviceId, ...]]] = [
+        (_end_s(job, now_s), job.number, job, ()) for job in view.on_devices()
+    ]
+    for action in plan.actions:
+        if isinstance(action, Place):
+            job = view.jobs[action.job_id]
+            found.append((_end_if_started(job, now_s), job.number, job, action.devices))
+    found.sort(key=lambda each: each[:2])
+    return [(end_s, job, devices) for end_s, _, job, devices in found]
+
+
+def _end_s(job: Job, now_s: float) -> float:
+    """As predicted; now, where that is over."""
+    if job.phase is LOADING:
+        left_s = NEVER_S if job.remaining_s is None else job.remaining_s * job.slowdown
+        return max(job.phase_since_s + job.expected_load_s, now_s) + left_s
+    if job.phase in LEAVING:
+        return max(job.phase_since_s + job.expected_pause_s, now_s)
+    return max(job.end_s, now_s)
+
+
+def _end_if_started(job: Job, now_s: float) -> float:
+    return NEVER_S if job.remaining_s is None else now_s + job.expected_load_s + job.remaining_s
+
+
+def _by_host(view: View, devices: Iterable[DeviceId]) -> dict[HostType, list[DeviceId]]:
+    found: dict[HostType, list[DeviceId]] = defaultdict(list)
+    for device_id in devices:
+        device = view.devices[device_id]
+        found[device.host_id, device.type].append(device_id)
+    return found
+
+
+class OrderParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Named options of an order."""
+
+    backfill: Backfill = "none"
+    """Who may start ahead of a job that does not fit. `none`: nobody. `easy`: whoever does not delay the
+    first such job, by the expected times. `any`: whoever fits."""
+
+    @classmethod
+    def parse(cls, parameters: Parameters) -> Self:
+        """Raises ValueError for a wrong name, type or value."""
+        return msgspec.convert(parameters, cls)
+
+    def as_parameters(self) -> Parameters:
+        return {name: getattr(self, name) for name in self.__struct_fields__}
+
+
+class PassingParameters(OrderParameters, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The options of an order that lets whoever fits pass."""
+
+    backfill: Backfill = "any"

@@ -1,7 +1,13 @@
-"""Whom to preempt for a newcomer: the parts that all preempting policies share.
+"""Whom to preempt for a newcomer, and who is one: the parts that all preempting policies share.
 
 Rule: a walk over running jobs starts with the one that has most left and stops as soon as it has an answer;
 nothing is sorted per decision.
+
+Newcomers are the only waiting jobs that preempt under `srtf`, `srsf` and `lazer`, by one rule with a name.
+Source: Lazer (DAC '26): SRTF "can preempt a running job only when a shorter one arrives" (section 2), and
+Algorithm 1 runs "on new job arrival" and puts preempted jobs into the queue, where they get what becomes
+free. So `first`, the default: a job preempts before it has ever had devices, and not again. `every` lets
+each return to the queue (after a preemption, or from a lost host) count as an arrival.
 """
 
 from __future__ import annotations
@@ -9,6 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
+from typing import Literal
 
 import msgspec
 
@@ -22,6 +29,7 @@ from cotenant.controller.domain import (
     View,
     asks_hosts,
 )
+from cotenant.controller.policies.base import Parameters
 
 
 def longest_first(view: View) -> Iterator[tuple[float, Job]]:
@@ -185,3 +193,27 @@ def is_kept_together(view: View, scheduling_class: SchedulingClass) -> bool:
         ):  # A generator costs more than the look.
             return True
     return False
+
+
+NewcomerRule = Literal["first", "every"]
+
+
+class NewcomerParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The options of `srtf` and `srsf`."""
+
+    newcomers: NewcomerRule = "first"
+
+    @classmethod
+    def parse(cls, parameters: Parameters) -> NewcomerParameters:
+        """Raises ValueError for a wrong name or value."""
+        return msgspec.convert(parameters, cls, strict=False)
+
+    def as_parameters(self) -> Parameters:
+        return {"newcomers": self.newcomers}
+
+
+def newcomers(arrived: Sequence[Job], rule: NewcomerRule) -> Sequence[Job]:
+    """The newcomers among the jobs that this event has put into the queue."""
+    if rule == "every":
+        return arrived
+    return [job for job in arrived if not job.attempt and not job.aborted_preemptions]

@@ -1,4 +1,5 @@
-"""A queue whose earlier jobs take the devices of jobs that stand later in one common order.
+"""A queue whose earlier jobs take the devices of jobs that stand later in one common order; and the time at
+which a policy that decides at certain times has asked to be woken.
 
 Rule: one pass in order. Jobs that stand earlier are asked first, for free devices and then for those of jobs
 that stand later; so no job is started on devices that an earlier one would take from it at the next event.
@@ -14,12 +15,15 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import NamedTuple, Protocol
 
+import msgspec
+
 from cotenant.controller.domain import (
     CHECKPOINTING,
     LOADING,
     RUNNING,
     AnyEvent,
     AttemptEnded,
+    Decision,
     FirstStepDone,
     Job,
     JobArrived,
@@ -177,3 +181,30 @@ def reserved(plan: Plan) -> list[Job]:
     view = plan.view
     jobs = [view.jobs[job_id] for job_id in view.claimants() if not plan.is_leaving(job_id)]
     return [job for job in jobs if job.spec.job_class != "hp"]
+
+
+class WakeUp:
+    """Only `observe` changes it, from the decisions themselves; so it is the same after a recovery."""
+
+    def __init__(self) -> None:
+        self.at_s: float | None = None
+
+    def is_set(self, now_s: float) -> bool:
+        """Whether a time was asked for and is still to come."""
+        return self.at_s is not None and self.at_s > now_s
+
+    def is_due(self, now_s: float) -> bool:
+        return self.at_s is not None and self.at_s <= now_s
+
+    def observe(self, now_s: float, decision: Decision) -> None:
+        if self.is_due(now_s):
+            self.at_s = None
+        for action in decision.actions:
+            if isinstance(action, Wake) and action.at_s > now_s:
+                self.at_s = action.at_s
+
+    def save(self) -> bytes:
+        return msgspec.msgpack.encode(self.at_s)
+
+    def load(self, state: bytes) -> None:
+        self.at_s = msgspec.msgpack.decode(state, type=float | None) if state else None

@@ -15,7 +15,7 @@ TYPE_CHECKING = False  # As type checkers see it, it is true; `typing` would cos
 if TYPE_CHECKING:
     from typing import Any
 
-    from cotenant.controller.python.batching import batch
+    from cotenant.controller.python.sending import batch
     from cotenant.controller.python.errors import (
         BadCall,
         CotenantError,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         StillRunning,
     )
     from cotenant.controller.python.executor import JobExecutor
-    from cotenant.controller.python.gathering import as_completed, gather
+    from cotenant.controller.python.handle import as_completed, gather
     from cotenant.controller.python.handle import JobHandle, job
     from cotenant.controller.python.submitting import map, submit
 
@@ -43,9 +43,9 @@ __all__ = [
 _HOME = {
     "JobExecutor": "executor",
     "JobHandle": "handle",
-    "as_completed": "gathering",
-    "batch": "batching",
-    "gather": "gathering",
+    "as_completed": "handle",
+    "batch": "sending",
+    "gather": "handle",
     "job": "handle",
     "map": "submitting",
     "submit": "submitting",

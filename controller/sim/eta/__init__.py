@@ -2,13 +2,9 @@
 
     engine, pools -> roll-outs (`rollout.py`) -> an interval for each job, calibrated (`intervals.py`)
 
-`validation.py` does the same at submissions of a simulation, and compares with what comes.
+`EtaTrial` does the same at submissions of a simulation, and compares with what comes.
 """
 
-# fmt: off
-from cotenant.controller.sim.eta.arriving import arrived, supposed
-from cotenant.controller.sim.eta.intervals import answer
-from cotenant.controller.sim.eta.validation import EtaTrial
+from cotenant.controller.sim.eta.intervals import EtaTrial, answer, arrived, supposed
 
 __all__ = ["EtaTrial", "answer", "arrived", "supposed"]
-# fmt: on

@@ -9,8 +9,7 @@ import msgspec
 
 from cotenant.controller.engine import EtaAnswer, EtaQuestion, MakePolicy
 from cotenant.controller.policies.registry import make_for_roll_outs
-from cotenant.controller.sim.eta.arriving import arrived, supposed
-from cotenant.controller.sim.eta.intervals import answer
+from cotenant.controller.sim.eta.intervals import answer, arrived, supposed
 from cotenant.controller.system.child import serve
 from cotenant.controller.wire import unpack_struct
 

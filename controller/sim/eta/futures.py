@@ -1,7 +1,7 @@
 """One possible future of every job there is, and of those that will come, as rows of a simulated world.
 
-Rule: all of it is drawn: what jobs have left, from their past (`models/eta`); arrivals, as consecutive ones
-of the past, from a random one on. One seed, one future.
+Rule: all of it is drawn: what jobs have left, from their past (`models/eta.py`); arrivals, as consecutive
+ones of the past, from a random one on. One seed, one future.
 """
 
 from __future__ import annotations

@@ -1,18 +1,64 @@
-"""Roll-outs to intervals, for each job its own.
+"""Roll-outs to intervals: for each job its own; what would follow if jobs came now; and whether intervals are
+right: those at submissions of a simulation, compared with its outcome.
 
 Rule: an interval is calibrated only by errors of the policy in force and of its own kind. A job without any
 estimate gets no median: it would be the cluster's.
+
+Rule: what would follow if jobs came now is the same futures with them and without them. Draws for a job
+depend on its number and the seed alone, and so do later arrivals: with and without the newcomers all other
+jobs have the same lengths, so the newcomers cause every difference.
+
+Rule: an interval rests on what was known at that moment: in a validation, pools grow with the run, and the
+first intervals are uncalibrated and do not count. Validation only reads the engine, so the run itself stays
+the same.
 """
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any, Final
 
-from cotenant.controller.domain import EtaInterval, EtaKind, Job, ToldInterval
-from cotenant.controller.engine import EtaAnswer, EtaQuestion, JobEta, MakePolicy
-from cotenant.controller.models.eta import calibrated, interval_of
+import msgspec
+import numpy as np
+
+from cotenant.controller.domain import (
+    AnyCommand,
+    AnyEvent,
+    EtaInterval,
+    EtaKind,
+    EtasTold,
+    Job,
+    JobArrived,
+    JobId,
+    JobSpec,
+    Phase,
+    PolicyChanged,
+    ToldInterval,
+    render,
+)
+from cotenant.controller.engine import (
+    ArrivalEffect,
+    Delay,
+    Engine,
+    EtaAnswer,
+    EtaBook,
+    EtaQuestion,
+    JobEta,
+    LengthClaim,
+    MakePolicy,
+    claim_of,
+    image_of,
+    policy_label,
+    question_of,
+    to_compare,
+)
+from cotenant.controller.models.eta import FAIR, EtaError, calibrated, interval_of, score
 from cotenant.controller.sim.eta.futures import Drawing
-from cotenant.controller.sim.eta.rollout import RollOuts
+from cotenant.controller.sim.eta.rollout import HeldJob, RollOuts, Times
+from cotenant.controller.sim.world.workload import Workload
 
 
 def answer(question: EtaQuestion, make_policy: MakePolicy) -> EtaAnswer:
@@ -54,3 +100,175 @@ def eta_of(
 
 def _told(raw: EtaInterval | None, errors: list[tuple[float, float, float]]) -> ToldInterval | None:
     return None if raw is None else ToldInterval(raw, calibrated(raw, errors))
+
+
+TOLD_S_MIN = 1.0
+"""A smaller difference is no delay."""
+
+
+def arrived(question: EtaQuestion, make_policy: MakePolicy) -> EtaAnswer:
+    """When supposed jobs would start and end, which jobs they would wait for, and which they would delay."""
+    began_s = time.process_time()
+    without = RollOuts(question.image, question.config, make_policy)
+    without.run(Drawing(question), question.seed)
+    engine = without.copy()
+    claims = _claims_with(engine, question, question.arriving)
+    follows = RollOuts(image_of(engine), question.config, make_policy)
+    follows.run(Drawing(question, claims), question.seed)
+    now_s = engine.now_s
+    newcomers = [engine.jobs[spec.job_id] for spec in question.arriving]
+    return EtaAnswer(
+        now_s=now_s,
+        policy=question.policy,
+        count=question.count,
+        arrival=_effect(engine, newcomers[0], without.ends, follows.ends),
+        etas=[
+            eta_of(job, question, follows, now_s, is_new=True)
+            for job in newcomers
+            if job.job_id in follows.ends
+        ],
+        cpu_s=time.process_time() - began_s,
+    )
+
+
+def supposed(question: EtaQuestion, make_policy: MakePolicy) -> EtaAnswer:
+    """When a job that comes now or later would start and end, under the policy in force or another one."""
+    began_s = time.process_time()
+    about = question.supposed
+    assert about is not None
+    engine = RollOuts(question.image, question.config, make_policy).copy()
+    now_s, job_id = engine.now_s, about.spec.job_id
+    if about.policy:
+        engine.handle(PolicyChanged(name=about.policy, parameters=about.parameters), now_s)
+    is_later = about.after_s > 0.0
+    claims = _claims_with(engine, question, [msgspec.structs.replace(about.spec, hold=is_later)])
+    question = msgspec.structs.replace(question, policy=policy_label(engine))
+    follows = RollOuts(image_of(engine), question.config, make_policy)
+    past = Drawing(question, claims)
+    release = HeldJob(job_id, now_s + about.after_s) if is_later else None
+    follows.run(past, question.seed, {job_id}, release)
+    return EtaAnswer(
+        now_s=now_s,
+        policy=question.policy,
+        count=question.count,
+        etas=[eta_of(engine.jobs[job_id], question, follows, now_s, is_new=True)],
+        cpu_s=time.process_time() - began_s,
+    )
+
+
+def _claims_with(
+    engine: Engine, question: EtaQuestion, specs: Sequence[JobSpec]
+) -> dict[JobId, list[LengthClaim]]:
+    """Lets the jobs arrive; returns all claims about lengths, with theirs."""
+    claims = dict(question.claims)
+    for spec in specs:
+        engine.handle(JobArrived(spec=spec), engine.now_s)
+        claim = claim_of(engine.jobs[spec.job_id], engine.now_s)
+        claims[spec.job_id] = [claim] if claim is not None else []
+    return claims
+
+
+def _effect(engine: Engine, first: Job, without: Times, follows: Times) -> ArrivalEffect:
+    waits = first.phase in (Phase.QUEUED, Phase.RESERVED)
+    ahead, waits_for = [], []
+    if waits:
+        ahead = [job.job_id for job in engine.view().queued()]
+        ahead = ahead[: ahead.index(first.job_id)] if first.job_id in ahead else []
+        waits_for = _leave_first(engine, first, follows)
+    reasons = [each for each in engine.explain(first.job_id, engine.now_s) if each.code != "submitted"]
+    return ArrivalEffect(
+        at_once=first.phase is Phase.LOADING,
+        reasons=tuple(dict.fromkeys(map(render, reasons))),
+        ahead=tuple(ahead),
+        waits_for=tuple(waits_for),
+        delays=tuple(_delays(without, follows)),
+    )
+
+
+def _leave_first(engine: Engine, job: Job, ends: Times) -> list[JobId]:
+    """As many jobs on devices as have to leave for it, the first to end first."""
+    if job.phase is Phase.RESERVED:
+        return list(job.waits_for)
+    view = engine.view()
+    free, found = view.free.everywhere, []
+    for other in sorted(view.on_devices(), key=lambda each: (_median_s(ends.get(each.job_id)), each.number)):
+        if free >= job.spec.gpus:
+            break
+        free += len(other.placement.devices) if other.placement is not None else 0
+        found.append(other.job_id)
+    return found
+
+
+def _median_s(samples: list[float] | None) -> float:
+    interval = interval_of(samples or [])
+    return math.inf if interval is None else interval.p50_s
+
+
+def _delays(without: Times, follows: Times) -> list[Delay]:
+    found = []
+    for job_id, ends_s in without.items():
+        later = zip(ends_s, follows.get(job_id, ()), strict=False)
+        by_s = [after - before for before, after in later if math.isfinite(before) and math.isfinite(after)]
+        interval = interval_of(by_s) if 2 * len(by_s) > len(ends_s) else None
+        if interval is not None and max(map(abs, msgspec.structs.astuple(interval))) >= TOLD_S_MIN:
+            found.append(Delay(job_id=job_id, by=interval))
+    return sorted(found, key=lambda delay: (-delay.by.p50_s, -delay.by.p90_s, delay.job_id))
+
+
+PREDICTIONS: Final = 440
+"""The most submissions that get an interval, evenly over the run: each costs roll-outs of all jobs there."""
+OPEN_MAX: Final = 0.5
+"""The largest share of told jobs that may still be open: beyond it those that have ended are the quick ones,
+and correct the others wrongly."""
+
+
+class EtaTrial:
+    """Observes a run after each event."""
+
+    def __init__(self, workload: Workload, seed: int, make_policy: MakePolicy) -> None:
+        self._share = min(1.0, PREDICTIONS / max(1, len(workload)))
+        self._seed, self._make_policy = seed, make_policy
+        self._book, self._is_exact = EtaBook(), workload.is_exact
+        self._arrived = self._told = 0
+        self._open_shares: list[float] = []
+        self.errors: list[EtaError] = []
+
+    def __call__(self, engine: Engine, event: AnyEvent, commands: Sequence[AnyCommand]) -> None:
+        self.errors += self._book.observe(engine, event)
+        if type(event) is not JobArrived:
+            return
+        self._arrived += 1
+        if int(self._arrived * self._share) > int((self._arrived - 1) * self._share):
+            self._tell(engine, event)
+
+    def _tell(self, engine: Engine, event: JobArrived) -> None:
+        job_id = event.spec.job_id
+        self._open_shares.append(self._book.open_share(engine))
+        question = question_of(
+            engine, self._book, seed=self._seed + self._arrived, jobs={job_id}, is_exact=self._is_exact
+        )
+        told = [record for eta in answer(question, self._make_policy).etas if (record := to_compare(eta))]
+        self._book.observe(engine, EtasTold(at_s=engine.now_s, etas=tuple(told)))
+        self._told += len(told)
+
+    def result(self) -> dict[str, Any]:
+        """For `sim compare --eta`."""
+        scored = score(self.errors)
+        open_share = fmean(self._open_shares) if self._open_shares else 0.0
+        coverage = scored.coverage_80
+        unfair = coverage is not None and not FAIR[0] <= coverage <= FAIR[1]
+        return {
+            **msgspec.to_builtins(scored),
+            "told": self._told,
+            "open_share": open_share,
+            "late_feedback": open_share > OPEN_MAX,
+            "flagged": open_share > OPEN_MAX or unfair,
+        }
+
+    def prediction_error(self) -> dict[str, float] | None:
+        """|JCT - p50| / p50 of the intervals told, calibrated or not."""
+        off = np.array([abs(math.expm1(error.bias)) for error in self.errors])
+        if not len(off):
+            return None
+        p50, p99 = np.percentile(off, (50, 99))
+        return {"mean": float(off.mean()), "p50": float(p50), "p99": float(p99)}

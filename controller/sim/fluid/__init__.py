@@ -9,19 +9,18 @@ quick enough for a search (`training/pcs/`).
 
 Rule: there is no engine here, and nothing of production. The engine gives whole devices to whole gangs,
 starts attempts, waits for saves and keeps a ledger of tenants; a share of .37 devices is none of that, and a
-ledger that could hold one would promise what no host can do. So this world has rules of its own (`rules.py`,
-`elastic.py`), and what both worlds have in common, the division by classes, is in `policies/pcs/`. A result
-from here says how a policy divides, never what that costs: `world/` does.
+ledger that could hold one would promise what no host can do. So this world has rules of its own (`rules.py`),
+and what both worlds have in common, the division by classes, is in `policies/pcs/`. A result from here
+says how a policy divides, never what that costs: `world/` does.
 
 `play.py` is what happens when, `curves.py` how fast jobs are, `promised.py` what a job is told and how that
-is kept, `catalogue.py` which policies there are.
+is kept, `simulate.py` which policies there are.
 """
 
 # fmt: off
-from cotenant.controller.sim.fluid.catalogue import POLICIES
 from cotenant.controller.sim.fluid.curves import as_elastic, as_fluid, by_curve, fluid_jobs, measured
 from cotenant.controller.sim.fluid.play import NEVER, FluidJob, Play, Rule, predicted_end_s
-from cotenant.controller.sim.fluid.simulate import simulate_fluid
+from cotenant.controller.sim.fluid.simulate import POLICIES, simulate_fluid
 
 __all__ = [
     "NEVER", "POLICIES", "FluidJob", "Play", "Rule", "as_elastic", "as_fluid", "by_curve",

@@ -23,8 +23,8 @@ import numpy as np
 
 from cotenant.controller.policies.pcs import Speedup
 from cotenant.controller.sim.fluid.play import FluidJob
-from cotenant.controller.sim.traces.problems import TraceProblem
 from cotenant.controller.sim.traces.table import decoded, unpacked
+from cotenant.controller.sim.traces.trace import TraceProblem
 from cotenant.controller.sim.world.workload import Workload
 
 

@@ -23,11 +23,33 @@ Pace = Callable[[int, float], float]
 """(job, devices, fewer than all of its own) -> service per second."""
 
 
+HEAD: Final = 128
+"""Jobs that are looked at first: where urgent ones among them fill the cluster, no other changes anything."""
+
+
 class Division(NamedTuple):
     """Who runs: places in the arrays, and the devices of each; the last may have fewer than it can use."""
 
     places: NDArray[np.int64]
     gpus: Floats
+
+
+class Slack(NamedTuple):
+    """Of the jobs that run or may come before one that runs, the first of all; shape (those jobs,)."""
+
+    own_s: Floats
+    """How long each could wait before it needs all of its devices; negative: too late."""
+    shared_s: Floats
+    """How long the cluster could work for jobs with later promises than each has."""
+    is_urgent: NDArray[np.bool_]
+
+    def first(self, count: int) -> Slack:
+        return Slack(self.own_s[:count], self.shared_s[:count], self.is_urgent[:count])
+
+    def least_s(self) -> float:
+        """Of the jobs that are not urgent."""
+        least_s = np.minimum(self.own_s, self.shared_s).min(initial=np.inf, where=~self.is_urgent)
+        return float(least_s)
 
 
 class PromisedJobs(NamedTuple):
@@ -41,35 +63,45 @@ class PromisedJobs(NamedTuple):
     most: Floats
     """Devices that each can use."""
 
-    def slack_s(self, now_s: float, gpus: int) -> tuple[Floats, Floats]:
-        """How long each job could wait before it needs all of its devices; and how long the cluster could
-        work for jobs with later promises than each has. Negative: too late."""
-        until_s = self.promise_s - now_s
-        return until_s - self.service_gpu_s / self.most, until_s - self.service_gpu_s.cumsum() / gpus
-
-    def divided(self, is_urgent: NDArray[np.bool_], gpus: int) -> Division:
+    def divided(self, now_s: float, gpus: int) -> tuple[Division, Slack]:
         """The urgent first, by promise; then by service."""
-        there = len(self.jobs)
-        rank = np.where(is_urgent, np.arange(-there, 0), self.service_gpu_s)
-        order = rank.argsort(kind="stable")
-        used = self.most[order].cumsum()
-        running = min(there, int(used.searchsorted(gpus)) + 1)
+        count = HEAD
+        while True:
+            slack, most = self._slack(now_s, gpus, count), self.most[:count]
+            order = np.flatnonzero(slack.is_urgent)
+            used = most[order].cumsum()
+            if len(order) and used[-1] >= gpus:
+                break
+            if count >= len(self.jobs):
+                others = np.flatnonzero(~slack.is_urgent)
+                order = np.concatenate([order, others[self.service_gpu_s[others].argsort(kind="stable")]])
+                used = most[order].cumsum()
+                break
+            count *= 4
+        running = min(len(order), int(used.searchsorted(gpus)) + 1)
         places = order[:running]
-        given = self.most[places]
+        given = most[places]
         given[-1] -= max(0.0, used[running - 1] - gpus)
-        return Division(places, given)
+        if slack.is_urgent[places[-1]]:
+            slack = slack.first(int(places[-1]) + 1)
+        return Division(places, given), slack
 
-    def look_s(
-        self, own_s: Floats, shared_s: Floats, is_urgent: NDArray[np.bool_], division: Division, gpus: int
-    ) -> float:
+    def _slack(self, now_s: float, gpus: int, count: int) -> Slack:
+        """Of the first `count`."""
+        until_s, service_gpu_s = self.promise_s[:count] - now_s, self.service_gpu_s[:count]
+        own_s, shared_s = until_s - service_gpu_s / self.most[:count], until_s - service_gpu_s.cumsum() / gpus
+        return Slack(own_s, shared_s, np.minimum(own_s, shared_s) <= NO_SLACK_S)
+
+    def look_s(self, slack: Slack, division: Division, gpus: int) -> float:
         """Until the first job that has slack has none, `division` as it is."""
-        served = np.zeros(len(self.jobs))
+        count = len(slack.own_s)
+        served = np.zeros(count)
         served[division.places] = division.gpus
         return max(
             LOOK_LEAST_S,
             min(
-                _gone_s(own_s, 1.0 - served / self.most, is_urgent),
-                _gone_s(shared_s, 1.0 - served.cumsum() / gpus, is_urgent),
+                _gone_s(slack.own_s, 1.0 - served / self.most[:count], slack.is_urgent),
+                _gone_s(slack.shared_s, 1.0 - served.cumsum() / gpus, slack.is_urgent),
             ),
         )
 
@@ -92,10 +124,7 @@ def end_s(demand: PromisedJobs, job: int, now_s: float, gpus: int, pace: Pace) -
         return now_s + float(demand.service_gpu_s[place] / demand.most[place])
     left = demand.copy()
     while True:
-        own_s, shared_s = left.slack_s(now_s, gpus)
-        slack_s = np.minimum(own_s, shared_s)
-        is_urgent = slack_s <= NO_SLACK_S
-        division = left.divided(is_urgent, gpus)
+        division, slack = left.divided(now_s, gpus)
         places = division.places
         paces = division.gpus.copy()
         last = int(places[-1])
@@ -105,8 +134,8 @@ def end_s(demand: PromisedJobs, job: int, now_s: float, gpus: int, pace: Pace) -
         first = int(ends_s.argmin())
         step_s = float(ends_s[first])
         # No slack falls by more than a second per second.
-        if slack_s.min(initial=np.inf, where=~is_urgent) < step_s:
-            look_s = left.look_s(own_s, shared_s, is_urgent, division, gpus)
+        if slack.least_s() < step_s:
+            look_s = left.look_s(slack, division, gpus)
             if look_s < step_s:
                 left.service_gpu_s[places] -= paces * look_s
                 now_s += look_s

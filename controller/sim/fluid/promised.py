@@ -137,10 +137,8 @@ class PromiseShares(Rule):
             self.look_s = NEVER
             return []
         demand = self._demand(play)
-        own_s, shared_s = demand.slack_s(play.now_s, play.gpus)
-        is_urgent = np.minimum(own_s, shared_s) <= NO_SLACK_S
-        division = demand.divided(is_urgent, play.gpus)
-        self.look_s = demand.look_s(own_s, shared_s, is_urgent, division, play.gpus)
+        division, slack = demand.divided(play.now_s, play.gpus)
+        self.look_s = demand.look_s(slack, division, play.gpus)
         return list(zip(self._queue[division.places].tolist(), division.gpus.tolist(), strict=True))
 
     def fork(self) -> Self:

@@ -1,4 +1,5 @@
-"""A workload under one policy of the fluid world, with what each asked job was told at its arrival.
+"""A workload under one policy of the fluid world, with what each asked job was told at its arrival; which
+policies there are, and how one is made by its name.
 
 Rule: arrivals and nothing else come from outside; what is recorded was seen, not derived from the policy.
 """
@@ -8,15 +9,68 @@ from __future__ import annotations
 import time
 from array import array
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
 from cotenant.controller.policies.base import Parameters
-from cotenant.controller.sim.fluid.catalogue import POLICIES
+from cotenant.controller.policies.pcs import WfqConfig
 from cotenant.controller.sim.fluid.curves import fluid_jobs
-from cotenant.controller.sim.fluid.play import NEVER, Play
+from cotenant.controller.sim.fluid.play import NEVER, Play, Rule
+from cotenant.controller.sim.fluid.promised import PromiseShares, StretchShares
+from cotenant.controller.sim.fluid.rules import (
+    AfsL,
+    FifoShares,
+    MaxMin,
+    PolluxLike,
+    SiaLike,
+    SrsfShares,
+    Themis,
+    WfqShares,
+)
 from cotenant.controller.sim.world.outcome import NAN, Columns, Outcome
 from cotenant.controller.sim.world.workload import Cluster, Workload
+
+
+class FluidPolicy(NamedTuple):
+    """One policy of the fluid world."""
+
+    about: str
+    make: Callable[[Parameters], Rule]
+    defaults: Parameters
+
+
+POLICIES: dict[str, FluidPolicy] = {
+    "fifo": FluidPolicy("first come, first served", lambda given: FifoShares(), {}),
+    "srsf": FluidPolicy(
+        "least remaining service first (PCS calls it Tiresias)", lambda given: SrsfShares(), {}
+    ),
+    "stretch": FluidPolicy(
+        "srsf, and jobs are told of the smaller ones still to come",
+        lambda given: StretchShares(float(given.get("stretch", 1.0))),
+        {"stretch": 1.0},
+    ),
+    "promise": FluidPolicy(
+        "told as under stretch; jobs whose promise has no slack go first",
+        lambda given: PromiseShares(float(given.get("stretch", 1.0)), float(given.get("epsilon", 0.0))),
+        {"stretch": 1.0, "epsilon": 0.0},
+    ),
+    "pcs": FluidPolicy(
+        "weighted fair queueing by size",
+        lambda given: WfqShares(WfqConfig.parse(given)),
+        WfqConfig().as_parameters(),
+    ),
+    "max-min": FluidPolicy("equal shares", lambda given: MaxMin(), {}),
+    "afs-l": FluidPolicy("AFS-L: each device to whom it helps more", lambda given: AfsL(), {}),
+    "themis": FluidPolicy(
+        "furthest behind its fair finish time first",
+        lambda given: Themis(float(given.get("lease_s", 600.0))),
+        {"lease_s": 600.0},
+    ),
+    "pollux": FluidPolicy("as Pollux: the greatest fitness", lambda given: PolluxLike(), {}),
+    "sia": FluidPolicy("as Sia: its integer program, on one type", lambda given: SiaLike(), {}),
+}
+
 
 Watch = Callable[[int, int, float], None]
 WATCH_EVERY = 64

@@ -23,8 +23,7 @@ from cotenant.controller.domain import ENDED, AnyCommand, HostId, Job, JobId, Ph
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
 from cotenant.controller.policies.base import Parameters
-from cotenant.controller.sim.past.journal import NothingToReplay, extent, find_journal, fold, opened
-from cotenant.controller.sim.past.troubles import Troubles
+from cotenant.controller.sim.past.journal import NothingToReplay, Troubles, extent, find_journal, fold, opened
 from cotenant.controller.sim.world.outcome import Outcome
 from cotenant.controller.sim.world.workload import Cluster, Workload
 

@@ -14,7 +14,7 @@ Distributions are over finished jobs; percentiles interpolate linearly. Times ar
   where it promises nothing).
 * `allocation_ratio`: share of the GPU-time from first to last arrival with at least one tenant.
 * `lost_gpu_s`: training that was done again, on all GPUs of its jobs.
-* `fairness`: slowdown, rho and Jain's index, as `fairness.py` says; null where nothing has finished.
+* `fairness`: slowdown, rho and Jain's index, as below; null where nothing has finished.
 * `sharing_benefit`: (completion time had the job waited) / (completion time that it had), over the finished
   jobs that began an attempt as a co-tenant, once per job, at its first such attempt (Castor eq. 24; what "had
   it waited" supposes stands in `devices.py`). Above 1 sharing was better for the newcomer; what it cost its
@@ -23,21 +23,98 @@ Distributions are over finished jobs; percentiles interpolate linearly. Times ar
 * `prediction_error`: |JCT - told| / told over the finished jobs that asked at their arrival, as PCS has it;
   `signed` keeps the sign (above 0 it came later than told). Null where nobody could ask.
 * `unfairness`: how much later than with its equal share a job ended, as a part of that, at least 0 (PCS).
+
+How evenly a policy treats jobs. Rule: a job is compared with what it would have had, never with other jobs:
+long ones wait longer everywhere.
+
+* *Slowdown*: JCT / time alone, which is one load and its training on devices of its own, at once.
+* *rho*, finish-time fairness (Themis, NSDI '20), with the fair share as Shockwave (NSDI '23) takes it:
+  JCT / (time alone x contention), contention being the mean over the job's own stay of max(1, GPUs wanted by
+  all jobs that are there / GPUs). Above 1 it ended later than with its share of the cluster by GPUs wanted.
+* *Jain's index* (1984) of 1 / slowdown: 1 if all are slowed alike, 1/n if one has everything.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cotenant.controller.sim.results.fairness import fairness, told
 from cotenant.controller.sim.world.outcome import Outcome
 
-Mask = NDArray[np.bool_]
 Numbers = NDArray[np.float64]
+
+
+class Fairness(NamedTuple):
+    """Columns of shape (n,), NaN for jobs that have not finished."""
+
+    slowdown: Numbers
+    rho: Numbers
+
+
+def fairness(outcome: Outcome) -> Fairness:
+    """Of each job."""
+    workload = outcome.workload
+    if not len(workload):
+        return Fairness(np.empty(0), np.empty(0))
+    alone_s = workload.load_s + workload.duration_s
+    slowdown = outcome.jct_s / alone_s
+    return Fairness(slowdown, slowdown / contention(outcome))
+
+
+def contention(outcome: Outcome) -> Numbers:
+    """Mean of max(1, GPUs wanted / GPUs) from each job's arrival to its end. Jobs that have not finished
+    count as wanting GPUs to the end, and have no mean of their own."""
+    workload = outcome.workload
+    begin_s, gpus = workload.submit_s, workload.gpus.astype(np.float64)
+    end_s = begin_s + outcome.jct_s
+    known = np.isfinite(end_s)
+    moments_s = np.concatenate((begin_s, end_s[known]))
+    order = np.argsort(moments_s, kind="stable")
+    times_s = moments_s[order]
+    wanted = np.cumsum(np.concatenate((gpus, -gpus[known]))[order])
+    level = np.maximum(1.0, wanted / outcome.cluster.gpus)
+    area = np.concatenate(([0.0], np.cumsum(level[:-1] * np.diff(times_s))))  # Up to each moment.
+    spent_s = end_s - begin_s
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = (np.interp(end_s, times_s, area) - np.interp(begin_s, times_s, area)) / spent_s
+    return np.where(known & (spent_s > 0.0), np.maximum(mean, 1.0), np.nan)
+
+
+def jain(values: Numbers) -> float | None:
+    """(sum of x)^2 / (n x sum of x^2); None of nothing."""
+    if not len(values):
+        return None
+    return float(values.sum() ** 2 / (len(values) * np.square(values).sum()))
+
+
+def told(each: Fairness, among: NDArray[np.bool_]) -> dict[str, Any] | None:
+    """For a result: distributions over some finished jobs, and how many ended later than fair."""
+    slowdown, rho = each.slowdown[among], each.rho[among]
+    slowdown, rho = slowdown[np.isfinite(slowdown)], rho[np.isfinite(rho)]
+    if not len(slowdown) or not len(rho):
+        return None
+    return {
+        "slowdown": _spread(slowdown),
+        "rho": {**_spread(rho), "above_1_ratio": float((rho > 1.0 + 1e-9).mean())},
+        "jain": jain(1.0 / slowdown),
+    }
+
+
+def _spread(values: Numbers) -> dict[str, float]:
+    p50, p95, p99 = np.percentile(values, (50, 95, 99))
+    return {
+        "mean": float(values.mean()),
+        "p50": float(p50),
+        "p95": float(p95),
+        "p99": float(p99),
+        "max": float(values.max()),
+    }
+
+
+Mask = NDArray[np.bool_]
 BOUND_S = 10.0
 DISTRIBUTIONS = ("jct_s", "wait_s", "load_s", "run_s", "pause_s", "rework_s")
 

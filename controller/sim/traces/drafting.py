@@ -18,8 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cotenant.controller.sim.traces.problems import TraceProblem
-from cotenant.controller.sim.traces.trace import Floats, Labels, RecordedJobs, Trace
+from cotenant.controller.sim.traces.trace import Floats, Labels, RecordedJobs, Trace, TraceProblem
 
 UNKNOWN = frozenset(("", "none", "null", "unknown", "nan", "nat", "n/a"))
 CLOCK_TIME = "a time like 2020-06-09 18:41:01"

@@ -21,15 +21,11 @@ import dataclasses
 from importlib.resources import files
 from pathlib import Path
 
-from cotenant.controller.sim.traces.helios import read_helios
-from cotenant.controller.sim.traces.pai import is_pai, read_pai
-from cotenant.controller.sim.traces.philly import read_philly
-from cotenant.controller.sim.traces.problems import TraceProblem, nearest
+from cotenant.controller.sim.traces.batch_logs import FIELDS, read_sacct, read_swf
+from cotenant.controller.sim.traces.published import is_pai, read_helios, read_pai, read_philly
 from cotenant.controller.sim.traces.schema import read_schema
-from cotenant.controller.sim.traces.slurm import read_sacct
-from cotenant.controller.sim.traces.swf import FIELDS, read_swf
 from cotenant.controller.sim.traces.table import content, decoded, unpacked
-from cotenant.controller.sim.traces.trace import Labels, Trace
+from cotenant.controller.sim.traces.trace import Labels, Trace, TraceProblem, nearest
 
 PHILLY_VCS = ("0e4a51", "103959", "51b7ef", "6214e9", "6c71a0", "b436b2", "e13805", "ed69ec", "ee9e8c")
 NAMES = ("philly", *(f"philly/{vc}" for vc in PHILLY_VCS))

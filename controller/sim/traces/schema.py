@@ -14,9 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from cotenant.controller.sim.traces.drafting import Draft, finish
-from cotenant.controller.sim.traces.problems import TraceProblem
 from cotenant.controller.sim.traces.table import TextTable, table
-from cotenant.controller.sim.traces.trace import Labels, Trace
+from cotenant.controller.sim.traces.trace import Labels, Trace, TraceProblem
 from cotenant.controller.system.files import write_output
 
 REQUIRED = ("submit_time_s", "duration_s", "gpus")

@@ -33,8 +33,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from cotenant.controller.sim.traces.problems import TraceProblem, nearest
-from cotenant.controller.sim.traces.trace import Floats, Labels, Trace
+from cotenant.controller.sim.traces.trace import Floats, Labels, Trace, TraceProblem, nearest
 
 DAY_S: Final = 86_400.0
 HOUR_S: Final = 3_600.0

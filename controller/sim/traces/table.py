@@ -20,8 +20,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cotenant.controller.sim.traces.problems import TraceProblem, nearest, shown
-from cotenant.controller.sim.traces.trace import Floats
+from cotenant.controller.sim.traces.trace import Floats, TraceProblem, nearest, shown
 
 MAX_NUMBER = 1e15
 """30 million years in seconds: beyond it, sums and differences lose what they are for."""

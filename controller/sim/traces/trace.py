@@ -1,4 +1,6 @@
-"""A trace: what was submitted to a cluster, when, and how long it ran, in columns.
+"""A trace: what was submitted to a cluster, when, and how long it ran, in columns; what is wrong with one,
+said once: file, line, column, what, and what to do; and what it is like in numbers, for `sim trace show`,
+and to look before one simulates.
 
 Rule: a trace holds only what its source recorded (or what its generator drew, and then `synthetic` says so).
 Estimates, load times and whatever else a source never has are added by `preparing.prepare`, from a seed.
@@ -7,15 +9,46 @@ Estimates, load times and whatever else a source never has are added by `prepari
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import difflib
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cotenant.controller.sim.traces.problems import TraceProblem, nearest
 from cotenant.controller.sim.world.workload import JobSource
+
+
+class TraceProblem(ValueError):
+    """The input was refused. `message` says where and what; `hint` is what to try next and may be empty."""
+
+    def __init__(
+        self, what: str, *, file: str = "", line: int | None = None, column: str = "", hint: str = ""
+    ) -> None:
+        place = ":".join([file, *([] if line is None else [str(line)])]) if file else ""
+        if not file and line is not None:
+            place = f"line {line}"
+        parts = [place, f"column {column}" if column else "", what]
+        self.message = ": ".join(part for part in parts if part)
+        self.hint = hint
+        self.file = file
+        self.line = line
+        self.column = column
+        super().__init__(self.message)
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """`did you mean X?`, or nothing where no known word is near."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"did you mean {near[0]}?" if near else ""
+
+
+def shown(value: str) -> str:
+    """A value as it stands in a message: quoted, and short."""
+    return repr(value if len(value) <= 40 else value[:37] + "...")
+
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64] | NDArray[np.bool_]
@@ -175,3 +208,74 @@ class Trace(RecordedJobs):
         counts = sorted(self.vc.counts().items(), key=lambda each: (-each[1], each[0]))
         shown = ", ".join(f"{name} ({number:,} jobs)" for name, number in counts[:20])
         return shown + (f" and {len(counts) - 20} more" if len(counts) > 20 else "")
+
+
+def describe(trace: Trace, *, gpus: int | None = None) -> dict[str, Any]:
+    """Counts and statistics. Where each VC has its own clock, times between arrivals are given per VC only.
+
+    Args:
+        gpus: of the cluster that the offered load is for; None = no offered load.
+
+    Numbers that make no sense for the trace are None, never NaN: the result goes into JSON.
+    """
+    one_clock = not trace.clock_per_vc
+    return {
+        "name": trace.name,
+        "source": trace.source,
+        "licence": trace.licence or None,
+        "synthetic": trace.synthetic,
+        "clock_per_vc": trace.clock_per_vc,
+        "jobs": len(trace),
+        **_jobs(trace, gpus, arrivals=one_clock),
+        "users": len(trace.user.counts()) or None,
+        "models": list(trace.model.counts()),
+        "states": trace.state.counts(),
+        "hp_jobs": int(np.count_nonzero(trace.hp)),
+        "vcs": vcs(trace, gpus=gpus),
+        "excluded": dict(trace.excluded),
+        "notes": list(trace.notes),
+    }
+
+
+def vcs(trace: Trace, *, gpus: int | None = None) -> list[dict[str, Any]]:
+    """One row a VC, largest first."""
+    rows = []
+    for vc, jobs in sorted(trace.vc.counts().items(), key=lambda each: (-each[1], each[0])):
+        part = trace if len(trace.vc.counts()) == 1 and jobs == len(trace) else trace.of_vc(vc)
+        rows.append({"vc": vc, "jobs": jobs, **_jobs(part, gpus, arrivals=True)})
+    return rows
+
+
+def offered_load(trace: Trace, gpus: int) -> float | None:
+    """GPU-seconds that arrive / those that `gpus` devices have while they arrive; None without a span."""
+    if trace.clock_per_vc or len(trace) < 2:
+        return None
+    span_s = float(trace.submit_s[-1] - trace.submit_s[0])
+    return float(np.dot(trace.duration_s, trace.gpus)) / (span_s * gpus) if span_s > 0.0 else None
+
+
+def _jobs(trace: Trace, gpus: int | None, *, arrivals: bool) -> dict[str, Any]:
+    between_s = np.diff(trace.submit_s) if arrivals else np.empty(0)
+    span_s = float(trace.submit_s[-1] - trace.submit_s[0]) if arrivals else math.nan
+    return {
+        "span_s": _number(span_s),
+        "duration_s": statistics(trace.duration_s),
+        "gpus": statistics(trace.gpus),
+        "one_gpu_share": float(np.mean(trace.gpus <= 1.0)),
+        "gpu_hours": float(np.dot(trace.duration_s, trace.gpus)) / 3600.0,
+        "interarrival_s": statistics(between_s),
+        "offered_load": None if gpus is None or not arrivals else offered_load(trace, gpus),
+    }
+
+
+def statistics(values: Floats) -> dict[str, float | None]:
+    """Mean, quantiles and maximum; all None where there are no values."""
+    names = ("mean", "p50", "p90", "p95", "p99", "max")
+    if not len(values):
+        return dict.fromkeys(names)
+    quantiles = np.quantile(values, (0.5, 0.9, 0.95, 0.99, 1.0))
+    return dict(zip(names, (float(np.mean(values)), *quantiles.tolist()), strict=True))
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from cotenant.controller.sim.traces.problems import TraceProblem
+from cotenant.controller.sim.traces.trace import TraceProblem
 
 BYTES_PER_PARAMETER = 12
 START_UP_S = 86.0

@@ -1,4 +1,4 @@
-"""How fast jobs run in a simulated world, and what things cost there that no trace says.
+"""How fast jobs run in a simulated world, what things cost there that no trace says, and when hosts fail.
 
 Rule: this is the truth of the world, not what the engine believes. The engine and the policies learn it only
 from events, as in production, unless `xi="measured"` gives them the table beforehand.
@@ -13,6 +13,9 @@ K80, bundled; or a file of the same columns). Our choices, where the table is si
   with two (or jobs without a model) the mean of the table.
 * Only training slows a co-tenant: one that loads or saves leaves the device nearly idle.
 * With several co-tenants on a device the ratios multiply; a gang goes at the pace of its slowest device.
+
+Rule: failures are drawn from the seed alone, host by host, each from its own stream: the same hosts fail at
+the same times whatever the policy does, so that a comparison gives all policies the same failures.
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ from importlib.resources import files
 from pathlib import Path
 from statistics import fmean
 from typing import Final, Literal, Protocol
+
+import numpy as np
 
 BUNDLED: Final = ("gavel-v100", "gavel-p100", "gavel-k80")
 COLUMNS: Final = ("model1", "batch1", "model2", "batch2", "xi1", "xi2")
@@ -181,3 +186,39 @@ def _xi(text: str, name: str, line: int) -> float:
             f"{name}: line {line}: an interference ratio must be a positive number, got {text!r}"
         )
     return max(1.0, value)
+
+
+STREAM: Final = 0xFA11
+"""Keeps these draws apart from every other use of the same seed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Failures:
+    """Each host fails after an exponential time of this mean, and is back after a fixed repair."""
+
+    mean_between_s: float
+    """Mean time between the end of a repair and the next failure of that host."""
+    repair_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        if not (self.mean_between_s > 0.0 and self.repair_s > 0.0):
+            raise ValueError(f"times between failures and repairs must be positive, got {self}")
+
+    def times(self, hosts: int, seed: int) -> FailureTimes:
+        return FailureTimes(self, hosts, seed)
+
+
+class FailureTimes:
+    """Draws how long each host works until its next failure."""
+
+    def __init__(self, failures: Failures, hosts: int, seed: int) -> None:
+        self.repair_s = failures.repair_s
+        self._mean_s = failures.mean_between_s
+        self._streams = [
+            np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(STREAM, host)))
+            for host in range(hosts)
+        ]
+
+    def next_s(self, host: int) -> float:
+        """Seconds from now to this host's next failure."""
+        return float(self._streams[host].exponential(self._mean_s))

@@ -1,7 +1,9 @@
-"""One job in the world, from its first launch to its end: its state, its work, its checkpoints.
+"""One job in the world, from its first launch to its end: its state, its work, its checkpoints; and what it
+tells the engine: the events that agents and jobs send in production.
 
 Rule: these are the world's own accounts. The engine keeps its own from the events alone; at each job's end
-the two must agree (`simulate.py`).
+the two must agree (`simulate.py`). The engine learns only what a real job could report: steps done, step
+times, ends.
 
 Progress counts in steps of 1 ms of training alone (`STEP_S`). A checkpoint stands at a step boundary, as a
 real one does: what a clean stop loses beyond its last whole step is below 1 ms.
@@ -12,7 +14,18 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
-from cotenant.controller.domain import AttemptNo, GangMember, JobId
+from cotenant.controller.domain import (
+    AttemptEnded,
+    AttemptNo,
+    CapabilitiesSeen,
+    CheckpointDurable,
+    FirstStepDone,
+    GangMember,
+    HostId,
+    JobId,
+    Outcome,
+    ProgressSeen,
+)
 from cotenant.controller.sim.world.jobs import STEP_S, STEPS_PER_S
 
 NEARLY: Final = 1e-6
@@ -141,3 +154,43 @@ class JobRun:
     def _go_back(self) -> None:
         self.lost_s += self.work_s - self.safe_s
         self.work_s = self.safe_s
+
+
+def first_step(run: JobRun) -> FirstStepDone:
+    return FirstStepDone(job_id=run.job_id, attempt=run.number, host_id=run.gang[0].host_id, step=run.steps)
+
+
+def progress(run: JobRun) -> ProgressSeen:
+    """The report of its steps and its present pace."""
+    return ProgressSeen(
+        job_id=run.job_id, attempt=run.number, step=run.steps, step_s=run.step_s * run.slowdown
+    )
+
+
+def durable(run: JobRun) -> CheckpointDurable:
+    return CheckpointDurable(
+        job_id=run.job_id, attempt=run.number, host_id=run.gang[0].host_id, step=run.safe_steps
+    )
+
+
+def resumed(run: JobRun, host_id: HostId) -> CapabilitiesSeen:
+    """The report of a job that found a newer checkpoint than the engine knows of."""
+    return CapabilitiesSeen(
+        job_id=run.job_id,
+        attempt=run.number,
+        host_id=host_id,
+        resumable=True,
+        accumulates=False,
+        step=run.safe_steps,
+    )
+
+
+def ended(run: JobRun, host_id: HostId, outcome: Outcome) -> AttemptEnded:
+    return AttemptEnded(
+        job_id=run.job_id,
+        attempt=run.number,
+        host_id=host_id,
+        outcome=outcome,
+        exit_code=0 if outcome == "finished" else None,
+        step=run.steps,
+    )

@@ -31,13 +31,25 @@ from cotenant.controller.domain import (  # fmt: skip
     TrustDevices,
 )
 from cotenant.controller.domain import events as ev
-from cotenant.controller.sim.world import reports
 from cotenant.controller.sim.world.devices import Devices, part_on, wait_s
-from cotenant.controller.sim.world.failures import FailureTimes
 from cotenant.controller.sim.world.jobs import RowSpecs
 from cotenant.controller.sim.world.outcome import cells
-from cotenant.controller.sim.world.physics import Physics
-from cotenant.controller.sim.world.run import DIES, LEFT, LOADS, SAVES, TRAINS, WAITS, Doing, JobRun
+from cotenant.controller.sim.world.physics import FailureTimes, Physics
+from cotenant.controller.sim.world.run import (
+    DIES,
+    LEFT,
+    LOADS,
+    SAVES,
+    TRAINS,
+    WAITS,
+    Doing,
+    JobRun,
+    durable,
+    ended,
+    first_step,
+    progress,
+    resumed,
+)
 from cotenant.controller.sim.world.workload import Workload
 
 NEVER: Final = math.inf
@@ -61,8 +73,7 @@ class World:
         failing: FailureTimes | None,
         checkpoint_every_s: float,
     ) -> None:
-        self.now_s = 0.0
-        self.last_end_s = 0.0
+        self.now_s, self.last_end_s = 0.0, 0.0
         self.done: JobRun | None = None
         """The run that ended with the event just given out."""
         self.compute_requests: list[ComputeRequest] = []
@@ -167,7 +178,7 @@ class World:
             run.reports -= 1
             if run.reports and self.devices.beside(run, run.gang):
                 run.report = self._push(at_s + self._observe_s, REPORT, row)
-            return reports.progress(run)
+            return progress(run)
         self.now_s = at_s
         if rank == ANSWER:
             return self._answers.pop(ticket)
@@ -194,7 +205,7 @@ class World:
             self._will_report(run)
             self._repace_beside(run)
         run.ticket = self._push(now_s + left_s, LEAVES, row)
-        return reports.first_step(run)
+        return first_step(run)
 
     def _leaves(self, run: JobRun) -> ev.AnyEvent:
         """The end of the work, or of a pause: every host of the gang says so, in rank order."""
@@ -206,9 +217,9 @@ class World:
             if len(run.gang) > 1:
                 return self._last_words(run, "finished")
             host_id = run.gang[0].host_id
-            ended = reports.ended(run, host_id, "finished")
+            report = ended(run, host_id, "finished")
             self._vacate(run, host_id)
-            return ended
+            return report
         run.paused_s += self.now_s - run.since_s
         saved = run.doing is SAVES and not run.lost_part
         run.doing, run.since_s = LEFT, self.now_s
@@ -220,7 +231,7 @@ class World:
     def _last_words(self, run: JobRun, outcome: ev.Outcome) -> ev.AnyEvent:
         """`AttemptEnded` of every host that is left, after what is already to be told."""
         for member in run.gang:
-            self._ready.append((reports.ended(run, member.host_id, outcome), run))
+            self._ready.append((ended(run, member.host_id, outcome), run))
         return self._next_ready()
 
     # --- Obeying -----------------------------------------------------------------------------------
@@ -263,7 +274,7 @@ class World:
                 other.shared = True
                 self._will_report(other)
         if run.safe_s > 0.0 and command.resume_step < run.safe_steps:
-            self._ready += [(reports.resumed(run, member.host_id), run) for member in run.gang]
+            self._ready += [(resumed(run, member.host_id), run) for member in run.gang]
         run.ticket = self._push(now_s + self._load_s[row], FIRST_STEP, row)
 
     def _had_it_waited_s(self, row: int, run: JobRun) -> float:
@@ -399,7 +410,7 @@ class World:
     def _tell_safe(self, run: JobRun) -> None:
         if run.safe_s > run.told_s or run.is_unsaved:
             run.told_s, run.is_unsaved = run.safe_s, False
-            self._ready.append((reports.durable(run), run))
+            self._ready.append((durable(run), run))
 
     def _host_is_gone(self, host_id: HostId) -> None:
         """Gangs with a part on it stop training at this moment; other parts hold on until they are told."""

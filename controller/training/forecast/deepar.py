@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from cotenant.controller.models.forecast import DAY_H, WEEK_H, Calendar, Demand, Floats, Hours
-from cotenant.controller.training.forecast.effort import FULL
 from cotenant.controller.training.forecast.linear import EMBEDDING, STEP_NORM_MAX, likelihood
+from cotenant.controller.training.forecast.train import FULL
 
 HIDDEN: Final = 40
 BATCH: Final = 64

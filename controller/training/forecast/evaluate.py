@@ -27,19 +27,21 @@ from cotenant.controller.models.forecast import (
     Floats,
     Hours,
     LinearWeights,
+    Naive,
     Scores,
     gaussian,
     in_order,
+    last_change,
+    last_value,
+    last_week_peak,
     mean_and_spread,
-    naive,
     rolling,
     scores,
+    seasonal,
     units,
 )
 from cotenant.controller.training import boosting
-from cotenant.controller.training.forecast import trees
-from cotenant.controller.training.forecast.effort import FULL, Effort
-from cotenant.controller.training.forecast.train import calibration_origins
+from cotenant.controller.training.forecast.train import FULL, Effort, calibration_origins, fit_trees
 
 LEVELS: Final = (0.5, 0.9, 0.95)
 MODELS: Final[dict[str, str]] = {
@@ -220,7 +222,7 @@ class _Study:
         early_s = time.process_time() - began_s
         return _Asked(early(self.demand, self.before), raw, early_s, late_s)
 
-    def _of_naive(self, function: naive.Naive) -> Ask:
+    def _of_naive(self, function: Naive) -> Ask:
         def ask(demand: Demand, origins: Hours) -> Floats:
             point = function(demand.filled(), origins, self.horizon_h)
             return np.repeat(point[..., None], len(LEVELS), axis=-1)
@@ -228,7 +230,7 @@ class _Study:
         return ask
 
     def trees(self, demand: Demand) -> Ask:
-        fitted = trees.fit(demand, self.horizon_h, LEVELS, self.seed, self.calendar, self.effort)
+        fitted = fit_trees(demand, self.horizon_h, LEVELS, self.seed, self.calendar, self.effort)
         asker = Asker(fitted, self.horizon_h)
 
         def ask(demand: Demand, origins: Hours) -> Floats:
@@ -288,11 +290,11 @@ def _errors(values: Floats, series: Floats, origins: Hours, quantiles: Floats) -
     return errors
 
 
-NAIVE: Final[dict[str, naive.Naive]] = {
-    "last-change": naive.last_change,
-    "last-value": naive.last_value,
-    "seasonal-naive": naive.seasonal,
-    "last-week-peak": naive.last_week_peak,
+NAIVE: Final[dict[str, Naive]] = {
+    "last-change": last_change,
+    "last-value": last_value,
+    "seasonal-naive": seasonal,
+    "last-week-peak": last_week_peak,
 }
 FITS: Final[dict[str, Callable[[_Study, Demand], Ask]]] = {
     "trees": _Study.trees,

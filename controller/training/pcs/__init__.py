@@ -7,12 +7,10 @@ point that is good on one window may not be on the next. The search itself needs
 """
 
 # fmt: off
-from cotenant.controller.training.pcs.evaluating import JobWindow, evaluated
-from cotenant.controller.training.pcs.objectives import METRICS, Objective
 from cotenant.controller.training.parallel import Backend, NoBackend, evaluator
-from cotenant.controller.training.pcs.search import Found, NoPymoo, SearchProgress
+from cotenant.controller.training.pcs.objectives import METRICS, JobWindow, Objective, evaluated
+from cotenant.controller.training.pcs.search import Found, NoPymoo, SearchProgress, SearchSpace
 from cotenant.controller.training.pcs.solver import ParetoFront, PreferenceSolver
-from cotenant.controller.training.pcs.space import SearchSpace
 
 __all__ = [
     "METRICS", "Backend", "Found", "JobWindow", "NoBackend", "NoPymoo", "Objective", "ParetoFront",

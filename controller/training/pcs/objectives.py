@@ -1,4 +1,5 @@
-"""What an operator can ask for: a metric and how it is measured over the jobs (PCS, section 3.2).
+"""What an operator can ask for: a metric and how it is measured over the jobs (PCS, section 3.2); and what a
+configuration is worth by it on a window of jobs: one run of the fluid world.
 
 Rule: all are better when smaller. An objective is written `METRIC:MEASURE`, as `jct:mean` or `error:p99`; the
 same metric may be asked for twice with two measures.
@@ -7,12 +8,16 @@ same metric may be asked for twice with two measures.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cotenant.controller.sim import Outcome
+from cotenant.controller.policies.pcs import WfqConfig
+from cotenant.controller.sim import Cluster, Outcome, Workload
+from cotenant.controller.sim.fluid import simulate_fluid
 
 METRICS: Final[dict[str, str]] = {
     "jct": "completion time in seconds",
@@ -62,3 +67,48 @@ def _values(outcome: Outcome, metric: str) -> NDArray[np.float64]:
     assert outcome.predicted_s is not None, "nobody was asked"
     asked = done & np.isfinite(outcome.predicted_s)
     return np.abs(outcome.jct_s[asked] / outcome.predicted_s[asked] - 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class JobWindow:
+    """Consecutive jobs of a workload that `as_fluid` made, on a cluster that is empty before them."""
+
+    workload: Workload
+    cluster: Cluster
+    asked_ratio: float = 0.25
+    """How many jobs ask for their end; each question costs a run of its own."""
+
+    @classmethod
+    def part(
+        cls, workload: Workload, cluster: Cluster, first: int, last: int, asked_ratio: float = 0.25
+    ) -> JobWindow:
+        rows = slice(first, last)
+        submit_s = workload.submit_s[rows]
+        cut = {
+            name: getattr(workload, name)[rows]
+            for name in (
+                "duration_s",
+                "expected_s",
+                "gpus",
+                "load_s",
+                "pause_s",
+                "model",
+                "hp",
+                "organisation",
+            )
+        }
+        ids = workload.job_ids[rows]
+        return cls(
+            replace(workload, submit_s=submit_s - submit_s[0], job_ids=ids, **cut), cluster, asked_ratio
+        )
+
+    def run(self, policy: str, config: WfqConfig | None = None) -> Outcome:
+        parameters = None if config is None else config.as_parameters()
+        asked = int(np.ceil(self.asked_ratio * len(self.workload)))
+        return simulate_fluid(self.workload, self.cluster, policy, parameters, asked=asked)
+
+
+def evaluated(window: JobWindow, config: WfqConfig, objectives: Sequence[Objective]) -> tuple[float, ...]:
+    """The objectives of one configuration; a function of a module, for it goes to other processes."""
+    outcome = window.run("pcs", config)
+    return tuple(objective.of(outcome) for objective in objectives)

@@ -18,10 +18,8 @@ from typing import Any, Final
 from cotenant.controller.policies.pcs import WfqConfig, as_published
 from cotenant.controller.sim.fluid import fluid_jobs
 from cotenant.controller.training.parallel import Evaluate
-from cotenant.controller.training.pcs.evaluating import JobWindow, evaluated
-from cotenant.controller.training.pcs.objectives import Objective
-from cotenant.controller.training.pcs.search import EVALUATIONS, SearchProgress, front_of, search
-from cotenant.controller.training.pcs.space import SearchSpace
+from cotenant.controller.training.pcs.objectives import JobWindow, Objective, evaluated
+from cotenant.controller.training.pcs.search import EVALUATIONS, SearchProgress, SearchSpace, front_of, search
 
 BESIDE: Final = ("fifo", "srsf")
 """The policies at the two ends of a front: no error, and hardly a longer completion time."""

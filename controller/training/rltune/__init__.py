@@ -11,9 +11,8 @@ processes, compute with numpy, as a controller does.
 from cotenant.controller.training.parallel import NoBackend
 from cotenant.controller.training.rltune.evolution import train_scorer
 from cotenant.controller.training.rltune.options import (
-    PRESETS, EpochTold, Metric, TrainingOptions,
+    PRESETS, EpochTold, Metric, TraceParts, TrainingOptions,
 )
-from cotenant.controller.training.rltune.parts import TraceParts
 from cotenant.controller.training.rltune.train import train_rltune
 
 __all__ = [

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cotenant.controller.policies.learned import SCORED, SJF_WEIGHTS, Layer, OrderModel
-from cotenant.controller.training.rltune.options import EpochTold, Tell, TrainingOptions
-from cotenant.controller.training.rltune.parts import TraceParts
+from cotenant.controller.training.rltune.options import EpochTold, Tell, TraceParts, TrainingOptions
 from cotenant.controller.training.rltune.rollouts import judge, workers
 from cotenant.controller.training.rltune.train import Baselines, draft
 

@@ -32,8 +32,14 @@ from cotenant.controller.policies.learned import (
 )
 from cotenant.controller.sim import Outcome, simulate
 from cotenant.controller.training.parallel import Evaluate, evaluator
-from cotenant.controller.training.rltune.options import Metric, Preset, TrainingOptions
-from cotenant.controller.training.rltune.parts import Part, total, weights_of
+from cotenant.controller.training.rltune.options import (
+    Metric,
+    Part,
+    Preset,
+    TrainingOptions,
+    total,
+    weights_of,
+)
 
 Table = NDArray[np.float64]
 T = TypeVar("T")

@@ -23,11 +23,13 @@ from cotenant.controller.system import files
 from cotenant.controller.training.rltune.options import (
     PRESETS,
     EpochTold,
+    Part,
     Preset,
     Tell,
+    TraceParts,
     TrainingOptions,
+    ratio,
 )
-from cotenant.controller.training.rltune.parts import Part, TraceParts, ratio
 from cotenant.controller.training.rltune.rollouts import Choices, Rollout, Workers, judge, roll, workers
 
 if TYPE_CHECKING:

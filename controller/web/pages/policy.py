@@ -21,7 +21,7 @@ from cotenant.controller.cli.cluster.policy import classes_lines, in_words, para
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.screen import value_text
 from cotenant.controller.web import rendering
-from cotenant.controller.web.changes import change
+from cotenant.controller.web.access import change
 from cotenant.controller.web.page import Asking, Page, Params, surroundings
 from cotenant.controller.wire import clients as wire
 

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from cotenant.controller.cli.frame.screen import Column, local_time
-from cotenant.controller.web.changes import change
+from cotenant.controller.web.access import change
 from cotenant.controller.web.page import Asking, Page, Params
 from cotenant.controller.web.simulations import Simulated, WhatIf
 from cotenant.controller.wire import GetPolicy, GetStatus, Policies

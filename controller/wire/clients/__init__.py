@@ -10,11 +10,11 @@ from typing import Final
 import msgspec
 
 # fmt: off
-from cotenant.controller.wire.clients.accounting import (
+from cotenant.controller.wire.clients.past import (
     AccountingReply, AccountingRequest, GetUsage, ListPastJobs, PastJobView, PastJobs, UsageRows,
     UsageView,
 )
-from cotenant.controller.wire.clients.allocations import (
+from cotenant.controller.wire.clients.cluster import (
     AddAllocations, AllocationLine, AllocationLog, AllocationQueueView, AllocationQueues, AllocationReply,
     AllocationRequest, AllocationView, ChangeAllocations, GetAllocationLog, ListAllocations,
 )
@@ -39,7 +39,7 @@ from cotenant.controller.wire.clients.policies import (
     Policies, PolicyOffer, PolicyPreview, PolicyPreviewed, PolicyReply, PolicyRequest, PolicyView,
     PreviewPolicy, PreviewedAction, SetPolicy, SetShadow, ShadowDifference, ShadowView, Shadowed,
 )
-from cotenant.controller.wire.clients.timeline import (
+from cotenant.controller.wire.clients.past import (
     GetTimeline, PolicySince, TimelineDevice, TimelineJob, TimelineReply, TimelineRequest, TimelineView,
     Timelined,
 )

@@ -9,8 +9,15 @@ from msgspec import field
 
 from cotenant.controller.domain import EtaKind, JobId, JobSpec, LaunchKind, Phase, PromiseState
 from cotenant.controller.wire.clients.base import Done, Question, Reply
-from cotenant.controller.wire.sharing import PromiseView, SharingView
-from cotenant.controller.wire.views import JsonView, ProfileView, ThroughputView, Utc, wall_s
+from cotenant.controller.wire.views import (
+    JsonView,
+    ProfileView,
+    PromiseView,
+    SharingView,
+    ThroughputView,
+    Utc,
+    wall_s,
+)
 
 GIVEN_UP: Final = ("held-infra", "workdir-missing")
 """Reasons of a hold that no person asked for."""

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cotenant.controller.domain import DEFAULT_XI, InterferenceModel, pair_timing
-from cotenant.controller.models.interference import novelty, predictor
+from cotenant.controller.models.interference import predictor
 from cotenant.controller.models.interference.predictor import Predictor
 from cotenant.controller.training import Both, PairRows, boosting, part, predictions, read, widened
 from cotenant.controller.training import interference as training
@@ -78,7 +78,7 @@ def trained(pairs: PairRows, seed: int) -> InterferenceModel:
     """By the product's own training; kept, because the page needs it again."""
     import inspect
 
-    sources = "".join(inspect.getsource(module) for module in (training, boosting, novelty))
+    sources = "".join(inspect.getsource(module) for module in (training, boosting, predictor))
     content = b"".join(np.ascontiguousarray(each).tobytes() for each in (pairs.first, pairs.second, pairs.xi))
     key = hashlib.sha256(sources.encode() + content + str(seed).encode()).hexdigest()[:24]
     path = CACHE / f"{key}.json"

@@ -1,4 +1,5 @@
-"""The simulator's account of a live run in which devices are shared: same arrivals, same policy, told times.
+"""The simulator's account of a live run in which devices are shared: same arrivals, same policy, told times;
+and the run beside it.
 
 Rule: the simulator is told what jobs are and what pairs do to each other, and nothing of what was decided.
 
@@ -12,10 +13,11 @@ from __future__ import annotations
 
 import csv
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, median
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -25,7 +27,7 @@ from cotenant.controller.sim import COLUMNS, Cluster, Outcome, Physics, Workload
 from experiments.castor.live_sharing import jobs
 from experiments.castor.live_sharing.counted import alone_step_s, counted
 from experiments.castor.live_sharing.run import CastorRun
-from experiments.shared.live.errors import Told, simulated_job
+from experiments.shared.live.errors import Told, simulated_job, told_live
 from experiments.shared.live.run import DEVICES
 
 OBSERVE_S: Final = 4.0
@@ -33,6 +35,10 @@ OBSERVE_S: Final = 4.0
 Xi = Mapping[tuple[str, str], float]
 """(kind, beside kind) -> iteration time beside it / alone."""
 Measured = Mapping[str, jobs.Measured]
+
+AGAIN: Final = ", again"
+BASE: Final = "fifo"
+"""Its jobs train alone, which says how long each takes."""
 
 
 class Foretold(msgspec.Struct, frozen=True, kw_only=True):
@@ -206,3 +212,71 @@ def steps_alone(runs: Iterable[CastorRun]) -> dict[str, float]:
 
 def shares(run: CastorRun) -> bool:
     return any(attempt.co_tenants for row in run.rows for attempt in row.attempts)
+
+
+class Side(NamedTuple):
+    """One live run beside its two simulations."""
+
+    name: str
+    run: CastorRun
+    live: list[Told]
+    told: Foretold
+    foreseen: Foretold
+
+    @property
+    def is_again(self) -> bool:
+        """Not the first run of its policy."""
+        return self.name.endswith(AGAIN)
+
+    def predicted(self, how: str) -> Foretold:
+        return self.told if how == "told" else self.foreseen
+
+    @property
+    def makespan_s(self) -> float:
+        return makespan_s(self.live)
+
+
+def beside(runs: Sequence[CastorRun], measured: Mapping[str, jobs.Measured]) -> list[Side]:
+    """Every run with what the simulator makes of it; runs of one policy are numbered."""
+    if not any(run.label == BASE for run in runs):
+        raise SystemExit(f"a run under {BASE} is needed: it says how long each job trains alone")
+    alone, seen, sides = alone_s(runs), Counter[str](), []
+    for run in runs:
+        seen[run.label] += 1
+        others = [other for other in runs if other is not run]
+        xi = known(run, others, measured)
+        sides.append(
+            Side(
+                name=run.label if seen[run.label] == 1 else run.label + AGAIN,
+                run=run,
+                live=told_live(run.rows),
+                told=foretell(run, measured, alone, xi),
+                foreseen=foreseen(run, measured),
+            )
+        )
+    return sides
+
+
+def by_policy(sides: Sequence[Side]) -> dict[str, list[Side]]:
+    """All runs of each policy, by the name of the first: means are over all of them, none is chosen."""
+    found: dict[str, list[Side]] = {}
+    for side in sides:
+        found.setdefault(side.run.label, []).append(side)
+    return {same[0].name: same for same in found.values()}
+
+
+def makespan_s(told: Sequence[Told]) -> float:
+    """First arrival to last end."""
+    return max(job.arrived_s + job.jct_s for job in told)
+
+
+def mean_jct_s(side: Side) -> float:
+    return fmean(job.jct_s for job in side.live)
+
+
+def named(sides: Sequence[Side], name: str) -> Side:
+    return next(side for side in sides if side.name == name)
+
+
+def found(sides: Sequence[Side], name: str) -> Side | None:
+    return next((side for side in sides if side.name == name), None)

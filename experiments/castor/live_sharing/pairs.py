@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from cotenant.controller.domain import LOSS_MIN
 from experiments.castor.live_sharing import foretold, jobs, texts
-from experiments.castor.live_sharing.side import Side, found
+from experiments.castor.live_sharing.foretold import Side, found
 from experiments.shared.live.run import JobRow
 from experiments.shared.tables import said
 

@@ -20,7 +20,7 @@ import psutil
 
 from cotenant.agent.host.locks import LOCK_DIR_ENV
 from cotenant.controller.cli.demo.cluster import PrivateCluster
-from cotenant.controller.cli.demo.outcome import timeline_of
+from cotenant.controller.cli.demo.report import timeline_of
 from cotenant.controller.client import Client
 from cotenant.controller.policies.base import Parameters
 from cotenant.controller.timeline import Timeline

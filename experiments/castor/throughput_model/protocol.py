@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cotenant.controller.domain import Gang, MeasuredStep, ThroughputModel
-from cotenant.profiler.step_law import StepTable, solve
-from cotenant.profiler.throughput import fit
+from cotenant.profiler.throughput import StepTable, fit, solve
 
 SEEDS: Final = (0, 1, 2, 3, 4)
 FOLDS: Final = 5

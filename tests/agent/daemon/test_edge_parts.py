@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 import zmq
 
-from cotenant.agent.daemon.controller_link import ControllerLink, check_names
+from cotenant.agent.daemon.connections import ControllerLink, check_names
 from cotenant.agent.daemon.core.edge import (
     AgentConfig,
     AnyAgentEvent,
@@ -23,9 +23,9 @@ from cotenant.agent.daemon.core.edge import (
 )
 from cotenant.agent.daemon.core.memory import Obeyed
 from cotenant.agent.daemon.core.state import AgentState
-from cotenant.agent.daemon.log_relay import BYTES_MAX, LogReader, look
 from cotenant.agent.daemon.runtime import Runtime
 from cotenant.agent.daemon.spool import Spool
+from cotenant.agent.daemon.tasks import BYTES_MAX, LogReader, look
 from cotenant.agent.host.locks import DeviceLocks, LockOwner
 from cotenant.agent.ipc import LOGS, RESULT, Order, attempt_folder
 from cotenant.agent.supervisor.processes import LogWriter

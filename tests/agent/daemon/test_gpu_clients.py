@@ -19,8 +19,7 @@ from cotenant.agent.daemon.core.edge import (
     MemoryFree,
     StartSupervisor,
 )
-from cotenant.agent.daemon.core.gpu_clients import CUDA_PROCESSES, cuda_processes
-from cotenant.agent.daemon.core.orders import order_for
+from cotenant.agent.daemon.core.orders import CUDA_PROCESSES, cuda_processes, order_for
 from cotenant.agent.ipc import Order, WatchRule, read_record, write_record
 from cotenant.agent.supervisor.processes import Account, environment_of
 from cotenant.checkpoint.device_limit import share_of

@@ -8,7 +8,7 @@ from typing import Any
 
 from cotenant.agent.daemon.core.edge import AnyAgentEvent, AwaitMemory, MemoryFree, MemoryHeld
 from cotenant.agent.daemon.core.memory import Key
-from cotenant.agent.daemon.gpu_release import GpuRelease
+from cotenant.agent.daemon.tasks import GpuRelease
 from cotenant.controller.domain import AttemptNo, JobId
 from tests.agent.daemon.test_held_memory import GPU
 from tests.agent.daemon.test_state import KEY

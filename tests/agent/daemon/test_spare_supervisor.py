@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.agent.daemon.spare_supervisor import SpareSupervisor
+from cotenant.agent.daemon.warm_starts import SpareSupervisor
 from cotenant.agent.ipc import ORDER, RESULT, Result, kept_in_memory, read_record, write_record
 from cotenant.controller.domain import Launch
 from cotenant.controller.system.locks import is_free, open_locked

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.agent.gpus.fault_reach import NEWS_LOOKS, RECOVERY_LOOKS, FaultReach, connected
+from cotenant.agent.gpus.mps_rules import NEWS_LOOKS, RECOVERY_LOOKS, FaultReach, connected
 
 PIPE = "/run/c/mps/1"
 

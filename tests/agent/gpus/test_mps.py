@@ -27,9 +27,9 @@ from cotenant.agent.daemon.core import (
     Say,
     TroubleNoticed,
 )
-from cotenant.agent.gpus import mps_edge, mps_setup
+from cotenant.agent.gpus import mps_edge, mps_rules
 from cotenant.agent.gpus.mps_edge import MpsEdge
-from cotenant.agent.gpus.mps_setup import Setup, plan, shared
+from cotenant.agent.gpus.mps_rules import Setup, plan, shared
 from cotenant.agent.gpus.mps_watch import (
     LOOKS_MAX,
     Attachment,
@@ -146,7 +146,7 @@ def test_a_gpu_is_shared_through_mps_once_its_daemon_was_seen_to_work() -> None:
     setup = planned(MpsSettings())
     devices = (gpu_device(A), gpu_device(B), test_state.device(0))
     unseen = shared(devices, setup, {})
-    assert [device.sharing_note for device in unseen] == [mps_setup.NOT_SEEN, mps_setup.NOT_SEEN, ""]
+    assert [device.sharing_note for device in unseen] == [mps_rules.NOT_SEEN, mps_rules.NOT_SEEN, ""]
     ready = shared(unseen, setup, {A: "", B: "it does not answer"})
     assert [device.sharing for device in ready] == ["mps", "time-slicing", "time-slicing"]
     assert [device.sharing_note for device in ready] == ["", "it does not answer", ""]

@@ -10,8 +10,8 @@ import pytest
 from cotenant.agent.host import devices
 from cotenant.agent.host.devices import BadDevices, DeviceChoice, NotThisHost
 from cotenant.controller.domain import HostId
-from cotenant.profiler.driver.bus import gpus_on_the_bus
 from cotenant.profiler.driver.facts import DriverFacts, GpuFacts
+from cotenant.profiler.driver.probe_client import gpus_on_the_bus
 
 HOST = HostId("h")
 

@@ -1,4 +1,4 @@
-"""Agents that know nothing of each other give their gangs different ports; see agent/host/ports.py."""
+"""Agents that know nothing of each other give their gangs different ports; see agent/host/locks.py."""
 
 from __future__ import annotations
 
@@ -8,8 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.agent.host.locks import DeviceLocks, LockOwner
-from cotenant.agent.host.ports import FIXED_FIRST, OWN_END, OWN_FIRST, BadPorts, first_port
+from cotenant.agent.host.locks import (
+    FIXED_FIRST,
+    OWN_END,
+    OWN_FIRST,
+    BadPorts,
+    DeviceLocks,
+    LockOwner,
+    first_port,
+)
 
 HOME = Path("/home/ada/.local/state/cotenant/agent")
 

@@ -17,14 +17,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cotenant.agent.daemon.connections import Line
 from cotenant.agent.daemon.core import AnyAgentEvent, EndCame, GangMessageCame
-from cotenant.agent.daemon.supervisor_link import Line
-from cotenant.agent.host.identity import children_of, identity_of, is_alive, open_pidfd, own_identity, stat_of
-from cotenant.agent.ipc.channel import GangOut, LeaseNow, SaveNow, StopNow, ToSupervisor
-from cotenant.agent.ipc.files import BadRecord, read_record, write_record
-from cotenant.agent.ipc.framing import (
+from cotenant.agent.host.facts import children_of, identity_of, is_alive, open_pidfd, own_identity, stat_of
+from cotenant.agent.ipc.channel import (
     FRAME_BYTES_MAX,
     Deframer,
+    GangOut,
+    LeaseNow,
+    SaveNow,
+    StopNow,
+    ToSupervisor,
     connect,
     framed,
     read_frame,
@@ -33,6 +36,7 @@ from cotenant.agent.ipc.framing import (
     short_address,
     write_message,
 )
+from cotenant.agent.ipc.files import BadRecord, read_record, write_record
 from cotenant.agent.ipc.records import CONTROL, RECORD_VERSION, RESULT, ProcessIdentity
 from cotenant.controller.domain import AttemptNo, HostId, JobId
 from cotenant.controller.wire import BadMessage, codec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cotenant.agent.slurm import hosts, step
+from cotenant.agent.slurm import step
 
 TWO = {"SLURM_JOB_NODELIST": "a,b", "SLURM_TASKS_PER_NODE": "4(x2)", "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1"}
 ONE = {"SLURM_JOB_NODELIST": "a", "SLURM_TASKS_PER_NODE": "2"}
@@ -140,12 +140,12 @@ def test_what_a_step_passes_on() -> None:
 
 
 def test_lists_of_hosts_and_of_counts() -> None:
-    assert hosts.hostnames("gpu[01-03,7],login") == ["gpu01", "gpu02", "gpu03", "gpu7", "login"]
-    assert hosts.hostnames("a-1,b") == ["a-1", "b"]
-    assert hosts.counts("2(x3),1") == [2, 2, 2, 1]
+    assert step.hostnames("gpu[01-03,7],login") == ["gpu01", "gpu02", "gpu03", "gpu7", "login"]
+    assert step.hostnames("a-1,b") == ["a-1", "b"]
+    assert step.counts("2(x3),1") == [2, 2, 2, 1]
 
 
 def test_a_host_without_a_name_that_leads_anywhere_is_reached_by_its_address() -> None:
     env = {"SLURM_JOB_NODELIST": "no-such-host.invalid,other", "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1"}
-    assert hosts.address("no-such-host.invalid", env) == "10.0.0.1"
-    assert hosts.address("localhost", env) == "localhost"
+    assert step.address("no-such-host.invalid", env) == "10.0.0.1"
+    assert step.address("localhost", env) == "localhost"

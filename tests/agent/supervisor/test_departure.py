@@ -12,7 +12,6 @@ import msgspec
 import pytest
 
 from cotenant.agent.ipc import MpsClient, StopNow, WatchRule
-from cotenant.agent.supervisor.core.departure import TERMINATE_S, TERMINATE_SLACK_S
 from cotenant.agent.supervisor.core.edge import (
     ClearLeftovers,
     ClientsTerminated,
@@ -31,6 +30,7 @@ from cotenant.agent.supervisor.core.rank_messages import (
     StepDone,
     look,
 )
+from cotenant.agent.supervisor.core.stopping import TERMINATE_S, TERMINATE_SLACK_S
 from cotenant.agent.supervisor.processes.termination import ClientTermination, by_pipe, terminate
 from tests.agent.supervisor.test_supervision import Story
 from tests.building.limits import within_s

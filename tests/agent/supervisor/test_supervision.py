@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.agent.ipc import LeaseNow, Result, SaveNow, StopNow
-from cotenant.agent.supervisor.core.departure import KILL_GRACE_S
 from cotenant.agent.supervisor.core.edge import (
     AllGone,
     AnyEffect,
@@ -43,7 +42,7 @@ from cotenant.agent.supervisor.core.rank_messages import (
     Stopped,
 )
 from cotenant.agent.supervisor.core.rank_tracker import LINGER_S, PEER_GRACE_S
-from cotenant.agent.supervisor.core.stopping import LOADING_GRACE_S, PLAIN_GRACE_S, SAVE_RETRY_S
+from cotenant.agent.supervisor.core.stopping import KILL_GRACE_S, LOADING_GRACE_S, PLAIN_GRACE_S, SAVE_RETRY_S
 from cotenant.agent.supervisor.core.supervision import Supervision
 from cotenant.controller.domain import HostId
 from tests.building.orders import order_of

@@ -17,11 +17,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cotenant.agent.host import jobside
+from cotenant.agent.host import folders
 from cotenant.agent.host.cgroups import RANKS, AttemptCgroup, find_cgroups, group_tag
 from cotenant.agent.ipc import Order, WarmOffer
 from cotenant.agent.warm.client import Nanny, start_warm
-from cotenant.agent.warm.key import ServerKind, early
+from cotenant.agent.warm.pool import ServerKind, early
 from cotenant.agent.warm.refusals import program_of
 from cotenant.agent.warm.spawn import ForkServer, ServerWord
 from cotenant.controller.domain import Launch, LaunchMode
@@ -50,7 +50,7 @@ class Environment:
 
     def __init__(self, folder: Path, interpreter: str = sys.executable, **more: str) -> None:
         self.folder = folder
-        self.jobside = jobside.prepare(folder / "jobside")
+        self.jobside = folders.prepare_jobside(folder / "jobside")
         self.interpreter = interpreter
         self.first_word_s = IMPORT_S
         self.late: dict[str, str] = {}

@@ -6,7 +6,6 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.agent.warm.key import ServerKind, early
 from cotenant.agent.warm.pool import (
     EXPECTED_MIB,
     IDLE_S,
@@ -19,9 +18,11 @@ from cotenant.agent.warm.pool import (
     PoolTicked,
     ServerEnd,
     ServerEnded,
+    ServerKind,
     ServerReady,
     ServerRefused,
     ServerStart,
+    early,
 )
 
 PLENTY = 50_000.0

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cotenant.controller.api.foreseen_widths import quietest_s, resized, variants_of
+from cotenant.controller.api.foresight import quietest_s, resized, variants_of
 from cotenant.controller.api.views import Now
 from cotenant.controller.domain import AttemptNo, DeviceId, HostId
 from cotenant.controller.engine import (

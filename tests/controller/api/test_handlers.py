@@ -7,18 +7,16 @@ from typing import Any, get_args
 
 import pytest
 
-from cotenant.controller.api.accounting import AccountingRequests
 from cotenant.controller.api.allocations import AllocationRequests
 from cotenant.controller.api.arrivals import Arrivals
 from cotenant.controller.api.changes import Changing
 from cotenant.controller.api.etas import EtaRequests
 from cotenant.controller.api.handlers import answers_of
 from cotenant.controller.api.job_settings import JobSettings
+from cotenant.controller.api.past import AccountingRequests, ProfileRequests, TimelineRequests
 from cotenant.controller.api.permissions import BURST, Rates
-from cotenant.controller.api.profiles import ProfileRequests
 from cotenant.controller.api.queries import Queries
 from cotenant.controller.api.shadow import ShadowRequests
-from cotenant.controller.api.timeline import TimelineRequests
 from cotenant.controller.domain import HostId, JobId, Launch
 from cotenant.controller.policies import registry
 from cotenant.controller.system.keys import Identity

@@ -6,7 +6,7 @@ import pytest
 
 from cotenant.controller.api.changes import POSSIBLE as TAKEN
 from cotenant.controller.domain import Phase
-from cotenant.controller.web.consequences import POSSIBLE, consequence, offered
+from cotenant.controller.web.pages.job import POSSIBLE, consequence, offered
 from tests.controller.cli import replies
 
 

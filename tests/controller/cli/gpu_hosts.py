@@ -12,7 +12,7 @@ from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.system import settings
 from cotenant.mps.detection import DetectedHost
 from cotenant.profiler.driver.facts import DriverFacts, GpuFacts, GpuLink, GpuProcess
-from cotenant.profiler.indicators.choice import Explanation
+from cotenant.profiler.indicators.device_process import Explanation
 
 UUID = "GPU-00000000-0000-0000-0000-00000000000{}"
 

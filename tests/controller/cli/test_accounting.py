@@ -13,7 +13,7 @@ import pytest
 
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.jobs.queue import watched
-from cotenant.controller.cli.slurm.scontrol import scontrol
+from cotenant.controller.cli.slurm.programs import scontrol
 from cotenant.controller.client import Unreachable
 from cotenant.controller.wire import clients as wire
 

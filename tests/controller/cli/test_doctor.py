@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from cotenant.controller.cli.doctor import machine_checks as checks
+from cotenant.controller.cli.doctor import doctor as checks
 from cotenant.controller.cli.doctor.check import Check, DoctorFacts
+from cotenant.controller.cli.doctor.doctor import run_all
 from cotenant.controller.cli.doctor.host_checks import folders, survival
-from cotenant.controller.cli.doctor.machine_checks import run_all
 from cotenant.controller.cli.doctor.surroundings import Agent, Surroundings, look_around
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.domain import HostState

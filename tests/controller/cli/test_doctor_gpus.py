@@ -10,15 +10,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from cotenant.controller.cli.doctor import counter_checks, gpu_host
+from cotenant.controller.cli.doctor import gpu_checks, gpu_host
 from cotenant.controller.cli.doctor import gpu_checks as of
 from cotenant.controller.cli.doctor.check import Check, DoctorFacts
 from cotenant.controller.cli.doctor.doctor import page
 from cotenant.controller.cli.doctor.gpu_host import DeviceFile
-from cotenant.controller.cli.doctor.mps_check import device_memory, level, mps
+from cotenant.controller.cli.doctor.host_checks import device_memory, level, mps
 from cotenant.profiler.driver.facts import GpuFacts, GpuLink
 from cotenant.profiler.driver.process_info import sees_host_processes
-from cotenant.profiler.indicators.choice import Explanation, Finding
+from cotenant.profiler.indicators.device_process import Explanation, Finding
 from tests.controller.cli.gpu_hosts import H100, MPS, UUID, V100, gpu, host, somebody
 
 Says = Callable[[DoctorFacts], Check | None]
@@ -123,66 +123,66 @@ CASES: dict[str, tuple[Says, DoctorFacts, str, str, str]] = {
         f"sudo nvidia-smi -i {UUID.format(0)} --gpu-reset",
     ),
     "memory that is used up": (of.memory_errors, host(gpu(remap_failed=True)), "fail", "spare memory", ""),
-    "GPM": (counter_checks.counters, host(H100), "ok", "GPM on this GPU", ""),
+    "GPM": (gpu_checks.counters, host(H100), "ok", "GPM on this GPU", ""),
     "GPM for administrators": (
-        counter_checks.counters,
+        gpu_checks.counters,
         host(gpu(gpm_problem="Insufficient Permissions")),
         "warn",
         "not for ada",
         FOR_EVERYBODY,
     ),
     "GPM refused to root": (
-        counter_checks.counters,
+        gpu_checks.counters,
         host(gpu(gpm_problem="Unknown Error"), user="root", administrator=True),
         "warn",
         "not for root",
         "",
     ),
     "GPM in a container": (
-        counter_checks.counters,
+        gpu_checks.counters,
         host(gpu(gpm_problem="Insufficient Permissions"), container=True),
         "warn",
         "not for ada",
         "",
     ),
     "neither GPM nor DCGM": (
-        counter_checks.counters,
+        gpu_checks.counters,
         host(V100),
         "warn",
         "no GPM (it came with Hopper) and no DCGM",
         "",
     ),
     "DCGM asleep": (
-        counter_checks.counters,
+        gpu_checks.counters,
         host(V100, dcgm_bindings="/usr/share/x"),
         "warn",
         "does not answer",
         "sudo systemctl enable --now nvidia-dcgm",
     ),
     "DCGM": (
-        counter_checks.counters,
+        gpu_checks.counters,
         host(V100, dcgm_bindings="/usr/share/x", hostengine=True),
         "ok",
         "DCGM's host engine answers; the engine reads them for you",
         "",
     ),
-    "an exporter": (counter_checks.counters, host(V100, exporter=True), "ok", "dcgm-exporter answers", ""),
+    "an exporter": (gpu_checks.counters, host(V100, exporter=True), "ok", "dcgm-exporter answers", ""),
     "the source in use": (
-        counter_checks.indicators,
+        gpu_checks.indicators,
         host(H100, indicators=Explanation(findings=(GPM,))),
         "ok",
         "gpm: 11 of 11 indicators",
         "",
     ),
     "one that was passed over": (
-        counter_checks.indicators,
+        gpu_checks.indicators,
         host(H100, indicators=Explanation(findings=(NO_GPM, PLAIN))),
         "ok",
         "nvml: 4 of 11 indicators (not gpm: no permission)",
         "",
     ),
     "no source at all": (
-        counter_checks.indicators,
+        gpu_checks.indicators,
         host(H100, indicators=Explanation(findings=(NO_GPM,))),
         "warn",
         "not gpm: no permission",

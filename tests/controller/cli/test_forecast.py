@@ -154,11 +154,18 @@ def test_train_writes_a_model_with_its_card(
     card = value["card"]
     assert (card["file"], card["licence"], card["test_last_h"]) == ("demand.csv", "ours", 100)
     assert 0 < card["scores"]["mae"] < card["last_value"]["mae"]
-    assert cotenant(*words, "--out", "two.json", "--licence", "ours").code == 0
-    assert (at_home / "one.json").read_bytes() == (at_home / "two.json").read_bytes(), "one seed, one model"
     from cotenant.controller.policies import registry
 
     assert registry.make("gfs", {"model": str(at_home / "one.json")}).name == "gfs"
+
+
+def test_one_seed_gives_one_file(cotenant: Cotenant, file: str, at_home: Path) -> None:
+    """Of the model that is trained soonest; that trees are the same is in `training/test_forecast.py`."""
+    pytest.importorskip("torch")
+    words = ("forecast", "train", file, "--model", "orglinear", "--horizon-h", "2", "--test-last-h", "100")
+    for out in ("one.json", "two.json"):
+        assert cotenant(*words, "--out", out).code == 0
+    assert (at_home / "one.json").read_bytes() == (at_home / "two.json").read_bytes()
 
 
 WRONG_TRAININGS = {

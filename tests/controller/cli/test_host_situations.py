@@ -19,9 +19,8 @@ import pytest
 from cotenant.controller.cli.doctor import gpu_host
 from cotenant.controller.cli.doctor.agent_link import AgentAnswer
 from cotenant.controller.cli.doctor.check import Check, DoctorFacts
-from cotenant.controller.cli.doctor.doctor import page
+from cotenant.controller.cli.doctor.doctor import page, run_all
 from cotenant.controller.cli.doctor.gpu_host import DeviceFile, HostFiles
-from cotenant.controller.cli.doctor.machine_checks import run_all
 from cotenant.controller.cli.doctor.surroundings import (
     Agent,
     Cgroup,

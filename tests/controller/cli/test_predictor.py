@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cotenant.controller.cli.offline import predictor_page
+from cotenant.controller.cli.offline import predictor
 from tests.controller.invented_pairs import invented
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def test_a_model_that_is_no_better_than_the_mean_says_so(
 def test_better_is_by_a_twentieth_both_jobs_together(
     rmse: tuple[float | None, float | None], mean: tuple[float | None, float | None], is_better: bool
 ) -> None:
-    assert predictor_page.is_better(rmse, mean) is is_better
+    assert predictor.is_better(rmse, mean) is is_better
 
 
 def refused(result: Any, code: int, text: str) -> None:

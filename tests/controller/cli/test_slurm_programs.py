@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from cotenant.controller.cli.frame.problem import Problem
-from cotenant.controller.cli.slurm import listings, programs, write
-from cotenant.controller.cli.slurm.words import Flags, read
+from cotenant.controller.cli.slurm import listings, programs
+from cotenant.controller.cli.slurm.programs import Flags, read_words
 from cotenant.controller.cli.submission.build import Sbatch, Submission, Submitter, submission
 from cotenant.controller.cli.submission.options import BadSubmission
 from cotenant.controller.domain import JobId, Phase
@@ -43,7 +43,7 @@ def job(**fields: object) -> JobView:
     ],
 )
 def test_words(words: str, flags: dict[str, str], rest: list[str]) -> None:
-    assert read("squeue", words.split(), SOME) == (flags, rest)
+    assert read_words("squeue", words.split(), SOME) == (flags, rest)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_words(words: str, flags: dict[str, str], rest: list[str]) -> None:
 )
 def test_options_that_are_not_known_are_refused(words: str, says: str) -> None:
     with pytest.raises(Problem, match=says):
-        read("squeue", words.split(), SOME)
+        read_words("squeue", words.split(), SOME)
 
 
 # --- sbatch -----------------------------------------------------------------------------------------
@@ -152,12 +152,12 @@ def test_columns_of_sacct() -> None:
 def test_they_are_written_once_more_but_never_over_others(tmp_path: Path) -> None:
     folder = tmp_path / "bin"
     for _ in range(2):
-        write.slurm_aliases(str(folder))
+        programs.slurm_aliases(str(folder))
     assert sorted(path.name for path in folder.iterdir()) == sorted(programs.PROGRAMS)
     said = subprocess.run([folder / "squeue", "--nonsense"], capture_output=True, text=True, check=False)
     assert (said.returncode, said.stdout) == (2, "")
     assert "squeue: the option --nonsense is not known here" in said.stderr
     (folder / "sinfo").write_text("#!/bin/sh\n# Slurm's\n")
     with pytest.raises(Problem, match="sinfo is there and is not from here"):
-        write.slurm_aliases(str(folder))
+        programs.slurm_aliases(str(folder))
     assert "Slurm's" in (folder / "sinfo").read_text()

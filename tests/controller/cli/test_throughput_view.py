@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from cotenant.controller.cli.profiles.throughput import throughput_lines
+from cotenant.controller.cli.jobs.profile_view import throughput_lines
 from cotenant.controller.domain import Coefficients, Gang, Profile, ProfilePoint, ThroughputModel
 from cotenant.controller.wire import StepTimeView, throughput_view
 from cotenant.controller.wire import clients as wire

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cotenant.controller.cli.jobs import verify
-from cotenant.controller.cli.jobs.scratch import ENTRIES_MAX, Scratch
+from cotenant.controller.cli.jobs.verify import ENTRIES_MAX, Scratch
 
 if TYPE_CHECKING:
     from tests.controller.cli.conftest import Cotenant

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.controller.compute_worker import ComputeWorker
 from cotenant.controller.domain import events as ev
 from cotenant.controller.domain.commands import ComputeRequest
 from cotenant.controller.domain.fitting import KIND, measured_steps, model_of, numbers, question, steps_in
@@ -18,6 +17,7 @@ from cotenant.controller.domain.perf import Profile, step_s
 from cotenant.controller.domain.throughput import Coefficients, Gang, MeasuredStep, Reach, ThroughputModel
 from cotenant.controller.sim import answer_inline
 from cotenant.controller.training import KINDS, compute
+from cotenant.controller.workers import ComputeWorker
 from tests.controller.building import Desk, profile, report
 
 LAW = Coefficients(fixed_s=0.05, per_sample_s=2e-3)

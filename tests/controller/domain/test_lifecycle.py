@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cotenant.controller.domain.job import (
+from cotenant.controller.domain.lifecycle import (
     ENDED,
     LEAVING,
     LIFECYCLE,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cotenant.controller.domain.ids import HostId
-from cotenant.controller.domain.job import Phase
+from cotenant.controller.domain.lifecycle import Phase
 from cotenant.controller.domain.plan import Plan
 from cotenant.controller.domain.reasons import because
 from cotenant.controller.domain.view import scheduling_class_of

@@ -335,7 +335,7 @@ def test_a_job_that_runs_to_be_measured_ends_when_it_is() -> None:
 
 
 def test_the_job_behind_a_series_gets_the_profile_of_its_own_configuration() -> None:
-    from cotenant.controller.domain.job import Dependency
+    from cotenant.controller.domain.job_spec import Dependency
 
     made = desk("fifo", report("a", 2))
     runs(made, 1, **LIKE, profiling="only", share="never")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cotenant.controller.domain import LimitSettings, PolicySettings
 from cotenant.controller.engine import EngineConfig
-from cotenant.controller.engine.fair_share import FairShare, level
+from cotenant.controller.engine.admission import FairShare, level
 from cotenant.controller.engine.ledger import DecayedUsage
 from tests.controller.building import Desk, engine, report, spec
 from tests.controller.driver import Driver, Truth

@@ -22,8 +22,8 @@ from cotenant.controller.domain import (
     render,
 )
 from cotenant.controller.domain import events as ev
-from cotenant.controller.engine.host_limits import exceeds_hosts
 from cotenant.controller.engine.ledger import Ledger
+from cotenant.controller.engine.placing import exceeds_hosts
 from cotenant.controller.policies.base import Stateless, why_waiting
 from cotenant.controller.sim import Cluster, HostAsk, SimulatedHost, simulate
 from tests.controller.building import Desk, report, spec

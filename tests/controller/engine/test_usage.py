@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from cotenant.controller.domain import JobId
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import accounts
+from cotenant.controller.engine.accounts import By, Use, usage, use_of, waited_s
 from cotenant.controller.engine.history import History
-from cotenant.controller.engine.usage import By, Use, usage, use_of, waited_s
 from tests.controller.building import profile, report, spec
 from tests.controller.engine.test_histories import examples, fresh
 from tests.controller.engine.test_history import Watched

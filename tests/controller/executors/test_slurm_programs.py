@@ -9,14 +9,14 @@ import pytest
 
 from cotenant.controller.domain import Allocation, AllocationQueue, AllocationTerms, Host, HostId, HostShape
 from cotenant.controller.executors.slurm import programs
-from cotenant.controller.executors.slurm.following import (
+from cotenant.controller.executors.slurm.programs import (
     JOINED_WITHIN_S,
     SUBMITTED_WITHIN_S,
     AllocationNews,
+    SlurmRow,
     follow,
     orphans,
 )
-from cotenant.controller.executors.slurm.programs import SlurmRow
 from tests.building.hosts import report
 
 

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from cotenant.controller.domain import EtaInterval
 from cotenant.controller.models.eta import (
     ENOUGH,
+    ERRORS_KEPT,
+    LENGTHS_KEPT,
     EtaError,
     KnownLength,
     Lengths,
@@ -22,7 +24,6 @@ from cotenant.controller.models.eta import (
     score,
     strata,
 )
-from cotenant.controller.models.eta.pools import ERRORS_KEPT, LENGTHS_KEPT
 
 TIMES = st.floats(min_value=1.0, max_value=1e7)
 PARTS = st.lists(st.floats(min_value=0.0, max_value=1.0), min_size=1, max_size=12)

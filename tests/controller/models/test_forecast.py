@@ -9,12 +9,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotenant.controller.models.forecast import naive
-from cotenant.controller.models.forecast.conformal import WINDOW, correction, enough, in_order, rolling
 from cotenant.controller.models.forecast.demand import Calendar, Demand
-from cotenant.controller.models.forecast.linear import gaussian, moving_average, windows
-from cotenant.controller.models.forecast.rows import COLUMNS, rows_of, units
-from cotenant.controller.models.forecast.scores import pinball, scores
+from cotenant.controller.models.forecast.errors import (
+    WINDOW,
+    correction,
+    enough,
+    in_order,
+    pinball,
+    rolling,
+    scores,
+)
+from cotenant.controller.models.forecast.methods import (
+    COLUMNS,
+    Naive,
+    gaussian,
+    last_change,
+    last_value,
+    last_week_peak,
+    moving_average,
+    rows_of,
+    seasonal,
+    units,
+    windows,
+)
 from tests.controller.demands import rhythmic
 
 # --- Demand and calendar -----------------------------------------------------------------------------
@@ -75,30 +92,28 @@ def test_without_dates_there_are_no_holidays() -> None:
 def test_naive_forecasts_of_a_day_that_repeats() -> None:
     day = np.concatenate((np.zeros(12), np.full(12, 10.0)))
     filled, origins = np.tile(day, 10)[None], np.array([24 * 8 + 10])
-    assert naive.last_value(filled, origins, 3).tolist() == [[[0.0, 0.0, 0.0]]]
-    assert naive.seasonal(filled, origins, 3).tolist() == [[[0.0, 10.0, 10.0]]]
-    assert naive.last_change(filled, origins, 3).tolist() == [[[0.0, 10.0, 10.0]]]
-    assert naive.last_week_peak(filled, origins, 3).tolist() == [[[10.0, 10.0, 10.0]]]
+    assert last_value(filled, origins, 3).tolist() == [[[0.0, 0.0, 0.0]]]
+    assert seasonal(filled, origins, 3).tolist() == [[[0.0, 10.0, 10.0]]]
+    assert last_change(filled, origins, 3).tolist() == [[[0.0, 10.0, 10.0]]]
+    assert last_week_peak(filled, origins, 3).tolist() == [[[10.0, 10.0, 10.0]]]
 
 
 @pytest.mark.parametrize("days", [0, 1, 3, 6])
 def test_before_a_week_is_known_the_change_is_none(days: int) -> None:
     """A median of a few days' changes is their noise: each organisation's adds to what is reserved."""
     hours = 24 * days + 10
-    assert naive.last_change(np.arange(float(hours))[None], np.array([hours - 1]), 2).tolist() == [
+    assert last_change(np.arange(float(hours))[None], np.array([hours - 1]), 2).tolist() == [
         [[hours - 1.0, hours - 1.0]]
     ]
 
 
 def test_once_a_week_is_known_the_change_of_the_hour_counts() -> None:
     filled, origins = np.arange(24.0 * 8)[None], np.array([24 * 7])
-    assert naive.last_change(filled, origins, 2).tolist() == [[[24 * 7 + 1.0, 24 * 7 + 2.0]]]
+    assert last_change(filled, origins, 2).tolist() == [[[24 * 7 + 1.0, 24 * 7 + 2.0]]]
 
 
-@pytest.mark.parametrize(
-    "function", [naive.last_value, naive.seasonal, naive.last_change, naive.last_week_peak]
-)
-def test_naive_forecasts_do_not_look_ahead(function: naive.Naive, seed: int) -> None:
+@pytest.mark.parametrize("function", [last_value, seasonal, last_change, last_week_peak])
+def test_naive_forecasts_do_not_look_ahead(function: Naive, seed: int) -> None:
     filled = rhythmic(400, seed).filled()
     origins = np.array([5, 30, 200, 300])
     changed = filled.copy()

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotenant.controller.models.forecast import naive
 from cotenant.controller.models.forecast.demand import Demand
 from cotenant.controller.models.forecast.forecaster import Forecaster
-from cotenant.controller.models.forecast.linear import LinearWeights
+from cotenant.controller.models.forecast.methods import LinearWeights, last_change, units
 from cotenant.controller.models.forecast.model import (
     LEVELS,
     ForecastModel,
@@ -24,7 +23,6 @@ from cotenant.controller.models.forecast.model import (
     read,
     write,
 )
-from cotenant.controller.models.forecast.rows import units
 from tests.controller.demands import rhythmic
 
 HORIZON_H = 3
@@ -66,7 +64,7 @@ def test_it_says_that_nothing_was_trained(seed: int) -> None:
         "nothing was trained: last value + median hourly change of the hour; "
         "too few errors yet for quantiles of 0.8, 0.9, 0.95"
     )
-    point = naive.last_change(demand.with_total().filled(), np.array([199]), HORIZON_H)[:, 0]
+    point = last_change(demand.with_total().filled(), np.array([199]), HORIZON_H)[:, 0]
     assert np.allclose(found.quantiles[..., 0], point)
     assert found.names == ("team-0", "team-1", "total")
 
@@ -80,7 +78,7 @@ def test_each_error_counts_once_and_only_when_it_can_be_seen(seed: int) -> None:
     # Besides the one that it came with: three origins were judged 1 hour ahead, two 2 hours ahead, one 3.
     assert [len(levels[0]) for levels in by_ahead] == [4, 3, 2]
     series = demand.filled()[0]
-    point = naive.last_change(series[None], np.array([289]), HORIZON_H)[0, 0]
+    point = last_change(series[None], np.array([289]), HORIZON_H)[0, 0]
     unit = units(series, np.array([289]))[0]
     assert by_ahead[2][1][1] == pytest.approx((series[292] - point[2]) / unit)
 

@@ -14,8 +14,7 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.policies.castor.cost import Beside, CastorCost, balances, beside, best_set, outcome
 from cotenant.controller.policies.castor.policy import Castor, CastorParameters, paying, places_of
 from cotenant.controller.policies.castor.sharing import ranked
-from cotenant.controller.policies.toolkit.shareable_slots import ShareableSlot
-from cotenant.controller.policies.toolkit.sub_batches import sub_batches
+from cotenant.controller.policies.toolkit.shareable_slots import ShareableSlot, sub_batches
 from tests.controller.building import Desk, profile, report
 
 SECONDS = st.floats(1.0, 5000.0)

@@ -23,8 +23,7 @@ from cotenant.controller.domain import (
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
 from cotenant.controller.policies import registry
-from cotenant.controller.policies.cotenant.policy import Sharing
-from cotenant.controller.policies.cotenant.unseen import by_record
+from cotenant.controller.policies.cotenant import Sharing, by_record
 from cotenant.controller.policies.patient import PatientParameters, spare
 from cotenant.controller.sim import Cluster, Physics, Workload, simulate
 from tests.controller.building import Desk, profile, report, spec

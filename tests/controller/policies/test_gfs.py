@@ -12,12 +12,18 @@ from cotenant.controller.domain import HostId, Preempt
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters, Policy
 from cotenant.controller.policies.gfs.demand import HOUR_S, SLOT_S, DemandHistory, quantile
-from cotenant.controller.policies.gfs.evictions import Evictions
 from cotenant.controller.policies.gfs.forecasting import DemandForecaster
 from cotenant.controller.policies.gfs.parameters import GfsParameters
 from cotenant.controller.policies.gfs.policy import Gfs
-from cotenant.controller.policies.gfs.quota import ETA_MAX, ETA_MIN, inventory, next_eta, spot_quota
 from cotenant.controller.policies.gfs.scheduling import Criteria
+from cotenant.controller.policies.gfs.state import (
+    ETA_MAX,
+    ETA_MIN,
+    Evictions,
+    inventory,
+    next_eta,
+    spot_quota,
+)
 from tests.controller.building import Desk, engine, report, spec
 from tests.controller.driver import Driver, Truth
 from tests.controller.policies.test_classic import TWO, Before, queued, running, then

@@ -23,8 +23,8 @@ from cotenant.controller.models.forecast import RETRAINING_KIND, packed, questio
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters, Policy
 from cotenant.controller.policies.gfs.demand import HOUR_S
+from cotenant.controller.policies.gfs.forecasting import HOURS_MIN
 from cotenant.controller.policies.gfs.policy import Gfs
-from cotenant.controller.policies.gfs.retraining import HOURS_MIN
 from cotenant.controller.training.forecast import Effort, train
 from tests.controller.building import report, spec
 from tests.controller.demands import rhythmic

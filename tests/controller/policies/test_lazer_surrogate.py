@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 
 from cotenant.controller.policies.lazer.improvement import FANTASIES, Improvement, log_h
-from cotenant.controller.policies.lazer.products import Array, inverse_of_lower, product
 from cotenant.controller.policies.lazer.surrogate import (
     DIMENSIONS,
+    Array,
     Context,
     Hyperparameters,
     Sample,
     Surrogate,
+    inverse_of_lower,
     prior,
+    product,
     scaled,
     scaled_context,
 )

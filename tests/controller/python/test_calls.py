@@ -18,9 +18,9 @@ import cotenant
 from cotenant.controller.cli.submission.options import OPTIONS
 from cotenant.controller.cli.submission.quantities import GpuRange
 from cotenant.controller.domain import Dependency, JobId, Phase
-from cotenant.controller.python import gathering
-from cotenant.controller.python.given import options_of
-from cotenant.controller.python.watching import watch
+from cotenant.controller.python.connection import watch
+from cotenant.controller.python.handle import cancel
+from cotenant.controller.python.submitting import options_of
 from cotenant.controller.wire import clients as wire
 from tests.building.limits import within_s
 from tests.controller.cli import replies
@@ -205,7 +205,7 @@ def test_the_rest_is_cancelled_when_one_fails_and_not_unasked(cluster: FakeClust
     ended = list(cotenant.as_completed([cotenant.job(bad.id), other], cancel_rest=True))
     assert [each.id for each in ended] == [bad.id, other.id]
     assert cluster.views[JobId(other.id)].phase is Phase.CANCELLED
-    gathering.cancel([cotenant.job(other.id)])  # It has ended: nothing to say.
+    cancel([cotenant.job(other.id)])  # It has ended: nothing to say.
 
 
 @pytest.mark.parametrize("call", [lambda jobs: list(cotenant.as_completed(jobs, cancel_rest=True)),
@@ -434,9 +434,9 @@ def test_every_public_name_is_there() -> None:
 
 def test_a_job_side_folder_comes_first_and_hides_nothing(tmp_path: Path) -> None:
     """In a job: the supervisor's own `checkpoint`, and the API of what is installed."""
-    from cotenant.agent.host import jobside
+    from cotenant.agent.host import folders
 
-    folder = jobside.prepare(tmp_path / "jobside")
+    folder = folders.prepare_jobside(tmp_path / "jobside")
     script = (
         "import cotenant, cotenant.checkpoint as c; print(cotenant.__file__, c.__file__, cotenant.submit)"
     )

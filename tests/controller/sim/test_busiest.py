@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotenant.controller.sim.busiest import busiest, sample
-from cotenant.controller.sim.traces.problems import TraceProblem
 from cotenant.controller.sim.traces.reading import parse, read
-from cotenant.controller.sim.traces.trace import Trace
+from cotenant.controller.sim.traces.trace import Trace, TraceProblem
+from cotenant.controller.sim.windows import busiest, sample
 
 Row = tuple[int, int, float]
 """(submission in s, duration in s, GPUs)."""

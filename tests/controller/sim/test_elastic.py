@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cotenant.controller.sim.simulate import simulate
-from cotenant.controller.sim.world.failures import Failures
+from cotenant.controller.sim.world.physics import Failures
 from cotenant.controller.sim.world.workload import Cluster
 from tests.controller.sim.workloads import JobRow, workload
 

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cotenant.controller.sim.results.fairness import contention, fairness, jain
 from cotenant.controller.sim.results.paired import paired
-from cotenant.controller.sim.results.summary import counted, summarise
+from cotenant.controller.sim.results.summary import contention, counted, fairness, jain, summarise
 from cotenant.controller.sim.scenario import Scenario
 from cotenant.controller.sim.simulate import simulate
 from tests.controller.sim.workloads import JobRow, cluster, workload

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cotenant.controller.sim.simulate import simulate
-from cotenant.controller.sim.world.failures import Failures
+from cotenant.controller.sim.world.physics import Failures
 from cotenant.controller.sim.world.workload import Workload
 from tests.controller.sim.workloads import JobRow, cluster, workload
 

@@ -6,8 +6,7 @@ import pytest
 
 from cotenant.controller.sim.results.placements import Placements
 from cotenant.controller.sim.simulate import simulate
-from cotenant.controller.sim.world.failures import Failures
-from cotenant.controller.sim.world.physics import Physics
+from cotenant.controller.sim.world.physics import Failures, Physics
 from cotenant.controller.timeline import Timeline
 from tests.controller.sim.workloads import JobRow, cluster, workload
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cotenant.controller.sim.preparing import LIMITS_S, prepare
-from cotenant.controller.sim.traces.problems import TraceProblem
 from cotenant.controller.sim.traces.reading import parse, read
+from cotenant.controller.sim.traces.trace import TraceProblem
 from cotenant.controller.sim.world.overheads import (
     PARAMETERS,
     START_UP_S,

@@ -20,12 +20,11 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters, Policy
 from cotenant.controller.policies.classic import Classic
-from cotenant.controller.policies.order_options import OrderParameters
+from cotenant.controller.policies.toolkit import OrderParameters
 from cotenant.controller.sim.results.summary import summarise
 from cotenant.controller.sim.simulate import simulate
-from cotenant.controller.sim.world.failures import Failures, FailureTimes
 from cotenant.controller.sim.world.outcome import Outcome
-from cotenant.controller.sim.world.physics import Physics
+from cotenant.controller.sim.world.physics import Failures, FailureTimes, Physics
 from cotenant.controller.sim.world.workload import Workload
 from cotenant.controller.sim.world.world import World
 from cotenant.controller.training import compute
@@ -374,7 +373,7 @@ def busy_rows(jobs: int) -> Iterator[JobRow]:
 
 PROGRAM = """
 import hashlib
-from cotenant.controller.sim.world.failures import Failures
+from cotenant.controller.sim.world.physics import Failures
 from cotenant.controller.sim.simulate import simulate
 from tests.controller.sim.test_simulate import busy_rows, comparable
 from tests.controller.sim.workloads import cluster, workload

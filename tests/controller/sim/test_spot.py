@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cotenant.controller.sim.scenario import open_trace
-from cotenant.controller.sim.traces.problems import TraceProblem
 from cotenant.controller.sim.traces.spot import (
     DAY_S,
     GPUS,
@@ -18,6 +17,7 @@ from cotenant.controller.sim.traces.spot import (
     TaskClass,
     synthesise_spot,
 )
+from cotenant.controller.sim.traces.trace import TraceProblem
 
 
 def test_organisations_have_the_released_traces_shares_of_gpu_seconds() -> None:

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cotenant.controller.sim.preparing import prepare
-from cotenant.controller.sim.traces.problems import TraceProblem
 from cotenant.controller.sim.traces.reading import read
 from cotenant.controller.sim.traces.schema import write_csv
 from cotenant.controller.sim.traces.synth import KINDS, medians, synthesise
+from cotenant.controller.sim.traces.trace import TraceProblem
 from cotenant.controller.sim.world.workload import Cluster
 
 TABLE_1 = {"earth": (427_000, 59.5, 39.0), "saturn": (698_000, 72.2, 80.0), "uranus": (329_000, 128.1, 243.0)}

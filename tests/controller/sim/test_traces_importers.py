@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cotenant.controller.sim.traces.batch_logs import gpus_of
 from cotenant.controller.sim.traces.drafting import clock_s, elapsed_s
-from cotenant.controller.sim.traces.problems import TraceProblem
 from cotenant.controller.sim.traces.reading import parse, read
-from cotenant.controller.sim.traces.slurm import gpus_of
-from cotenant.controller.sim.traces.trace import Trace
+from cotenant.controller.sim.traces.trace import Trace, TraceProblem
 
 # Helios.
 

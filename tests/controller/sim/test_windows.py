@@ -14,7 +14,7 @@ from cotenant.controller.sim.compare import Task, TaskRun, run_all
 from cotenant.controller.sim.results.document import document
 from cotenant.controller.sim.scenario import Scenario
 from cotenant.controller.sim.simulate import simulate
-from cotenant.controller.sim.traces.problems import TraceProblem
+from cotenant.controller.sim.traces.trace import TraceProblem
 from cotenant.controller.sim.windows import TraceWindow
 from cotenant.controller.sim.world.workload import Workload
 from tests.controller.sim.test_compare import steady

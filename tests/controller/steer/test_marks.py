@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cotenant.controller.steer.core.mark import Mark, marks_in, rival
+from cotenant.controller.steer.core.queue import Mark, marks_in, rival
 
 
 def mark(number: int, *, host: str = "a", until_s: float = 200.0, state: str = "/s") -> Mark:

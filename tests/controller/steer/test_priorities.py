@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotenant.controller.steer.core.priorities import GAP, HIGHEST, LOWEST, changes
+from cotenant.controller.steer.core.ordering import GAP, HIGHEST, LOWEST, changes
 from tests.controller.steer.building import job, with_priorities
 
 ORDERS = st.lists(st.integers(1, 60), min_size=1, max_size=30, unique=True)

@@ -25,9 +25,9 @@ from cotenant.controller.timeline import (
     fragment,
     render,
 )
-from cotenant.controller.timeline.axis import tick_step_s, ticks
 from cotenant.controller.timeline.lanes import pieces, stays, waiting_lanes
 from cotenant.controller.timeline.layout import LEFT, RIGHT, WIDTH, lay_out
+from cotenant.controller.timeline.picture import tick_step_s, ticks
 
 SVG = "{http://www.w3.org/2000/svg}"
 DEVICES = ("cpu0", "cpu1")

@@ -24,12 +24,11 @@ from cotenant.controller.models.forecast import (
     unpacked,
     write,
 )
-from cotenant.controller.training.forecast import NoHolidays, daily
-from cotenant.controller.training.forecast import trees as tree_training
-from cotenant.controller.training.forecast.effort import Effort
+from cotenant.controller.training.forecast import NoHolidays
 from cotenant.controller.training.forecast.evaluate import FITS, LEVELS, MODELS, Ask, TooFewHours
 from cotenant.controller.training.forecast.evaluate import evaluate as evaluate_fully
 from cotenant.controller.training.forecast.reading import read as read_demand
+from cotenant.controller.training.forecast.train import TREE_SETTINGS, Effort, answer, tree_examples
 from cotenant.controller.training.forecast.train import train as train_fully
 from tests.controller.demands import rhythmic
 
@@ -136,9 +135,9 @@ def test_trees_in_numpy_are_those_of_xgboost(seed: int) -> None:
     from cotenant.controller.training import boosting
 
     demand = rhythmic(400, seed, missing=0.05)
-    rows, labels = tree_training.examples(demand, HORIZON_H, Calendar(), seed)
+    rows, labels = tree_examples(demand, HORIZON_H, Calendar(), seed)
     assert np.isfinite(labels).all()
-    settings = {**tree_training.SETTINGS, "trees": 20.0, "eta": 0.3}
+    settings = {**TREE_SETTINGS, "trees": 20.0, "eta": 0.3}
     fitted = boosting.fit(rows, labels, settings, seed, quantile=0.9)
     assert np.allclose(Forest(fitted.trees(), rows.shape[1]).predict(rows), fitted.predict(rows), atol=1e-4)
     assert 0.85 < float((labels <= fitted.predict(rows)).mean()) < 0.95
@@ -176,7 +175,7 @@ def test_training_is_pure_given_the_seed(seed: int) -> None:
 
 def test_many_organisations_are_thinned_out(seed: int) -> None:
     demand = rhythmic(400, seed, series=60)
-    rows, labels = tree_training.examples(demand, HORIZON_H, Calendar(), seed, rows_max=2000)
+    rows, labels = tree_examples(demand, HORIZON_H, Calendar(), seed, rows_max=2000)
     assert len(rows) == len(labels)
     assert 1500 < len(rows) < 2500
 
@@ -296,10 +295,10 @@ def test_a_question_of_a_policy_is_answered_with_the_model_of_its_demand(trainer
     demand = rhythmic(HOURS_MIN + 5, 2, dated=True)
     payload = asked(demand, horizon_h=2, levels=(0.5, 0.9), trainer=trainer, country="")  # type: ignore[arg-type]
     assert question_in(payload).demand.names == demand.names
-    found = daily.answer(payload, LITTLE)
+    found = answer(payload, LITTLE)
     model = unpacked(found.document, "it")
     assert (model.kind, model.dated, model.hours) == (trainer, True, HOURS_MIN + 5)
-    assert daily.answer(payload, LITTLE).document == found.document, "one question, one model"
+    assert answer(payload, LITTLE).document == found.document, "one question, one model"
 
 
 def test_a_question_has_the_largest_series_and_the_others_together() -> None:
@@ -320,4 +319,4 @@ def test_holidays_that_nobody_knows_are_an_error() -> None:
         rhythmic(40, 2, dated=True), horizon_h=2, levels=(0.5,), trainer="orglinear", country="Atlantis"
     )
     with pytest.raises(NoHolidays):
-        daily.answer(payload, LITTLE)
+        answer(payload, LITTLE)

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from cotenant.controller.models.forecast import Demand
 from cotenant.controller.sim import TraceProblem
-from cotenant.controller.training.forecast.holiday_dates import NoHolidays, days_of
-from cotenant.controller.training.forecast.reading import read
+from cotenant.controller.training.forecast.reading import NoHolidays, days_of, read
 
 
 def text(demand: Demand) -> list[list[float | None]]:

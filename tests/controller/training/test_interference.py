@@ -11,10 +11,16 @@ import pytest
 
 from cotenant.controller.domain import InterferenceModel
 from cotenant.controller.models.interference import predictor
-from cotenant.controller.models.interference.novelty import KNOWN_MAX, Novelty, bands, conformal, known_jobs
-from cotenant.controller.models.interference.predictor import Predictor
+from cotenant.controller.models.interference.predictor import (
+    KNOWN_MAX,
+    Novelty,
+    Predictor,
+    bands,
+    conformal,
+    known_jobs,
+)
 from cotenant.controller.training import interference as training
-from cotenant.controller.training.judging import evaluate, predictions
+from cotenant.controller.training.interference import evaluate, predictions
 from cotenant.controller.training.pair_rows import PairRows, part, read
 from tests.controller.invented_pairs import MODELS, invented, law
 

@@ -18,8 +18,7 @@ from cotenant.controller.policies.pcs import WfqConfig, published_named
 from cotenant.controller.sim import Scenario, open_trace, scenario
 from cotenant.controller.training.parallel import evaluator
 from cotenant.controller.training.pcs import JobWindow, Objective, PreferenceSolver, SearchSpace
-from cotenant.controller.training.pcs.search import Found, front_of
-from cotenant.controller.training.pcs.space import CLASSES_MAX, Point, thresholds, weights
+from cotenant.controller.training.pcs.search import CLASSES_MAX, Found, Point, front_of, thresholds, weights
 from tests.building.limits import within_s
 
 UNIT = st.lists(st.floats(0.0, 1.0), min_size=4, max_size=4)

@@ -26,7 +26,7 @@ from cotenant.controller.training.rltune import (
     train_scorer,
 )
 from cotenant.controller.training.rltune.evolution import evolution
-from cotenant.controller.training.rltune.parts import Part, TraceParts
+from cotenant.controller.training.rltune.options import Part, TraceParts
 from cotenant.controller.training.rltune.rollouts import Choices, Rollout, judge, roll, workers
 from cotenant.controller.training.rltune.train import draft
 

@@ -10,8 +10,8 @@ from starlette.testclient import TestClient
 
 from cotenant.controller.client import Client
 from cotenant.controller.domain import JobId, Phase
-from cotenant.controller.web.consequences import ChangeVerb, consequence, doubt
 from cotenant.controller.web.pages import PAGES
+from cotenant.controller.web.pages.job import ChangeVerb, consequence, doubt
 from cotenant.controller.wire import ChangeJobs
 from tests.building.stand_in import StandIn, refusal
 from tests.controller.cli import replies

@@ -12,7 +12,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from cotenant.controller.domain import JobId
-from cotenant.controller.web import live
+from cotenant.controller.web import rendering
 from cotenant.controller.web.samples import JOBS_MAX, POINTS_MAX, Samples
 from cotenant.controller.wire import ListJobs, ShowJob
 from tests.building.limits import within_s
@@ -25,30 +25,30 @@ def table(*rows: tuple[str, str]) -> str:
 
 
 def test_what_has_not_changed_is_not_sent_again() -> None:
-    before: dict[str, live.SentPart] = {}
+    before: dict[str, rendering.SentPart] = {}
     parts = {"summary": "<p>1</p>", "table": table(("a", "1"), ("b", "1"))}
-    assert live.news(before, parts) == list(parts.items())
-    assert live.news(before, parts) == []
+    assert rendering.news(before, parts) == list(parts.items())
+    assert rendering.news(before, parts) == []
 
 
 def test_a_row_that_has_changed_is_sent_alone() -> None:
-    before: dict[str, live.SentPart] = {}
-    live.news(before, {"table": table(("a", "1"), ("b", "1"))})
+    before: dict[str, rendering.SentPart] = {}
+    rendering.news(before, {"table": table(("a", "1"), ("b", "1"))})
     row = '<template><tr hx-swap-oob="true" id="b"><td>2</td></tr></template>'
-    assert live.news(before, {"table": table(("a", "1"), ("b", "2"))}) == [("rows", row)]
+    assert rendering.news(before, {"table": table(("a", "1"), ("b", "2"))}) == [("rows", row)]
 
 
 @pytest.mark.parametrize(
     "after", [table(("a", "1")), table(("b", "1"), ("a", "1")), table(("a", "1"), ("b", "1"), ("c", "1"))]
 )
 def test_other_rows_or_another_order_is_sent_whole(after: str) -> None:
-    before: dict[str, live.SentPart] = {}
-    live.news(before, {"table": table(("a", "1"), ("b", "1"))})
-    assert live.news(before, {"table": after}) == [("table", after)]
+    before: dict[str, rendering.SentPart] = {}
+    rendering.news(before, {"table": table(("a", "1"), ("b", "1"))})
+    assert rendering.news(before, {"table": after}) == [("table", after)]
 
 
 def test_no_line_of_a_text_is_taken_for_an_event() -> None:
-    assert live.event("table", "<p>\nevent: x\n\n</p>") == (
+    assert rendering.event("table", "<p>\nevent: x\n\n</p>") == (
         "event: table\ndata: <p>\ndata: event: x\ndata: \ndata: </p>\n\n"
     )
 
@@ -59,7 +59,7 @@ def test_a_stream_says_that_it_is_there_and_ends() -> None:
             yield {"part": str(number)}
 
     async def told(is_ending: bool) -> list[str]:
-        return [text async for text in live.stream(looks, lambda: is_ending)]
+        return [text async for text in rendering.stream(looks, lambda: is_ending)]
 
     assert asyncio.run(told(False)) == [": welcome\n\n", *(f"event: part\ndata: {n}\n\n" for n in range(3))]
     assert asyncio.run(told(True)) == [": welcome\n\n", "event: part\ndata: 0\n\n"]
@@ -105,7 +105,7 @@ def test_news_go_on_from_what_the_browser_has(
 
 
 def test_there_are_so_many_streams_and_no_more(served: Any, browser: TestClient) -> None:
-    served.app.state.streams = live.STREAMS_MAX
+    served.app.state.streams = rendering.STREAMS_MAX
     assert browser.get("/live/queue").status_code == 503
 
 

@@ -6,8 +6,15 @@ import msgpack
 import pytest
 
 from cotenant.controller.wire import clients as wire
-from cotenant.controller.wire.codec import WIRE_VERSION, decode, encode, in_version, request_in, version_of
-from cotenant.controller.wire.peer_versions import PeerVersions
+from cotenant.controller.wire.codec import (
+    WIRE_VERSION,
+    PeerVersions,
+    decode,
+    encode,
+    in_version,
+    request_in,
+    version_of,
+)
 
 OURS, OLDER, NEWER = WIRE_VERSION, WIRE_VERSION - 1, 99
 ASKED = wire.Request(request_id=7, body=wire.GetStatus())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cotenant.controller.cli.demo.workloads import digits, training
+from cotenant.controller.cli.demo.workloads import training
 
 
 class Residual(nn.Module):
@@ -25,8 +25,8 @@ class Residual(nn.Module):
 
 def build(options: training.Options) -> training.TrainingTask:
     channels = 32 * options.scale
-    images, labels = digits.load_digits()
-    train, held_out = digits.split_held_out(
+    images, labels = training.load_digits()
+    train, held_out = training.split_held_out(
         functional.interpolate(images, size=(16, 16), mode="bilinear"), labels
     )
     model = nn.Sequential(
@@ -34,7 +34,7 @@ def build(options: training.Options) -> training.TrainingTask:
         *(Residual(channels) for _ in range(3)),
         nn.AdaptiveAvgPool2d(4),
         nn.Flatten(),
-        nn.Linear(channels * 16, digits.CLASS_COUNT),
+        nn.Linear(channels * 16, training.CLASS_COUNT),
     )
     return training.TrainingTask(model=model, train=train, held_out=held_out, loss=functional.cross_entropy)
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import Dataset, TensorDataset
 
-from cotenant.controller.cli.demo.workloads import digits, training
+from cotenant.controller.cli.demo.workloads import training
 
 LATENCY_S = 0.0004
 LINK_KIB_PER_S = float(os.environ.get("DEMO_LINK_KIB_PER_S", "256"))
@@ -51,7 +51,7 @@ class ImageFolder(Dataset[tuple[Tensor, Tensor]]):
 
 
 def build(options: training.Options) -> training.TrainingTask:
-    train, held_out = digits.split_held_out(*digits.load_digits())
+    train, held_out = training.split_held_out(*training.load_digits())
     folder = tempfile.TemporaryDirectory(prefix="demo-digits-")
     print(
         f"one file per sample, {LATENCY_S * 1000:g} ms and {LINK_KIB_PER_S:g} KiB/s each: a slow disk",
@@ -65,7 +65,7 @@ def build(options: training.Options) -> training.TrainingTask:
         nn.GroupNorm(4, width),
         nn.ReLU(),
         nn.Flatten(),
-        nn.Linear(width * 16, digits.CLASS_COUNT),
+        nn.Linear(width * 16, training.CLASS_COUNT),
     )
     return training.TrainingTask(
         model=model,

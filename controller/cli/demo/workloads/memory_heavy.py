@@ -9,7 +9,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cotenant.controller.cli.demo.workloads import digits, training
+from cotenant.controller.cli.demo.workloads import training
 
 SIDE_PIXELS = 32
 
@@ -37,14 +37,14 @@ class Enlarged(nn.Module):
 
 def build(options: training.Options) -> training.TrainingTask:
     channels = 16 * options.scale
-    train, held_out = digits.split_held_out(*digits.load_digits())
+    train, held_out = training.split_held_out(*training.load_digits())
     model = nn.Sequential(
         Enlarged(),
         nn.Conv2d(1, channels, 3, padding=1),
         *(Stage(channels) for _ in range(4)),
         nn.AdaptiveAvgPool2d(8),
         nn.Flatten(),
-        nn.Linear(channels * 64, digits.CLASS_COUNT),
+        nn.Linear(channels * 64, training.CLASS_COUNT),
     )
     return training.TrainingTask(model=model, train=train, held_out=held_out, loss=functional.cross_entropy)
 

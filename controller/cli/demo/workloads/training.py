@@ -1,16 +1,21 @@
-"""What the demo's training scripts have in common: one DDP rank from start to result file.
+"""What the demo's training scripts have in common: one DDP rank from start to result file; and handwritten
+digits to train on: the 1,797 images of 8 x 8 pixels that scikit-learn ships.
 
 Rule: nothing here knows whether the demo runs it. `python memory_heavy.py --steps 10` on its own is the
 same program; started as one of several ranks it takes RANK, WORLD_SIZE and the rendezvous from the
 environment like any DDP script. The result depends only on the options, the number of ranks and the
-schedule of accumulation steps.
+schedule of accumulation steps. The digits are read where scikit-learn installed them, without importing
+scikit-learn (which would add a second to every worker's load time). Which samples are held out depends on
+nothing but their number.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import gzip
 import hashlib
+import importlib.util
 import json
 import math
 import os
@@ -21,6 +26,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -31,6 +37,10 @@ from cotenant import checkpoint, gradaccum
 
 _RENDEZVOUS_TIMEOUT = timedelta(seconds=120)
 _HELD_OUT_BATCH = 32
+
+SIDE_PIXELS = 8
+CLASS_COUNT = 10
+_HOLD_OUT_EVERY = 6
 
 
 @dataclass(frozen=True)
@@ -220,3 +230,27 @@ def write_result(path: Path, result: dict[str, object]) -> None:
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     partial.write_text(json.dumps(result) + "\n", encoding="utf-8")
     partial.replace(path)
+
+
+def load_digits() -> tuple[Tensor, Tensor]:
+    """All images as (count, 1, 8, 8) in 0..1, and their labels."""
+    spec = importlib.util.find_spec("sklearn")
+    if spec is None or spec.origin is None:
+        raise SystemExit(
+            "the digits come with scikit-learn, which is not installed here: pip install scikit-learn"
+        )
+    path = Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    if not path.is_file():
+        raise SystemExit(f"{path}: the digits are missing from this scikit-learn: reinstall scikit-learn")
+    with gzip.open(path, "rt", encoding="ascii") as lines:
+        table = torch.from_numpy(numpy.loadtxt(lines, delimiter=",", dtype=numpy.float32))
+    images = table[:, :-1].reshape(-1, 1, SIDE_PIXELS, SIDE_PIXELS) / 16.0
+    return images, table[:, -1].long()
+
+
+def split_held_out(images: Tensor, labels: Tensor) -> tuple[TensorDataset, TensorDataset]:
+    """Every sixth sample is kept for measuring the loss; the rest trains."""
+    held_out = torch.arange(len(labels)) % _HOLD_OUT_EVERY == 0
+    return TensorDataset(images[~held_out], labels[~held_out]), TensorDataset(
+        images[held_out], labels[held_out]
+    )

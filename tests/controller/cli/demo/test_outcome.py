@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cotenant.controller.cli.demo.outcome import timeline_of
-from cotenant.controller.cli.demo.reference import schedule_of
+from cotenant.controller.cli.demo.measuring import schedule_of
+from cotenant.controller.cli.demo.report import timeline_of
 from cotenant.controller.domain import DeviceId, HostId, HostState, JobId, Phase
 from cotenant.controller.wire import AttemptView, DeviceView, JobDetails, NodeView, Shown, SpecView, utc
 

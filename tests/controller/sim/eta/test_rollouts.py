@@ -15,7 +15,7 @@ from cotenant.controller.engine import Engine, EtaAnswer, EtaBook, JobEta, quest
 from cotenant.controller.models.eta import KnownLength, Pools
 from cotenant.controller.policies import registry
 from cotenant.controller.sim.eta import answer
-from cotenant.controller.sim.eta.validation import EtaTrial
+from cotenant.controller.sim.eta.intervals import EtaTrial
 from cotenant.controller.sim.simulate import simulate
 from cotenant.controller.sim.world.physics import Physics
 from tests.controller.building import Desk, report

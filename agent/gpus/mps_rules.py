@@ -1,0 +1,254 @@
+"""Which devices of this host are shared through MPS, which daemons that takes, and whom a server's FAULT
+concerns. Decides; starts nothing.
+
+Rule: a GPU that is not shared through MPS says why (`Device.sharing_note`), for `nodes` and `explain`.
+Until its daemon was seen to work, a device time-slices.
+
+Rule: where one daemon serves several devices, a FAULT concerns those that share clients. NVIDIA's manual says
+that a fatal fault is contained in the devices that share clients, directly or over others; that all clients
+there have to exit before the server takes anybody new, on any of its devices; and that clients on its other
+devices go on. A daemon does not say where it happened. So
+
+    all its clients are on devices that are connected     they are ended
+    where it was is known (an Xid, a CUDA error)          who is connected with that is ended, others go on
+    nobody says where                                     all are ended, after some looks
+    those are gone, and the server is still in FAULT      all that are left are ended, after some looks
+
+A job counts as one client of all its devices of this host, for its workers see all of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+import msgspec
+from msgspec import UNSET
+
+from cotenant.agent.gpus.gpu_watch import TAKEN
+from cotenant.controller.domain import Device, MpsSettings
+from cotenant.mps import detection
+from cotenant.mps.detection import DetectedHost, choose
+from cotenant.mps.environment import host_daemon, log_directory, pipe_directory
+from cotenant.mps.ownership import Spec
+from cotenant.mps.process import CONTROL
+from cotenant.profiler.driver.facts import GpuFacts
+
+TENANTS = 2
+"""Who share a device through MPS."""
+TAKEN_AT_START = (
+    "another agent held it when this one started, and one MPS daemon serves all devices of an agent: restart "
+    "this agent when it is free"
+)
+NOT_SEEN = "its MPS daemon has not been seen to work yet"
+
+
+class Setup(msgspec.Struct, frozen=True, kw_only=True):
+    """What the agent does about MPS on this host."""
+
+    runtime: str = ""
+    """Where the daemons' pipe directories are; empty: MPS is not used here at all."""
+    specs: tuple[Spec, ...] = ()
+    """Daemons that always run. Where each user has one: the agent's own, which shows whether MPS works."""
+    host_devices: tuple[str, ...] = ()
+    """UUIDs, in the order of the daemons that serve all of them; empty: one daemon for each."""
+    one_uid: bool = True
+    """All jobs here run as one user, and so have one daemon for all devices in common."""
+    why_not: Mapping[str, str] = {}
+    """By device UUID: why it is not shared through MPS, whatever its daemon does."""
+    tenants: Mapping[str, int] = {}
+    """By device UUID: how many may share it without MPS."""
+    reason: str = ""
+    """Why one daemon per device or per host; empty on a host without GPUs."""
+
+    def of_user(self, uid: int) -> Spec | None:
+        """The daemon of one user's jobs, on a host where each has one; None: there is no such thing."""
+        if self.one_uid or not self.host_devices:
+            return None
+        pipe = pipe_directory(PurePosixPath(self.runtime), host_daemon(uid, one_uid=False))
+        own = self.specs[0]
+        return dataclasses.replace(
+            own, pipe_directory=pipe, log_directory=own.log_directory.with_name(pipe.name)
+        )
+
+
+def plan(
+    settings: MpsSettings,
+    host: DetectedHost,
+    devices: Sequence[Device],
+    gpus: Iterable[GpuFacts],
+    *,
+    logs: Path,
+    owner: str,
+    one_uid: bool,
+) -> Setup:
+    """`owner`: the agent's name over its restarts. `one_uid`: all jobs here run as one user."""
+    known = {gpu.uuid: gpu for gpu in gpus}
+    cuda = [device for device in devices if device.kind == "cuda"]
+    why_not: dict[str, str] = {}
+    for device in cuda:
+        found = detection.verdict(host, _facts(device.local, known.get(device.local)))
+        if not found.usable:
+            why_not[device.local] = found.reason
+        elif settings.mode != "per-device" and device.note.startswith(TAKEN):
+            why_not[device.local] = TAKEN_AT_START
+    usable = [device.local for device in cuda if device.local not in why_not]
+    choice = choose(settings.mode, usable, one_uid=one_uid)
+    for uuid in usable if not choice.groups else ():
+        why_not[uuid] = choice.reason
+    return Setup(
+        runtime=str(host.runtime) if choice.groups else "",
+        host_devices=choice.groups[0] if choice.per_host else (),
+        one_uid=one_uid,
+        specs=tuple(
+            _spec(
+                settings,
+                host,
+                host_daemon(host.uid, one_uid=one_uid) if choice.per_host else group[0],
+                group,
+                logs,
+                owner,
+            )
+            for group in choice.groups
+        ),
+        why_not=why_not,
+        tenants={device.local: device.max_tenants for device in cuda},
+        reason=choice.reason if cuda else "",
+    )
+
+
+def _spec(
+    settings: MpsSettings,
+    host: DetectedHost,
+    name: str,
+    group: tuple[str, ...],
+    logs: Path,
+    owner: str,
+) -> Spec:
+    return Spec(
+        pipe_directory=pipe_directory(host.runtime, name),
+        log_directory=log_directory(PurePosixPath(logs), name),
+        devices=group,
+        owner=owner,
+        percentage=settings.active_thread_percentage,
+        program=host.control_path or CONTROL,
+    )
+
+
+def _facts(uuid: str, gpu: GpuFacts | None) -> detection.DetectedDevice:
+    """What NVML said of it; what it did not say is unknown, and never taken for good."""
+    return detection.DetectedDevice(
+        uuid=uuid,
+        compute_capability=None if gpu is None else gpu.capability,
+        compute_mode=None if gpu is None else gpu.compute_mode,
+        mig_enabled=None if gpu is None else gpu.mig,
+    )
+
+
+def shared(
+    devices: tuple[Device, ...],
+    setup: Setup,
+    why_not: Mapping[str, str],
+    *,
+    plain: frozenset[str] = frozenset(),
+) -> tuple[Device, ...]:
+    """The devices, each GPU with how it is shared now.
+
+    `why_not`: by UUID, what its daemon's owner says; empty where it works. `plain`: UUIDs that a
+    job which is no client of a daemon runs on: such a device goes on to time-slice until that job has ended,
+    for a client beside it would.
+    """
+    return tuple(
+        _shared(device, setup, why_not, plain) if device.kind == "cuda" else device for device in devices
+    )
+
+
+def _shared(
+    device: Device,
+    setup: Setup,
+    why_not: Mapping[str, str],
+    plain: frozenset[str],
+) -> Device:
+    uuid = device.local
+    why = setup.why_not.get(uuid) or why_not.get(uuid, NOT_SEEN)
+    if not why and device.sharing != "mps" and uuid in plain:
+        why = "a job that was started without MPS runs on it"
+    alone = setup.tenants.get(uuid, device.max_tenants)
+    return msgspec.structs.replace(
+        device,
+        sharing="time-slicing" if why else "mps",
+        sharing_note=why,
+        divides=not why or device.limits_jobs or UNSET,
+        max_tenants=alone if why else max(TENANTS, alone),
+    )
+
+
+# --- Whom a FAULT concerns -------------------------------------------------------------------------
+
+
+NEWS_LOOKS: Final = 2
+"""For news of where it was."""
+RECOVERY_LOOKS: Final = 5
+"""For a server to make its contexts anew."""
+
+Group = frozenset[str]
+"""UUIDs of devices that share clients."""
+
+
+@dataclass
+class _Fault:
+    looks: int = 0
+    """Since it began, or since those that were told have gone."""
+    told: set[Group] = field(default_factory=set)
+
+
+class FaultReach:
+    def __init__(self) -> None:
+        self._faults: dict[str, _Fault] = {}
+
+    def look(
+        self,
+        in_fault: Collection[str],
+        clients: Mapping[str, Collection[Group]],
+        known: Collection[str],
+        *,
+        decide: bool = False,
+    ) -> list[Group]:
+        """Groups whose clients are to be ended now; each once.
+
+        `in_fault`: pipe directories of daemons whose server is in FAULT. `clients`: by pipe directory, the
+        devices of each job that is its client. `known`: devices on which an error is known. `decide`:
+        somebody waits for a verdict, and not for news.
+        """
+        self._faults = {pipe: self._faults.get(pipe) or _Fault() for pipe in in_fault}
+        found: list[Group] = []
+        for pipe, fault in self._faults.items():
+            new = _concerned(fault, connected(clients.get(pipe, ())), known, decide)
+            fault.told |= new
+            found += sorted(new, key=sorted)
+        return found
+
+
+def _concerned(fault: _Fault, groups: set[Group], known: Collection[str], decide: bool) -> set[Group]:
+    leaving = {group for group in groups if any(group <= told for told in fault.told)}
+    left = groups - leaving
+    named = {group for group in left if not group.isdisjoint(known)}
+    if named or leaving:
+        fault.looks = 0
+        return named
+    fault.looks += 1
+    if fault.told:
+        return left if fault.looks > RECOVERY_LOOKS else set()
+    return left if decide or len(left) == 1 or fault.looks > NEWS_LOOKS else set()
+
+
+def connected(parts: Collection[Group]) -> set[Group]:
+    """The devices that share clients, directly or over others, together."""
+    found: set[Group] = set()
+    for part in parts:
+        touched = {group for group in found if not group.isdisjoint(part)}
+        found = (found - touched) | {part.union(*touched)}
+    return found

@@ -1,0 +1,166 @@
+"""`cotenant profile`: measure a command on 1, 2, 4, ... devices; what is known of kinds of jobs; forget it.
+
+Rule: measuring is jobs like any other, queued and placed by the controller. The verb says their device time
+before it queues them and after they have ended, and Ctrl-C ends those that are left.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import click
+
+from cotenant.controller.cli.frame import screen
+from cotenant.controller.cli.frame.asking import PATIENCE_S, asking
+from cotenant.controller.cli.frame.command import Group, argument, group, option
+from cotenant.controller.cli.frame.output import (
+    EndpointFlag,
+    JsonFlag,
+    Listing,
+    OutputFlag,
+    chosen,
+    show_listing,
+    show_one,
+    write_json,
+)
+from cotenant.controller.cli.frame.problem import FAILED, OK, Problem, ended_by
+from cotenant.controller.cli.jobs.profile_series import SeriesRun, planned
+from cotenant.controller.cli.jobs.profile_view import (
+    KNOWN_COLUMNS,
+    known_page,
+    series_json,
+    series_table,
+)
+from cotenant.controller.cli.jobs.run import ensure_controller
+from cotenant.controller.cli.jobs.submit import prepared, takes_job_flags
+from cotenant.controller.cli.submission.options import Options
+from cotenant.controller.domain import one_line
+from cotenant.controller.wire import ForgetProfiles, KnownProfile, KnownProfiles, ListProfiles
+
+MEASURE: Final = "measure"
+NO_BATCH: Final = (
+    "note: without --batch-size N no step times are kept: what a step takes depends on its batch"
+)
+
+
+class ProfileGroup(Group):
+    """Whatever does not start with the name of a part is a command to measure."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+            args = [MEASURE, *args]
+        return super().parse_args(ctx, args)
+
+
+@group(ProfileGroup)
+def profile() -> None:
+    """Measure what a command needs, or see what is known of the ones that ran.
+
+    \b
+    For example:
+      cotenant profile -- python train.py
+      cotenant profile -g 4 -N 1 --batch-size 64 -- python train.py
+      cotenant profile list
+    """
+
+
+@profile.part(MEASURE, passes_words=True)
+@takes_job_flags
+def measure(
+    flags: Options,
+    command: Annotated[list[str] | None, argument(metavar="[--] CMD...", help="What to measure.")] = None,
+    form: Annotated[str | None, option("-o", metavar="table|json", help="Format of the result.")] = None,
+    as_json: JsonFlag = False,
+    endpoint: EndpointFlag = None,
+) -> int:
+    """Measure a command on 1, 2, 4, ... devices of a host, then over two hosts.
+
+    Each is a job in the queue, with COTENANT_PROFILING=1 set, that shares with nobody and ends when it has
+    been measured; no device is emptied for it. -g and -N are upper limits here. Ctrl-C cancels what is left.
+    """
+    if form not in (None, "json", "table"):
+        raise Problem("usage", f"profile has no format {form!r}", "formats are table and json")
+    if "array" in flags or "profile" in flags:
+        raise Problem("usage", "--array and --profile make no sense here", "leave them out")
+    limits = {key: flags.pop(key).value for key in ("gpus", "nodes") if key in flags}
+    request = prepared(command or [], flags, endpoint, command_only=True)
+    ensure_controller(endpoint)
+    with asking(endpoint, patience_s=PATIENCE_S) as client:
+        gpus = limits.get("gpus")
+        plan = planned(client, request.specs[0], gpus_max=gpus and gpus.most, hosts_max=limits.get("nodes"))
+        screen.tell(plan.announcement())
+        if plan.spec.batch_size is None:
+            screen.tell(NO_BATCH)
+        run = SeriesRun(client, plan, request)
+        completed = run.to_the_end()
+        results = run.results()
+    if as_json or form == "json":
+        write_json(series_json(plan, results))
+    else:
+        screen.say(series_table(results))
+        screen.tell(plan.account(results))
+    if not completed:
+        return ended_by()
+    return OK if any(each.profile is not None and each.is_measured for each in results) else FAILED
+
+
+@profile.part("list")
+def list_profiles(
+    output: OutputFlag = None, as_json: JsonFlag = False, endpoint: EndpointFlag = None
+) -> None:
+    """What is kept of kinds of jobs, by command, code, configuration and device type."""
+    form = chosen(output, as_json)
+    reply = _known(endpoint)
+    listing = Listing(
+        noun="known-profile",
+        rows=reply.profiles,
+        identity=lambda each: each.key,
+        columns=KNOWN_COLUMNS,
+        extra={"more": reply.more, "profile_s": reply.profile_s},
+        nothing="no profiles are kept yet",
+    )
+    show_listing(listing, form)
+
+
+@profile.part("show")
+def show_profile(
+    key: Annotated[str, argument(metavar="KEY", help="As `cotenant profile list` shows it.")],
+    output: OutputFlag = None,
+    as_json: JsonFlag = False,
+    endpoint: EndpointFlag = None,
+) -> None:
+    """One kept profile: its points, and every indicator with its source."""
+    form = chosen(output, as_json)
+    reply = _known(endpoint)
+    found = [each for each in reply.profiles if each.key.startswith(key)]
+    if len(found) != 1:
+        raise Problem(
+            "not-found" if not found else "usage",
+            f"{'no' if not found else 'more than one'} profile starts with {key}",
+            "`cotenant profile list` shows them",
+        )
+    one: KnownProfile = found[0]
+    show_one(form, one, one.key, one, known_page)
+
+
+@profile.part("forget")
+def forget(
+    keys: Annotated[
+        list[str] | None,
+        argument(metavar="KEY", help="As `cotenant profile list` shows them."),
+    ] = None,
+    everything: Annotated[bool, option("--all", help="All that are yours (an admin: all).")] = False,
+    endpoint: EndpointFlag = None,
+) -> None:
+    """Forget kept profiles: the next job of the kind is measured anew."""
+    if bool(keys) == everything:
+        raise Problem("usage", "give keys, or --all", "`cotenant profile list` shows them")
+    with asking(endpoint) as client:
+        reply = client.ask(ForgetProfiles(keys=tuple(keys or ())))
+    for line in reply.lines or ("nothing was kept",):
+        screen.say(one_line(line))
+
+
+def _known(endpoint: str | None) -> KnownProfiles:
+    with asking(endpoint) as client:
+        return client.ask(ListProfiles())

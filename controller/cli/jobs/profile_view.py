@@ -1,0 +1,217 @@
+"""Profiles as tables, pages and JSON: `profile/1` is one series, `known-profile/1` is kept of one kind; and
+what a step should take on so many devices with so many micro-batches, and how far that may be off.
+
+Rule: a measured time is shown as one, a predicted one with its range; of a reach that was never measured the
+model says nothing, and so does the table.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from cotenant.controller.cli.cluster.device_view import LEGEND
+from cotenant.controller.cli.frame import screen
+from cotenant.controller.cli.frame.screen import NONE, Column, duration, size
+from cotenant.controller.cli.jobs.profile_series import SeriesPlan, SeriesResult
+from cotenant.controller.domain import ProfilePoint
+from cotenant.controller.wire import (
+    KnownProfile,
+    ProfileView,
+    StepTimeView,
+    ThroughputView,
+    profile_view,
+    wall_s,
+)
+
+Measured = KnownProfile | ProfileView
+
+FIT_NEEDS: Final = "a fit needs three sub-batches or more, and their times to agree"
+
+
+def seconds(value: float | None) -> str:
+    """A step time: three digits that matter."""
+    return NONE if value is None else f"{value:.3g}s"
+
+
+# --- JSON -------------------------------------------------------------------------------------------
+
+
+def series_json(plan: SeriesPlan, results: Sequence[SeriesResult]) -> dict[str, Any]:
+    return {
+        "schema": "profile/1",
+        "command": list(plan.spec.launch.argv),
+        "batch_size": plan.spec.batch_size,
+        "code_sha256": plan.spec.code_sha256 or None,
+        "profile_s": plan.profile_s,
+        "device_time_s": {
+            "estimated": plan.estimated_device_s,
+            "measured": sum(each.device_s for each in results),
+        },
+        "configurations": [
+            {
+                "gpus": each.configuration.gpus,
+                "hosts": each.configuration.hosts,
+                "job": each.job.job_id,
+                "state": each.job.phase.value,
+                "reason": each.job.reason,
+                "devices": list(each.job.devices),
+                "device_time_s": each.device_s,
+                **msgspec.to_builtins(each.profile or profile_view(None)),
+            }
+            for each in results
+        ],
+    }
+
+
+# --- For a person -----------------------------------------------------------------------------------
+
+
+def _first(profile: Measured) -> ProfilePoint | None:
+    return min(profile.points, key=lambda point: point.accumulation_steps, default=None)
+
+
+def _step(profile: Measured) -> str:
+    first = _first(profile)
+    return NONE if first is None else seconds(first.step_s)
+
+
+def _memory(profile: Measured) -> str:
+    first = _first(profile)
+    return size(profile.memory_mib_peak if first is None else first.memory_mib)
+
+
+def _s(profile: Measured) -> str:
+    return ",".join(str(point.accumulation_steps) for point in profile.points)
+
+
+KNOWN_COLUMNS: Final = (
+    Column("KEY", lambda k: k.key),
+    Column("NAME", lambda k: k.name, limit=20),
+    Column("USER", lambda k: k.user, rank=4, limit=10),
+    Column("GPUS", lambda k: f"{k.gpus}" if k.hosts == 1 else f"{k.gpus}/{k.hosts} hosts", right=True),
+    Column("TYPE", lambda k: k.device_type, rank=2),
+    Column("BATCH", lambda k: NONE if k.batch_size is None else str(k.batch_size), rank=1, right=True),
+    Column("S", lambda k: _s(k)),
+    Column("STEP", lambda k: _step(k), right=True),
+    Column("MEMORY", lambda k: _memory(k), right=True),
+    Column("USED", lambda k: str(k.used), rank=3, right=True),
+    Column("WHOLE", lambda k: "yes" if k.is_complete else "no", rank=5),
+)
+
+
+def series_table(results: Sequence[SeriesResult]) -> str:
+    """One line per configuration and s; a configuration that was not measured has one with the reason."""
+    rows: list[tuple[SeriesResult, ProfilePoint | None]] = []
+    for each in results:
+        points = each.profile.points if each.profile is not None else ()
+        rows += [(each, point) for point in points] or [(each, None)]
+    columns = (
+        Column("GPUS", lambda row: str(row[0].configuration.gpus), right=True),
+        Column("HOSTS", lambda row: str(row[0].configuration.hosts), right=True),
+        Column("JOB", lambda row: str(row[0].job.job_id)),
+        Column("S", lambda row: NONE if row[1] is None else str(row[1].accumulation_steps), right=True),
+        Column("SUB-BATCH", lambda row: NONE if row[1] is None else str(row[1].sub_batch), right=True),
+        Column("STEP", lambda row: NONE if row[1] is None else seconds(row[1].step_s), right=True),
+        Column("MEMORY", lambda row: size(_memory_of(*row)), right=True),
+        Column("DEVICE TIME", lambda row: duration(row[0].device_s), right=True),
+        Column("REASON", lambda row: row[0].job.reason),
+    )
+    return screen.table(columns, rows, screen.terminal_width())
+
+
+def _memory_of(result: SeriesResult, point: ProfilePoint | None) -> float | None:
+    if point is not None:
+        return point.memory_mib
+    return None if result.profile is None else result.profile.memory_mib_peak
+
+
+def known_page(known: KnownProfile) -> str:
+    """Everything about one kind."""
+    lines = [
+        f"profile {known.key}  {known.name}",
+        f"  command   {shlex.join(known.command)}",
+        f"  measured  {screen.local_time(wall_s(known.learned_at))} on job {known.job_id}, {known.source}"
+        + ("" if known.is_complete else ", not to its end"),
+        f"  devices   {known.gpus} of type {known.device_type} on {screen.plural(known.hosts, 'host')}",
+        f"  memory    {size(known.memory_mib_peak)} at the whole batch",
+        f"  load      {duration(known.load_s)}; {screen.plural(known.steps, 'step')} counted",
+    ]
+    if known.points:
+        lines += ["", screen.table(POINT_COLUMNS, known.points, None)]
+    lines += throughput_lines(known.points, known.throughput, known.batch_size)
+    lines += ["", screen.table(INDICATOR_COLUMNS, list(known.indicators.items()), None)]
+    return "\n".join(lines)
+
+
+POINT_COLUMNS: Final = (
+    Column("S", lambda p: str(p.accumulation_steps), right=True),
+    Column("SUB-BATCH", lambda p: str(p.sub_batch), right=True),
+    Column("STEP", lambda p: seconds(p.step_s), right=True),
+    Column("MEMORY", lambda p: size(p.memory_mib), right=True),
+)
+
+
+def _number(value: float | None) -> str:
+    return NONE if value is None else f"{value:.4g}"
+
+
+INDICATOR_COLUMNS: Final = (
+    Column("INDICATOR", lambda row: row[0]),
+    Column("UNIT", lambda row: LEGEND.get(row[0], ("", NONE))[1]),
+    Column("MEAN", lambda row: _number(row[1].mean), right=True),
+    Column("VARIANCE", lambda row: _number(row[1].variance), right=True),
+    Column("SOURCE", lambda row: row[1].source or "not measured"),
+)
+
+
+def throughput_lines(
+    points: Sequence[ProfilePoint], view: ThroughputView | None, batch_size: int | None
+) -> list[str]:
+    """A heading and a table; nothing for a job that was never profiled, one line where there is no model."""
+    if batch_size is None or not points:
+        return []
+    if view is None:
+        return ["", f"time of a step: no model of it ({FIT_NEEDS})"]
+    return ["", *_heading(view), _table(view)]
+
+
+def _heading(view: ThroughputView) -> Iterator[str]:
+    yield (
+        f"time of a step, by devices and micro-batches (s): fitted to {screen.plural(view.points, 'point')}, "
+        f"off by {view.error_ratio:.1%} on average where it had not seen one"
+    )
+    unknown = [what for reach, what in _REACHES if reach not in view.reaches]
+    if unknown:
+        yield f"not measured, so not said: {', '.join(unknown)}"
+
+
+_REACHES: Final = (("device", "one device"), ("host", "several of one host"), ("hosts", "several hosts"))
+
+
+def _table(view: ThroughputView) -> str:
+    rows: dict[tuple[int, int], dict[int, StepTimeView]] = {}
+    for step in view.steps:
+        rows.setdefault((step.devices, step.hosts), {})[step.accumulation_steps] = step
+    columns = [
+        Column("DEVICES", lambda row: str(row[0][0]), right=True),
+        Column("HOSTS", lambda row: str(row[0][1]), right=True),
+        *(_column(s) for s in sorted({step.accumulation_steps for step in view.steps})),
+    ]
+    return screen.table(columns, list(rows.items()), None)
+
+
+def _column(s: int) -> Column:
+    return Column(f"S = {s}", lambda row: _in_words(row[1].get(s)), right=True)
+
+
+def _in_words(step: StepTimeView | None) -> str:
+    """`0.21s` as measured, `0.21s (0.18 to 0.25)` as predicted, the range that holds four in five."""
+    if step is None:
+        return NONE
+    if step.measured_s is not None:
+        return f"{step.measured_s:.3g}s"
+    return f"{step.step_s:.3g}s ({step.low_s:.3g} to {step.high_s:.3g})"

@@ -1,1 +1,0 @@
-"""`cotenant profile`: series of measurements, and what is known of kinds of jobs."""

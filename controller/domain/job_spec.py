@@ -1,0 +1,277 @@
+"""What the user asked for, and an upper estimate of the memory of the controller that a job's own texts take.
+
+Rule: only `SpecChanged` replaces a spec, as a whole and while its job waits; the constructor refuses one that
+makes no sense. The memory is counted in characters, not measured, so that every replay of a journal counts
+the same.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from cotenant.controller.domain.ids import JobId
+from cotenant.controller.domain.perf import Profile
+from cotenant.controller.domain.throughput import Gang, sized_gang
+
+PRIORITY_MAX: Final = 1_000
+
+LaunchMode = Literal["worker", "host"]
+
+
+LaunchKind = Literal["", "warm", "cold"]
+"""How processes were started: forked from one that had imported their packages, or each from nothing; empty:
+not known."""
+
+
+class SlurmScript(msgspec.Struct, frozen=True, kw_only=True):
+    """What a script with `#SBATCH` lines finds around it: SLURM_* variables, `srun`, its warning signal."""
+
+    variables: dict[str, str] = {}
+    """Those that are known at submission; the host adds the others."""
+    tasks: int = 0
+    """Of a step that does not say how many; 0: one per host, or `tasks_per_host` on each."""
+    tasks_per_host: int = 0
+    gpus_per_task: int = 0
+    """Above 0: a task of a step sees so many GPUs and no other."""
+    array_position: int = 0
+    """Of its task in the array, from 0."""
+    numbers_devices: bool = False
+    """CUDA_VISIBLE_DEVICES holds numbers where that can be: what it starts cannot read UUIDs."""
+    signal: int = 0
+    """Sent before the time limit (`--signal`); 0: none."""
+    signal_before_s: float = 0.0
+    signal_script: bool = False
+    """To the script (`B:`), else to the tasks of its steps."""
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """How the user's command is started; opaque to policies."""
+
+    argv: tuple[str, ...] = ()
+    workdir: str = "/"
+    env: dict[str, str] = {}
+    secrets: tuple[str, ...] = ()
+    """Names of variables whose values stay in a 0600 file and never enter journal, logs or `show`."""
+    output: str = ""
+    """Extra file (a pattern with %j, %a, %r) that receives the rank's output; empty = agent's logs only."""
+    mode: LaunchMode = "worker"
+    """worker: once per device; host: once per host (torchrun, accelerate, deepspeed)."""
+    zero_code: tuple[str, ...] = ()
+    """What the hook does for a script that knows nothing of cotenant: accumulate, mean, checkpoint,
+    progress."""
+    warm: bool = True
+    """Its ranks may be forked from a process that has imported their packages; False: `--cold`."""
+    watchdog_s: float | None = None
+    """`--watchdog`: seconds without an optimizer step after which it hangs; 0 = never; None = the agent's
+    rule."""
+    slurm: SlurmScript | UnsetType = UNSET
+    """It came with `#SBATCH` lines. Unset, no message and no digest has it."""
+    uid: int = 0
+    gid: int = 0
+    groups: tuple[int, ...] = ()
+
+
+class Dependency(msgspec.Struct, frozen=True, kw_only=True):
+    """`--after JOB` (`ok`: it must have finished well) or `--after any:JOB` (`any`: ended at all)."""
+
+    job_id: JobId
+    need: Literal["ok", "any"] = "ok"
+
+
+class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user asked for."""
+
+    job_id: JobId
+    name: str = ""
+    user: str = ""
+    organisation: str = ""
+    job_class: Literal["hp", "spot"] = "spot"
+    priority: int = 0
+    """Before the policy's order: greater goes first. -1,000 to 1,000."""
+    gpus_min: int = 1
+    gpus_max: int = 1
+    """Above gpus_min for an elastic job: it may be given any number in between (`takes`), and another while
+    it trains. What is said of it in time (`expected_s`) is on gpus_min."""
+    nodes: int = 0
+    """Pods of equal size, one per host; 0 = as few hosts as possible."""
+    gpu_fraction: float = 1.0
+    """Below 1: a part of one device (`domain/tenancy.py`); such a job has gpus_min = gpus_max = 1."""
+    gpu_type: str = ""
+    features: tuple[str, ...] = ()
+    memory_mib: int | None = None
+    """Declared peak device memory per worker at the whole batch; None = unknown."""
+    cpus: int = 0
+    host_memory_mib: int = 0
+    batch_size: int | None = None
+    """Per worker; of an elastic job on gpus_max. None = unknown: never accumulated."""
+    iterations: int | None = None
+    """Optimizer steps in all."""
+    expected_s: float | None = None
+    load_s: float | None = None
+    """Launch to first step, if known beforehand; else learned from what ran before."""
+    pause_s: float | None = None
+    """Stop request to devices free, if known beforehand; else learned."""
+    time_limit_s: float | None = None
+    share: Literal["auto", "never"] = "auto"
+    resumable: bool | None = None
+    """None: learned from the job itself when it says hello."""
+    retries: int = 0
+    after: tuple[Dependency, ...] = ()
+    hold: bool = False
+    array_limit: int | UnsetType = UNSET
+    """So many tasks of its array may wait for devices or have them at once; unset: all."""
+    requeues: int | UnsetType = UNSET
+    """At its time limit it queues again, with another such limit, up to so many times; unset: never."""
+    promised_s: float | UnsetType = UNSET
+    """By then, in seconds of the journal, it is promised to have ended; unset: nothing is promised."""
+    profile: Profile | None = None
+    profiling: Literal["auto", "never", "only"] = "auto"
+    """auto: measured in place, while its first attempt runs alone, if no like job was before. only: it runs
+    for its profile's sake and ends when that is complete (`cotenant profile`)."""
+    code_sha256: str = ""
+    """Of the script, what lies beside it and the libraries it would load, as the submitter's machine has
+    them; empty if nobody could read them. Jobs with the same one may share a profile."""
+    launch: Launch = Launch()
+
+    def __post_init__(self) -> None:
+        if not _is_plain(self) and (problem := _problem(self)):
+            raise ValueError(f"job {self.job_id}: {problem}")
+
+    @property
+    def gpus(self) -> int:
+        return self.gpus_min
+
+    @property
+    def size(self) -> float:
+        """Devices that it asks for; below 1 for a part of one."""
+        return self.gpus_min if self.gpu_fraction == 1.0 else self.gpu_fraction
+
+    @property
+    def is_elastic(self) -> bool:
+        return self.gpus_max > self.gpus_min
+
+    def takes(self, devices: int) -> bool:
+        """Whether it can run on so many: pods stay equal, and so do the workers' parts of a step's batch."""
+        return (
+            self.gpus_min <= devices <= self.gpus_max
+            and (not self.nodes or devices % self.nodes == 0)
+            and (self.batch_size is None or self.batch_size * self.gpus_max % devices == 0)
+        )
+
+    def rows(self, devices: int) -> int | None:
+        """Of each worker in a step, on so many: the batch of a step stays what it is on gpus_max."""
+        return None if self.batch_size is None else self.batch_size * self.gpus_max // devices
+
+    def micro_batches(self, devices: int) -> int:
+        """In which a worker takes them, so that none is larger than on gpus_max."""
+        return -(-self.gpus_max // devices)
+
+    @property
+    def gang(self) -> Gang:
+        """What it asks for; without a number of hosts it counts as a gang on one."""
+        return sized_gang(self.gpus_min, self.nodes or 1)
+
+
+def _is_plain(spec: JobSpec) -> bool:
+    """Whether a spec leaves most things open and nothing can be wrong with the rest: as `_problem` says, but
+    quickly. A simulation makes hundreds of thousands of them."""
+    return (
+        0 < spec.gpus_min == spec.gpus_max
+        and spec.nodes == spec.cpus == spec.host_memory_mib == spec.retries == spec.priority == 0
+        and spec.gpu_fraction == 1.0
+        and spec.memory_mib is spec.batch_size is spec.time_limit_s is None
+        and (spec.iterations is None or spec.iterations > 0)
+        and (spec.expected_s is None or 0 < spec.expected_s < 1e9)
+        and (spec.load_s is None or 0 <= spec.load_s < 1e9)
+        and (spec.pause_s is None or 0 <= spec.pause_s < 1e9)
+        and not spec.after
+        and not spec.array_limit
+        and not spec.requeues
+    )
+
+
+def _problem(spec: JobSpec) -> str:
+    """The first thing wrong with a spec, for a person; empty if nothing is."""
+    checks = (
+        (spec.gpus_min < 1, f"needs at least 1 GPU, got {spec.gpus_min}"),
+        (spec.gpus_max < spec.gpus_min, f"gpus_max {spec.gpus_max} is below gpus_min {spec.gpus_min}"),
+        (spec.nodes < 0, f"nodes must not be negative, got {spec.nodes}"),
+        (
+            spec.nodes > 0 and spec.gpus_min % spec.nodes != 0,
+            f"gpus {spec.gpus_min} is not a multiple of nodes {spec.nodes}",
+        ),
+        (not 0.0 < spec.gpu_fraction <= 1.0, f"gpu_fraction must be in (0, 1], got {spec.gpu_fraction}"),
+        (spec.gpu_fraction < 1.0 and spec.gpus_max > 1, "a part of a GPU is only possible for one worker"),
+        (
+            spec.memory_mib is not None and spec.memory_mib < 1,
+            f"memory must be positive, got {spec.memory_mib} MiB",
+        ),
+        (spec.cpus < 0 or spec.host_memory_mib < 0, "cpus and host memory must not be negative"),
+        (
+            spec.batch_size is not None and spec.batch_size < 1,
+            f"batch size must be positive, got {spec.batch_size}",
+        ),
+        (
+            spec.iterations is not None and spec.iterations < 1,
+            f"iterations must be positive, got {spec.iterations}",
+        ),
+        (
+            spec.expected_s is not None and not 0 < spec.expected_s < 1e9,
+            f"expected time must be positive, got {spec.expected_s}",
+        ),
+        (
+            any(known is not None and not 0 <= known < 1e9 for known in (spec.load_s, spec.pause_s)),
+            f"load and pause times must not be negative, got {spec.load_s} and {spec.pause_s}",
+        ),
+        (
+            spec.time_limit_s is not None and not 0 < spec.time_limit_s < 1e9,
+            f"time limit must be positive, got {spec.time_limit_s}",
+        ),
+        (
+            abs(spec.priority) > PRIORITY_MAX,
+            f"priority must be {-PRIORITY_MAX} to {PRIORITY_MAX}, got {spec.priority}",
+        ),
+        (spec.retries < 0, f"retries must not be negative, got {spec.retries}"),
+        ((spec.array_limit or 0) < 0, f"an array's limit must not be negative, got {spec.array_limit}"),
+        (
+            spec.is_elastic and not (spec.takes(spec.gpus_min) and spec.takes(spec.gpus_max)),
+            (
+                f"a step of {spec.batch_size} x {spec.gpus_max} samples cannot be divided equally among "
+                f"{spec.gpus_min} workers and among {spec.gpus_max}, on {spec.nodes or 'any'} nodes"
+            ),
+        ),
+        (
+            (spec.requeues or 0) < 0 or (bool(spec.requeues) and spec.time_limit_s is None),
+            f"to be queued again at its time limit it needs one, and a number of times, got {spec.requeues}",
+        ),
+        (any(d.job_id == spec.job_id for d in spec.after), "a job cannot wait for itself"),
+    )
+    return next((text for wrong, text in checks if wrong), "")
+
+
+JOB_BYTES: Final = 2_048
+"""Of a job that says nothing at all."""
+ENTRY_BYTES: Final = 128
+"""Of a text, and of whatever else stands in a list, beside its characters."""
+USER_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Of all jobs of one user that have not ended."""
+ENDED_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Of all jobs that have ended: of larger ones fewer stay listed."""
+
+
+def held_bytes(spec: JobSpec) -> int:
+    launch = spec.launch
+    texts = (*launch.argv, *launch.env, *launch.env.values(), *launch.secrets, *spec.features)
+    texts += (spec.name, spec.user, spec.organisation, spec.gpu_type, launch.workdir, launch.output)
+    points = spec.profile.points if spec.profile is not None else ()
+    entries = len((*texts, *spec.after, *points * 4))
+    together = "".join(texts)
+    characters = len(together) if together.isascii() else sum(map(_characters, texts))
+    return JOB_BYTES + ENTRY_BYTES * entries + characters
+
+
+def _characters(text: str) -> int:
+    return len(text) if text.isascii() else 4 * len(text)  # One wide character makes all of them wide.

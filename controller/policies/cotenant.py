@@ -1,0 +1,294 @@
+"""cotenant: the product's own policy. One rule of marginal cost decides between a free device, a share, a
+preemption and waiting: of the alternatives for a waiting job, take the one that delays all jobs concerned
+least.
+
+Source: ours, from `patient` (order, victims, gangs) and `castor-cost` (partners, waits). The cost of an
+alternative is how many seconds later all of them together end than if the job could begin at once, alone, and
+nobody lost anything:
+
+    free devices   0
+    share          (its time shared - its time alone) + how much later each partner ends
+    preempt        the victims' pause + for each: what the job needs, the victim's load and two of its pauses
+    wait           until enough devices are free, from predicted ends
+
+A preemption must be one that `patient` would make, whatever it costs here; a share one that `castor-cost`
+would: it costs less than waiting, and with each partner more gets done than by taking turns.
+
+Waiting jobs stand in the order of remaining service. A decision has two passes over those whom `patient`
+would ask:
+
+1. In order: free devices; else, where a preemption would pay, the cheaper of it and of a share; else nothing.
+2. The first `lookahead` of the others join the partners beside whom that costs less than waiting, in order.
+
+Rule: a job that loads is never preempted, so no load is for nothing. A job that shares is a victim like
+others, with what it has left alone; a device with two tenants is taken only from both. An incumbent that ends
+or is preempted leaves the device to its co-tenant. A pair that loses is parted.
+
+Rule: the forecast for a pair never observed is the mean of the default speed and each kind's own record, only
+where nothing is known of the pair itself. Observations, a trained model's prediction and the duty cycles of
+the two all come before the record that a kind of job has beside others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from math import inf
+from typing import Final, NamedTuple
+
+import msgspec
+
+from cotenant.controller.domain import (
+    DEFAULT_XI,
+    NOTHING,
+    RUNNING,
+    AnyEvent,
+    Decision,
+    Interference,
+    Job,
+    Plan,
+    Reason,
+    View,
+    because,
+    why_alone,
+)
+from cotenant.controller.policies.base import FIRST, PolicyEntry, is_possible
+from cotenant.controller.policies.castor.cost import CastorCost, CostSlots, Set, best_share
+from cotenant.controller.policies.patient import Patient, PatientParameters, Round, cost_s, needs_s, why_gain
+from cotenant.controller.policies.toolkit import (
+    ColocationParameters,
+    CoTenant,
+    ExpectedReleases,
+    FreedDevices,
+    ShareableSlots,
+    longest_first,
+    take_room,
+    victims_for,
+)
+
+UNKNOWN: Final = "unknown"
+"""The cost of waiting for jobs whose ends are unknown."""
+NONE: Final = "impossible"
+
+
+class Costs(NamedTuple):
+    """The cost of each alternative, in seconds; None: the job does not have it."""
+
+    wait_s: float
+    share_s: float | None
+    preempt_s: float | None
+
+    def told(self) -> tuple[float | str, float | str, float | str]:
+        """The costs in this order, as operands of a reason."""
+        wait = UNKNOWN if self.wait_s == inf else self.wait_s
+        share, preempt = (NONE if each is None else each for each in self[1:])
+        return wait, share, preempt
+
+
+def sharing_s(share: Set) -> float:
+    """What a share costs."""
+    together = share.together
+    return together.ends_s - together.alone_s + together.cost_s
+
+
+def preempting_s(job: Job, victims: Sequence[Job]) -> float:
+    """What a preemption costs. A job that loses a reservation has loaded nothing: it loses the newcomer's
+    time."""
+    running = [victim for victim in victims if victim.phase is RUNNING]
+    pause_s = max((victim.expected_pause_s for victim in running), default=0.0)
+    return pause_s + len(victims) * needs_s(job) + sum(map(cost_s, running))
+
+
+def why_shares(share: Set, costs: Costs) -> Reason:
+    names = ", ".join(dict.fromkeys(partner.slot.partner.job_id for partner in share.partners))
+    split = share.split
+    more = (share.together.ends_s, split.size or "all", split.accumulation_steps, share.pace)
+    return because("costs-share", names, *costs.told(), *more)
+
+
+def why_preempts(victims: Sequence[Job], costs: Costs) -> Reason:
+    return because("costs-preempt", *costs.told(), ", ".join(victim.job_id for victim in victims))
+
+
+def why_waits(plan: Plan, job: Job, wait_s: float, no_share: Reason) -> Reason:
+    """`no_share`: what `castor-cost` says of the partner that came nearest to a gain."""
+    share_s, more = None, f"; {no_share}"
+    if no_share.code == "sharing-costs":
+        gains_s, waits_s, cost_s = (float(each) for each in no_share.operands[1:])
+        share_s, more = waits_s - gains_s + cost_s, ""
+    room = victims_for(plan, job, _longest_first(plan, job))
+    preempt_s = None if room is None else preempting_s(job, room.victims)
+    return because("costs-wait", *Costs(wait_s, share_s, preempt_s).told(), more)
+
+
+def _longest_first(plan: Plan, job: Job) -> Iterator[Job]:
+    """Jobs that could be preempted, whether or not that would pay."""
+    for _, one in longest_first(plan.view):
+        may_be = one.phase is RUNNING and one.preemptible and not one.aged
+        if may_be and one.spec.priority <= job.spec.priority:
+            yield one
+
+
+class RecordSlots(CostSlots):
+    """Slots of a plan, with ratios by record."""
+
+    def pairs(self, jobs: Sequence[Job], partners: Sequence[Job]) -> list[list[Interference]]:
+        return [[by_record(xi) for xi in row] for row in super().pairs(jobs, partners)]
+
+
+def by_record(xi: Interference) -> Interference:
+    """Replaces a pair's ratios, unless the pair itself is known or neither kind has a record."""
+    if xi.source != "default" or (xi.first_speed is None and xi.second_speed is None):
+        return xi
+    return msgspec.structs.replace(xi, first=ratio(xi.first_speed), second=ratio(xi.second_speed))
+
+
+@lru_cache(maxsize=1024)
+def ratio(speed: float | None) -> float:
+    """The interference ratio of a kind with this mean speed beside others."""
+    return DEFAULT_XI if speed is None else 2.0 / (1.0 / DEFAULT_XI + speed)
+
+
+NO_DEVICES = ("gains-nothing", "first-no-devices", "behind-no-devices", "fragmented")
+"""Reasons for waiting because nothing is free and no job is to be preempted."""
+
+
+class CotenantParameters(PatientParameters, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The parameters of `patient`, and those of policies that share."""
+
+    lookahead: int = 64
+    """Queued jobs tried for sharing per event."""
+    part: bool = True
+    """Part pairs whose measured benefit is negative, and do not make such pairs again."""
+    observations: int = ColocationParameters().observations
+    """Measurements, both ways, before a pair is parted or not made again."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.sharing()
+
+    def sharing(self) -> ColocationParameters:
+        return ColocationParameters(lookahead=self.lookahead, part=self.part, observations=self.observations)
+
+
+class Sharing(CastorCost):
+    """The second pass: `castor-cost` with the rule's reasons; for pairs never observed it uses each kind's
+    own record."""
+
+    name = "cotenant"
+
+    def slots(self, plan: Plan) -> RecordSlots:
+        return RecordSlots(plan, self.observations)
+
+    def join(self, plan: Plan, job: Job, slots: ShareableSlots) -> CoTenant | None:
+        assert isinstance(slots, CostSlots)
+        best = best_share(plan, job, slots)
+        if best is None:
+            return None
+        costs = Costs(slots.wait_s(job), sharing_s(best), None)
+        return CoTenant(best.devices, best.split.accumulation_steps, why_shares(best, costs))
+
+
+class CheapestFirst(Round):
+    """The first pass: the order of `patient`; where it would preempt, a share that costs less comes first."""
+
+    name = "cotenant"
+
+    def __init__(
+        self,
+        view: View,
+        asking: Iterable[Job],
+        parameters: PatientParameters,
+        soon: ExpectedReleases | None,
+        sharing: Sharing,
+    ) -> None:
+        super().__init__(view, asking, parameters, soon)
+        self._sharing = sharing
+        self._slots: RecordSlots | None = None
+        self._seen_actions = 0
+        """Number of the plan's actions when the slots were looked up."""
+
+    def settle(self, plan: Plan, job: Job, room: FreedDevices) -> None:
+        why = why_gain(plan.view, job, room.victims)
+        if not room.victims:
+            take_room(plan, job, room, self.name, why)
+            return
+        slots = self._slots_of(plan)
+        share = best_share(plan, job, slots) if why_alone(job) is None else None
+        costs = Costs(
+            slots.wait_s(job),
+            None if share is None else sharing_s(share),
+            preempting_s(job, room.victims),
+        )
+        if share is None or sharing_s(share) >= preempting_s(job, room.victims):
+            newcomer = why_preempts(room.victims, costs)
+            take_room(plan, job, room, self.name, why._replace(newcomer=newcomer))
+            return
+        plan.share(job, share.devices, why_shares(share, costs), share.split.accumulation_steps)
+        slots.take(share.devices)
+        self._seen_actions = len(plan.actions)
+
+    def _slots_of(self, plan: Plan) -> RecordSlots:
+        if self._slots is None or self._seen_actions != len(plan.actions):
+            self._slots, self._seen_actions = self._sharing.slots(plan), len(plan.actions)
+        return self._slots
+
+
+class Cotenant(Patient):
+    """Remembers what `patient` does."""
+
+    name = "cotenant"
+    preempts = True
+    shares = True
+
+    def __init__(self, parameters: CotenantParameters | None = None) -> None:
+        parameters = parameters if parameters is not None else CotenantParameters()
+        super().__init__(parameters)
+        self._sharing = Sharing(parameters.sharing())
+
+    def decide(self, view: View, event: AnyEvent) -> Decision:
+        apart = self._sharing.part_after(view, event)
+        if apart is not None:
+            return Decision(actions=(apart,))
+        plan, is_partial = self.arrange(view, event)
+        if plan is None:
+            return NOTHING
+        newcomers = (job for job in view.newcomers() if not plan.is_placed(job.job_id))
+        self._sharing.admit(plan, newcomers if is_partial else plan.unplaced(), waited_for(plan))
+        return plan.decision()
+
+    def round(self, view: View, asking: Iterable[Job], soon: ExpectedReleases | None = None) -> Round:
+        return CheapestFirst(view, asking, self.parameters, soon, self._sharing)
+
+    def explain(self, view: View, job: Job) -> Reason:
+        reason = super().explain(view, job)
+        if reason.code not in NO_DEVICES or job.remaining_s is None or not view.on_devices():
+            return reason
+        plan = Plan(view)
+        slots = self._sharing.slots(plan)
+        no_share = why_alone(job) or (
+            self._sharing.why_not(plan, job, slots) if slots else slots.closed or because("sharing-nobody")
+        )
+        if no_share is None:
+            return because("next-event")
+        return why_waits(plan, job, slots.wait_s(job), no_share)
+
+
+def waited_for(plan: Plan) -> Job | None:
+    """The first aged job that gets nothing by this plan, though the hosts could hold it: nobody behind it
+    shares."""
+    for job in plan.unplaced():
+        if not job.aged:
+            return None
+        if is_possible(plan.view, job):
+            return job
+    return None
+
+
+COTENANT: Final = PolicyEntry(
+    "weighs sharing, preempting and waiting by what all concerned lose, and does what costs least",
+    Cotenant,
+    CotenantParameters.parse,
+    group=FIRST,
+    choose="jobs have expected times and resume, and leave devices half idle",
+)

@@ -1,0 +1,296 @@
+"""What is computed in child processes, so that the controller never waits for it: what a policy or a profile
+asks for, when jobs end, and what another policy would decide.
+
+Rule: every compute request gets exactly one `Computed`, with a result or with what went wrong.
+
+Rule: when jobs end is found out again when something has changed, or when a job goes on after the end that it
+had in half of the futures. One question at a time, about the newest state; the next question covers what
+changed meanwhile. After an answer the worker rests, so that roll-outs take no more than their share of one
+core. When a child fails or dies the last answer stays in force, and the next change asks again.
+
+Rule: the shadow policy takes at most its share of one core, however much it has to catch up with, and only
+its report comes back. A child that dies begins again at the shadow's beginning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+from msgspec import UNSET
+
+from cotenant.controller.domain import Computed, ComputeRequest
+from cotenant.controller.engine import EtaAnswer, EtaQuestion
+from cotenant.controller.system.child import ChildProcess
+from cotenant.controller.wire import (
+    BadMessage,
+    ComputeQuestion,
+    ComputeResult,
+    ShadowAnswer,
+    ShadowQuestion,
+    pack,
+    unpack,
+    unpack_struct,
+)
+
+COMPUTE_WAITING_MAX: Final = 100
+COMPUTE_TIMEOUT_S: Final = 1800.0
+
+
+class ComputeWorker:
+    """One computation at a time; the others queue."""
+
+    def __init__(self, done: Callable[[Computed], None]) -> None:
+        self._done = done
+        self._child = ChildProcess("cotenant.controller.training")
+        self._waiting: dict[int, ComputeRequest] = {}
+        self._worker: asyncio.Task[None] | None = None
+
+    def start(self, request: ComputeRequest) -> None:
+        """Take a request and answer it later; one that waits or is being computed is not started twice."""
+        if request.request_id in self._waiting:
+            return
+        if len(self._waiting) >= COMPUTE_WAITING_MAX:
+            self._done(failed(request, f"more than {COMPUTE_WAITING_MAX} computations are waiting"))
+            return
+        self._waiting[request.request_id] = request
+        if self._worker is None or self._worker.done():
+            self._worker = asyncio.get_running_loop().create_task(self._work())
+
+    async def _work(self) -> None:
+        while self._waiting:
+            request = next(iter(self._waiting.values()))
+            answer = await self._compute(request)
+            del self._waiting[request.request_id]
+            self._done(answer)
+
+    async def _compute(self, request: ComputeRequest) -> Computed:
+        try:
+            result = await asyncio.wait_for(self._ask_child(request), COMPUTE_TIMEOUT_S)
+        except TimeoutError:
+            await self._child.end()
+            return failed(request, f"no answer within {COMPUTE_TIMEOUT_S:g} s")
+        except (OSError, EOFError, BadMessage) as error:
+            await self._child.end()
+            return failed(request, f"the process that computed it died ({type(error).__name__})")
+        return Computed(
+            request_id=request.request_id,
+            model_sha256=result.model_sha256,
+            values=result.values,
+            error=result.error,
+            job_id=request.job_id,
+            document=result.document or UNSET,
+        )
+
+    async def _ask_child(self, request: ComputeRequest) -> ComputeResult:
+        question = pack(ComputeQuestion(kind=request.kind, payload=request.payload))
+        result: ComputeResult = unpack(await self._child.ask(question), ComputeResult)
+        return result
+
+    async def close(self) -> None:
+        """End the child, busy or not: the controller repeats its request after the next start."""
+        if self._worker is not None:
+            self._worker.cancel()
+            await asyncio.gather(self._worker, return_exceptions=True)
+        await self._child.end()
+
+
+def failed(request: ComputeRequest, why: str) -> Computed:
+    return Computed(
+        request_id=request.request_id, model_sha256="", values=(), error=why, job_id=request.job_id
+    )
+
+
+ETA_TIMEOUT_S: Final = 600.0
+ETA_REST_S_MIN: Final = 0.5
+ETA_REST_S_FAILED: Final = 30.0
+ETA_LASTS_S_MIN: Final = 10.0
+"""An answer is in force for so long at least, where nothing changes."""
+FORESIGHT_REQUESTS_MAX: Final = 16
+"""Requests of all users together that wait or are being answered."""
+
+Told = Callable[[Sequence[EtaAnswer]], None]
+
+log = logging.getLogger("cotenant.controller")
+
+
+class EtaWorker:
+    """Started by the first `changed`."""
+
+    def __init__(
+        self,
+        ask: Callable[[], EtaQuestion | None],
+        told: Callable[[EtaAnswer], None],
+        share: float,
+        lasts_s_min: float = ETA_LASTS_S_MIN,
+    ) -> None:
+        """`ask`: the question as of now; None: there is nothing to ask. `share`: of one core; 0: never."""
+        self._ask, self._told, self._share, self._lasts_s_min = ask, told, share, lasts_s_min
+        self._child = ChildProcess("cotenant.controller.sim.eta")
+        self._is_stale = asyncio.Event()
+        self._worker: asyncio.Task[None] | None = None
+
+    def changed(self) -> None:
+        """Called when the newest answer may be out of date."""
+        self._is_stale.set()
+        if self._worker is None and self._share > 0.0:
+            self._worker = asyncio.get_running_loop().create_task(self._work())
+
+    async def _work(self) -> None:
+        lasts_s: float | None = None
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(lasts_s):
+                    await self._is_stale.wait()
+            self._is_stale.clear()
+            question, lasts_s = self._ask(), None
+            if question is None:
+                continue
+            answer = await self._answered(question)
+            if answer.error:
+                log.warning("when jobs end is not known: %s", answer.error)
+                rest_s = ETA_REST_S_FAILED
+            else:
+                self._told(answer)
+                lasts_s = self._lasts_s(answer)
+                rest_s = max(ETA_REST_S_MIN, answer.cpu_s * (1.0 / self._share - 1.0))
+            await asyncio.sleep(rest_s)
+
+    def _lasts_s(self, answer: EtaAnswer) -> float | None:
+        """The next median end: a job that goes on after it calls for new roll-outs."""
+        medians_s = [eta.finish.told.p50_s for eta in answer.etas if eta.finish is not None]
+        return max(self._lasts_s_min, min(medians_s)) if medians_s else None
+
+    async def _answered(self, question: EtaQuestion) -> EtaAnswer:
+        return await _asked(self._child, question)
+
+    async def close(self) -> None:
+        if self._worker is not None:
+            self._worker.cancel()
+            await asyncio.gather(self._worker, return_exceptions=True)
+        await self._child.end()
+
+
+class ForesightWorker:
+    """Answers what users ask about jobs that are not submitted, one request after the other, in its own child
+    process, which ends with the last request, because such requests are rare."""
+
+    def __init__(self, share: float) -> None:
+        """`share`: of one core, as for `EtaWorker`; 0: never."""
+        self._share = share
+        self._child = ChildProcess("cotenant.controller.sim.eta")
+        self._waiting: list[tuple[Sequence[EtaQuestion], Told, float]] = []
+        self._worker: asyncio.Task[None] | None = None
+
+    def ask(self, questions: Sequence[EtaQuestion], told: Told, within_s: float) -> bool:
+        """False: too many requests wait already, or it is turned off. `told` gets the answers that were found
+        in time, in the order of the questions."""
+        if self._share <= 0.0 or len(self._waiting) >= FORESIGHT_REQUESTS_MAX:
+            return False
+        self._waiting.append((questions, told, within_s))
+        if self._worker is None or self._worker.done():
+            self._worker = asyncio.get_running_loop().create_task(self._work())
+        return True
+
+    async def _work(self) -> None:
+        while self._waiting:
+            questions, told, within_s = self._waiting[0]
+            answers: list[EtaAnswer] = []
+            try:
+                async with asyncio.timeout(within_s):
+                    for question in questions:
+                        answers.append(await _asked(self._child, question))
+            except TimeoutError:
+                await self._child.end()
+            self._waiting.pop(0)
+            told(answers)
+        await self._child.end()
+
+    async def close(self) -> None:
+        if self._worker is not None:
+            self._worker.cancel()
+            await asyncio.gather(self._worker, return_exceptions=True)
+        await self._child.end()
+
+
+async def _asked(child: ChildProcess, question: EtaQuestion) -> EtaAnswer:
+    data = msgspec.msgpack.encode(question)
+    try:
+        answer = await asyncio.wait_for(child.ask(data), ETA_TIMEOUT_S)
+        return unpack_struct(answer, EtaAnswer)
+    except TimeoutError:
+        why = f"no answer within {ETA_TIMEOUT_S:g} s"
+    except (OSError, EOFError, BadMessage) as error:
+        why = f"the process that rolls out died ({type(error).__name__})"
+    await child.end()
+    return EtaAnswer(error=why)
+
+
+SHADOW_TIMEOUT_S: Final = 1800.0
+SHADOW_SHARE: Final = 0.1
+"""Of one core."""
+SHADOW_REST_S_MIN: Final = 1.0
+SHADOW_REST_S_FAILED: Final = 60.0
+
+
+class ShadowWorker:
+    """Started by the first `changed`."""
+
+    def __init__(
+        self,
+        ask: Callable[[], ShadowQuestion | None],
+        told: Callable[[ShadowQuestion, ShadowAnswer], None],
+        *,
+        share: float = SHADOW_SHARE,
+        rest_s_min: float = SHADOW_REST_S_MIN,
+    ) -> None:
+        """`ask`: the question as of now; None: there is no shadow."""
+        self._ask, self._told, self._share, self._rest_s_min = ask, told, share, rest_s_min
+        self._child = ChildProcess("cotenant.controller.sim.past")
+        self._is_stale = asyncio.Event()
+        self._worker: asyncio.Task[None] | None = None
+
+    def changed(self) -> None:
+        """Called when the journal may have grown or the shadow has changed."""
+        self._is_stale.set()
+        if self._worker is None and self._ask() is not None:
+            self._worker = asyncio.get_running_loop().create_task(self._work())
+
+    async def _work(self) -> None:
+        while True:
+            await self._is_stale.wait()
+            await asyncio.sleep(self._rest_s_min)  # What has just happened is on its way to the disk.
+            self._is_stale.clear()
+            question = self._ask()
+            if question is None:
+                await self._child.end()
+                continue
+            answer = await self._answered(question)
+            if answer.error:
+                log.warning("the shadow of %s is not followed: %s", question.policy, answer.error)
+            self._told(question, answer)
+            if not answer.is_caught_up and not answer.error:
+                self._is_stale.set()
+            rest_s = answer.cpu_s * (1.0 / self._share - 1.0)
+            await asyncio.sleep(SHADOW_REST_S_FAILED if answer.error else rest_s)
+
+    async def _answered(self, question: ShadowQuestion) -> ShadowAnswer:
+        try:
+            data = await asyncio.wait_for(self._child.ask(msgspec.msgpack.encode(question)), SHADOW_TIMEOUT_S)
+            return unpack_struct(data, ShadowAnswer)
+        except TimeoutError:
+            why = f"no answer within {SHADOW_TIMEOUT_S:g} s"
+        except (OSError, EOFError, BadMessage) as error:
+            why = f"the process that follows died ({type(error).__name__})"
+        await self._child.end()
+        return ShadowAnswer(error=why)
+
+    async def close(self) -> None:
+        if self._worker is not None:
+            self._worker.cancel()
+            await asyncio.gather(self._worker, return_exceptions=True)
+        await self._child.end()
