@@ -54,7 +54,9 @@ WITNESS = Path(__file__).with_name("witness.py")
 SMALL = str(Path(__file__).with_name("small_job"))
 """A script of `Training` that costs a hundredth of the demo's: for tests of what happens to a job."""
 EAGER = str(Path(__file__).with_name("eager"))
-"""On the PYTHONPATH of jobs that compile nothing."""
+"""On the PYTHONPATH of jobs that compile nothing. A fork server stands in for no environment with a
+`sitecustomize` of its own, so tests of warm starts do without."""
+WARM = "launch.warm=true"
 MARK = "COTENANT_TEST_RUN"
 
 
@@ -170,6 +172,8 @@ class Cluster:
         self.keys: Path | None = None
         self.freezes = False
         """Hosts are frozen for longer than their lease: what wakes up there may find its job elsewhere."""
+        self.starts_warm = False
+        """One of the agents keeps fork servers."""
         self.controller: Daemon | None = None
         self.agents: dict[str, Daemon] = {}
         self.trainings: dict[JobId, Training] = {}
@@ -193,6 +197,7 @@ class Cluster:
         """`before`: words in front of the command, such as those that put it into a namespace."""
         words = [*before, sys.executable, "-m", "cotenant.agent", "--controller", self.endpoint]
         words += ["--host", host, "--state-dir", str(self.state(host))]
+        self.starts_warm |= WARM in settings
         # Several slots, also on a machine with one core. Most tests start a job or two of a kind, for which
         # a server is as dear as a cold start (docs/results/bench-start.md). Those whom it serves ask for it.
         settings = (
@@ -313,7 +318,7 @@ class Cluster:
             workdir=str(workdir or self.folder),
             env={
                 **{each: os.environ[each] for each in ("PATH", MARK) if each in os.environ},
-                "PYTHONPATH": EAGER,
+                **({} if self.starts_warm else {"PYTHONPATH": EAGER}),
                 **(env or {}),
             },
             uid=os.getuid(),

@@ -15,10 +15,11 @@ from tests.live.cluster import EAGER, Cluster, References, one_cluster
 TEST_S_MAX = within_s(450.0)
 """A test that hangs fails by itself, and not the whole part with it."""
 LONGEST_FIRST = (
-    "test_controller", "test_gang_over_hosts", "test_slurm_alloc", "test_hardware_suite", "test_workloads",
-    "test_bad_storage", "test_storm", "test_zero_code_sharing", "test_gpu_chaos", "test_agent",
-    "test_zero_code", "test_hanging", "test_steer_slurm", "test_supervisor", "test_bad_jobs", "test_profile",
-    "test_lazer_live", "test_cotenant_live",
+    "test_slurm_alloc", "test_gpu_chaos", "test_storm", "test_steer_slurm", "test_gang_over_hosts",
+    "test_workloads", "test_controller", "test_supervisor", "test_agent", "test_bad_storage",
+    "test_hardware_suite", "test_hanging", "test_tutorial", "test_bad_jobs", "test_unchanged_scripts",
+    "test_profile", "test_warm_cluster", "test_command_line", "test_warm_start", "test_python_api",
+    "test_elastic", "test_classes", "test_lazer_live", "test_cotenant_live",
 )  # fmt: skip
 """Modules are handed out to several processes in this order: none begins a long one when the others end."""
 

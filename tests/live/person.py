@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 import psutil
 
 from tests.building.command_line import WarmCommandLine
+from tests.live.cluster import EAGER
 from tests.ports import block_of_ports
 from tests.processes import IMPORT_S
 
@@ -101,9 +102,10 @@ class Person:
             "COTENANT_AGENT__PORT_FIRST": str(block_of_ports()),
             "COTENANT_AGENT__OVERSUBSCRIBE": "true",  # Two slots, also on a machine with one core.
             "COTENANT_CONTROLLER__ETA_SHARE": "0",  # ETAs take a tenth of a core; who asks for one says so.
-            "PYTHONPATH": str(Path(__file__).with_name("eager")),  # A submission takes it along.
             **{f"COTENANT_{name.upper()}": value for name, value in settings.items()},
         }
+        if settings.get("launch__warm") != "true":  # See EAGER there; a submission takes it along.
+            self.env["PYTHONPATH"] = EAGER
         (home / "run").mkdir(mode=0o700)
         self.process: subprocess.Popen[str] | None = None
 

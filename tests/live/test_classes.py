@@ -7,8 +7,8 @@ from cotenant.controller.wire import Explain, GetPolicy, JobView
 from tests.live.cluster import SMALL, Cluster, References, Training
 
 HP = {"job_class": "hp", "iterations": None, "expected_s": 20.0}
-NARROW = Training(name="narrow", script=SMALL, steps=600, pace_s=0.5)
-WIDE = Training(name="wide", script=SMALL, steps=600, pace_s=0.5, workers=2)
+NARROW = Training(name="narrow", script=SMALL, steps=300, pace_s=0.8)
+WIDE = Training(name="wide", script=SMALL, steps=300, pace_s=0.8, workers=2)
 URGENT = Training(name="urgent", script=SMALL, steps=12, gate_at=6, more=HP)
 LATE = Training(name="late", script=SMALL, steps=8)
 

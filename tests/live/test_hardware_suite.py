@@ -44,6 +44,7 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
             "CUDA_VISIBLE_DEVICES": "",
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": EAGER,
+            "COTENANT_CONTROLLER__ETA_SHARE": "0",
             LOCK_DIR_ENV: str(folder / "locks"),
         },
         capture_output=True,

@@ -37,7 +37,7 @@ def follows(person: Person, commands: str) -> str:
 def test_each_command_does_what_the_page_says(tmp_path: Path) -> None:
     [script] = blocks("python")
     first, sharing, outcome, preemption, questions = blocks("bash")
-    with at_home(tmp_path, agent__devices="cpu:2") as person:
+    with at_home(tmp_path, agent__devices="cpu:2", launch__warm="true") as person:
         person.write("train.py", script)
         assert "epoch 7: loss" in follows(person, first)
 

@@ -72,6 +72,7 @@ def locks_of_our_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     """Another agent on this machine is not in our way, nor we in its; and jobs are eager."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", EAGER)
+        patch.setenv("COTENANT_CONTROLLER__ETA_SHARE", "0")
         patch.setenv(LOCK_DIR_ENV, str(tmp_path_factory.mktemp("l") / "locks"))
         yield
 
