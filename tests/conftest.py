@@ -60,18 +60,28 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is there when all tests are known stays to the end, a million objects: no search for garbage looks
-    at them again, and there is one at the end of each module. Torch is among it and uses one thread: for a
-    model of a few numbers others would only wait for work, on a core that somebody needs."""
+    """Torch, if it was imported, uses one thread: for a model of a few numbers others would only wait for
+    work, on a core that somebody needs. Nothing becomes garbage here."""
     gc.disable()
     try:
         return (yield)
     finally:
         gc.enable()
-        gc.collect()
-        gc.freeze()
         if "torch" in sys.modules:
             sys.modules["torch"].set_num_threads(1)
+
+
+def put_aside() -> None:
+    """What is left when no test runs (a million objects that were imported) mostly stays to the end. No later
+    search for garbage looks at it, and there is one at the end of each module."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """What was put aside and is garbage now is complained about, too."""
+    gc.unfreeze()
+    put_aside()
 
 
 @pytest.fixture
@@ -103,6 +113,7 @@ def own_device_locks(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.fixture(scope="module", autouse=True)
 def no_process_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Fail where a test module leaves a process, and end it so that the next module starts clean."""
+    put_aside()  # By now the last test of the module before has let go of all that it was given.
     mark = os.environ.setdefault(MARK, uuid.uuid4().hex)
     signs = (f"{MARK}={mark}".encode(), f"{tmp_path_factory.getbasetemp()}/".encode())
     before = leftovers(signs)

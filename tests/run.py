@@ -56,11 +56,13 @@ against the wheel, whose files are the source tree's; all others in the source t
 AT_ONCE = min(2, len(os.sched_getaffinity(0)))
 SPLIT = (f"--numprocesses={AT_ONCE}", "--dist=worksteal") if AT_ONCE > 1 else ()
 """Of parts whose tests have nothing to do with each other."""
-SPLIT_BY_MODULE = (f"--numprocesses={AT_ONCE}", "--dist=loadfile") if AT_ONCE > 1 else ()
+BY_MODULE = ("--dist=loadfile", "--no-loadscope-reorder")
+"""In the order of their names: else what has few tests comes last, and the longest modules have few."""
+SPLIT_BY_MODULE = (f"--numprocesses={AT_ONCE}", *BY_MODULE) if AT_ONCE > 1 else ()
 """Of parts whose modules start something that all their tests use."""
 LIVE_AT_ONCE = 4
 """Modules of live tests side by side: each has its own folders, sockets and ports, and mostly waits."""
-SIDE_BY_SIDE = (f"--numprocesses={LIVE_AT_ONCE}", "--dist=loadfile", "--no-loadscope-reorder")
+SIDE_BY_SIDE = (f"--numprocesses={LIVE_AT_ONCE}", *BY_MODULE)
 LAST_FAILED = ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"
 TRIED_AGAIN_MAX = 3
 """More failures than this are no accident of timing."""

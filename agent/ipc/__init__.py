@@ -3,8 +3,7 @@
 # fmt: off
 from cotenant.agent.ipc.channel import (
     CoTenantsChanged, Deframer, EndedNow, FromSupervisor, GangIn, GangOut, LeaseNow, SaveNow, StatusNow,
-    StopNow, ToSupervisor, connect, framed, read_frame, receive_message, send_message, short_address,
-    write_message,
+    StopNow, ToSupervisor, connect, framed, read_frame, short_address, write_message,
 )
 from cotenant.agent.ipc.files import (
     BadRecord, forgotten_on_disk, kept_in_memory, put_aside, read_or_put_aside, read_record, taken,
@@ -22,7 +21,7 @@ __all__ = [
     "FromSupervisor", "GangIn", "GangOut", "LeaseNow", "MpsClient", "Order", "ProcessIdentity",
     "RankOrder", "Result", "SaveNow", "Status", "StatusNow", "StopNow", "ToSupervisor", "WarmOffer",
     "WatchRule", "attempt_folder", "connect", "forgotten_on_disk", "framed", "job_socket",
-    "kept_in_memory", "put_aside", "read_frame", "read_or_put_aside", "read_record", "receive_message",
-    "send_message", "short_address", "taken", "without_secrets", "write_message", "write_record",
+    "kept_in_memory", "put_aside", "read_frame", "read_or_put_aside", "read_record", "short_address",
+    "taken", "without_secrets", "write_message", "write_record",
 ]
 # fmt: on

@@ -12,7 +12,6 @@ connection is of no use any more and is closed.
 from __future__ import annotations
 
 import os
-import socket
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -174,38 +173,7 @@ async def connect(path: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWrite
         return await asyncio.open_unix_connection(address)
 
 
-# --- Blocking sockets ------------------------------------------------------------------------------
-
-
-def send_message(connection: socket.socket, message: object) -> None:
-    connection.sendall(framed(message))
-
-
-def receive_message(connection: socket.socket, into: Any) -> Any:
-    """The next message; None at the end of the stream, or when it breaks.
-
-    Raises:
-        BadMessage: an oversized or undecodable frame.
-        TimeoutError: the socket's time limit passed.
-    """
-    head = _exactly(connection, _LENGTH.size)
-    if head is None:
-        return None
-    body = _exactly(connection, _checked(_LENGTH.unpack(head)[0]))
-    return None if body is None else decode(body, into)
-
-
-def _exactly(connection: socket.socket, size: int) -> bytes | None:
-    data = bytearray()
-    while len(data) < size:
-        try:
-            part = connection.recv(size - len(data))
-        except ConnectionError:
-            return None
-        if not part:
-            return None
-        data += part
-    return bytes(data)
+# --- Addresses -------------------------------------------------------------------------------------
 
 
 @contextmanager

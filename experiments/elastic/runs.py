@@ -20,13 +20,11 @@ import numpy as np
 
 from cotenant.controller.domain import AnyCommand, JobId
 from cotenant.controller.domain import events as ev
-from cotenant.controller.engine import Engine
-from cotenant.controller.engine.attempt_records import AttemptRecord, Cause
-from cotenant.controller.engine.history import History
+from cotenant.controller.engine import AttemptRecord, Engine, History
 from cotenant.controller.policies.base import Parameters
 from cotenant.controller.sim import Cluster, Outcome, Physics, Scenario, Workload, scenario, simulate
 from cotenant.controller.sim.fluid import as_elastic, simulate_fluid
-from cotenant.controller.sim.results.fairness import fairness, jain
+from cotenant.controller.sim.results.summary import summarise
 from experiments.pcs.runs import config
 from experiments.shared import kept_runs, paths
 
@@ -51,7 +49,7 @@ ON_ONE: Final = ("srsf", "fifo")
 FLUID: Final = (*ELASTIC, "srsf", "fifo")
 LEASES_S: Final = (60.0, 300.0, 1800.0)
 """Flat ones. By default a lease is 300 s, or five times the load and the pause where that is longer."""
-CHARGED: Final[tuple[Cause, ...]] = ("resized", "preempted")
+CHARGED: Final = ("resized", "preempted")
 FREE: Final = 0.0
 DEAR: Final = 4.0
 
@@ -248,9 +246,7 @@ def _of_jobs(jobs: Lot) -> dict[str, Any]:
 def _of_times(outcome: Outcome, traced: Workload) -> dict[str, Any]:
     """Fair is the same under each policy: alone on all of its devices, times the contention for those."""
     median_s, p95_s, p99_s = np.quantile(outcome.jct_s, (0.5, 0.95, 0.99)).tolist()
-    each = fairness(replace(outcome, workload=traced))
-    evenness = jain(1.0 / each.slowdown)
-    assert evenness is not None, "there are jobs"
+    fair = summarise(replace(outcome, workload=traced))["fairness"]
     return {
         "mean_s": float(outcome.jct_s.mean()),
         "median_s": median_s,
@@ -258,10 +254,10 @@ def _of_times(outcome: Outcome, traced: Workload) -> dict[str, Any]:
         "p99_s": p99_s,
         "makespan_s": outcome.makespan_s,
         "busy_gpu_s": outcome.busy_gpu_s,
-        "rho_p50": float(np.median(each.rho)),
-        "rho_p99": float(np.quantile(each.rho, 0.99)),
-        "late": float((each.rho > 1.0 + 1e-9).mean()),
-        "jain": evenness,
+        "rho_p50": fair["rho"]["p50"],
+        "rho_p99": fair["rho"]["p99"],
+        "late": fair["rho"]["above_1_ratio"],
+        "jain": fair["jain"],
     }
 
 
@@ -273,8 +269,8 @@ class Seen:
         self._history = History()
         self._counted: dict[JobId, AttemptRecord | None] = {}
         """Of each job the last attempt that is over and counted."""
-        self._counts: Counter[Cause] = Counter()
-        self._gpu_s: defaultdict[Cause, float] = defaultdict(float)
+        self._counts: Counter[str] = Counter()
+        self._gpu_s: defaultdict[str, float] = defaultdict(float)
         self._shortest_s: float | None = None
 
     def __call__(self, engine: Engine, event: ev.AnyEvent, commands: Sequence[AnyCommand]) -> None:

@@ -6,10 +6,11 @@ the reason; a reason that nothing needs any more fails.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
+
+from tests.building.sources import said
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 FOLDERS: Final = (
@@ -23,11 +24,7 @@ EXEMPT: Final[dict[str, str]] = {}
 
 
 def too_long(source: str) -> Iterator[str]:
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            assert node.end_lineno is not None
-            if node.end_lineno - node.lineno + 1 > LINES_MAX:
-                yield node.name
+    yield from (name for name, lines in said(source).functions if lines > LINES_MAX)
 
 
 def test_a_function_fits_a_screen() -> None:

@@ -44,13 +44,12 @@ from cotenant.agent.ipc import (
     StatusNow,
     StopNow,
     read_record,
-    receive_message,
-    send_message,
     short_address,
     write_record,
 )
 from cotenant.agent.supervisor.processes import end_leftovers, read_log
 from cotenant.controller.domain import AttemptNo, Launch
+from tests.building.frames import receive_message, send_message
 from tests.building.orders import changed, order_of
 from tests.ports import free_port
 from tests.processes import IMPORT_S

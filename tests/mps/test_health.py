@@ -1,7 +1,10 @@
-"""The pure half of looking after a daemon: what is wrong, what to do, what happened to its clients."""
+"""Answers of the control daemon, as observed without a GPU on 550.163.01, and everything close to them; then
+the pure half of looking after a daemon: what is wrong, what to do, what happened to its clients.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 
 import pytest
@@ -14,15 +17,166 @@ from cotenant.mps.health import (
     TABLE,
     DaemonCondition,
     DaemonStatus,
+    Incomplete,
+    Rejected,
     Remedy,
     Server,
     ServerState,
     Sight,
+    TerminationReply,
+    answered,
     condition,
+    control_version,
     losses,
+    percentage,
+    pids,
+    query,
     remedy,
+    server_state,
+    termination,
 )
 from cotenant.mps.process import MpsProcessIdentity
+
+# --- Answers ---------------------------------------------------------------------------------------
+
+
+SENTINEL = "end-of-answer-7f3a"
+COMPLAINT = f'Unknown command "{SENTINEL}"'
+LINES = st.lists(st.text(st.characters(codec="ascii", exclude_categories=["Cc"]), max_size=30), max_size=5)
+PIDS = st.integers(min_value=0, max_value=2**22)
+
+
+class TestSentinel:
+    def test_a_query_ends_with_it(self) -> None:
+        assert query("get_server_list", SENTINEL) == f"get_server_list\n{SENTINEL}\n"
+
+    @pytest.mark.parametrize("command", ["", " ", "quit\nquit", "quit\0"])
+    def test_only_one_command_goes_into_a_query(self, command: str) -> None:
+        with pytest.raises(ValueError, match="single-line"):
+            query(command, SENTINEL)
+
+    @pytest.mark.parametrize("word", ["quit", "ps", "a b c d e f", "x" * 65, "8-starts-with-a-digit"])
+    def test_it_can_be_no_real_command(self, word: str) -> None:
+        with pytest.raises(ValueError, match="sentinel"):
+            query("ps", word)
+
+    def test_none_is_an_answer_once_it_came_back(self) -> None:
+        assert pids(answered(f"{COMPLAINT}\n", SENTINEL)) == ()
+
+    @pytest.mark.parametrize("output", ["", "\n", "123\n", 'Unknown command "other"\n', f"{SENTINEL}\n"])
+    def test_without_it_nothing_is_believed(self, output: str) -> None:
+        with pytest.raises(Incomplete):
+            answered(output, SENTINEL)
+
+    @given(LINES)
+    def test_what_stands_before_it_is_the_answer(self, lines: list[str]) -> None:
+        text = "".join(f"{line}\n" for line in lines)
+        assert f"{answered(f'{text}{COMPLAINT}', SENTINEL)}\n" == (text or "\n")
+
+    @given(LINES, st.integers(min_value=1, max_value=200))
+    def test_a_cut_answer_is_never_taken_for_a_whole_one(self, lines: list[str], cut: int) -> None:
+        whole = "".join(f"{line}\n" for line in lines) + COMPLAINT
+        with pytest.raises(Incomplete):
+            answered(whole[: max(0, len(whole) - len('7f3a"') - cut)], SENTINEL)
+
+
+ERRORS = [
+    "Server 999 not found",
+    "Server not found",
+    'Unknown command "lspart"',
+    "Insufficient privileges for UID 1000",
+    "Not enough privilege to execute quit command",
+    "A server PID is required",
+    "Cannot find MPS control daemon process",
+    "Cannot send command to MPS control daemon process",
+    "Cannot access CUDA_MPS_PIPE_DIRECTORY=/run/x",
+    "Invalid priority value - must be 0 or 1!",
+    "An instance of this daemon is already running",
+]
+
+
+@pytest.mark.parametrize("text", ERRORS)
+def test_an_error_is_never_taken_for_a_value(text: str) -> None:
+    """All of these come with exit status 0 or 1 alike, on standard output."""
+    for parse in (pids, percentage, server_state):
+        with pytest.raises(Rejected, match=text.split("(")[0][:20]):
+            parse(text + "\n")
+    assert termination(f"{text}\n") is TerminationReply.REFUSED
+
+
+@given(st.lists(PIDS, max_size=20))
+def test_lists_hold_one_pid_a_line(expected: list[int]) -> None:
+    assert pids("".join(f"{pid}\n" for pid in expected)) == tuple(expected)
+
+
+@pytest.mark.parametrize("text", ["12x", "-1", "1 2", "٣", "9" * 5000])
+def test_anything_else_in_a_list_is_rejected(text: str) -> None:
+    with pytest.raises(Rejected):
+        pids(f"12\n{text}\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "state"),
+    [
+        ("INITIALIZING", ServerState.INITIALIZING),
+        ("ACTIVE\n", ServerState.ACTIVE),
+        ("Server 12 is in state FAULT.", ServerState.FAULT),
+        ("INACTIVE", ServerState.UNKNOWN),
+        ("ACTIVE then FAULT", ServerState.UNKNOWN),
+        ("", ServerState.UNKNOWN),
+    ],
+)
+def test_server_states(text: str, state: ServerState) -> None:
+    assert server_state(text) is state
+
+
+def test_the_percentage_is_the_value_in_force() -> None:
+    assert percentage("100.0\n") == 100.0
+    for text in ("", "0.0", "120", "50\n60", "nan", "1e1"):
+        with pytest.raises(Rejected):
+            percentage(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "outcome"),
+    [
+        ("0", TerminationReply.DONE),
+        ("CUDA_SUCCESS\n", TerminationReply.DONE),
+        ("Server 7 not found\nServer 7 not found\n1\n", TerminationReply.REFUSED),
+        ("1", TerminationReply.REFUSED),
+        ("", TerminationReply.UNCLEAR),
+        ("client is leaving", TerminationReply.UNCLEAR),
+    ],
+)
+def test_termination(text: str, outcome: TerminationReply) -> None:
+    assert termination(text) is outcome
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("CUDA MPS Control binary version: 13030\n", (13, 3)),
+        ("CUDA MPS Control binary version: 12090", (12, 9)),
+        ("Cannot find MPS control daemon process\n", None),
+        ("", None),
+    ],
+)
+def test_the_version(text: str, version: tuple[int, int] | None) -> None:
+    assert control_version(text) == version
+
+
+@given(st.text(max_size=300))
+def test_no_text_whatsoever_breaks_a_parser(text: str) -> None:
+    """A daemon of another version may answer anything; it is rejected, never believed and never a crash."""
+    for parse in (pids, percentage, server_state):
+        with contextlib.suppress(Rejected):
+            parse(text)
+    assert termination(text) in TerminationReply
+    assert control_version(text) is None or "version" in text
+
+
+# --- Daemons ---------------------------------------------------------------------------------------
+
 
 SIGHTS = {
     DaemonCondition.STRANGER: Sight(stranger=True, ours=1),

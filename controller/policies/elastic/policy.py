@@ -102,10 +102,10 @@ class Elastic(ABC):
         )
         placed = [job for job in view.on_devices() if job.phase in PLACED]
         promised = [view.jobs[job_id] for job_id in view.claimants()]
-        jobs = {job.job_id: job for job in (*placed, *promised, *self.waiting(view, gpus))}
+        jobs = {job.job_id: job for job in (*placed, *promised, *self.in_reach(view, gpus))}
         return tuple(claim_of(job, view.now_s) for job in jobs.values()), gpus
 
-    def waiting(self, view: View, gpus: int) -> Iterable[Job]:
+    def in_reach(self, view: View, gpus: int) -> Iterable[Job]:
         """Jobs of the queue that could get devices: as many as could have one each, where the division gives
         those behind them none."""
         return islice(view.queued(), gpus)

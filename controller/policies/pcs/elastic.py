@@ -73,7 +73,7 @@ class ElasticPcs(Elastic):
         self._use_up([members[n] for n in owed], given, left)
         return {claim.job_id: given[claim.job_id] for claim in claims if claim.job_id in given}
 
-    def waiting(self, view: View, gpus: int) -> Iterator[Job]:
+    def in_reach(self, view: View, gpus: int) -> Iterator[Job]:
         """Of each class as many as could have a device each; the classes of small jobs have a share however
         many large ones came before them."""
         taken = [0] * len(self._config.weights)

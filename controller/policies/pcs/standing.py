@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from cotenant.controller.domain import ON_DEVICES, Job, Phase, Plan, View
-from cotenant.controller.policies.elastic.division import whole_s
+from cotenant.controller.policies.elastic import whole_s
 from cotenant.controller.policies.pcs.wfq import WfqConfig, class_shares
 
 LEAVING = (Phase.CHECKPOINTING, Phase.STOPPING)

@@ -24,7 +24,7 @@ Pace = Callable[[int, float], float]
 
 
 HEAD: Final = 128
-"""So many jobs are looked at first: where urgent ones among them fill the cluster, the others change nothing."""
+"""Jobs that are looked at first: where urgent ones among them fill the cluster, no other changes anything."""
 
 
 class Division(NamedTuple):
@@ -35,7 +35,7 @@ class Division(NamedTuple):
 
 
 class Slack(NamedTuple):
-    """Of the jobs that run or may come before one that runs, which are the first of all; shape (those jobs,)."""
+    """Of the jobs that run or may come before one that runs, the first of all; shape (those jobs,)."""
 
     own_s: Floats
     """How long each could wait before it needs all of its devices; negative: too late."""
@@ -44,7 +44,7 @@ class Slack(NamedTuple):
     is_urgent: NDArray[np.bool_]
 
     def first(self, count: int) -> Slack:
-        return Slack(*(column[:count] for column in self))
+        return Slack(self.own_s[:count], self.shared_s[:count], self.is_urgent[:count])
 
     def least_s(self) -> float:
         """Of the jobs that are not urgent."""

@@ -31,8 +31,6 @@ from cotenant.agent.ipc.channel import (
     connect,
     framed,
     read_frame,
-    receive_message,
-    send_message,
     short_address,
     write_message,
 )
@@ -40,6 +38,7 @@ from cotenant.agent.ipc.files import BadRecord, read_record, write_record
 from cotenant.agent.ipc.records import CONTROL, RECORD_VERSION, RESULT, ProcessIdentity
 from cotenant.controller.domain import AttemptNo, HostId, JobId
 from cotenant.controller.wire import BadMessage, codec
+from tests.building.frames import receive_message, send_message
 
 OLDER = codec.WIRE_VERSION - 1
 OF_BEFORE = Path(__file__).parents[2] / "compat" / "attempt-1"
@@ -211,11 +210,13 @@ def test_the_end_of_an_attempt_from_before_an_upgrade_is_read(tmp_path: Path) ->
 
 
 def test_the_end_of_a_stream_in_the_middle_of_a_message_is_the_end() -> None:
-    left, right = socket.socketpair()
-    with left, right:
-        left.sendall(framed(WORDS[0])[:-1])
-        left.shutdown(socket.SHUT_WR)
-        assert receive_message(right, ToSupervisor) is None
+    async def read() -> bytes | None:
+        reader = asyncio.StreamReader()
+        reader.feed_data(framed(WORDS[0])[:-1])
+        reader.feed_eof()
+        return await read_frame(reader)
+
+    assert asyncio.run(read()) is None
 
 
 # --- Identities ------------------------------------------------------------------------------------

@@ -48,12 +48,13 @@ def test_all_are_here() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("ranks", [1, 4])
+@pytest.mark.parametrize("ranks", [1, 3])
 def test_parameters_are_equal_bit_for_bit(
     environment: Environment, server: ForkServer, tmp_path: Path, ranks: int
 ) -> None:
-    """A gang of two is in `test_torch.py`. Each is forked by itself. Cold, one process per rank runs them
-    all in turn: an import of torch for each would take minutes."""
+    """A gang of two is in `test_torch.py`; of three on, the order in which gradients are added matters. Each
+    is forked by itself. Cold, one process per rank runs them all in turn: an import of torch for each would
+    take minutes."""
     words = [(",", str(free_port()), *program) for program in PROGRAMS]
     command = (sys.executable, str(TRAINED), str(STEPS))
     cold = environment.cold((*command, *(word for each in words for word in each)), tmp_path, ranks)
