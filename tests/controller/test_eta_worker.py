@@ -14,9 +14,11 @@ from tests.controller.building import Desk
 class Asking:
     """A desk that is asked about, and what came back."""
 
-    def __init__(self, share: float = 1.0, lasts_s_min: float = 10.0) -> None:
+    def __init__(
+        self, share: float = 1.0, lasts_s_min: float = 10.0, expected_s: float = 50.0, load_s: float = 5.0
+    ) -> None:
         self.desk = Desk("srtf")
-        self.desk.submit(1, expected_s=50.0, load_s=5.0)
+        self.desk.submit(1, expected_s=expected_s, load_s=load_s)
         self.questions = 0
         self.answers: asyncio.Queue[EtaAnswer] = asyncio.Queue()
         self.worker = EtaWorker(self.question, self.answers.put_nowait, share, lasts_s_min)
@@ -63,8 +65,7 @@ def test_a_child_that_dies_is_started_again() -> None:
 
 def test_a_job_that_goes_on_after_its_time_is_asked_about_without_a_change() -> None:
     async def main() -> None:
-        asking = Asking(lasts_s_min=0.0)
-        asking.desk.submit(2, expected_s=0.1, load_s=0.0)
+        asking = Asking(lasts_s_min=0.0, expected_s=0.1, load_s=0.0)
         asking.worker.changed()
         for _ in range(3):
             await asking.answers.get()
