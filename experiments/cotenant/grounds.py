@@ -29,7 +29,7 @@ SPOT_LOADS: Final = {"gfs": "1x", "gfs-2x": "2x", "gfs-4x": "4x"}
 
 PCS_VCS: Final = ("0e4a51", "b436b2", "6c71a0")
 """PCS's figure 7 has them whole, on 64 devices; here the first of their jobs."""
-PCS_JOBS: Final = 400
+PCS_JOBS: Final = 300
 TOLD_POLICIES: Final = (MINE, "srtf", "pcs-bal")
 
 SpotRows = dict[scheduling_runs.Cell, scheduling_runs.Row]
