@@ -124,8 +124,10 @@ def wins(vc: str) -> str:
         return f"**{vc}**: beaten by nobody are {', '.join(told)}."
     as_good = [each.jct for each in found if each.policy == "pcs" and each.p99_percent <= kept.p99_percent]
     pays = f"from {min(as_good):.2f} times" if as_good else "nowhere"
-    own = f"promise is at {_place(kept)}{', and beaten' if kept.is_beaten(found) else ''}"
-    return f"**{vc}**: beaten by nobody are {', '.join(told)}; {own}. PCS reaches the p99 of promise {pays}."
+    place = f"promise is at {_place(kept)}{', and beaten' if kept.is_beaten(found) else ''}"
+    return (
+        f"**{vc}**: beaten by nobody are {', '.join(told)}; {place}. PCS reaches the p99 of promise {pays}."
+    )
 
 
 def _place(point: Point) -> str:
