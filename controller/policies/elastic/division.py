@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from cotenant.controller.domain import RUNNING, Job, JobId, Phase
+from cotenant.controller.domain import Job, JobId, Phase
 
 UNKNOWN_S = 1e9
 """Remaining time assumed for a job without any estimate: it counts as long."""
@@ -65,23 +65,6 @@ def claim_of(job: Job, now_s: float) -> SizeClaim:
         else (spec.gpus_min,)
     )
     return SizeClaim(job=job, sizes=sizes, left_s=UNKNOWN_S if left_s is None else left_s)
-
-
-def whole_s(job: Job, now_s: float) -> float | None:
-    """Training of the whole job on the fewest devices that it takes, done and to do; None: unknown. It stands
-    still while the job waits, and while it runs as expected, on whatever number of devices."""
-    left_s, step_s = job.remaining_now_s(now_s), job.solo_step_s
-    if left_s is None:
-        return None
-    running_s = now_s - job.phase_since_s if job.phase is RUNNING else 0.0
-    if not job.spec.is_elastic:
-        return job.run_s + running_s + left_s
-    if step_s is None:
-        return job.run_s + running_s / job.slowdown + left_s
-    if job.spec.iterations is not None:
-        return max(job.spec.iterations * step_s, left_s)
-    since_s = now_s - job.remaining_at_s if job.phase is RUNNING else 0.0  # Since its steps were counted.
-    return job.step * step_s + since_s / job.slowdown + left_s
 
 
 def _admitted(order: Sequence[SizeClaim], gpus: int, *, strict: bool) -> tuple[dict[JobId, int], int]:

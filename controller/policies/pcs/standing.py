@@ -9,17 +9,30 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from cotenant.controller.domain import ON_DEVICES, Job, Phase, Plan, View
-from cotenant.controller.policies.elastic import whole_s
+from cotenant.controller.domain import ON_DEVICES, RUNNING, Job, Phase, Plan, View
 from cotenant.controller.policies.pcs.wfq import WfqConfig, class_shares
 
 LEAVING = (Phase.CHECKPOINTING, Phase.STOPPING)
 
 
 def size_gpu_s(job: Job, now_s: float) -> float:
-    """Training of the whole job, done and to do, x GPUs; infinite if unknown."""
-    known_s = whole_s(job, now_s)
-    return float("inf") if known_s is None else known_s * job.spec.gpus_min
+    """Training of the whole job on the fewest devices that it takes, done and to do, x those devices; infinite
+    if unknown. It stands still while the job waits, and while it runs as expected, on whatever number."""
+    left_s = job.remaining_now_s(now_s)
+    return float("inf") if left_s is None else _whole_s(job, left_s, now_s) * job.spec.gpus_min
+
+
+def _whole_s(job: Job, left_s: float, now_s: float) -> float:
+    step_s = job.solo_step_s
+    running_s = now_s - job.phase_since_s if job.phase is RUNNING else 0.0
+    if not job.spec.is_elastic:
+        return job.run_s + running_s + left_s
+    if step_s is None:
+        return job.run_s + running_s / job.slowdown + left_s
+    if job.spec.iterations is not None:
+        return max(job.spec.iterations * step_s, left_s)
+    since_s = now_s - job.remaining_at_s if job.phase is RUNNING else 0.0  # Since its steps were counted.
+    return job.step * step_s + since_s / job.slowdown + left_s
 
 
 class Lane:
