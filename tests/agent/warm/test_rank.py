@@ -66,7 +66,19 @@ def f():
 f()
 """
 
+PACKAGE = """
+import decimal, json, os
+class Leaks:
+    text = b""
+    def __del__(self, write=os.write):
+        write(1, self.text)
+kept = Leaks()
+kept.itself = kept
+"""
+"""A package with an object that only the collector can free, as those of nanobind (triton) are."""
+
 PROGRAMS = {
+    "a cycle that is freed at the end": "import package\npackage.kept.text = b'freed'\nprint('hello')\n",
     "what it sees": LOOKS_AROUND,
     "an uncaught error": "def f():\n    raise ValueError('no')\n\nf()\n",
     "an error within an error": "try:\n    1 / 0\nexcept ArithmeticError as e:\n    raise KeyError from e\n",
@@ -93,7 +105,7 @@ PROGRAMS = {
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     folder = tmp_path_factory.mktemp("warm")
-    return Environment(folder, str(bare_environment(folder / "venv", package="import decimal, json\n")))
+    return Environment(folder, str(bare_environment(folder / "venv", package=PACKAGE)))
 
 
 @pytest.fixture(scope="module")
