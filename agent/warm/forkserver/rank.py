@@ -84,6 +84,8 @@ def prepared(
         os.setpgid(0, 0)
         _become(place, wanted["env"], wanted["cores"], request["workdir"])
         os.umask(0o022)
+        if request["input"]:
+            _read_from(**request["input"])
         if asks is not None:
             launcher.install(asks, float(request["first_word_s"]))
         return _program(request["target"], list(request["argv"]))
@@ -164,6 +166,27 @@ def _become(place: RankPlace, given: dict[str, str], cores: list[int], workdir: 
     os.environ.update(env)
     os.chdir(workdir)
     _forget_the_server()
+
+
+def _read_from(path: str, device: int, inode: int, offset: int) -> None:
+    """Standard input, opened as a cold start does it."""
+    with contextlib.suppress(OSError):
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        found = os.fstat(file)
+        if (found.st_dev, found.st_ino) == (device, inode):
+            if stat.S_ISREG(found.st_mode):
+                os.lseek(file, offset, os.SEEK_SET)
+            os.set_blocking(file, True)
+            os.dup2(file, 0)
+        os.close(file)
+    python: Any = sys
+    had = python.stdin  # What it knows of /dev/null (that it can be sought in) may not hold any more.
+    raw: Any = os.fdopen(0, "rb", closefd=False)
+    raw.raw.name = had.name
+    like = had.encoding, had.errors, "\n", had.line_buffering, had.write_through
+    words: Any = io.TextIOWrapper(raw, *like)
+    words.mode = had.mode
+    python.stdin = python.__stdin__ = words
 
 
 def sign(address: int, value: str) -> None:

@@ -125,6 +125,25 @@ def test_a_script_is_what_it_is_cold(
     assert environment.warm(server, argv, tmp_path) == environment.cold(argv, tmp_path)
 
 
+READS = LOOKS_AROUND + "print(sys.stdin.seekable(), sys.stdin is sys.__stdin__, list(sys.stdin))"
+
+
+def test_its_standard_input_is_what_it_is_cold(
+    environment: Environment, server: ForkServer, tmp_path: Path
+) -> None:
+    (tmp_path / "beside.py").write_text("")
+    (tmp_path / "script.py").write_text(READS)
+    environment.input = tmp_path / "input"
+    environment.input.write_bytes("first\r\nsecond \u00fc\nlast".encode() + b"\xff")
+    argv = (environment.interpreter, "script.py")
+    try:
+        warm, cold = environment.warm(server, argv, tmp_path), environment.cold(argv, tmp_path)
+    finally:
+        environment.input = None
+    assert warm == cold
+    assert "True True ['first" in cold.one[1]
+
+
 @pytest.mark.parametrize("words", [("./inner/script.py",), ("-m", "inner.script", "x"), ("-m", "inner")])
 def test_from_another_folder_or_as_a_module(
     environment: Environment, server: ForkServer, tmp_path: Path, words: tuple[str, ...]
