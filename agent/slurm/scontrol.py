@@ -42,8 +42,7 @@ def is_own(env: os._Environ[str] | dict[str, str], name: str) -> bool:
 
 def show_job(env: dict[str, str], names: list[str]) -> int:
     if names and not is_own(env, names[0]):
-        print(f"scontrol: error: only this job is known here; try: cotenant show {names[0]}", file=sys.stderr)
-        return 1
+        return ask("cotenant.controller.cli.slurm.programs", "scontrol", "show", "job", *names, env=env)
     end = env.get("SLURM_JOB_END_TIME")
     print(f"JobId={env.get('SLURM_JOB_ID', '')} JobName={env.get('SLURM_JOB_NAME', '')}")
     restarts = env.get("SLURM_RESTART_COUNT", "0")
@@ -54,14 +53,18 @@ def show_job(env: dict[str, str], names: list[str]) -> int:
     return 0
 
 
+def ask(module: str, *words: str, env: dict[str, str]) -> int:
+    """The exit code of a program of ours outside the job, which speaks with the controller."""
+    env = {name: value for name, value in env.items() if name != "PYTHONPATH"}  # There is a part of us on it.
+    return subprocess.run([sys.executable, "-m", module, *words], env=env).returncode
+
+
 def requeue(env: dict[str, str], names: list[str]) -> int:
     jobs = [env.get("COTENANT_JOB", "") if is_own(env, name) else name for name in names]
     if not jobs:
         print("scontrol: error: requeue which job?", file=sys.stderr)
         return 1
-    env = {name: value for name, value in env.items() if name != "PYTHONPATH"}  # There is a part of us on it.
-    command = [sys.executable, "-m", "cotenant.controller.cli.main", "requeue", *jobs]
-    code = subprocess.run(command, env=env).returncode
+    code = ask("cotenant.controller.cli.main", "requeue", *jobs, env=env)
     if code == 0 and env.get("COTENANT_JOB") in jobs:
         time.sleep(LEAVING_S)
     return code

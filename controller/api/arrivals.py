@@ -35,6 +35,9 @@ from cotenant.controller.system.keys import Identity
 from cotenant.controller.system.secrets import Secrets
 from cotenant.controller.wire import PromiseAsked, Submit, Submitted
 
+PLANNED_ONLY: Final = (
+    "on CPU slots --mem is planned with, and nothing holds the job to it; --host-mem limits its main memory"
+)
 NO_HOST: Final = "no host has joined yet: it waits for the first one"
 
 COUNT_EVERY_S: Final = 5.0
@@ -85,7 +88,7 @@ class Arrivals:
         accepted = msgspec.structs.replace(accepted, specs=specs)
         promised_at = self._promised_at(specs)
         notes: tuple[str, ...] = (*(() if engine.hosts else (NO_HOST,)), *without)
-        promise = promised(engine.promised_h, accepted)
+        promise = (*unheld_memory(engine, specs), *promised(engine.promised_h, accepted))
         if request.dry_run:
             return Submitted(
                 request_id=request_id, job_ids=(), notes=(*notes, *promise), promised_at=promised_at
@@ -164,6 +167,12 @@ class Arrivals:
         if len(job_ids) > 1 or job.phase in (Phase.LOADING, Phase.RUNNING):
             return ()
         return (render(engine.explain(job.job_id, self._core.clock.now_s())[0]),)
+
+
+def unheld_memory(engine: Engine, specs: Sequence[JobSpec]) -> tuple[str, ...]:
+    """A note where device memory was asked for and all devices are CPU slots."""
+    kinds = {device.kind for host in engine.hosts.values() for device in host.report.devices}
+    return (PLANNED_ONLY,) if kinds == {"cpu"} and specs[0].memory_mib is not None else ()
 
 
 def checked(engine: Engine, request: Submit, who: Identity, allocations: Allocations) -> Accepted:

@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 from cotenant.controller.api.submissions import Denied
 from cotenant.controller.domain import ENDED, AttemptNo, HostId, Job, JobId, Phase
 from cotenant.controller.engine import AttemptRecord
-from cotenant.controller.executors.agents import AgentExecutor, LogQuestion
+from cotenant.controller.executors.agents import AgentExecutor
 from cotenant.controller.store import Core
-from cotenant.controller.wire import LogPart, LogReply, ReadJobLog
+from cotenant.controller.wire import LogPart, LogReply, ReadJobLog, ReadLog
 
 OPEN_PER_READER: Final = 8
 PARKED_MAX: Final = 2_000
@@ -99,7 +99,8 @@ class LogRequests:
         if not 0 <= request.rank < len(logs):
             raise Denied("not-found", f"job {job_id} has {ranks_of(len(logs))}, no rank {request.rank}")
         host_id, rank = logs[request.rank]
-        question = LogQuestion(
+        question = ReadLog(
+            request=0,
             job_id=job_id,
             attempt=AttemptNo(number),
             rank=rank,

@@ -106,11 +106,12 @@ def test_run_is_a_filter(cotenant: Cotenant, home: Path) -> None:
     assert done.stderr.split()[::2] == [str(number) for number in range(30_000) if number % 3 == 0]
 
 
-def test_what_cannot_be_passed_on_is_said(cotenant: Cotenant) -> None:
-    words = ("--", sys.executable, "-c", "import os; os.environ['RANK'] != '0' or input()")
-    done = cotenant("run", "-g", "2", *words, input="text")
-    assert "note: standard input is not passed on: only a job of one rank" in done.stderr
-    assert "it read standard input, which had nothing (more) for it" in done.stderr
+def test_an_empty_standard_input_is_said_to_be_why(cotenant: Cotenant) -> None:
+    done = cotenant("run", "--", sys.executable, "-c", "input()", input="")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert (
+        "EOFError" in done.stderr and "it read standard input, which had nothing (more) for it" in done.stderr
+    )
 
 
 def test_a_signal_is_128_and_more(cotenant: Cotenant) -> None:

@@ -48,7 +48,6 @@ from cotenant.agent.ipc import (
     write_record,
 )
 from cotenant.agent.supervisor.processes import end_leftovers, read_log
-from cotenant.agent.supervisor.processes.logs import errors_path
 from cotenant.controller.domain import AttemptNo, Launch
 from tests.building.frames import receive_message, send_message
 from tests.building.orders import changed, input_file, order_of
@@ -615,7 +614,7 @@ def test_standard_error_is_told_apart_only_where_that_is_asked_for(make: Make, t
     plain = make("sh", "-c", "echo out; echo err >&2; echo more").start()
     assert plain.result().outcome == "finished"
     assert plain.log() == "out\nerr\nmore\n", "one stream, in the order of its writes"
-    assert not errors_path(plain.folder / LOGS, 0).exists()
+    assert not (plain.folder / LOGS / "rank-0.errors").exists()
 
 
 @pytest.mark.parametrize("stale", [False, True])

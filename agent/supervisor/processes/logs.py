@@ -9,7 +9,7 @@ rest the newest part, in segments that are named by the offset of their first by
 
 A reader that asks for something in between gets a marker that says how much is missing.
 
-Where standard error is kept apart, `rank-0.errors` has the start and end of each of its stretches in the
+Where standard error is kept apart, `rank-0.errors` has the start and end of each of its spans in the
 stream, so readers that do not ask for it see one log as ever.
 """
 
@@ -28,9 +28,9 @@ import msgspec
 
 TAIL_SEGMENTS: Final = 2
 _OFFSET_DIGITS: Final = 16
-STRETCHES_MAX: Final = 65_536
+SPANS_MAX: Final = 65_536
 """Of standard error, in one log. What is written after them counts as output."""
-_STRETCH_BYTES: Final = 16
+_SPAN_BYTES: Final = 16
 
 
 def log_path(folder: Path, rank: int) -> Path:
@@ -62,15 +62,15 @@ class LogWriter:
         bytes_max: int,
         owner: tuple[int, int] | None = None,
         *,
-        stretches_max: int = STRETCHES_MAX,
+        spans_max: int = SPANS_MAX,
     ) -> None:
         self._path = log_path(folder, rank)
         self._head_max = max(1, bytes_max // 2)
         self._segment_max = max(1, bytes_max // (2 * TAIL_SEGMENTS))
         self._errors_path = errors_path(folder, rank)
         self._errors = -1
-        self._stretches, self._stretches_max = 0, stretches_max
-        self._stretch = (0, 0)
+        self._spans, self._spans_max = 0, spans_max
+        self._span = (0, 0)
         self._owner = owner
         self._end = 0
         self._room = self._head_max
@@ -102,17 +102,17 @@ class LogWriter:
             self._write_piece(piece)
 
     def _mark_errors(self, start: int, end: int) -> None:
-        """Standard error is in this part of the stream: another stretch, or more of the one before."""
+        """Standard error is in this part of the stream: another span, or more of the one before."""
         if self._errors < 0:
             self._errors = self._create(self._errors_path)
-        if self._stretches and self._stretch[1] == start:
-            start = self._stretch[0]
-        elif self._stretches == self._stretches_max:
+        if self._spans and self._span[1] == start:
+            start = self._span[0]
+        elif self._spans == self._spans_max:
             return
         else:
-            self._stretches += 1
-        self._stretch = (start, end)
-        os.pwrite(self._errors, array("Q", self._stretch).tobytes(), (self._stretches - 1) * _STRETCH_BYTES)
+            self._spans += 1
+        self._span = (start, end)
+        os.pwrite(self._errors, array("Q", self._span).tobytes(), (self._spans - 1) * _SPAN_BYTES)
 
     def close(self) -> None:
         os.close(self._file)
@@ -158,7 +158,7 @@ def read_log(
     piece has standard error or output, never both.
     """
     if errors_apart:
-        is_error, until = _stretch_at(errors_path(folder, rank), offset)
+        is_error, until = _span_at(errors_path(folder, rank), offset)
         piece = read_log(folder, rank, offset, min(limit, until - offset))
         return None if piece is None else msgspec.structs.replace(piece, is_error=is_error)
     for _ in range(3):  # A segment may be cut away between looking and opening.
@@ -174,14 +174,15 @@ def read_log(
     return LogPiece(data=b"", next_offset=max(0, offset), end=max(0, offset))
 
 
-def _stretch_at(path: Path, offset: int) -> tuple[bool, int]:
+def _span_at(path: Path, offset: int) -> tuple[bool, int]:
     """Whether standard error is at this offset of the stream, and where that changes."""
     bounds = array("Q")
     try:
-        data = path.read_bytes()
+        with open(path, "rb") as file:
+            data = file.read(SPANS_MAX * _SPAN_BYTES)
     except FileNotFoundError:
         data = b""
-    bounds.frombytes(data[: len(data) // _STRETCH_BYTES * _STRETCH_BYTES])
+    bounds.frombytes(data[: len(data) // _SPAN_BYTES * _SPAN_BYTES])
     passed = bisect_right(bounds, offset)
     return passed % 2 == 1, bounds[passed] if passed < len(bounds) else sys.maxsize
 

@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal, NamedTuple
 import click
 
 from cotenant.controller.cli.frame import output
-from cotenant.controller.cli.frame.asking import asking, complete_host
+from cotenant.controller.cli.frame.asking import asking, complete_host, loaded_settings
 from cotenant.controller.cli.frame.command import argument, group, option
 from cotenant.controller.cli.frame.output import (
     EndpointFlag,
@@ -18,7 +18,9 @@ from cotenant.controller.cli.frame.output import (
     show_listing,
 )
 from cotenant.controller.cli.frame.screen import NONE, STATE_COLOURS, Column, duration, size
+from cotenant.controller.cli.setup.owners import owner
 from cotenant.controller.domain import HostId, sharing_in_words
+from cotenant.controller.system import paths
 from cotenant.controller.wire import ChangeNode, DeviceView, ListNodes, Nodes, NodeView
 
 HostArgument = Annotated[str, argument(metavar="HOST", help="Its name.", complete=complete_host)]
@@ -53,7 +55,7 @@ def nodes(
         reply = client.ask(ListNodes())
     shown = [node for node in reply.nodes if hosts in ("", node.host)]
     if form in ("table", "wide"):
-        show_listing(_by_device(shown), form)
+        show_listing(_by_device(shown, "" if shown else _nobody(endpoint)), form)
     else:
         show_listing(_by_host(shown, reply), form)
 
@@ -68,7 +70,14 @@ def _by_host(shown: list[NodeView], reply: Nodes) -> Listing:
     )
 
 
-def _by_device(shown: list[NodeView]) -> Listing:
+def _nobody(endpoint: str | None) -> str:
+    """Why there is no host, and what to do."""
+    if owner(paths.client_endpoint(loaded_settings(endpoint).settings)) is not None:
+        return "no host has joined yet: the agent of `cotenant up` is starting; look again in a few seconds"
+    return "no host has joined; start an agent with: cotenant agent"
+
+
+def _by_device(shown: list[NodeView], nothing: str) -> Listing:
     rows = [NodeRow(node, device) for node in shown for device in node.devices or (None,)]
     return Listing(
         noun="node",
@@ -76,7 +85,7 @@ def _by_device(shown: list[NodeView]) -> Listing:
         identity=lambda row: row.node.host,
         columns=COLUMNS,
         wide_columns=WIDE_COLUMNS,
-        nothing="no host has joined; start an agent with: cotenant agent",
+        nothing=nothing,
     )
 
 

@@ -41,7 +41,7 @@ def ask_as_agent(settings: Settings, timeout_s: float = ANSWER_S_MAX) -> AgentAn
             return None
     except BadEndpoint as error:
         return AgentAnswer(endpoint=endpoint, why=str(error), todo="set agent.controller to tcp://HOST:PORT")
-    host = settings.agent.host or socket.gethostname().partition(".")[0]
+    host = host_name(settings)
     if not settings.agent.keys_dir:
         if not settings.agent.controller:
             return (
@@ -62,6 +62,11 @@ def ask_as_agent(settings: Settings, timeout_s: float = ANSWER_S_MAX) -> AgentAn
             return _not_ours(endpoint, settings.agent.keys_dir)
         return AgentAnswer(endpoint=endpoint, why=str(error), todo="the agent does not start without it")
     return _asked(endpoint, key, timeout_s)
+
+
+def host_name(settings: Settings) -> str:
+    """What an agent with these settings calls this host."""
+    return settings.agent.host or socket.gethostname().partition(".")[0]
 
 
 def _not_ours(endpoint: str, place: str) -> AgentAnswer:

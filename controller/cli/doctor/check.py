@@ -16,7 +16,7 @@ from cotenant.controller.cli.doctor.gpu_host import HostFiles
 from cotenant.controller.cli.doctor.surroundings import Surroundings
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.system.settings import LoadedSettings
-from cotenant.controller.wire import ControllerStatus, Nodes
+from cotenant.controller.wire import ControllerStatus, Nodes, NodeView
 from cotenant.mps.detection import DetectedHost
 from cotenant.profiler.driver.facts import DriverFacts, GpuFacts
 from cotenant.profiler.indicators.device_process import Explanation
@@ -49,6 +49,14 @@ class DoctorFacts(msgspec.Struct, frozen=True, kw_only=True):
     around: Surroundings = Surroundings()
     link: AgentAnswer | None = None
     """Whether the controller accepts this host's agent; None: they use the user's own socket."""
+    host: str = ""
+    """What an agent here is called."""
+
+    @property
+    def here(self) -> NodeView | None:
+        """This machine, as the controller knows it; None: it does not, or did not answer."""
+        nodes = self.nodes.nodes if self.nodes is not None else ()
+        return next((node for node in nodes if node.host == self.host), None)
 
 
 def answering(facts: DoctorFacts) -> list[GpuFacts]:

@@ -20,7 +20,7 @@ from typing import Annotated, Final
 import msgspec
 
 from cotenant.controller.cli.doctor import gpu_host
-from cotenant.controller.cli.doctor.agent_link import ask_as_agent
+from cotenant.controller.cli.doctor.agent_link import ask_as_agent, host_name
 from cotenant.controller.cli.doctor.check import Check, DoctorFacts, Verdict
 from cotenant.controller.cli.doctor.enabling import as_us
 from cotenant.controller.cli.doctor.gpu_checks import GPU_CHECKS
@@ -139,26 +139,29 @@ def summary(checks: Sequence[Check]) -> str:
 def gather(loaded: LoadedSettings, endpoint: str | None) -> DoctorFacts:
     """Everything the checks need. Changes nothing; asking the driver may take some seconds."""
     driver = driver_facts(DRIVER_S_MAX, diagnostics=True)
-    facts = DoctorFacts(
-        loaded=loaded,
-        status=None,
-        nodes=None,
-        why_unreachable=None,
+    facts = msgspec.structs.replace(_answers(loaded, endpoint), host=host_name(loaded.settings))
+    knows_us = None if facts.nodes is None else facts.here is not None
+    return msgspec.structs.replace(
+        facts,
         driver=driver,
         files=gpu_host.look(),
         mps=detection.look(
             paths.mps_runtime_dir(loaded.settings.mps), allowed=loaded.settings.mps.mode != "off"
         ),
         indicators=_indicators(loaded.settings.profiler, driver),
-        around=look_around(loaded),
+        around=look_around(loaded, knows_us=knows_us),
         link=ask_as_agent(loaded.settings),
     )
+
+
+def _answers(loaded: LoadedSettings, endpoint: str | None) -> DoctorFacts:
+    """What the controller says, or why it says nothing."""
     try:
         with asking(endpoint, timeout_s=3.0) as client:
             status, nodes = client.ask(GetStatus()), client.ask(ListNodes())
-        return msgspec.structs.replace(facts, status=status, nodes=nodes)
+        return DoctorFacts(loaded=loaded, status=status, nodes=nodes, why_unreachable=None)
     except Problem as problem:
-        return msgspec.structs.replace(facts, why_unreachable=problem)
+        return DoctorFacts(loaded=loaded, status=None, nodes=None, why_unreachable=problem)
 
 
 def _indicators(profiler: ProfilerSettings, driver: DriverFacts) -> Explanation | None:

@@ -16,6 +16,7 @@ from cotenant.controller.cli.doctor.check import Check, DoctorFacts, Verdict
 from cotenant.controller.cli.doctor.enabling import EnablingStep
 from cotenant.controller.cli.doctor.surroundings import Folder, SeenProcess, Torch, unit_of
 from cotenant.controller.cli.frame.screen import plural, size
+from cotenant.controller.domain import HostState
 from cotenant.controller.system.paths import NETWORK_DISKS
 from cotenant.mps.detection import DetectedDevice, DetectedHost, has_static_partitioning, verdict
 from cotenant.profiler.driver.facts import GpuFacts
@@ -92,8 +93,16 @@ def _number(version: str) -> tuple[int, ...]:
 
 def agent(facts: DoctorFacts) -> Check:
     """Whether one runs, and whether its controller lets it in."""
-    running, link = facts.around.agent, facts.link
+    running, link, here = facts.around.agent, facts.link, facts.here
     who = f"process {running.pid} of {running.user}" if running is not None else "none runs here"
+    if here is not None and (link is None or not link.sure):  # It knows; of a key that is not ours we do not.
+        named = f"{who}; " if running is not None else ""
+        found = f"{named}the controller has this host as {here.host}, which is {here.state.value}"
+        if here.state is HostState.OK:
+            return Check("agent", "ok", found)
+        return Check("agent", "warn", found, "see what is said of it there", "cotenant nodes")
+    if facts.nodes is not None and link is None and running is None:
+        return Check("agent", "ok", "this machine is no host of your controller: `up` or `agent` adds it")
     if link is None:  # It would use the user's own socket.
         return Check("agent", "ok", who if running else f"{who}: `run` and `up` start one")
     if link.why:

@@ -130,11 +130,13 @@ def look_around(
     root: Path = Path("/"),
     seen: Sequence[SeenProcess] | None = None,
     uid: int | None = None,
+    knows_us: bool | None = None,
 ) -> Surroundings:
-    """`seen`: the processes; all that this machine has, by default."""
+    """`seen`: the processes; all that this machine has, by default. `knows_us`: whether our controller has
+    this machine as a host; None: it did not say."""
     seen = running() if seen is None else seen
     uid = os.geteuid() if uid is None else uid
-    mine = _mine(seen, uid, paths.agent_endpoint(loaded.settings))
+    mine = _mine(seen, (uid,) if knows_us is False else (uid, 0), paths.agent_endpoint(loaded.settings))
     agent = _agent(mine, root)
     whose = str(agent.pid) if agent else "self"
     runtime = _mps_runtime(loaded)
@@ -268,9 +270,10 @@ def _mps_runtime(loaded: LoadedSettings) -> str:
         return ""
 
 
-def _mine(seen: Sequence[SeenProcess], uid: int, endpoint: str) -> SeenProcess | None:
-    """The agent that serves our jobs: our own, else root's, and of several the one of our controller. What
-    its command line does not say it has from settings, which we assume to be ours."""
+def _mine(seen: Sequence[SeenProcess], uids: Sequence[int], endpoint: str) -> SeenProcess | None:
+    """The agent that serves our jobs: of these users, the first one's before the next one's, and of several
+    the one of our controller. What its command line does not say it has from settings, which we assume to be
+    ours."""
 
     def endpoint_of(process: SeenProcess) -> str:
         told = dict(pairwise(process.words))
@@ -280,9 +283,11 @@ def _mine(seen: Sequence[SeenProcess], uid: int, endpoint: str) -> SeenProcess |
                 return told[flag]
         return endpoint
 
-    found = [each for each in seen if _is_agent(each) and each.uid in (uid, 0)]
+    found = [each for each in seen if _is_agent(each) and each.uid in uids]
     return min(
-        (each for each in found if endpoint_of(each) == endpoint), key=lambda e: e.uid != uid, default=None
+        (each for each in found if endpoint_of(each) == endpoint),
+        key=lambda each: uids.index(each.uid),
+        default=None,
     )
 
 

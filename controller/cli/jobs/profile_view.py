@@ -15,7 +15,7 @@ import msgspec
 
 from cotenant.controller.cli.cluster.device_view import LEGEND
 from cotenant.controller.cli.frame import screen
-from cotenant.controller.cli.frame.screen import NONE, Column, duration, size
+from cotenant.controller.cli.frame.screen import NONE, Column, duration, local_time, size
 from cotenant.controller.cli.jobs.profile_series import SeriesPlan, SeriesResult
 from cotenant.controller.domain import ProfilePoint
 from cotenant.controller.wire import (
@@ -100,7 +100,10 @@ KNOWN_COLUMNS: Final = (
     Column("MEMORY", lambda k: _memory(k), right=True),
     Column("USED", lambda k: str(k.used), rank=3, right=True),
     Column("WHOLE", lambda k: "yes" if k.is_complete else "no", rank=5),
+    Column("LEARNED", lambda k: local_time(wall_s(k.learned_at)), rank=6),
+    Column("COMMAND", lambda k: shlex.join(k.command)),
 )
+"""With the command, and with when it was measured: kinds differ in these where a name is one for many."""
 
 
 def series_table(results: Sequence[SeriesResult]) -> str:

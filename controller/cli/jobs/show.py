@@ -96,8 +96,7 @@ def standing(job: JobDetails) -> Iterator[tuple[str, str]]:
         yield "accumulation", _accumulation(job)
     yield "progress", _progress(job)
     yield "profile", _profile(job)
-    if job.ended_at is None:
-        yield "resumable", _resumable(job)
+    yield "resumable", _resumable(job)
 
 
 def _resumable(job: JobView) -> str:
@@ -106,7 +105,8 @@ def _resumable(job: JobView) -> str:
     if job.resumable_note:
         return f"no: {job.resumable_note}"
     if not job.step:
-        return "not so far: the script has made no step, and has not said that it can (see --checkpoint auto)"
+        so_far = "no" if job.ended_at else "not so far"
+        return f"{so_far}: the script has made no step, and has not said that it can (see --checkpoint auto)"
     return "no: the script has not said that it can (see --checkpoint auto)"
 
 

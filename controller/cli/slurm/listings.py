@@ -91,6 +91,21 @@ class Field(NamedTuple):
     value: Callable[[Any], str]
 
 
+def record(job: JobView) -> str:
+    """As `scontrol show job` prints it, as far as it is known here."""
+    state, value = slurm_state(job)[0], {key: field.value(job) for key, field in JOB_FIELDS.items()}
+    lines = (
+        f"JobId={job.job_id} JobName={job.name}",
+        f"UserId={job.user} Partition={PARTITION}",
+        f"JobState={state} Reason={_why(job)}",
+        f"Restarts={max(0, job.attempt - 1)} ExitCode={job.exit_code or 0}:0",
+        f"RunTime={long_clock(on_devices_s(job))} TimeLeft={value['L']}",
+        f"SubmitTime={value['V']} StartTime={value['S']} EndTime={value['e']}",
+        f"NodeList={value['N']} NumNodes={value['D']} TresPerNode={value['b']}",
+    )
+    return "\n   ".join(lines) + "\n"
+
+
 def _index(job: JobView) -> str:
     return job.job_id.partition("_")[2] or "N/A"
 

@@ -1,5 +1,6 @@
-"""`sbatch`, `squeue`, `scancel`, `sinfo`, `sacct`, `scontrol`: started as `python -m ...programs NAME WORDS`,
-by the small programs that `cotenant slurm-aliases DIR` writes; so this module keeps its name.
+"""`sbatch`, `srun`, `squeue`, `scancel`, `sinfo`, `sacct`, `seff`, `scontrol`: started as
+`python -m ...programs NAME WORDS`, by the small programs that `cotenant slurm-aliases DIR` writes; so this
+module keeps its name.
 
 Rule: what they print on standard output is what Slurm's print, since scripts read it; notes and errors are
 ours, on standard error. They take or refuse an option that narrows what is shown or changed, and never ignore
@@ -26,6 +27,7 @@ from cotenant.controller.cli.frame.problem import FAILED, OK, Problem, listening
 from cotenant.controller.cli.frame.screen import hint, say, tell
 from cotenant.controller.cli.jobs.change import until_ended
 from cotenant.controller.cli.jobs.queue import pages
+from cotenant.controller.cli.jobs.run import RunWatch, with_streams
 from cotenant.controller.cli.jobs.settings import setting
 from cotenant.controller.cli.jobs.submit import SUBMIT_TIMEOUT_S, prepared_submission, whole_array
 from cotenant.controller.cli.main import guarded, open_streams
@@ -35,14 +37,18 @@ from cotenant.controller.cli.slurm.listings import (
     SACCT_FIELDS,
     SQUEUE_FORMAT,
     line,
+    long_clock,
     nodes_by_state,
+    on_devices_s,
     parsed,
+    record,
     slurm_state,
     table,
 )
 from cotenant.controller.cli.submission.build import Sbatch
 from cotenant.controller.cli.submission.recording import user_name
 from cotenant.controller.cli.submission.slurm import SWITCHES
+from cotenant.controller.cli.verbs import NOT_HERE
 from cotenant.controller.client import Refusal
 from cotenant.controller.domain import ENDED, JobId, Phase, for_people
 from cotenant.controller.wire import ChangeJobs, JobView, ListJobs, ListNodes
@@ -66,7 +72,8 @@ def slurm_aliases(
     folder: Annotated[str, argument(metavar="DIR", help="A folder on your PATH, such as ~/bin.")],
     as_json: JsonFlag = False,
 ) -> None:
-    """Write sbatch, squeue, scancel, sinfo, sacct and scontrol into a folder: they speak with cotenant.
+    """Write sbatch, srun, squeue, scancel, sinfo, sacct, seff and scontrol into a folder: they speak with
+    cotenant, and salloc says what is here in its place.
 
     They take the options that scripts use most; any other is refused by name. A file of such a name that is
     not from here stays as it is, and nothing is written.
@@ -158,8 +165,10 @@ def scontrol(words: list[str]) -> int:
     verb, *rest = [word for word in words if word not in ("-Q", "--quiet")] or [""]
     if verb == "update":
         return _update(rest)
+    if verb == "show" and rest[:1] in (["job"], ["jobs"]):
+        return _show_jobs(rest[1:])
     if verb not in VERBS:
-        known = ", ".join((*VERBS, "update"))
+        known = ", ".join((*VERBS, "update", "show job"))
         raise Problem(
             "usage", f"scontrol {verb} is not possible here".replace("  ", " "), f"known are {known}"
         )
@@ -171,6 +180,14 @@ def scontrol(words: list[str]) -> int:
     for text in reply.lines:
         tell(text)
     return OK
+
+
+def _show_jobs(words: list[str]) -> int:
+    """The jobs that are named, also those that have ended; all that have not where none is."""
+    ids = [each for word in words if not word.startswith("-") for each in word.split(",")]
+    found = _jobs(GivenWords({}, []), everything=bool(ids), ids=ids)
+    write_lines([record(job) for job in found])
+    return OK if found or not ids else FAILED
 
 
 def _update(words: list[str]) -> int:
@@ -246,6 +263,40 @@ def sbatch_words(words: Sequence[str]) -> tuple[list[str], list[str], str | None
         if not has_value and word not in SWITCHES and rest:
             options.append(rest.pop(0))
     return options, rest, wrapped
+
+
+def srun(words: list[str]) -> int:
+    """Runs a command as a job, with the tasks that the options ask for, and shows its output."""
+    options, rest, _ = sbatch_words(words)
+    if "--pty" in options or not rest:
+        raise Problem("usage", "srun: a command without a terminal is needed", "cotenant run -- CMD")
+    text = f"#!/bin/sh\nexec srun {shlex.join(rest)}\n"
+    sent = Sbatch(options=tuple(options), text=text)
+    made = prepared_submission([Path(rest[0]).name], {}, None, command_only=False, sbatch=sent)
+    with asking(patience_s=PATIENCE_S) as client:
+        reply = client.ask(with_streams(made.request, None), timeout_s=SUBMIT_TIMEOUT_S)
+        return RunWatch(client, reply.job_ids[0], True, reply.notes).to_the_end()
+
+
+def salloc(words: list[str]) -> int:
+    """There is none here: says what is."""
+    raise Problem("usage", "salloc: there are no allocations to sit in here", NOT_HERE["salloc"])
+
+
+def seff(words: list[str]) -> int:
+    """What is known of how jobs used what they had."""
+    found = _jobs(GivenWords({}, []), everything=True, ids=words) if words else []
+    for job in found:
+        lines = (
+            f"Job ID: {job.job_id}",
+            f"User: {job.user}",
+            f"State: {slurm_state(job)[0]} (exit code {job.exit_code or 0})",
+            f"Devices: {job.gpus}",
+            f"Job Wall-clock time: {long_clock(on_devices_s(job))}",
+            f"Of which training: {long_clock(job.run_s)}",
+        )
+        write_lines(lines)
+    return OK if found else FAILED
 
 
 SQUEUE: Final = Flags(
@@ -383,6 +434,9 @@ PROGRAMS: Final[dict[str, Callable[[list[str]], int]]] = {
     "sinfo": sinfo,
     "sacct": sacct,
     "scontrol": scontrol,
+    "srun": srun,
+    "salloc": salloc,
+    "seff": seff,
 }
 
 

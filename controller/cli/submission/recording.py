@@ -53,6 +53,8 @@ def record(
         for name, value in environ.items()
         if (name in ALWAYS and "NONE" not in names) or (everything and not NEVER.fullmatch(name))
     }
+    if "NONE" not in names and environ.get("HOME", "") not in ("", account_home()):
+        taken["HOME"] = environ["HOME"]  # Else it is the one of the account on the job's host.
     for name in sorted(names - {"ALL", "NONE"}):
         taken[name] = _own(environ, name, "--export")
     for name, value in env:
@@ -73,6 +75,14 @@ def _own(environ: Mapping[str, str], name: str, flag: str) -> str:
             f"{flag} {name}: you have no variable {name}", f"give it a value: --env {name}=VALUE"
         )
     return value
+
+
+def account_home() -> str:
+    """The home of this account in the user database; empty: it is not there."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:
+        return ""
 
 
 def user_name() -> str:

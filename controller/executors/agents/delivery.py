@@ -17,11 +17,9 @@ import msgspec
 
 from cotenant.controller.domain import (
     AgentCommand,
-    AttemptNo,
     CommandId,
     ForgetJob,
     HostId,
-    JobId,
     StopAttempt,
     TrustDevices,
 )
@@ -112,19 +110,6 @@ PATIENCE_S: Final = 10.0
 PIECE_BYTES_MAX: Final = 1024 * 1024
 
 
-class LogQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of one rank's output."""
-
-    job_id: JobId
-    attempt: AttemptNo
-    rank: int
-    offset: int
-    limit: int
-    wait_s: float = 0.0
-    job_epoch: str = ""
-    errors_apart: bool = False
-
-
 Answer = Callable[[LogReply], None]
 
 
@@ -134,26 +119,17 @@ class ControllerLogRelay:
     def __init__(self, clock: Clock, say: Callable[[HostId, ToAgent], bool]) -> None:
         self._clock = clock
         self._say = say
-        self._open: dict[int, tuple[HostId, LogQuestion, Answer, float]] = {}
+        self._open: dict[int, tuple[HostId, ReadLog, Answer, float]] = {}
         self._count = 0
 
-    def ask(self, host_id: HostId, question: LogQuestion, answer: Answer) -> None:
-        """`answer` is called once, now or later."""
+    def ask(self, host_id: HostId, question: ReadLog, answer: Answer) -> None:
+        """`answer` is called once, now or later. The question gets its number here."""
         if len(self._open) >= OPEN_MAX:
             answer(nothing(question, "too many logs are being read at once"))
             return
         self._count += 1
-        read = ReadLog(
-            request=self._count,
-            job_id=question.job_id,
-            attempt=question.attempt,
-            rank=question.rank,
-            offset=question.offset,
-            limit=min(question.limit, PIECE_BYTES_MAX),
-            wait_s=question.wait_s,
-            job_epoch=question.job_epoch,
-            errors_apart=question.errors_apart,
-        )
+        limit = min(question.limit, PIECE_BYTES_MAX)
+        read = msgspec.structs.replace(question, request=self._count, limit=limit)
         if not self._say(host_id, read):
             answer(nothing(question, f"host {host_id} is not connected"))
             return
@@ -174,5 +150,5 @@ class ControllerLogRelay:
             answer(nothing(question, f"host {host_id} does not answer"))
 
 
-def nothing(question: LogQuestion, why: str) -> LogReply:
+def nothing(question: ReadLog, why: str) -> LogReply:
     return LogReply(request=0, data=b"", next_offset=question.offset, at_end=True, closed=False, missing=why)

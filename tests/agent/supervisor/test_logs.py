@@ -82,7 +82,7 @@ def test_standard_error_can_be_read_apart_from_one_log(
 
 
 def test_so_many_changes_between_the_streams_are_kept_and_no_more(tmp_path: Path) -> None:
-    writer = LogWriter(tmp_path, 0, 10_000, stretches_max=2)
+    writer = LogWriter(tmp_path, 0, 10_000, spans_max=2)
     for _ in range(4):
         writer.write(b"out\n")
         writer.write(b"err\n", is_error=True)

@@ -81,6 +81,15 @@ def test_before_any_host_has_joined_jobs_are_accepted_with_a_note(station: Stati
     assert "no host has joined yet" in answer.notes[0]
 
 
+def test_device_memory_that_nothing_holds_is_said_to_be_planned_only(station: Station) -> None:
+    station.join("h1", devices=2)
+    kinds = {device.kind for device in station.core.state.engine.hosts[HostId("h1")].report.devices}
+    said = [station.ask(clients.Submit(specs=(job(memory_mib=mib),))).notes for mib in (500, None)]
+    assert [any("on CPU slots --mem is planned with" in note for note in notes) for notes in said] == [
+        kinds == {"cpu"}, False,
+    ]  # fmt: skip
+
+
 def test_a_dry_run_changes_nothing(station: Station) -> None:
     station.join("h1")
     entries = station.journal.last_seq

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -33,6 +34,7 @@ from cotenant.controller.cli.doctor.surroundings import (
     look_around,
 )
 from cotenant.controller.cli.frame.problem import Problem
+from cotenant.controller.domain import HostState
 from cotenant.controller.system import settings
 from cotenant.profiler.driver.facts import DriverFacts
 from tests.agent.mock_gpus import ONE, TWO, build
@@ -514,6 +516,45 @@ def test_of_several_agents_the_one_of_our_controller_is_ours(tmp_path: Path) -> 
     assert found.other_agents == (of_a_test, elsewhere, roots, bobs)
     without = look_around(loaded, tmp_path, (elsewhere, roots, bobs), uid=1000)
     assert without.agent is not None and without.agent.pid == 7, "root's serves everybody"
+    elsewhere_too = look_around(loaded, tmp_path, (elsewhere, roots, bobs), uid=1000, knows_us=False)
+    assert elsewhere_too.agent is None, "but not where our controller has no such host"
+    assert elsewhere_too.other_agents == (elsewhere, roots, bobs)
+
+
+AT_CONTROLLER = {
+    "as a host that is well": (
+        HostState.OK,
+        "vm",
+        "ok",
+        "process 8 of root; the controller has this host as vm, which is ok",
+    ),
+    "as a host that is silent": (
+        HostState.SILENT,
+        "vm",
+        "warn",
+        "the controller has this host as vm, which is silent",
+    ),
+    "not at all": (HostState.OK, "gpu01", "ok", "this machine is no host of your controller"),
+}
+
+
+@pytest.mark.parametrize(
+    ("state", "name", "verdict", "found"), AT_CONTROLLER.values(), ids=AT_CONTROLLER.keys()
+)
+def test_the_controller_says_how_it_has_this_machine(
+    replies: ModuleType, state: HostState, name: str, verdict: str, found: str
+) -> None:
+    root = Agent(pid=8, user="root", uid=0)
+    given = DoctorFacts(
+        loaded=settings.load({}, files=[], environ={}),
+        status=None,
+        nodes=replies.nodes(replies.node(name, state=state)),
+        why_unreachable=Problem("unreachable", "no controller"),
+        around=Surroundings(agent=root if state is HostState.OK and name == "vm" else None),
+        host="vm",
+    )
+    check = next(each for each in run_all(given) if each.name == "agent")
+    assert check.verdict == verdict and found in check.found
 
 
 def test_agents_of_others_are_told_apart() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -54,6 +55,21 @@ def known(key: str = "abcdef123456", profile: Profile = MEASURED, **more: Any) -
         "throughput": throughput_view(profile, 8, Gang()),
     }  # fmt: skip
     return wire.KnownProfile(**{**fields, **more})
+
+
+def test_profiles_of_one_name_differ_in_their_commands_and_times(
+    controller: StandIn, cotenant: Cotenant
+) -> None:
+    commands = (("python", "train.py", "--lr", "0.1"), ("python", "train.py", "--lr", "0.2"))
+    rows = [known(f"key{at}", command=each) for at, each in enumerate(commands)]
+    controller.says(wire.ListProfiles, known_list(*rows))
+    head, *lines = cotenant("profile", "list").out.splitlines()
+    assert "LEARNED" in head
+    assert [line.endswith(shlex.join(each)) for line, each in zip(lines, commands, strict=True)] == [
+        True,
+        True,
+    ]
+    assert len({line.partition(" ")[2] for line in lines}) == 2
 
 
 def known_list(*profiles: wire.KnownProfile, profile_s: float = 60.0) -> wire.KnownProfiles:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -16,7 +18,11 @@ from cotenant.controller.cli.submission.build import Sbatch, Submission, Submitt
 from cotenant.controller.cli.submission.options import BadSubmission
 from cotenant.controller.domain import JobId, Phase
 from cotenant.controller.wire import JobView
+from cotenant.controller.wire import clients as wire
 from tests.controller.cli.replies import job_view
+
+if TYPE_CHECKING:
+    from tests.controller.cli.conftest import StandIn
 
 SOME = Flags(
     values=("-u --user", "-o --format"),
@@ -161,3 +167,48 @@ def test_they_are_written_once_more_but_never_over_others(tmp_path: Path) -> Non
     with pytest.raises(Problem, match="sinfo is there and is not from here"):
         programs.slurm_aliases(str(folder))
     assert "Slurm's" in (folder / "sinfo").read_text()
+
+
+# --- Programs that ask the controller -----------------------------------------------------------------
+
+
+def test_scontrol_shows_jobs_from_outside_them(
+    controller: StandIn, replies: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    controller.says(wire.ListJobs, replies.jobs(replies.job_view("7", attempt=2)))
+    assert programs.scontrol(["show", "job", "7"]) == 0
+    shown = capsys.readouterr().out
+    for part in ("JobId=7 JobName=train\n", "JobState=RUNNING", "Restarts=1", "NodeList=laptop NumNodes=1"):
+        assert part in shown
+    controller.says(wire.ListJobs, wire.Failure(request_id=0, code="not-found", message="no job 9", hint=""))
+    assert programs.scontrol(["show", "job", "9"]) == 1
+
+
+def test_seff_says_what_is_known(
+    controller: StandIn, replies: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    controller.says(wire.ListJobs, replies.jobs(replies.done("7", run_s=65.0, load_s=5.0, pause_s=0.0)))
+    assert programs.seff(["7"]) == 0
+    shown = capsys.readouterr().out
+    assert "State: COMPLETED (exit code 0)\n" in shown
+    assert "Job Wall-clock time: 00:01:10\nOf which training: 00:01:05\n" in shown
+
+
+def test_srun_sends_its_command_as_tasks_of_a_job_and_returns_its_code(
+    controller: StandIn, replies: ModuleType, at_home: Path
+) -> None:
+    controller.says(wire.Submit, wire.Submitted(request_id=0, job_ids=(JobId("7"),)))
+    ended = replies.done("7", phase=Phase.FAILED, exit_code=3, attempt=0)
+    controller.says(wire.ListJobs, replies.jobs(ended))
+    assert programs.srun(["-n", "2", "python", "-c", "print('a b')"]) == 3
+    (request,) = controller.asked_for(wire.Submit)
+    assert request.specs[0].name == "python"
+    assert request.specs[0].launch.slurm.tasks == 2
+    assert "exec srun python -c 'print('" in " ".join(request.specs[0].launch.argv)
+
+
+@pytest.mark.parametrize("words", [("salloc", "-n", "1"), ("srun", "--pty", "bash"), ("srun",)])
+def test_a_session_is_refused_with_what_there_is(words: tuple[str, ...]) -> None:
+    with pytest.raises(Problem) as refused:
+        programs.PROGRAMS[words[0]](list(words[1:]))
+    assert "cotenant run -- CMD" in refused.value.hint

@@ -13,7 +13,7 @@ import pytest
 from cotenant.controller.cli.submission.build import Submission, Submitter, submission
 from cotenant.controller.cli.submission.options import BY_KEY, OPTIONS, BadSubmission, Option, Options, read
 from cotenant.controller.cli.submission.quantities import moment
-from cotenant.controller.cli.submission.recording import is_secret, record
+from cotenant.controller.cli.submission.recording import account_home, is_secret, record
 from cotenant.controller.cli.submission.yaml_file import read_job_file
 from cotenant.controller.domain import Dependency, JobSpec
 from cotenant.controller.wire import PromiseAsked
@@ -195,9 +195,23 @@ def test_an_array_is_one_task_per_index(tmp_path: Path) -> None:
 # --- What is taken along ----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("home", "recorded"),
+    [("/scratch/ada", {"HOME": "/scratch/ada"}), (account_home(), {}), ("", {}), (None, {})],
+)
+def test_a_home_that_is_not_the_accounts_is_the_jobs_as_well(
+    home: str | None, recorded: dict[str, str]
+) -> None:
+    environ = {} if home is None else {"HOME": home}
+    assert record(environ).open == recorded
+    assert record(environ, export=("NONE",)).open == {}
+    assert record({"HOME": "/a"}, env=(("HOME", "/b"),)).open == {"HOME": "/b"}
+
+
 def test_the_usual_variables_are_recorded_and_no_others(tmp_path: Path) -> None:
     environ = {
         **ENVIRON,
+        "HOME": account_home(),
         "VIRTUAL_ENV": "/v",
         "CONDA_PREFIX": "/c",
         "PYTHONPATH": "/p",

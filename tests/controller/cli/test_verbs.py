@@ -17,9 +17,10 @@ import pytest
 from msgspec import UNSET
 
 from cotenant.controller.cli.frame import screen
-from cotenant.controller.cli.jobs import queue
 from cotenant.controller.cli.frame.terminal import WaitingLine
+from cotenant.controller.cli.jobs import queue
 from cotenant.controller.cli.jobs.run import exit_code, standard_input
+from cotenant.controller.cli.setup.owners import own
 from cotenant.controller.client import Client, Unreachable
 from cotenant.controller.domain import InputFile, JobId, JobSpec, Launch, Phase, Profile
 from cotenant.controller.wire import clients as wire
@@ -672,6 +673,26 @@ def test_nodes(controller: StandIn, replies: ModuleType, cotenant: Cotenant) -> 
     assert (value["schema"], value["nodes"][0]["schema"]) == ("nodes/1", "node/1")
     assert value["nodes"][0]["devices"][0]["jobs"] == ["7", "9"]
     assert cotenant("nodes", "-o", "id").out == "laptop\n"
+
+
+def test_hosts_that_are_not_there_yet_are_said_to_be_starting(
+    controller: StandIn, replies: ModuleType, cotenant: Cotenant
+) -> None:
+    controller.says(wire.ListNodes, replies.nodes())
+    assert "start an agent with: cotenant agent" in "".join(cotenant("nodes")[1:])
+    lock = own(controller.endpoint, "up")
+    try:
+        said = "".join(cotenant("nodes")[1:])
+    finally:
+        lock.release()
+    assert "the agent of `cotenant up` is starting" in said and "start an agent" not in said
+
+
+def test_an_ended_job_still_says_whether_it_could_resume(
+    controller: StandIn, replies: ModuleType, cotenant: Cotenant
+) -> None:
+    controller.says(wire.ShowJob, replies.shown(replies.done(resumable=True, durable_step=40), spec_on()))
+    assert "yes, from step 40" in cotenant("show", "7").out
 
 
 def test_nodes_tell_what_is_the_matter_with_a_device(
