@@ -123,8 +123,8 @@ class RunWatch:
         self._errors = JobOutput(sys.stderr)
         self._line = WaitingLine()
         self._cancelled = False
-        self._told: dict[str, str] = {}
-        """By what it is about (state, eta): what was told last, without numbers that change all the time."""
+        self._told = ("", False)
+        """The state that was told last, without numbers that change all the time; and whether with an ETA."""
         self._last: JobView | None = None
         client.on_silence = self._tell
 
@@ -181,24 +181,27 @@ class RunWatch:
     def _tell(self, text: str) -> None:
         """On a line of its own."""
         self._line.clear()
-        tell(text if self._output.ends_line and self._errors.ends_line else f"\n{text}")
+        self._end_line()
+        tell(text)
+
+    def _end_line(self) -> None:
+        """Where the job's output, on a terminal, stopped within one."""
+        if not (self._output.ends_line and self._errors.ends_line):
+            tell("")
         self._output.ends_line = self._errors.ends_line = True
 
     def _tell_change(self, job: JobView) -> None:
         if self._quiet or job.phase in ENDED:
             return
-        text, eta = state_in_words(job), ""
-        if job.phase is Phase.QUEUED and job.eta is not None and job.eta.finish is not None:
-            eta = in_words(job.eta)
+        state = state_in_words(job)
+        has_eta = job.phase is Phase.QUEUED and job.eta is not None and job.eta.finish is not None
+        text = f"job {job.job_id} ({job.name}) {state}{f'; {in_words(job.eta)}' if has_eta else ''}"
+        told = _CHANGING.sub("", state), has_eta
         if is_terminal(sys.stderr) and job.phase not in AT_WORK:
-            if not (self._output.ends_line and self._errors.ends_line):
-                self._tell("")
-            self._line.rewrite(f"job {job.job_id} ({job.name}) {'; '.join(filter(None, (text, eta)))}")
-            self._told.clear()
-            return
-        told = {"state": _CHANGING.sub("", text), "eta": "known" if eta else ""}
-        if told["state"] != self._told.get("state") or (eta and not self._told.get("eta")):
-            self._tell(f"job {job.job_id} ({job.name}) {'; '.join(filter(None, (text, eta)))}")
+            self._end_line()
+            self._line.rewrite(text)
+        elif told[0] != self._told[0] or (has_eta and not self._told[1]):
+            self._tell(text)
         self._told = told
 
 
