@@ -242,7 +242,9 @@ class Supervision:
         self._start.sampled(event, self._now_s)
         self._watchdog.used(event.cpu_s)
         self._is_held_up = event.is_stopped
-        self._publishing.progressed(self._progress.sampled(event.memory_mib, event.duty_cycle))
+        self._publishing.progressed(
+            self._progress.sampled(event.memory_mib, event.duty_cycle, event.printed_loss)
+        )
         self._profiling.sampled(event.samples, event.others_mib)
 
     def _exited(self, event: RankExited) -> None:
