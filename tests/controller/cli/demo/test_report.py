@@ -9,6 +9,8 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from cotenant.controller.cli.demo.cluster import reason_in_names
+from cotenant.controller.cli.demo.others import OthersLoad, OthersWatch
 from cotenant.controller.cli.demo.report import (
     HEADINGS,
     BesideReport,
@@ -22,6 +24,7 @@ from cotenant.controller.cli.demo.report import (
     what_sharing_brought,
 )
 from cotenant.controller.cli.demo.run import DemoClock
+from cotenant.controller.domain import JobId, because
 
 ALONE = JobReport(
     job="compute-bound", devices=("cpu0",), load_s=3.1, run_s=20.0, final_loss=0.1, parameters_sha256="aa"
@@ -50,7 +53,7 @@ WHOLE = DemoReport(jobs=(ALONE, SHARED, RESUMED))
 def test_report_json_has_exactly_the_published_fields() -> None:
     content = json.loads(to_json(WHOLE))
     assert content["schema"] == "demo/1"
-    assert set(content) == {"schema", "jobs", "shared", "promises"}
+    assert set(content) == {"schema", "jobs", "shared", "promises", "others"}
     assert list(content["jobs"][0]) == [
         "job",
         "devices",
@@ -154,3 +157,32 @@ def test_the_log_counts_as_the_picture_does_from_the_first_submission() -> None:
     now_s = 62.5
     clock.start()
     assert clock.shown() == "  12.5 s"
+
+
+def load_of(*ratios: tuple[float, ...]) -> OthersLoad:
+    """What is found of two cores that others keep so busy, at one moment after the other."""
+    found = iter(ratios)
+    watch = OthersWatch(lambda seconds: list(next(found)))
+    for moment in ("before", "between the acts", "after")[: len(ratios)]:
+        watch.look(moment)
+    return watch.seen()
+
+
+def test_figures_of_a_busy_machine_are_told_as_such() -> None:
+    busy = load_of((0.02, 0.01), (0.9, 0.7))
+    assert busy.is_busy and not load_of((0.02, 0.01), (0.1, 0.1)).is_busy
+    told = what_sharing_brought(msgspec.structs.replace(BROKEN_WORD, others=busy)).splitlines()[-1]
+    assert told.startswith("other programs kept so many of 2 cores busy: 0.0 before, 1.6 between the acts: ")
+    assert told.endswith("these figures are worse than on a quiet machine")
+    quiet = msgspec.structs.replace(BROKEN_WORD, others=load_of((0.0, 0.0)))
+    assert what_sharing_brought(quiet).endswith("0.0 before: a quiet machine\n")
+    assert json.loads(to_json(quiet))["others"] == {"cores": 2, "busy_cores": {"before": 0.0}}
+
+
+def test_the_log_has_names_where_reasons_have_numbers() -> None:
+    names = {JobId("2"): "digits"}
+    pays = because("sharing-pays", "2", 22.78, 36.8, 16, 2, 1.2, 1.3, "duty-cycle")
+    assert reason_in_names(str(pays), names) == (
+        "sharing with digits pays: on average the two end after 22.78 s, one after the other after 36.80 s"
+    )
+    assert reason_in_names("preempted for job 3, which has 1 s left", names).startswith("preempted for job 3")
