@@ -165,8 +165,15 @@ class TooSlow(Exception):
 class QueueWatcher:
     """Polls the queue and tells of each job's steps on its way."""
 
-    def __init__(self, client: Client, say: Callable[[str], None], names: dict[JobId, str]) -> None:
-        self._client, self._say, self._names = client, say, names
+    def __init__(
+        self,
+        client: Client,
+        say: Callable[[str], None],
+        names: dict[JobId, str],
+        looked: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`looked`: called at each round."""
+        self._client, self._say, self._names, self._looked = client, say, names, looked
         self._seen: dict[JobId, tuple[Phase, int]] = {}
         self.jobs: dict[JobId, JobView] = {}
         for job in client.ask(ListJobs(include_ended=True)).jobs:
@@ -175,6 +182,7 @@ class QueueWatcher:
     def look(self) -> Jobs:
         """One round: ask, tell what is new, remember."""
         reply = self._client.ask(ListJobs(include_ended=True))
+        self._looked()
         for job in sorted(reply.jobs, key=lambda j: int(j.job_id)):
             self.jobs[job.job_id] = job
             now = (job.phase, job.attempt)

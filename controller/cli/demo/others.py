@@ -1,66 +1,106 @@
 """How busy other programs keep the demo's cores, so that its times can be judged.
 
-Rule: it is measured in moments in which no job of the demo runs: before the first, between the acts and after
-the last. In between nobody can tell whose the time of a core is.
+Rule: a core's time belongs to the demo if one of its processes or their descendants had it; all other busy
+time is somebody else's, the hypervisor's included, and the last moments of a process that ends between two
+looks.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from typing import Final
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 import msgspec
 
-LOOK_S: Final = 1.0
+BEFORE_S: Final = 1.0
 BUSY_RATIO: Final = 0.15
 """From this share of the cores on, the machine counts as busy."""
 
 
+class CpuTimes(NamedTuple):
+    """Seconds of processor time at one moment, counted from some time in the past."""
+
+    at_s: float
+    busy_s: float
+    """Of all cores together."""
+    own_s: dict[int, float]
+    """Of the demo's processes, by pid."""
+
+
 class OthersLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """Field for field `others` in `report.json`."""
+    """Field for field `others` in `report.json`: cores that other programs kept busy."""
 
     cores: int
-    busy_cores: Mapping[str, float]
-    """By moment (`before`, `between the acts`, `after`): cores that other programs kept busy."""
+    before: float
+    during: float
 
     @property
     def is_busy(self) -> bool:
-        return any(busy > BUSY_RATIO * self.cores for busy in self.busy_cores.values())
+        return max(self.before, self.during) > BUSY_RATIO * self.cores
 
     def in_words(self) -> str:
         """One sentence beside the figures."""
-        moments = ", ".join(f"{busy:.1f} {moment}" for moment, busy in self.busy_cores.items())
         verdict = (
-            "other programs took time from the jobs, so that these figures are worse than on a quiet machine"
+            "they took time from the jobs, and on a quiet machine these figures are better"
             if self.is_busy
             else "a quiet machine"
         )
-        return f"other programs kept so many of {self.cores} cores busy: {moments}: {verdict}"
+        return (
+            f"other programs kept {self.before:.1f} of {self.cores} cores busy before the first job, "
+            f"{self.during:.1f} while the jobs ran: {verdict}"
+        )
 
 
 class OthersWatch:
-    """Looks at the cores when it is told that no job of the demo runs."""
+    """Adds up whose the cores' time was from the first look to the last."""
 
-    def __init__(self, busy_ratios: Callable[[float], list[float]] | None = None) -> None:
-        """`busy_ratios`: of each core over so many seconds; else from the kernel."""
-        self._busy_ratios = busy_ratios or _busy_ratios
-        self._found: dict[str, float] = {}
-        self._cores = 0
+    def __init__(self, cpu_times: Callable[[], CpuTimes] | None = None) -> None:
+        self._cpu_times = cpu_times or _cpu_times
+        self._first: CpuTimes | None = None
+        self._last: CpuTimes | None = None
 
-    def look(self, moment: str) -> None:
-        ratios = self._busy_ratios(LOOK_S)
-        self._cores = len(ratios)
-        self._found[moment] = round(sum(ratios), 2)
+    def look(self) -> None:
+        now = self._cpu_times()
+        if self._last is not None:  # What a process that has ended had is still the demo's.
+            now = now._replace(own_s={**self._last.own_s, **now.own_s})
+        self._first, self._last = self._first or now, now
 
-    def seen(self) -> OthersLoad:
-        """What was found until now."""
-        return OthersLoad(cores=self._cores, busy_cores=dict(self._found))
+    @property
+    def busy_cores(self) -> float:
+        """Cores that others kept busy, on average; 0 before the second look."""
+        first, last = self._first, self._last
+        if first is None or last is None or last.at_s <= first.at_s:
+            return 0.0
+        own_s = sum(last.own_s.values()) - sum(first.own_s.values())
+        return round(max(0.0, last.busy_s - first.busy_s - own_s) / (last.at_s - first.at_s), 2)
 
 
-def _busy_ratios(over_s: float) -> list[float]:
-    """Of the cores that this process may use."""
+def busy_cores_now() -> float:
+    """The same over one second from now."""
+    watch = OthersWatch()
+    watch.look()
+    time.sleep(BEFORE_S)
+    watch.look()
+    return watch.busy_cores
+
+
+def _cpu_times() -> CpuTimes:
+    """Of the cores that this process may use, and of it and all that it has started."""
     import psutil
 
-    percents = psutil.cpu_percent(interval=over_s, percpu=True)
-    return [percents[core] / 100.0 for core in sorted(os.sched_getaffinity(0)) if core < len(percents)]
+    each_core = psutil.cpu_times(percpu=True)
+    busy_s = sum(
+        sum(each_core[core]) - each_core[core].idle - getattr(each_core[core], "iowait", 0.0)
+        for core in os.sched_getaffinity(0)
+        if core < len(each_core)
+    )
+    me, own_s = psutil.Process(), dict[int, float]()
+    for process in (me, *me.children(recursive=True)):
+        try:
+            times = process.cpu_times()
+        except psutil.Error:  # It has just ended.
+            continue
+        own_s[process.pid] = times.user + times.system
+    return CpuTimes(time.monotonic(), busy_s, own_s)

@@ -33,7 +33,7 @@ from cotenant.controller.cli.demo.measuring import (
     run_uninterrupted,
     schedule_of,
 )
-from cotenant.controller.cli.demo.others import OthersWatch
+from cotenant.controller.cli.demo.others import OthersLoad, OthersWatch, busy_cores_now
 from cotenant.controller.cli.demo.plan import DemoJob, MeasuredJob
 from cotenant.controller.cli.demo.report import (
     DemoReport,
@@ -117,7 +117,7 @@ class _Demo:
         self._others = OthersWatch()
 
     def play(self) -> DemoReport:
-        self._others.look("before")
+        busy_before = busy_cores_now()
         kinds = len({job.measure_key for job in plan.JOBS})
         self._say(f"measuring {kinds} kinds of job, each alone on a CPU slot of its own")
         self._say("(a CPU slot stands in for a GPU and time-slices, as a GPU without MPS does)")
@@ -137,17 +137,18 @@ class _Demo:
             self._client = client
             cluster.check_devices(SLOTS)
             self._warm_up()
-            self._watcher = QueueWatcher(client, self._say, self._names)
+            self._watcher = QueueWatcher(client, self._say, self._names, self._others.look)
             self._act_one()
-            self._others.look("between the acts")
             self._act_two()
-            self._others.look("after")
             shown = [client.ask(ShowJob(job_id=job_id)) for job_id in self._names]
             nodes = client.ask(ListNodes()).nodes
         picture = timeline_of(shown, nodes, self._policies, f"{SLOTS} CPU slots, {memory_mib} MiB each")
         write_output(self._out_dir / "timeline.svg", render(picture).encode())
         report = job_reports(shown, self._results, self._uninterrupted(shown))
-        return msgspec.structs.replace(report, others=self._others.seen())
+        others = OthersLoad(
+            cores=len(os.sched_getaffinity(0)), before=busy_before, during=self._others.busy_cores
+        )
+        return msgspec.structs.replace(report, others=others)
 
     def _warm_up(self) -> None:
         """A short gang on all devices, so that the agent keeps a fork server with what the jobs import."""

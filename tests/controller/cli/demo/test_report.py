@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from cotenant.controller.cli.demo.cluster import reason_in_names
-from cotenant.controller.cli.demo.others import OthersLoad, OthersWatch
+from cotenant.controller.cli.demo.others import CpuTimes, OthersLoad, OthersWatch
 from cotenant.controller.cli.demo.report import (
     HEADINGS,
     BesideReport,
@@ -159,24 +159,31 @@ def test_the_log_counts_as_the_picture_does_from_the_first_submission() -> None:
     assert clock.shown() == "  12.5 s"
 
 
-def load_of(*ratios: tuple[float, ...]) -> OthersLoad:
-    """What is found of two cores that others keep so busy, at one moment after the other."""
-    found = iter(ratios)
-    watch = OthersWatch(lambda seconds: list(next(found)))
-    for moment in ("before", "between the acts", "after")[: len(ratios)]:
-        watch.look(moment)
-    return watch.seen()
+def test_cores_time_that_is_not_the_demos_is_others() -> None:
+    """Process 2 keeps a core busy and ends; others keep 1.6 cores busy."""
+    at = [
+        CpuTimes(0.0, 50.0, {1: 7.0}),
+        CpuTimes(10.0, 50.0 + 26.0, {1: 8.0, 2: 9.0}),
+        CpuTimes(20.0, 50.0 + 26.0 + 16.0, {1: 8.0}),
+    ]
+    watch = OthersWatch(lambda: at.pop(0))
+    assert watch.busy_cores == 0.0
+    for _ in range(3):
+        watch.look()
+    assert watch.busy_cores == 1.6
 
 
 def test_figures_of_a_busy_machine_are_told_as_such() -> None:
-    busy = load_of((0.02, 0.01), (0.9, 0.7))
-    assert busy.is_busy and not load_of((0.02, 0.01), (0.1, 0.1)).is_busy
+    busy, quiet = (OthersLoad(cores=2, before=0.1, during=during) for during in (1.6, 0.2))
+    assert busy.is_busy and not quiet.is_busy
     told = what_sharing_brought(msgspec.structs.replace(BROKEN_WORD, others=busy)).splitlines()[-1]
-    assert told.startswith("other programs kept so many of 2 cores busy: 0.0 before, 1.6 between the acts: ")
-    assert told.endswith("these figures are worse than on a quiet machine")
-    quiet = msgspec.structs.replace(BROKEN_WORD, others=load_of((0.0, 0.0)))
-    assert what_sharing_brought(quiet).endswith("0.0 before: a quiet machine\n")
-    assert json.loads(to_json(quiet))["others"] == {"cores": 2, "busy_cores": {"before": 0.0}}
+    assert told == (
+        "other programs kept 0.1 of 2 cores busy before the first job, 1.6 while the jobs ran: they took "
+        "time from the jobs, and on a quiet machine these figures are better"
+    )
+    report = msgspec.structs.replace(BROKEN_WORD, others=quiet)
+    assert what_sharing_brought(report).endswith("0.2 while the jobs ran: a quiet machine\n")
+    assert json.loads(to_json(report))["others"] == {"cores": 2, "before": 0.1, "during": 0.2}
 
 
 def test_the_log_has_names_where_reasons_have_numbers() -> None:
