@@ -157,7 +157,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "learned-inactive": "the model of {0} was no better than ordering by size where it was tried: {1} orders",
     "scored": "rank {0}: {1} ({2}) {3}, {4} ({5} GPU{5:s}) {6}, waited {7} {8}",
     "aged": "waited over {0} s and goes first",
-    "preempts": "remaining {0} s is less than {1} s of {2}, which makes room",
+    "preempts": "has {0} s left, less than the {1} s of job {2}, which makes room",
     "devices-being-left": "next in {0} order; the {1} device{1:s} it needs {1:are} being left for it",
     "wfq-place": "first of class {0}, which is due {1} devices and held {2}; {3} free device{3:s} {3:are} "
     "enough",
@@ -168,8 +168,8 @@ TEMPLATES: Final[dict[str, str]] = {
     "which makes room",
     "preempts-and-gains": "needs {0} s to the end and a change costs {1} s, less than the {2} s left to {3}, "
     "which makes room",
-    "sharing-pays": "sharing with {0} pays: average completion {1} s shared against {2} s one after "
-    "the other (sub-batch {3}, {4} accumulation step{4:s}, own slowdown {5}, partner's {6}, source: {7})",
+    "sharing-pays": "sharing with job {0} pays: on average the two end after {1} s, one after the other "
+    "after {2} s (sub-batch {3}, {4} accumulation step{4:s}, own slowdown {5}, partner's {6}, source: {7})",
     "sharing-loses": "sharing with {0} does not pay: average completion {1} s shared "
     "against {2} s one after the other",
     "sharing-gains": "sharing with {0} gains more than it costs: it ends in {1} s instead of waiting {2} s "
@@ -235,7 +235,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "lease-over": "gave way to job {0} of class hp when its lease of {1} s was over",
     "lease-end": "the next lease of a spot job ends",
     "evicted-newest": "gave way to job {0} of class hp, as one of the spot jobs that began last",
-    "preempted-for": "preempted for {0}, which has {1} s left against {2} s",
+    "preempted-for": "preempted for job {0}, which has {1} s left; this one has {2} s",
     "preempted-service": "preempted for {0}, which has {1} GPU-seconds left against {2}",
     "wfq-preempted": "preempted for {0}: class {1} holds {2} devices more than it is due, class {3} less",
     "preempted-attained": "preempted for {0}, which stands before it in queue {1}; this one is in queue {2} "
@@ -272,7 +272,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "co-tenants-take-turns": "on {0} co-tenants take turns (time-slicing): {1}",
     "resumed-exact": "resumed exactly at step {0}",
     "resumed-equivalent": "resumed at step {0}, equivalent but not exact: {1}",
-    "waits-for-victims": "its devices are held; {0} still has to save and leave",
+    "waits-for-victims": "its devices are held: {0} must save and leave first",
     "cancelled-by": "cancelled by {0}",
     "time-limit": "reached its time limit of {0} s",
     "checkpoint-deadline": "no checkpoint within {0} s after the stop request; goes back to step {1}",

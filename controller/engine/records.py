@@ -60,7 +60,8 @@ class Records(Phases):
     def reserve(self, job: Job, placement: Placement, victims: Sequence[JobId]) -> None:
         """The job gets these devices when the victims have left them."""
         job.placement, job.waits_for = placement, tuple(dict.fromkeys(victims))
-        self.change(job, Change.RESERVE, because("waits-for-victims", ", ".join(job.waits_for)))
+        leaving = " and ".join(f"job {each}" for each in job.waits_for)
+        self.change(job, Change.RESERVE, because("waits-for-victims", leaving))
 
     def resize(self, job: Job, placement: Placement) -> None:
         """The job is asked to leave its devices, and goes on with these."""
