@@ -17,7 +17,6 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain import is_whole_number
 from cotenant.controller.steer.core.estimates import PAST_FIELDS, PastRun, runs_in
 from cotenant.controller.steer.core.ordering import PriorityChange
 from cotenant.controller.steer.core.queue import (
@@ -88,7 +87,7 @@ class Slurm:
             version=said.get("SLURM_VERSION", "").strip(),
             priority_type=said.get("PriorityType", "").strip(),
             slurm_user=name,
-            slurm_uid=int(uid.rstrip(") ")) if is_whole_number(uid.rstrip(") ")) else -1,
+            slurm_uid=int(uid.rstrip(") ")) if uid.rstrip(") ").isdecimal() else -1,
         )
 
     def may_operate(self, config: SlurmConfig) -> bool:
@@ -142,7 +141,7 @@ class Slurm:
         words = ("--parsable", "--hold", f"--job-name={MARK_NAME}", "--output=/dev/null", "--chdir=/")
         said = self._ask("sbatch", *words, "--time=1", "--ntasks=1", text="#!/bin/sh\n:\n")
         number = said.strip().partition(";")[0]
-        if not is_whole_number(number):
+        if not (number.isascii() and number.isdecimal()):
             raise SlurmProblem(f"sbatch: no job's number in {said[:80]!r}")
         return int(number)
 
