@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple, get_args
 import msgspec
 
 from cotenant.controller.domain.job_spec import PRIORITY_MAX
+from cotenant.controller.domain.texts import is_whole_number
 
 
 class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -162,7 +163,7 @@ def _exception(text: str) -> tuple[tuple[str, str], dict[str, int]]:
     if (
         len(words) < 3
         or words[0] not in ("user", "organisation")
-        or not all(name in JobLimit._fields and number.isdigit() for name, _, number in facts)
+        or not all(name in JobLimit._fields and is_whole_number(number) for name, _, number in facts)
     ):
         raise ValueError(f"limits.exceptions: {text!r} is not like `user ann devices=16 jobs=8`")
     return (words[0], words[1]), {name: int(number) for name, _, number in facts}

@@ -141,7 +141,7 @@ class Slurm:
         words = ("--parsable", "--hold", f"--job-name={MARK_NAME}", "--output=/dev/null", "--chdir=/")
         said = self._ask("sbatch", *words, "--time=1", "--ntasks=1", text="#!/bin/sh\n:\n")
         number = said.strip().partition(";")[0]
-        if not number.isdecimal():
+        if not (number.isascii() and number.isdecimal()):
             raise SlurmProblem(f"sbatch: no job's number in {said[:80]!r}")
         return int(number)
 

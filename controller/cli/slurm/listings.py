@@ -196,7 +196,7 @@ class FormatPart(NamedTuple):
     right: bool = False
 
 
-_FIELD: Final = re.compile(r"%(\.?)(\d*)([A-Za-z%])")
+_FIELD: Final = re.compile(r"%(\.?)([0-9]*)([A-Za-z%])")
 
 
 def parsed(text: str, fields: dict[str, Field], program: str) -> list[FormatPart]:
