@@ -166,15 +166,20 @@ class QueueWatcher:
 
     def __init__(self, client: Client, say: Callable[[str], None], names: dict[JobId, str]) -> None:
         self._client, self._say, self._names = client, say, names
-        self._seen: dict[JobId, tuple[Phase, int]] = {}
+        self._seen: dict[JobId, tuple[Phase, int, bool]] = {}
+        self._loaded_s: dict[JobId, float] = {}
+        """What a job had loaded in the attempts before its present one."""
         self.jobs: dict[JobId, JobView] = {}
 
     def look(self) -> Jobs:
         """One round: ask, tell what is new, remember."""
         reply = self._client.ask(ListJobs(include_ended=True))
         for job in sorted(reply.jobs, key=lambda j: int(j.job_id)):
+            before = self.jobs.get(job.job_id, job)
+            if before.attempt < job.attempt:
+                self._loaded_s[job.job_id] = before.load_s
             self.jobs[job.job_id] = job
-            now = (job.phase, job.attempt)
+            now = (job.phase, job.attempt, job.start_assumed)
             if self._seen.get(job.job_id) != now:
                 self._seen[job.job_id] = now
                 self._say(self._in_words(job))
@@ -208,8 +213,11 @@ class QueueWatcher:
                 beside = "".join(f" beside {self._names.get(other, other)}" for other in job.co_tenants)
                 split = f", s = {job.accumulation_steps}" if job.accumulation_steps > 1 else ""
                 return f"{who} starts on {where}{beside}{split}{again}: {job.reason}"
+            case Phase.RUNNING if job.start_assumed:
+                return f"{who} counts as running: no steps are seen"
             case Phase.RUNNING:
-                return f"{who} trains: first step after {job.load_s:.1f} s of loading"
+                load_s = job.load_s - self._loaded_s.get(job.job_id, 0.0)
+                return f"{who} trains: first step after {load_s:.1f} s of loading"
             case Phase.CHECKPOINTING:
                 return f"{who} saves and leaves: {job.reason}"
             case Phase.DONE:
