@@ -226,7 +226,9 @@ def say(text):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
         out.sendto(text.encode(), os.environ["COTENANT_SOCKET"])
 """
-LOOKS_FOR_TORCH = SAYS + """
+LOOKS_FOR_TORCH = (
+    SAYS
+    + """
 import importlib.util
 assert importlib.util.find_spec("torch") is not None
 say("found")
@@ -234,12 +236,16 @@ if os.environ.get("USES"):
     import torch.optim
     import torch
 """
-USES_TORCH = SAYS + """
+)
+USES_TORCH = (
+    SAYS
+    + """
 say("begins")
 from torch.utils.data import DataLoader
 import torch
 say("uses")
 """
+)
 
 
 @pytest.fixture
