@@ -210,7 +210,7 @@ def attempt_view(record: AttemptRecord, now: Now) -> AttemptView:
         end_step=record.end_step,
         launched_at=now.utc(record.launched_s),
         first_step_at=now.utc_if(record.first_step_s),
-        start_assumed_at=now.utc_if(record.start_assumed_s),
+        start_assumed_at=now.utc_if(record.assumed_s),
         stop_requested_at=now.utc_if(record.stop_requested_s),
         ended_at=now.utc_if(record.ended_s),
     )

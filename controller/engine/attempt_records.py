@@ -221,7 +221,7 @@ class AttemptRecord(msgspec.Struct, kw_only=True):
     co_tenants: tuple[JobId, ...] = ()
     first_step_s: float | None = None
     first_step: int | None = None
-    start_assumed_s: float | None = None
+    assumed_s: float | None = None
     """Since when it counts as training although no step of it was seen; None once one was."""
     stop_requested_s: float | None = None
     ended_s: float | None = None
@@ -248,7 +248,7 @@ class AttemptRecord(msgspec.Struct, kw_only=True):
     @property
     def trains_since_s(self) -> float | None:
         """Since its first step, or since it counts as training without one."""
-        return self.start_assumed_s if self.first_step_s is None else self.first_step_s
+        return self.assumed_s if self.first_step_s is None else self.first_step_s
 
 
 class HistoryNote(msgspec.Struct, frozen=True, array_like=True):

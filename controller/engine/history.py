@@ -203,13 +203,13 @@ class History:
     def _first_step(self, attempt_record: AttemptRecord, event: ev.FirstStepDone, now_s: float) -> None:
         if event.assumed:
             if attempt_record.trains_since_s is None and attempt_record.stop_requested_s is None:
-                attempt_record.start_assumed_s = now_s
+                attempt_record.assumed_s = now_s
             return
-        if attempt_record.start_assumed_s is not None:
+        if attempt_record.assumed_s is not None:
             if attempt_record.stop_requested_s is not None:
                 return  # It leaves, and is not running any more.
-            self._correct_start(event.job_id, attempt_record, attempt_record.start_assumed_s, now_s)
-            attempt_record.start_assumed_s = None
+            self._correct_start(event.job_id, attempt_record, attempt_record.assumed_s, now_s)
+            attempt_record.assumed_s = None
         self._count(attempt_record, event.step, now_s)
         if attempt_record.first_step_s is None:
             attempt_record.first_step_s, attempt_record.first_step = now_s, event.step

@@ -97,8 +97,8 @@ Optional: resumed_from (directory), exact: bool, note (what differs), accumulate
 it cannot), turns: bool (it understands `accumulate_at`), trials: bool (an s may be tried merely to measure
 it), looks: bool (it answers `look`)."""
 WATCHED: Final = "watched"
-"""{}: this process imports torch and its optimizer steps are counted, so `first_step` comes with the first. May
-come without a hello, and more than once."""
+"""{}: this process imports torch and its optimizer steps are counted, so `first_step` comes with the first.
+May come without a hello, and more than once."""
 FIRST_STEP: Final = "first_step"
 """{step}: the first optimizer step of this attempt is done."""
 STEP: Final = "step"

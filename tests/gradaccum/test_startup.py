@@ -258,7 +258,7 @@ def heard(tmp_path: Path) -> Iterator[socket.socket]:
 
 def words(heard: socket.socket) -> list[str]:
     """What was said by now; the protocol's words by their names."""
-    found = []
+    found: list[str] = []
     while True:
         try:
             said = heard.recv(4096)

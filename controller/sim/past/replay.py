@@ -378,7 +378,7 @@ def _about_jobs(jobs: tuple[Lived, ...]) -> list[str]:
             "length has that in it"
         )
     if quick := sum(job.is_quick for job in jobs):
-        notes.append(f"{_jobs(quick)} ended well without a step that was seen: all their time counts as training")
+        notes.append(f"{_jobs(quick)} ended well before a first step was seen: all of it counts as training")
     if unknown := sum(job.expected_s is None for job in jobs):
         notes.append(f"of {_jobs(unknown)} no length was expected: the simulated policy is told the median")
     if pinned := sum(not job.preemptible for job in jobs):

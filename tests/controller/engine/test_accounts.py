@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -285,7 +285,7 @@ def told_of_two(load_s: float, run_s: float, assumed_s: float | None, reported_s
     """Job 2 loads beside job 1; `assumed_s`, `reported_s`: after so long its start is assumed, and its
     progress is reported."""
     desk = desk_of_two_loading()
-    of = {"job_id": JobId("2"), "attempt": AttemptNo(1), "host_id": desk.hosts("2")[0]}
+    of: dict[str, Any] = {"job_id": JobId("2"), "attempt": AttemptNo(1), "host_id": desk.hosts("2")[0]}
     happens: list[tuple[float, ev.AnyEvent]] = [(load_s, ev.FirstStepDone(**of, step=1))]
     if assumed_s is not None:
         happens.append((assumed_s, ev.FirstStepDone(**of, step=0, assumed=True)))
@@ -352,7 +352,7 @@ def test_a_step_later_than_assumed_leaves_no_trace_of_the_assumption(
 def test_what_is_left_begins_to_run_down_with_the_step_and_not_when_it_was_assumed() -> None:
     """A co-tenant that leaves meanwhile changes the pace, and so takes what seems to have been done off."""
     desk = desk_of_two_loading()
-    of = {"job_id": JobId("2"), "attempt": AttemptNo(1), "host_id": desk.hosts("2")[0]}
+    of: dict[str, Any] = {"job_id": JobId("2"), "attempt": AttemptNo(1), "host_id": desk.hosts("2")[0]}
     desk.wait(10.0)
     desk.tell(ev.FirstStepDone(**of, step=0, assumed=True))
     desk.wait(40.0)
