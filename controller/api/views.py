@@ -120,6 +120,7 @@ def job_view(
         sub_batch=split.sub_batch if split else None,
         accumulation_steps=split.accumulation_steps if split else 1,
         accumulation_steps_ever=tuple(dict.fromkeys(each.accumulation_steps for each in attempts)),
+        start_assumed=job.start_assumed_s is not None,
         step=max(job.step, current.step if current else 0), iterations=spec.iterations,
         total_steps=length.steps, total_note=length.note or None,
         step_s=current.step_s if current and current.step_s is not None else job.step_s,
@@ -209,6 +210,7 @@ def attempt_view(record: AttemptRecord, now: Now) -> AttemptView:
         end_step=record.end_step,
         launched_at=now.utc(record.launched_s),
         first_step_at=now.utc_if(record.first_step_s),
+        start_assumed_at=now.utc_if(record.assumed_s),
         stop_requested_at=now.utc_if(record.stop_requested_s),
         ended_at=now.utc_if(record.ended_s),
     )

@@ -250,6 +250,8 @@ class Job(msgspec.Struct, kw_only=True):
     """In a row; back to 0 at a first step."""
     start_assumed_s: float | None = None
     """Since when this attempt counts as training without a report of its first step."""
+    load_assumed_s: float = 0.0
+    """How long it had loaded by then."""
     first_start_s: float | None = None
     ended_s: float | None = None
     exit_code: int | None = None

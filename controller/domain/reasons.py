@@ -275,6 +275,8 @@ TEMPLATES: Final[dict[str, str]] = {
     "waits-for-victims": "its devices are held: {0} must save and leave first",
     "cancelled-by": "cancelled by {0}",
     "time-limit": "reached its time limit of {0} s",
+    "time-limit-loading": "reached its time limit of {0} s while it was still loading; it does not queue "
+    "again (--requeue-at-limit), since each time would only repeat the load",
     "checkpoint-deadline": "no checkpoint within {0} s after the stop request; goes back to step {1}",
     "finished": "finished",
     "profiled": "its profile is complete, which is all it ran for",

@@ -215,6 +215,8 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Per rank and attempt; beyond it the middle is cut, with a marker."""
     start_deadline_s: float = 1800.0
     """From launch to first step; a job that hangs at start is ended with a clear reason."""
+    quiet_start_s: float = 10.0
+    """How long a job counts as loading of which no step can be seen; then it counts as running."""
     watchdog_floor_s: float = 600.0
     """A job that makes no optimizer step for this long, and for `watchdog_multiple` usual ones, and does
     nothing else either, hangs: its stacks go to its log and it is started again. 0 = off."""

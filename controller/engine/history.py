@@ -178,10 +178,8 @@ class History:
             self._count(attempt_record, event.step, now_s)
             return
         attempt_record.end_step = max(attempt_record.end_step, event.step)
-        if isinstance(event, ev.FirstStepDone) and not event.assumed:
-            self._count(attempt_record, event.step, now_s)
-        if isinstance(event, ev.FirstStepDone) and attempt_record.first_step_s is None and not event.assumed:
-            attempt_record.first_step_s, attempt_record.first_step = now_s, event.step
+        if isinstance(event, ev.FirstStepDone):
+            self._first_step(attempt_record, event, now_s)
         elif isinstance(event, ev.CapabilitiesSeen):
             attempt_record.start_step = event.step
             if event.exact is not None and attempt_record.exact is None:
@@ -201,6 +199,30 @@ class History:
             attempt_record.exact = (
                 event.exact if attempt_record.exact is None else attempt_record.exact and event.exact
             )
+
+    def _first_step(self, attempt_record: AttemptRecord, event: ev.FirstStepDone, now_s: float) -> None:
+        if event.assumed:
+            if attempt_record.trains_since_s is None and attempt_record.stop_requested_s is None:
+                attempt_record.assumed_s = now_s
+            return
+        if attempt_record.assumed_s is not None:
+            if attempt_record.stop_requested_s is not None:
+                return  # It leaves, and is not running any more.
+            self._correct_start(event.job_id, attempt_record, attempt_record.assumed_s, now_s)
+            attempt_record.assumed_s = None
+        self._count(attempt_record, event.step, now_s)
+        if attempt_record.first_step_s is None:
+            attempt_record.first_step_s, attempt_record.first_step = now_s, event.step
+
+    def _correct_start(self, job_id: JobId, mine: AttemptRecord, assumed_s: float, now_s: float) -> None:
+        """The first step comes only now: what was counted since it was assumed was loading, and nobody
+        trained beside the job in that time."""
+        if mine.account is not None:
+            mine.account.loaded_until(now_s)
+        for other_id in mine.co_tenants:
+            for theirs in self.attempts(other_id):
+                if theirs.account is not None:
+                    theirs.account.loaded_beside(job_id, assumed_s, now_s)
 
     def _policy_now(self, engine: Engine) -> None:
         known = self._saved.policies

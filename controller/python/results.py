@@ -28,8 +28,8 @@ from cotenant.controller.python.errors import (
 from cotenant.controller.python.folders import VERSION, CallPlace
 from cotenant.controller.wire import BadMessage, JobView, decode_json
 
-TIME_LIMIT: Final = "time-limit"
-"""The reason code of an end."""
+TIME_LIMITS: Final = ("time-limit", "time-limit-loading")
+"""Reason codes of an end."""
 ARRIVES_WITHIN_S: Final = 10.0
 """A file that another host wrote may be seen later on a network file system."""
 LOOK_S: Final = 0.05
@@ -74,7 +74,7 @@ def outcome(
         raise JobLost(view.job_id, hint)
     if view.phase is Phase.DONE:
         return _value(view, place, arrives_within_s) if place is not None else view.exit_code or 0
-    if view.reason_code == TIME_LIMIT:
+    if view.reason_code in TIME_LIMITS:
         raise JobTimedOut(view.job_id, reason, view.exit_code, log_tail())
     if place is not None:
         _raise_theirs(view, place)

@@ -17,6 +17,7 @@ from typing import Final
 
 import msgspec
 
+from cotenant.controller.domain import is_whole_number
 from cotenant.controller.steer.core.estimates import PAST_FIELDS, PastRun, runs_in
 from cotenant.controller.steer.core.ordering import PriorityChange
 from cotenant.controller.steer.core.queue import (
@@ -87,7 +88,7 @@ class Slurm:
             version=said.get("SLURM_VERSION", "").strip(),
             priority_type=said.get("PriorityType", "").strip(),
             slurm_user=name,
-            slurm_uid=int(uid.rstrip(") ")) if uid.rstrip(") ").isdecimal() else -1,
+            slurm_uid=int(uid.rstrip(") ")) if is_whole_number(uid.rstrip(") ")) else -1,
         )
 
     def may_operate(self, config: SlurmConfig) -> bool:

@@ -41,6 +41,7 @@ class AttemptTimes(NamedTuple):
     devices: tuple[str, ...]
     launched_s: float
     first_step_s: float | None
+    """Or since when it counts as running without one."""
     stop_requested_s: float | None
     ended_s: float | None
     preempted: bool = False
@@ -67,7 +68,7 @@ def attempt_times(views: Sequence[AttemptView]) -> list[AttemptTimes]:
             attempt=view.attempt,
             devices=view.devices,
             launched_s=view.launched_s,
-            first_step_s=view.first_step_s,
+            first_step_s=view.trains_since_s,
             stop_requested_s=view.stop_requested_s,
             ended_s=view.ended_s,
             preempted=view.outcome == "preempted",

@@ -80,7 +80,7 @@ class RankProgress:
         self._reached(word.rank, word.step)
         if self.status.first_step is not None:
             return False
-        return self.change(first_step=word.step, step=max(self.status.step, word.step))
+        return self.change(first_step=word.step, watched=False, step=max(self.status.step, word.step))
 
     def step(self, word: StepDone) -> bool:
         """Progress; not worth a durable record by itself."""

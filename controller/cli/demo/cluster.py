@@ -174,18 +174,27 @@ class QueueWatcher:
     ) -> None:
         """`looked`: called at each round."""
         self._client, self._say, self._names, self._looked = client, say, names, looked
-        self._seen: dict[JobId, tuple[Phase, int]] = {}
+        self._seen: dict[JobId, tuple[Phase, int, bool]] = {}
+        self._loaded_s: dict[JobId, float] = {}
+        """What a job had loaded in the attempts before its present one."""
         self.jobs: dict[JobId, JobView] = {}
         for job in client.ask(ListJobs(include_ended=True)).jobs:
-            self._seen[job.job_id] = (job.phase, job.attempt)  # What happened before is no news.
+            self._seen[job.job_id] = (
+                job.phase,
+                job.attempt,
+                job.start_assumed,
+            )  # What happened before is no news.
 
     def look(self) -> Jobs:
         """One round: ask, tell what is new, remember."""
         reply = self._client.ask(ListJobs(include_ended=True))
         self._looked()
         for job in sorted(reply.jobs, key=lambda j: int(j.job_id)):
+            before = self.jobs.get(job.job_id, job)
+            if before.attempt < job.attempt:
+                self._loaded_s[job.job_id] = before.load_s
             self.jobs[job.job_id] = job
-            now = (job.phase, job.attempt)
+            now = (job.phase, job.attempt, job.start_assumed)
             if self._seen.get(job.job_id) != now:
                 self._seen[job.job_id] = now
                 self._say(self._in_words(job))
@@ -224,8 +233,11 @@ class QueueWatcher:
                     f" with its batch in {job.accumulation_steps} parts" if job.accumulation_steps > 1 else ""
                 )
                 return f"{who} starts on {where}{beside}{split}{again}: {why}"
+            case Phase.RUNNING if job.start_assumed:
+                return f"{who} counts as running: no steps are seen"
             case Phase.RUNNING:
-                return f"{who} trains: first step after {job.load_s:.1f} s of loading"
+                load_s = job.load_s - self._loaded_s.get(job.job_id, 0.0)
+                return f"{who} trains: first step after {load_s:.1f} s of loading"
             case Phase.CHECKPOINTING:
                 return f"{who} saves and leaves: {why}"
             case Phase.DONE:

@@ -81,6 +81,7 @@ def standing(job: JobDetails) -> Iterator[tuple[str, str]]:
             f"{_in_vain(job)}{_resized(job)}"
         ),
     )
+    yield "steps", "none are seen: it counts as running" if job.start_assumed else ""
     yield "launch", _launch(job.attempts)
     yield "next time", _overheads(job)
     yield "speed", _speed(job)
@@ -273,8 +274,8 @@ ATTEMPT_COLUMNS: Final = (
 
 
 def _load(attempt: AttemptView) -> str:
-    first_s = attempt.first_step_s
-    return NONE if first_s is None else duration(first_s - attempt.launched_s)
+    since_s = attempt.trains_since_s
+    return NONE if since_s is None else duration(since_s - attempt.launched_s)
 
 
 def _steps(attempt: AttemptView) -> str:

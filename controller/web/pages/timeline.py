@@ -89,7 +89,7 @@ COLUMNS: Final = (
     Column("devices", lambda row: ", ".join(row.attempt.devices)),
     Column("beside", lambda row: ", ".join(row.attempt.co_tenants) or "-"),
     Column("started", lambda row: local_time(row.attempt.launched_s)),
-    Column("loading", lambda row: duration(_between(row.attempt.launched_s, row.attempt.first_step_s))),
+    Column("loading", lambda row: duration(_between(row.attempt.launched_s, row.attempt.trains_since_s))),
     Column("ended", lambda row: local_time(row.attempt.ended_s)),
     Column("how", lambda row: row.attempt.outcome or "goes on"),
 )

@@ -207,6 +207,8 @@ class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
     sub_batch: int | None
     accumulation_steps: int
     accumulation_steps_ever: tuple[int, ...]
+    start_assumed: bool = False
+    """It counts as running although no step of it was seen."""
     step: int
     iterations: int | None
     total_steps: int | None = None
@@ -282,6 +284,8 @@ class AttemptView(JsonView, frozen=True, kw_only=True, tag="attempt/1"):
     end_step: int = 0
     launched_at: Utc
     first_step_at: Utc | None
+    start_assumed_at: Utc | None = None
+    """Since when it counts as running although no step of it was seen; null once one was."""
     stop_requested_at: Utc | None
     ended_at: Utc | None
 
@@ -293,6 +297,11 @@ class AttemptView(JsonView, frozen=True, kw_only=True, tag="attempt/1"):
     @property
     def first_step_s(self) -> float | None:
         return wall_s(self.first_step_at)
+
+    @property
+    def trains_since_s(self) -> float | None:
+        """Since its first step, or since it counts as running without one."""
+        return wall_s(self.start_assumed_at if self.first_step_at is None else self.first_step_at)
 
     @property
     def stop_requested_s(self) -> float | None:
