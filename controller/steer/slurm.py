@@ -17,7 +17,6 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain import is_whole_number
 from cotenant.controller.steer.core.estimates import PAST_FIELDS, PastRun, runs_in
 from cotenant.controller.steer.core.ordering import PriorityChange
 from cotenant.controller.steer.core.queue import (
@@ -82,13 +81,14 @@ class Slurm:
 
     def config(self) -> SlurmConfig:
         said = dict(_CONFIG.findall(self._ask("scontrol", "show", "config")))
-        name, _, uid = said.get("SlurmUser", "").partition("(")
+        name, _, rest = said.get("SlurmUser", "").partition("(")
+        uid = rest.rstrip(") ")
         return SlurmConfig(
             cluster=said.get("ClusterName", "").strip(),
             version=said.get("SLURM_VERSION", "").strip(),
             priority_type=said.get("PriorityType", "").strip(),
             slurm_user=name,
-            slurm_uid=int(uid.rstrip(") ")) if is_whole_number(uid.rstrip(") ")) else -1,
+            slurm_uid=int(uid) if uid.isascii() and uid.isdigit() else -1,
         )
 
     def may_operate(self, config: SlurmConfig) -> bool:
