@@ -231,8 +231,9 @@ def _ring(dispatch: Dispatch, alarm: Alarm) -> None:
         cause = job.stop_cause
         dispatch.stop(job, cause, because("checkpoint-deadline", waited_s, job.durable_step), save=False)
     elif alarm.kind == "limit" and job.phase in (Phase.LOADING, Phase.RUNNING):
-        code = "time-limit-loading" if job.spec.requeues and _is_loading(job) else "time-limit"
-        dispatch.stop(job, "time-limit", because(code, job.spec.time_limit_s or 0.0), save=True)
+        limit_s, in_vain = job.spec.time_limit_s or 0.0, job.spec.requeues and _is_loading(job)
+        reason = because("time-limit-loading", limit_s) if in_vain else because("time-limit", limit_s)
+        dispatch.stop(job, "time-limit", reason, save=True)
     elif alarm.kind == "back-off" and job.phase is Phase.BLOCKED:
         dispatch.ledger.change(job, Change.UNBLOCK, job.reason)
         if not dispatch.queue_or_block(job):

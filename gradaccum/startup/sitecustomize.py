@@ -36,6 +36,7 @@ ENV_MODULES = "COTENANT_MODULES"
 """A file to write the names of imported packages to, once: at the first step, or at the end."""
 ENV_PROTOCOL, ENV_SOCKET, VERSION = "COTENANT_PROTOCOL", "COTENANT_SOCKET", "1"
 _TORCH = ("torch", "torch.nn", "torch.nn.functional", "torch.optim", "torch.utils.data", "torch.distributed")
+"""What scripts import of torch, `torch` itself left out by some."""
 _watched: list[Any] = []
 _TELL_S = 0.2
 """The supervisor may be busy for so long; without this word it assumes that the script never steps."""
@@ -132,19 +133,21 @@ def _watch(startup: Startup) -> None:
     for name in _TORCH:
         spec = getattr(sys.modules.get(name), "__spec__", None)
         if type(spec) is importlib.machinery.ModuleSpec and not getattr(spec, "_initializing", False):
-            spec.__class__ = WatchedSpec
-            _watched.append(spec)
+            with contextlib.suppress(TypeError):  # No word in time, no harm.
+                spec.__class__ = WatchedSpec
+                _watched.append(spec)
 
 
 def _tell_watched() -> None:
     address, rank = os.environ.get(ENV_SOCKET), os.environ.get("RANK", "0")
     if not address or os.environ.get(ENV_PROTOCOL, VERSION) != VERSION or not rank.isdecimal():
         return
-    import socket
+    with contextlib.suppress(Exception):  # Whatever it is, the script must run.
+        import socket
 
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
-        out.settimeout(_TELL_S)
-        out.sendto(b'{"v":%s,"m":"watched","rank":%s}' % (VERSION.encode(), rank.encode()), address)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
+            out.settimeout(_TELL_S)
+            out.sendto(b'{"v":%s,"m":"watched","rank":%s}' % (VERSION.encode(), rank.encode()), address)
 
 
 def _take_stacks_signal(number: str) -> None:

@@ -124,7 +124,15 @@ def controller_of_2(at_home: str) -> Iterator[ControllerOf2]:
 
 ADDED: Final = frozenset(
     (
-        *("total_steps", "total_note", "fork_servers", "launch_why", "warm"),
+        *(
+            "total_steps",
+            "total_note",
+            "start_assumed",
+            "start_assumed_at",
+            "fork_servers",
+            "launch_why",
+            "warm",
+        ),
         *("shared", "promises", "won_device_s", "first_predicted_xi", "second_predicted_xi"),
         *("alone_device_s", "measured_device_s", "priority", "organisation", "eta", "ahead"),
         *("guaranteed_h", "broken_promises", "classes", "organisations"),
