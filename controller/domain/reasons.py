@@ -156,6 +156,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "learned-order": "place {0} in the learned order, place {1} in {2} order",
     "learned-inactive": "the model of {0} was no better than ordering by size where it was tried: {1} orders",
     "scored": "rank {0}: {1} ({2}) {3}, {4} ({5} GPU{5:s}) {6}, waited {7} {8}",
+    "priority-first": "priority {0} goes before job {1}, which the policy wanted to start there",
     "aged": "waited over {0} s and goes first",
     "preempts": "remaining {0} s is less than {1} s of {2}, which makes room",
     "devices-being-left": "next in {0} order; the {1} device{1:s} it needs {1:are} being left for it",

@@ -59,11 +59,13 @@ from cotenant.controller.engine.admission import Admission
 from cotenant.controller.engine.dispatch import Alarm, Dispatch, EngineConfig
 from cotenant.controller.engine.ledger import Ledger, SavedLedger
 from cotenant.controller.engine.placing import exceeds_hosts, spared
+from cotenant.controller.engine.priority_guard import guard_priorities
 from cotenant.controller.engine.promises import Promises, SavedPromises
 from cotenant.controller.policies.base import (
     Parameters,
     Policy,
     class_report,
+    holds_back,
     learns,
     preempts,
     promised_s,
@@ -238,6 +240,9 @@ class Engine:
         finally:
             self._ledger.now_s = before_s
 
+    def _holds_back(self, job: Job) -> bool:
+        return holds_back(self._policy, self._ledger, job)
+
     def _not_offered(self, job: Job) -> list[Reason]:
         """Devices that would suit the job and take no work now."""
         scheduling_class = self._ledger.scheduling_class(job)
@@ -292,6 +297,8 @@ class Engine:
             decision = policy.decide(ledger, event) if is_asked else NOTHING
             if ledger.has_parts and is_asked and not starts_nothing(policy):
                 decision = parts.with_parts(ledger, event, decision)
+            if decision.actions:
+                decision = guard_priorities(ledger, decision, self._holds_back)
         if is_asked and promises.saved.open:
             guarded = promises.guarded(decision)  # In a replay too: it notes what was moved out of the way.
             if recorded is None:
