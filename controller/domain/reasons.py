@@ -101,6 +101,13 @@ TEMPLATES: Final[dict[str, str]] = {
     "promise-failed": "{0} of its attempts ended before it was through",
     "promise-no-devices": "too few devices took work by the time that it had to start",
     "promise-withdrawn": "its owner held or cancelled it, or its program failed",
+    "kept": "needs {0} device{0:s}: {1} {1:are} free and kept for it; enough are expected to be in {2} s",
+    "kept-unforeseen": "needs {0} device{0:s}: {1} {1:are} free and kept for it; nothing tells when enough "
+    "will be",
+    "kept-for": "what is free is kept for job {0} of priority {1}, which needs {2} device{2:s} and is "
+    "expected to start in {3} s: this one would not end before",
+    "kept-for-unforeseen": "what is free is kept for job {0} of priority {1}, which needs {2} device{2:s}; "
+    "nothing tells when it can start",
     "behind-aged": "behind job {0}, which has waited {1} s and goes first",
     "first-no-devices": "first in {0} order; it needs {2} device{2:s}, and {1} {1:are} free",
     "fragmented": "{0} device{0:s} {0:are} free, but not the {1} it needs together on one host",

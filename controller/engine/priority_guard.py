@@ -34,6 +34,7 @@ from cotenant.controller.domain import (
     Place,
     Plan,
     Preempt,
+    Reason,
     Resize,
     Share,
     Wake,
@@ -54,6 +55,8 @@ from cotenant.controller.engine.promise_guard import (
 WAITED_FOR_MAX: Final = 64
 """Jobs of greater priority for which times are looked for; for more of them devices are kept as if nothing
 told when they can start."""
+STAND_INS_MAX: Final = 256
+"""Waiting jobs that are looked at for one that may pass in another's place."""
 HoldsBack = Callable[[Job], bool]
 """Whether a rule of the policy keeps a job waiting that finds devices."""
 Start = Place | Share | Resize
@@ -66,6 +69,36 @@ def guard_priorities(ledger: Ledger, decision: Decision, holds_back: HoldsBack) 
     if lowest is None or not _any_above(ledger, lowest):
         return decision
     return PriorityGuard(ledger, decision, starts, holds_back).decide()
+
+
+def why_kept(ledger: Ledger, job: Job, holds_back: HoldsBack) -> Reason | None:
+    """What is kept for a waiting job that goes before others, or because of whom it gets nothing of what is
+    free; None: priorities are not the cause."""
+    priority, now_s = job.spec.priority, ledger.now_s
+    queues = (ledger.queue(ledger.scheduling_class(head)) for head in ledger.heads())
+    is_greater = any(queue[-1].spec.priority < priority for queue in queues)
+    if not is_greater and not _any_above(ledger, priority):
+        return None
+    keeping = KeptForPriority(ledger, priority - is_greater, holds_back, free_times(ledger))
+    keeping.keep_above(priority - is_greater)
+    for kept in keeping.kept:
+        if kept.job_id == job.job_id and kept.from_s > now_s:
+            free = sum(not ledger.tenants(each) and not ledger.claimed_by(each) for each in kept.devices)
+            return _because("kept", (job.spec.gpus, free), kept, now_s)
+    devices = Plan(ledger).find_free(job)
+    needs_s = need_s(job, now_s)
+    ends_s = inf if needs_s is None else now_s + needs_s
+    kept = keeping.in_the_way(job, devices, ends_s) if devices is not None else None
+    if kept is None or keeping.without_kept().find_free(job) is not None:
+        return None
+    first = ledger.jobs[kept.job_id]
+    return _because("kept-for", (first.job_id, first.spec.priority, first.spec.gpus), kept, now_s)
+
+
+def _because(code: str, operands: tuple[int | str, ...], kept: KeptDevices, now_s: float) -> Reason:
+    if kept.from_s == inf:
+        return because(f"{code}-unforeseen", *operands)
+    return because(code, *operands, round(kept.from_s - now_s))
 
 
 def _may_start(ledger: Ledger, action: Start) -> bool:
@@ -206,16 +239,20 @@ class PriorityGuard:
         self, ledger: Ledger, decision: Decision, starts: Sequence[Start], holds_back: HoldsBack
     ) -> None:
         self._ledger, self._decision = ledger, decision
-        self._starts = sorted(starts, key=lambda each: -ledger.jobs[each.job_id].spec.priority)
-        starting = {each.job_id for each in starts}
+        jobs = ledger.jobs
+        self._starts = sorted(
+            starts, key=lambda each: (not jobs[each.job_id].aged, -jobs[each.job_id].spec.priority)
+        )
+        self._holds_back = holds_back
+        self._starting = starting = {each.job_id for each in starts}
         leaving = {
             each.job_id
             for each in decision.actions
             if isinstance(each, Preempt) and (each.for_job is None or each.for_job in starting)
         }
-        lowest = ledger.jobs[self._starts[-1].job_id].spec.priority
+        lowest = jobs[self._starts[-1].job_id].spec.priority
         free = free_times(ledger, lambda job: job.job_id in leaving)
-        self._kept = KeptForPriority(ledger, lowest, holds_back, free, starting)
+        self._kept = KeptForPriority(ledger, lowest, holds_back, free, frozenset(starting))
         self._instead: dict[JobId, Place | None] = {}
         """What those that were in the way do in place of what was asked for them."""
         self._first: dict[JobId, Place] = {}
@@ -226,7 +263,8 @@ class PriorityGuard:
     def decide(self) -> Decision:
         for start in self._starts:
             job = self._ledger.jobs[start.job_id]
-            self._kept.keep_above(job.spec.priority)
+            if not job.aged:
+                self._kept.keep_above(job.spec.priority)
             devices, ends_s = self._new_devices(start), self._ends_s(job, start)
             kept = self._kept.in_the_way(job, devices, ends_s)
             if kept is None:
@@ -244,7 +282,8 @@ class PriorityGuard:
         return Decision(actions=tuple(actions), policy_state=self._decision.policy_state)
 
     def _give_way(self, job: Job, start: Start, kept: KeptDevices) -> None:
-        """The one of greater priority starts if it can; the job starts elsewhere if it can."""
+        """The one of greater priority starts if it can; the job starts elsewhere if it can, or another one
+        that ends in time starts here."""
         devices = self._new_devices(start)
         self._given.difference_update(devices)
         self._not_given.update(devices)
@@ -252,13 +291,33 @@ class PriorityGuard:
             reason = because("priority-first", self._ledger.jobs[kept.job_id].spec.priority, job.job_id)
             self._first[kept.job_id] = Place(job_id=kept.job_id, devices=kept.devices, reason=reason)
             self._given.update(kept.devices)
-        self._instead[job.job_id] = None
+        self._instead[job.job_id] = instead = None
         if isinstance(start, Place) and len(start.devices) == job.spec.gpus_min:
-            found = self._kept.without_kept(self._given).find_free(job)
-            if found is not None:
-                self._instead[job.job_id] = elsewhere = msgspec.structs.replace(start, devices=found)
-                self._given.update(found)
-                self._kept.take(found, self._ends_s(job, elsewhere))
+            elsewhere = self._kept.without_kept(self._given).find_free(job)
+            if elsewhere is not None:
+                instead = msgspec.structs.replace(start, devices=elsewhere)
+            elif kept.from_s < inf:
+                instead = self._stand_in(job, start, kept)
+        if instead is not None:
+            self._instead[job.job_id] = instead
+            self._given.update(instead.devices)
+            self._starting.add(instead.job_id)
+            self._kept.take(instead.devices, self._ends_s(self._ledger.jobs[instead.job_id], instead))
+
+    def _stand_in(self, job: Job, start: Place, kept: KeptDevices) -> Place | None:
+        """The start of another job of the same class that ends before the greater one can start."""
+        ledger, devices = self._ledger, set(start.devices)
+        if not self._given.isdisjoint(devices) or any(map(ledger.tenants, devices)):
+            return None
+        for other in islice(ledger.queue(ledger.scheduling_class(job)), STAND_INS_MAX):
+            if other.job_id in self._starting or other.spec.priority > job.spec.priority:
+                continue
+            reason = because("backfilled-before", "priority", kept.job_id, kept.from_s - ledger.now_s)
+            place = Place(job_id=other.job_id, devices=start.devices, reason=reason)
+            ends_s = self._ends_s(other, place)
+            if self._kept.in_the_way(other, devices, ends_s) is None and not self._holds_back(other):
+                return place
+        return None
 
     def _others(self) -> Iterator[AnyAction]:
         """What was decided, without what made room for those that were in the way."""
@@ -282,15 +341,22 @@ class PriorityGuard:
         return not left.isdisjoint(self._not_given) and left.isdisjoint(self._given)
 
     def _new_devices(self, start: Start) -> set[DeviceId]:
-        """The devices that a start takes from others."""
-        placement = self._ledger.jobs[start.job_id].placement
-        own = placement.devices if isinstance(start, Resize) and placement is not None else ()
-        return set(start.devices).difference(own)
+        """The devices that a start takes from others, or holds up: a co-tenant goes slower wherever it is."""
+        ledger, devices = self._ledger, set(start.devices)
+        if isinstance(start, Resize):
+            placement = ledger.jobs[start.job_id].placement
+            return devices.difference(placement.devices if placement is not None else ())
+        if isinstance(start, Share):
+            beside = [ledger.jobs[each] for device_id in start.devices for each in ledger.tenants(device_id)]
+            devices.update(d for each in beside if each.placement is not None for d in each.placement.devices)
+        return devices
 
     def _ends_s(self, job: Job, start: Start) -> float:
         """When the job ends by what is known. Beside another one its pace is not known, its time limit is."""
         ledger, now_s = self._ledger, self._ledger.now_s
         here = [ledger.jobs[each] for device_id in start.devices for each in ledger.tenants(device_id)]
         begins_s = max((moved_s(ledger, each) for each in here if isinstance(start, Place)), default=now_s)
-        known = [job.limit_left_s(now_s), need_s(job, now_s) if isinstance(start, Place) else None]
-        return begins_s + min((each for each in known if each is not None), default=inf)
+        needs_s, limit_left_s = need_s(job, now_s), job.limit_left_s(now_s)
+        known_s = inf if needs_s is None or not isinstance(start, Place) else needs_s
+        limited_s = inf if limit_left_s is None else limit_left_s + job.expected_pause_s
+        return begins_s + min(known_s, limited_s)

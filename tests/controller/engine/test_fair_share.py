@@ -107,6 +107,18 @@ def test_who_has_used_less_goes_first_and_explain_says_so() -> None:
     assert (desk.phase(9), desk.phase(1)) == ("loading", "queued")
 
 
+@pytest.mark.parametrize("policy", registry.AVAILABLE)
+def test_under_every_policy_who_has_used_less_goes_first(policy: str) -> None:
+    desk = Desk(policy, report("a", 1), fair_share_half_life_s=HALF_LIFE_S)
+    for number in (1, 2, 3):
+        desk.submit(number, user="ann", expected_s=10.0, job_class="hp")
+    desk.submit(9, user="bob", expected_s=100.0, job_class="hp")
+    desk.wait(1_000.0)
+    desk.end(1)
+    desk.wait(1_000.0)
+    assert desk.phase(9) == "loading"
+
+
 def test_a_shared_device_counts_half_for_each() -> None:
     desk = Desk(
         "sjf-ffs", report("a", 1, device={"max_tenants": 2}), fair_share_half_life_s=1e8,
