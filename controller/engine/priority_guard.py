@@ -86,8 +86,7 @@ def why_kept(ledger: Ledger, job: Job, holds_back: HoldsBack) -> Reason | None:
             free = sum(not ledger.tenants(each) and not ledger.claimed_by(each) for each in kept.devices)
             return _because("kept", (job.spec.gpus, free), kept, now_s)
     devices = Plan(ledger).find_free(job)
-    needs_s = need_s(job, now_s)
-    ends_s = inf if needs_s is None else now_s + needs_s
+    ends_s = now_s + _lasts_s(job, now_s, is_alone=True)
     kept = keeping.in_the_way(job, devices, ends_s) if devices is not None else None
     if kept is None or keeping.without_kept().find_free(job) is not None:
         return None
@@ -195,8 +194,7 @@ class KeptForPriority:
             from_s, devices = now_s, plan.find_free(job) or ()
         if not devices:  # Where it is known when devices are free, it lacks cores or main memory.
             from_s, devices = inf, tuple(each for gang in gangs for group in gang.groups for each in group)
-        needs_s = need_s(job, now_s)
-        until_s = inf if needs_s is None else from_s + needs_s
+        until_s = from_s + _lasts_s(job, now_s, is_alone=True)
         self.kept.append(KeptDevices(job_id=job.job_id, devices=devices, from_s=from_s, until_s=until_s))
         self.take(devices, until_s)
 
@@ -352,11 +350,17 @@ class PriorityGuard:
         return devices
 
     def _ends_s(self, job: Job, start: Start) -> float:
-        """When the job ends by what is known. Beside another one its pace is not known, its time limit is."""
-        ledger, now_s = self._ledger, self._ledger.now_s
+        """When the job ends by what is known, on the devices of this start."""
+        ledger = self._ledger
         here = [ledger.jobs[each] for device_id in start.devices for each in ledger.tenants(device_id)]
-        begins_s = max((moved_s(ledger, each) for each in here if isinstance(start, Place)), default=now_s)
-        needs_s, limit_left_s = need_s(job, now_s), job.limit_left_s(now_s)
-        known_s = inf if needs_s is None or not isinstance(start, Place) else needs_s
-        limited_s = inf if limit_left_s is None else limit_left_s + job.expected_pause_s
-        return begins_s + min(known_s, limited_s)
+        is_alone = isinstance(start, Place)
+        begins_s = max((moved_s(ledger, each) for each in here if is_alone), default=ledger.now_s)
+        return begins_s + _lasts_s(job, ledger.now_s, is_alone=is_alone)
+
+
+def _lasts_s(job: Job, now_s: float, *, is_alone: bool) -> float:
+    """How long a waiting job is on devices by what is known. Beside another its pace is not known, its time
+    limit is."""
+    needs_s, limit_left_s = need_s(job, now_s), job.limit_left_s(now_s)
+    limited_s = inf if limit_left_s is None else limit_left_s + job.expected_pause_s
+    return limited_s if needs_s is None or not is_alone else min(needs_s, limited_s)
