@@ -101,9 +101,9 @@ TEMPLATES: Final[dict[str, str]] = {
     "promise-failed": "{0} of its attempts ended before it was through",
     "promise-no-devices": "too few devices took work by the time that it had to start",
     "promise-withdrawn": "its owner held or cancelled it, or its program failed",
-    "kept": "needs {0} device{0:s}: {1} {1:are} free and kept for it; enough are expected to be in {2} s",
+    "kept": "needs {0} device{0:s}: {1} {1:are} free and kept for it; enough should be free in {2} s",
     "kept-unforeseen": "needs {0} device{0:s}: {1} {1:are} free and kept for it; nothing tells when enough "
-    "will be",
+    "will be free",
     "kept-for": "what is free is kept for job {0} of priority {1}, which needs {2} device{2:s} and is "
     "expected to start in {3} s: this one would not end before",
     "kept-for-unforeseen": "what is free is kept for job {0} of priority {1}, which needs {2} device{2:s}; "

@@ -87,11 +87,11 @@ def why_kept(ledger: Ledger, job: Job, holds_back: HoldsBack) -> Reason | None:
             return _because("kept", (job.spec.gpus, free), kept, now_s)
     devices = Plan(ledger).find_free(job)
     ends_s = now_s + _lasts_s(job, now_s, is_alone=True)
-    kept = keeping.in_the_way(job, devices, ends_s) if devices is not None else None
-    if kept is None or keeping.without_kept().find_free(job) is not None:
+    taken = keeping.in_the_way(job, devices, ends_s) if devices is not None else None
+    if taken is None or keeping.without_kept().find_free(job) is not None:
         return None
-    first = ledger.jobs[kept.job_id]
-    return _because("kept-for", (first.job_id, first.spec.priority, first.spec.gpus), kept, now_s)
+    first = ledger.jobs[taken.job_id]
+    return _because("kept-for", (first.job_id, first.spec.priority, first.spec.gpus), taken, now_s)
 
 
 def _because(code: str, operands: tuple[int | str, ...], kept: KeptDevices, now_s: float) -> Reason:

@@ -313,7 +313,7 @@ def test_both_are_told_what_is_kept_before_anything_else() -> None:
     desk.submit(3, gpus=2, priority=10)
     desk.submit(4)
     desk.end(1)
-    unforeseen = "needs 2 devices: 1 is free and kept for it; nothing tells when enough will be"
+    unforeseen = "needs 2 devices: 1 is free and kept for it; nothing tells when enough will be free"
     assert desk.why(3) == unforeseen
     kept = "what is free is kept for job 3 of priority 10, which needs 2 devices; "
     assert desk.why(4) == kept + "nothing tells when it can start"
@@ -322,7 +322,7 @@ def test_both_are_told_what_is_kept_before_anything_else() -> None:
     desk.submit(4)
     desk.end(1)
     left_s = round(desk.job(2).limit_left_s(desk.now_s) + desk.job(2).expected_pause_s)
-    foreseen = f"needs 2 devices: 1 is free and kept for it; enough are expected to be in {left_s} s"
+    foreseen = f"needs 2 devices: 1 is free and kept for it; enough should be free in {left_s} s"
     assert desk.why(3) == foreseen
     assert f"is expected to start in {left_s} s: this one would not end before" in desk.why(4)
 
