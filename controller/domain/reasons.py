@@ -101,6 +101,13 @@ TEMPLATES: Final[dict[str, str]] = {
     "promise-failed": "{0} of its attempts ended before it was through",
     "promise-no-devices": "too few devices took work by the time that it had to start",
     "promise-withdrawn": "its owner held or cancelled it, or its program failed",
+    "kept": "needs {0} device{0:s}: {1} {1:are} free and kept for it; enough should be free in {2} s",
+    "kept-unforeseen": "needs {0} device{0:s}: {1} {1:are} free and kept for it; nothing tells when enough "
+    "will be free",
+    "kept-for": "what is free is kept for job {0} of priority {1}, which needs {2} device{2:s} and is "
+    "expected to start in {3} s: this one would not end before",
+    "kept-for-unforeseen": "what is free is kept for job {0} of priority {1}, which needs {2} device{2:s}; "
+    "nothing tells when it can start",
     "behind-aged": "behind job {0}, which has waited {1} s and goes first",
     "first-no-devices": "first in {0} order; it needs {2} device{2:s}, and {1} {1:are} free",
     "fragmented": "{0} device{0:s} {0:are} free, but not the {1} it needs together on one host",
@@ -156,6 +163,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "learned-order": "place {0} in the learned order, place {1} in {2} order",
     "learned-inactive": "the model of {0} was no better than ordering by size where it was tried: {1} orders",
     "scored": "rank {0}: {1} ({2}) {3}, {4} ({5} GPU{5:s}) {6}, waited {7} {8}",
+    "priority-first": "priority {0} goes before job {1}, which the policy wanted to start there",
     "aged": "waited over {0} s and goes first",
     "preempts": "has {0} s left, less than the {1} s of job {2}, which makes room",
     "devices-being-left": "next in {0} order; the {1} device{1:s} it needs {1:are} being left for it",
