@@ -12,7 +12,9 @@ from typing import Final, TypeVar
 import msgspec
 
 from cotenant.controller.api import sharing, views
+from cotenant.controller.api.changes import verbs_open
 from cotenant.controller.api.etas import EtaBoard, ahead_lines
+from cotenant.controller.api.job_settings import settings_open
 from cotenant.controller.api.permissions import jobs_named, may_touch, one_job, policies_offered
 from cotenant.controller.domain import (
     ENDED,
@@ -127,6 +129,9 @@ class Queries:
             now,
             whole=may_touch(who, job),
         )
+        details = msgspec.structs.replace(
+            details, verbs=verbs_open(job, who), settable=settings_open(job, who)
+        )
         return wire.Shown(request_id=request_id, job=details, now=now.at)
 
     # --- Why ---------------------------------------------------------------------------------------
@@ -134,13 +139,18 @@ class Queries:
     def explained(self, request_id: int, request: wire.Explain, who: Identity) -> wire.Explained:
         state, now = self._core.state, self.now()
         job = one_job(state.engine.jobs, request.job_id)
-        reasons = (*state.engine.explain(job.job_id, now.now_s), *views.sharing_reasons(state.engine, job))
+        view = self.view(job, now)
+        reasons = (
+            *views.present_reasons(view),
+            *state.engine.explain(job.job_id, now.now_s),
+            *views.sharing_reasons(state.engine, job),
+        )
         present = dict.fromkeys(map(render, reasons))
         past = [
             f"{views.ago(now.now_s - note.at_s)}: {views.note_text(note)}"
             for note in state.history.notes(job.job_id, HISTORY_LINES)
         ]
-        view, change = self.view(job, now), cheapest_change(state.engine.view(), job)
+        change = cheapest_change(state.engine.view(), job)
         would_help = () if change is None else (render(change),)
         explanation = wire.ExplanationView(
             job_id=view.job_id,
@@ -279,6 +289,8 @@ class Queries:
             endpoint=self._about.endpoint,
             journal_damages=core.scrubbed.damages if core.scrubbed else (),
             journal_checked_s=time.monotonic() - core.scrubbed.ended_s if core.scrubbed else None,
+            asker=who.name,
+            asker_is_admin=who.role == "admin",
         )
 
 

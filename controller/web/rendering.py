@@ -13,6 +13,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from functools import cache
+from itertools import zip_longest
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -31,6 +32,16 @@ QUIET_S: Final = 15.0
 ROWS: Final = "rows"
 """The event that brings single rows."""
 
+JOB_COLUMNS: Final = ("JOB", "job", "BESIDE JOB", "beside", "WITH")
+"""Columns of tables whose cells are job numbers."""
+_BEFORE_A_JOB: Final = (
+    "[Jj]ob", "array", "sharing with", "shares with", "share with", "packing with", "packed with", "beside",
+    "parted from", "preempted for", "preempting",
+)  # fmt: skip
+"""What stands before a job's number in `domain/reasons.py`."""
+_NUMBER: Final = r"(\d{1,12}(?:_\d{1,9})?)\b"
+_JOB_NUMBER: Final = re.compile(rf"\b{_NUMBER}")
+_JOB_NAMED: Final = re.compile("(?:" + "|".join(rf"(?<=\b{each} )" for each in _BEFORE_A_JOB) + f"){_NUMBER}")
 _ROW: Final = re.compile(r'<(tr|article) id="([\w./:-]+)".*?</\1>', re.DOTALL)
 
 
@@ -44,7 +55,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update(about=about, duration=duration, size=size, at=lambda at: local_time(wall_s(at)))
-    made.globals.update(plural=plural)
+    made.globals.update(plural=plural, split_at_jobs=split_at_jobs, job_columns=JOB_COLUMNS)
     made.globals["ui"] = made.get_template("macros.html").module
     return made
 
@@ -54,6 +65,15 @@ def about(seconds: float | None) -> str:
     if seconds is None or seconds < 60.0:
         return duration(seconds)
     return duration(seconds - seconds % 60.0).removesuffix("00s")
+
+
+def split_at_jobs(text: str, is_numbers: bool = False) -> list[tuple[str, str]]:
+    """The text in pieces, each with the number of the job that it names at its end, the last perhaps without.
+
+    `is_numbers`: the text is a list of such numbers; otherwise each stands behind the word.
+    """
+    parts = (_JOB_NUMBER if is_numbers else _JOB_NAMED).split(text)
+    return list(zip_longest(parts[::2], parts[1::2], fillvalue=""))
 
 
 def whole(name: str, context: Mapping[str, Any]) -> str:

@@ -7,14 +7,16 @@ that is the whole list asked for, in pages, and then not again at every look.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
 from cotenant.controller.cli.jobs import eta as etas
-from cotenant.controller.cli.jobs.view import devices, steps
+from cotenant.controller.cli.jobs.view import devices, gpus, steps
 from cotenant.controller.client import Refusal
-from cotenant.controller.domain import ON_DEVICES, WAITING, JobId, Phase
+from cotenant.controller.domain import ENDED, ON_DEVICES, WAITING, JobId, Phase
 from cotenant.controller.web.page import Asking, Page, Params
+from cotenant.controller.web.pages import changing
 from cotenant.controller.wire import (
     ControllerStatus,
     Explain,
@@ -99,7 +101,7 @@ SORTS: Final[dict[str, tuple[str, SortKey]]] = {
     "name": ("Name", lambda job: job.name.casefold()),
     "user": ("User", lambda job: job.user.casefold()),
     "state": ("State", lambda job: job.phase.value),
-    "gpus": ("GPUs", lambda job: job.gpus),
+    "gpus": ("GPUs", lambda job: job.gpus * job.gpu_fraction),
     "waited": ("Waited", lambda job: job.wait_s),
     "ran": ("Ran", lambda job: job.run_s),
     "left": ("Left", lambda job: (job.left_s is None, job.left_s or 0.0)),
@@ -119,20 +121,29 @@ class ShownRows(NamedTuple):
 
 def shown(looked: QueueLook, params: Params) -> Mapping[str, Any]:
     counts = looked.status.jobs_by_phase
+    runs, waits = _chosen(looked.runs, params), _chosen(looked.waits, params)
+    may_change = partial(changing.may_change, looked.status)
+    verbs = changing.offered(looked.status, [job for job in (*runs.rows, *waits.rows) if may_change(job)])
     return {
         "status": looked.status,
-        "runs": _chosen(looked.runs, params),
-        "waits": _chosen(looked.waits, params),
+        "runs": runs,
+        "waits": waits,
         "why": looked.why,
         "running": sum(counts.get(phase.value, 0) for phase in RUNS),
         "waiting": sum(counts.get(phase.value, 0) for phase in WAITS),
+        "ended": sum(counts.get(phase.value, 0) for phase in ENDED),
         "now": looked.runs.now,
         "heads": {name: head(name, title, params) for name, (title, _) in SORTS.items()},
         "query": params.get("q"),
         "user": params.get("user"),
         "sort": params.get("sort"),
         "why_link": lambda job_id: link(params, why=job_id),
+        "asked": changing.asked_in_words(params),
+        "may_change": may_change,
+        "verbs": verbs,
         "devices": devices,
+        "gpus": gpus,
+        "why_now": why_now,
         "steps": steps,
         "share_done": share_done,
         "starts": lambda job: interval(job, is_start=True),
@@ -185,6 +196,14 @@ def link(params: Params, **changed: str) -> str:
     return f"/queue?{kept}" if kept else "/queue"
 
 
+def why_now(job: JobView) -> str:
+    """Of a job that runs, with whom it does so now: its reason is of when it was placed."""
+    if job.phase is not Phase.RUNNING:
+        return job.reason
+    others = " and ".join(f"job {each}" for each in job.co_tenants)
+    return f"{f'beside {others}' if others else 'alone on its devices'}; when it was placed: {job.reason}"
+
+
 def share_done(job: JobView) -> float | None:
     total = job.iterations or job.total_steps
     return min(1.0, job.step / total) if total else None
@@ -199,5 +218,11 @@ def interval(job: JobView, *, is_start: bool) -> str:
 
 
 PAGE: Final = Page(
-    name="queue", title="Queue", path="/queue", look=look, shown=shown, parts=("summary", "why", "table")
+    name="queue",
+    title="Queue",
+    path="/queue",
+    look=look,
+    shown=shown,
+    parts=("summary", "why", "actions", "table"),
+    routes=changing.ROUTES,
 )

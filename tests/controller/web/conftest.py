@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 from starlette.testclient import TestClient
 
 from cotenant.controller.client import Client
-from cotenant.controller.domain import ENDED
+from cotenant.controller.domain import CHANGEABLE, ENDED, WAITING
 from cotenant.controller.web.access import Access
 from cotenant.controller.web.app import application
 from cotenant.controller.web.connections import Connections
@@ -23,14 +25,22 @@ COOKIE = "cotenant-test"
 HERE = "http://127.0.0.1"
 
 
+def words(html: str) -> str:
+    """What a person reads of a page."""
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", html)).strip()
+
+
 class JobList:
-    """Jobs that a stand-in answers for, as a controller would: those asked for, and how many are beyond."""
+    """Jobs that a stand-in answers for, as a controller would: those asked for, and how many are beyond. Ada
+    asks."""
+
+    asker, asker_is_admin = "ada", False
 
     def __init__(self, controller: StandIn) -> None:
         self.jobs: list[wire.JobView] = []
         self.attempts: tuple[wire.AttemptView, ...] = ()
         self.output = b""
-        controller.says(wire.GetStatus, lambda request: replies.status(jobs_by_phase=self._counts()))
+        controller.says(wire.GetStatus, lambda request: self._status())
         controller.says(wire.ListJobs, self._list)
         controller.says(wire.ShowJob, self._about(self._shown))
         controller.says(wire.Explain, self._about(self._explained))
@@ -38,6 +48,11 @@ class JobList:
         controller.says(wire.ReadJobLog, self._read)
         controller.says(wire.ListNodes, replies.nodes(replies.node("laptop", replies.device())))
         controller.says(wire.ChangeJobs, wire.Done(request_id=0, lines=("asked",)))
+        controller.says(wire.SetJobs, wire.Done(request_id=0, lines=("set",)))
+
+    def _status(self) -> wire.ControllerStatus:
+        asker = {"asker": self.asker, "asker_is_admin": self.asker_is_admin}
+        return replies.status(jobs_by_phase=self._counts(), **asker)
 
     def _counts(self) -> dict[str, int]:
         found: dict[str, int] = {}
@@ -51,7 +66,7 @@ class JobList:
             job
             for job in self.jobs
             if (asked or job.phase not in ENDED)
-            and (not request.job_ids or job.job_id in request.job_ids)
+            and (not request.job_ids or {job.job_id, job.job_id.partition("_")[0]} & set(request.job_ids))
             and (not request.states or job.phase in request.states)
             and (not request.user or job.user == request.user)
         ]
@@ -74,7 +89,13 @@ class JobList:
         return of
 
     def _shown(self, job: wire.JobView) -> wire.Shown:
-        return replies.shown(job, building.spec(job.job_id), self.attempts)
+        reply = replies.shown(job, building.spec(job.job_id), self.attempts)
+        if job.user != self.asker:
+            return reply
+        verbs = tuple(verb for verb, phases in CHANGEABLE.items() if job.phase in phases)
+        settable = {"name": job.name, "priority": job.priority, "time": 60.0, "mem": 2048}
+        known = structs.replace(reply.job, verbs=verbs, settable=settable if job.phase in WAITING else {})
+        return structs.replace(reply, job=known)
 
     def _explained(self, job: wire.JobView) -> wire.Explained:
         return replies.explained(job, job.reason, f"5 s ago: submitted by {job.user}")
@@ -139,6 +160,7 @@ class Served:
 
     def forget(self) -> None:
         """What was seen a moment ago, so that the next look asks."""
+        self.connections.close()
         self.connections = Connections(self.connections._connect)
         self.app.state.connections = self.connections
 

@@ -68,7 +68,7 @@ def test_a_stream_says_that_it_is_there_and_ends() -> None:
 @pytest.mark.parametrize(
     ("address", "events"),
     [
-        ("/live/queue", ["trouble", "summary", "why", "table"]),
+        ("/live/queue", ["trouble", "summary", "why", "actions", "table"]),
         ("/live/devices", ["trouble", "summary", "hosts"]),
         (
             "/live/jobs/7",

@@ -15,6 +15,7 @@ from cotenant.controller.wire import Explain, ListJobs, ListNodes, ReadJobLog, S
 from cotenant.controller.wire import clients as wire
 from tests.building.stand_in import StandIn, refusal
 from tests.controller.cli import replies
+from tests.controller.web.conftest import words
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=y>\u202e\x1b[2J"
 ADDRESSES = (
@@ -23,7 +24,8 @@ ADDRESSES = (
     "/devices",
     "/jobs/7",
     "/jobs/8",
-    "/jobs/7/change/cancel",
+    "/change?verb=cancel&job=7&job=8",
+    "/set?job=8",
 )
 
 
@@ -37,11 +39,6 @@ class Elements(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.found.append((tag, dict(attrs)))
-
-
-def words(html: str) -> str:
-    """What a person reads of it."""
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", html)).strip()
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
@@ -81,7 +78,7 @@ def test_texts_of_others_are_only_texts(
 
 def test_the_queue_says_what_runs_what_waits_and_why(browser: TestClient) -> None:
     text = words(browser.get("/queue").text)
-    assert "1 job on devices, 1 waiting" in text
+    assert "1 job on devices , 1 waiting , 0 ended" in text
     assert "Why job 8 (train) waits behind job 7" in text, "the first that waits"
     assert "1 free device is enough" in text
 
@@ -156,7 +153,7 @@ def test_ten_thousand_jobs_are_shown_in_part_and_it_is_said(
     browser: TestClient, many: Any, query: str, said: str, first: str
 ) -> None:
     text = browser.get(f"/queue{query}").text
-    rows = re.findall(r'<tr id="job-(\d+)"', text[text.index("waits-title") :])
+    rows = re.findall(r'<tr id="job-(\d+)"', text[text.index('id="waits-title"') :])
     assert len(rows) == 500 and rows[0] == first
     assert said in words(text)
 
@@ -268,7 +265,7 @@ def test_a_silent_controller_is_said_and_what_was_known_stays(
     served.connections._kept = {
         key: seen._replace(at_s=seen.at_s - 60.0) for key, seen in served.connections._kept.items()
     }
-    text = browser.get("/queue").text
+    text = words(browser.get("/queue").text)
     assert "no answer from the controller for 1m" in text and "behind job 7" in text
     assert browser.get("/devices").status_code == 503, "nothing was known of it"
     served.connections._connect = connect
