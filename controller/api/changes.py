@@ -83,6 +83,9 @@ DONE: Final[dict[str, str]] = {
 }
 
 
+TOO_OLD: Final = "job {} ended so long ago that only the journal knows it: submit it again"
+
+
 def why_not(verb: ChangeVerb, job: Job) -> str:
     """Why the verb means nothing for this job now; empty if it does."""
     if job.phase in ENDED and verb == "requeue":
@@ -136,7 +139,7 @@ class Changing:
     def jobs(self, request_id: int, request: wire.ChangeJobs, who: Identity) -> wire.Done:
         """All jobs named, or (if one is unknown or not theirs) none."""
         verb = request.verb
-        jobs = jobs_named(self._core.state.engine.jobs, request.job_ids)
+        jobs, in_memory = jobs_named(self._core, request.job_ids), self._core.state.engine.jobs
         if verb == "preempt":
             must_be_admin(who, "preempt jobs")
         for job in jobs:
@@ -144,7 +147,7 @@ class Changing:
         lines: list[str] = []
         count = 0
         for job in jobs:
-            problem = why_not(verb, job)
+            problem = why_not(verb, job) or ("" if job.job_id in in_memory else TOO_OLD.format(job.job_id))
             lines.append(problem or done(verb, job))
             if not problem:
                 self._core.happen(EVENTS[verb](job.job_id, who.name))

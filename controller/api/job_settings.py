@@ -74,7 +74,7 @@ class JobSettings:
             Denied: something in it is not possible, or not allowed.
         """
         core, engine = self._core, self._core.state.engine
-        jobs = jobs_named(engine.jobs, request.job_ids)
+        jobs = jobs_named(core, request.job_ids)
         if not jobs or not request.changes:
             raise Denied("usage", "nothing was to be set", "as in: cotenant set 7 priority=5")
         for job in jobs:

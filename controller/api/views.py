@@ -32,7 +32,7 @@ from cotenant.controller.domain import (
     render,
     why_alone,
 )
-from cotenant.controller.engine import AttemptRecord, Engine, History, HistoryNote, memory_cap_mib
+from cotenant.controller.engine import AttemptRecord, Engine, HistoryNote, JobRecord, memory_cap_mib
 from cotenant.controller.wire import (
     AttemptProgress,
     AttemptView,
@@ -82,9 +82,8 @@ SPEEDUPS_SHOWN: Final = 64
 
 def job_view(
     engine: Engine,
-    history: History,
     telemetry: Telemetry,
-    job: Job,
+    record: JobRecord,
     now: Now,
     reason: Reason | None = None,
     shared: tuple[SharingView, ...] = (),
@@ -92,12 +91,12 @@ def job_view(
     eta: EtaView | None = None,
 ) -> JobView:
     """One job now. `reason`: the present one, where the job's own may be out of date."""
+    job, attempts = record.job, record.attempts
     spec, placed, ended = job.spec, job.phase in ON_DEVICES, job.ended_s is not None
     wait_s, load_s, run_s, pause_s = times(job, now.now_s)
     news = telemetry.get(job.job_id)
     current = news if news is not None and placed and news.attempt == job.attempt else None
     length = current.length if current else SeenLength(steps=job.total_steps)
-    attempts = history.attempts(job.job_id)
     newest = attempts[-1] if attempts else None
     shown = reason if reason is not None else job.reason
     held = job.placement
@@ -161,15 +160,13 @@ def won(shared: Sequence[SharingView]) -> float | None:
     return sum(known) if known else None
 
 
-def job_details(
-    view: JobView, job: Job, attempts: Sequence[AttemptRecord], now: Now, *, whole: bool
-) -> JobDetails:
+def job_details(view: JobView, record: JobRecord, now: Now, *, whole: bool) -> JobDetails:
     """`whole`: the reader may see the job's environment."""
-    profile = job.profile
+    job, profile = record.job, record.job.profile
     return JobDetails(
         **msgspec.structs.asdict(view),
         spec=spec_shown(job.spec, whole=whole),
-        attempts=tuple(attempt_view(each, now) for each in attempts),
+        attempts=tuple(attempt_view(each, now) for each in record.attempts),
         profile=None if profile is None else profile_view(profile),
         profile_given=job.profile_given,
         throughput=throughput_view(profile, job.spec.batch_size, job.spec.gang),

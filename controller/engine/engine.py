@@ -115,6 +115,8 @@ class Engine:
         self.decision: Decision = NOTHING
         self.refusals: list[Reason] = []
         """Why actions of the last decision were not carried out."""
+        self.forgotten: list[Job] = []
+        """Ended jobs that the last event pushed out of memory."""
         self.next_alarm_s: float | None = None
         """When `AlarmRang` is due, or None."""
         self.policy_name = self.config.policy.name
@@ -272,7 +274,7 @@ class Engine:
         answer was; then no policy is asked."""
         ledger, dispatch, promises = self._ledger, self._dispatch, self._promises
         ledger.begin(now_s)
-        dispatch.out, dispatch.vacated, self.refusals = [], [], []
+        dispatch.out, dispatch.vacated, self.refusals, self.forgotten = [], [], [], []
         if type(event) is ev.PolicyChanged:
             self._set_policy(event.name, event.parameters)
         else:
@@ -306,7 +308,7 @@ class Engine:
         if promises.saved.open:
             promises.settle()
         if ledger.has_more_ended:
-            ledger.forget_ended(self.config.keep_ended)
+            self.forgotten = ledger.forget_ended(self.config.keep_ended)
         if self._validate:
             ledger.check()
         if is_asked and self._policy_learns:

@@ -17,6 +17,7 @@ from cotenant.controller.domain import (
     Compute,
     DeviceId,
     HostId,
+    Job,
     JobId,
     Phase,
     Placement,
@@ -74,6 +75,15 @@ class SavedHistory(msgspec.Struct, kw_only=True):
     """The oldest first; a journal's first one has been in force since before."""
 
 
+class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A job with its attempts and the decisions about it: what the journal keeps of one that is forgotten."""
+
+    job: Job
+    attempts: Sequence[AttemptRecord]
+    notes: Sequence[HistoryNote]
+    """Oldest first."""
+
+
 class History:
     """Watches the engine; `observe` after every event."""
 
@@ -81,6 +91,8 @@ class History:
         self._saved = saved if saved is not None else SavedHistory()
         self._open: dict[JobId, AttemptRecord] = {}
         self._on_host: dict[HostId, dict[JobId, None]] = {}
+        self.forgotten: list[JobRecord] = []
+        """Jobs that the engine forgot at the last event."""
         for job_id, attempts in self._saved.stretches.items():
             if attempts and attempts[-1].ended_s is None:
                 self._keep_open(job_id, attempts[-1])
@@ -101,6 +113,10 @@ class History:
         """Newest first."""
         notes = self._saved.notes if job_id is None else self._saved.job_notes.get(job_id, [])
         yield from notes[: -limit - 1 : -1]
+
+    def record(self, job: Job) -> JobRecord:
+        notes = self._saved.job_notes.get(job.job_id, ())
+        return JobRecord(job=job, attempts=self.attempts(job.job_id), notes=notes)
 
     def policies(self) -> Sequence[PolicyInForce]:
         return self._saved.policies
@@ -138,6 +154,7 @@ class History:
         here = (job_id for devices in where for device_id in devices for job_id in engine.tenants(device_id))
         for job_id in dict.fromkeys(here):
             self._turn(engine, job_id)
+        self.forgotten = [self.record(job) for job in engine.forgotten]
         self._forget_old(engine)
 
     def _keep_open(self, job_id: JobId, attempt_record: AttemptRecord) -> None:
@@ -316,8 +333,9 @@ class History:
         if attempt_record.account is not None:
             is_orderly = isinstance(event, ev.AttemptEnded) and event.outcome in ("finished", "stopped")
             attempt_record.account.end(engine.now_s, attempt_record.end_step if is_orderly else None)
-        job = engine.jobs.get(job_id)
-        if job is None:  # Ended, and forgotten at once.
+        ended_now = (each for each in engine.forgotten if each.job_id == job_id)
+        job = engine.jobs.get(job_id) or next(ended_now, None)
+        if job is None:
             return
         earlier = sum(each.cause == "crowded" for each in self.attempts(job_id))
         if job.crowded + job.outgrown > earlier:

@@ -23,6 +23,10 @@ GIVEN_UP: Final = ("held-infra", "workdir-missing")
 """Reasons of a hold that no person asked for."""
 
 
+SubmissionKind = Literal["array", "function", "script", "command"]
+"""What was submitted: a task of an array (whatever it runs), a Python function, a batch script, a command."""
+
+
 class PromiseAsked(msgspec.Struct, frozen=True, kw_only=True):
     """Asks for a promised end."""
 
@@ -62,6 +66,17 @@ class ListJobs(Question["Jobs"], frozen=True, kw_only=True, tag="jobs"):
     message holds."""
     after: int = 0
     """With `page`: the `next` of the answer before."""
+    ended: bool = False
+    """Only jobs that have ended, the newest first; a page then goes on by `before`."""
+    before: tuple[float, int] | None = None
+    """With `ended` and `page`: the `next_before` of the answer before."""
+    name: str = ""
+    """Only those with this in their names, in any case. Here and below, empty: all."""
+    text: str = ""
+    """Only those with each of these words in number, name, user or command, in any case."""
+    kind: SubmissionKind | Literal[""] = ""
+    fold: bool = False
+    """Two or more tasks of one array become one row, whose `array` counts all its tasks."""
 
 
 class ShowJob(Question["Shown"], frozen=True, kw_only=True, tag="show"):
@@ -171,6 +186,19 @@ class PromiseCounts(msgspec.Struct, frozen=True, kw_only=True):
     void: int
 
 
+class ArrayView(msgspec.Struct, frozen=True, kw_only=True):
+    """An array whose tasks are folded into one row."""
+
+    number: str
+    """Names all its tasks in every verb."""
+    first: int
+    """Least and greatest index of its tasks."""
+    last: int
+    tasks: int
+    by_state: dict[Phase, int]
+    """How many tasks are in each state, those included that only the journal knows."""
+
+
 class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
     """One job as users see it."""
 
@@ -248,6 +276,9 @@ class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
     eta: EtaView | None = None
     """None for a job that has ended, and where the controller computes no ends."""
     promised: PromisedEndView | None = None
+    array: ArrayView | None = None
+    """The row stands for the tasks of an array; its other fields are those of a task that waits, else of one
+    that has devices."""
 
     @property
     def submitted_s(self) -> float:
@@ -354,6 +385,10 @@ class Jobs(Reply, frozen=True, kw_only=True, tag="job-list"):
     """How many matched beyond those here."""
     next: int = 0
     """Of a page: `after` of the next one; 0: there is none."""
+    next_before: tuple[float, int] | None = None
+    """Of a page of ended jobs: `before` of the next one; None: there is none."""
+    by_state: dict[Phase, int] = field(default_factory=dict)
+    """How many jobs match in each state, on all pages together."""
 
 
 class Shown(Reply, frozen=True, kw_only=True, tag="shown"):
