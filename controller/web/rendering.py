@@ -13,7 +13,6 @@ import re
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from functools import cache
-from itertools import zip_longest
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -35,13 +34,16 @@ ROWS: Final = "rows"
 JOB_COLUMNS: Final = ("JOB", "job", "BESIDE JOB", "beside", "WITH")
 """Columns of tables whose cells are job numbers."""
 _BEFORE_A_JOB: Final = (
-    "[Jj]ob", "array", "sharing with", "shares with", "share with", "packing with", "packed with", "beside",
+    "[Jj]ob", "sharing with", "shares with", "share with", "packing with", "packed with", "beside",
     "parted from", "preempted for", "preempting",
 )  # fmt: skip
 """What stands before a job's number in `domain/reasons.py`."""
-_NUMBER: Final = r"(\d{1,12}(?:_\d{1,9})?)\b"
-_JOB_NUMBER: Final = re.compile(rf"\b{_NUMBER}")
-_JOB_NAMED: Final = re.compile("(?:" + "|".join(rf"(?<=\b{each} )" for each in _BEFORE_A_JOB) + f"){_NUMBER}")
+_NUMBER: Final = r"\b\d{1,12}(?:_\d{1,9})?\b"
+_JOB_NUMBER: Final = re.compile(_NUMBER)
+_JOB_NUMBERS: Final = re.compile(
+    rf"(?<=\bjobs ){_NUMBER}(?:, {_NUMBER})*(?: and {_NUMBER}(?! more))?"
+    + "".join(rf"|(?<=\b{each} ){_NUMBER}" for each in _BEFORE_A_JOB)
+)
 _ROW: Final = re.compile(r'<(tr|article) id="([\w./:-]+)".*?</\1>', re.DOTALL)
 
 
@@ -68,12 +70,16 @@ def about(seconds: float | None) -> str:
 
 
 def split_at_jobs(text: str, is_numbers: bool = False) -> list[tuple[str, str]]:
-    """The text in pieces, each with the number of the job that it names at its end, the last perhaps without.
+    """The text in pieces: each ends with the number of a job that is named in it, the last without.
 
-    `is_numbers`: the text is a list of such numbers; otherwise each stands behind the word.
+    `is_numbers`: the text is a list of numbers, and nothing else.
     """
-    parts = (_JOB_NUMBER if is_numbers else _JOB_NAMED).split(text)
-    return list(zip_longest(parts[::2], parts[1::2], fillvalue=""))
+    named = [match.span() for match in _JOB_NUMBERS.finditer(text)] if not is_numbers else [(0, len(text))]
+    pieces, at = [], 0
+    for match in (each for span in named for each in _JOB_NUMBER.finditer(text, *span)):
+        pieces.append((text[at : match.start()], match[0]))
+        at = match.end()
+    return [*pieces, (text[at:], "")]
 
 
 def whole(name: str, context: Mapping[str, Any]) -> str:

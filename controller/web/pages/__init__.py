@@ -3,10 +3,11 @@
 from typing import Final
 
 from cotenant.controller.web.page import Page
-from cotenant.controller.web.pages import devices, job, policy, queue, report, timeline, usage, what_if
+from cotenant.controller.web.pages import devices, ended, job, policy, queue, report, timeline, usage, what_if
 
 PAGES: Final[tuple[Page, ...]] = (
     queue.PAGE,
+    ended.PAGE,
     devices.PAGE,
     timeline.PAGE,
     report.PAGE,

@@ -59,13 +59,14 @@ def may_change(status: ControllerStatus, job: JobView) -> bool:
 
 
 def offered(status: ControllerStatus, jobs: Sequence[JobView]) -> list[str]:
-    """What means something for at least one of these, and is this user's to ask for."""
+    """What means something for at least one of these that is this user's to change."""
+    own = [job for job in jobs if may_change(status, job)]
     verbs: list[str] = [
         verb
         for verb in CHANGEABLE
-        if (verb != "preempt" or status.asker_is_admin) and any(not doubt(verb, job) for job in jobs)
+        if (verb != "preempt" or status.asker_is_admin) and any(not doubt(verb, job) for job in own)
     ]
-    return [*verbs, *([SET] if any(job.phase in WAITING for job in jobs) else [])]
+    return [*verbs, *([SET] if any(job.phase in WAITING for job in own) else [])]
 
 
 async def question(request: Request) -> Response:
@@ -187,7 +188,7 @@ def value_in_words(key: str, value: Any) -> str:
     if key in DURATIONS:
         return duration(float(value))
     if key in SIZES:
-        return size(float(value))
+        return size(float(value)) if value else NONE
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -9,21 +9,16 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from cotenant.controller.cli.cluster import accounting
+from cotenant.controller.cli.frame.output import duration_of
 from cotenant.controller.web.page import Asking, Page, Params
+from cotenant.controller.web.pages.what_if import SINCE
 from cotenant.controller.wire import GetReport, ReportView
-
-DAY_S: Final = 86_400.0
-PERIODS: Final[Mapping[str, tuple[str, float | None]]] = {
-    "": ("all that is remembered", None),
-    "1d": ("the last day", DAY_S),
-    "7d": ("the last 7 days", 7 * DAY_S),
-    "30d": ("the last 30 days", 30 * DAY_S),
-}
 
 
 def since_s(params: Params) -> float | None:
     """What is no period is as if none was asked for."""
-    return PERIODS.get(params.get("since"), PERIODS[""])[1]
+    since = params.get("since")
+    return duration_of("since", since) if since in SINCE else None
 
 
 def look(asks: Asking, params: Params) -> ReportView:
@@ -34,7 +29,7 @@ def look(asks: Asking, params: Params) -> ReportView:
 def shown(report: ReportView, params: Params) -> Mapping[str, Any]:
     return {
         "report": report,
-        "periods": PERIODS,
+        "periods": SINCE,
         "since": params.get("since"),
         "held": list(accounting.held_in_words(report)),
         "shared_work": accounting.shared_work(report),

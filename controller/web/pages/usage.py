@@ -11,7 +11,8 @@ from typing import Any, Final, NamedTuple, cast, get_args
 from cotenant.controller.cli.cluster import accounting
 from cotenant.controller.cli.cluster.accounting import By
 from cotenant.controller.web.page import Asking, Page, Params
-from cotenant.controller.web.pages.report import PERIODS, since_s
+from cotenant.controller.web.pages.report import since_s
+from cotenant.controller.web.pages.what_if import SINCE
 from cotenant.controller.wire import clients as wire
 
 ROWS_MAX: Final = 500
@@ -44,7 +45,7 @@ def shown(looked: UsageLook, params: Params) -> Mapping[str, Any]:
         "forgotten": looked.last.forgotten_jobs,
         "by": by_of(params),
         "ways": get_args(By),
-        "periods": PERIODS,
+        "periods": SINCE,
         "since": params.get("since"),
     }
 

@@ -14,7 +14,7 @@ from cotenant.controller.domain import ChangeVerb, JobId, Phase
 from cotenant.controller.web.pages import PAGES
 from cotenant.controller.web.pages.changing import consequence, doubt
 from cotenant.controller.wire import ChangeJobs
-from cotenant.controller.wire.clients import SetJobs
+from cotenant.controller.wire import clients as wire
 from tests.building.stand_in import StandIn, refusal
 from tests.controller.cli import replies
 from tests.controller.web.conftest import JobList, words
@@ -179,8 +179,8 @@ def test_options_are_changed_as_set_reads_them(
     given = {"jobs": "8", "of": "8", "priority": " 5 ", "time": "2h", "mem": "-", "name": ""}
     answer = post(served, browser, "/set", fields=given)
     assert (answer.status_code, answer.headers["location"]) == (303, "/jobs/8?asked=set")
-    (asked,) = controller.asked_for(SetJobs)
-    assert asked == SetJobs(job_ids=(JobId("8"),), changes={"priority": 5, "time": 7200.0, "mem": None})
+    (asked,) = controller.asked_for(wire.SetJobs)
+    assert asked == wire.SetJobs(job_ids=(JobId("8"),), changes={"priority": 5, "time": 7200.0, "mem": None})
 
 
 def test_of_several_jobs_those_that_wait_are_set(
@@ -191,7 +191,7 @@ def test_of_several_jobs_those_that_wait_are_set(
     assert "Change options of 2 jobs" in page and "priority 0, 3" in page and "name train, other" in page
     answer = post(served, browser, "/set", fields={"jobs": "7 8 10", "of": "", "priority": "1"})
     assert answer.headers["location"] == "/queue?asked=set"
-    assert [each.job_ids for each in controller.asked_for(SetJobs)] == [("8", "10")]
+    assert [each.job_ids for each in controller.asked_for(wire.SetJobs)] == [("8", "10")]
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_what_makes_no_sense_is_said_and_what_was_written_stays(
     answer = post(served, browser, "/set", fields={"jobs": "8", "of": "8", "time": "", **given})
     assert answer.status_code == 400 and said in answer.text
     assert f'value="{said}"' in answer.text or not given["priority"].strip()
-    assert controller.asked_for(SetJobs) == []
+    assert controller.asked_for(wire.SetJobs) == []
 
 
 def test_only_what_this_user_may_do_is_offered(browser: TestClient, served: Any, jobs: JobList) -> None:
