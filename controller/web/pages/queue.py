@@ -147,7 +147,6 @@ BACKWARDS: Final = "-"
 
 
 def shown(looked: QueueLook, params: Params) -> Mapping[str, Any]:
-    counts = looked.status.jobs_by_phase
     return {
         "status": looked.status,
         "runs": looked.runs,
@@ -161,10 +160,8 @@ def shown(looked: QueueLook, params: Params) -> Mapping[str, Any]:
         "array": params.get("array"),
         "array_in_words": array_in_words,
         "array_link": lambda array: link(params, array=array, waits=""),
-        "looked_for": " that match" if params.get("q") or params.get("user") or params.get("array") else "",
+        "is_filtered": any(params.get(name) for name in ("q", "user", "array")),
         "why": looked.why,
-        "running": sum(counts.get(phase.value, 0) for phase in RUNS),
-        "waiting": sum(counts.get(phase.value, 0) for phase in WAITS),
         "ended": looked.ended,
         "now": looked.runs.now,
         "heads": {name: head(name, title, params) for name, (title, _) in SORTS.items()},

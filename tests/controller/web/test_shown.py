@@ -202,7 +202,7 @@ def test_an_array_is_one_row_that_opens(browser: TestClient, jobs: Any) -> None:
     assert re.findall(r'<tr id="job-(\w+)"', text) == ["38_7", "38_8", "38_9", "38"]
     opened = browser.get(re.search(r'href="(/queue\?array=38)"', text)[1]).text  # type: ignore[index]
     assert re.findall(r'<tr id="job-(\w+)"', opened)[:4] == ["38_7", "38_8", "38_9", "38_10"]
-    assert 'href="/ended?array=38"' in opened and "7 ended that match" in words(opened)
+    assert 'href="/ended?array=38"' in opened and "7 ended match" in words(opened)
     text = words(browser.get("/ended").text)
     assert "sweep 0-6: 7 ended" in text
 
@@ -250,7 +250,8 @@ def test_ended_jobs_come_in_pages(browser: TestClient, jobs: Any) -> None:
 def test_find_says_how_many_ended_jobs_match_and_leads_to_them(browser: TestClient, jobs: Any) -> None:
     jobs.jobs += [replies.done("10", name="old one"), replies.done("11", name="old two")]
     text = browser.get("/queue?q=old&sort=name").text
-    assert "2 ended that match" in words(text) and "Nothing waits that match" in words(text)
+    assert "0 jobs on devices , 0 waiting , 2 ended match" in words(text)
+    assert "Show the 2 ended jobs" in words(text) and "Nothing that waits matches" in words(text)
     assert 'href="/ended?q=old"' in text
 
 
