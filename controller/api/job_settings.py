@@ -68,13 +68,14 @@ class JobSettings:
         self._core = core
 
     def set(self, request_id: int, request: wire.SetJobs, who: Identity) -> wire.Done:
-        """All of it or nothing.
+        """All of it or nothing. An array's number stands for its tasks that wait.
 
         Raises:
             Denied: something in it is not possible, or not allowed.
         """
         core, engine = self._core, self._core.state.engine
-        jobs = jobs_named(core, request.job_ids)
+        named, found = set(request.job_ids), jobs_named(core, request.job_ids)
+        jobs = [job for job in found if job.job_id in named or job.phase in WAITING] or found
         if not jobs or not request.changes:
             raise Denied("usage", "nothing was to be set", "as in: cotenant set 7 priority=5")
         for job in jobs:

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from cotenant.controller.domain import ENDED, ON_DEVICES, WAITING, Job, JobSpec, Phase, array_of
+from cotenant.controller.domain import ENDED, WAITING, Job, JobSpec, Phase, array_of
 from cotenant.controller.wire import clients as wire
 
 CALL_OF_FUNCTION: Final = ("-m", "cotenant.controller.python.inside")
@@ -100,7 +100,7 @@ def _row_of_array(first: Row, tasks: Sequence[Job], *, by_end: bool) -> Row:
 
 def _tells_most(task: Job) -> tuple[int, int]:
     """A task that waits has a reason to; one on devices has news."""
-    return 0 if task.phase in WAITING else 1 if task.phase in ON_DEVICES else 2, task.number
+    return 0 if task.phase in WAITING else 2 if task.phase in ENDED else 1, task.number
 
 
 def array_view(row: Row, forgotten: Iterable[tuple[str, int, int, int]]) -> wire.ArrayView:

@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from cotenant.controller.cli.frame.screen import duration, local_time, plural, size
+from cotenant.controller.cli.jobs.arrays import in_counts
 from cotenant.controller.wire import wall_s
 
 FOLDER: Final = Path(__file__).parent
@@ -57,7 +58,9 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update(about=about, duration=duration, size=size, at=lambda at: local_time(wall_s(at)))
-    made.globals.update(plural=plural, split_at_jobs=split_at_jobs, job_columns=JOB_COLUMNS)
+    made.globals.update(
+        plural=plural, split_at_jobs=split_at_jobs, in_counts=in_counts, job_columns=JOB_COLUMNS
+    )
     made.globals["ui"] = made.get_template("macros.html").module
     return made
 

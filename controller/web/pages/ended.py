@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, get_args
 from cotenant.controller.domain import ENDED, JobId, Phase
 from cotenant.controller.web.page import Asking, Page, Params
 from cotenant.controller.web.pages import changing
-from cotenant.controller.web.pages.queue import array_in_words, link
+from cotenant.controller.web.pages.queue import link
 from cotenant.controller.wire import ControllerStatus, GetStatus, Jobs, ListJobs
 from cotenant.controller.wire import clients as wire
 
@@ -69,7 +69,6 @@ def shown(looked: EndedLook, params: Params) -> Mapping[str, Any]:
         "states": STATES,
         "kinds": ENDED_KINDS,
         "filters": {name: params.get(name) for name in ("q", "state", "user", "name", "kind", "array")},
-        "array_in_words": array_in_words,
         "array_link": lambda array: link(params, "/ended", array=array, before=""),
         "may_change": partial(changing.may_change, looked.status),
         "verbs": changing.offered(looked.status, found.jobs),

@@ -16,7 +16,7 @@ from msgspec import structs
 from cotenant.controller.cli.jobs import eta as etas
 from cotenant.controller.cli.jobs.view import devices, gpus, steps
 from cotenant.controller.client import Refusal
-from cotenant.controller.domain import ENDED, ON_DEVICES, WAITING, JobId, Phase
+from cotenant.controller.domain import ON_DEVICES, WAITING, JobId, Phase
 from cotenant.controller.web.page import Asking, Page, Params
 from cotenant.controller.web.pages import changing
 from cotenant.controller.wire import (
@@ -29,7 +29,6 @@ from cotenant.controller.wire import (
     ListJobs,
     wall_s,
 )
-from cotenant.controller.wire.clients import ArrayView
 
 ROWS_MAX: Final = 500
 PAGE_JOBS: Final = 1_000
@@ -158,7 +157,6 @@ def shown(looked: QueueLook, params: Params) -> Mapping[str, Any]:
         "first_pages": {name: link(params, **{name: ""}) if params.get(name) else "" for name in KINDS},
         "ended_link": link(params, "/ended", sort="", why="", runs="", waits="", asked=""),
         "array": params.get("array"),
-        "array_in_words": array_in_words,
         "array_link": lambda array: link(params, array=array, waits=""),
         "is_filtered": any(params.get(name) for name in ("q", "user", "array")),
         "why": looked.why,
@@ -209,16 +207,6 @@ def link(params: Params, path: str = "/queue", **changed: str) -> str:
     query = {**dict(params.query), **changed}
     kept = urlencode({name: value for name, value in query.items() if value})
     return f"{path}?{kept}" if kept else path
-
-
-def array_in_words(array: ArrayView) -> str:
-    """`0-999: 3 run, 990 wait, 7 ended`."""
-    counts = {
-        word: sum(array.by_state.get(phase, 0) for phase in phases)
-        for word, phases in (("run", RUNS), ("wait", WAITS), ("ended", ENDED))
-    }
-    told = ", ".join(f"{count:,} {word}" for word, count in counts.items() if count)
-    return f"{array.first}-{array.last}: {told}"
 
 
 def why_now(job: JobView) -> str:
