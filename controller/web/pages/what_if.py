@@ -19,12 +19,7 @@ from cotenant.controller.web.page import Asking, Page, Params
 from cotenant.controller.web.simulations import Simulated, WhatIf
 from cotenant.controller.wire import GetPolicy, GetStatus, Policies
 
-SINCE: Final = {
-    "1d": "the last day",
-    "7d": "the last 7 days",
-    "30d": "the last 30 days",
-    "": "all that is remembered",
-}
+SINCE: Final = {"1d": "the last day", "7d": "the last 7 days", "30d": "the last 30 days", "": "all there is"}
 POLICIES_MAX: Final = 8
 GPUS_MAX: Final = 100_000
 
