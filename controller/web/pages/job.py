@@ -31,7 +31,6 @@ from cotenant.controller.wire import (
     Explain,
     Explained,
     GetDecisions,
-    GetStatus,
     JobDetails,
     JobView,
     ListJobs,
@@ -62,8 +61,6 @@ class JobLook(NamedTuple):
     no_output: str
     """Why it cannot be read."""
     samples: tuple[StepSample, ...]
-    is_ours: bool
-    """To change."""
 
 
 def look(asks: Asking, params: Params) -> JobLook:
@@ -85,7 +82,6 @@ def look(asks: Asking, params: Params) -> JobLook:
         outputs=outputs,
         no_output=no_output,
         samples=asks.samples.of(job_id),
-        is_ours=changing.may_change(asks.ask(GetStatus()), job),
     )
 
 
@@ -118,7 +114,6 @@ def shown(looked: JobLook, params: Params) -> Mapping[str, Any]:
         "ranks": job.gpus,
         "changes": [(verb, changing.address(verb, job.job_id)) for verb in job.verbs],
         "settings": changing.address(changing.SET, job.job_id) if job.settable else "",
-        "is_ours": looked.is_ours,
         "has_ended": job.phase in ENDED,
         "samples": newest(looked.samples),
         "has_loss": any(each.loss is not None for each in looked.samples),
