@@ -36,7 +36,7 @@ from cotenant.controller.client import Client
 from cotenant.controller.domain import JobId, JobSpec, Launch
 from cotenant.controller.wire import ChangeJobs, Submit, WaitJobs
 
-PAGES = ("/queue", "/devices", "/timeline", "/what-if", "/policy", "/jobs/1")
+PAGES = ("/queue", "/queue?q=sleep", "/ended", "/devices", "/timeline", "/what-if", "/policy", "/jobs/1")
 APART_S = 5.5
 """Longer than any page keeps what it saw."""
 PAINT = """() => new Promise((done) => {

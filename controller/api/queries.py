@@ -12,7 +12,9 @@ from typing import Final, TypeVar
 import msgspec
 
 from cotenant.controller.api import sharing, views
+from cotenant.controller.api.changes import verbs_open
 from cotenant.controller.api.etas import EtaBoard, ahead_lines
+from cotenant.controller.api.job_settings import settings_open
 from cotenant.controller.api.listing import Row, array_view, folded, rows_of
 from cotenant.controller.api.permissions import jobs_named, may_touch, one_job, policies_offered
 from cotenant.controller.domain import (
@@ -130,8 +132,12 @@ class Queries:
 
     def shown(self, request_id: int, request: wire.ShowJob, who: Identity) -> wire.Shown:
         record, now = one_job(self._core, request.job_id), self.now()
-        view = self.view(record, now)
-        details = views.job_details(view, record, now, whole=may_touch(who, record.job))
+        job = record.job
+        details = msgspec.structs.replace(
+            views.job_details(self.view(record, now), record, now, whole=may_touch(who, job)),
+            verbs=verbs_open(job, who) if job.job_id in self._core.state.engine.jobs else (),
+            settable=settings_open(job, who),
+        )
         return wire.Shown(request_id=request_id, job=details, now=now.at)
 
     # --- Why ---------------------------------------------------------------------------------------
@@ -139,15 +145,15 @@ class Queries:
     def explained(self, request_id: int, request: wire.Explain, who: Identity) -> wire.Explained:
         state, now = self._core.state, self.now()
         record = one_job(self._core, request.job_id)
-        job = record.job
+        job, view = record.job, self.view(record, now)
         own = (job.reason,) if job.phase in ENDED else state.engine.explain(job.job_id, now.now_s)
-        reasons = (*own, *views.sharing_reasons(state.engine, job))
+        reasons = (*views.present_reasons(view), *own, *views.sharing_reasons(state.engine, job))
         present = dict.fromkeys(map(render, reasons))
         past = [
             f"{views.ago(now.now_s - note.at_s)}: {views.note_text(note)}"
             for note in record.notes[: -HISTORY_LINES - 1 : -1]
         ]
-        view, change = self.view(record, now), cheapest_change(state.engine.view(), job)
+        change = cheapest_change(state.engine.view(), job)
         would_help = () if change is None else (render(change),)
         explanation = wire.ExplanationView(
             job_id=view.job_id,
@@ -288,6 +294,8 @@ class Queries:
             endpoint=self._about.endpoint,
             journal_damages=core.scrubbed.damages if core.scrubbed else (),
             journal_checked_s=time.monotonic() - core.scrubbed.ended_s if core.scrubbed else None,
+            asker=who.name,
+            asker_is_admin=who.role == "admin",
         )
 
 

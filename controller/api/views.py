@@ -291,6 +291,19 @@ def planned_mib(engine: Engine, device_id: DeviceId, job_id: JobId) -> int:
     return engine.view().devices[device_id].usable_mib if planned is None else planned
 
 
+def present_reasons(job: JobView) -> list[Reason]:
+    """With whom a job on devices is there now: its own reason is of when it was placed."""
+    if job.phase not in ON_DEVICES:
+        return []
+    if not job.co_tenants:
+        return [because("holds-alone", len(job.devices))]
+    others = " and ".join(f"job {each}" for each in job.co_tenants)
+    row = next((row for row in reversed(job.shared) if set(row.beside) == set(job.co_tenants)), None)
+    if row is None or not row.alone_s:
+        return [because("holds-beside", len(job.devices), others)]
+    return [because("holds-beside-measured", len(job.devices), others, row.measured_s / row.alone_s)]
+
+
 def sharing_reasons(engine: Engine, job: Job) -> list[Reason]:
     """How the GPUs that a job runs on are shared: said once for all that are shared alike."""
     if job.placement is None or job.phase not in ON_DEVICES:

@@ -51,8 +51,8 @@ from cotenant.controller.domain.job_spec import (
     LaunchMode, SlurmScript, held_bytes,
 )
 from cotenant.controller.domain.lifecycle import (
-    CHECKPOINTING, ENDED, FINISH, FIRST_STEP, LAUNCH, LEAVE, LEAVING, LIFECYCLE, LOADING, ON_DEVICES, QUEUED,
-    RESERVED, RUNNING, STOPPING, WAITING, Change, Phase, advance,
+    CHANGEABLE, CHECKPOINTING, ENDED, FINISH, FIRST_STEP, LAUNCH, LEAVE, LEAVING, LIFECYCLE, LOADING,
+    ON_DEVICES, QUEUED, RESERVED, RUNNING, STOPPING, WAITING, Change, ChangeVerb, Phase, advance,
 )
 from cotenant.controller.domain.pairs import (
     APART_S, APART_S_MAX, ENTRIES_MAX, LOSS_MIN, OBSERVATIONS, Observed, PairSeen, PairTable, Verdict,
@@ -88,7 +88,7 @@ from cotenant.controller.domain.view import (
 )
 
 __all__ = [
-    "APART_S", "APART_S_MAX", "CHECKPOINTING", "COMMAND_CHARACTERS_MAX", "DEFAULT_XI", "ENDED",
+    "APART_S", "APART_S_MAX", "CHANGEABLE", "CHECKPOINTING", "COMMAND_CHARACTERS_MAX", "DEFAULT_XI", "ENDED",
     "ENDED_BYTES_MAX", "ENTRIES_MAX", "FINISH", "FIRST_STEP", "GUESS", "GUESSES", "HELD_MIB_MIN", "HIDDEN",
     "HOSTS_MAX", "INDICATOR_NAMES", "JOB_BYTES", "KEY_CHARACTERS", "LAUNCH", "LEAF", "LEAVE", "LEAVING",
     "LEVELS", "LIFECYCLE", "LOADING", "LOAD_S", "LOSS_MIN", "MODEL_SCHEMA", "NOTES", "NOTHING",
@@ -97,7 +97,7 @@ __all__ = [
     "USER_BYTES_MAX", "WAITING", "AgentCommand", "AgentSettings", "AlarmRang", "Allocation",
     "AllocationChanged", "AllocationQueue", "AllocationQueueChanged", "AllocationState", "AllocationTerms",
     "Allocations", "AnyAction", "AnyCommand", "AnyEvent", "AttemptEnded", "AttemptNo", "AttemptSeen",
-    "AttemptStarted", "Band", "CancelRequested", "Capabilities", "CapabilitiesSeen", "Change",
+    "AttemptStarted", "Band", "CancelRequested", "Capabilities", "CapabilitiesSeen", "Change", "ChangeVerb",
     "CheckpointDurable", "CheckpointRecord", "CheckpointRequested", "ClassReport", "Coefficients",
     "CommandId", "Compute", "ComputeRequest", "Computed", "ControllerSettings", "CrossValidation", "Decision",
     "Defer", "Dependency", "Device", "DeviceId", "DeviceKind", "DeviceReading", "DeviceState", "Epoch",

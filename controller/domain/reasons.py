@@ -275,6 +275,10 @@ TEMPLATES: Final[dict[str, str]] = {
     "no-memory-limit": "nothing limits its GPU memory: {0}",
     "not-offered": "device {0} is not offered: {1}",
     "trouble": "{0}",
+    "holds-alone": "has its {0} device{0:s} to itself now",
+    "holds-beside": "shares its {0} device{0:s} with {1} now",
+    "holds-beside-measured": "shares its {0} device{0:s} with {1} now: a step takes {2} times as long as "
+    "alone, as measured",
     "co-tenants-by-mps": "on {0} co-tenants run at once, through MPS",
     "co-tenants-by-mps-noted": "on {0} co-tenants run at once, through MPS ({1})",
     "co-tenants-take-turns": "on {0} co-tenants take turns (time-slicing): {1}",

@@ -32,6 +32,10 @@ def steps(job: JobView) -> str:
     return f"{job.step}/{total}" if total else str(job.step)
 
 
+def gpus(job: JobView) -> str:
+    return f"{job.gpus * job.gpu_fraction:g}"
+
+
 def accumulation(job: JobView) -> str:
     return f"{job.accumulation_steps}" if job.devices else NONE
 
@@ -82,7 +86,7 @@ COLUMNS: Final = (
     Column("NAME", lambda j: j.name, limit=14),
     Column("USER", lambda j: j.user, rank=8, limit=10),
     Column("STATE", state, colour=state_colour),
-    Column("GPUS", lambda j: f"{j.gpus * j.gpu_fraction:g}", rank=2, right=True),
+    Column("GPUS", gpus, rank=2, right=True),
     Column("DEVICES", of_one(lambda j: devices(j.devices)), rank=4, limit=24, ends=True),
     Column("WITH", of_one(lambda j: ",".join(j.co_tenants)), rank=3, limit=12),
     Column("S", of_one(accumulation), rank=5, right=True),

@@ -7,7 +7,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import field
 
-from cotenant.controller.domain import EtaKind, JobId, JobSpec, LaunchKind, Phase, PromiseState
+from cotenant.controller.domain import ChangeVerb, EtaKind, JobId, JobSpec, LaunchKind, Phase, PromiseState
 from cotenant.controller.wire.clients.base import Done, Question, Reply
 from cotenant.controller.wire.views import (
     JsonView,
@@ -88,7 +88,7 @@ class Explain(Question["Explained"], frozen=True, kw_only=True, tag="explain"):
 
 
 class ChangeJobs(Question[Done], frozen=True, kw_only=True, tag="change"):
-    verb: Literal["cancel", "hold", "release", "preempt", "checkpoint", "requeue"]
+    verb: ChangeVerb
     job_ids: tuple[JobId, ...]
 
 
@@ -361,6 +361,10 @@ class JobDetails(JobView, frozen=True, kw_only=True, tag="job/1"):
     profile_given: bool = False
     """It came with the submission, or from a like job before it."""
     throughput: ThroughputView | None = None
+    verbs: tuple[ChangeVerb, ...] = ()
+    """Changes that the asker may ask for now."""
+    settable: dict[str, str | int | float | None] = field(default_factory=dict)
+    """Options that the asker may set now, with their present values."""
 
 
 class ExplanationView(JsonView, frozen=True, kw_only=True, tag="explanation/1"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from cotenant.controller.domain import JobId
@@ -50,7 +51,9 @@ def test_a_job_that_ran_is_forgotten_with_its_attempts_and_its_notes(small: Stat
         job_id = small.submit(BOB, name=f"later-{at}")
         run_one(small, b"agent-h1", job_id)
     assert "1" not in small.core.state.engine.jobs
-    assert small.ask(clients.ShowJob(job_id=JobId("1"))).job == before
+    assert before.verbs == ("requeue",)
+    # The controller cannot queue it again any more, and does not offer to.
+    assert small.ask(clients.ShowJob(job_id=JobId("1"))).job == msgspec.structs.replace(before, verbs=())
     assert small.ask(clients.Explain(job_id=JobId("1"))).explanation.lines == why
     (past,) = small.ask(clients.ListPastJobs(job_ids=(JobId("1"),))).jobs
     assert past.attempts == 1
