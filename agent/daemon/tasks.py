@@ -156,7 +156,7 @@ def look(folder: Path, read: ReadLog) -> LogReply:
     """What there is now. The end is looked for first: what is written before it is read after it."""
     ended = (folder / RESULT).exists()
     limit = max(1, min(read.limit, BYTES_MAX))
-    part = read_log(folder / LOGS, read.rank, read.offset, limit)
+    part = read_log(folder / LOGS, read.rank, max(0, read.offset), limit, errors_apart=read.errors_apart)
     if part is None:
         missing = "" if folder.is_dir() and not ended else _why_nothing(folder, read)
         return LogReply(
@@ -174,6 +174,7 @@ def look(folder: Path, read: ReadLog) -> LogReply:
         next_offset=part.next_offset,
         at_end=at_end,
         closed=at_end and ended,
+        is_error=part.is_error,
     )
 
 

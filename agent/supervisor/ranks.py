@@ -31,11 +31,13 @@ NANNY_S: Final = 5.0
 
 
 class WantedRank(NamedTuple):
-    """One rank, its environment, and the descriptor that it writes to."""
+    """One rank, its environment, and the descriptors that it writes to."""
 
     rank: RankOrder
     env: dict[str, str]
     output: int
+    errors: int
+    """The same one, unless standard error is kept apart."""
 
 
 class RankProcesses:
@@ -78,8 +80,8 @@ class RankProcesses:
         """Raises RankStartFailed: one could not be started; nothing of the attempt has run."""
         why = self._start_warm(order, wanted, cgroup)
         if self._nanny is None:
-            for rank, env, output in wanted:
-                pid = start(order, rank, argv, env, output, cgroup, dies_with_us=dies_with_us)
+            for rank, env, *outputs in wanted:
+                pid = start(order, rank, argv, env, outputs, cgroup, dies_with_us=dies_with_us)
                 self.pids[rank.rank] = pid
         self.roots.update(self.pids)
         if self._nanny is not None and order.launch.mode == "host":

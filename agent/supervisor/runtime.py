@@ -217,8 +217,10 @@ class Supervisor:
         try:
             wanted = []
             for rank in self._order.ranks:
-                outputs.append(self._outputs.open(rank))
-                wanted.append(WantedRank(rank, self._environment(rank), outputs[-1].rank_end))
+                output = self._outputs.open(rank)
+                outputs.append(output)
+                ends = output.rank_end, output.errors_end
+                wanted.append(WantedRank(rank, self._environment(rank), *ends))
             dies = not self._has_reaper
             started = self._ranks.start(self._order, argv, wanted, self._cgroup, dies_with_us=dies)
         finally:

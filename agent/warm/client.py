@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
+from msgspec import UNSET
 
 from cotenant.agent.host.cgroups import RANKS, AttemptCgroup
 from cotenant.agent.host.facts import identity_of, open_pidfd
@@ -209,10 +210,11 @@ class Nanny:
 def start_warm(
     order: Order,
     program: Program,
-    wanted: Sequence[tuple[RankOrder, Mapping[str, str], int]],
+    wanted: Sequence[tuple[RankOrder, Mapping[str, str], int, int]],
     cgroup: AttemptCgroup,
 ) -> Nanny:
-    """All ranks of the order, each with its environment and the descriptor of its output, running.
+    """All ranks of the order, each with its environment and the descriptors of its output and its errors,
+    running.
 
     Raises:
         WarmRefused: none of them runs; the attempt is to be started cold.
@@ -229,7 +231,7 @@ def start_warm(
         with short_address(Path(order.warm.server)) as address:
             connection.connect(address)
         _ask(connection, order, program, wanted)
-        nanny.bring_up(cgroup, frozenset(rank.rank for rank, _, _ in wanted), until_s)
+        nanny.bring_up(cgroup, frozenset(rank.rank for rank, *_ in wanted), until_s)
     except WarmRefused:
         nanny.abandon()
         raise
@@ -244,8 +246,9 @@ def _ask(
     connection: socket.socket,
     order: Order,
     program: Program,
-    wanted: Sequence[tuple[RankOrder, Mapping[str, str], int]],
+    wanted: Sequence[tuple[RankOrder, Mapping[str, str], int, int]],
 ) -> None:
+    outputs = list(dict.fromkeys(output for _, _, *ends in wanted for output in ends))
     request = {
         "argv": order.launch.argv,
         "workdir": order.launch.workdir,
@@ -258,12 +261,21 @@ def _ask(
             "words": program.words,
             "is_on_path": program.is_on_path,
         },
-        "ranks": [{"rank": rank.rank, "cores": rank.cores, "env": dict(env)} for rank, env, _ in wanted],
+        "input": None if order.launch.input is UNSET else msgspec.structs.asdict(order.launch.input),
+        "ranks": [
+            {
+                "rank": rank.rank,
+                "cores": rank.cores,
+                "env": dict(env),
+                "outputs": [outputs.index(each) for each in ends],
+            }
+            for rank, env, *ends in wanted
+        ],
     }
     text = os.memfd_create("request", os.MFD_CLOEXEC)
     try:
         os.write(text, json.dumps(request).encode())
-        socket.send_fds(connection, [b"start"], [text, *(output for _, _, output in wanted)])
+        socket.send_fds(connection, [b"start"], [text, *outputs])
     finally:
         os.close(text)
 

@@ -109,6 +109,7 @@ class LogRequests:
             limit=max(1, request.limit),
             wait_s=max(0.0, asked.deadline_s - self._core.clock.now_s()),
             job_epoch=job.epoch,
+            errors_apart=request.errors_apart,
         )
         self._link.logs.ask(host_id, question, partial(self._came, asked, record, attempt_record, len(logs)))
 
@@ -134,6 +135,7 @@ class LogRequests:
             attempts=tuple(s.attempt for s in record.attempts),
             ranks=ranks,
             missing=missing,
+            is_error=reply.is_error,
         )
         self._answer(asked, part)
 

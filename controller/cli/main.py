@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -28,6 +29,7 @@ from cotenant.controller.cli.frame.problem import (
 from cotenant.controller.cli.verbs import (
     BY_NAME,
     COMPLETE_VARIABLE,
+    NOT_HERE,
     PROGRAM,
     SYNONYMS,
     Verb,
@@ -115,10 +117,23 @@ def run(words: list[str]) -> int:
         words = ["version"]
     verb = BY_NAME.get(SYNONYMS.get(words[0], words[0]))
     if verb is None:
-        meant = nearest(words[0], BY_NAME, cutoff=0.6)
-        hint = f"did you mean `cotenant {meant}`?" if meant else "`cotenant --help` lists the verbs"
-        raise Problem("usage", f"there is no verb {words[0]!r}", hint)
+        raise no_verb(words)
     return execute(verb, words[1:])
+
+
+def no_verb(words: list[str]) -> Problem:
+    """What may have been meant by a command line whose first word is no verb."""
+    first = words[0]
+    if first.startswith("-"):
+        at = next((at for at, word in enumerate(words) if SYNONYMS.get(word, word) in BY_NAME), None)
+        order = ["VERB", *words] if at is None else [words[at], *words[:at], *words[at + 1 :]]
+        return Problem("usage", f"{first} comes after the verb", f"try `{shlex.join([PROGRAM, *order])}`")
+    if first in NOT_HERE:
+        return Problem("usage", f"there is no verb {first!r}", NOT_HERE[first])
+    near = nearest(first, [*BY_NAME, *SYNONYMS], cutoff=0.6)
+    meant = SYNONYMS.get(near, near)
+    hint = f"did you mean `{PROGRAM} {meant}`?" if meant else "`cotenant --help` lists the verbs"
+    return Problem("usage", f"there is no verb {first!r}", hint)
 
 
 def execute(verb: Verb, words: list[str]) -> int:

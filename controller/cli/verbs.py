@@ -96,9 +96,32 @@ GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
 BY_NAME: Final[dict[str, Verb]] = {verb.name: verb for verbs in GROUPS.values() for verb in verbs}
 
 SYNONYMS: Final = {
-    "ps": "queue", "status": "queue", "kill": "cancel", "rm": "cancel", "delete": "cancel", "stop": "cancel",
-}  # fmt: skip
-"""Names that other programs have for a verb."""
+    name: verb
+    for verb, names in {
+        "queue": "ps status ls list jobs squeue qstat bjobs",
+        "cancel": "kill rm delete stop scancel qdel bkill",
+        "run": "srun exec launch",
+        "submit": "sbatch qsub bsub",
+        "show": "seff describe inspect info",
+        "logs": "log tail",
+        "explain": "why sprio",
+        "set": "update",
+        "history": "sacct bhist",
+        "nodes": "sinfo hosts gpus bhosts",
+        "top": "nvidia-smi nvtop nvitop",
+        "usage": "sreport sshare",
+        "web": "dashboard ui",
+    }.items()
+    for name in names.split()
+}
+"""Names that Slurm, PBS, LSF, Docker and others have for a verb."""
+
+NOT_HERE: Final = {
+    "salloc": "`cotenant run -- CMD` waits for devices and runs one command on them",
+    "scontrol": "use `cotenant set`, `hold`, `release` or `requeue`; a job is shown by `cotenant show`",
+    "shell": "`cotenant run -- CMD` waits for devices and runs one command on them",
+}
+"""What to use in place of a verb that others have, and that is none here."""
 
 ABOUT: Final = "Two training jobs, one GPU, nobody goes hungry."
 

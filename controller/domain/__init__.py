@@ -47,8 +47,8 @@ from cotenant.controller.domain.job import (
     capabilities_of, capabilities_of_all,
 )
 from cotenant.controller.domain.job_spec import (
-    ENDED_BYTES_MAX, JOB_BYTES, PRIORITY_MAX, USER_BYTES_MAX, Dependency, JobSpec, Launch, LaunchKind,
-    LaunchMode, SlurmScript, held_bytes,
+    ENDED_BYTES_MAX, JOB_BYTES, PRIORITY_MAX, USER_BYTES_MAX, Dependency, InputFile, JobSpec, Launch,
+    LaunchKind, LaunchMode, SlurmScript, held_bytes,
 )
 from cotenant.controller.domain.lifecycle import (
     CHANGEABLE, CHECKPOINTING, ENDED, FINISH, FIRST_STEP, LAUNCH, LEAVE, LEAVING, LIFECYCLE, LOADING,
@@ -106,7 +106,7 @@ __all__ = [
     "Hold", "HoldRequested", "Host", "HostBack", "HostDrained", "HostId", "HostJoined", "HostLeaving",
     "HostLost", "HostReport", "HostResumed", "HostRoom", "HostShape", "HostSilent", "HostState", "HostType",
     "HpDemand", "IndicatorStats", "Indicators", "Interference", "InterferenceModel", "Job", "JobArrived",
-    "JobId", "JobKept", "JobLimit", "JobSpec", "KnownJobs", "Launch", "LaunchKind", "LaunchMode",
+    "InputFile", "JobId", "JobKept", "JobLimit", "JobSpec", "KnownJobs", "Launch", "LaunchKind", "LaunchMode",
     "LimitSettings", "MeasuredStep", "MpsSettings", "Observed", "OrganisationSettings", "Outcome",
     "PairObserved", "PairSeen", "PairTable", "Past", "Phase", "Place", "Placement", "Plan", "PolicyChanged",
     "PolicySettings", "PoolReport", "Preempt", "PreemptRequested", "Profile", "ProfileLearned",

@@ -47,6 +47,18 @@ class SlurmScript(msgspec.Struct, frozen=True, kw_only=True):
     """To the script (`B:`), else to the tasks of its steps."""
 
 
+class InputFile(msgspec.Struct, frozen=True, kw_only=True):
+    """The standard input of `cotenant run`, as its job opens it on the same machine."""
+
+    path: str
+    """Below /proc: it says the same only as long as that `run` lives."""
+    device: int
+    inode: int
+    """Of the file or pipe. The job gets no other, whatever the path has come to mean."""
+    offset: int = 0
+    """Where in a file each attempt begins to read."""
+
+
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """How the user's command is started; opaque to policies."""
 
@@ -67,6 +79,11 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     watchdog_s: float | None = None
     """`--watchdog`: seconds without an optimizer step after which it hangs; 0 = never; None = the agent's
     rule."""
+    input: InputFile | UnsetType = UNSET
+    """What its one rank reads as its standard input; unset: nothing."""
+    errors_apart: bool | UnsetType = UNSET
+    """Its log says which parts of rank 0's output were standard error (`run` into a pipe or a file). The
+    order between the two streams is then that of their arrival; else it is exact."""
     slurm: SlurmScript | UnsetType = UNSET
     """It came with `#SBATCH` lines. Unset, no message and no digest has it."""
     uid: int = 0

@@ -123,6 +123,8 @@ class LogReply(AgentMessage, frozen=True, kw_only=True, tag="log"):
     """Nothing more ever: the attempt has ended and `next_offset` is the end."""
     missing: str = ""
     """Why there is nothing, if there is nothing."""
+    is_error: bool = False
+    """It is standard error, which was asked for apart."""
 
 
 class GangRelay(AgentMessage, frozen=True, kw_only=True, tag="gang"):
@@ -193,6 +195,8 @@ class ReadLog(AgentMessage, frozen=True, kw_only=True, tag="read-log"):
     """Hold the answer back at most this long when there is nothing new (follow)."""
     job_epoch: str = ""
     """The agent does not answer with logs of another job of this number."""
+    errors_apart: bool = False
+    """A piece is to have output or standard error, not both."""
 
 
 class HostRefused(AgentMessage, frozen=True, kw_only=True, tag="refused"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ from cotenant.controller.domain import (
     DeviceId,
     GangMember,
     HostId,
+    InputFile,
     JobId,
     Launch,
     StartAttempt,
@@ -97,3 +99,9 @@ def order_of(each: int = 1, /, *, hosts: int = 1, host_no: int = 0, **fields: An
         "ranks": tuple(RankOrder(rank=first + number, local_rank=number) for number in range(each)),
     }
     return changed(PLAIN, **{**plain, **fields})
+
+
+def input_file(path: Path) -> InputFile:
+    """What `run` says of its standard input, of a file."""
+    found = path.stat()
+    return InputFile(path=str(path), device=found.st_dev, inode=found.st_ino)

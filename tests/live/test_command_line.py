@@ -30,9 +30,15 @@ Begun = Callable[..., AbstractContextManager[subprocess.Popen[str]]]
 def cotenant(home: Path, environ: dict[str, str]) -> Iterator[Cotenant]:
     """Runs a command line. The first `run` starts a private controller, which ends with this module."""
 
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
+    def run(*words: str, input: str | None = None) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [*COTENANT, *words], capture_output=True, text=True, timeout=WITHIN_S, env=environ, cwd=home
+            [*COTENANT, *words],
+            capture_output=True,
+            input=input,
+            text=True,
+            timeout=WITHIN_S,
+            env=environ,
+            cwd=home,
         )
 
     yield run
@@ -85,6 +91,26 @@ def test_run_starts_what_it_needs_and_returns_the_jobs_code(cotenant: Cotenant, 
     again = cotenant("run", "-q", "--", "true")
     assert (again.returncode, again.stderr) == (0, "")
     assert len(ups(home)) == 1
+
+
+def test_run_is_a_filter(cotenant: Cotenant, home: Path) -> None:
+    """Standard input goes in; output and errors come out where they belong."""
+    program = (
+        "import sys\nfor line in sys.stdin: print(line.strip(), file=sys.stderr if 'x' in line else None)"
+    )
+    words = ("run", "-q", "--", sys.executable, "-c", program)
+    lines = "".join(f"{number} {'x' * (number % 3 == 0)}\n" for number in range(30_000))
+    done = cotenant(*words, input=lines)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [str(number) for number in range(30_000) if number % 3]
+    assert done.stderr.split()[::2] == [str(number) for number in range(30_000) if number % 3 == 0]
+
+
+def test_what_cannot_be_passed_on_is_said(cotenant: Cotenant) -> None:
+    words = ("--", sys.executable, "-c", "import os; os.environ['RANK'] != '0' or input()")
+    done = cotenant("run", "-g", "2", *words, input="text")
+    assert "note: standard input is not passed on: only a job of one rank" in done.stderr
+    assert "it read standard input, which had nothing (more) for it" in done.stderr
 
 
 def test_a_signal_is_128_and_more(cotenant: Cotenant) -> None:

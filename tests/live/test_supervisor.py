@@ -48,9 +48,10 @@ from cotenant.agent.ipc import (
     write_record,
 )
 from cotenant.agent.supervisor.processes import end_leftovers, read_log
+from cotenant.agent.supervisor.processes.logs import errors_path
 from cotenant.controller.domain import AttemptNo, Launch
 from tests.building.frames import receive_message, send_message
-from tests.building.orders import changed, order_of
+from tests.building.orders import changed, input_file, order_of
 from tests.ports import free_port
 from tests.processes import IMPORT_S
 
@@ -243,6 +244,9 @@ class Attempt:
 Make = Callable[..., Attempt]
 
 
+LAUNCH_FIELDS = ("output", "uid", "gid", "workdir", "mode", "input", "errors_apart")
+
+
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
     attempts: list[Attempt] = []
@@ -250,9 +254,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
     def attempt(*argv: str, ranks: int = 1, **fields: Any) -> Attempt:
         launch = Launch(argv=argv, workdir=str(tmp_path), env={"PATH": os.environ["PATH"]})
         base = fields.pop("base", tmp_path)
-        launch_fields = {
-            name: fields.pop(name) for name in ("output", "uid", "gid", "workdir", "mode") if name in fields
-        }
+        launch_fields = {name: fields.pop(name) for name in LAUNCH_FIELDS if name in fields}
         order = order_of(
             ranks,
             attempt=AttemptNo(len(attempts) + 1),
@@ -593,6 +595,41 @@ def test_a_flood_of_output_costs_bounded_disk_and_little_time(make: Make) -> Non
     text = attempt.log()
     assert text.startswith("0123456789\n")
     assert read_log(attempt.folder / LOGS, 0, -8, 100).data == b"the end\n"  # type: ignore[union-attr]
+
+
+def test_standard_error_is_told_apart_only_where_that_is_asked_for(make: Make, tmp_path: Path) -> None:
+    words = "echo out; echo err >&2; head -c 20000 /dev/zero >&2"
+    attempt = make("sh", "-c", words, errors_apart=True, output="both.txt").start()
+    assert attempt.result().outcome == "finished"
+    logs = attempt.folder / LOGS
+    apart = {False: b"", True: b""}
+    offset = 0
+    while (part := read_log(logs, 0, offset, 4000, errors_apart=True)) and part.next_offset > offset:
+        apart[part.is_error] += part.data
+        offset = part.next_offset
+    assert apart == {False: b"out\n", True: b"err\n" + bytes(20_000)}
+    assert sorted((tmp_path / "both.txt").read_bytes().replace(bytes(20_000), b"").split()) == [
+        b"err",
+        b"out",
+    ]
+    plain = make("sh", "-c", "echo out; echo err >&2; echo more").start()
+    assert plain.result().outcome == "finished"
+    assert plain.log() == "out\nerr\nmore\n", "one stream, in the order of its writes"
+    assert not errors_path(plain.folder / LOGS, 0).exists()
+
+
+@pytest.mark.parametrize("stale", [False, True])
+def test_a_job_reads_the_file_that_was_meant_and_no_other(make: Make, tmp_path: Path, stale: bool) -> None:
+    """The place in /proc of a `run` that is gone may be another process's by now."""
+    source = tmp_path / "input"
+    source.write_text("skipped\nread\n")
+    meant = input_file(source)
+    if stale:
+        source.rename(tmp_path / "before")
+        source.write_text("another's\n")
+    attempt = make("cat", input=msgspec.structs.replace(meant, offset=8)).start()
+    assert attempt.result().outcome == "finished"
+    assert attempt.log() == ("" if stale else "read\n")
 
 
 def test_the_users_own_output_file(make: Make, tmp_path: Path) -> None:

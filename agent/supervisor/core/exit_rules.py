@@ -218,6 +218,13 @@ ROWS: Final[tuple[ExitRule, ...]] = (
         memory="host",
     ),
     ExitRule(
+        name="standard input",
+        outcome="user-failed",
+        pattern=r"EOFError: EOF when reading a line|\bBdbQuit\b",
+        text="it read standard input, which had nothing (more) for it; a job never has a terminal, and only "
+        "`cotenant run` passes on a pipe or a file, to one rank (see `cotenant run --help`): {error}",
+    ),
+    ExitRule(
         name="import",
         outcome="user-failed",
         pattern=r"ModuleNotFoundError|\bImportError\b",

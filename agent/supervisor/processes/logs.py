@@ -8,12 +8,19 @@ rest the newest part, in segments that are named by the offset of their first by
     rank-0.log.0000000033554432     the two newest segments, at most a quarter of the limit each
 
 A reader that asks for something in between gets a marker that says how much is missing.
+
+Where standard error is kept apart, `rank-0.errors` has the start and end of each of its stretches in the
+stream, so readers that do not ask for it see one log as ever.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import sys
+from array import array
+from bisect import bisect_right
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -21,10 +28,17 @@ import msgspec
 
 TAIL_SEGMENTS: Final = 2
 _OFFSET_DIGITS: Final = 16
+STRETCHES_MAX: Final = 65_536
+"""Of standard error, in one log. What is written after them counts as output."""
+_STRETCH_BYTES: Final = 16
 
 
 def log_path(folder: Path, rank: int) -> Path:
     return folder / f"rank-{rank}.log"
+
+
+def errors_path(folder: Path, rank: int) -> Path:
+    return folder / f"rank-{rank}.errors"
 
 
 class LogPiece(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,15 +48,29 @@ class LogPiece(msgspec.Struct, frozen=True, kw_only=True):
     next_offset: int
     end: int
     """The offset after the last byte that is there now."""
+    is_error: bool = False
+    """It was written to standard error. Said only to those who ask."""
 
 
 class LogWriter:
     """Writes one rank's log. Creates the files for their owner (mode 0600) and keeps to the limit."""
 
-    def __init__(self, folder: Path, rank: int, bytes_max: int, owner: tuple[int, int] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        rank: int,
+        bytes_max: int,
+        owner: tuple[int, int] | None = None,
+        *,
+        stretches_max: int = STRETCHES_MAX,
+    ) -> None:
         self._path = log_path(folder, rank)
         self._head_max = max(1, bytes_max // 2)
         self._segment_max = max(1, bytes_max // (2 * TAIL_SEGMENTS))
+        self._errors_path = errors_path(folder, rank)
+        self._errors = -1
+        self._stretches, self._stretches_max = 0, stretches_max
+        self._stretch = (0, 0)
         self._owner = owner
         self._end = 0
         self._room = self._head_max
@@ -54,12 +82,15 @@ class LogWriter:
         """Bytes written so far, in all."""
         return self._end
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes, *, is_error: bool = False) -> None:
         """Append.
 
         Raises:
             OSError: the disk is full; the bytes are lost, but they are counted, so a reader sees the gap.
         """
+        if is_error:
+            with suppress(OSError):  # Then it counts as output: that is no reason to lose it.
+                self._mark_errors(self._end, self._end + len(data))
         view = memoryview(data)
         while view:
             if self._room == 0:
@@ -70,8 +101,23 @@ class LogWriter:
             self._end += len(piece)
             self._write_piece(piece)
 
+    def _mark_errors(self, start: int, end: int) -> None:
+        """Standard error is in this part of the stream: another stretch, or more of the one before."""
+        if self._errors < 0:
+            self._errors = self._create(self._errors_path)
+        if self._stretches and self._stretch[1] == start:
+            start = self._stretch[0]
+        elif self._stretches == self._stretches_max:
+            return
+        else:
+            self._stretches += 1
+        self._stretch = (start, end)
+        os.pwrite(self._errors, array("Q", self._stretch).tobytes(), (self._stretches - 1) * _STRETCH_BYTES)
+
     def close(self) -> None:
         os.close(self._file)
+        if self._errors >= 0:
+            os.close(self._errors)
 
     def _write_piece(self, piece: memoryview) -> None:
         try:
@@ -96,17 +142,25 @@ class LogWriter:
             self._segments.pop(0).unlink(missing_ok=True)
 
     def _create(self, path: Path) -> int:
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        appends = os.O_APPEND if path != self._errors_path else 0
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | appends | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         if self._owner is not None:
             os.fchown(file, *self._owner)
         return file
 
 
-def read_log(folder: Path, rank: int, offset: int, limit: int) -> LogPiece | None:
+def read_log(
+    folder: Path, rank: int, offset: int, limit: int, *, errors_apart: bool = False
+) -> LogPiece | None:
     """At most `limit` bytes from `offset` on (negative: counted from the end); None if there is no log.
 
-    A gap (cut bytes) is answered by its marker alone, and the next call goes on behind it.
+    A gap (cut bytes) is answered by its marker alone, and the next call goes on behind it. `errors_apart`: a
+    piece has standard error or output, never both.
     """
+    if errors_apart:
+        is_error, until = _stretch_at(errors_path(folder, rank), offset)
+        piece = read_log(folder, rank, offset, min(limit, until - offset))
+        return None if piece is None else msgspec.structs.replace(piece, is_error=is_error)
     for _ in range(3):  # A segment may be cut away between looking and opening.
         segments = _segments(folder, rank)
         if not segments:
@@ -118,6 +172,18 @@ def read_log(folder: Path, rank: int, offset: int, limit: int) -> LogPiece | Non
         except FileNotFoundError:
             continue
     return LogPiece(data=b"", next_offset=max(0, offset), end=max(0, offset))
+
+
+def _stretch_at(path: Path, offset: int) -> tuple[bool, int]:
+    """Whether standard error is at this offset of the stream, and where that changes."""
+    bounds = array("Q")
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        data = b""
+    bounds.frombytes(data[: len(data) // _STRETCH_BYTES * _STRETCH_BYTES])
+    passed = bisect_right(bounds, offset)
+    return passed % 2 == 1, bounds[passed] if passed < len(bounds) else sys.maxsize
 
 
 def log_end(folder: Path, rank: int) -> int:

@@ -34,9 +34,9 @@ EXTRA_BYTES_MAX: Final = 1024 * 1024 * 1024
 
 
 class Output:
-    """One rank's. `readable` when the pipe may be polled; the caller polls it from `resume_s` on."""
+    """One rank's: a pipe, or one for each of its streams. The caller polls them from `resume_s` on."""
 
-    def __init__(self, log: LogWriter, extra: int | None) -> None:
+    def __init__(self, log: LogWriter, extra: int | None, *, errors_apart: bool) -> None:
         self._log = log
         self._extra = extra
         self._extra_room = EXTRA_BYTES_MAX
@@ -44,14 +44,23 @@ class Output:
         self.problem = ""
         """The first thing that went wrong with writing; the job goes on."""
         self.resume_s = 0.0
-        self.fd, self.rank_end = os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(self.fd, False)
+        self._pipes: dict[int, bool] = {}
+        """Our ends of those that are open, and whether standard error alone comes through."""
+        self.rank_end = self._open_pipe(is_error=False)
+        self.errors_end = self._open_pipe(is_error=True) if errors_apart else self.rank_end
+
+    def _open_pipe(self, *, is_error: bool) -> int:
+        """The rank's end."""
+        ours, rank_end = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(ours, False)
         with suppress(OSError):  # Over the user's limit for pipes: the usual size will do.
-            fcntl.fcntl(self.fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+            fcntl.fcntl(ours, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        self._pipes[ours] = is_error
+        return rank_end
 
     @property
-    def is_open(self) -> bool:
-        return self.fd >= 0
+    def fds(self) -> tuple[int, ...]:
+        return tuple(self._pipes)
 
     @property
     def bytes_seen(self) -> int:
@@ -62,31 +71,41 @@ class Output:
         return self._tail.decode(errors="replace")
 
     def hand_over(self) -> None:
-        """The rank has its end now."""
-        os.close(self.rank_end)
+        """The rank has its ends now."""
+        for each in {self.rank_end, self.errors_end}:
+            os.close(each)
 
     def drain(self, now_s: float) -> None:
         """Take what is there; closes itself when every writer is gone."""
         self.resume_s = now_s + PAUSE_S
-        try:
-            data = os.read(self.fd, 4 * PIPE_BYTES)
-        except BlockingIOError:
-            return
-        if not data:
-            self.close()
-            return
+        for fd, is_error in list(self._pipes.items()):
+            try:
+                data = os.read(fd, 4 * PIPE_BYTES)
+            except BlockingIOError:
+                continue
+            if data:
+                self._keep(data, is_error)
+            else:
+                self._close_pipe(fd)
+
+    def _keep(self, data: bytes, is_error: bool) -> None:
         self._tail = (self._tail + data)[-TAIL_BYTES:]
         try:
-            self._log.write(data)
+            self._log.write(data, is_error=is_error)
         except OSError as error:
             self.problem = self.problem or f"log: {error.strerror}"
         self._write_extra(data)
 
     def close(self) -> None:
-        if not self.is_open:
+        for fd in self.fds:
+            self._close_pipe(fd)
+
+    def _close_pipe(self, fd: int) -> None:
+        """The log and the file are closed with the last."""
+        os.close(fd)
+        del self._pipes[fd]
+        if self._pipes:
             return
-        os.close(self.fd)
-        self.fd = -1
         self._log.close()
         if self._extra is not None:
             os.close(self._extra)
@@ -159,22 +178,21 @@ class Outputs:
             except ValueError as error:
                 raise UnusableOutput(f"{order.launch.output!r}: {error}") from None
         log = LogWriter(self._folder / LOGS, rank.rank, order.log_bytes_max, owner_of(order))
-        output = self._by_rank[rank.rank] = Output(log, extra)
+        errors_apart = rank.rank == 0 and order.launch.errors_apart is True
+        output = self._by_rank[rank.rank] = Output(log, extra, errors_apart=errors_apart)
         return output
 
     def listen(self, rank: int) -> None:
         """Read it whenever there is something."""
-        fd = self._by_rank[rank].fd
-        self._selector.register(fd, selectors.EVENT_READ, lambda: self.drain(rank))
+        for fd in self._by_rank[rank].fds:
+            self._selector.register(fd, selectors.EVENT_READ, lambda: self.drain(rank))
 
     def drain(self, rank: int) -> None:
         """Read, and let the pipe fill for a moment before the next time."""
         output = self._by_rank[rank]
-        if not output.is_open:
-            return
-        fd = output.fd
+        watched = [fd for fd in output.fds if fd in self._selector.get_map()]
         output.drain(time.monotonic())
-        if fd in self._selector.get_map():
+        for fd in watched:
             self._selector.unregister(fd)
 
     def drain_all(self) -> None:
@@ -194,7 +212,7 @@ class Outputs:
     def _paused(self) -> Iterator[tuple[int, Output]]:
         watched = self._selector.get_map()
         for rank, output in self._by_rank.items():
-            if output.is_open and output.fd not in watched:
+            if output.fds and watched.keys().isdisjoint(output.fds):
                 yield rank, output
 
     @property

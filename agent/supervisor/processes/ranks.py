@@ -20,18 +20,21 @@ import os
 import pwd
 import select
 import signal
-from collections.abc import Callable, Iterable, Mapping
+import stat
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NoReturn
 
 import msgspec
+from msgspec import UNSET
 
 from cotenant.agent.host.cgroups import RANKS, AttemptCgroup
 from cotenant.agent.host.facts import children_of, identity_of, open_pidfd
 from cotenant.agent.ipc import Order, RankOrder
 from cotenant.agent.supervisor.core import Stage, StartProblem
 from cotenant.agent.supervisor.processes.environment import STACKS_SIGNAL, Account
+from cotenant.controller.domain import InputFile
 from cotenant.controller.wire import BadMessage, decode_json
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -96,12 +99,12 @@ def start(
     rank: RankOrder,
     argv: tuple[str, ...],
     env: Mapping[str, str],
-    output: int,
+    outputs: Sequence[int],
     cgroup: AttemptCgroup,
     *,
     dies_with_us: bool = True,
 ) -> int:
-    """Start one process with stdout and stderr on `output`; returns its pid.
+    """Start one process with stdout and stderr on `outputs`; returns its pid.
 
     Raises:
         StartFailed: it never came to execute the command.
@@ -115,7 +118,7 @@ def start(
         os.close(write_end)
         raise _failed(rank, "process", error) from None
     if pid == 0:
-        _be_rank(order, rank, argv, env, output, cgroup, write_end, parent if dies_with_us else None)
+        _be_rank(order, rank, argv, env, outputs, cgroup, write_end, parent if dies_with_us else None)
     os.close(write_end)
     try:
         # A working directory on a file system that hangs must not hang us as well.
@@ -180,7 +183,7 @@ def _be_rank(
     rank: RankOrder,
     argv: tuple[str, ...],
     env: Mapping[str, str],
-    output: int,
+    outputs: Sequence[int],
     cgroup: AttemptCgroup,
     report: int,
     parent: int | None,
@@ -188,12 +191,13 @@ def _be_rank(
     """Never returns: executes the command, or reports why not."""
     launch = order.launch
     stages: tuple[tuple[Stage, Callable[[], object]], ...] = (
-        ("process", lambda: _shed_signals_and_files(output)),
+        ("process", lambda: _shed_signals_and_files(outputs)),
         ("process", lambda: cgroup.enter(RANKS) if cgroup else None),
         ("process", lambda: _pin(rank.cores)),
         ("user", lambda: drop_to(launch.uid, launch.gid, launch.groups)),
         ("process", lambda: _die_with(parent) if parent is not None else None),
         ("workdir", lambda: os.chdir(launch.workdir)),
+        ("process", lambda: _read_from(launch.input) if launch.input is not UNSET else None),
         ("command", lambda: os.execvpe(argv[0], list(argv), dict(env))),
     )
     try:
@@ -216,16 +220,29 @@ def _failed(rank: RankOrder, stage: Stage, error: OSError) -> RankStartFailed:
     return RankStartFailed(StartProblem(rank=rank.rank, stage=stage, code=error.errno or 0, text=text))
 
 
-def _shed_signals_and_files(output: int) -> None:
+def _shed_signals_and_files(outputs: Sequence[int]) -> None:
     signal.set_wakeup_fd(-1)
     for name in _RESET:
         signal.signal(getattr(signal, name), signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.setpgid(0, 0)
     null = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((null, 0), (output, 1), (output, 2)):
+    for target, source in enumerate((null, *outputs)):
         os.dup2(source, target)  # Everything else is closed on exec.
     os.umask(0o022)
+
+
+def _read_from(source: InputFile) -> None:
+    """Standard input, opened as the job's user; nothing where that `run` is gone, or on another host."""
+    with suppress(OSError):
+        file = os.open(source.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        found = os.fstat(file)
+        if (found.st_dev, found.st_ino) != (source.device, source.inode):
+            return
+        if stat.S_ISREG(found.st_mode):
+            os.lseek(file, source.offset, os.SEEK_SET)
+        os.set_blocking(file, True)
+        os.dup2(file, 0)
 
 
 def _pin(cores: tuple[int, ...]) -> None:

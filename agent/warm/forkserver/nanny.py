@@ -83,16 +83,16 @@ class _Nanny:
         if word is None or word.get("m") != "go":
             return None
         gate, self._gate = os.pipe()
-        for number, wanted in enumerate(self._request["ranks"]):
+        for wanted in self._request["ranks"]:
             parent = os.getpid()
             pid = os.fork()
             if pid == 0:
                 os.close(self._gate)
-                output = self._outputs[number]
-                others = [each for each in self._outputs if each != output]
+                out, err = (self._outputs[number] for number in wanted["outputs"])
+                others = [each for each in self._outputs if each not in (out, err)]
                 self._workers.close()
                 place = ranks.RankPlace(
-                    parent, (output, output), others, gate, self._forked.added, dies=not self._outlive
+                    parent, (out, err), others, gate, self._forked.added, dies=not self._outlive
                 )
                 asks = self._asks if self._request["launches"] else None
                 return ranks.prepared(self._connection, self._request, wanted, place, asks)

@@ -8,8 +8,10 @@ the gate on the process is the user's. What a script can see is Python's own: a 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
+import gc
 import importlib
 import importlib.machinery
 import importlib.util
@@ -82,6 +84,8 @@ def prepared(
         os.setpgid(0, 0)
         _become(place, wanted["env"], wanted["cores"], request["workdir"])
         os.umask(0o022)
+        if request["input"]:
+            _read_from(**request["input"])
         if asks is not None:
             launcher.install(asks, float(request["first_word_s"]))
         return _program(request["target"], list(request["argv"]))
@@ -164,6 +168,27 @@ def _become(place: RankPlace, given: dict[str, str], cores: list[int], workdir: 
     _forget_the_server()
 
 
+def _read_from(path: str, device: int, inode: int, offset: int) -> None:
+    """Standard input, opened as a cold start does it."""
+    with contextlib.suppress(OSError):
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        found = os.fstat(file)
+        if (found.st_dev, found.st_ino) == (device, inode):
+            if stat.S_ISREG(found.st_mode):
+                os.lseek(file, offset, os.SEEK_SET)
+            os.set_blocking(file, True)
+            os.dup2(file, 0)
+        os.close(file)
+    python: Any = sys
+    had = python.stdin  # What it knows of /dev/null (that it can be sought in) may not hold any more.
+    raw: Any = os.fdopen(0, "rb", closefd=False)
+    raw.raw.name = had.name
+    like = had.encoding, had.errors, "\n", had.line_buffering, had.write_through
+    words: Any = io.TextIOWrapper(raw, *like)
+    words.mode = had.mode
+    python.stdin = python.__stdin__ = words
+
+
 def sign(address: int, value: str) -> None:
     """The environment that the kernel shows of a fork is that of the server's own start: by this one variable
     an attempt's processes are found again, so a nanny writes it where the kernel looks, and its ranks have
@@ -177,6 +202,7 @@ def sign(address: int, value: str) -> None:
 
 def _forget_the_server() -> None:
     """State that a cold process would have had of its own."""
+    atexit.register(gc.unfreeze)  # What stays frozen is never freed: nanobind (triton) reports it as leaked.
     numpy_random: Any = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()  # `random` sees to that itself.

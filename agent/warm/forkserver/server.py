@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 SIGN = "COTENANT_SOCKET"
 REQUEST_BYTES_MAX = 8 * 1024 * 1024
-DESCRIPTORS_MAX = 65
-"""In one request: its text, and an output for each rank."""
+DESCRIPTORS_MAX = 66
+"""In one request: its text, an output for each rank, and rank 0's errors."""
 
 
 def main() -> Callable[[], None]:

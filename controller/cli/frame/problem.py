@@ -88,7 +88,8 @@ def _described(error: click.UsageError, path: str) -> tuple[str, str]:
     import click
 
     if isinstance(error, click.NoSuchOption):
-        return f"no such option: {error.option_name}", next(iter(error.possibilities or ()), "")
+        known = {name for each in error.ctx.command.params for name in each.opts} if error.ctx else set()
+        return f"no such option: {error.option_name}", _meant_option(error, known)
     if isinstance(error, click.NoSuchCommand):
         near = next(iter(error.possibilities or ()), "")
         return f"no such command {error.command_name!r}", f"`{path} {near}`" if near else ""
@@ -100,6 +101,42 @@ def _described(error: click.UsageError, path: str) -> tuple[str, str]:
         return f"{error.param.opts[-1]} {error.message}", ""
     text = error.format_message()
     return text[:1].lower() + text[1:], ""
+
+
+OPTIONS_ELSEWHERE: Final = {
+    option: ours
+    for ours, options in {
+        "--gpus": "--gres --ngpus --num-gpus --gpu --gpus-per-node --ntasks --nproc-per-node",
+        "--cpus": "--cpus-per-task --cpus-per-gpu --num-cpus",
+        "--mem": "--mem-per-gpu --gpu-mem --vram",
+        "--host-mem": "--memory --mem-per-cpu --ram",
+        "--time": "--timeout --time-limit --walltime",
+        "--name": "--job-name --jobname",
+        "--workdir": "--chdir --cwd --working-dir",
+        "--after": "--dependency --depends-on",
+        "--class": "--qos",
+        "--organisation": "--account --project",
+        "--priority": "--nice",
+        "--constraint": "--partition --queue",
+        "--env": "--environment",
+        "--retries": "--requeue --restart --max-restarts",
+        "--tail": "--lines",
+        "--policies": "--policy",
+        "--policy": "--scheduler",
+    }.items()
+    for option in options.split()
+}
+"""Options of Slurm and others, and what is closest to them here."""
+
+
+def _meant_option(error: click.NoSuchOption, known: set[str]) -> str:
+    """One of the command's options: what the word begins, else what others call so, else the nearest."""
+    word = error.option_name
+    begun = sorted(each for each in known if each.startswith(word)) if word.startswith("--") else []
+    elsewhere = OPTIONS_ELSEWHERE.get(word, "")
+    return next(filter(known.__contains__, (*begun, elsewhere)), "") or next(
+        iter(error.possibilities or ()), ""
+    )
 
 
 def part_of(command: Any, name: str, words: Sequence[str]) -> str:

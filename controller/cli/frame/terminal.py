@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import codecs
 import re
+import shutil
 import sys
-from typing import Final
+from typing import Final, TextIO
 
-from cotenant.controller.cli.frame.screen import RESET, is_terminal
+from cotenant.controller.cli.frame.screen import RESET, is_terminal, printable
 from cotenant.controller.domain import HIDDEN
 
 SEQUENCE_MAX: Final = 4096
@@ -28,6 +29,8 @@ _UNFINISHED: Final = re.compile(
     r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c]*\x1b?)\Z"
 )
 _PLAIN: Final = "\n\r\t"
+_START_OF_LINE: Final = "\r\x1b[K"
+"""Empties the line that the cursor is on."""
 
 
 class TerminalFilter:
@@ -82,21 +85,47 @@ def last_words(data: bytes, lines: int) -> str:
 
 
 class JobOutput:
-    """Standard output for a job's bytes."""
+    """Standard output, or another stream of ours, for a job's bytes."""
 
-    def __init__(self, *, raw: bool = False) -> None:
+    def __init__(self, stream: TextIO | None = None, *, raw: bool = False) -> None:
         """`raw`: as they are, also on a terminal."""
-        self._filter = TerminalFilter() if is_terminal() and not raw else None
+        self._stream = stream or sys.stdout
+        self._filter = TerminalFilter() if is_terminal(self._stream) and not raw else None
+        self.ends_line = True
+        """The next word begins a line of the terminal; into a pipe or a file that does not matter."""
 
     def write(self, data: bytes) -> None:
-        out = sys.stdout.buffer
-        out.write(data if self._filter is None else _encoded(self._filter.shown(data)))
-        out.flush()
+        if self._filter is not None and data:
+            self.ends_line = data.endswith(b"\n")
+        self._write(data if self._filter is None else _encoded(self._filter.shown(data)))
 
     def close(self) -> None:
         if self._filter is not None:
-            sys.stdout.buffer.write(_encoded(self._filter.end()))
-            sys.stdout.buffer.flush()
+            self._write(_encoded(self._filter.end()))
+
+    def _write(self, data: bytes) -> None:
+        self._stream.buffer.write(data)
+        self._stream.buffer.flush()
+
+
+class WaitingLine:
+    """One line on a terminal's standard error, written over while a person waits, and gone after it."""
+
+    def __init__(self) -> None:
+        self._is_shown = False
+
+    def rewrite(self, text: str) -> None:
+        """A text that is longer than the line is cut."""
+        columns = shutil.get_terminal_size((80, 24)).columns - 1
+        line = printable(text)
+        cut = line if len(line) <= columns else f"{line[: columns - 1]}\u2026"
+        print(f"{_START_OF_LINE}{cut}", end="", file=sys.stderr, flush=True)
+        self._is_shown = True
+
+    def clear(self) -> None:
+        if self._is_shown:
+            print(_START_OF_LINE, end="", file=sys.stderr, flush=True)
+            self._is_shown = False
 
 
 def _encoded(text: str) -> bytes:

@@ -203,7 +203,13 @@ class Missing(NamedTuple):
     why: str
 
 
-Piece = bytes | AttemptOutput | Missing | JobView
+class ErrorOutput(NamedTuple):
+    """What the job wrote to standard error, for a reader that keeps it apart."""
+
+    data: bytes
+
+
+Piece = bytes | ErrorOutput | AttemptOutput | Missing | JobView
 """What a reader gets: output, marks, and the job whenever it has changed."""
 
 
@@ -241,9 +247,12 @@ class Follower:
         job_id: JobId,
         rank: int,
         is_over: Callable[[JobView], bool] | None = None,
+        *,
         round_s: float = ROUND_S,
+        errors_apart: bool = False,
     ) -> None:
         """`is_over`: when nothing more is to be expected; by default when the job has ended."""
+        self._errors_apart = errors_apart
         self._is_over = is_over or (lambda job: job.phase in ENDED)
         self._round_s = round_s
         self._client = client
@@ -271,7 +280,7 @@ class Follower:
                     return
                 self._pause()
                 continue
-            part = _part(self._client, self._job_id, self._number, self._rank, self._offset, self._round_s)
+            part = self._next_part()
             self.caught_up |= self._number == job.attempt and (part is None or part.at_end or part.closed)
             if part is not None:
                 yield from self._contents(part, is_last=self._number < job.attempt or self._is_over(job))
@@ -295,7 +304,11 @@ class Follower:
         if is_certain or not part.missing:
             self._missing = part.missing
         self._offset = part.next_offset
-        yield part.data
+        yield ErrorOutput(part.data) if part.is_error else part.data
+
+    def _next_part(self) -> LogPart | None:
+        where = self._job_id, self._number, self._rank, self._offset
+        return _part(self._client, *where, self._round_s, errors_apart=self._errors_apart)
 
     def _next_attempt(self) -> AttemptOutput:
         self._number, self._offset = self._number + 1, 0
@@ -307,7 +320,14 @@ class Follower:
 
 
 def _part(
-    client: Client, job_id: JobId, number: int, rank: int, offset: int, wait_s: float
+    client: Client,
+    job_id: JobId,
+    number: int,
+    rank: int,
+    offset: int,
+    wait_s: float,
+    *,
+    errors_apart: bool = False,
 ) -> LogPart | None:
     """None: this attempt has no output, or none yet."""
     request = ReadJobLog(
@@ -317,6 +337,7 @@ def _part(
         offset=offset,
         limit=PART_BYTES,
         wait_s=wait_s,
+        errors_apart=errors_apart,
     )
     try:
         return client.ask(request)

@@ -4,37 +4,46 @@ agent of one's own where none answers.
 Rule: the first Ctrl-C cancels the job and waits for its end; the second leaves it to itself. What is started
 is started under a lock, as one detached `cotenant up` that ends by itself after ten idle minutes, and only on
 the user's own socket: where another endpoint is configured, nothing is started behind it.
+
+The job's process opens our standard input itself, by its place in /proc: no byte goes through us, and the
+pipe's own limit is its flow control. Where standard output and standard error go to one place, the job has
+one stream for both, in the order of its writes; else it has two.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Final
+
+import msgspec
+from msgspec import UNSET, UnsetType
 
 from cotenant.controller.cli.frame.asking import PATIENCE_S, asking, loaded_settings
 from cotenant.controller.cli.frame.command import argument, option
 from cotenant.controller.cli.frame.output import EndpointFlag
 from cotenant.controller.cli.frame.problem import FAILED, NEVER_STARTED, OK, Problem, ended_by
-from cotenant.controller.cli.frame.screen import tell
-from cotenant.controller.cli.frame.terminal import JobOutput
+from cotenant.controller.cli.frame.screen import is_terminal, tell
+from cotenant.controller.cli.frame.terminal import JobOutput, WaitingLine
 from cotenant.controller.cli.jobs.eta import in_words
-from cotenant.controller.cli.jobs.logs import Follower, Missing, Piece
+from cotenant.controller.cli.jobs.logs import ErrorOutput, Follower, Missing, Piece
 from cotenant.controller.cli.jobs.sharing import at_the_end
 from cotenant.controller.cli.jobs.submit import prepared, takes_job_flags
 from cotenant.controller.cli.jobs.view import devices
 from cotenant.controller.cli.submission.options import Options
 from cotenant.controller.client import Client
-from cotenant.controller.domain import ENDED, HostState, JobId, Phase, one_line
+from cotenant.controller.domain import ENDED, HostState, InputFile, JobId, JobSpec, Phase, one_line
 from cotenant.controller.system import paths
 from cotenant.controller.system.endpoint import socket_path
 from cotenant.controller.system.locks import Lock, LockTaken
-from cotenant.controller.wire import ChangeJobs, GetStatus, JobView, ListNodes
+from cotenant.controller.wire import ChangeJobs, GetStatus, JobView, ListNodes, Submit
 
 
 @takes_job_flags
@@ -52,6 +61,10 @@ def run(
     Where no controller answers, one is started here together with an agent; it ends after ten idle
     minutes. Ctrl-C cancels the job; a second Ctrl-C leaves it running and returns.
 
+    Standard input from a pipe or a file goes to a job of one rank on this machine; what the job writes to
+    standard error comes out there. On a terminal one line says what the job waits for; into a pipe, each
+    change is a line.
+
     Exit code: the job's own; 128 + n after signal n; 125 if it never started; 126 or 127 if its
     command could not be executed or was not found.
 
@@ -62,30 +75,61 @@ def run(
     """
     if "array" in flags:
         raise Problem("usage", "run waits for one job: --array is for submit", "cotenant submit --array ...")
-    request = prepared(command or [], flags, endpoint, command_only=True)
+    request = with_streams(prepared(command or [], flags, endpoint, command_only=True), endpoint)
     ensure_controller(endpoint)
     with asking(endpoint, patience_s=PATIENCE_S) as client:
         reply = client.ask(request)
-        job_id = reply.job_ids[0]
-        for note in reply.notes:
-            tell(f"note: {note}")
-        return RunWatch(client, job_id, quiet).to_the_end()
+        return RunWatch(client, reply.job_ids[0], quiet, reply.notes).to_the_end()
+
+
+def with_streams(request: Submit, endpoint: str | None) -> Submit:
+    """The request for a job that has our standard input, and errors apart where we have them apart."""
+    (spec,) = request.specs
+    source, problem = standard_input(0, spec, endpoint)
+    if problem:
+        tell(f"note: standard input is not passed on: {problem}")
+    errors_apart = UNSET if os.path.sameopenfile(1, 2) else True
+    launch = msgspec.structs.replace(spec.launch, input=source, errors_apart=errors_apart)
+    return msgspec.structs.replace(request, specs=(msgspec.structs.replace(spec, launch=launch),))
+
+
+def standard_input(stream: int, spec: JobSpec, endpoint: str | None) -> tuple[InputFile | UnsetType, str]:
+    """What the job is to read, or why it cannot have what we have. Of a terminal or of /dev/null nobody
+    expects it. A stream is a descriptor."""
+    found = os.fstat(stream)
+    if stat.S_ISSOCK(found.st_mode):
+        return UNSET, "it is a socket, which another process cannot open (`cat | cotenant run ...`)"
+    if not stat.S_ISFIFO(found.st_mode) and not stat.S_ISREG(found.st_mode):
+        return UNSET, ""
+    if spec.gpus_max > 1 or spec.launch.mode == "host":
+        return UNSET, "only a job of one rank, without a launcher such as torchrun, has one"
+    if socket_path(paths.client_endpoint(loaded_settings(endpoint).settings)) is None:
+        return UNSET, "the controller is on another machine (a file there: `-- sh -c 'CMD < FILE'`)"
+    offset = os.lseek(stream, 0, os.SEEK_CUR) if stat.S_ISREG(found.st_mode) else 0
+    path = f"/proc/{os.getpid()}/fd/{stream}"
+    return InputFile(path=path, device=found.st_dev, inode=found.st_ino, offset=offset), ""
 
 
 class RunWatch:
     """One job from submission to its end."""
 
-    def __init__(self, client: Client, job_id: JobId, quiet: bool) -> None:
+    def __init__(self, client: Client, job_id: JobId, quiet: bool, notes: Sequence[str]) -> None:
+        """`notes`: of its submission; one that its first line says as well is not told twice."""
+        self._notes = notes
         self._client = client
         self._job_id = job_id
         self._quiet = quiet
         self._output = JobOutput()
+        self._errors = JobOutput(sys.stderr)
+        self._line = WaitingLine()
         self._cancelled = False
-        self._told = ""
+        self._told: dict[str, str] = {}
+        """By what it is about (state, eta): what was told last, without numbers that change all the time."""
         self._last: JobView | None = None
+        client.on_silence = self._tell
 
     def to_the_end(self) -> int:
-        follower = Follower(self._client, self._job_id, rank=0, is_over=is_over)
+        follower = Follower(self._client, self._job_id, rank=0, is_over=is_over, errors_apart=True)
         while True:
             try:
                 for piece in follower.pieces():
@@ -96,7 +140,9 @@ class RunWatch:
                     tell(f"\njob {self._job_id} is left to itself: `cotenant logs -f {self._job_id}`")
                     return ended_by()
                 self._cancel()
+        self._line.clear()
         self._output.close()
+        self._errors.close()
         assert self._last is not None  # follow tells the job before it ends
         code = exit_code(self._last, self._cancelled)
         for line in at_the_end(self._last) if not self._quiet else ():
@@ -115,28 +161,57 @@ class RunWatch:
         self._client.ask(ChangeJobs(verb="cancel", job_ids=(self._job_id,)))
 
     def _take(self, piece: Piece) -> None:
-        if isinstance(piece, bytes):
-            self._output.write(piece)
+        if isinstance(piece, bytes | ErrorOutput):
+            data, output = (piece, self._output) if isinstance(piece, bytes) else (piece.data, self._errors)
+            if data:
+                self._line.clear()
+                output.write(data)
         elif isinstance(piece, Missing):
-            tell(f"--- output is missing: {one_line(piece.why)} ---")
+            self._tell(f"--- output is missing: {one_line(piece.why)} ---")
         elif isinstance(piece, JobView):
             self._last = piece
+            for note in self._notes:
+                if note != piece.reason or self._quiet:
+                    self._tell(f"note: {note}")
+            self._notes = ()
             self._tell_change(piece)
         elif piece.number > 1:
-            tell(f"--- attempt {piece.number} ---")
+            self._tell(f"--- attempt {piece.number} ---")
+
+    def _tell(self, text: str) -> None:
+        """On a line of its own."""
+        self._line.clear()
+        tell(text if self._output.ends_line and self._errors.ends_line else f"\n{text}")
+        self._output.ends_line = self._errors.ends_line = True
 
     def _tell_change(self, job: JobView) -> None:
-        text = f"{job.phase.value}"
-        if job.phase in (Phase.LOADING, Phase.RUNNING):
-            beside = f", beside job {', '.join(job.co_tenants)}" if job.co_tenants else ""
-            text += f" on {devices(job.devices)}{beside}"
-        elif job.reason:
-            text = why(job)
+        if self._quiet or job.phase in ENDED:
+            return
+        text, eta = state_in_words(job), ""
         if job.phase is Phase.QUEUED and job.eta is not None and job.eta.finish is not None:
-            text += f"; {in_words(job.eta)}"
-        if text != self._told and not self._quiet and job.phase not in ENDED:
-            tell(f"job {job.job_id} ({job.name}) {text}")
-        self._told = text
+            eta = in_words(job.eta)
+        if is_terminal(sys.stderr) and job.phase not in AT_WORK:
+            if not (self._output.ends_line and self._errors.ends_line):
+                self._tell("")
+            self._line.rewrite(f"job {job.job_id} ({job.name}) {'; '.join(filter(None, (text, eta)))}")
+            self._told.clear()
+            return
+        told = {"state": _CHANGING.sub("", text), "eta": "known" if eta else ""}
+        if told["state"] != self._told.get("state") or (eta and not self._told.get("eta")):
+            self._tell(f"job {job.job_id} ({job.name}) {'; '.join(filter(None, (text, eta)))}")
+        self._told = told
+
+
+AT_WORK: Final = (Phase.LOADING, Phase.RUNNING)
+_CHANGING: Final = re.compile(r"\d+\.\d+")
+"""Seconds and ratios of a reason, which are others at each look."""
+
+
+def state_in_words(job: JobView) -> str:
+    if job.phase not in AT_WORK:
+        return why(job) if job.reason else job.phase.value
+    beside = f", beside job {', '.join(job.co_tenants)}" if job.co_tenants else ""
+    return f"{job.phase.value} on {devices(job.devices)}{beside}"
 
 
 def is_over(job: JobView) -> bool:

@@ -122,6 +122,7 @@ class LogQuestion(msgspec.Struct, frozen=True, kw_only=True):
     limit: int
     wait_s: float = 0.0
     job_epoch: str = ""
+    errors_apart: bool = False
 
 
 Answer = Callable[[LogReply], None]
@@ -151,6 +152,7 @@ class ControllerLogRelay:
             limit=min(question.limit, PIECE_BYTES_MAX),
             wait_s=question.wait_s,
             job_epoch=question.job_epoch,
+            errors_apart=question.errors_apart,
         )
         if not self._say(host_id, read):
             answer(nothing(question, f"host {host_id} is not connected"))

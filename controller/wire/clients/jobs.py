@@ -117,6 +117,8 @@ class ReadJobLog(Question["LogPart"], frozen=True, kw_only=True, tag="read-log")
     offset: int = 0
     limit: int = 65_536
     wait_s: float = 0.0
+    errors_apart: bool = False
+    """A part is to have output or standard error, not both, where the job's log tells them apart."""
 
 
 class ListEtas(Question["Etas"], frozen=True, kw_only=True, tag="etas"):
@@ -426,6 +428,8 @@ class LogPart(Reply, frozen=True, kw_only=True, tag="log-part"):
     """All attempts that have logs, so that a reader can join them in order."""
     ranks: int
     missing: str = ""
+    is_error: bool = False
+    """It is standard error, which was asked for apart."""
 
 
 class EtaScoreView(JsonView, frozen=True, kw_only=True, tag="eta-score/1"):

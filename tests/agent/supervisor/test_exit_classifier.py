@@ -69,10 +69,23 @@ train.py FAILED
 """
 )
 
+NOTHING_TO_READ = (
+    "it read standard input, which had nothing (more) for it; a job never has a terminal, and only "
+    "`cotenant run` passes on a pipe or a file, to one rank (see `cotenant run --help`): "
+)
+
 BY_THEMSELVES: dict[str, tuple[int | str, str, str, str, str]] = {
     # name: (exit code or signal, log, row, outcome, detail)
     "an exit code": (3, "done what I could\n", "exit code", "user-failed", "exit code 3: done what I could"),
     "an exception": (1, traceback("KeyError: 1"), "exit code", "user-failed", "exit code 1: KeyError: 1"),
+    "a question to nobody": (
+        1, traceback("EOFError: EOF when reading a line"), "standard input", "user-failed",
+        NOTHING_TO_READ + "EOFError: EOF when reading a line",
+    ),
+    "a breakpoint": (
+        1, traceback("bdb.BdbQuit"), "standard input", "user-failed",
+        NOTHING_TO_READ + "bdb.BdbQuit",
+    ),
     "an import": (
         1, traceback("ModuleNotFoundError: No module named 'einops'"), "import", "user-failed",
         "an import failed: ModuleNotFoundError: No module named 'einops'",

@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.agent.supervisor.processes.logs import LogWriter, cut_marker, log_end, log_path, read_log
+from cotenant.agent.supervisor.processes.logs import (
+    LogWriter,
+    cut_marker,
+    errors_path,
+    log_end,
+    log_path,
+    read_log,
+)
 
 
 def read_all(folder: Path, *, limit: int = 1000, offset: int = 0) -> bytes:
@@ -49,6 +56,41 @@ def test_the_middle_is_cut_and_the_reader_is_told_how_much(tmp_path: Path) -> No
     assert len(segments) == 2
     assert read_all(tmp_path) == text[:200] + cut_marker(segments[0] - 200) + text[segments[0] :]
     assert len(text) - segments[0] > 100, "at least a quarter of the limit is the end"
+
+
+@given(
+    pieces=st.lists(st.tuples(st.binary(min_size=1, max_size=20), st.booleans()), max_size=30),
+    limit=st.integers(1, 50),
+)
+def test_standard_error_can_be_read_apart_from_one_log(
+    tmp_path_factory: pytest.TempPathFactory, pieces: list[tuple[bytes, bool]], limit: int
+) -> None:
+    folder = tmp_path_factory.mktemp("logs")
+    writer = LogWriter(folder, 0, 10_000)
+    streams = {False: b"", True: b""}
+    for data, is_error in pieces:
+        writer.write(data, is_error=is_error)
+        streams[is_error] += data
+    writer.close()
+    assert read_all(folder, limit=limit) == b"".join(data for data, _ in pieces)
+    found = {False: b"", True: b""}
+    offset = 0
+    while (part := read_log(folder, 0, offset, limit, errors_apart=True)) and part.next_offset > offset:
+        found[part.is_error] += part.data
+        offset = part.next_offset
+    assert found == streams
+
+
+def test_so_many_changes_between_the_streams_are_kept_and_no_more(tmp_path: Path) -> None:
+    writer = LogWriter(tmp_path, 0, 10_000, stretches_max=2)
+    for _ in range(4):
+        writer.write(b"out\n")
+        writer.write(b"err\n", is_error=True)
+    writer.close()
+    assert errors_path(tmp_path, 0).stat().st_size == 32
+    assert read_all(tmp_path) == b"out\nerr\n" * 4
+    last = read_log(tmp_path, 0, 28, 100, errors_apart=True)
+    assert last is not None and (last.data, last.is_error) == (b"err\n", False)
 
 
 @given(

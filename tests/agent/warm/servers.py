@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import UNSET
+
 from cotenant.agent.host import folders
 from cotenant.agent.host.cgroups import RANKS, AttemptCgroup, find_cgroups, group_tag
 from cotenant.agent.ipc import Order, WarmOffer
@@ -25,7 +27,7 @@ from cotenant.agent.warm.pool import ServerKind, early
 from cotenant.agent.warm.refusals import program_of
 from cotenant.agent.warm.spawn import ForkServer, ServerWord
 from cotenant.controller.domain import Launch, LaunchMode
-from tests.building.orders import order_of
+from tests.building.orders import input_file, order_of
 from tests.processes import IMPORT_S
 
 MARK = "COTENANT_TEST_RUN"
@@ -57,6 +59,8 @@ class Environment:
         """Of ranks alone."""
         self.cgroup = ""
         """That of the next attempts."""
+        self.input: Path | None = None
+        """What the next ones read."""
         path = f"{self.jobside / STARTUP}:{self.jobside}"
         if "PYTHONPATH" in more:
             path += ":" + more.pop("PYTHONPATH")
@@ -104,18 +108,20 @@ class Environment:
             server.close()
 
     def cold(self, argv: Sequence[str], workdir: Path, ranks: int = 1, port: int = 0) -> Ended:
+        stdin = os.open(self.input or os.devnull, os.O_RDONLY)
         processes = [
             subprocess.Popen(
                 argv,
                 env=self.rank_env(rank, ranks, port),
                 cwd=workdir,
-                stdin=subprocess.DEVNULL,
+                stdin=stdin,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
             for rank in range(ranks)
         ]
+        os.close(stdin)
         outputs = {rank: each.communicate(timeout=IMPORT_S)[0] for rank, each in enumerate(processes)}
         codes = {rank: each.returncode for rank, each in enumerate(processes)}
         return Ended(codes, {rank: data.decode() for rank, data in outputs.items()})
@@ -142,7 +148,13 @@ class Environment:
     ) -> Order:
         return order_of(
             ranks,
-            launch=Launch(argv=tuple(argv), workdir=str(workdir), mode=mode, uid=os.geteuid()),
+            launch=Launch(
+                argv=tuple(argv),
+                workdir=str(workdir),
+                mode=mode,
+                uid=os.geteuid(),
+                input=UNSET if self.input is None else input_file(self.input),
+            ),
             warm=WarmOffer(server=str(server.address), first_word_s=self.first_word_s),
         )
 
@@ -159,7 +171,7 @@ class Environment:
         order = self.order(server, argv, workdir, ranks, mode)
         pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(ranks)]
         envs: list[Mapping[str, str]] = [self.rank_env(rank, ranks, port) for rank in range(ranks)]
-        wanted = [(each, envs[each.rank], pipes[each.rank][1]) for each in order.ranks]
+        wanted = [(each, envs[each.rank], pipes[each.rank][1], pipes[each.rank][1]) for each in order.ranks]
         try:
             nanny = start_warm(order, program_of(order.launch.argv), wanted, self._group())
         except BaseException:

@@ -66,7 +66,19 @@ def f():
 f()
 """
 
+PACKAGE = """
+import decimal, json, os
+class Leaks:
+    text = b""
+    def __del__(self, write=os.write):
+        write(1, self.text)
+kept = Leaks()
+kept.itself = kept
+"""
+"""A package with an object that only the collector can free, as those of nanobind (triton) are."""
+
 PROGRAMS = {
+    "a cycle that is freed at the end": "import package\npackage.kept.text = b'freed'\nprint('hello')\n",
     "what it sees": LOOKS_AROUND,
     "an uncaught error": "def f():\n    raise ValueError('no')\n\nf()\n",
     "an error within an error": "try:\n    1 / 0\nexcept ArithmeticError as e:\n    raise KeyError from e\n",
@@ -93,7 +105,7 @@ PROGRAMS = {
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     folder = tmp_path_factory.mktemp("warm")
-    return Environment(folder, str(bare_environment(folder / "venv", package="import decimal, json\n")))
+    return Environment(folder, str(bare_environment(folder / "venv", package=PACKAGE)))
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +123,25 @@ def test_a_script_is_what_it_is_cold(
     (tmp_path / "script.py").write_text(source)
     argv = (environment.interpreter, "script.py", "one", "--two")
     assert environment.warm(server, argv, tmp_path) == environment.cold(argv, tmp_path)
+
+
+READS = LOOKS_AROUND + "print(sys.stdin.seekable(), sys.stdin is sys.__stdin__, list(sys.stdin))"
+
+
+def test_its_standard_input_is_what_it_is_cold(
+    environment: Environment, server: ForkServer, tmp_path: Path
+) -> None:
+    (tmp_path / "beside.py").write_text("")
+    (tmp_path / "script.py").write_text(READS)
+    environment.input = tmp_path / "input"
+    environment.input.write_bytes("first\r\nsecond \u00fc\nlast".encode() + b"\xff")
+    argv = (environment.interpreter, "script.py")
+    try:
+        warm, cold = environment.warm(server, argv, tmp_path), environment.cold(argv, tmp_path)
+    finally:
+        environment.input = None
+    assert warm == cold
+    assert "True True ['first" in cold.one[1]
 
 
 @pytest.mark.parametrize("words", [("./inner/script.py",), ("-m", "inner.script", "x"), ("-m", "inner")])

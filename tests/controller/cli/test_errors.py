@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from cotenant.controller.cli.frame.problem import Problem
+from cotenant.controller.cli.frame.problem import OPTIONS_ELSEWHERE, Problem
 from cotenant.controller.cli.main import asks_for_json, guarded, main
 from cotenant.controller.cli.verbs import BY_NAME, SYNONYMS, as_command
 
@@ -52,6 +52,41 @@ def test_synonyms_are_verbs_and_none_hides_one(capsys: pytest.CaptureFixture[str
     assert set(SYNONYMS.values()) <= set(BY_NAME) and not set(SYNONYMS) & set(BY_NAME)
     assert main(["kill", "--help"]) == 0
     assert "cotenant cancel" in capsys.readouterr().out
+
+
+MEANT = {
+    "ls is queue": ("ls --nonsense", "cotenant queue --help"),
+    "an option that is begun": ("submit --prio 5 -- x", "no such option: --prio; did you mean --priority?"),
+    "Slurm's word for an option": ("run --gres gpu:2 -- x", "did you mean --gpus?"),
+    "a near miss": ("run --gpsu 2 -- x", "did you mean --gpus?"),
+    "an option of another verb": (
+        "queue --gres gpu:2",
+        "no such option: --gres; try `cotenant queue --help`",
+    ),
+    "an option before the verb": (
+        "--endpoint tcp://h:1 queue --json",
+        "--endpoint comes after the verb; try `cotenant queue --endpoint tcp://h:1 --json`",
+    ),
+    "an option without a verb": ("--user ada", "try `cotenant VERB --user ada`"),
+    "a near miss of Slurm's": ("scancle 7", "there is no verb 'scancle'; did you mean `cotenant cancel`?"),
+    "what there is not": ("salloc -n 1", "no verb 'salloc'; `cotenant run -- CMD` waits for devices"),
+}
+
+
+@pytest.mark.parametrize(("words", "said"), MEANT.values(), ids=MEANT.keys())
+def test_a_wrong_word_leads_where_it_was_meant_to(
+    words: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words.split()) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_an_option_that_is_meant_is_one_of_some_verb() -> None:
+    commands = [as_command(verb) for verb in BY_NAME.values()]
+    commands += [part for each in commands for part in getattr(each, "commands", {}).values()]
+    assert set(OPTIONS_ELSEWHERE.values()) <= {
+        name for each in commands for it in each.params for name in it.opts
+    }
 
 
 def parts_of(name: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -13,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from msgspec import UNSET
 
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.jobs import queue
-from cotenant.controller.cli.jobs.run import exit_code
+from cotenant.controller.cli.frame.terminal import WaitingLine
+from cotenant.controller.cli.jobs.run import exit_code, standard_input
 from cotenant.controller.client import Client, Unreachable
-from cotenant.controller.domain import JobId, JobSpec, Launch, Phase, Profile
+from cotenant.controller.domain import InputFile, JobId, JobSpec, Launch, Phase, Profile
 from cotenant.controller.wire import clients as wire
 from tests.building.limits import within_s
 
@@ -534,6 +537,85 @@ def test_run_shows_the_output_and_returns_the_jobs_code(
     result = cotenant("run", "-q", "--", "python3", "-c", "pass")
     assert result.code == 3
     assert "failed: exit code 3" in result.err
+
+
+class TwoStreams(Output):
+    """What is in capitals was written to standard error."""
+
+    def _part(self, request: wire.ReadJobLog) -> wire.LogPart | wire.Failure:
+        part = super()._part(request)
+        assert request.errors_apart and isinstance(part, wire.LogPart)
+        return msgspec.structs.replace(part, is_error=part.data.isupper())
+
+
+def test_run_keeps_the_jobs_streams_apart(
+    controller: StandIn, replies: ModuleType, cotenant: Cotenant
+) -> None:
+    accepts(controller, "7")
+    controller.says(wire.GetStatus, replies.status())
+    TwoStreams(replies, {1: b"one\nERR\ntwo\nMORE"}, replies.done()).of(controller)
+    result = cotenant("run", "-q", "--", "true")
+    assert (result.out, result.err) == ("one\ntwo\n", "ERR\nMORE")
+
+
+def test_run_says_into_a_pipe_only_what_is_new(
+    controller: StandIn, replies: ModuleType, cotenant: Cotenant
+) -> None:
+    """Seconds that are others at each look, and ETAs that wander, are nothing new."""
+    accepts(controller, "7")
+    controller.says(wire.GetStatus, replies.status())
+    views = []
+    for left in range(6):
+        when = replies.at(400.0 + left)
+        eta = wire.EtaView(
+            job_id=JobId("7"), name="train", phase=Phase.QUEUED, start=None, is_calibrated=True,
+            finish=wire.EtaTimes(p10_at=when, p50_at=when, p90_at=when), basis="", policy="sjf",
+            hit_rate=None, hits_of=0, told_at=when,
+        )  # fmt: skip
+        reason = f"behind job 3, which has {left}.25 GPU-seconds left"
+        views.append(replies.waiting("7", reason, eta=eta if left else None))
+    views += [replies.waiting("7", "first in sjf order"), replies.job_view(), replies.done()]
+    Output(replies, {1: b""}, *views).of(controller)
+    lines = cotenant("run", "--", "true").err.splitlines()
+    assert [line.split(";")[0] for line in lines[:4]] == [
+        "job 7 (train) queued: behind job 3, which has 0.25 GPU-seconds left",
+        "job 7 (train) queued: behind job 3, which has 1.25 GPU-seconds left",
+        "job 7 (train) queued: first in sjf order",
+        "job 7 (train) running on laptop/cpu0",
+    ]
+    assert "ends about" in lines[1], "an ETA is told once, when it is known"
+
+
+def spec_on(**more: Any) -> JobSpec:
+    return JobSpec(job_id=JobId("new-0"), launch=Launch(argv=("cat",)), **more)
+
+
+def test_what_run_passes_on_of_its_standard_input(at_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (at_home / "words").write_text("one\ntwo\n")
+    here, there = "ipc:///tmp/c.sock", "tcp://h:7710"
+    ours, theirs = socket.socketpair()
+    with (at_home / "words").open("rb") as file, open("/dev/null", "rb") as nothing, ours, theirs:
+        os.lseek(file.fileno(), 4, os.SEEK_SET)
+        source, problem = standard_input(file.fileno(), spec_on(), here)
+        assert isinstance(source, InputFile) and not problem
+        assert (os.path.realpath(source.path), source.offset) == (str(at_home / "words"), 4)
+        assert standard_input(nothing.fileno(), spec_on(), here) == (UNSET, "")
+        assert "a job of one rank" in standard_input(file.fileno(), spec_on(gpus_min=2, gpus_max=2), here)[1]
+        assert "on another machine" in standard_input(file.fileno(), spec_on(), there)[1]
+        assert "it is a socket" in standard_input(ours.fileno(), spec_on(), here)[1]
+
+
+def test_the_line_of_a_terminal_is_written_over_and_cut(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "12")
+    line = WaitingLine()
+    line.clear()
+    line.rewrite("job 7 queued")
+    line.rewrite("job 7 held")
+    line.clear()
+    line.clear()
+    assert capsys.readouterr().err == "\r\x1b[Kjob 7 queu\u2026\r\x1b[Kjob 7 held\r\x1b[K"
 
 
 ENDS = {
