@@ -17,8 +17,8 @@ import pytest
 from msgspec import UNSET
 
 from cotenant.controller.cli.frame import screen
-from cotenant.controller.cli.jobs import queue
 from cotenant.controller.cli.frame.terminal import WaitingLine
+from cotenant.controller.cli.jobs import queue
 from cotenant.controller.cli.jobs.run import exit_code, standard_input
 from cotenant.controller.client import Client, Unreachable
 from cotenant.controller.domain import InputFile, JobId, JobSpec, Launch, Phase, Profile
