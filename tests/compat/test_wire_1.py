@@ -139,6 +139,8 @@ ADDED: Final = frozenset(
         *("group", "choose", "promised", "promised_at"),
         *("gpus_range", "resizes", "speedups", "speedups_source", "gpu_fraction", "parts"),
         *("jobs_planned_mib", "policy_state", "cpus_asked", "memory_asked_mib"),
+        *("verbs", "settable", "asker", "asker_is_admin"),
+        *("array", "next_before", "by_state"),
     )
 )
 """What people and commands are told since then; so are an attempt's `launch` and wide columns of nodes."""
