@@ -84,20 +84,19 @@ def why_kept(ledger: Ledger, job: Job, holds_back: HoldsBack) -> Reason | None:
     for kept in keeping.kept:
         if kept.job_id == job.job_id and kept.from_s > now_s:
             free = sum(not ledger.tenants(each) and not ledger.claimed_by(each) for each in kept.devices)
-            return _because("kept", (job.spec.gpus, free), kept, now_s)
+            if kept.from_s == inf:
+                return because("kept-unforeseen", job.spec.gpus, free)
+            return because("kept", job.spec.gpus, free, round(kept.from_s - now_s))
     devices = Plan(ledger).find_free(job)
     ends_s = now_s + _lasts_s(job, now_s, is_alone=True)
     taken = keeping.in_the_way(job, devices, ends_s) if devices is not None else None
     if taken is None or keeping.without_kept().find_free(job) is not None:
         return None
     first = ledger.jobs[taken.job_id]
-    return _because("kept-for", (first.job_id, first.spec.priority, first.spec.gpus), taken, now_s)
-
-
-def _because(code: str, operands: tuple[int | str, ...], kept: KeptDevices, now_s: float) -> Reason:
-    if kept.from_s == inf:
-        return because(f"{code}-unforeseen", *operands)
-    return because(code, *operands, round(kept.from_s - now_s))
+    of_first = first.job_id, first.spec.priority, first.spec.gpus
+    if taken.from_s == inf:
+        return because("kept-for-unforeseen", *of_first)
+    return because("kept-for", *of_first, round(taken.from_s - now_s))
 
 
 def _may_start(ledger: Ledger, action: Start) -> bool:
