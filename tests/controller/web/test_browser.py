@@ -5,16 +5,14 @@ use it (axe-core), at the width of a phone as well, light and dark, with the key
 from __future__ import annotations
 
 import shutil
-import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-import uvicorn
 
 from cotenant.controller.domain import DeviceId, JobId, Phase
 from cotenant.controller.web.pages import PAGES
@@ -47,15 +45,9 @@ class Site:
         self.controller = StandIn(folder / "c.sock")
         self.jobs = JobList(self.controller)
         self.served = Served(self.controller.endpoint)
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.address = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
-        config = uvicorn.Config(
-            self.served.app, loop="asyncio", http="h11", log_level="error", timeout_graceful_shutdown=1
-        )
-        self._server = uvicorn.Server(config)
-        self.served.app.state.is_ending = lambda: self._server.should_exit
-        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._listening]})
-        self._thread.start()
+        self._open = ExitStack()
+        host, port = self._open.enter_context(self.served.listening())
+        self.address = f"http://{host}:{port}"
         self._say_the_rest()
 
     def _say_the_rest(self) -> None:
@@ -73,11 +65,9 @@ class Site:
         self.controller.says(wire.ListNodes, replies.nodes(node))
 
     def close(self) -> None:
-        self._server.should_exit = True
-        self._thread.join(within_s(20))
+        self._open.close()
         self.served.connections.close()
         self.controller.close()
-        self._listening.close()
 
 
 def timeline(jobs: list[wire.JobView], request: wire.GetTimeline) -> wire.Timelined:
@@ -151,7 +141,7 @@ class Window:
         self.page = self.context.new_page()
         self.page.on("console", self._heard)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.goto(f"{site.address}/enter?token={site.served.links[-1]}")
+        self.page.goto(f"{site.address}/enter?token={site.served.access.new_token()}")
         self.page.wait_for_url(f"{site.address}{ADDRESSES[0]}")
 
     def _asked(self, request: Any) -> None:
