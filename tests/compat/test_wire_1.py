@@ -130,7 +130,7 @@ ADDED: Final = frozenset(
         *("guaranteed_h", "broken_promises", "classes", "organisations"),
         *("group", "choose", "promised", "promised_at"),
         *("gpus_range", "resizes", "speedups", "speedups_source", "gpu_fraction", "parts"),
-        *("jobs_planned_mib", "policy_state", "cpus_asked", "memory_asked_mib"),
+        *("jobs_planned_mib", "policy_state", "cpus_asked", "memory_asked_mib", "cause"),
     )
 )
 """What people and commands are told since then; so are an attempt's `launch` and wide columns of nodes."""

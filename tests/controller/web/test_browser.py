@@ -33,7 +33,7 @@ AXE_RUN = """async () => {
   const found = await axe.run({include: [["html"]], exclude: alike}, {resultTypes: ["violations"]});
   return found.violations.map((each) => `${each.id}: ${each.nodes.map((n) => n.html).join(" ")}`);
 }"""
-DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 375, "height": 720}
+DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 720}
 QUEUED = 10_000
 ADDRESSES = [page.path.format(job_id="7") for page in PAGES]
 
@@ -258,6 +258,33 @@ def test_a_timeline_is_zoomed_and_saved(window: Window, site: Site) -> None:
         page.get_by_role("link", name="the same for Perfetto").click()
     document = msgspec.json.decode(Path(found.value.path()).read_bytes())
     assert {event["name"] for event in document["traceEvents"]} >= {"load", "train", "castor"}
+
+
+EDGES = """(region) => {
+  const [box, svg] = [region, region.querySelector("svg")].map((each) => each.getBoundingClientRect());
+  return {oldest: svg.left - box.left, newest: svg.right - box.right, hidden: svg.width - box.width};
+}"""
+
+
+def test_a_phone_reaches_both_ends_of_the_timeline(window: Window, site: Site) -> None:
+    site.jobs.jobs = live_jobs()
+    window.page.set_viewport_size(PHONE)
+    region = window.open("/timeline").locator("#timeline-picture")
+    first = region.evaluate(EDGES)
+    assert first["hidden"] > 300 and abs(first["newest"]) <= 1, "the newest is seen at first"
+    region.evaluate("(region) => region.scrollBy(-10000, 0)")
+    assert abs(region.evaluate(EDGES)["oldest"]) <= 1
+    region.evaluate("(region) => region.scrollBy(10000, 0)")
+    assert abs(region.evaluate(EDGES)["newest"]) <= 1
+
+
+def test_a_bar_and_a_row_of_the_timeline_lead_to_the_job(window: Window, site: Site) -> None:
+    site.jobs.jobs = live_jobs()
+    window.page.set_viewport_size(DESKTOP)
+    for link in ("svg.timeline a[href='/jobs/7'] .edge >> nth=1", "td a[href='/jobs/7'] >> nth=0"):
+        page = window.open("/timeline")
+        page.locator(link).click()
+        page.wait_for_url("**/jobs/7")
 
 
 def test_a_policy_is_set_after_its_consequence_was_seen(window: Window, site: Site) -> None:
