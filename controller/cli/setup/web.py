@@ -68,6 +68,8 @@ def web(
     """
     if port is not None and socket is not None:
         raise Problem("usage", "--port and --socket exclude each other", "`cotenant web --help`")
+    if link and ssh is not None:
+        raise Problem("usage", "--ssh is for the start of a page, not for its links", "`cotenant web --help`")
     if link:
         try:
             say(new_link(paths.runtime_dir(), port, socket))

@@ -27,6 +27,7 @@ def test_without_a_controller_it_says_so(cotenant: Callable[..., Any]) -> None:
 
 def test_two_places_are_one_too_many(cotenant: Callable[..., Any]) -> None:
     assert cotenant("web", "--port", "7080", "--socket", "x").code == 2
+    assert cotenant("web", "--link", "--ssh", "ann@login1").code == 2
 
 
 @pytest.mark.parametrize("port", ["0", "65536", "x"])
