@@ -199,6 +199,7 @@ def attempt_view(record: AttemptRecord, now: Now) -> AttemptView:
         accumulation_steps=record.accumulation_steps,
         outcome=record.outcome,
         reason=record.reason,
+        cause=record.cause,
         exact=record.exact,
         launch=record.launch,
         launch_why=record.launch_why,

@@ -138,7 +138,7 @@ ADDED: Final = frozenset(
         *("guaranteed_h", "broken_promises", "classes", "organisations"),
         *("group", "choose", "promised", "promised_at"),
         *("gpus_range", "resizes", "speedups", "speedups_source", "gpu_fraction", "parts"),
-        *("jobs_planned_mib", "policy_state", "cpus_asked", "memory_asked_mib"),
+        *("jobs_planned_mib", "policy_state", "cpus_asked", "memory_asked_mib", "cause"),
         *("verbs", "settable", "asker", "asker_is_admin"),
         *("array", "next_before", "by_state"),
     )

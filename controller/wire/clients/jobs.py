@@ -308,6 +308,8 @@ class AttemptView(JsonView, frozen=True, kw_only=True, tag="attempt/1"):
     accumulation_steps: int
     outcome: str
     reason: str
+    cause: str = ""
+    """Why it had to leave its devices, if for another job or by a person; empty from an older controller."""
     exact: bool | None = None
     launch: LaunchKind = ""
     launch_why: str = ""

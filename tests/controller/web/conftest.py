@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+import socket
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
 from msgspec import structs
 from starlette.testclient import TestClient
 
@@ -17,7 +21,9 @@ from cotenant.controller.domain import CHANGEABLE, ENDED, WAITING, array_of
 from cotenant.controller.web.access import Access
 from cotenant.controller.web.app import application
 from cotenant.controller.web.connections import Connections
+from cotenant.controller.web.strangers import Strangers, server_config
 from cotenant.controller.wire import clients as wire
+from tests.building.limits import within_s
 from tests.building.stand_in import StandIn, refusal
 from tests.controller import building
 from tests.controller.cli import replies
@@ -185,13 +191,13 @@ def jobs(controller: StandIn) -> JobList:
 
 
 class Served:
-    """The application, its links, and browsers of it."""
+    """The application, its access at a time that the test says, and browsers of it."""
 
-    def __init__(self, endpoint: str) -> None:
-        self.links: list[str] = []
+    def __init__(self, endpoint: str, strangers: Strangers | None = None) -> None:
         self.connections = Connections(lambda: Client(endpoint, timeout_s=2.0))
-        self.access = Access(self.links.append)
-        self.app: Any = application(self.connections, self.access, COOKIE)
+        self.time_s = 0.0
+        self.access = Access(lambda: self.time_s)
+        self.app: Any = application(self.connections, self.access, COOKIE, strangers=strangers)
 
     def stranger(self) -> TestClient:
         """A browser that has not opened the link."""
@@ -199,8 +205,22 @@ class Served:
 
     def browser(self) -> TestClient:
         browser = self.stranger()
-        assert browser.get("/enter", params={"token": self.links[-1]}).status_code == 200
+        assert browser.get("/enter", params={"token": self.access.new_token()}).status_code == 200
         return browser
+
+    @contextmanager
+    def listening(self) -> Iterator[tuple[str, int]]:
+        """The server itself: its address, while it runs."""
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            server = uvicorn.Server(server_config(self.app))
+            self.app.state.is_ending = lambda: server.should_exit
+            thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+            thread.start()
+            try:
+                yield listening.getsockname()
+            finally:
+                server.should_exit = True
+                thread.join(within_s(20))
 
     def form_token(self, browser: TestClient) -> str:
         return self.access.form_token(browser.cookies[COOKIE])

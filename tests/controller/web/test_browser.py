@@ -5,16 +5,14 @@ use it (axe-core), at the width of a phone as well, light and dark, with the key
 from __future__ import annotations
 
 import shutil
-import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-import uvicorn
 
 from cotenant.controller.domain import DeviceId, JobId, Phase
 from cotenant.controller.web.pages import PAGES
@@ -35,7 +33,7 @@ AXE_RUN = """async () => {
   const found = await axe.run({include: [["html"]], exclude: alike}, {resultTypes: ["violations"]});
   return found.violations.map((each) => `${each.id}: ${each.nodes.map((n) => n.html).join(" ")}`);
 }"""
-DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 375, "height": 720}
+DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 720}
 QUEUED = 10_000
 ADDRESSES = [page.path.format(job_id="7") for page in PAGES]
 
@@ -47,15 +45,9 @@ class Site:
         self.controller = StandIn(folder / "c.sock")
         self.jobs = JobList(self.controller)
         self.served = Served(self.controller.endpoint)
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.address = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
-        config = uvicorn.Config(
-            self.served.app, loop="asyncio", http="h11", log_level="error", timeout_graceful_shutdown=1
-        )
-        self._server = uvicorn.Server(config)
-        self.served.app.state.is_ending = lambda: self._server.should_exit
-        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._listening]})
-        self._thread.start()
+        self._open = ExitStack()
+        host, port = self._open.enter_context(self.served.listening())
+        self.address = f"http://{host}:{port}"
         self._say_the_rest()
 
     def _say_the_rest(self) -> None:
@@ -75,11 +67,9 @@ class Site:
         self.controller.says(wire.ListNodes, replies.nodes(node))
 
     def close(self) -> None:
-        self._server.should_exit = True
-        self._thread.join(within_s(20))
+        self._open.close()
         self.served.connections.close()
         self.controller.close()
-        self._listening.close()
 
 
 def timeline(jobs: list[wire.JobView], request: wire.GetTimeline) -> wire.Timelined:
@@ -153,7 +143,7 @@ class Window:
         self.page = self.context.new_page()
         self.page.on("console", self._heard)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.goto(f"{site.address}/enter?token={site.served.links[-1]}")
+        self.page.goto(f"{site.address}/enter?token={site.served.access.new_token()}")
         self.page.wait_for_url(f"{site.address}{ADDRESSES[0]}")
 
     def _asked(self, request: Any) -> None:
@@ -318,6 +308,33 @@ def test_no_plot_is_empty(
     page.locator("#plot .u-title", has_text="step time").wait_for()
     assert page.locator("#plot .u-title").all_inner_texts() == plots
     assert page.get_by_text("No loss is known").count() == (0 if loss else 1)
+
+
+EDGES = """(region) => {
+  const [box, svg] = [region, region.querySelector("svg")].map((each) => each.getBoundingClientRect());
+  return {oldest: svg.left - box.left, newest: svg.right - box.right, hidden: svg.width - box.width};
+}"""
+
+
+def test_a_phone_reaches_both_ends_of_the_timeline(window: Window, site: Site) -> None:
+    site.jobs.jobs = live_jobs()
+    window.page.set_viewport_size(PHONE)
+    region = window.open("/timeline").locator("#timeline-picture")
+    first = region.evaluate(EDGES)
+    assert first["hidden"] > 300 and abs(first["newest"]) <= 1, "the newest is seen at first"
+    region.evaluate("(region) => region.scrollBy(-10000, 0)")
+    assert abs(region.evaluate(EDGES)["oldest"]) <= 1
+    region.evaluate("(region) => region.scrollBy(10000, 0)")
+    assert abs(region.evaluate(EDGES)["newest"]) <= 1
+
+
+def test_a_bar_and_a_row_of_the_timeline_lead_to_the_job(window: Window, site: Site) -> None:
+    site.jobs.jobs = live_jobs()
+    window.page.set_viewport_size(DESKTOP)
+    for link in ("svg.timeline a[href='/jobs/7'] .edge >> nth=1", "td a[href='/jobs/7'] >> nth=0"):
+        page = window.open("/timeline")
+        page.locator(link).click()
+        page.wait_for_url("**/jobs/7")
 
 
 def test_a_policy_is_set_after_its_consequence_was_seen(window: Window, site: Site) -> None:
