@@ -13,11 +13,9 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import shutil
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 import urllib.request
@@ -32,11 +30,13 @@ import psutil
 from playwright.sync_api import Browser, sync_playwright
 
 from cotenant.controller.cli.demo.cluster import PrivateCluster
+from cotenant.controller.cli.setup.web import new_link, page_command
 from cotenant.controller.client import Client
 from cotenant.controller.domain import JobId, JobSpec, Launch
+from cotenant.controller.system.paths import runtime_dir
 from cotenant.controller.wire import ChangeJobs, Submit, WaitJobs
 
-PAGES = ("/queue", "/devices", "/timeline", "/what-if", "/policy", "/jobs/1")
+PAGES = ("/queue", "/queue?q=sleep", "/ended", "/devices", "/timeline", "/what-if", "/policy", "/jobs/1")
 APART_S = 5.5
 """Longer than any page keeps what it saw."""
 PAINT = """() => new Promise((done) => {
@@ -59,21 +59,16 @@ class Site:
     """The page's server, and a session of it."""
 
     def __init__(self, endpoint: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "cotenant.controller.web", "--endpoint", endpoint],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self.process = subprocess.Popen(page_command(endpoint), stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        next(line for line in self.process.stdout if line.startswith("page ready"))
         self._open = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(CookieJar()))
         self._open.open(self.link()).read()
 
     def link(self) -> str:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if found := re.search(r"http://\S+", line):
-                self.base = found[0].partition("/enter")[0]
-                return found[0]
-        raise RuntimeError("the page's server printed no link")
+        found = new_link(runtime_dir(), None, None)
+        self.base = found.partition("/enter")[0]
+        return found
 
     def get(self, path: str) -> tuple[bytes, float]:
         began_s = time.perf_counter()

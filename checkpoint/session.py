@@ -22,6 +22,8 @@ from cotenant.checkpoint.device_limit import SharedLimits, limit_memory
 from cotenant.checkpoint.disk import saver
 from cotenant.checkpoint.disk.layout import CheckpointError, Manifest
 from cotenant.checkpoint.disk.saver import Saver, SaveTarget
+from cotenant.checkpoint.progress.loops import frames_from
+from cotenant.checkpoint.progress.losses import loss_variable
 from cotenant.checkpoint.resuming import Lineage, LoadedCheckpoint, Resumed, facts_now, load_newest, put_back
 from cotenant.checkpoint.talk import gang, protocol
 from cotenant.checkpoint.talk.agreement import Agreement, StepVerdict, WindowPlace, agreed_ahead, recorded
@@ -339,7 +341,9 @@ class Session:
         return {**self._state.own(self._env.rank), "position": self._cursor.capture()}
 
     def _current_loss(self) -> Any:
-        return self._counter.last_loss if self._loss is None else self._loss
+        """As the script or `gradaccum` has told it, else what the script keeps in a variable `loss`."""
+        told = self._counter.last_loss if self._loss is None else self._loss
+        return loss_variable(frames_from(sys._getframe(1))) if told is None else told
 
     def _find_counter(self) -> None:
         """Tell `gradaccum` how many steps are complete, if the script has imported it by now."""

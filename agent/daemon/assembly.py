@@ -236,6 +236,7 @@ def _config(
         shared_account=agent.shared_account,
         heartbeat_s=agent.heartbeat_s,
         start_deadline_s=agent.start_deadline_s,
+        quiet_start_s=agent.quiet_start_s,
         log_bytes_max=agent.log_bytes_max,
         checkpoint_root=checkpoint_root,
         checkpoint_every_s=checkpoint_every_s,

@@ -188,7 +188,7 @@ class WarmStarts:
         pool = self._pool
         if pool is None:
             return None
-        return ForkServers(count=len(pool.servers), memory_mib=pool.used_mib, allowed_mib=pool.allowed_mib)
+        return ForkServers(count=pool.ready_count, memory_mib=pool.used_mib, allowed_mib=pool.allowed_mib)
 
     def run(self) -> list[Coroutine[Any, Any, None]]:
         return [self._tick()] if self._pool is not None else []

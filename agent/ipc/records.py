@@ -227,6 +227,8 @@ class Status(Capabilities, frozen=True, kw_only=True):
     """Whether the resume is exact; None = this attempt resumed nothing."""
     note: str = ""
     """What makes it only equivalent."""
+    watched: bool = False
+    """Its first step will be seen, and is still waited for."""
     first_step: int | None = None
     """The step count at the first finished step of this attempt."""
     step: int = 0

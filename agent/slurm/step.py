@@ -107,7 +107,7 @@ class Step(NamedTuple):
         text = self.flags.get(name)
         if text is None:
             return None
-        match = re.match(r"^(\d+)(-\d+)?$", text)
+        match = re.match(r"^([0-9]+)(-[0-9]+)?$", text)
         if match is None:
             raise BadStep(f"--{name}: {text!r} is no number")
         return int(match[1])
@@ -120,7 +120,7 @@ class Step(NamedTuple):
         last = text.split(":")[-1]
         if text == "none":
             return 0
-        if not last.isdigit():
+        if not (last.isascii() and last.isdigit()):
             if text.startswith("gpu"):
                 return 1
             raise BadStep(f"--{name}: {text!r} is no number of GPUs")

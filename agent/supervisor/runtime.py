@@ -285,9 +285,12 @@ class Supervisor:
             self._handle(SupervisorTicked())
 
     def _sample(self, now_s: float) -> None:
-        is_profiling = self._supervision.is_profiling
-        output_bytes = self._outputs.bytes_seen
-        for measured in self._measuring.sample(now_s, is_profiling=is_profiling, output_bytes=output_bytes):
+        for measured in self._measuring.sample(
+            now_s,
+            is_profiling=self._supervision.is_profiling,
+            output_bytes=self._outputs.bytes_seen,
+            printed_loss=self._outputs.printed_loss,
+        ):
             self._handle(measured)
 
     def _look_at_terminations(self, now_s: float) -> None:

@@ -153,6 +153,11 @@ class Pool:
         return self._host_mib * self._share
 
     @property
+    def ready_count(self) -> int:
+        """Servers that can fork now; one that still imports is not among them."""
+        return sum(each.is_ready for each in self.servers.values())
+
+    @property
     def used_mib(self) -> float:
         return sum(each.memory_mib for each in self.servers.values())
 

@@ -25,6 +25,7 @@ from typing import Any, Final
 from cotenant.checkpoint.progress import loops
 from cotenant.checkpoint.progress.expressions import Names
 from cotenant.checkpoint.progress.loops import Loaders, NotSeen, Turns
+from cotenant.checkpoint.progress.losses import as_number, loss_variable
 from cotenant.checkpoint.talk import protocol
 
 TURNS_MIN: Final = 16
@@ -139,7 +140,8 @@ class StepReporter:
             self._told_first = self._told_first or self._say(protocol.FIRST_STEP, step=steps)
             before, before_s = self._told
             elapsed_s = now_s - before_s if before else 0.0
-            self._tell_step(steps, steps - before if before else 0, elapsed_s)
+            loss = as_number(loss_variable(loops.frames_from(sys._getframe(1))))
+            self._tell_step(steps, steps - before if before else 0, elapsed_s, loss)
             self._told = steps, now_s
             self._tell_memory(steps, now_s)
         if self._told_length != (self.length.total, self.length.note):
@@ -169,10 +171,10 @@ class StepReporter:
             return False
         return True
 
-    def _tell_step(self, steps: int, count: int, elapsed_s: float) -> None:
+    def _tell_step(self, steps: int, count: int, elapsed_s: float, loss: float | None = None) -> None:
         accumulation = sys.modules.get("cotenant.gradaccum")
         s = accumulation.PROGRESS.last_steps if accumulation is not None else 1
-        self._say(protocol.STEP, step=steps, count=count, elapsed_s=round(elapsed_s, 6), s=s, loss=None)
+        self._say(protocol.STEP, step=steps, count=count, elapsed_s=round(elapsed_s, 6), s=s, loss=loss)
 
     def _tell_memory(self, steps: int, now_s: float) -> None:
         """Of a CUDA device, on which nobody else can tell what is whose; true while nobody shares it."""

@@ -9,12 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from cotenant.controller.api.permissions import jobs_named, must_be_admin, must_own, policies_offered
+from cotenant.controller.api.permissions import (
+    jobs_named,
+    may_touch,
+    must_be_admin,
+    must_own,
+    policies_offered,
+)
 from cotenant.controller.api.submissions import Denied
 from cotenant.controller.domain import (
+    CHANGEABLE,
     ENDED,
     AnyEvent,
     CancelRequested,
+    ChangeVerb,
     CheckpointRequested,
     Compute,
     HoldRequested,
@@ -57,15 +65,6 @@ NODE_EVENTS: Final[dict[str, Callable[[HostId, str], AnyEvent]]] = {
     "lost": lambda host_id, by: HostLost(host_id=host_id, by=by),
 }
 
-POSSIBLE: Final[dict[str, frozenset[Phase]]] = {
-    "cancel": frozenset(set(Phase) - ENDED),
-    "hold": frozenset({Phase.QUEUED, Phase.BLOCKED, Phase.RESERVED}),
-    "release": frozenset({Phase.HELD}),
-    "preempt": frozenset({Phase.LOADING, Phase.RUNNING}),
-    "checkpoint": frozenset({Phase.RUNNING}),
-    "requeue": ENDED | {Phase.LOADING, Phase.RUNNING},
-}
-
 ADVICE: Final[dict[str, str]] = {
     "hold": "only waiting jobs can be held",
     "release": "only held jobs can be released",
@@ -84,13 +83,16 @@ DONE: Final[dict[str, str]] = {
 }
 
 
-def why_not(verb: str, job: Job) -> str:
+TOO_OLD: Final = "job {} ended so long ago that only the journal knows it: submit it again"
+
+
+def why_not(verb: ChangeVerb, job: Job) -> str:
     """Why the verb means nothing for this job now; empty if it does."""
     if job.phase in ENDED and verb == "requeue":
         return why_not_again(job)
     if job.phase in ENDED:
         return f"job {job.job_id} has already ended ({job.phase})"
-    if job.phase not in POSSIBLE[verb]:
+    if job.phase not in CHANGEABLE[verb]:
         return f"job {job.job_id} is {job.phase}: {ADVICE[verb]}"
     if verb in ("preempt", "checkpoint") and not job.resumable:
         silent = "it does not use cotenant.checkpoint, and --checkpoint auto has not made it resumable"
@@ -98,6 +100,14 @@ def why_not(verb: str, job: Job) -> str:
         why = job.resumable_note or (silent if job.step else early)
         return f"job {job.job_id} cannot resume: {why}"
     return ""
+
+
+def verbs_open(job: Job, who: Identity) -> tuple[ChangeVerb, ...]:
+    """The changes that this user may ask for now, and that mean something."""
+    if not may_touch(who, job):
+        return ()
+    offered = (verb for verb in CHANGEABLE if verb != "preempt" or who.role == "admin")
+    return tuple(verb for verb in offered if not why_not(verb, job))
 
 
 def why_not_again(job: Job) -> str:
@@ -129,7 +139,7 @@ class Changing:
     def jobs(self, request_id: int, request: wire.ChangeJobs, who: Identity) -> wire.Done:
         """All jobs named, or (if one is unknown or not theirs) none."""
         verb = request.verb
-        jobs = jobs_named(self._core.state.engine.jobs, request.job_ids)
+        jobs, in_memory = jobs_named(self._core, request.job_ids), self._core.state.engine.jobs
         if verb == "preempt":
             must_be_admin(who, "preempt jobs")
         for job in jobs:
@@ -137,7 +147,7 @@ class Changing:
         lines: list[str] = []
         count = 0
         for job in jobs:
-            problem = why_not(verb, job)
+            problem = why_not(verb, job) or ("" if job.job_id in in_memory else TOO_OLD.format(job.job_id))
             lines.append(problem or done(verb, job))
             if not problem:
                 self._core.happen(EVENTS[verb](job.job_id, who.name))

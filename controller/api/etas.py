@@ -86,7 +86,7 @@ class EtaRequests:
 
     def etas(self, request_id: int, request: wire.ListEtas, who: Identity) -> wire.Etas:
         jobs = self._core.state.engine.jobs
-        asked = jobs_named(jobs, request.job_ids) if request.job_ids else list(jobs.values())
+        asked = jobs_named(self._core, request.job_ids) if request.job_ids else list(jobs.values())
         now = Now(self._core.clock.now_s(), self._core.clock.wall())
         found = (self._board.of(job, now) for job in asked)
         return wire.Etas(

@@ -179,7 +179,7 @@ class RequestHandlers:
                 lambda found: self._reply(asked, msgspec.structs.replace(found, request_id=number)),
             )
         elif isinstance(body, wire.ReadJobLog):
-            job = one_job(self._core.state.engine.jobs, body.job_id)
+            job = one_job(self._core, body.job_id).job
             must_own(asked.who, job, "read the log of")
             self._logs.read(asked.address, asked.request_id, body, partial(self._say, asked))
         else:
@@ -233,7 +233,7 @@ class RequestHandlers:
     # --- Waiting -----------------------------------------------------------------------------------
 
     def _wait(self, asked: Asked, request: wire.WaitJobs) -> None:
-        jobs = jobs_named(self._core.state.engine.jobs, request.job_ids)
+        jobs = jobs_named(self._core, request.job_ids)
         mine = [wait for wait in self._waits.values() if wait.asked.who.name == asked.who.name]
         awaited = len(jobs) + sum(len(wait.job_ids) for wait in mine)
         if len(self._waits) >= WAITS_MAX or len(mine) >= WAITS_PER_USER or awaited > self._awaited_per_user:
@@ -248,11 +248,11 @@ class RequestHandlers:
     def _answer_waits(self, now_s: float) -> None:
         jobs = self._core.state.engine.jobs
         for key, wait in list(self._waits.items()):
-            known = [jobs[job_id] for job_id in wait.job_ids if job_id in jobs]
-            ended = [job for job in known if job.phase in ENDED]
-            if wait.deadline_s <= now_s or len(ended) == len(known) or (wait.first and ended):
+            ended = [each for each in wait.job_ids if each not in jobs or jobs[each].phase in ENDED]
+            if wait.deadline_s <= now_s or len(ended) == len(wait.job_ids) or (wait.first and ended):
                 del self._waits[key]
-                shown = ended if wait.first else known
+                records = map(self._core.record, ended if wait.first else wait.job_ids)
+                shown = [record.job for record in records if record is not None]
                 self._reply(wait.asked, self._reading.job_list(wait.asked.request_id, shown))
 
     def settle(self, decided: Sequence[Decided] = ()) -> None:

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import NODEFAULT
 
 from cotenant.controller.api.arrivals import check_fit, check_priority
-from cotenant.controller.api.permissions import jobs_named, must_own
+from cotenant.controller.api.permissions import jobs_named, may_touch, must_own
 from cotenant.controller.api.submissions import Denied
 from cotenant.controller.domain import WAITING, Job, JobSpec, SpecChanged
 from cotenant.controller.store import Core
@@ -68,13 +68,14 @@ class JobSettings:
         self._core = core
 
     def set(self, request_id: int, request: wire.SetJobs, who: Identity) -> wire.Done:
-        """All of it or nothing.
+        """All of it or nothing. An array's number stands for its tasks that wait.
 
         Raises:
             Denied: something in it is not possible, or not allowed.
         """
         core, engine = self._core, self._core.state.engine
-        jobs = jobs_named(engine.jobs, request.job_ids)
+        named, found = set(request.job_ids), jobs_named(core, request.job_ids)
+        jobs = [job for job in found if job.job_id in named or job.phase in WAITING] or found
         if not jobs or not request.changes:
             raise Denied("usage", "nothing was to be set", "as in: cotenant set 7 priority=5")
         for job in jobs:
@@ -94,6 +95,25 @@ class JobSettings:
                 core.happen(SpecChanged(job_id=job.job_id, changes=changed, by=who.name))
                 core.audit(who, "set", job.job_id, told)
         return wire.Done(request_id=request_id, lines=tuple(lines))
+
+
+def settings_open(job: Job, who: Identity) -> dict[str, Value]:
+    """The options that this user may set now, with their present values."""
+    if job.phase not in WAITING or not may_touch(who, job):
+        return {}
+    has_save = job.durable_step > 0
+    return {
+        key: present(job.spec, key)
+        for key, known in SETTABLE.items()
+        if known.when == "waits" or not has_save
+    }
+
+
+def present(spec: JobSpec, key: str) -> Value:
+    if key == "gpus":
+        return f"{spec.gpus_min}-{spec.gpus_max}" if spec.is_elastic else spec.size
+    value: Value = getattr(spec, SETTABLE[key].fields[0])
+    return value
 
 
 def fields_of(keys: Mapping[str, Value]) -> list[str]:
@@ -141,8 +161,7 @@ def in_words(before: JobSpec, after: JobSpec, keys: Sequence[str] | Mapping[str,
     """`priority 0 -> 5, expect - -> 60`; empty where nothing is different."""
     told = []
     for key in keys:
-        name = "size" if key == "gpus" else SETTABLE[key].fields[0]
-        old, new = getattr(before, name), getattr(after, name)
+        old, new = present(before, key), present(after, key)
         if old != new:
             told.append(f"{key} {shown(old)} -> {shown(new)}")
     return ", ".join(told)

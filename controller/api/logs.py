@@ -10,9 +10,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
+from cotenant.controller.api.permissions import one_job
 from cotenant.controller.api.submissions import Denied
 from cotenant.controller.domain import ENDED, AttemptNo, HostId, Job, JobId, Phase
-from cotenant.controller.engine import AttemptRecord
+from cotenant.controller.engine import AttemptRecord, JobRecord
 from cotenant.controller.executors.agents import AgentExecutor
 from cotenant.controller.store import Core
 from cotenant.controller.wire import LogPart, LogReply, ReadJobLog, ReadLog
@@ -77,20 +78,21 @@ class LogRequests:
             self._open.pop(asked.reader, None)
 
     def _ask_or_park(self, asked: Parked) -> None:
-        job = self._core.state.engine.jobs[asked.request.job_id]
-        if self._core.state.history.attempts(job.job_id):
-            self._ask(asked)
+        record = one_job(self._core, asked.request.job_id)
+        job = record.job
+        if record.attempts:
+            self._ask(asked, record)
         elif job.phase in ENDED:
-            self._answer(asked, empty(asked, job, NEVER))
+            self._answer(asked, empty(asked, NEVER))
         elif asked.deadline_s <= self._core.clock.now_s():
-            self._answer(asked, empty(asked, job, ""))
+            self._answer(asked, empty(asked, ""))
         else:
             self._parked.append(asked)
 
-    def _ask(self, asked: Parked) -> None:
+    def _ask(self, asked: Parked, record: JobRecord) -> None:
         """Pass the question on to the host that holds the output."""
-        job_id, request = asked.request.job_id, asked.request
-        job, attempts = self._core.state.engine.jobs[job_id], self._core.state.history.attempts(job_id)
+        request, job, attempts = asked.request, record.job, record.attempts
+        job_id = job.job_id
         number = attempts[-1].attempt if request.attempt is None else request.attempt
         attempt_record = next((s for s in attempts if s.attempt == number), None)
         if attempt_record is None:
@@ -110,9 +112,11 @@ class LogRequests:
             job_epoch=job.epoch,
             errors_apart=request.errors_apart,
         )
-        self._link.logs.ask(host_id, question, partial(self._came, asked, attempt_record, len(logs)))
+        self._link.logs.ask(host_id, question, partial(self._came, asked, record, attempt_record, len(logs)))
 
-    def _came(self, asked: Parked, attempt_record: AttemptRecord, ranks: int, reply: LogReply) -> None:
+    def _came(
+        self, asked: Parked, record: JobRecord, attempt_record: AttemptRecord, ranks: int, reply: LogReply
+    ) -> None:
         job_id, ended = asked.request.job_id, attempt_record.ended_s is not None
         missing, closed = reply.missing, reply.closed or bool(reply.missing and ended)
         if reply.request and missing and not ended and self._is_starting(job_id):
@@ -129,7 +133,7 @@ class LogRequests:
             next_offset=reply.next_offset,
             at_end=reply.at_end,
             closed=closed,
-            attempts=tuple(s.attempt for s in self._core.state.history.attempts(job_id)),
+            attempts=tuple(s.attempt for s in record.attempts),
             ranks=ranks,
             missing=missing,
             is_error=reply.is_error,
@@ -145,14 +149,10 @@ class LogRequests:
         """Something happened, or time passed: jobs may have started."""
         parked, self._parked = self._parked, []
         for each in parked:
-            job = self._core.state.engine.jobs.get(each.request.job_id)
-            if job is None:  # Ended and forgotten: its reader asks again and is told.
-                self._close(each)
-                continue
             try:
                 self._ask_or_park(each)
             except Denied as denied:
-                self._answer(each, empty(each, job, str(denied)))
+                self._answer(each, empty(each, str(denied)))
 
 
 def logs_of(job: Job, attempt_record: AttemptRecord) -> list[tuple[HostId, int]]:
@@ -169,11 +169,11 @@ def ranks_of(count: int) -> str:
     return "only rank 0" if count == 1 else f"ranks 0 to {count - 1}"
 
 
-def empty(parked: Parked, job: Job, missing: str) -> LogPart:
+def empty(parked: Parked, missing: str) -> LogPart:
     """An answer without output: there is none yet, or (`missing`) there never will be."""
     return LogPart(
         request_id=parked.request_id,
-        job_id=job.job_id,
+        job_id=parked.request.job_id,
         attempt=0,
         rank=parked.request.rank,
         data=b"",

@@ -70,7 +70,7 @@ class AccountingRequests:
     def past_jobs(self, request_id: int, request: wire.ListPastJobs, who: Identity) -> wire.PastJobs:
         state, now = self._core.state, self._reading.now()
         since_s, jobs = _since(request.since_s, now), state.engine.jobs
-        asked = jobs_named(jobs, request.job_ids) if request.job_ids else jobs.values()
+        asked = jobs_named(self._core, request.job_ids) if request.job_ids else jobs.values()
         chosen = [
             job
             for job in asked
@@ -95,11 +95,11 @@ class AccountingRequests:
 
     def _past(self, jobs: list[Job], now: Now) -> Iterator[wire.PastJobView]:
         state = self._core.state
-        for job in jobs:
-            attempts = state.history.attempts(job.job_id)
+        for record in filter(None, (self._core.record(job.job_id) for job in jobs)):
+            job, attempts = record.job, record.attempts
             use = accounts.use_of(state.engine.jobs, job, attempts, accounts.ALWAYS_S, now.now_s)
             yield wire.PastJobView(
-                **msgspec.structs.asdict(self._reading.view(job, now)),
+                **msgspec.structs.asdict(self._reading.view(record, now)),
                 attempts=max(len(attempts), job.attempt),
                 held_device_s=use.held_device_s,
                 shared_device_s=use.shared_device_s,

@@ -6,36 +6,54 @@ Rule: each user has a bucket of requests and one of bytes, both filling at a ste
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from cotenant.controller.api.submissions import Denied, with_tasks
 from cotenant.controller.domain import Job, JobId
-from cotenant.controller.engine import Engine
+from cotenant.controller.engine import Engine, JobRecord
 from cotenant.controller.policies import registry
+from cotenant.controller.store import Core
 from cotenant.controller.system.keys import Identity
+from cotenant.controller.wire import BadMessage
 
 _LIST = "`cotenant queue --all` lists jobs"
 
 
-def one_job(jobs: Mapping[JobId, Job], job_id: JobId) -> Job:
-    """Raises Denied: there is none of this id."""
-    job = jobs.get(job_id)
-    if job is None:
-        tasks = with_tasks(job_id, jobs)
-        raise Denied("not-found", f"no job {job_id}", f"it is an array: try {tasks[0]}" if tasks else _LIST)
-    return job
+def one_job(core: Core, job_id: JobId) -> JobRecord:
+    """A job that has not ended, or has at any time. Raises Denied: there is none of this id."""
+    try:
+        record = core.record(job_id)
+        if record is None:
+            tasks = jobs_named(core, (job_id,))
+            raise Denied("not-found", f"no job {job_id}", f"it is an array: try {tasks[0].job_id}")
+    except BadMessage as error:
+        raise Denied("version", f"job {job_id} cannot be read from the journal: {error}") from None
+    return record
 
 
-def jobs_named(jobs: Mapping[JobId, Job], wanted: Sequence[JobId]) -> list[Job]:
-    """The jobs, an array's number standing for its tasks. Raises Denied: one is not known."""
+def jobs_named(core: Core, wanted: Sequence[JobId]) -> list[Job]:
+    """The jobs, an array's number standing for its tasks; those that only the journal knows too. Raises
+    Denied: one is not known."""
+    jobs = core.state.engine.jobs
     found: dict[JobId, Job] = {}
     for name in wanted:
-        job_ids = with_tasks(name, jobs)
-        if not job_ids:
+        here = [jobs[job_id] for job_id in with_tasks(name, jobs)]
+        if name not in jobs:
+            here = [*forgotten(core, name), *here]
+        if not here:
             raise Denied("not-found", f"no job {name}", _LIST)
-        found.update({job_id: jobs[job_id] for job_id in job_ids})
+        found.update({job.job_id: job for job in here})
     return list(found.values())
+
+
+def forgotten(core: Core, name: JobId) -> list[Job]:
+    """The job of this number, or the tasks of this array, that only the journal knows."""
+    try:
+        one = core.record(name)
+        return [each.job for each in (core.forgotten_tasks(name) if one is None else (one,))]
+    except BadMessage as error:
+        raise Denied("version", f"job {name} cannot be read from the journal: {error}") from None
 
 
 def may_touch(who: Identity, job: Job) -> bool:

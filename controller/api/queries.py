@@ -12,7 +12,10 @@ from typing import Final, TypeVar
 import msgspec
 
 from cotenant.controller.api import sharing, views
+from cotenant.controller.api.changes import verbs_open
 from cotenant.controller.api.etas import EtaBoard, ahead_lines
+from cotenant.controller.api.job_settings import settings_open
+from cotenant.controller.api.listing import Row, array_view, folded, rows_of
 from cotenant.controller.api.permissions import jobs_named, may_touch, one_job, policies_offered
 from cotenant.controller.domain import (
     ENDED,
@@ -23,9 +26,10 @@ from cotenant.controller.domain import (
     Phase,
     Reason,
     Verdict,
+    array_of,
     render,
 )
-from cotenant.controller.engine import Engine, accounts, cheapest_change
+from cotenant.controller.engine import Engine, JobRecord, accounts, cheapest_change
 from cotenant.controller.executors.agents import AgentExecutor
 from cotenant.controller.policies import registry
 from cotenant.controller.store import Core
@@ -69,63 +73,70 @@ class Queries:
     # --- Jobs --------------------------------------------------------------------------------------
 
     def jobs(self, request_id: int, request: wire.ListJobs, who: Identity) -> wire.Jobs:
+        """Jobs are numbered as they arrive, so a number says where a page goes on, whatever has ended
+        meanwhile; of ended jobs, the time of the end says so."""
         jobs = self._core.state.engine.jobs
-        found = jobs_named(jobs, request.job_ids) if request.job_ids else list(jobs.values())
-        chosen = [
-            job
-            for job in found
-            if (request.include_ended or request.job_ids or request.states or job.phase not in ENDED)
-            and (not request.user or job.spec.user == request.user)
-            and (not request.states or job.phase in request.states)
-        ]
-        if request.page:
-            return self._page(request_id, request, chosen)
-        limit = min(max(1, request.limit), LIST_MAX)
-        return self.job_list(request_id, chosen[:limit], more=max(0, len(chosen) - limit))
-
-    def _page(self, request_id: int, request: wire.ListJobs, chosen: list[Job]) -> wire.Jobs:
-        """Jobs are numbered as they arrive, so a number says where to go on, whatever has ended meanwhile."""
-        rest = sorted((job for job in chosen if job.number > request.after), key=lambda job: job.number)
-        limit = min(max(1, request.limit), LIMIT_MAX)
-        page = rest[: min(limit, max(1, request.page), LIST_MAX)]
-        reply = self.job_list(
-            request_id, page, more=len(rest) - len(page), reasons_s_max=REASONS_OF_PAGE_S_MAX
-        )
+        found = jobs_named(self._core, request.job_ids) if request.job_ids else jobs.values()
+        rows = rows_of(found, request)
+        by_state = Counter(row.job.phase for row in rows)
+        if request.fold:
+            rows = folded(rows, jobs.values(), by_end=request.ended)
+        if request.ended and request.before is not None:
+            rows = [row for row in rows if row.place < request.before]
+        elif request.page and not request.ended:
+            rows = [row for row in rows if row.place[1] > request.after]
+        limit = min(max(1, request.limit), LIMIT_MAX if request.page else LIST_MAX)
+        page = rows[: min(limit, max(1, request.page), LIST_MAX) if request.page else limit]
+        reasons_s_max = REASONS_OF_PAGE_S_MAX if request.page else REASONS_S_MAX
+        reply = self._row_list(request_id, page, len(rows) - len(page), reasons_s_max)
+        reply = msgspec.structs.replace(reply, by_state=dict(by_state))
         shown = len(reply.jobs)
-        is_over = not shown or shown >= min(limit, len(rest))
-        return msgspec.structs.replace(reply, next=0 if is_over else page[shown - 1].number)
+        if not shown or shown >= min(limit, len(rows)) or not request.page:
+            return reply
+        place = page[shown - 1].place
+        if request.ended:
+            return msgspec.structs.replace(reply, next_before=place)
+        return msgspec.structs.replace(reply, next=place[1])
 
-    def job_list(
-        self, request_id: int, jobs: Sequence[Job], more: int = 0, *, reasons_s_max: float = REASONS_S_MAX
-    ) -> wire.Jobs:
+    def job_list(self, request_id: int, jobs: Sequence[Job]) -> wire.Jobs:
+        return self._row_list(request_id, [Row(job, (0.0, job.number)) for job in jobs], 0, REASONS_S_MAX)
+
+    def _row_list(self, request_id: int, rows: Sequence[Row], more: int, reasons_s_max: float) -> wire.Jobs:
         now = self.now()
         until_s = time.monotonic() + reasons_s_max
-        shown = within_message(self.view(job, now, fresh_reason=time.monotonic() < until_s) for job in jobs)
-        more += len(jobs) - len(shown)
+        shown = within_message(self._row(row, now, fresh_reason=time.monotonic() < until_s) for row in rows)
+        more += len(rows) - len(shown)
         return wire.Jobs(request_id=request_id, jobs=tuple(shown), now=now.at, more=more)
 
     def now(self) -> views.Now:
         return views.Now(self._core.clock.now_s(), self._core.clock.wall())
 
-    def view(self, job: Job, now: views.Now, *, fresh_reason: bool = True) -> wire.JobView:
-        state = self._core.state
+    def _row(self, row: Row, now: views.Now, *, fresh_reason: bool) -> wire.JobView:
+        record = self._core.record(row.job.job_id)
+        assert record is not None, row.job.job_id
+        view = self.view(record, now, fresh_reason=fresh_reason)
+        if not row.tasks:
+            return view
+        forgotten = self._core.journal.count_past_tasks(array_of(row.job.job_id))
+        return msgspec.structs.replace(view, array=array_view(row, forgotten))
+
+    def view(self, record: JobRecord, now: views.Now, *, fresh_reason: bool = True) -> wire.JobView:
+        state, job = self._core.state, record.job
         reason: Reason | None = None
         if fresh_reason and job.phase is Phase.QUEUED:
             reason = state.engine.explain(job.job_id, now.now_s)[0]
         eta = self._board.of(job, now)
-        beside = sharing.views_of(state.engine.jobs, job, state.history.attempts(job.job_id))
+        beside = sharing.views_of(state.engine.jobs, job, record.attempts)
         told = self._link.telemetry
-        return views.job_view(state.engine, state.history, told, job, now, reason, *beside, eta)
+        return views.job_view(state.engine, told, record, now, reason, *beside, eta)
 
     def shown(self, request_id: int, request: wire.ShowJob, who: Identity) -> wire.Shown:
-        job = one_job(self._core.state.engine.jobs, request.job_id)
-        now = self.now()
-        details = views.job_details(
-            self.view(job, now),
-            job,
-            self._core.state.history.attempts(job.job_id),
-            now,
-            whole=may_touch(who, job),
+        record, now = one_job(self._core, request.job_id), self.now()
+        job = record.job
+        details = msgspec.structs.replace(
+            views.job_details(self.view(record, now), record, now, whole=may_touch(who, job)),
+            verbs=verbs_open(job, who) if job.job_id in self._core.state.engine.jobs else (),
+            settable=settings_open(job, who),
         )
         return wire.Shown(request_id=request_id, job=details, now=now.at)
 
@@ -133,14 +144,16 @@ class Queries:
 
     def explained(self, request_id: int, request: wire.Explain, who: Identity) -> wire.Explained:
         state, now = self._core.state, self.now()
-        job = one_job(state.engine.jobs, request.job_id)
-        reasons = (*state.engine.explain(job.job_id, now.now_s), *views.sharing_reasons(state.engine, job))
+        record = one_job(self._core, request.job_id)
+        job, view = record.job, self.view(record, now)
+        own = (job.reason,) if job.phase in ENDED else state.engine.explain(job.job_id, now.now_s)
+        reasons = (*views.present_reasons(view), *own, *views.sharing_reasons(state.engine, job))
         present = dict.fromkeys(map(render, reasons))
         past = [
             f"{views.ago(now.now_s - note.at_s)}: {views.note_text(note)}"
-            for note in state.history.notes(job.job_id, HISTORY_LINES)
+            for note in record.notes[: -HISTORY_LINES - 1 : -1]
         ]
-        view, change = self.view(job, now), cheapest_change(state.engine.view(), job)
+        change = cheapest_change(state.engine.view(), job)
         would_help = () if change is None else (render(change),)
         explanation = wire.ExplanationView(
             job_id=view.job_id,
@@ -154,9 +167,11 @@ class Queries:
         return wire.Explained(request_id=request_id, job=view, explanation=explanation)
 
     def decisions(self, request_id: int, request: wire.GetDecisions, who: Identity) -> wire.Decisions:
-        if request.job_id is not None:
-            one_job(self._core.state.engine.jobs, request.job_id)
-        notes = self._core.state.history.notes(request.job_id, min(max(1, request.limit), LIST_MAX))
+        limit = min(max(1, request.limit), LIST_MAX)
+        if request.job_id is None:
+            notes = list(self._core.state.history.notes(None, limit))
+        else:
+            notes = list(one_job(self._core, request.job_id).notes[: -limit - 1 : -1])
         return wire.Decisions(
             request_id=request_id,
             decisions=tuple(views.decision_view(note) for note in notes),
@@ -279,6 +294,8 @@ class Queries:
             endpoint=self._about.endpoint,
             journal_damages=core.scrubbed.damages if core.scrubbed else (),
             journal_checked_s=time.monotonic() - core.scrubbed.ended_s if core.scrubbed else None,
+            asker=who.name,
+            asker_is_admin=who.role == "admin",
         )
 
 

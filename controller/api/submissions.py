@@ -12,7 +12,15 @@ from typing import Final, Literal
 
 import msgspec
 
-from cotenant.controller.domain import Dependency, Job, JobId, JobSpec, OrganisationSettings, natural_key
+from cotenant.controller.domain import (
+    Dependency,
+    Job,
+    JobId,
+    JobSpec,
+    OrganisationSettings,
+    is_whole_number,
+    natural_key,
+)
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.system.secrets import SECRET_NAME
 from cotenant.controller.wire import JOBS_MAX, LAUNCH_BYTES_MAX, Submit
@@ -133,7 +141,7 @@ def with_tasks(job_id: JobId, jobs: Mapping[JobId, Job]) -> list[JobId]:
     empty if there is none."""
     if job_id in jobs:
         return [job_id]
-    if not job_id.isdigit():
+    if not is_whole_number(job_id):
         return []
     prefix = f"{job_id}_"
     tasks = sorted((known for known in jobs if known.startswith(prefix)), key=natural_key)

@@ -32,7 +32,7 @@ from cotenant.controller.domain import (
     render,
     why_alone,
 )
-from cotenant.controller.engine import AttemptRecord, Engine, History, HistoryNote, memory_cap_mib
+from cotenant.controller.engine import AttemptRecord, Engine, HistoryNote, JobRecord, memory_cap_mib
 from cotenant.controller.wire import (
     AttemptProgress,
     AttemptView,
@@ -82,9 +82,8 @@ SPEEDUPS_SHOWN: Final = 64
 
 def job_view(
     engine: Engine,
-    history: History,
     telemetry: Telemetry,
-    job: Job,
+    record: JobRecord,
     now: Now,
     reason: Reason | None = None,
     shared: tuple[SharingView, ...] = (),
@@ -92,12 +91,12 @@ def job_view(
     eta: EtaView | None = None,
 ) -> JobView:
     """One job now. `reason`: the present one, where the job's own may be out of date."""
+    job, attempts = record.job, record.attempts
     spec, placed, ended = job.spec, job.phase in ON_DEVICES, job.ended_s is not None
     wait_s, load_s, run_s, pause_s = times(job, now.now_s)
     news = telemetry.get(job.job_id)
     current = news if news is not None and placed and news.attempt == job.attempt else None
     length = current.length if current else SeenLength(steps=job.total_steps)
-    attempts = history.attempts(job.job_id)
     newest = attempts[-1] if attempts else None
     shown = reason if reason is not None else job.reason
     held = job.placement
@@ -120,6 +119,7 @@ def job_view(
         sub_batch=split.sub_batch if split else None,
         accumulation_steps=split.accumulation_steps if split else 1,
         accumulation_steps_ever=tuple(dict.fromkeys(each.accumulation_steps for each in attempts)),
+        start_assumed=job.start_assumed_s is not None,
         step=max(job.step, current.step if current else 0), iterations=spec.iterations,
         total_steps=length.steps, total_note=length.note or None,
         step_s=current.step_s if current and current.step_s is not None else job.step_s,
@@ -161,15 +161,13 @@ def won(shared: Sequence[SharingView]) -> float | None:
     return sum(known) if known else None
 
 
-def job_details(
-    view: JobView, job: Job, attempts: Sequence[AttemptRecord], now: Now, *, whole: bool
-) -> JobDetails:
+def job_details(view: JobView, record: JobRecord, now: Now, *, whole: bool) -> JobDetails:
     """`whole`: the reader may see the job's environment."""
-    profile = job.profile
+    job, profile = record.job, record.job.profile
     return JobDetails(
         **msgspec.structs.asdict(view),
         spec=spec_shown(job.spec, whole=whole),
-        attempts=tuple(attempt_view(each, now) for each in attempts),
+        attempts=tuple(attempt_view(each, now) for each in record.attempts),
         profile=None if profile is None else profile_view(profile),
         profile_given=job.profile_given,
         throughput=throughput_view(profile, job.spec.batch_size, job.spec.gang),
@@ -201,6 +199,7 @@ def attempt_view(record: AttemptRecord, now: Now) -> AttemptView:
         accumulation_steps=record.accumulation_steps,
         outcome=record.outcome,
         reason=record.reason,
+        cause=record.cause,
         exact=record.exact,
         launch=record.launch,
         launch_why=record.launch_why,
@@ -209,6 +208,7 @@ def attempt_view(record: AttemptRecord, now: Now) -> AttemptView:
         end_step=record.end_step,
         launched_at=now.utc(record.launched_s),
         first_step_at=now.utc_if(record.first_step_s),
+        start_assumed_at=now.utc_if(record.assumed_s),
         stop_requested_at=now.utc_if(record.stop_requested_s),
         ended_at=now.utc_if(record.ended_s),
     )
@@ -290,6 +290,19 @@ def planned_mib(engine: Engine, device_id: DeviceId, job_id: JobId) -> int:
     placement = engine.jobs[job_id].placement
     planned = placement.memory_mib if placement is not None else None
     return engine.view().devices[device_id].usable_mib if planned is None else planned
+
+
+def present_reasons(job: JobView) -> list[Reason]:
+    """With whom a job on devices is there now: its own reason is of when it was placed."""
+    if job.phase not in ON_DEVICES:
+        return []
+    if not job.co_tenants:
+        return [because("holds-alone", len(job.devices))]
+    others = " and ".join(f"job {each}" for each in job.co_tenants)
+    row = next((row for row in reversed(job.shared) if set(row.beside) == set(job.co_tenants)), None)
+    if row is None or not row.alone_s:
+        return [because("holds-beside", len(job.devices), others)]
+    return [because("holds-beside-measured", len(job.devices), others, row.measured_s / row.alone_s)]
 
 
 def sharing_reasons(engine: Engine, job: Job) -> list[Reason]:

@@ -51,8 +51,8 @@ from cotenant.controller.domain.job_spec import (
     LaunchKind, LaunchMode, SlurmScript, held_bytes,
 )
 from cotenant.controller.domain.lifecycle import (
-    CHECKPOINTING, ENDED, FINISH, FIRST_STEP, LAUNCH, LEAVE, LEAVING, LIFECYCLE, LOADING, ON_DEVICES, QUEUED,
-    RESERVED, RUNNING, STOPPING, WAITING, Change, Phase, advance,
+    CHANGEABLE, CHECKPOINTING, ENDED, FINISH, FIRST_STEP, LAUNCH, LEAVE, LEAVING, LIFECYCLE, LOADING,
+    ON_DEVICES, QUEUED, RESERVED, RUNNING, STOPPING, WAITING, Change, ChangeVerb, Phase, advance,
 )
 from cotenant.controller.domain.pairs import (
     APART_S, APART_S_MAX, ENTRIES_MAX, LOSS_MIN, OBSERVATIONS, Observed, PairSeen, PairTable, Verdict,
@@ -76,7 +76,8 @@ from cotenant.controller.domain.tenancy import (
     peak_mib, tenant_mib, why_alone, why_no_part,
 )
 from cotenant.controller.domain.texts import (
-    HIDDEN, bytes_in, cut_to, for_people, is_one_line, one_line, text_fields, with_texts,
+    HIDDEN, bytes_in, cut_to, for_people, is_one_line, is_whole_number, one_line, text_fields,
+    with_texts,
 )
 from cotenant.controller.domain.throughput import (
     OVERLAP, Coefficients, Gang, MeasuredStep, Reach, SpeedCurve, ThroughputModel, curve_of,
@@ -87,7 +88,7 @@ from cotenant.controller.domain.view import (
 )
 
 __all__ = [
-    "APART_S", "APART_S_MAX", "CHECKPOINTING", "COMMAND_CHARACTERS_MAX", "DEFAULT_XI", "ENDED",
+    "APART_S", "APART_S_MAX", "CHANGEABLE", "CHECKPOINTING", "COMMAND_CHARACTERS_MAX", "DEFAULT_XI", "ENDED",
     "ENDED_BYTES_MAX", "ENTRIES_MAX", "FINISH", "FIRST_STEP", "GUESS", "GUESSES", "HELD_MIB_MIN", "HIDDEN",
     "HOSTS_MAX", "INDICATOR_NAMES", "JOB_BYTES", "KEY_CHARACTERS", "LAUNCH", "LEAF", "LEAVE", "LEAVING",
     "LEVELS", "LIFECYCLE", "LOADING", "LOAD_S", "LOSS_MIN", "MODEL_SCHEMA", "NOTES", "NOTHING",
@@ -96,7 +97,7 @@ __all__ = [
     "USER_BYTES_MAX", "WAITING", "AgentCommand", "AgentSettings", "AlarmRang", "Allocation",
     "AllocationChanged", "AllocationQueue", "AllocationQueueChanged", "AllocationState", "AllocationTerms",
     "Allocations", "AnyAction", "AnyCommand", "AnyEvent", "AttemptEnded", "AttemptNo", "AttemptSeen",
-    "AttemptStarted", "Band", "CancelRequested", "Capabilities", "CapabilitiesSeen", "Change",
+    "AttemptStarted", "Band", "CancelRequested", "Capabilities", "CapabilitiesSeen", "Change", "ChangeVerb",
     "CheckpointDurable", "CheckpointRecord", "CheckpointRequested", "ClassReport", "Coefficients",
     "CommandId", "Compute", "ComputeRequest", "Computed", "ControllerSettings", "CrossValidation", "Decision",
     "Defer", "Dependency", "Device", "DeviceId", "DeviceKind", "DeviceReading", "DeviceState", "Epoch",
@@ -118,8 +119,9 @@ __all__ = [
     "alone_step_s", "array_of", "asks_hosts", "base_key", "because", "beginning", "bytes_in", "cannot",
     "capabilities_of", "capabilities_of_all", "cluster", "cores_of", "curve_of", "cut_to", "duty_cycle_rule",
     "events", "fit_step_model", "fitting", "for_people", "fraction_of", "gain_of", "held_bytes", "held_part",
-    "is_beyond", "is_one_line", "job_spec", "key_of", "kind_of", "loses", "measured_steps", "memory_unknown",
-    "natural_key", "numbers", "one_line", "pair_timing", "pairs", "part_mib", "part_to_get", "peak_mib",
+    "is_beyond", "is_one_line", "is_whole_number", "job_spec", "key_of", "kind_of", "loses",
+    "measured_steps", "memory_unknown", "natural_key", "numbers", "one_line", "pair_timing", "pairs",
+    "part_mib", "part_to_get", "peak_mib",
     "perf", "render", "room_left", "scheduling_class_of", "scheduling_class_of_spec", "settings",
     "shared_ends", "sharing_in_words", "signature", "standing", "staying_class_of", "step_s", "steps_in",
     "suits", "tenant_mib", "text_fields", "why_alone", "why_no_part", "with_texts",

@@ -198,7 +198,8 @@ class FirstStepDone(Event, frozen=True, kw_only=True, tag="FirstStepDone"):
     host_id: HostId
     step: int
     assumed: bool = False
-    """Assumed, not reported: its processes have run a while. It may load still, and report later."""
+    """Assumed, not reported: its processes have run a while. It may load still; then its report corrects what
+    was assumed."""
 
 
 class ProgressSeen(Event, frozen=True, kw_only=True, omit_defaults=True, tag="ProgressSeen"):

@@ -12,6 +12,8 @@ from typing import Literal, NewType
 
 import msgspec
 
+from cotenant.controller.domain.texts import is_whole_number
+
 JobId = NewType("JobId", str)
 """`7`, or `7_3` for task 3 of an array: the controller numbers jobs from 1."""
 
@@ -29,7 +31,7 @@ AttemptNo = NewType("AttemptNo", int)
 
 def natural_key(job_id: str) -> tuple[tuple[int, str], ...]:
     """Order `9` before `10` and `7_2` before `7_10`: ties between jobs break by this."""
-    return tuple((int(part), "") if part.isdigit() else (0, part) for part in job_id.split("_"))
+    return tuple((int(part), "") if is_whole_number(part) else (0, part) for part in job_id.split("_"))
 
 
 def array_of(job_id: str) -> str:

@@ -18,7 +18,7 @@ import msgspec
 from cotenant.controller.domain import perf
 from cotenant.controller.domain.ids import AttemptNo, DeviceId, HostId, JobId
 from cotenant.controller.domain.job_spec import JobSpec, LaunchKind
-from cotenant.controller.domain.lifecycle import RUNNING, Phase
+from cotenant.controller.domain.lifecycle import LOADING, RUNNING, Phase
 from cotenant.controller.domain.perf import Profile
 from cotenant.controller.domain.reasons import Reason
 from cotenant.controller.domain.throughput import Gang, SpeedCurve, sized_gang
@@ -250,6 +250,8 @@ class Job(msgspec.Struct, kw_only=True):
     """In a row; back to 0 at a first step."""
     start_assumed_s: float | None = None
     """Since when this attempt counts as training without a report of its first step."""
+    load_assumed_s: float = 0.0
+    """How long it had loaded by then."""
     first_start_s: float | None = None
     ended_s: float | None = None
     exit_code: int | None = None
@@ -341,6 +343,13 @@ class Job(msgspec.Struct, kw_only=True):
             return remaining_s
         left_s = remaining_s - (now_s - self.remaining_at_s) / self.slowdown
         return left_s if left_s > 0.0 else 0.0
+
+    def limit_left_s(self, now_s: float) -> float | None:
+        """How long it may still be on devices; None: it has no time limit."""
+        if self.spec.time_limit_s is None:
+            return None
+        since_s = now_s - self.phase_since_s if self.phase in (LOADING, RUNNING) else 0.0
+        return max(0.0, self.spec.time_limit_s + self.past_limit_s - self.load_s - self.run_s - since_s)
 
     def known_left_s(self, now_s: float) -> float | None:
         """The same if it is about this job; None for a guess, which may only order a queue."""

@@ -6,7 +6,7 @@ Rule: `LIFECYCLE` is the only place that says which phase follows which; `advanc
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final
+from typing import Final, Literal
 
 
 class Phase(StrEnum):
@@ -42,6 +42,17 @@ WAITING = frozenset({Phase.BLOCKED, Phase.HELD, Phase.QUEUED})
 ON_DEVICES = frozenset({Phase.LOADING, Phase.RUNNING, Phase.CHECKPOINTING, Phase.STOPPING})
 LEAVING = frozenset({Phase.CHECKPOINTING, Phase.STOPPING})
 ENDED = frozenset({Phase.DONE, Phase.FAILED, Phase.CANCELLED})
+
+ChangeVerb = Literal["checkpoint", "preempt", "requeue", "hold", "release", "cancel"]
+CHANGEABLE: Final[dict[ChangeVerb, frozenset[Phase]]] = {
+    "checkpoint": frozenset({Phase.RUNNING}),
+    "preempt": frozenset({Phase.LOADING, Phase.RUNNING}),
+    "requeue": ENDED | {Phase.LOADING, Phase.RUNNING},
+    "hold": frozenset({Phase.QUEUED, Phase.BLOCKED, Phase.RESERVED}),
+    "release": frozenset({Phase.HELD}),
+    "cancel": frozenset(set(Phase) - ENDED),
+}
+"""In which phases a change that a person asks for means something."""
 
 
 class Change(StrEnum):

@@ -101,6 +101,13 @@ TEMPLATES: Final[dict[str, str]] = {
     "promise-failed": "{0} of its attempts ended before it was through",
     "promise-no-devices": "too few devices took work by the time that it had to start",
     "promise-withdrawn": "its owner held or cancelled it, or its program failed",
+    "kept": "needs {0} device{0:s}: {1} {1:are} free and kept for it; enough should be free in {2} s",
+    "kept-unforeseen": "needs {0} device{0:s}: {1} {1:are} free and kept for it; nothing tells when enough "
+    "will be free",
+    "kept-for": "what is free is kept for job {0} of priority {1}, which needs {2} device{2:s} and is "
+    "expected to start in {3} s: this one would not end before",
+    "kept-for-unforeseen": "what is free is kept for job {0} of priority {1}, which needs {2} device{2:s}; "
+    "nothing tells when it can start",
     "behind-aged": "behind job {0}, which has waited {1} s and goes first",
     "first-no-devices": "first in {0} order; it needs {2} device{2:s}, and {1} {1:are} free",
     "fragmented": "{0} device{0:s} {0:are} free, but not the {1} it needs together on one host",
@@ -156,8 +163,9 @@ TEMPLATES: Final[dict[str, str]] = {
     "learned-order": "place {0} in the learned order, place {1} in {2} order",
     "learned-inactive": "the model of {0} was no better than ordering by size where it was tried: {1} orders",
     "scored": "rank {0}: {1} ({2}) {3}, {4} ({5} GPU{5:s}) {6}, waited {7} {8}",
+    "priority-first": "priority {0} goes before job {1}, which the policy wanted to start there",
     "aged": "waited over {0} s and goes first",
-    "preempts": "remaining {0} s is less than {1} s of {2}, which makes room",
+    "preempts": "has {0} s left, less than the {1} s of job {2}, which makes room",
     "devices-being-left": "next in {0} order; the {1} device{1:s} it needs {1:are} being left for it",
     "wfq-place": "first of class {0}, which is due {1} devices and held {2}; {3} free device{3:s} {3:are} "
     "enough",
@@ -168,8 +176,8 @@ TEMPLATES: Final[dict[str, str]] = {
     "which makes room",
     "preempts-and-gains": "needs {0} s to the end and a change costs {1} s, less than the {2} s left to {3}, "
     "which makes room",
-    "sharing-pays": "sharing with {0} pays: average completion {1} s shared against {2} s one after "
-    "the other (sub-batch {3}, {4} accumulation step{4:s}, own slowdown {5}, partner's {6}, source: {7})",
+    "sharing-pays": "sharing with job {0} pays: on average the two end after {1} s, one after the other "
+    "after {2} s (sub-batch {3}, {4} accumulation step{4:s}, own slowdown {5}, partner's {6}, source: {7})",
     "sharing-loses": "sharing with {0} does not pay: average completion {1} s shared "
     "against {2} s one after the other",
     "sharing-gains": "sharing with {0} gains more than it costs: it ends in {1} s instead of waiting {2} s "
@@ -235,7 +243,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "lease-over": "gave way to job {0} of class hp when its lease of {1} s was over",
     "lease-end": "the next lease of a spot job ends",
     "evicted-newest": "gave way to job {0} of class hp, as one of the spot jobs that began last",
-    "preempted-for": "preempted for {0}, which has {1} s left against {2} s",
+    "preempted-for": "preempted for job {0}, which has {1} s left; this one has {2} s",
     "preempted-service": "preempted for {0}, which has {1} GPU-seconds left against {2}",
     "wfq-preempted": "preempted for {0}: class {1} holds {2} devices more than it is due, class {3} less",
     "preempted-attained": "preempted for {0}, which stands before it in queue {1}; this one is in queue {2} "
@@ -267,14 +275,20 @@ TEMPLATES: Final[dict[str, str]] = {
     "no-memory-limit": "nothing limits its GPU memory: {0}",
     "not-offered": "device {0} is not offered: {1}",
     "trouble": "{0}",
+    "holds-alone": "has its {0} device{0:s} to itself now",
+    "holds-beside": "shares its {0} device{0:s} with {1} now",
+    "holds-beside-measured": "shares its {0} device{0:s} with {1} now: a step takes {2} times as long as "
+    "alone, as measured",
     "co-tenants-by-mps": "on {0} co-tenants run at once, through MPS",
     "co-tenants-by-mps-noted": "on {0} co-tenants run at once, through MPS ({1})",
     "co-tenants-take-turns": "on {0} co-tenants take turns (time-slicing): {1}",
     "resumed-exact": "resumed exactly at step {0}",
     "resumed-equivalent": "resumed at step {0}, equivalent but not exact: {1}",
-    "waits-for-victims": "its devices are held; {0} still has to save and leave",
+    "waits-for-victims": "its devices are held: {0} must save and leave first",
     "cancelled-by": "cancelled by {0}",
     "time-limit": "reached its time limit of {0} s",
+    "time-limit-loading": "reached its time limit of {0} s while it was still loading; it does not queue "
+    "again (--requeue-at-limit), since each time would only repeat the load",
     "checkpoint-deadline": "no checkpoint within {0} s after the stop request; goes back to step {1}",
     "finished": "finished",
     "profiled": "its profile is complete, which is all it ran for",

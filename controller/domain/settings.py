@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple, get_args
 import msgspec
 
 from cotenant.controller.domain.job_spec import PRIORITY_MAX
+from cotenant.controller.domain.texts import is_whole_number
 
 
 class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -162,7 +163,7 @@ def _exception(text: str) -> tuple[tuple[str, str], dict[str, int]]:
     if (
         len(words) < 3
         or words[0] not in ("user", "organisation")
-        or not all(name in JobLimit._fields and number.isdigit() for name, _, number in facts)
+        or not all(name in JobLimit._fields and is_whole_number(number) for name, _, number in facts)
     ):
         raise ValueError(f"limits.exceptions: {text!r} is not like `user ann devices=16 jobs=8`")
     return (words[0], words[1]), {name: int(number) for name, _, number in facts}
@@ -214,6 +215,8 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Per rank and attempt; beyond it the middle is cut, with a marker."""
     start_deadline_s: float = 1800.0
     """From launch to first step; a job that hangs at start is ended with a clear reason."""
+    quiet_start_s: float = 10.0
+    """How long a job counts as loading of which no step can be seen; then it counts as running."""
     watchdog_floor_s: float = 600.0
     """A job that makes no optimizer step for this long, and for `watchdog_multiple` usual ones, and does
     nothing else either, hangs: its stacks go to its log and it is started again. 0 = off."""

@@ -30,6 +30,11 @@ HIDDEN: Final = re.compile(
 _SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
+def is_whole_number(text: str) -> bool:
+    """Whether it is ASCII digits alone: to Python `٣` is a digit as well, and 3."""
+    return text.isascii() and text.isdigit()
+
+
 def is_one_line(text: str) -> bool:
     """Whether it is seen as it is."""
     return HIDDEN.search(text) is None

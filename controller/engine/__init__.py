@@ -15,15 +15,15 @@ from cotenant.controller.engine.etas import (
     ArrivalEffect, Delay, EtaAnswer, EtaBook, EtaQuestion, JobEta, LengthClaim, SavedEtas, SupposedJob,
     claim_of, image_of, policy_label, question_of, run_s, to_compare,
 )
-from cotenant.controller.engine.history import History, SavedHistory
+from cotenant.controller.engine.history import History, JobRecord, SavedHistory
 from cotenant.controller.engine.ledger import Ledger, SavedLedger
 
 __all__ = [
     "LAG_REPORTS", "LAG_S", "SNAPSHOT_VERSION", "VERDICTS", "Alarm", "ArrivalEffect", "AttemptIs",
     "AttemptRecord", "Delay", "Engine", "EngineConfig", "EtaAnswer", "EtaBook", "EtaQuestion", "History",
-    "HistoryNote", "JobEta", "JobIs", "Ledger", "LengthClaim", "MakePolicy", "SavedEtas", "SavedHistory",
-    "SavedLedger", "Snapshot", "StateIs", "SupposedJob", "accounts", "action_in_words", "agree",
-    "cheapest_change", "claim_of", "image_of", "memory_cap_mib", "policy_label", "question_of", "run_s",
-    "to_compare",
+    "HistoryNote", "JobEta", "JobIs", "JobRecord", "Ledger", "LengthClaim", "MakePolicy", "SavedEtas",
+    "SavedHistory", "SavedLedger", "Snapshot", "StateIs", "SupposedJob", "accounts", "action_in_words",
+    "agree", "cheapest_change", "claim_of", "image_of", "memory_cap_mib", "policy_label", "question_of",
+    "run_s", "to_compare",
 ]
 # fmt: on

@@ -247,11 +247,11 @@ def _add_interruption(
     sums: Interrupted, job: Job, attempt: AttemptRecord, account: AttemptAccount, after: AttemptRecord | None
 ) -> None:
     sums.count += 1
-    if attempt.first_step_s is None:
+    if attempt.trains_since_s is None:
         sums.futile_device_s += account.load_device_s + account.leave_device_s
     else:
         sums.save_device_s += account.leave_device_s
-    if after is not None and after.account is not None and not (after.cause and after.first_step_s is None):
+    if after is not None and after.account is not None and not (after.cause and after.trains_since_s is None):
         sums.load_device_s += after.account.load_device_s
     if after is None and job.phase in ENDED:
         return  # Nothing is done once more.

@@ -1,5 +1,5 @@
-"""Who may wait for devices, and before whom: limits of users and organisations, then fair share, before any
-policy is asked.
+"""Who may wait for devices, and before whom: fair share ranks jobs, then limits of users and organisations
+admit them in that order, before any policy is asked.
 
 Rule: where neither is configured, this module does nothing. Both follow from the state and the time alone, so
 that recovery arrives at the same; a controller with other settings admits by those.
@@ -8,6 +8,9 @@ Rule of limits: a job counts from the moment in which it may be given devices un
 whatever a policy chooses from the queue stays within the limits, and it preempts no job for one that may not
 run. What is over a limit waits outside the queue (blocked, with the reason), and joins it as soon as it fits,
 the first in the policy's order before the others. An aged job is no exception.
+
+Rule of ranks: the waiting jobs of one name have one level, whether or not a limit keeps them out of the
+queue, and all of them get a new one at once. So of one person's equal jobs the first to arrive stays first.
 
 Rule of fair share: usage is device-seconds, decayed by half every `half_life_s`; a device with two tenants
 counts half for each, a part of one for itself. Users stand in levels, a factor of two apart: somebody who has
@@ -48,7 +51,7 @@ USERS_SHOWN: Final = 5
 
 
 class Admission:
-    """Limits first, then fair share."""
+    """Fair share ranks, then limits admit the first in that order."""
 
     def __init__(self, dispatch: Dispatch, config: EngineConfig) -> None:
         half_life_s = config.policy.fair_share_half_life_s
@@ -65,10 +68,10 @@ class Admission:
         if ledger.entered is None:
             return
         changed, ledger.entered = ledger.entered, []
+        if self.fair_share is not None:
+            self.fair_share.rank(self._dispatch, changed)
         if self.limits is not None:
             self.limits.admit(self._dispatch, changed)
-        if self.fair_share is not None:
-            self.fair_share.rank(self._dispatch, changed + ledger.entered)
         ledger.entered.clear()
 
     def never(self, spec: JobSpec) -> Reason | None:
@@ -103,7 +106,9 @@ class Admission:
             self.limits, ledger.entered = Limits(self._config.limits), []  # It lets them all in.
         if ledger.entered is not None:
             ledger.entered = [job for job in ledger.jobs.values() if job.phase not in ENDED]
-        if self.fair_share is None:
+        if self.fair_share is not None:
+            self.fair_share.restore(ledger)
+        else:
             ledger.rank_again_s = None
             for job in list(ledger.queued()):
                 ledger.rank(job, rank_of(job.spec.priority))
@@ -274,6 +279,11 @@ def rank_of(priority: int, level: int = 0) -> int:
     return level - priority * LEVELS
 
 
+def level_of(job: Job) -> int:
+    """The level at which a job was last ranked."""
+    return job.rank + job.spec.priority * LEVELS
+
+
 class FairShare:
     """Charges users for devices, and ranks waiting jobs by their usage."""
 
@@ -282,6 +292,12 @@ class FairShare:
         self._half_life_s = half_life_s
         self._every_s = min(LOOK_S_MAX, max(LOOK_S_MIN, half_life_s / LOOKS_PER_HALF_LIFE))
         self._changes = 0
+        self._waiting: dict[str, dict[JobId, Job]] = {}
+        """Jobs in the queue, or kept out of it by a limit, by who is charged."""
+        self._names: dict[JobId, str] = {}
+        """The name under which each of them waits."""
+        self._levels: dict[str, int] = {}
+        """The level at which the jobs of a name wait."""
 
     def name_of(self, job: Job) -> str:
         """Who is charged for a job."""
@@ -323,19 +339,41 @@ class FairShare:
         return because("fair-share", mine, used_h, other, other_h, first.job_id)
 
     def rank(self, dispatch: Dispatch, changed: Iterable[Job]) -> None:
-        """Ranks newly queued jobs, and from time to time all waiting jobs, since usage goes on."""
+        """Ranks jobs that begin to wait, and from time to time all waiting jobs, since usage goes on."""
         ledger, now_s = dispatch.ledger, dispatch.ledger.now_s
+        changed = list(changed)
+        for job in changed:
+            self._note(job)
+        waiting = [job for job in changed if job.job_id in self._names]
         if ledger.rank_again_s is not None and now_s >= ledger.rank_again_s:
             ledger.rank_again_s = None
-            waiting = list(ledger.queued())
-        else:
-            waiting = [job for job in changed if job.phase is QUEUED]
-        if ledger.rank_again_s is None and ledger.queued_count():
+            self._levels.clear()
+            waiting = [job for theirs in self._waiting.values() for job in theirs.values()]
+        if ledger.rank_again_s is None and self._waiting:
             ledger.rank_again_s = now_s + self._every_s
             dispatch.wake_at(ledger.rank_again_s, "wake", "", 0)
-        levels: dict[str, int] = {}
         for job in waiting:
-            name = self.name_of(job)
-            if name not in levels:
-                levels[name] = level(self.usage(ledger.accounts.get(name), now_s))
-            ledger.rank(job, rank_of(job.spec.priority, levels[name]))
+            name = self._names[job.job_id]
+            if name not in self._levels:
+                self._levels[name] = level(self.usage(ledger.accounts.get(name), now_s))
+            ledger.rank(job, rank_of(job.spec.priority, self._levels[name]))
+
+    def restore(self, ledger: Ledger) -> None:
+        """The ledger has taken over a saved state: the ranks in it say at which levels names wait."""
+        for job in ledger.jobs.values():
+            self._note(job)
+            if job.job_id in self._names:
+                self._levels[self._names[job.job_id]] = level_of(job)
+
+    def _note(self, job: Job) -> None:
+        """Counts a job under the name that is charged for it, if it waits now."""
+        job_id, name = job.job_id, self.name_of(job)
+        before = self._names.pop(job_id, None)
+        if before is not None:
+            del self._waiting[before][job_id]
+        if job.phase is QUEUED or is_over_limit(job):
+            self._names[job_id] = name
+            self._waiting.setdefault(name, {})[job_id] = job
+        if before is not None and not self._waiting[before]:
+            del self._waiting[before]
+            self._levels.pop(before, None)

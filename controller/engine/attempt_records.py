@@ -12,7 +12,7 @@ Rule: a field that is added has a default: snapshots hold these records.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -134,13 +134,32 @@ class AttemptAccount(msgspec.Struct, kw_only=True):
         if len(self.uncounted) > UNCOUNTED_MAX:
             self.step, self.uncounted = None, []
 
+    def loaded_until(self, now_s: float) -> None:
+        """Its first step comes only now, and had been assumed earlier: what counted as training was its
+        load."""
+        self._begin_span(now_s)
+        self.load_device_s += self.train_device_s
+        self.train_device_s, self.spells = 0.0, []
+        self.step, self.uncounted = None, []
+
+    def loaded_beside(self, other: JobId, since_s: float, now_s: float) -> None:
+        """The other job loaded all the time since then: that was no training beside it."""
+        self._begin_span(now_s)
+        self.uncounted = [_apart(other, since_s, piece) for piece in self.uncounted]
+        spells = [_apart(other, since_s, spell) for spell in self.spells]
+        self.spells = [spell for spell in spells if spell.beside]
+
     def count(self, now_s: float, step: int) -> None:
         """The attempt has reached this step by now."""
-        if self.now is not None:
-            self.turn(now_s, msgspec.structs.replace(self.now, from_s=now_s, to_s=now_s))
+        self._begin_span(now_s)
         if self.step is not None and step >= self.step:
             self._divide(step - self.step)
         self.step, self.uncounted = step, []
+
+    def _begin_span(self, now_s: float) -> None:
+        """The present span goes on as a new one."""
+        if self.now is not None:
+            self.turn(now_s, msgspec.structs.replace(self.now, from_s=now_s, to_s=now_s))
 
     def end(self, now_s: float, step: int | None) -> None:
         """Its devices are free. `step`: the last one, where it came to an orderly end."""
@@ -172,6 +191,16 @@ class AttemptAccount(msgspec.Struct, kw_only=True):
         known.steps += steps
 
 
+Beside = TypeVar("Beside", HeldSpan, Spell)
+
+
+def _apart(other: JobId, since_s: float, known: Beside) -> Beside:
+    """The same without the other job, if it began at that time or later."""
+    if known.from_s < since_s:
+        return known
+    return msgspec.structs.replace(known, beside=tuple(each for each in known.beside if each != other))
+
+
 Cause = Literal["", "preempted", "by-hand", "parted", "crowded", "faulted", "resized"]
 """For another job; by a person; from a co-tenant with which it lost; out of memory beside one; with a GPU
 fault beside one; to go on with another number of devices."""
@@ -192,6 +221,8 @@ class AttemptRecord(msgspec.Struct, kw_only=True):
     co_tenants: tuple[JobId, ...] = ()
     first_step_s: float | None = None
     first_step: int | None = None
+    assumed_s: float | None = None
+    """Since when it counts as training although no step of it was seen; None once one was."""
     stop_requested_s: float | None = None
     ended_s: float | None = None
     outcome: str = ""
@@ -213,6 +244,11 @@ class AttemptRecord(msgspec.Struct, kw_only=True):
     """What its job had waited in all when it was launched."""
     fraction: float = 1.0
     """Below 1: the part of its one device that it had."""
+
+    @property
+    def trains_since_s(self) -> float | None:
+        """Since its first step, or since it counts as training without one."""
+        return self.assumed_s if self.first_step_s is None else self.first_step_s
 
 
 class HistoryNote(msgspec.Struct, frozen=True, array_like=True):

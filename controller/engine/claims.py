@@ -30,6 +30,7 @@ from cotenant.controller.domain import (
     Phase,
     StopAttempt,
     because,
+    is_whole_number,
 )
 from cotenant.controller.engine.dispatch import Dispatch
 from cotenant.controller.engine.ending import ended, left_host
@@ -183,7 +184,7 @@ def _skip(dispatch: Dispatch, host_id: HostId, claim: Claim) -> None:
     ledger, job = dispatch.ledger, dispatch.ledger.jobs.get(claim.job_id)
     if job is None:
         digits = claim.job_id.partition("_")[0]
-        number = int(digits) if digits.isdecimal() else 0
+        number = int(digits) if is_whole_number(digits) else 0
         if ledger.next_number <= number < ledger.next_number + NUMBERS_SKIPPED_MAX:
             ledger.next_number = number + 1
         return

@@ -104,9 +104,9 @@ class Dispatch:
         if partners:
             self.share(job, partners)
         self.out += start_commands(ledger, job, gang, self.config, self.command_id, bool(partners))
-        if job.spec.time_limit_s is not None:
-            left_s = job.spec.time_limit_s + job.past_limit_s - job.load_s - job.run_s
-            self.wake_at(now_s + max(0.0, left_s), "limit", job.job_id, job.attempt)
+        left_s = job.limit_left_s(now_s)
+        if left_s is not None:
+            self.wake_at(now_s + left_s, "limit", job.job_id, job.attempt)
 
     def send_start_again(self, job: Job, host_id: HostId) -> None:
         """Sends one host of the gang its start command again."""
@@ -338,7 +338,7 @@ def start_commands(
     newest = job.newest_checkpoint if job.checkpoints else None
     is_capped = shared or placement.capped or placement.beside
     profile_s = config.profile_s if not job.profile_given and is_profiled(job, shared) else 0.0
-    time_left_s = _time_left_s(job) if job.spec.launch.slurm else UNSET
+    limit_left_s = job.limit_left_s(ledger.now_s) if job.spec.launch.slurm else None
     step_batch: tuple[int, int] | UnsetType = UNSET
     if spec.gpus_max > spec.gpus_min and spec.batch_size is not None:
         step_batch = spec.batch_size, spec.gpus_max
@@ -366,16 +366,9 @@ def start_commands(
             job_class=spec.job_class,
             epoch=job.attempt_epoch,
             job_epoch=job.epoch,
-            time_left_s=time_left_s,
+            time_left_s=UNSET if limit_left_s is None else limit_left_s,
             step_batch=step_batch,
             fraction=placement.fraction if placement.fraction < 1.0 else UNSET,
         )
         for member in gang
     ]
-
-
-def _time_left_s(job: Job) -> float | UnsetType:
-    limit_s = job.spec.time_limit_s
-    if limit_s is None:
-        return UNSET
-    return max(0.0, limit_s + job.past_limit_s - job.load_s - job.run_s)

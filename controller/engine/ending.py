@@ -108,6 +108,7 @@ def _settle(dispatch: Dispatch, job: Job) -> None:
         for host_id in job.to_blame:
             blame(dispatch, dispatch.ledger.hosts[host_id], job)
     if outcome == "finished":
+        dispatch.ledger.finishes(job)
         learn_duration(dispatch.ledger.estimates, job, dispatch.ledger.now_s)
         if dispatch.ledger.profiles.known:
             learn_whole_life(dispatch.ledger, job)
@@ -120,7 +121,7 @@ def _settle(dispatch: Dispatch, job: Job) -> None:
         end(dispatch, job, FINISH, reason)
     elif cause == "time-limit":
         assert reason is not None
-        if job.limits_over < (job.spec.requeues or 0):
+        if job.limits_over < (job.spec.requeues or 0) and reason.code == "time-limit":
             requeue(dispatch, job, LEAVE, reason)
         else:
             end(dispatch, job, Change.FAIL, reason)

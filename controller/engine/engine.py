@@ -59,11 +59,13 @@ from cotenant.controller.engine.admission import Admission
 from cotenant.controller.engine.dispatch import Alarm, Dispatch, EngineConfig
 from cotenant.controller.engine.ledger import Ledger, SavedLedger
 from cotenant.controller.engine.placing import exceeds_hosts, spared
+from cotenant.controller.engine.priority_guard import guard_priorities, why_kept
 from cotenant.controller.engine.promises import Promises, SavedPromises
 from cotenant.controller.policies.base import (
     Parameters,
     Policy,
     class_report,
+    holds_back,
     learns,
     preempts,
     promised_s,
@@ -72,6 +74,7 @@ from cotenant.controller.policies.base import (
     state_in_words,
     take_over,
     why_impossible,
+    why_waiting,
 )
 
 MakePolicy = Callable[[str, Parameters], Policy]
@@ -95,6 +98,8 @@ UNASKED: Final = frozenset(
     (ev.EpochBegan, ev.EtasTold, ev.ShadowChanged, ev.AllocationQueueChanged, ev.AllocationChanged)
 )
 """Events about which no policy is asked."""
+LACK_DEVICES: Final = frozenset(("first-no-devices", "behind-no-devices", "fragmented"))
+"""Reasons of a job for which some devices are free and too few: whether it could share others comes after."""
 NOT_OFFERED_SHOWN = 4
 """The most devices that `explain` names as not offered."""
 
@@ -115,6 +120,8 @@ class Engine:
         self.decision: Decision = NOTHING
         self.refusals: list[Reason] = []
         """Why actions of the last decision were not carried out."""
+        self.forgotten: list[Job] = []
+        """Ended jobs that the last event pushed out of memory."""
         self.next_alarm_s: float | None = None
         """When `AlarmRang` is due, or None."""
         self.policy_name = self.config.policy.name
@@ -226,17 +233,35 @@ class Engine:
         return self._ledger.partners(self.jobs[job_id])
 
     def explain(self, job_id: JobId, now_s: float) -> list[Reason]:
-        """Why the job is where it is: for a queued one the policy's present answer, then what led here."""
+        """Why the job is where it is: for a queued one what would have to change, first things first (what no
+        host has, what is kept for whom, what the policy says, who goes before), then what led here."""
         job = self.jobs[job_id]
         if job.phase is not Phase.QUEUED:
             return [job.reason]
         before_s, self._ledger.now_s = self._ledger.now_s, max(self._ledger.now_s, now_s)
         try:
-            now = why_impossible(self._ledger, job) or self._policy.explain(self._ledger, job)
-            of_parts = parts.why_waiting(self._ledger, job)
-            return [now, *of_parts, *self._admission.explain(job), *self._not_offered(job), job.reason]
+            ledger = self._ledger
+            of_parts, behind = parts.why_waiting(ledger, job), self._admission.explain(job)
+            return [*self._causes(job), *of_parts, *behind, *self._not_offered(job), job.reason]
         finally:
             self._ledger.now_s = before_s
+
+    def _causes(self, job: Job) -> list[Reason]:
+        """What the policy says of a queued job, behind what would have to change before that matters."""
+        impossible = why_impossible(self._ledger, job)
+        if impossible is not None:
+            return [impossible]
+        says = self._policy.explain(self._ledger, job)
+        kept = why_kept(self._ledger, job, self._holds_back)
+        if kept is not None:
+            return [kept] if says.code == "next-event" else [kept, says]
+        if not (self._policy_shares and self._ledger.free.everywhere):
+            return [says]
+        lacks = why_waiting(self._ledger, job, self.policy_name)
+        return [lacks, says] if lacks.code in LACK_DEVICES and lacks != says else [says]
+
+    def _holds_back(self, job: Job) -> bool:
+        return holds_back(self._policy, self._ledger, job)
 
     def _not_offered(self, job: Job) -> list[Reason]:
         """Devices that would suit the job and take no work now."""
@@ -272,7 +297,7 @@ class Engine:
         answer was; then no policy is asked."""
         ledger, dispatch, promises = self._ledger, self._dispatch, self._promises
         ledger.begin(now_s)
-        dispatch.out, dispatch.vacated, self.refusals = [], [], []
+        dispatch.out, dispatch.vacated, self.refusals, self.forgotten = [], [], [], []
         if type(event) is ev.PolicyChanged:
             self._set_policy(event.name, event.parameters)
         else:
@@ -292,6 +317,8 @@ class Engine:
             decision = policy.decide(ledger, event) if is_asked else NOTHING
             if ledger.has_parts and is_asked and not starts_nothing(policy):
                 decision = parts.with_parts(ledger, event, decision)
+            if decision.actions:
+                decision = guard_priorities(ledger, decision, self._holds_back)
         if is_asked and promises.saved.open:
             guarded = promises.guarded(decision)  # In a replay too: it notes what was moved out of the way.
             if recorded is None:
@@ -306,7 +333,7 @@ class Engine:
         if promises.saved.open:
             promises.settle()
         if ledger.has_more_ended:
-            ledger.forget_ended(self.config.keep_ended)
+            self.forgotten = ledger.forget_ended(self.config.keep_ended)
         if self._validate:
             ledger.check()
         if is_asked and self._policy_learns:

@@ -105,10 +105,10 @@ def _expected(seen: dict[str, list[float]], spec: JobSpec, default: float) -> fl
     return median(known) if known else default
 
 
-def learn_load(ledger: Ledger, job: Job) -> None:
+def learn_load(ledger: Ledger, job: Job, load_s: float) -> None:
     """A load has ended with a first step: predicts the job's next load, and those of jobs like it. Warm and
     cold loads say nothing of each other."""
-    load_s, estimates = ledger.now_s - job.phase_since_s, ledger.estimates
+    estimates = ledger.estimates
     ledger.expect_load(job, load_s)
     _keep(estimates.warm_loads if job.launched == "warm" else estimates.loads, job, load_s)
     if job.launched:

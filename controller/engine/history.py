@@ -17,6 +17,7 @@ from cotenant.controller.domain import (
     Compute,
     DeviceId,
     HostId,
+    Job,
     JobId,
     Phase,
     Placement,
@@ -74,6 +75,15 @@ class SavedHistory(msgspec.Struct, kw_only=True):
     """The oldest first; a journal's first one has been in force since before."""
 
 
+class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A job with its attempts and the decisions about it: what the journal keeps of one that is forgotten."""
+
+    job: Job
+    attempts: Sequence[AttemptRecord]
+    notes: Sequence[HistoryNote]
+    """Oldest first."""
+
+
 class History:
     """Watches the engine; `observe` after every event."""
 
@@ -81,6 +91,8 @@ class History:
         self._saved = saved if saved is not None else SavedHistory()
         self._open: dict[JobId, AttemptRecord] = {}
         self._on_host: dict[HostId, dict[JobId, None]] = {}
+        self.forgotten: list[JobRecord] = []
+        """Jobs that the engine forgot at the last event."""
         for job_id, attempts in self._saved.stretches.items():
             if attempts and attempts[-1].ended_s is None:
                 self._keep_open(job_id, attempts[-1])
@@ -101,6 +113,10 @@ class History:
         """Newest first."""
         notes = self._saved.notes if job_id is None else self._saved.job_notes.get(job_id, [])
         yield from notes[: -limit - 1 : -1]
+
+    def record(self, job: Job) -> JobRecord:
+        notes = self._saved.job_notes.get(job.job_id, ())
+        return JobRecord(job=job, attempts=self.attempts(job.job_id), notes=notes)
 
     def policies(self) -> Sequence[PolicyInForce]:
         return self._saved.policies
@@ -138,6 +154,7 @@ class History:
         here = (job_id for devices in where for device_id in devices for job_id in engine.tenants(device_id))
         for job_id in dict.fromkeys(here):
             self._turn(engine, job_id)
+        self.forgotten = [self.record(job) for job in engine.forgotten]
         self._forget_old(engine)
 
     def _keep_open(self, job_id: JobId, attempt_record: AttemptRecord) -> None:
@@ -178,10 +195,8 @@ class History:
             self._count(attempt_record, event.step, now_s)
             return
         attempt_record.end_step = max(attempt_record.end_step, event.step)
-        if isinstance(event, ev.FirstStepDone) and not event.assumed:
-            self._count(attempt_record, event.step, now_s)
-        if isinstance(event, ev.FirstStepDone) and attempt_record.first_step_s is None and not event.assumed:
-            attempt_record.first_step_s, attempt_record.first_step = now_s, event.step
+        if isinstance(event, ev.FirstStepDone):
+            self._first_step(attempt_record, event, now_s)
         elif isinstance(event, ev.CapabilitiesSeen):
             attempt_record.start_step = event.step
             if event.exact is not None and attempt_record.exact is None:
@@ -201,6 +216,30 @@ class History:
             attempt_record.exact = (
                 event.exact if attempt_record.exact is None else attempt_record.exact and event.exact
             )
+
+    def _first_step(self, attempt_record: AttemptRecord, event: ev.FirstStepDone, now_s: float) -> None:
+        if event.assumed:
+            if attempt_record.trains_since_s is None and attempt_record.stop_requested_s is None:
+                attempt_record.assumed_s = now_s
+            return
+        if attempt_record.assumed_s is not None:
+            if attempt_record.stop_requested_s is not None:
+                return  # It leaves, and is not running any more.
+            self._correct_start(event.job_id, attempt_record, attempt_record.assumed_s, now_s)
+            attempt_record.assumed_s = None
+        self._count(attempt_record, event.step, now_s)
+        if attempt_record.first_step_s is None:
+            attempt_record.first_step_s, attempt_record.first_step = now_s, event.step
+
+    def _correct_start(self, job_id: JobId, mine: AttemptRecord, assumed_s: float, now_s: float) -> None:
+        """The first step comes only now: what was counted since it was assumed was loading, and nobody
+        trained beside the job in that time."""
+        if mine.account is not None:
+            mine.account.loaded_until(now_s)
+        for other_id in mine.co_tenants:
+            for theirs in self.attempts(other_id):
+                if theirs.account is not None:
+                    theirs.account.loaded_beside(job_id, assumed_s, now_s)
 
     def _policy_now(self, engine: Engine) -> None:
         known = self._saved.policies
@@ -316,8 +355,9 @@ class History:
         if attempt_record.account is not None:
             is_orderly = isinstance(event, ev.AttemptEnded) and event.outcome in ("finished", "stopped")
             attempt_record.account.end(engine.now_s, attempt_record.end_step if is_orderly else None)
-        job = engine.jobs.get(job_id)
-        if job is None:  # Ended, and forgotten at once.
+        ended_now = (each for each in engine.forgotten if each.job_id == job_id)
+        job = engine.jobs.get(job_id) or next(ended_now, None)
+        if job is None:
             return
         earlier = sum(each.cause == "crowded" for each in self.attempts(job_id))
         if job.crowded + job.outgrown > earlier:

@@ -279,7 +279,7 @@ class Ledger(Records):
             profiles=self.profiles,
             next_number=self.next_number,
             next_command=self.next_command,
-            ended=list(self.ended),
+            ended=list(self.ended.sizes),
             departed=list(self.holdings.departed.values()),
             epoch=self.epoch,
             epochs_past=self.epochs_past,
@@ -338,7 +338,7 @@ class Ledger(Records):
             if job.resize_to is not None:
                 assert job.phase in LEAVING and job.stop_cause in ("resized", "cancelled"), job
                 assert all(self.claimed_by(d) == job.job_id for d in job.resize_to.devices), job
-        assert self._ended_bytes == sum(self.ended.values())
+        assert self.ended.size_bytes == sum(self.ended.sizes.values())
         self.holdings.check(self.hosts.values())
         self._waiting.check(job for job in jobs if job.phase is QUEUED)
         self._active.check(job for job in jobs if job.phase in ON_DEVICES)

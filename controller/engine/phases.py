@@ -7,7 +7,7 @@ entry leaves as it was put in, whatever has happened to the job since.
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
@@ -27,8 +27,8 @@ from cotenant.controller.domain import (
     JobId,
     Reason,
     advance,
-    held_bytes,
 )
+from cotenant.controller.engine.ended import EndedJobs
 from cotenant.controller.engine.ordering import Active, QueueKey, WaitingJobs
 
 NEVER_S: Final = float("inf")
@@ -40,9 +40,7 @@ class Phases:
     def __init__(self, queue_key: QueueKey) -> None:
         self.now_s = 0.0
         self.jobs: dict[JobId, Job] = {}
-        self.ended: OrderedDict[JobId, int] = OrderedDict()
-        """Ended jobs, oldest first, with the bytes that each takes in memory."""
-        self._ended_bytes = 0
+        self.ended = EndedJobs()
         self.ended_bytes_max = ENDED_BYTES_MAX
         self.has_more_ended = False
         """Jobs have ended since some were last forgotten."""
@@ -93,7 +91,7 @@ class Phases:
         elif phase in ON_DEVICES:
             job.pause_s += spent_s
         elif phase in ENDED:
-            self._ended_bytes -= self.ended.pop(job.spec.job_id)
+            self.ended.remove(job)
         else:
             job.wait_s += spent_s
         job.phase, job.phase_since_s, job.reason = after, self.now_s, reason
@@ -111,17 +109,18 @@ class Phases:
         if job.spec.job_class == "hp":
             self.hp.put(job)
 
-    def forget_ended(self, keep: int) -> None:
-        """Drops ended jobs from memory, the oldest first, but for the last so many (fewer, if they are
-        large); the journal keeps them."""
+    def forget_ended(self, keep: int) -> list[Job]:
+        """Drops ended jobs from memory but for so many (fewer, if they are large); returns the dropped ones.
+        The controller writes them to the journal (`controller/store/core.py`)."""
         self.has_more_ended = False
-        too_many = len(self.ended) - keep
-        while too_many > 0 or self._ended_bytes > self.ended_bytes_max:
-            too_many -= 1
-            job_id, size = self.ended.popitem(last=False)  # A plain dict would search for its first entry.
-            self._ended_bytes -= size
-            job = self.jobs.pop(job_id)
-            assert job.phase in ENDED, f"job {job_id} is {job.phase}"
+        forgotten: list[Job] = []
+        ended = self.ended
+        while (too_many := len(ended) > keep) or ended.size_bytes > self.ended_bytes_max:
+            job = self.jobs.pop(ended.next_to_forget(by_bytes=not too_many))
+            assert job.phase in ENDED, f"job {job.job_id} is {job.phase}"
+            ended.remove(job)
+            forgotten.append(job)
+        return forgotten
 
     def reorder_queues(self, queue_key: QueueKey) -> None:
         """Sorts the queues anew by another policy's order."""
@@ -139,8 +138,7 @@ class Phases:
             self._active.add(job)
 
     def _keep_ended(self, job: Job) -> None:
-        self.ended[job.spec.job_id] = size = held_bytes(job.spec)
-        self._ended_bytes += size
+        self.ended.add(job)
         self.has_more_ended = True
 
 

@@ -7,7 +7,8 @@ be asked to make room and would have trained by then. The reason of a job that i
 one.
 
 Rule: unknown counts as never: a job of unknown length leaves at infinity, and so does one that shares its
-devices, since its pace depends on the other. A job that is late is expected to be as late again.
+devices, since its pace depends on the other; unless a time limit ends it. A job that is late is expected to
+be as late again.
 """
 
 from __future__ import annotations
@@ -272,6 +273,15 @@ def need_s(job: Job, now_s: float) -> float | None:
 
 def leaves_s(ledger: Ledger, job: Job) -> float:
     """When a job that holds devices, or waits for its victims to leave them, will have left by itself."""
+    limit_left_s = job.limit_left_s(ledger.now_s)
+    if limit_left_s is None or job.phase in LEAVING:
+        return _expected_to_leave_s(ledger, job)
+    begins_s = start_s(ledger, job.waits_for) if job.phase is RESERVED else ledger.now_s
+    return min(_expected_to_leave_s(ledger, job), begins_s + limit_left_s + job.expected_pause_s)
+
+
+def _expected_to_leave_s(ledger: Ledger, job: Job) -> float:
+    """The same as far as its length is known, whatever its time limit."""
     now_s = ledger.now_s
     if job.phase in LEAVING:
         return _later(job.phase_since_s + job.expected_pause_s, now_s)

@@ -60,7 +60,8 @@ class Records(Phases):
     def reserve(self, job: Job, placement: Placement, victims: Sequence[JobId]) -> None:
         """The job gets these devices when the victims have left them."""
         job.placement, job.waits_for = placement, tuple(dict.fromkeys(victims))
-        self.change(job, Change.RESERVE, because("waits-for-victims", ", ".join(job.waits_for)))
+        leaving = " and ".join(f"job {each}" for each in job.waits_for)
+        self.change(job, Change.RESERVE, because("waits-for-victims", leaving))
 
     def resize(self, job: Job, placement: Placement) -> None:
         """The job is asked to leave its devices, and goes on with these."""
@@ -154,6 +155,13 @@ class Records(Phases):
         ):
             job.past_limit_s = job.load_s + job.run_s
 
+    def finishes(self, job: Job) -> None:
+        """A job that has done its work without a step that could be seen has run, and not loaded, all the
+        time."""
+        if job.phase is LOADING:
+            job.run_s += self.now_s - job.phase_since_s
+            job.phase_since_s = self.now_s
+
     def end(self, job: Job, change: Change, reason: Reason, *, is_complete: bool = False) -> None:
         """All processes are gone and the job is over; `is_complete`: it has done all that it was to do."""
         self.change(job, change, reason)
@@ -231,9 +239,17 @@ class Records(Phases):
         job.remaining_s = remaining_s
         self._moved(job)
 
+    def loaded_longer(self, job: Job) -> float:
+        """A running job makes its first step only now: all its time since that was assumed was its load.
+        Returns how long the attempt took to load."""
+        longer_s = self.now_s - job.phase_since_s
+        job.load_s, job.phase_since_s = job.load_s + longer_s, self.now_s
+        return job.load_assumed_s + longer_s
+
     def first_step(self, job: Job, step: int, *, assumed: bool) -> None:
         """The job trains from now on."""
         job.start_assumed_s = self.now_s if assumed else None
+        job.load_assumed_s = self.now_s - job.phase_since_s if assumed else 0.0
         job.remaining_at_s = self.now_s
         if step > job.step:
             job.step = step

@@ -71,24 +71,27 @@ def _domains(dispatch: Dispatch, job: Job) -> set[str]:
 
 def on_first_step(dispatch: Dispatch, event: ev.FirstStepDone) -> None:
     """The job has loaded and trains from now on. If the host only assumes so, the engine learns nothing from
-    it and forgives no failure: a script may import for minutes, and fail in that. The job's own report may
-    follow."""
+    it and forgives no failure: a script may import for minutes, and fail in that. Should the job's own report
+    follow, all its time until then was its load."""
     job = dispatch.current(event.job_id, event.attempt)
     if job is None:
         return
-    is_loading = job.phase is LOADING
-    if not is_loading and (event.assumed or job.phase is not Phase.RUNNING or job.start_assumed_s is None):
+    ledger, is_loading = dispatch.ledger, job.phase is LOADING
+    if not is_loading and (event.assumed or job.phase is not RUNNING or job.start_assumed_s is None):
         return
+    load_s = ledger.now_s - job.phase_since_s if is_loading else ledger.loaded_longer(job)
     if not event.assumed:
         if job.infra_failures or job.avoid:
-            dispatch.ledger.forgive(job)
+            ledger.forgive(job)
         for host_id in job.hosts_left:
-            host = dispatch.ledger.hosts[host_id]
+            host = ledger.hosts[host_id]
             if host.failures_in_row:
                 clear_suspicion(dispatch, host)
-        if is_loading and job.spec.load_s is None:
-            learn_load(dispatch.ledger, job)
-    dispatch.ledger.first_step(job, event.step, assumed=event.assumed)
+        if job.spec.load_s is None:
+            learn_load(ledger, job, load_s)
+    ledger.first_step(job, event.step, assumed=event.assumed)
+    if not is_loading:  # Nothing of it was done while it loaded.
+        ledger.expect(job, remaining_from(ledger, job, job.start_step))
 
 
 def on_progress(dispatch: Dispatch, event: ev.ProgressSeen) -> None:
@@ -228,10 +231,18 @@ def _ring(dispatch: Dispatch, alarm: Alarm) -> None:
         cause = job.stop_cause
         dispatch.stop(job, cause, because("checkpoint-deadline", waited_s, job.durable_step), save=False)
     elif alarm.kind == "limit" and job.phase in (Phase.LOADING, Phase.RUNNING):
-        dispatch.stop(job, "time-limit", because("time-limit", job.spec.time_limit_s or 0.0), save=True)
+        limit_s, in_vain = job.spec.time_limit_s or 0.0, job.spec.requeues and _is_loading(job)
+        reason = because("time-limit-loading", limit_s) if in_vain else because("time-limit", limit_s)
+        dispatch.stop(job, "time-limit", reason, save=True)
     elif alarm.kind == "back-off" and job.phase is Phase.BLOCKED:
         dispatch.ledger.change(job, Change.UNBLOCK, job.reason)
         if not dispatch.queue_or_block(job):
             ended(dispatch, job)
     elif alarm.kind == "age" and job.phase is Phase.QUEUED and not job.aged:
         dispatch.ledger.age(job, because("aged", dispatch.config.policy.ageing_s))
+
+
+def _is_loading(job: Job) -> bool:
+    """Whether its first step is still to come: it is loading, or was taken to run before its library said
+    hello."""
+    return job.phase is LOADING or (job.start_assumed_s is not None and bool(job.capable))

@@ -80,6 +80,13 @@ def starts_nothing(policy: Policy) -> bool:
     return bool(getattr(policy, "starts_nothing", False))
 
 
+def holds_back(policy: Policy, view: View, job: Job) -> bool:
+    """Whether a rule of its own, such as a quota, keeps a waiting job from devices on which it fits (it says
+    so by a method of this name): then no device is kept for the job's priority."""
+    method = getattr(policy, "holds_back", None)
+    return method is not None and bool(method(view, job))
+
+
 EARLY_S: Final = 3600.0
 """A run that is preempted before counts as an early one under policies that promise no time of their own."""
 

@@ -173,6 +173,10 @@ class Lyra(TwoClasses):
         reason = super().explain(view, job)
         return because("none-lent", job.spec.gpus) if reason.code == "next-event" else reason
 
+    def holds_back(self, view: View, job: Job) -> bool:
+        """Free devices on hosts with hp jobs are not for spot jobs, whatever their priority."""
+        return self.explain(view, job).code == "none-lent"
+
     def why(self, newcomer: Job, victim: Job) -> Reason:
         return because("evicted-server", newcomer.job_id)
 

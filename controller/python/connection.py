@@ -21,7 +21,7 @@ from typing import Final, TypeVar
 from cotenant.controller.cli.frame.asking import PATIENCE_S, asking, loaded_settings
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.client import Client, Refusal
-from cotenant.controller.domain import ENDED, WAITING, JobId, Phase, for_people
+from cotenant.controller.domain import ENDED, WAITING, JobId, Phase, for_people, one_line
 from cotenant.controller.python.errors import (
     CotenantError,
     JobPreempted,
@@ -70,8 +70,8 @@ def translated() -> Iterator[None]:
 
 def error_of(problem: Problem) -> CotenantError:
     if problem.code == "unreachable":
-        return NoController(problem.message, problem.hint)
-    return RequestRefused(problem.code, problem.message, problem.hint)
+        return NoController(one_line(problem.message), problem.hint)
+    return RequestRefused(problem.code, one_line(problem.message), problem.hint)
 
 
 def first_ended(client: Client, job_ids: Sequence[JobId], timeout_s: float) -> list[JobView]:

@@ -82,7 +82,8 @@ class JobExecutor(Executor):
         Raises BadCall: an option is wrong.
         """
         options_of(options)
-        self._options = {**options, "folder": folder, "endpoint": endpoint}
+        self._options = options
+        self._places: dict[str, Any] = {"folder": folder, "endpoint": endpoint}
         self._endpoint = endpoint
         self._cancel_rest = cancel_rest
         self._futures: set[JobFuture[Any]] = set()
@@ -92,7 +93,9 @@ class JobExecutor(Executor):
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> JobFuture[T]:
         with self._lock:
             self._must_be_open()
-            return self._future_of(submitting.submit(fn, *args, kwargs=kwargs, **self._options))
+            return self._future_of(
+                submitting.submit(fn, *args, kwargs=kwargs, options=self._options, **self._places)
+            )
 
     def map(
         self,
@@ -105,7 +108,10 @@ class JobExecutor(Executor):
         until_s = None if timeout is None else time.monotonic() + timeout
         with self._lock:
             self._must_be_open()
-            futures = [self._future_of(job) for job in submitting.map(fn, *iterables, **self._options)]
+            futures = [
+                self._future_of(job)
+                for job in submitting.map(fn, *iterables, options=self._options, **self._places)
+            ]
 
         def results() -> Iterator[T]:
             try:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Final, cast
+from typing import IO, Final, NamedTuple, cast
 
 CALL_BYTES_MAX: Final = 1 << 30
 """A function, or the arguments of all its calls together."""
@@ -29,11 +29,24 @@ OFFSETS: Final = "offsets"
 OFFSET: Final = struct.Struct("<Q")
 RESULT: Final = "result-{rank}.pickle"
 ERROR: Final = "error-{rank}.pickle"
+VERSION: Final = 1
+"""Of a result's file."""
 KEPT_S: Final = 90 * 86_400.0
 """After a call's last result. What has none is kept for as long as a job may run, and half as long
 again."""
 UNFINISHED_S: Final = 550 * 86_400.0
 _OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
+
+
+class CallPlace(NamedTuple):
+    """Where a call's results lie."""
+
+    folder: Path
+    each_rank: bool
+
+
+ResultReference = tuple[str, CallPlace | None]
+"""Stands for a job among the arguments of another: which it is, and its results; None: it is a command."""
 
 
 class NotPrivate(OSError):

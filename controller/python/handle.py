@@ -20,7 +20,8 @@ from typing import Any, Final, Generic, Literal, TypeVar, cast, overload
 from cotenant.controller.domain import ENDED, JobId, Phase, for_people, one_line
 from cotenant.controller.python.connection import as_they_end, asked, connected
 from cotenant.controller.python.errors import BadCall, CotenantError, RequestRefused
-from cotenant.controller.python.packing import CallPlace, place_of
+from cotenant.controller.python.folders import CallPlace, ResultReference
+from cotenant.controller.python.packing import place_of
 from cotenant.controller.python.results import LOG_TAIL_LINES, outcome
 from cotenant.controller.wire import (
     ChangeJobs,
@@ -31,10 +32,12 @@ from cotenant.controller.wire import (
     ListEtas,
     ListJobs,
     ShowJob,
+    clients,
 )
 
 T = TypeVar("T")
 
+LISTED_MAX: Final = 1_000_000
 _CARD: Final = "border:1px solid #8886;border-radius:6px;padding:.5em .8em;max-width:46em;font-size:.95em"
 _BAR: Final = "height:6px;border-radius:3px;background:#8883"
 _FULL: Final = "height:6px;border-radius:3px;background:currentColor;opacity:.6;width:{percent}%"
@@ -110,6 +113,16 @@ class JobHandle(Generic[T]):
         """How often it had to make room."""
         return self.view().preemptions
 
+    @property
+    def steps(self) -> int:
+        """How many optimizer steps it has done; 0 where it does not tell."""
+        return self.view().step
+
+    @property
+    def loss(self) -> float | None:
+        """The last that it reported."""
+        return self.view().loss
+
     def explain(self) -> str:
         """Why it is where it is, then the decisions about it, newest first; a line each."""
         found = for_people(asked(Explain(job_id=JobId(self.id)), self.endpoint).explanation)
@@ -134,7 +147,33 @@ class JobHandle(Generic[T]):
 
     def requeue(self) -> None:
         """It saves, if it can, and queues again, with its time limit from the beginning."""
-        asked(ChangeJobs(verb="requeue", job_ids=(JobId(self.id),)), self.endpoint)
+        self._change("requeue")
+
+    def preempt(self) -> None:
+        """It saves, leaves its devices and queues again. Raises RequestRefused: it cannot resume."""
+        self._change("preempt")
+
+    def hold(self) -> None:
+        """It does not start before `release()`. Raises RequestRefused: it does not wait."""
+        self._change("hold")
+
+    def release(self) -> None:
+        """It queues again, after `hold()` or because hosts failed under it too often."""
+        self._change("release")
+
+    def set(self, **options: Any) -> None:
+        """Other options while it waits, as of `cotenant set`; None takes back what was said. All or none.
+
+        Raises:
+            BadCall: there is no such option, or its value makes no sense.
+            RequestRefused: it does not wait any more, or this cannot be changed.
+        """
+        from cotenant.controller.python.keywords import changes_of
+
+        asked(clients.SetJobs(job_ids=(JobId(self.id),), changes=changes_of(options)), self.endpoint)
+
+    def _change(self, verb: Literal["hold", "release", "preempt", "requeue"]) -> None:
+        asked(ChangeJobs(verb=verb, job_ids=(JobId(self.id),)), self.endpoint)
 
     # --- Its end -----------------------------------------------------------------------------------
 
@@ -142,6 +181,11 @@ class JobHandle(Generic[T]):
     def ended_view(self) -> JobView | None:
         """How it ended, if that has been seen."""
         return self._end
+
+    @property
+    def has_finished(self) -> bool:
+        """Whether it has been seen to end well."""
+        return self._end is not None and self._end.phase is Phase.DONE
 
     def saw_end(self, view: JobView) -> JobHandle[T]:
         self._end = view
@@ -216,8 +260,12 @@ class JobHandle(Generic[T]):
             ((self._end,),) = as_they_end([JobId(self.id)], self.endpoint, timeout)
         return self._end
 
+    def reference(self) -> ResultReference:
+        """Stands for its result among another job's arguments."""
+        return self._id or self.name, self._results()
+
     def _results(self) -> CallPlace | None:
-        if not self._place_known:
+        if not self._place_known and not self.placeholder:  # A batch has not sent its commands yet.
             spec = self.details().spec
             if spec.launch.uid != os.getuid():
                 raise RequestRefused(
@@ -260,6 +308,24 @@ class JobHandle(Generic[T]):
         except CotenantError:  # Its host is gone, or silent: the end is known without.
             return ""
         return "\n".join(lines[-LOG_TAIL_LINES:])
+
+
+def jobs(
+    *, ended: bool = False, user: str | None = None, endpoint: str | None = None
+) -> list[JobHandle[Any]]:
+    """Yours that have not ended, in order of arrival. `ended`: with those that have and are still known;
+    `user`: somebody else's, or everybody's (`user=""`).
+    """
+    from cotenant.controller.cli.jobs.queue import pages
+    from cotenant.controller.cli.submission.recording import user_name
+
+    owner = user_name() if user is None else user
+    question = ListJobs(user=owner, include_ended=ended, limit=LISTED_MAX)
+    found: list[JobHandle[Any]] = []
+    with connected(endpoint) as client:
+        for reply in pages(client, question):
+            found += [JobHandle(each.job_id, endpoint=endpoint, name=each.name) for each in reply.jobs]
+    return found
 
 
 def job(job_id: str | int, *, endpoint: str | None = None) -> JobHandle[Any]:

@@ -3,7 +3,7 @@
 Rule: `python -m cotenant.controller.python.inside --work-dir FOLDER NAME` is a training script like
 another: it gets the environment, the Session, the stop and the exit code of one, starts warm or cold as one
 does, and what leaves the process by itself (`sys.exit`, a Session that has to make room) leaves. Standard
-library and cloudpickle only."""
+library and cloudpickle only, but where arguments are the results of other jobs."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ import pickle
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Final
 
 from cotenant.controller.python import folders
+from cotenant.controller.python.folders import ResultReference
 
 MODULE: Final = "cotenant.controller.python.inside"
 EACH_RANK: Final = "--each-rank"
 """Every rank's result is kept, else that of rank 0."""
 WORK_DIR: Final = "--work-dir"
 """Of a name that does not make a job another kind of job."""
-VERSION: Final = 1
 TEXT_MAX: Final = 64 * 1024
 
 
@@ -31,34 +32,80 @@ def main(words: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
     """The exit code."""
     task = Path(words[words.index(WORK_DIR) + 1])
     rank = int(environ.get("RANK", "0"))
-    head = {"version": VERSION, "attempt": int(environ.get("COTENANT_ATTEMPT", "0")), "rank": rank}
+    head = {
+        "version": folders.VERSION,
+        "attempt": int(environ.get("COTENANT_ATTEMPT", "0")),
+        "rank": rank,
+        "ranks": int(environ.get("WORLD_SIZE", "1")),
+    }
+    name = folders.RESULT.format(rank=rank)
     try:
-        function, args, kwargs = _loaded(task)
+        _remove_earlier(task, name)
+        function = _function(task)
+        args, kwargs = arguments_of(task, _result_of)
         value = function(*args, **kwargs)
-        if rank == 0 or EACH_RANK in words:
-            _write(task, folders.RESULT.format(rank=rank), head, lambda file: _dump(value, file))
     except Exception as error:  # noqa: BLE001  # Whatever the function raises is told to who waits for it.
         text = "".join(traceback.format_exception(type(error), error, _of_theirs(error)))
         sys.stderr.write(text)
         _tell(task, rank, head, error, text)
         return 1
+    try:
+        if rank == 0 or EACH_RANK in words:
+            _write(task, name, head, lambda file: _dump(value, file))
+    except Exception as error:  # noqa: BLE001  # Pickling it may fail in any way.
+        kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+        lost = f"returned a value of type {kind}, which cannot be kept: {type(error).__name__}: {error}"
+        sys.stderr.write(f"the function {lost}\n")
+        _write(task, folders.ERROR.format(rank=rank), {**head, "lost": lost[:TEXT_MAX]}, lambda file: None)
+        return 1
     return 0
 
 
-def _loaded(task: Path) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+def _remove_earlier(task: Path, name: str) -> None:
+    """An earlier attempt's result is not this one's, and must not pass for it."""
+    with suppress(FileNotFoundError), folders.task_folder(task) as folder:
+        os.unlink(name, dir_fd=folder)
+
+
+def _function(task: Path) -> Callable[..., Any]:
+    with (
+        folders.opened(task.parent) as above,
+        folders.reading(above, folders.FUNCTION, folders.CALL_BYTES_MAX) as file,
+    ):
+        path = pickle.load(file)
+        sys.path += [entry for entry in path if entry not in sys.path]
+        function: Callable[..., Any] = pickle.load(file)
+    return function
+
+
+def arguments_of(
+    task: Path, stands_for: Callable[[ResultReference], Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """By position and by name. `stands_for`: a value in place of each handle of another job."""
+    size = folders.OFFSET.size
     with folders.opened(task.parent) as above:
-        with folders.reading(above, folders.FUNCTION, folders.CALL_BYTES_MAX) as file:
-            path = pickle.load(file)
-            sys.path += [entry for entry in path if entry not in sys.path]
-            function = pickle.load(file)
-        size = folders.OFFSET.size
         with folders.reading(above, folders.OFFSETS, folders.CALL_BYTES_MAX) as file:
             file.seek(int(task.name) * size)
             (offset,) = folders.OFFSET.unpack(file.read(size))
         with folders.reading(above, folders.ARGUMENTS, folders.CALL_BYTES_MAX) as file:
             file.seek(offset)
-            args, kwargs = pickle.load(file)
-    return function, args, kwargs
+            args, kwargs = _Arguments(file, stands_for).load()
+    return args, kwargs
+
+
+class _Arguments(pickle.Unpickler):
+    def __init__(self, file: IO[bytes], stands_for: Callable[[ResultReference], Any]) -> None:
+        super().__init__(file)
+        self._stands_for = stands_for
+
+    def persistent_load(self, pid: Any) -> Any:
+        return self._stands_for(pid)
+
+
+def _result_of(reference: ResultReference) -> Any:
+    from cotenant.controller.python.results import result_of
+
+    return result_of(*reference)
 
 
 def _of_theirs(error: BaseException) -> Any:

@@ -8,25 +8,33 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import io
 import os
 import pickle
+import re
 import sys
 import sysconfig
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
-from typing import IO, Any, Final, NamedTuple
+from types import CodeType, ModuleType
+from typing import Any, Final, NamedTuple
 
 from cotenant.controller.python import folders
-from cotenant.controller.python.errors import BadCall
-from cotenant.controller.python.inside import EACH_RANK, MODULE, WORK_DIR
+from cotenant.controller.python.errors import BadCall, CotenantError
+from cotenant.controller.python.folders import CallPlace, ResultReference
+from cotenant.controller.python.inside import EACH_RANK, MODULE, WORK_DIR, arguments_of
 
 WITHOUT_CLOUDPICKLE: Final = "pip install '.[api]' in cotenant's source folder"
 NAME_MAX: Final = 64
 _REGISTRY: Final = threading.RLock()
 """Which modules go by value is one list of the process's."""
+_RANDOM: Final = re.compile(r"[0-9a-f]{32}")
+"""As cloudpickle marks a class, differently in each process."""
+
+ReferenceOf = Callable[[int, Any], ResultReference | None]
+"""Of a value in the arguments of the call of this number: what stands for it; None: the value itself."""
 
 
 class PackedCalls(NamedTuple):
@@ -35,19 +43,12 @@ class PackedCalls(NamedTuple):
     folder: Path
     name: str
     sha256: str
-    """Of the function, without its arguments."""
+    """Of what the function does, without its arguments."""
     calls: int
 
     def argv(self, at: int, each_rank: bool) -> tuple[str, ...]:
         flags = (EACH_RANK,) if each_rank else ()
         return (sys.executable, "-m", MODULE, *flags, WORK_DIR, str(self.folder / str(at)), self.name)
-
-
-class CallPlace(NamedTuple):
-    """Where a call's results lie."""
-
-    folder: Path
-    each_rank: bool
 
 
 def place_of(argv: Sequence[str]) -> CallPlace | None:
@@ -61,6 +62,7 @@ def packed(
     function: Callable[..., Any],
     calls: Sequence[tuple[Sequence[Any], Mapping[str, Any]]],
     base: Path,
+    reference_of: ReferenceOf = lambda at, value: None,
     bytes_max: int = folders.CALL_BYTES_MAX,
 ) -> PackedCalls:
     """Raises BadCall: something in it cannot be pickled, is too large, or cannot be written there."""
@@ -74,17 +76,19 @@ def packed(
     folder = None
     try:
         with _by_value(function, cloudpickle):
-            code = cloudpickle.dumps(function)
+            code, sha256 = cloudpickle.dumps(function), _sha256(function, cloudpickle)
         folder = folders.make(base)
         with folders.opened(folder) as above:
             with folders.writing(above, folders.FUNCTION, bytes_max) as file:
                 pickle.dump(_path(), file)
                 file.write(code)
             with _by_value(function, cloudpickle):
-                _write_arguments(above, calls, bytes_max, cloudpickle.dump)
+                _write_arguments(above, calls, bytes_max, reference_of, cloudpickle)
     except BaseException as error:
         if folder is not None:
             discard(folder)
+        if isinstance(error, CotenantError):
+            raise
         if isinstance(error, OSError):
             raise BadCall(f"{name} cannot be written to {base}: {error}", "give folder=") from None
         if isinstance(error, folders.TooLarge):
@@ -92,22 +96,72 @@ def packed(
         if isinstance(error, Exception):
             raise BadCall(f"{name} or its arguments cannot be pickled: {error}") from error
         raise
-    return PackedCalls(folder, name, hashlib.sha256(code).hexdigest(), len(calls))
+    return PackedCalls(folder, name, sha256, len(calls))
+
+
+def _sha256(function: Callable[..., Any], cloudpickle: Any) -> str:
+    """The same in every process, and wherever in its file the function stands."""
+
+    class Fingerprint(cloudpickle.Pickler):  # type: ignore[misc]  # Nobody loads what it writes.
+        def reducer_override(self, value: Any) -> Any:
+            if isinstance(value, CodeType):
+                # The order of a set differs from process to process.
+                each_constant = (
+                    sorted(map(repr, each)) if isinstance(each, frozenset) else each
+                    for each in value.co_consts
+                )
+                names = value.co_name, value.co_names, value.co_varnames, value.co_freevars
+                return tuple, ((value.co_code, *each_constant, *names),)
+            found = super().reducer_override(value)
+            if not isinstance(value, type) or not isinstance(found, tuple):
+                return found
+            known = ("" if isinstance(each, str) and _RANDOM.fullmatch(each) else each for each in found[1])
+            return found[0], tuple(known), *found[2:]
+
+    written = io.BytesIO()
+    Fingerprint(written).dump(function)
+    return hashlib.sha256(written.getbuffer()).hexdigest()
 
 
 def _write_arguments(
     above: int,
     calls: Sequence[tuple[Sequence[Any], Mapping[str, Any]]],
     bytes_max: int,
-    dump: Callable[[Any, IO[bytes]], object],
+    reference_of: ReferenceOf,
+    cloudpickle: Any,
 ) -> None:
+    class Arguments(cloudpickle.Pickler):  # type: ignore[misc]
+        call = 0
+
+        def persistent_id(self, value: Any) -> ResultReference | None:
+            return reference_of(self.call, value)
+
     with (
         folders.writing(above, folders.ARGUMENTS, bytes_max) as file,
         folders.writing(above, folders.OFFSETS, bytes_max) as offsets,
     ):
-        for args, kwargs in calls:
+        for at, (args, kwargs) in enumerate(calls):
             offsets.write(folders.OFFSET.pack(file.tell()))
-            dump((tuple(args), dict(kwargs)), file)
+            pickler = Arguments(file)
+            pickler.call = at
+            pickler.dump((tuple(args), dict(kwargs)))
+
+
+def are_equal_arguments(one: Path, other: Path) -> bool:
+    """Of two calls, by their folders: equal as Python compares values, or as they are pickled. Those of a
+    folder that is gone count as equal."""
+    try:
+        ours, theirs = (arguments_of(each, lambda reference: reference) for each in (one, other))
+    except OSError:
+        return True
+    try:
+        if bool(ours == theirs):
+            return True
+    except Exception:  # noqa: BLE001  # Arrays, for example, do not compare to one truth.
+        pass
+    import cloudpickle
+
+    return bool(cloudpickle.dumps(ours) == cloudpickle.dumps(theirs))
 
 
 def discard(folder: Path) -> None:

@@ -5,6 +5,7 @@ of the attempt that ended: an earlier attempt may have left one behind.
 
 from __future__ import annotations
 
+import functools
 import pickle
 import time
 from collections.abc import Callable
@@ -24,12 +25,11 @@ from cotenant.controller.python.errors import (
     RemoteError,
     RemoteTraceback,
 )
-from cotenant.controller.python.inside import VERSION
-from cotenant.controller.python.packing import CallPlace
+from cotenant.controller.python.folders import VERSION, CallPlace
 from cotenant.controller.wire import BadMessage, JobView, decode_json
 
-TIME_LIMIT: Final = "time-limit"
-"""The reason code of an end."""
+TIME_LIMITS: Final = ("time-limit", "time-limit-loading")
+"""Reason codes of an end."""
 ARRIVES_WITHIN_S: Final = 10.0
 """A file that another host wrote may be seen later on a network file system."""
 LOOK_S: Final = 0.05
@@ -49,6 +49,10 @@ class ResultHead(msgspec.Struct, frozen=True):
     traceback: str = ""
     words_only: bool = False
     """It could not be pickled."""
+    lost: str = ""
+    """Why there is no result although the function returned."""
+    ranks: int = 0
+    """Of the attempt; 0: an older version wrote it."""
 
 
 def outcome(
@@ -70,7 +74,7 @@ def outcome(
         raise JobLost(view.job_id, hint)
     if view.phase is Phase.DONE:
         return _value(view, place, arrives_within_s) if place is not None else view.exit_code or 0
-    if view.reason_code == TIME_LIMIT:
+    if view.reason_code in TIME_LIMITS:
         raise JobTimedOut(view.job_id, reason, view.exit_code, log_tail())
     if place is not None:
         _raise_theirs(view, place)
@@ -85,39 +89,58 @@ def said(view: JobView) -> str:
 
 def _value(view: JobView, place: CallPlace, arrives_within_s: float) -> Any:
     values = [
-        _load(view, place, folders.RESULT.format(rank=rank), arrives_within_s)
+        _load(view.job_id, view.attempt, place.folder, rank, arrives_within_s)[1]
         for rank in range(view.gpus if place.each_rank else 1)
     ]
     return values if place.each_rank else values[0]
 
 
-def _load(view: JobView, place: CallPlace, name: str, arrives_within_s: float) -> Any:
+def result_of(job_id: str, place: CallPlace | None, arrives_within_s: float = ARRIVES_WITHIN_S) -> Any:
+    """Of a job that has finished, for one that started after it and so asks no controller. Of a command, 0.
+
+    Raises NoResult.
+    """
+    if place is None:
+        return 0
+    head, first = _load(job_id, None, place.folder, 0, arrives_within_s)
+    if not place.each_rank:
+        return first
+    ranks = head.ranks or len(list(place.folder.glob(folders.RESULT.format(rank="*"))))
+    load = functools.partial(_load, job_id, head.attempt, place.folder, arrives_within_s=arrives_within_s)
+    return [first, *(load(rank)[1] for rank in range(1, ranks))]
+
+
+def _load(
+    job_id: str, attempt: int | None, task: Path, rank: int, arrives_within_s: float
+) -> tuple[ResultHead, Any]:
+    """`attempt`: None is any; a file of an earlier one is removed as the next begins."""
+    name = folders.RESULT.format(rank=rank)
     until_s = time.monotonic() + arrives_within_s
     while True:
         try:
             with (
-                folders.task_folder(place.folder) as folder,
+                folders.task_folder(task) as folder,
                 folders.reading(folder, name, folders.RESULT_BYTES_MAX) as file,
             ):
                 head = _head(file)
-                if head.attempt == view.attempt:
-                    return _unpickled(view, file)
-                left = f"its result is of attempt {head.attempt}, and attempt {view.attempt} ended"
+                if attempt in (None, head.attempt):
+                    return head, _unpickled(job_id, file)
+                left = f"its result is of attempt {head.attempt}, and attempt {attempt} ended"
         except FileNotFoundError:
             left = "it left no result: did its function end the process itself?"
         except (folders.NotPrivate, folders.TooLarge, OSError) as error:
-            raise NoResult(view.job_id, f"finished, but {error}") from None
+            raise NoResult(job_id, f"finished, but {error}") from None
         if time.monotonic() > until_s:
-            raise NoResult(view.job_id, f"finished, but {left} ({place.folder})")
+            raise NoResult(job_id, f"finished, but {left} ({task})")
         time.sleep(LOOK_S)
 
 
-def _unpickled(view: JobView, file: IO[bytes]) -> Any:
+def _unpickled(job_id: str, file: IO[bytes]) -> Any:
     try:
         return pickle.load(file)
     except Exception as error:
         text = f"finished, but its result cannot be loaded here: {type(error).__name__}: {error}"
-        raise NoResult(view.job_id, text) from error
+        raise NoResult(job_id, text) from error
 
 
 def _raise_theirs(view: JobView, place: CallPlace) -> None:
@@ -131,6 +154,8 @@ def _raise_theirs(view: JobView, place: CallPlace) -> None:
                 head = _head(file)
                 if head.attempt != view.attempt:
                     continue
+                if head.lost:
+                    raise NoResult(view.job_id, head.lost, view.exit_code)
                 error = _exception(head, file)
         except (folders.NotPrivate, folders.TooLarge, OSError):
             continue

@@ -2,7 +2,8 @@
 one request (a batch).
 
 Rule: the controller accepts all jobs of a request or none; we then remove what was packed for nothing. A key
-that was used before brings the jobs of that time, and we keep nothing of what was packed now. The context
+that was used before brings the jobs of that time, and we keep nothing of what was packed now; it is refused
+where it was used for something else: another command, function, or other arguments. The context
 (thread and task) knows which batch is open, so that submissions elsewhere are no part of it.
 """
 
@@ -11,16 +12,19 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextvars import ContextVar, Token
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
 import msgspec
 
+from cotenant.controller.client import Client
 from cotenant.controller.domain import Dependency, JobId, JobSpec
-from cotenant.controller.python.connection import asked, connected
+from cotenant.controller.python.connection import connected
 from cotenant.controller.python.errors import BadCall, RequestRefused
+from cotenant.controller.python.folders import CallPlace
 from cotenant.controller.python.handle import JobHandle
-from cotenant.controller.python.packing import PackedCalls, discard, place_of
+from cotenant.controller.python.packing import PackedCalls, are_equal_arguments, discard, place_of
 from cotenant.controller.wire import JOBS_MAX, MESSAGE_BYTES_MAX, ShowJob, Submit
 
 REQUEST_BYTES_MAX: Final = MESSAGE_BYTES_MAX * 3 // 4
@@ -61,7 +65,7 @@ def send(
                     raise RequestRefused(
                         "usage", f"key {key!r} was used for {len(reply.job_ids)} jobs, not {len(part)}"
                     )
-                ours = not key or _is_ours(part[0], reply.job_ids[0], endpoint)
+                ours = not key or _are_new(part, reply.job_ids, client)
                 for draft, job_id in zip(part, reply.job_ids, strict=True):
                     draft.job.submitted(job_id, (*draft.notes, *reply.notes), place_is_known=ours)
                     draft.job.placeholder = ""
@@ -105,9 +109,48 @@ def _request(drafts: Sequence[JobDraft], is_array: bool, key: str) -> Submit:
     )
 
 
-def _is_ours(draft: JobDraft, job_id: JobId, endpoint: str | None) -> bool:
-    """Whether the job is what was sent now, and not what was sent with its key before."""
-    return asked(ShowJob(job_id=job_id), endpoint).job.spec.launch.argv == draft.spec.launch.argv
+def _are_new(drafts: Sequence[JobDraft], job_ids: Sequence[JobId], client: Client) -> bool:
+    """Whether these jobs are what was sent now, and not what was sent with their key before.
+
+    Raises:
+        RequestRefused: something else was sent with it before.
+    """
+    known: dict[Path, CallPlace | None] = {}  # Calls of one function lie together.
+    for draft, job_id in zip(drafts, job_ids, strict=True):
+        ours = place_of(draft.spec.launch.argv)
+        theirs = known.get(ours.folder.parent) if ours is not None else None
+        if theirs is None:
+            before = client.ask(ShowJob(job_id=job_id)).job.spec
+            if before.launch.argv == draft.spec.launch.argv and ours is not None:
+                return True  # A folder has a name of its own.
+            theirs = place_of(before.launch.argv)
+            if not _does_the_same(draft.spec, before):
+                raise _other_payload(job_id, before, "another command or function")
+        if ours is not None and theirs is not None:
+            known[ours.folder.parent] = theirs
+            if not are_equal_arguments(ours.folder, theirs.folder.parent / ours.folder.name):
+                raise _other_payload(job_id, draft.spec, "other arguments")
+    return False
+
+
+def _does_the_same(spec: JobSpec, before: JobSpec) -> bool:
+    ours, theirs = place_of(spec.launch.argv), place_of(before.launch.argv)
+    if ours is None or theirs is None:
+        return spec.launch.argv == before.launch.argv
+    return ours.each_rank == theirs.each_rank and function_of(spec) == function_of(before)
+
+
+def function_of(spec: JobSpec) -> str:
+    """The half of its hash that is the function's: the other is of what lies around it."""
+    return spec.code_sha256[-32:]
+
+
+def _other_payload(job_id: JobId, spec: JobSpec, what: str) -> RequestRefused:
+    return RequestRefused(
+        "usage",
+        f"this key was used for job {job_id} ({spec.name}), with {what}",
+        f"use another key; cotenant.job({str(job_id)!r}) is that job",
+    )
 
 
 class Batch:
@@ -179,7 +222,7 @@ def submitted(
     """At once, or with the batch that is open."""
     open_batch = _OPEN.get()
     if open_batch is None and any(draft.waits_for for draft in drafts):
-        raise BadCall("after= names a job that has no number", "its batch is sent as the block ends")
+        raise BadCall("it waits for a job that has no number", "its batch is sent as the block ends")
     if open_batch is None:
         return send(drafts, [calls] if calls else [], endpoint, key=key, is_array=is_array)
     if key or (is_array and drafts[0].spec.array_limit):

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import inspect
 import os
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, overload
 
@@ -21,11 +21,13 @@ from cotenant.controller.cli.frame.asking import loaded_settings
 from cotenant.controller.cli.frame.problem import suggestion
 from cotenant.controller.cli.submission.build import Submission, Submitter, submission
 from cotenant.controller.cli.submission.options import BY_KEY, OPTIONS, BadSubmission, Option, Options, read
-from cotenant.controller.domain import JobId
+from cotenant.controller.domain import Dependency, JobId, one_line
 from cotenant.controller.python.connection import translated
 from cotenant.controller.python.errors import BadCall
+from cotenant.controller.python.folders import CallPlace, ResultReference
 from cotenant.controller.python.handle import JobHandle
-from cotenant.controller.python.packing import CallPlace, PackedCalls, discard, packed
+from cotenant.controller.python.keywords import as_typed, asked_for, check_function
+from cotenant.controller.python.packing import PackedCalls, discard, packed
 from cotenant.controller.python.results import home
 from cotenant.controller.python.sending import JobDraft, submitted
 from cotenant.controller.system import paths
@@ -48,11 +50,12 @@ def submit(
     /,
     *args: Any,
     kwargs: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
     results: Literal["first"] = "first",
     key: str = "",
     folder: str | Path | None = None,
     endpoint: str | None = None,
-    **options: Any,
+    **keywords: Any,
 ) -> JobHandle[T]: ...
 @overload
 def submit(
@@ -60,15 +63,21 @@ def submit(
     /,
     *args: Any,
     kwargs: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
     results: Literal["all"],
     key: str = "",
     folder: str | Path | None = None,
     endpoint: str | None = None,
-    **options: Any,
+    **keywords: Any,
 ) -> JobHandle[list[T]]: ...
 @overload
 def submit(
-    *, command: Sequence[str], key: str = "", endpoint: str | None = None, **options: Any
+    *,
+    command: Sequence[str],
+    options: Mapping[str, Any] | None = None,
+    key: str = "",
+    endpoint: str | None = None,
+    **keywords: Any,
 ) -> JobHandle[int]: ...
 def submit(
     function: Callable[..., Any] | None = None,
@@ -76,18 +85,21 @@ def submit(
     *args: Any,
     command: Sequence[str] | None = None,
     kwargs: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
     results: Results = "first",
     key: str = "",
     folder: str | Path | None = None,
     endpoint: str | None = None,
-    **options: Any,
+    **keywords: Any,
 ) -> JobHandle[Any]:
-    """Queue `function(*args, **kwargs)`, or a command, as a job.
+    """Queue `function(*args, **keywords)`, or a command, as a job.
 
-    The function runs once per GPU, as a script would, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT
-    set. `results="all"` keeps what every rank returned, else that of rank 0. `key`: a second submission
-    with the same one is the first one's job. `folder`: where function and results lie, on every host
-    (default: in your home). The options are those of `cotenant submit`.
+    Keywords that are options of `cotenant submit` are the job's, all others the function's. A name that is
+    both stands in `options={}` or in `kwargs={}`; with `options={}` every keyword is the function's. A job
+    among the arguments becomes its result, and is waited for. The function runs once per GPU, as a script
+    would, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set. `results="all"` keeps what every rank
+    returned, else that of rank 0. `key`: a second submission of the same with the same key is the first one's
+    job. `folder`: where function and results lie, on every host (default: in your home).
 
     Raises:
         BadCall: something in it is wrong; nothing was sent.
@@ -96,23 +108,28 @@ def submit(
 
     For example:
 
-        job = cotenant.submit(train, 0.1, gpus=2, time="4h")
+        job = cotenant.submit(train, 0.1, epochs=3, gpus=2, time="4h")
+        job = cotenant.submit(train, 0.1, epochs=3, options={"gpus": 2, "time": "4h"})
         job = cotenant.submit(command=["python", "train.py"], gpus=2)
     """
-    base, waits_for = _base_options(options)
     if command is not None:
         if function is not None or args or kwargs:
             raise BadCall("submit() takes a function or command=, not both")
         if isinstance(command, str) or not all(isinstance(word, str) for word in command):
             raise BadCall("command= is a list of words", "as in command=['python', 'train.py']")
+        base, waits_for = _base_options({**keywords, **(options or {})})
         made = _submission(list(command), base, endpoint)
         name = made.request.specs[0].name
         draft = _draft(made, JobHandle(endpoint=endpoint, name=name), waits_for)
         return submitted([draft], None, endpoint, key)[0]
     if function is None:
         raise BadCall("submit() needs a function, or command=")
-    calls = packed(function, [(args, kwargs or {})], Path(folder).absolute() if folder else home())
-    drafts = _drafts_of(calls, base, waits_for, results, endpoint)
+    check_function(function)
+    asked = asked_for(function, len(args), keywords, kwargs or {}, options)
+    base, waits_for = _base_options(asked.options)
+    among = JobsAmong(endpoint)
+    calls = packed(function, [(args, asked.named)], _place(folder), among.reference_of)
+    drafts = _drafts_of(calls, base, waits_for, results, endpoint, among)
     return submitted(drafts, calls, endpoint, key)[0]
 
 
@@ -121,33 +138,58 @@ def map(
     /,
     *iterables: Iterable[Any],
     at_once: int = 0,
+    kwargs: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
     key: str = "",
     folder: str | Path | None = None,
     endpoint: str | None = None,
-    **options: Any,
+    **keywords: Any,
 ) -> list[JobHandle[T]]:
     """A job for each call of the function, as the built-in `map` calls it. They are one array: `cotenant
     cancel 7` is for all of them. `at_once`: so many run at a time. More than a request holds go as several
-    arrays.
+    arrays. Keywords are those of `submit`, the same for each call.
 
     For example:
 
         losses = cotenant.gather(cotenant.map(train, [0.1, 0.01, 0.001], gpus=1))
     """
-    tasks: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
-        (args, {}) for args in zip(*iterables, strict=False)
-    ]
     if at_once < 0:
         raise BadCall(f"at_once= must not be negative, got {at_once}")
+    check_function(function)
+    asked = asked_for(function, len(iterables), keywords, kwargs or {}, options)
+    tasks = [(args, asked.named) for args in zip(*iterables, strict=False)]
     if not tasks:
         return []
-    base, waits_for = _base_options(options)
-    calls = packed(function, tasks, Path(folder).absolute() if folder else home())
-    drafts = _drafts_of(calls, base, waits_for, "first", endpoint, at_once)
+    base, waits_for = _base_options(asked.options)
+    among = JobsAmong(endpoint)
+    calls = packed(function, tasks, _place(folder), among.reference_of)
+    drafts = _drafts_of(calls, base, waits_for, "first", endpoint, among, at_once)
     return submitted(drafts, calls, endpoint, key, is_array=True)
 
 
 # --- From a call to drafts --------------------------------------------------------------------------
+
+
+class JobsAmong:
+    """The jobs that stand among the arguments of calls: each becomes its result, and is waited for."""
+
+    def __init__(self, endpoint: str | None) -> None:
+        self._endpoint = endpoint
+        self._of: dict[int, dict[str, JobHandle[Any]]] = defaultdict(dict)
+        """By the call's number and the job's."""
+
+    def reference_of(self, at: int, value: Any) -> ResultReference | None:
+        """Raises BadCall: the job is another controller's."""
+        if not isinstance(value, JobHandle):
+            return None
+        if value.endpoint != self._endpoint:
+            raise BadCall(f"{value!r} is of another controller", "pass its result()")
+        self._of[at][value.placeholder or value.id] = value
+        return value.reference()
+
+    def of(self, at: int) -> list[JobHandle[Any]]:
+        """Those that may not have finished."""
+        return [each for each in self._of[at].values() if not each.has_finished]
 
 
 def _base_options(given: dict[str, Any]) -> tuple[Options, tuple[JobHandle[Any], ...]]:
@@ -177,8 +219,7 @@ def _submission(words: list[str], options: Options, endpoint: str | None) -> Sub
     try:
         return submission(words, options, where, command_only=True)
     except BadSubmission as error:
-        parts = "; ".join(each.sentence for each in error.parts)
-        raise BadCall(f"{error.message}: {parts}" if parts else error.message, error.hint) from None
+        raise _bad_call(error) from None
 
 
 def _draft(made: Submission, job: JobHandle[Any], waits_for: tuple[JobHandle[Any], ...]) -> JobDraft:
@@ -191,6 +232,7 @@ def _drafts_of(
     waits_for: tuple[JobHandle[Any], ...],
     results: Results,
     endpoint: str | None,
+    among: JobsAmong,
     at_once: int = 0,
 ) -> list[JobDraft]:
     """One for each call: they differ in their folders alone."""
@@ -204,7 +246,7 @@ def _drafts_of(
         discard(calls.folder)
         raise
     first = made.request.specs[0]
-    code = f"{first.code_sha256[:32]}{calls.sha256[:32]}" if first.code_sha256 else calls.sha256
+    code = f"{(first.code_sha256 or calls.sha256)[:32]}{calls.sha256[:32]}"
     name = first.name if "name" in options else calls.name
     first = msgspec.structs.replace(first, name=name, code_sha256=code)
     if at_once:
@@ -212,11 +254,17 @@ def _drafts_of(
     drafts = []
     for at in range(calls.calls):
         launch = msgspec.structs.replace(first.launch, argv=calls.argv(at, each_rank))
-        spec = msgspec.structs.replace(first, job_id=JobId(f"new-{at}"), launch=launch)
+        waited = among.of(at)
+        after = (
+            *first.after,
+            *(Dependency(job_id=JobId(each.id)) for each in waited if not each.placeholder),
+        )
+        spec = msgspec.structs.replace(first, job_id=JobId(f"new-{at}"), launch=launch, after=after)
         job: JobHandle[Any] = JobHandle(
             endpoint=endpoint, name=name, place=CallPlace(calls.folder / str(at), each_rank)
         )
-        drafts.append(JobDraft(spec, made.request.secrets, made.notes, job, waits_for))
+        pending = (*waits_for, *(each for each in waited if each.placeholder))
+        drafts.append(JobDraft(spec, made.request.secrets, made.notes, job, pending))
     return drafts
 
 
@@ -237,8 +285,18 @@ def options_of(given: Mapping[str, object]) -> Options:
             try:
                 found[option.key] = read(option, texts, WHERE)
             except BadSubmission as error:
-                raise BadCall(error.message, error.hint) from None
+                raise _bad_call(error) from None
     return found
+
+
+def _bad_call(error: BadSubmission) -> BadCall:
+    """Names of files and words of scripts are in it, with whatever characters they have."""
+    parts = "; ".join(each.sentence for each in error.parts)
+    return BadCall(one_line(f"{error.message}: {parts}" if parts else error.message), one_line(error.hint))
+
+
+def _place(folder: str | Path | None) -> Path:
+    return Path(folder).absolute() if folder else home()
 
 
 def _texts(option: Option, value: object) -> tuple[str, ...]:
@@ -248,27 +306,19 @@ def _texts(option: Option, value: object) -> tuple[str, ...]:
     if isinstance(value, Mapping):  # env={"A": "1"}
         return tuple(f"{name}={text}" for name, text in value.items())
     if isinstance(value, Iterable) and not isinstance(value, str | os.PathLike):
-        words = tuple(_text(each) for each in value)
+        words = tuple(as_typed(each) for each in value)
         return words if option.repeat else (",".join(words),) if words else ()
-    return (_text(value),)
-
-
-def _text(value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, timedelta):
-        return f"{value.total_seconds():.3f}s"
-    return str(getattr(value, "after_text", value))  # A job, for `after=`.
+    return (as_typed(value),)
 
 
 def signature(before: inspect.Signature) -> inspect.Signature:
-    """With the options in place of `**options`, for `help()` and for completion in notebooks."""
-    own = [each for each in before.parameters.values() if each.kind is not each.VAR_KEYWORD]
+    """With the options before the function's own keywords, for `help()` and for completion in notebooks."""
+    *own, keywords = before.parameters.values()
     keyword = inspect.Parameter.KEYWORD_ONLY
     taken = {each.name for each in own}
     names = [each.key + ("_" if each.key == "class" else "") for each in OPTIONS]
     more = [inspect.Parameter(n, keyword, default=None, annotation=Any) for n in names if n not in taken]
-    return before.replace(parameters=[*own, *more])
+    return before.replace(parameters=[*own, *more, keywords])
 
 
 submit.__signature__ = signature(inspect.signature(submit))  # type: ignore[attr-defined]

@@ -81,13 +81,14 @@ class Slurm:
 
     def config(self) -> SlurmConfig:
         said = dict(_CONFIG.findall(self._ask("scontrol", "show", "config")))
-        name, _, uid = said.get("SlurmUser", "").partition("(")
+        name, _, rest = said.get("SlurmUser", "").partition("(")
+        uid = rest.rstrip(") ")
         return SlurmConfig(
             cluster=said.get("ClusterName", "").strip(),
             version=said.get("SLURM_VERSION", "").strip(),
             priority_type=said.get("PriorityType", "").strip(),
             slurm_user=name,
-            slurm_uid=int(uid.rstrip(") ")) if uid.rstrip(") ").isdecimal() else -1,
+            slurm_uid=int(uid) if uid.isascii() and uid.isdigit() else -1,
         )
 
     def may_operate(self, config: SlurmConfig) -> bool:
@@ -141,7 +142,7 @@ class Slurm:
         words = ("--parsable", "--hold", f"--job-name={MARK_NAME}", "--output=/dev/null", "--chdir=/")
         said = self._ask("sbatch", *words, "--time=1", "--ntasks=1", text="#!/bin/sh\n:\n")
         number = said.strip().partition(";")[0]
-        if not number.isdecimal():
+        if not (number.isascii() and number.isdecimal()):
             raise SlurmProblem(f"sbatch: no job's number in {said[:80]!r}")
         return int(number)
 

@@ -16,15 +16,17 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
-from cotenant.controller.domain import AnyCommand, AnyEvent, Decision, Epoch, EpochBegan
-from cotenant.controller.engine import Engine, EngineConfig, EtaAnswer, MakePolicy
+import msgspec
+
+from cotenant.controller.domain import AnyCommand, AnyEvent, Decision, Epoch, EpochBegan, JobId, array_of
+from cotenant.controller.engine import Engine, EngineConfig, EtaAnswer, JobRecord, MakePolicy
 from cotenant.controller.store.committing import Decided, Effect
 from cotenant.controller.store.journal import UNKNOWN, Clock, Journal, Uptime
 from cotenant.controller.store.journal_file import JournalError, Scrubbed
 from cotenant.controller.store.recovery import RecoveredState, digest, recover
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.system.metrics import Histogram
-from cotenant.controller.wire import pack
+from cotenant.controller.wire import pack, unpack_struct
 
 DECISION_BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 QUARANTINED_MAX = 100
@@ -90,6 +92,8 @@ class Core:
         self.clock = clock(journal.begin_run(pack(config), package, wall_s, up))
         self._then: list[Effect] = []
         self._decided: list[Decided] = []
+        self._on_their_way: dict[JobId, JobRecord] = {}
+        """Forgotten jobs that are not on disk yet."""
         self._promises: dict[int, Callable[[], None]] = {}
         self._promise_count = 0
         self._token = token
@@ -131,12 +135,26 @@ class Core:
         self.decisions.observe(time.perf_counter() - began_s)
         decision = pack(self.state.engine.decision)
         self.journal.append(now_s, self.clock.wall(), pack(event), decision, digest(commands))
+        self._keep_forgotten()
         self.counters["events"] += 1
         self.counters["commands"] += len(commands)
         decided = Decided(event, commands)
         self._then.append(decided)
         self._decided.append(decided)
         return commands
+
+    def _keep_forgotten(self) -> None:
+        """Write what the engine has just forgotten, in the transaction of the event that pushed it out."""
+        state = self.state
+        for record in (*state.unwritten, *state.history.forgotten):
+            job = record.job
+            self._on_their_way[job.job_id] = record
+            self.journal.keep_job(job, msgspec.msgpack.encode(record))
+            self._then.append(partial(self._is_kept, job.job_id))
+        state.unwritten = []
+
+    def _is_kept(self, job_id: JobId) -> None:
+        self._on_their_way.pop(job_id, None)
 
     def decided(self) -> list[Decided]:
         """What happened since the last call; not durable yet, so good only for marking what to do next."""
@@ -195,6 +213,31 @@ class Core:
         copy.handle(event, self.clock.now_s())
         return copy.engine.decision
 
+    # --- Jobs, forgotten ones too ------------------------------------------------------------------
+
+    def record(self, job_id: JobId) -> JobRecord | None:
+        """A job as it is, or as it was when the engine forgot it; None: there was none.
+
+        Raises:
+            BadMessage: another version wrote it, in a way that this one does not read.
+        """
+        job = self.state.engine.jobs.get(job_id)
+        if job is not None:
+            return self.state.history.record(job)
+        if job_id in self._on_their_way:
+            return self._on_their_way[job_id]
+        data = self.journal.past_job(job_id)
+        return None if data is None else unpack_struct(data, JobRecord)
+
+    def forgotten_tasks(self, array: str) -> list[JobRecord]:
+        """Those of an array, in order of arrival. Raises BadMessage, as `record`."""
+        fresh = self._on_their_way.items()
+        found = {each.job.number: each for job_id, each in fresh if array_of(job_id) == array != job_id}
+        for data in self.journal.past_tasks(array):
+            record = unpack_struct(data, JobRecord)
+            found.setdefault(record.job.number, record)
+        return [found[number] for number in sorted(found)]
+
     # --- When it goes wrong ------------------------------------------------------------------------
 
     def commit_failed(self, error: sqlite3.Error) -> list[Effect]:
@@ -229,6 +272,7 @@ class Core:
     def _rebuild(self) -> None:
         self.journal.rewind()
         self._then, self._decided = [], []
+        self._on_their_way.clear()
         try:
             self.state = recover(self.journal, self._make_policy, self._config)
         except JournalError as error:

@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from cotenant.controller.domain import HostId, JobId
+from cotenant.controller.domain import HostId, Job, JobId, array_of
 from cotenant.controller.store.committing import DISK_BYTES_MIN, CommitGroup, Effect, Writer, let_follow
 from cotenant.controller.store.journal_file import (
     JournalError,
@@ -229,6 +229,11 @@ class Journal:
     def keep_quarantined(self, wall_s: float, event: bytes, story: str) -> None:
         self._put("INSERT INTO quarantine VALUES(NULL,?,?,?)", (wall_s, event, story))
 
+    def keep_job(self, job: Job, data: bytes) -> None:
+        """A job that the engine has forgotten."""
+        row = (job.number, array_of(job.job_id), job.job_id, job.phase.value, data)
+        self._put("INSERT OR REPLACE INTO past_jobs VALUES(?,?,?,?,?)", row)
+
     def keep_snapshot(self, data: bytes) -> None:
         """A snapshot of the state after the newest entry."""
         self._put("INSERT OR REPLACE INTO snapshots VALUES(?,?,?)", (self.last_seq, data, zlib.crc32(data)))
@@ -355,6 +360,25 @@ class Journal:
         sql = "SELECT job_ids FROM submissions WHERE user = ? AND key = ?"
         row = self._reader.execute(sql, (user, key)).fetchone()
         return None if row is None else tuple(JobId(job_id) for job_id in row[0].split())
+
+    def past_job(self, job_id: JobId) -> bytes | None:
+        """What `keep_job` kept of a job."""
+        sql = "SELECT data FROM past_jobs WHERE array = ? AND job = ?"
+        row = self._reader.execute(sql, (array_of(job_id), job_id)).fetchone()
+        return None if row is None else row[0]
+
+    def past_tasks(self, array: str) -> Iterator[bytes]:
+        """What `keep_job` kept of an array's tasks, in order of arrival."""
+        sql = "SELECT data FROM past_jobs WHERE array = ? AND job <> array ORDER BY number"
+        yield from (data for (data,) in self._reader.execute(sql, (array,)))
+
+    def count_past_tasks(self, array: str) -> list[tuple[str, int, int, int]]:
+        """Of an array's tasks by phase: how many, their least and their greatest index."""
+        index = "CAST(substr(job, length(array) + 2) AS INTEGER)"
+        sql = f"SELECT phase, count(*), min({index}), max({index}) FROM past_jobs"
+        return self._reader.execute(
+            f"{sql} WHERE array = ? AND job <> array GROUP BY phase", (array,)
+        ).fetchall()
 
     def reports(self) -> dict[HostId, int]:
         return dict(self._reader.execute("SELECT host, sequence FROM reports"))

@@ -45,6 +45,13 @@ CREATE TABLE audit(id INTEGER PRIMARY KEY, wall_s REAL NOT NULL, now_s REAL NOT 
 CREATE TABLE quarantine(id INTEGER PRIMARY KEY, wall_s REAL NOT NULL, event BLOB NOT NULL,
     story TEXT NOT NULL);
 """
+PAST_JOBS: Final = """
+CREATE TABLE IF NOT EXISTS past_jobs(number INTEGER PRIMARY KEY, array TEXT NOT NULL, job TEXT NOT NULL,
+    phase TEXT NOT NULL, data BLOB NOT NULL);
+CREATE INDEX IF NOT EXISTS past_jobs_of_array ON past_jobs(array, job, phase);
+"""
+"""Jobs that the engine has forgotten. A journal gets the table when a controller next opens it; programs that
+do not know it read the others as before."""
 
 
 class JournalError(Exception):
@@ -101,6 +108,7 @@ def create_if_missing(path: Path) -> None:
 
 def raise_version(database: sqlite3.Connection) -> None:
     """Before the first entry that an older program could not read: it must refuse the file from then on."""
+    database.executescript(PAST_JOBS)
     database.execute(f"PRAGMA user_version={JOURNAL_VERSION}")
 
 
@@ -259,6 +267,7 @@ def _snapshots(database: sqlite3.Connection) -> Iterator[Bite]:
 
 def _pages(database: sqlite3.Connection) -> Iterator[Bite]:
     """SQLite's own look at the structure of each table; those without checksums have no other."""
-    for table in TABLES:
+    has_past = database.execute("SELECT 1 FROM sqlite_master WHERE name = 'past_jobs'").fetchone()
+    for table in (*TABLES, "past_jobs") if has_past else TABLES:
         found = [row[0] for row in database.execute(f"PRAGMA quick_check({table})").fetchall()]
         yield table, 0, [f"table {table}: {line}" for line in found if line != "ok"]

@@ -41,9 +41,12 @@ class AttemptTimes(NamedTuple):
     devices: tuple[str, ...]
     launched_s: float
     first_step_s: float | None
+    """Or since when it counts as running without one."""
     stop_requested_s: float | None
     ended_s: float | None
     preempted: bool = False
+    why: str = ""
+    """Of a preemption for no other job."""
     finished: bool = False
     accumulation_steps: int = 1
     resumed_from_step: int | None = None
@@ -67,16 +70,24 @@ def attempt_times(views: Sequence[AttemptView]) -> list[AttemptTimes]:
             attempt=view.attempt,
             devices=view.devices,
             launched_s=view.launched_s,
-            first_step_s=view.first_step_s,
+            first_step_s=view.trains_since_s,
             stop_requested_s=view.stop_requested_s,
             ended_s=view.ended_s,
             preempted=view.outcome == "preempted",
+            why=_why(view),
             finished=view.outcome == "finished",
             accumulation_steps=view.accumulation_steps,
             resumed_from_step=view.start_step if view.attempt > 1 else None,
         )
         for view in views
     ]
+
+
+def _why(view: AttemptView) -> str:
+    if view.cause in ("", "preempted"):
+        return ""
+    reason, _, _ = view.reason.partition(";")  # What follows is what was saved.
+    return f"{reason}, by hand" if view.cause == "by-hand" else reason
 
 
 def timeline_of(
@@ -184,7 +195,8 @@ def _waits(job: JobTimes, window: TimeWindow) -> Iterator[WaitSpan]:
 def _preemptions(
     attempts: Sequence[tuple[JobTimes, AttemptTimes]], window: TimeWindow
 ) -> Iterator[Preemption]:
-    """Who took whose place: the job that started on the device when the victim had left."""
+    """Who took whose place: the job that started on the device when the victim had left, unless the victim
+    left for no other job, or was itself the next."""
     starts: dict[str, list[tuple[float, str]]] = {}
     for job, attempt in attempts:
         for device in attempt.devices:
@@ -195,11 +207,13 @@ def _preemptions(
             continue
         device, end_s = attempt.devices[0], _end_s(job, attempt)
         after = [each for each in starts[device] if each[0] >= end_s - 1e-6]
+        newcomer = min(after)[1] if after and not attempt.why else ""
         yield Preemption(
             at_s=asked_s - window.begin_s,
             device=device,
             victim=job.job,
-            newcomer=min(after)[1] if after else "?",
+            newcomer=newcomer if newcomer != job.job else "",
+            why=attempt.why,
         )
 
 

@@ -44,7 +44,7 @@ def chrome_trace(timeline: Timeline) -> dict[str, Any]:
         events += _on_device(timeline, by_device.get(row.device, []), process, names)
         events += [
             {
-                "name": f"{_title(each.victim, names)} makes room for {_title(each.newcomer, names)}",
+                "name": each.in_words(lambda job: _title(job, names)),
                 "cat": "preemption", "ph": "i", "s": "p", "pid": process, "tid": 0, "ts": _us(each.at_s),
             }
             for each in timeline.preemptions

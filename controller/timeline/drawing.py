@@ -30,6 +30,8 @@ JOB_COLOURS = (
 DARK_TEXT = "#10161f"
 LIGHT_TEXT = "#ffffff"
 
+UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
+
 _NARROW = frozenset("fijlrtI.,:;'!|()[] -")
 _WIDE = frozenset("mwMW@%")
 
@@ -40,7 +42,7 @@ _LIGHT: Final = """
 .timeline .strip { fill: #eceff5; }
 .timeline .grid { stroke: #d9dfe8; }
 .timeline .axis { stroke: #8b95a5; }
-.timeline .note { fill: #a3170f; }
+.timeline .note { fill: #a3170f; stroke: #fbfcfe; }
 .timeline .mark { fill: #c3251b; }
 .timeline .mark-line { stroke: #c3251b; }
 .timeline .wait { fill: #ffffff; stroke: #aab3c2; }
@@ -57,7 +59,7 @@ _DARK: Final = """
 .timeline .strip { fill: #1f2631; }
 .timeline .grid { stroke: #2d3644; }
 .timeline .axis { stroke: #6b7788; }
-.timeline .note { fill: #ff9d94; }
+.timeline .note { fill: #ff9d94; stroke: #151a22; }
 .timeline .mark { fill: #ff7a6e; }
 .timeline .mark-line { stroke: #ff7a6e; }
 .timeline .wait { fill: #1b212b; stroke: #5d6878; }
@@ -73,6 +75,8 @@ CSS: Final = f"""
 .timeline .subtitle {{ font-size: 13px; }}
 .timeline .device {{ font-size: 14px; font-weight: 600; }}
 .timeline .about, .timeline .note, .timeline .extra, .timeline .wait-label {{ font-size: 11.5px; }}
+.timeline .name, .timeline .extra, .timeline .wait-label {{ pointer-events: none; }}
+.timeline .note {{ paint-order: stroke; stroke-width: 3px; }}
 .timeline .name {{ font-size: 13px; font-weight: 600; }}
 .timeline .tick {{ font-size: 12px; }}
 .timeline .policy-name {{ font-size: 12.5px; font-weight: 600; }}
@@ -100,6 +104,12 @@ def text(content: str, x: float, y: float, classes: str, **attributes: object) -
 
 def tooltip(content: str) -> str:
     return f"<title>{escape(content)}</title>"
+
+
+def duration(seconds: float) -> str:
+    """In the unit that people would say it in."""
+    unit_s, unit = next((each for each in UNITS if seconds >= 2 * each[0]), (1, "s"))
+    return f"{seconds / unit_s:.3g} {unit}" if unit_s > 1 else f"{seconds:.0f} s"
 
 
 def text_width(content: str, size: float, bold: bool = False) -> float:

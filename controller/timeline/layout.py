@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -20,16 +20,26 @@ WIDTH = 1240.0
 LEFT = 148.0
 RIGHT = 28.0
 HEADER = 78.0
-ROWS: Final = ((8, 76.0), (24, 56.0), (64, 40.0))
-"""Up to so many devices, so high is a row."""
-DEVICES_MAX: Final = ROWS[-1][0]
+
+
+class RowSize(NamedTuple):
+    """How the rows of at most so many devices look."""
+
+    devices_max: int
+    height: float
+    gap: float
+    has_notes: bool
+    """Above it, on preemptions; without, their tooltips tell them."""
+
+
+ROWS: Final = (RowSize(8, 76.0, 14.0, True), RowSize(16, 48.0, 10.0, True), RowSize(64, 21.0, 4.0, False))
+DEVICES_MAX: Final = ROWS[-1].devices_max
 SEGMENTS_MAX: Final = 3_000
 WAIT_LANES_MAX: Final = 12
-NOTE_LINES_MAX: Final = 3
-ROW_GAP = 14.0
 LANE_GAP = 3.0
-NOTE = 21.0
-"""The height of one line of notes above a row."""
+NOTE = 24.0
+"""The height of one line of notes above a row, and of the mark below it."""
+NOTE_TEXT = 17.0
 WAIT_LANE = 22.0
 AXIS = 50.0
 LEGEND = 24.0
@@ -61,6 +71,7 @@ class TimelineBar(msgspec.Struct, frozen=True, kw_only=True):
     """A piece of a stay, or a wait, on the page."""
 
     box: Box
+    job: str
     colour: str
     look: str
     """The phase, or `waiting`."""
@@ -177,13 +188,15 @@ def lay_out(timeline: Timeline) -> TimelineLayout:
     y = top
     rows = []
     devices = timeline.devices[:DEVICES_MAX]
-    height = next(height for most, height in ROWS if len(devices) <= most)
+    size = next(size for size in ROWS if len(devices) <= size.devices_max)
     by_device, left_out = _drawn(timeline)
     for device in devices:
         here = [p for p in timeline.preemptions if p.device == device.device]
-        markers, note_lines = _markers(known, here, y, second_width)
-        y += note_lines * NOTE
-        box = Box(x=LEFT, y=y, width=WIDTH - LEFT - RIGHT, height=height)
+        markers = tuple(_markers(known, here, y, second_width))
+        if not size.has_notes:
+            markers = tuple((x, None, about) for x, _, about in markers)
+        y += NOTE if any(note for _, note, _ in markers) else 0.0
+        box = Box(x=LEFT, y=y, width=WIDTH - LEFT - RIGHT, height=size.height)
         bars, labels = _device_bars(known, by_device.get(device.device, ()), box, second_width)
         rows.append(
             TimelineRow(
@@ -195,13 +208,13 @@ def lay_out(timeline: Timeline) -> TimelineLayout:
                 markers=markers,
             )
         )
-        y += height + ROW_GAP
+        y += size.height + size.gap
     if timeline.waits:
         row, more = _waiting_row(known, timeline.waits, y, second_width)
         rows.append(row)
         left_out += more
-        y += row.box.height + ROW_GAP
-    plot = Box(x=LEFT, y=top, width=WIDTH - LEFT - RIGHT, height=y - ROW_GAP / 2 - top)
+        y += row.box.height + size.gap
+    plot = Box(x=LEFT, y=top, width=WIDTH - LEFT - RIGHT, height=y - size.gap / 2 - top)
     return TimelineLayout(
         height=y + AXIS + LEGEND + (LINE if left_out else 0.0),
         rows=tuple(rows),
@@ -262,6 +275,7 @@ def _bar(known: Known, piece: Piece, device: str, box: Box, second_width: float)
             width=(piece.end_s - piece.start_s) * second_width,
             height=height,
         ),
+        job=stay.job,
         colour=known.colour(stay.job),
         look=piece.phase,
         about=about + (f", {steps} accumulation steps" if steps > 1 else ""),
@@ -307,39 +321,21 @@ def _bar_labels(known: Known, attempt: AttemptSpan, box: Box) -> list[Label]:
 
 def _markers(
     known: Known, preemptions: Sequence[Preemption], y: float, second_width: float
-) -> tuple[tuple[tuple[float, Label | None, str], ...], int]:
-    """The notes on preemptions at one device, on as few lines as keep them apart; some have no room."""
-    line_ends: list[float] = []
-    placed: list[tuple[float, str, float, float, int, Preemption]] = []
+) -> Iterator[tuple[float, Label | None, str]]:
+    """Preemptions at one device; the line that begins at `y` has as many notes as fit beside each other."""
+    free_from = LEFT
     for each in sorted(preemptions, key=lambda p: p.at_s):
         at = LEFT + each.at_s * second_width
-        content = f"{known.name(each.victim)} saves and makes room for {known.name(each.newcomer)}"
+        is_clear = known.name(each.victim) != known.name(each.newcomer)
+        content = each.in_words(known.name if is_clear else known.job)
         width = drawing.text_width(content, SMALL)
-        x = at + 10 if at + 10 + width <= WIDTH - RIGHT else max(LEFT, at - 10 - width)
-        line = next((i for i, end in enumerate(line_ends) if end + 12 <= min(x, at)), len(line_ends))
-        if line < NOTE_LINES_MAX:
-            line_ends[line : line + 1] = [max(x + width, at)]
-        placed.append((at, content, x, width, line, each))
-    lines = len(line_ends)
-    return (
-        tuple(
-            (
-                at,
-                # The first line is the one next to the row.
-                Label(
-                    content=content,
-                    box=Box(x=x, y=y + (lines - 1 - line) * NOTE, width=width, height=NOTE - 4),
-                    size=SMALL,
-                    classes="note",
-                )
-                if line < NOTE_LINES_MAX
-                else None,
-                f"{each.at_s:.1f} s: job {each.newcomer} preempts job {each.victim} on {each.device}",
-            )
-            for at, content, x, width, line, each in placed
-        ),
-        lines,
-    )
+        x = at + 10 if at + 10 + width <= WIDTH - RIGHT else at - 10 - width
+        note = None
+        if x >= free_from:
+            free_from = max(x + width, at) + 12
+            box = Box(x=x, y=y, width=width, height=NOTE_TEXT)
+            note = Label(content=content, box=box, size=SMALL, classes="note")
+        yield at, note, f"{each.device}, {each.at_s:.1f} s: {each.in_words(known.job)}"
 
 
 def _waiting_row(
@@ -357,7 +353,8 @@ def _waiting_row(
             height=WAIT_LANE - LANE_GAP,
         )
         about = f"{known.job(wait.job)} waits from {wait.start_s:.1f} s to {wait.end_s:.1f} s"
-        bars.append(TimelineBar(box=box, colour=known.colour(wait.job), look="waiting", about=about))
+        colour = known.colour(wait.job)
+        bars.append(TimelineBar(box=box, job=wait.job, colour=colour, look="waiting", about=about))
         labels.extend(_wait_label(known, wait, box))
     box = Box(x=LEFT, y=y, width=WIDTH - LEFT - RIGHT, height=lanes * WAIT_LANE - LANE_GAP)
     more = len(waits) - len(placed)
@@ -367,7 +364,7 @@ def _waiting_row(
 
 def _wait_label(known: Known, wait: WaitSpan, box: Box) -> list[Label]:
     name = known.name(wait.job)
-    length = f"{wait.end_s - wait.start_s:.0f} s"
+    length = drawing.duration(wait.end_s - wait.start_s)
     titles = [f"{wait.job}  {name}"] if wait.job != name else []
     candidates = [*(f"{title}, {length}" for title in (*titles, name)), *titles, name, wait.job, length]
     content = drawing.longest_that_fits(candidates, SMALL, box.width - 2 * PAD - 5)

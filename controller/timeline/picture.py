@@ -8,7 +8,7 @@ that it can stand in a page with a strict content security policy, which brings 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Final
@@ -44,12 +44,12 @@ def render(timeline: Timeline) -> str:
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + _svg(timeline, element("style", {}, CSS))
 
 
-def fragment(timeline: Timeline) -> str:
-    """The picture inside a page that has `CSS` as a style sheet."""
-    return _svg(timeline)
+def fragment(timeline: Timeline, href: Callable[[str], str] | None = None) -> str:
+    """The picture inside a page that has `CSS` as a style sheet; `href`: where a job is told of."""
+    return _svg(timeline, href=href)
 
 
-def _svg(timeline: Timeline, *style: str) -> str:
+def _svg(timeline: Timeline, *style: str, href: Callable[[str], str] | None = None) -> str:
     layout = lay_out(timeline)
     about = f"{timeline.title}. {timeline.subtitle}".strip()
     return element(
@@ -59,7 +59,7 @@ def _svg(timeline: Timeline, *style: str) -> str:
             "width": WIDTH,
             "height": layout.height,
             "viewBox": f"0 0 {WIDTH:g} {layout.height:g}",
-            "role": "img",
+            "role": "group" if href else "img",
             "class": "timeline",
             "aria-label": about,
         },
@@ -76,7 +76,7 @@ def _svg(timeline: Timeline, *style: str) -> str:
         *(part for row in layout.rows for part in _strip(row)),
         *_axis(timeline, layout),
         *_policy_lines(timeline, layout),
-        *(part for row in layout.rows for part in _row(row)),
+        *(part for row in layout.rows for part in _row(row, href)),
         *_legend(layout),
     )
 
@@ -108,23 +108,28 @@ def _patterns() -> str:
 def _strip(row: TimelineRow) -> Iterator[str]:
     box = row.box
     middle = box.y + box.height / 2
-    yield element(
-        "rect",
-        {"x": box.x, "y": box.y, "width": box.width, "height": box.height, "rx": 4, "class": "strip"},
-    )
+    strip = {"x": box.x, "y": box.y, "width": box.width, "height": box.height, "rx": 4, "class": "strip"}
+    yield element("g", {}, tooltip(f"{row.name}: {row.about}"), element("rect", {**strip}))
     room = LEFT - 22
     fits = drawing.text_width(row.about, 11.5) <= room
     about = [row.about] if fits or box.height < 60 else row.about.split(", ", 1)
+    if box.height < 40:
+        about = []
     top = middle - 2 - 7 * (len(about) - 1)
-    yield text(drawing.shortened(row.name, 14, room, bold=True), LEFT - 14, top, "device", text_anchor="end")
+    host, slash, device = row.name.rpartition("/")
+    kept = slash + device  # Of a long name the host is cut.
+    name = drawing.shortened(host, 14, room - drawing.text_width(kept, 14, bold=True), bold=True) + kept
+    yield text(name, LEFT - 14, top, "device", text_anchor="end")
     for i, line in enumerate(about):
         shown = drawing.shortened(line, 11.5, room)
         yield text(shown, LEFT - 14, top + 17 + 15 * i, "about", text_anchor="end")
 
 
-def _row(row: TimelineRow) -> Iterator[str]:
+def _row(row: TimelineRow, href: Callable[[str], str] | None) -> Iterator[str]:
     for bar in row.bars:
-        yield _bar(bar)
+        # Thousands of bars are no stops of the Tab key: the page names their jobs in words, too.
+        link: dict[str, object] = {"href": href(bar.job), "tabindex": -1} if href else {}
+        yield element("a", link, _bar(bar)) if href else _bar(bar)
     for label in row.labels:
         yield _label(label)
     for x, note, about in row.markers:
@@ -153,13 +158,14 @@ def _label(label: Label) -> str:
 def _marker(x: float, row: TimelineRow, label: Label | None, about: str) -> str:
     """A line through the row, a triangle on top of it, and the note above."""
     top, bottom = row.box.y, row.box.y + row.box.height
-    start = top - 7 if label is None else label.box.y + label.box.height - 4
+    rise = min(7.0, row.box.height / 7)  # No farther than the row above.
+    start = top - rise if label is None else label.box.y + label.box.height - 4
     return element(
         "g",
         {},
         tooltip(about),
         element("line", {"x1": x, "y1": start, "x2": x, "y2": bottom + 3, "class": "mark-line"}),
-        element("path", {"d": f"M{x - 6:.2f} {top - 7:.2f}h12l-6 9z", "class": "mark"}),
+        element("path", {"d": f"M{x - 6:.2f} {top - rise:.2f}h12l-6 9z", "class": "mark"}),
         *([] if label is None else [_label(label)]),
     )
 
@@ -199,7 +205,7 @@ def _axis(timeline: Timeline, layout: TimelineLayout) -> Iterator[str]:
         yield text(shown, x, bottom + 17, "tick", text_anchor="middle")
     yield element("line", {"x1": LEFT, "x2": WIDTH - RIGHT, "y1": bottom, "y2": bottom, "class": "axis"})
     since = "since submission" if timeline.local_zero_s is None else "local time"
-    yield text(since, LEFT - 14, bottom + 17, "about", text_anchor="end")
+    yield text(since, LEFT - 40, bottom + 17, "about", text_anchor="end")
 
 
 def _legend(layout: TimelineLayout) -> Iterator[str]:
@@ -249,7 +255,7 @@ def ticks(end_s: float, local_zero_s: float | None) -> Iterator[tuple[float, str
 
 
 def elapsed(at_s: float, end_s: float) -> str:
-    for unit_s, unit in ((DAY_S, "d"), (HOUR_S, "h")):
+    for unit_s, unit in drawing.UNITS:
         if end_s > 4 * unit_s:
             return f"{at_s / unit_s:.3g} {unit}"
     return f"{at_s:.0f} s"

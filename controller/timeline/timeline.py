@@ -6,6 +6,7 @@ made of them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
@@ -47,12 +48,20 @@ class AttemptSpan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Preemption(msgspec.Struct, frozen=True, kw_only=True):
-    """`newcomer` took the place of `victim`."""
+    """`victim` saved and left: for `newcomer`, or, where that is empty, for the reason that `why` gives."""
 
     at_s: float
     device: str
     victim: str
-    newcomer: str
+    newcomer: str = ""
+    why: str = ""
+    """Such as `preempted by ann, by hand`; empty: not known."""
+
+    def in_words(self, name_of: Callable[[str], str]) -> str:
+        victim = name_of(self.victim)
+        if self.newcomer:
+            return f"{victim} saves and makes room for {name_of(self.newcomer)}"
+        return f"{victim} saves: {self.why}" if self.why else f"{victim} saves and leaves"
 
 
 class PolicyChange(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,8 +1,9 @@
 """Who may see the page, and change anything: the one-time link, the sessions it opens, what every request
 must have and every answer carries, and what a form must carry.
 
-Rule: a link opens one session and is void then; what is kept of a session here is only a hash of its cookie.
-Nothing is written down: when the process ends every session ends. Before any page is asked, a name that is
+Rule: a link is made when its owner asks for one, opens one session within `LINK_S`, and is void then; what is
+kept of links and sessions here is only a hash of each. Nothing is written down: when the process ends every
+session ends. Before any page is asked, a name that is
 not this machine's is refused (a foreign page whose name was made to point here would come with its own), all
 but the entrance and what everybody may have needs a session, and a change must come from a page of ours. No
 answer lets a browser load or send anything elsewhere. Each route that changes something is made here, so that
@@ -14,9 +15,9 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
-from http.cookies import CookieError, SimpleCookie
-from typing import Final
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
 from urllib.parse import parse_qsl
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -26,19 +27,25 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cotenant.controller.web.page import FORM_TOKEN
+from cotenant.controller.web.strangers import LET_STAY
 
+LINK_S: Final = 300.0
+LINKS_MAX: Final = 8
+"""That nobody has opened yet; the oldest is void when another is made."""
 SESSIONS_MAX: Final = 16
 """The oldest ends when another begins."""
 SECRET_BYTES: Final = 32
+REQUESTS_MAX: Final = 64
+"""Of all sessions, at a time."""
 
 OUR_NAMES: Final = ("127.0.0.1", "localhost", "[::1]")
 ENTRANCE: Final = "/enter"
-OPEN: Final = (ENTRANCE, "/static/")
-"""Needs no session."""
+AHEAD: Final = ("sec-purpose", "purpose", "x-purpose", "x-moz")
+"""Headers with which a browser asks for a page ahead of its user: to prefetch, prerender or preview it."""
 SAFE: Final = ("GET", "HEAD")
 NO_SESSION: Final = (
-    "this needs the link that `cotenant web` printed where it was started; a link opens one browser, and the "
-    "next link is printed after it. The page's server may have been started again since this was opened."
+    "this needs a link, which opens one browser: `cotenant web --link` makes one, on the machine where the "
+    "page's server runs. That server may have been started again since this was opened."
 )
 CONTENT_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -62,27 +69,28 @@ Changes = Callable[[Request, Mapping[str, str]], Awaitable[Response]]
 
 
 class Access:
-    def __init__(self, on_link: Callable[[str], None] = lambda token: None) -> None:
-        """`on_link` hears of each new one-time token, the first one included."""
-        self._on_link = on_link
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s = now_s
         self._key = secrets.token_bytes(SECRET_BYTES)
+        self._links: dict[str, float] = {}
+        """Until when each can be opened."""
         self._sessions: dict[str, None] = {}
-        self._token = ""
-        self._renew()
 
-    def _renew(self) -> None:
-        self._token = secrets.token_urlsafe(SECRET_BYTES)
-        self._on_link(self._token)
+    def new_token(self) -> str:
+        """Of a new link: whoever has it can open one session."""
+        token = secrets.token_urlsafe(SECRET_BYTES)
+        self._links[_hashed(token)] = self._now_s() + LINK_S
+        _keep_newest(self._links, LINKS_MAX)
+        return token
 
     def enter(self, token: str) -> str | None:
-        """A cookie for whoever has the link; None: it is not the present one."""
-        if not hmac.compare_digest(token.encode(), self._token.encode()):
+        """A cookie for whoever has the link; None: there is no such link, or no longer."""
+        until_s = self._links.pop(_hashed(token), None)
+        if until_s is None or self._now_s() > until_s:
             return None
         cookie = secrets.token_urlsafe(SECRET_BYTES)
         self._sessions[_hashed(cookie)] = None
-        while len(self._sessions) > SESSIONS_MAX:
-            del self._sessions[next(iter(self._sessions))]
-        self._renew()
+        _keep_newest(self._sessions, SESSIONS_MAX)
         return cookie
 
     def is_open(self, cookie: str) -> bool:
@@ -96,15 +104,23 @@ class Access:
         return self.is_open(cookie) and hmac.compare_digest(self.form_token(cookie).encode(), token.encode())
 
 
-def _hashed(cookie: str) -> str:
-    return hashlib.sha256(cookie.encode(errors="replace")).hexdigest()
+def _hashed(secret: str) -> str:
+    return hashlib.sha256(secret.encode(errors="replace")).hexdigest()
+
+
+def _keep_newest(kept: dict[str, Any], most: int) -> None:
+    while len(kept) > most:
+        del kept[next(iter(kept))]
 
 
 class RequestCheck:
-    def __init__(self, app: ASGIApp, access: Access, cookie_name: str) -> None:
+    def __init__(self, app: ASGIApp, access: Access, cookie_name: str, names: Sequence[str]) -> None:
+        """`names`: what this server is called, in lower case."""
         self._app = app
         self._access = access
         self._cookie_name = cookie_name
+        self._names = names
+        self._under_way = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -120,29 +136,43 @@ class RequestCheck:
                 answered.setdefault("cache-control", "no-store")
             await send(message)
 
-        cookie = _cookie_in(headers, self._cookie_name)
-        scope.setdefault("state", {})["cookie"] = cookie
+        cookie = self._session_in(headers)
+        state = scope.setdefault("state", {})
+        state["cookie"] = cookie
+        if cookie and LET_STAY in state:
+            state[LET_STAY]()
         refusal = self._refusal(scope, headers, cookie)
-        await (refusal or self._app)(scope, receive, sending)
+        self._under_way += bool(cookie)
+        try:
+            await (refusal or self._app)(scope, receive, sending)
+        finally:
+            self._under_way -= bool(cookie)
+
+    def _session_in(self, headers: Headers) -> str:
+        """The value of our cookie that is of an open session. A browser sends the cookies of all ports of a
+        host: others may be malformed, or have our cookie's name."""
+        pairs = ";".join(headers.getlist("cookie")).split(";")
+        named = (pair.strip().partition("=") for pair in pairs)
+        ours = (value for name, _, value in named if name == self._cookie_name)
+        return next((value for value in ours if self._access.is_open(value)), "")
 
     def _refusal(self, scope: Scope, headers: Headers, cookie: str) -> Response | None:
         host = headers.get("host", "")
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
-        if name.lower() not in OUR_NAMES:
-            return PlainTextResponse(f"this page answers to {', '.join(OUR_NAMES)} alone", 421)
+        if name.lower() not in self._names:
+            return PlainTextResponse(f"this page answers to {', '.join(self._names)} alone", 421)
         if scope["method"] not in SAFE and not _is_from_us(headers, host):
             return PlainTextResponse("a change must come from a page of this server", 403)
-        if not scope["path"].startswith(OPEN) and not self._access.is_open(cookie):
+        if not cookie and scope["path"] != ENTRANCE:
             return PlainTextResponse(NO_SESSION, 401)
+        if cookie and self._under_way >= REQUESTS_MAX:
+            return PlainTextResponse(f"{REQUESTS_MAX} requests are under way already; close a page", 503)
         return None
 
 
-def _cookie_in(headers: Headers, name: str) -> str:
-    try:
-        found = SimpleCookie(headers.get("cookie", "")).get(name)
-    except CookieError:
-        return ""
-    return found.value if found is not None else ""
+def is_ahead(request: Request) -> bool:
+    """Nobody has followed the link yet: a browser or a checker of links looks what is there."""
+    return request.method != "GET" or any(name in request.headers for name in AHEAD)
 
 
 def _is_from_us(headers: Headers, host: str) -> bool:

@@ -7,7 +7,7 @@ no, and a page says so in words.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 from urllib.parse import quote, urlencode
@@ -23,19 +23,33 @@ from cotenant.controller.cli.cluster.top_view import trouble_in_words
 from cotenant.controller.client import Refusal, Unreachable
 from cotenant.controller.domain import one_line
 from cotenant.controller.web import rendering
-from cotenant.controller.web.access import ENTRANCE, Access, RequestCheck
+from cotenant.controller.web.access import ENTRANCE, LINK_S, OUR_NAMES, Access, RequestCheck, is_ahead
 from cotenant.controller.web.connections import Connections, Seen, watch
 from cotenant.controller.web.page import Page, Params, surroundings
 from cotenant.controller.web.pages import PAGES
+from cotenant.controller.web.strangers import Strangers
 
 STATUS: Final = {"not-found": 404, "not-allowed": 403, "usage": 400, "refused": 409}
 """By the code of a refusal."""
 QUERY_MAX: Final = 20
+NO_LINK: Final = (
+    f"this link has been used, or is older than {LINK_S / 60:g} minutes, or not of this server; "
+    "`cotenant web --link` makes another"
+)
 SEEN: Final = "seen"
 """In the address of news: the page that they go on from."""
 
 
-def application(connections: Connections, access: Access, cookie_name: str) -> Starlette:
+def application(
+    connections: Connections,
+    access: Access,
+    cookie_name: str,
+    *,
+    names: Sequence[str] = OUR_NAMES,
+    strangers: Strangers | None = None,
+    on_enter: Callable[[], None] = lambda: None,
+) -> Starlette:
+    """`on_enter` hears of each browser that a link has let in."""
     routes: list[Any] = [
         Route("/", lambda request: RedirectResponse(PAGES[0].path)),
         Route(ENTRANCE, enter),
@@ -46,21 +60,23 @@ def application(connections: Connections, access: Access, cookie_name: str) -> S
         routes += [*page.routes, Route(page.path, shown(page)), Route(f"/live{page.path}", sent(page))]
     app = Starlette(
         routes=routes,
-        lifespan=lambda app: watching(connections),
-        middleware=[Middleware(RequestCheck, access=access, cookie_name=cookie_name)],
+        lifespan=lambda app: watching(connections, strangers or Strangers()),
+        middleware=[Middleware(RequestCheck, access=access, cookie_name=cookie_name, names=names)],
         exception_handlers={Refusal: refused, Unreachable: away},
     )
     app.state.pages = [each for each in PAGES if each.is_in_menu]
     app.state.access, app.state.connections, app.state.cookie_name = access, connections, cookie_name
+    app.state.on_enter = on_enter
     app.state.streams, app.state.is_ending = 0, lambda: False
     return app
 
 
 @asynccontextmanager
-async def watching(connections: Connections) -> AsyncIterator[None]:
+async def watching(connections: Connections, strangers: Strangers) -> AsyncIterator[dict[str, Any]]:
+    """What it yields reaches each connection (`BoundedProtocol`)."""
     task = asyncio.create_task(watch(connections))
     try:
-        yield
+        yield {"strangers": strangers}
     finally:
         task.cancel()
         with suppress(asyncio.CancelledError):
@@ -69,9 +85,12 @@ async def watching(connections: Connections) -> AsyncIterator[None]:
 
 async def enter(request: Request) -> Response:
     """The link. No redirect: a browser that came from elsewhere would keep the new cookie back."""
+    if is_ahead(request):
+        return PlainTextResponse("this link opens when a person follows it", 503)
     cookie = request.app.state.access.enter(request.query_params.get("token", ""))
     if cookie is None:
-        return PlainTextResponse("this link has been used, or is not of this server: see where it runs", 401)
+        return PlainTextResponse(NO_LINK, 401)
+    request.app.state.on_enter()
     answer = HTMLResponse(rendering.whole("enter", {"path": PAGES[0].path}))
     answer.set_cookie(request.app.state.cookie_name, cookie, httponly=True, samesite="strict", path="/")
     return answer

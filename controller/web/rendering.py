@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from cotenant.controller.cli.frame.screen import duration, local_time, plural, size
+from cotenant.controller.cli.jobs.arrays import in_counts
 from cotenant.controller.wire import wall_s
 
 FOLDER: Final = Path(__file__).parent
@@ -31,6 +32,19 @@ QUIET_S: Final = 15.0
 ROWS: Final = "rows"
 """The event that brings single rows."""
 
+JOB_COLUMNS: Final = ("JOB", "job", "BESIDE JOB", "beside", "WITH")
+"""Columns of tables whose cells are job numbers."""
+_BEFORE_A_JOB: Final = (
+    "[Jj]ob", "sharing with", "shares with", "share with", "packing with", "packed with", "beside",
+    "parted from", "preempted for", "preempting",
+)  # fmt: skip
+"""What stands before a job's number in `domain/reasons.py`."""
+_NUMBER: Final = r"\b\d{1,12}(?:_\d{1,9})?\b"
+_JOB_NUMBER: Final = re.compile(_NUMBER)
+_JOB_NUMBERS: Final = re.compile(
+    rf"(?<=\bjobs ){_NUMBER}(?:, {_NUMBER})*(?: and {_NUMBER}(?! more))?"
+    + "".join(rf"|(?<=\b{each} ){_NUMBER}" for each in _BEFORE_A_JOB)
+)
 _ROW: Final = re.compile(r'<(tr|article) id="([\w./:-]+)".*?</\1>', re.DOTALL)
 
 
@@ -44,7 +58,9 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update(about=about, duration=duration, size=size, at=lambda at: local_time(wall_s(at)))
-    made.globals.update(plural=plural)
+    made.globals.update(
+        plural=plural, split_at_jobs=split_at_jobs, in_counts=in_counts, job_columns=JOB_COLUMNS
+    )
     made.globals["ui"] = made.get_template("macros.html").module
     return made
 
@@ -54,6 +70,19 @@ def about(seconds: float | None) -> str:
     if seconds is None or seconds < 60.0:
         return duration(seconds)
     return duration(seconds - seconds % 60.0).removesuffix("00s")
+
+
+def split_at_jobs(text: str, is_numbers: bool = False) -> list[tuple[str, str]]:
+    """The text in pieces: each ends with the number of a job that is named in it, the last without.
+
+    `is_numbers`: the text is a list of numbers, and nothing else.
+    """
+    named = [match.span() for match in _JOB_NUMBERS.finditer(text)] if not is_numbers else [(0, len(text))]
+    pieces, at = [], 0
+    for match in (each for span in named for each in _JOB_NUMBER.finditer(text, *span)):
+        pieces.append((text[at : match.start()], match[0]))
+        at = match.end()
+    return [*pieces, (text[at:], "")]
 
 
 def whole(name: str, context: Mapping[str, Any]) -> str:

@@ -96,6 +96,9 @@ HELLO: Final = "hello"
 Optional: resumed_from (directory), exact: bool, note (what differs), accumulates_note and resumable_note (why
 it cannot), turns: bool (it understands `accumulate_at`), trials: bool (an s may be tried merely to measure
 it), looks: bool (it answers `look`)."""
+WATCHED: Final = "watched"
+"""{}: this process imports torch and its optimizer steps are counted, so `first_step` comes with the first.
+May come without a hello, and more than once."""
 FIRST_STEP: Final = "first_step"
 """{step}: the first optimizer step of this attempt is done."""
 STEP: Final = "step"
@@ -142,7 +145,7 @@ PHASE_COMMIT: Final = "commit"
 PHASE_WITHDRAW: Final = "withdraw"
 
 FROM_RANK: Final = (
-    HELLO, FIRST_STEP, STEP, LENGTH, SAVING, DURABLE, CONFIRM, STOPPED, STRETCH, STANDING, FAILED,
+    HELLO, WATCHED, FIRST_STEP, STEP, LENGTH, SAVING, DURABLE, CONFIRM, STOPPED, STRETCH, STANDING, FAILED,
 )  # fmt: skip
 TO_RANK: Final = (STOP_AT, SAVE_AT, ACCUMULATE_AT, LOOK, ROOM)
 

@@ -246,8 +246,7 @@ def figures_4_to_6(folder: Path) -> list[str]:
             )
             for policy in shown
         ]
-        figure = plots.distributions(curves, title, "per cent", synthetic=False)
-        figure.axes[0].set_xlabel("per cent (0.1 and less at the left edge)")
+        figure = plots.distributions(curves, title, "per cent", synthetic=False, in_seconds=False)
         pictures.append(saved(figure, folder, name, title))
     rows = [
         row_of(

@@ -34,6 +34,12 @@ ENV_MEMORY_MIB = "COTENANT_MEMORY_MIB"
 """What this process may take of each of its CUDA devices; there is one of the two, or none."""
 ENV_MODULES = "COTENANT_MODULES"
 """A file to write the names of imported packages to, once: at the first step, or at the end."""
+ENV_PROTOCOL, ENV_SOCKET, VERSION = "COTENANT_PROTOCOL", "COTENANT_SOCKET", "1"
+_TORCH = ("torch", "torch.nn", "torch.nn.functional", "torch.optim", "torch.utils.data", "torch.distributed")
+"""What scripts import of torch, `torch` itself left out by some."""
+_watched: list[Any] = []
+_TELL_S = 0.2
+"""The supervisor may be busy for so long; without this word it assumes that the script never steps."""
 _UNLIMITED = "cotenant: this process is not held to its part of the GPU ({})\n"
 _PID = os.getpid()
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -44,6 +50,11 @@ class Startup:
 
     def __init__(self) -> None:
         self._waiting: dict[str, list[Any]] = {}
+        self._before: dict[str, Any] = {}
+
+    def before_import(self, name: str, callback: Any) -> None:
+        """Call `callback()` when `name` is about to be executed. Looking for it is not importing it."""
+        self._before[name] = callback
 
     def when_imported(self, name: str, callback: Any) -> None:
         """Call `callback(module)` once `name` has been executed; at once if it has been already."""
@@ -54,9 +65,8 @@ class Startup:
             self._waiting.setdefault(name, []).append(callback)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name not in self._waiting:
+        if name not in self._waiting and name not in self._before:
             return None
-        callbacks = self._waiting.pop(name)
         for finder in sys.meta_path:
             if finder is self or not hasattr(finder, "find_spec"):
                 continue
@@ -64,7 +74,6 @@ class Startup:
             if spec is not None:
                 break
         else:
-            self._waiting[name] = callbacks
             return None
         if spec.loader is None or not hasattr(spec.loader, "exec_module"):
             return spec
@@ -72,8 +81,9 @@ class Startup:
 
         def exec_module(module: Any) -> None:
             spec.loader.__dict__.pop("exec_module", None)
+            self._before.pop(name, lambda: None)()
             execute(module)
-            for callback in callbacks:
+            for callback in self._waiting.pop(name, ()):
                 callback(module)
 
         with contextlib.suppress(AttributeError):  # a loader with slots: no hook, no harm
@@ -102,6 +112,42 @@ def _optimizers_are_there(startup: Startup) -> Any:
             importlib.import_module("cotenant.checkpoint.progress").install(startup, optimizers)
 
     return begin
+
+
+class WatchedSpec(importlib.machinery.ModuleSpec):
+    """Of a module that a warm start has before its script: Python asks at each import whether the module is
+    complete, so the first question is the script's import."""
+
+    @property
+    def _initializing(self) -> bool:
+        for spec in _watched:
+            spec.__class__ = importlib.machinery.ModuleSpec
+        _tell_watched()
+        return False
+
+
+def _watch(startup: Startup) -> None:
+    """Tell the supervisor when the script imports torch: its first step will be told as well."""
+    if "torch" not in sys.modules:
+        startup.before_import("torch", _tell_watched)
+    for name in _TORCH:
+        spec = getattr(sys.modules.get(name), "__spec__", None)
+        if type(spec) is importlib.machinery.ModuleSpec and not getattr(spec, "_initializing", False):
+            with contextlib.suppress(TypeError):  # No word in time, no harm.
+                spec.__class__ = WatchedSpec
+                _watched.append(spec)
+
+
+def _tell_watched() -> None:
+    address, rank = os.environ.get(ENV_SOCKET), os.environ.get("RANK", "0")
+    if not address or os.environ.get(ENV_PROTOCOL, VERSION) != VERSION or not rank.isdecimal():
+        return
+    with contextlib.suppress(Exception):  # Whatever it is, the script must run.
+        import socket
+
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
+            out.settimeout(_TELL_S)
+            out.sendto(b'{"v":%s,"m":"watched","rank":%s}' % (VERSION.encode(), rank.encode()), address)
 
 
 def _take_stacks_signal(number: str) -> None:
@@ -236,6 +282,8 @@ def _main() -> None:
         startup.when_imported("torch.distributed.distributed_c10d", _scale_time_limits(scale))
     if wanted:
         startup.when_imported("torch", _torch_is_there(startup, wanted))
+    if counts:
+        _watch(startup)  # The last: what is done for the script imports torch as well.
     if scale or wanted or share or counts:
         sys.meta_path.insert(0, startup)
     _run_hidden()

@@ -124,13 +124,23 @@ def controller_of_2(at_home: str) -> Iterator[ControllerOf2]:
 
 ADDED: Final = frozenset(
     (
-        *("total_steps", "total_note", "fork_servers", "launch_why", "warm"),
+        *(
+            "total_steps",
+            "total_note",
+            "start_assumed",
+            "start_assumed_at",
+            "fork_servers",
+            "launch_why",
+            "warm",
+        ),
         *("shared", "promises", "won_device_s", "first_predicted_xi", "second_predicted_xi"),
         *("alone_device_s", "measured_device_s", "priority", "organisation", "eta", "ahead"),
         *("guaranteed_h", "broken_promises", "classes", "organisations"),
         *("group", "choose", "promised", "promised_at"),
         *("gpus_range", "resizes", "speedups", "speedups_source", "gpu_fraction", "parts"),
-        *("jobs_planned_mib", "policy_state", "cpus_asked", "memory_asked_mib"),
+        *("jobs_planned_mib", "policy_state", "cpus_asked", "memory_asked_mib", "cause"),
+        *("verbs", "settable", "asker", "asker_is_admin"),
+        *("array", "next_before", "by_state"),
     )
 )
 """What people and commands are told since then; so are an attempt's `launch` and wide columns of nodes."""

@@ -52,6 +52,7 @@ class Station:
         lease_s: float | None = 300.0,
         disk_bytes_min: int = NO_RESERVE,
         endpoint: str = "ipc:///x",
+        keep_ended: int = 10_000,
         **limits: Any,
     ) -> None:
         """`limits`: as `RequestHandlers` takes them."""
@@ -75,7 +76,7 @@ class Station:
         self.core = Core(
             self.journal,
             make_policy,
-            EngineConfig(policy=PolicySettings(name=policy)),
+            EngineConfig(policy=PolicySettings(name=policy), keep_ended=keep_ended),
             package="1.2.3",
             wall_s=wall_s,
             snapshot_every=snapshot_every,

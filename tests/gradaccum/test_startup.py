@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from cotenant.agent.supervisor.core import rank_messages
 from cotenant.agent.supervisor.processes import STACKS_SIGNAL, ranks
 from cotenant.controller.wire import job
 from cotenant.gradaccum.launch import STARTUP
@@ -214,3 +216,85 @@ def test_a_part_that_cannot_be_kept_is_said_and_the_script_runs(warm: Warm, tmp_
     assert said.startswith(
         "cotenant: this process is not held to its part of the GPU (ValueError: COTENANT_MEM"
     )
+
+
+# --- Its first step will be seen -------------------------------------------------------------------
+
+SAYS = """
+import os, socket
+def say(text):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
+        out.sendto(text.encode(), os.environ["COTENANT_SOCKET"])
+"""
+LOOKS_FOR_TORCH = (
+    SAYS
+    + """
+import importlib.util
+assert importlib.util.find_spec("torch") is not None
+say("found")
+if os.environ.get("USES"):
+    import torch.optim
+    import torch
+"""
+)
+USES_TORCH = (
+    SAYS
+    + """
+say("begins")
+from torch.utils.data import DataLoader
+import torch
+say("uses")
+"""
+)
+
+
+@pytest.fixture
+def heard(tmp_path: Path) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
+        supervisor.bind(str(tmp_path / "s"))
+        supervisor.setblocking(False)
+        yield supervisor
+
+
+def words(heard: socket.socket) -> list[str]:
+    """What was said by now; the protocol's words by their names."""
+    found: list[str] = []
+    while True:
+        try:
+            said = heard.recv(4096)
+        except BlockingIOError:
+            return found
+        word = rank_messages.parse(said)
+        found.append(said.decode() if word is None else type(word).__name__)
+
+
+@pytest.mark.parametrize(
+    ("uses", "zero_code", "said"),
+    [
+        pytest.param("yes", "progress", ["found", "RankWatched", "imports"], id="it imports torch"),
+        pytest.param("", "progress", ["found"], id="it only looks whether there is one"),
+        pytest.param("yes", "", ["found", "imports"], id="its steps are not to be counted"),
+    ],
+)
+def test_who_imports_torch_says_before_that_its_first_step_will_be_seen(
+    heard: socket.socket, tmp_path: Path, uses: str, zero_code: str, said: list[str]
+) -> None:
+    torch = tmp_path / "torch"
+    torch.mkdir()
+    (torch / "__init__.py").write_text(f"{SAYS}say('imports')\n")
+    (torch / "optim.py").touch()
+    env = environment(**{job.ENV_ZERO_CODE: zero_code, job.ENV_SOCKET: str(tmp_path / "s"), "USES": uses})
+    path = os.pathsep.join([str(STARTUP), str(tmp_path), env["PYTHONPATH"]])
+    subprocess.run(
+        [sys.executable, "-c", LOOKS_FOR_TORCH], env={**env, "PYTHONPATH": path}, check=True, timeout=IMPORT_S
+    )
+    assert words(heard) == said
+
+
+@pytest.mark.parametrize("zero_code", ["progress", "accumulate,checkpoint,progress"])
+def test_who_has_torch_before_the_script_says_so_when_the_script_imports_it(
+    warm: Warm, heard: socket.socket, tmp_path: Path, zero_code: str
+) -> None:
+    env = {job.ENV_ZERO_CODE: zero_code, job.ENV_SOCKET: str(tmp_path / "s")}
+    forked(warm, tmp_path, USES_TORCH, **env)
+    assert words(heard) == ["begins", "RankWatched", "uses"]

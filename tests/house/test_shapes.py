@@ -28,6 +28,11 @@ EXEMPT = {
     ("Job", "Outcome"): "Outcome has a column for all jobs of a simulation where Job has a number",
     ("Lived", "Outcome"): "Outcome has a column for all jobs of a simulation where Lived has a number",
     ("JobView", "Outcome"): "Outcome has a column for all jobs of a simulation where JobView has a number",
+    (
+        "AgentConfig",
+        "AgentSettings",
+    ): "settings are what an operator writes; the agent's state machine gets those "
+    "that it decides by, with what was found on the host",
     ("AttemptRecord", "AttemptView"): "the record is mutable, grows as events come, and is in snapshots",
     ("Device", "DeviceView"): "flat: it is the JSON that people read; the device is in the journal",
     ("Profile", "ProfileView"): "the view has every indicator and no model; the profile is in the journal",

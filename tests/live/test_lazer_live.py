@@ -73,7 +73,7 @@ def test_a_deferral_is_kept_explained_and_not_forgotten_with_the_controller(clus
     assert first.stop_requested_s is not None
     waited_s = first.stop_requested_s - cluster.shown(short).job.submitted_s
     assert waited_s > drawn_s(0) - 0.01, "not before its time, which is said to the millisecond"
-    assert first.outcome == "preempted" and f"preempted for {short}" in first.reason
+    assert first.outcome == "preempted" and f"preempted for job {short}" in first.reason
     pause_s = cluster.shown(long).job.expected_pause_s
     assert pause_s is not None and pause_s != PAUSE_S, "its first pause has been measured"
 

@@ -25,16 +25,16 @@ class Browser:
     """Keeps its cookie, and reads news."""
 
     def __init__(self, link: str) -> None:
-        found = re.fullmatch(r"http://127\.0\.0\.1:(\d+)(/enter\?token=\S+)", link)
+        found = re.fullmatch(r"http://(127\.[\d.]+):(\d+)(/enter\?token=\S+)", link)
         assert found is not None, link
-        self._port = int(found[1])
+        self._address = found[1], int(found[2])
         self._cookie = ""
-        with self._asked(found[2]) as answer:
+        with self._asked(found[3]) as answer:
             self._cookie = str(answer.getheader("set-cookie")).partition(";")[0]
 
     @contextmanager
     def _asked(self, path: str) -> Iterator[http.client.HTTPResponse]:
-        with closing(http.client.HTTPConnection("127.0.0.1", self._port, timeout=WITHIN_S)) as connection:
+        with closing(http.client.HTTPConnection(*self._address, timeout=WITHIN_S)) as connection:
             connection.request("GET", path, headers={"cookie": self._cookie})
             with connection.getresponse() as answer:
                 yield answer
@@ -67,10 +67,12 @@ def begun(environ: dict[str, str], home: Path, *words: str) -> Iterator[subproce
         process.communicate(timeout=WITHIN_S)
 
 
-def link_of(process: subprocess.Popen[str]) -> str:
-    """The next one that it prints."""
+def link_to(process: subprocess.Popen[str], environ: dict[str, str], home: Path) -> str:
+    """Made on request, once the page is ready: what is printed into a pipe holds none."""
     assert process.stdout is not None
-    return next(line.split()[-1] for line in process.stdout if "/enter?token=" in line)
+    ready = next(line for line in process.stdout if line.startswith("page ready"))
+    assert "token" not in ready + next(process.stdout)
+    return ask(environ, home, "web", "--link").strip()
 
 
 def ask(environ: dict[str, str], home: Path, *words: str) -> str:
@@ -92,7 +94,7 @@ def pages_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
 
 def test_the_page_follows_a_job_and_may_crash_alone(environ: dict[str, str], home: Path) -> None:
     with begun(environ, home, "up", "--web") as up:
-        browser = Browser(link_of(up))
+        browser = Browser(link_to(up, environ, home))
         assert "Nothing runs." in browser.text("/queue")
         job = ask(environ, home, "submit", "--name", "<watched>", "--", sys.executable, "-c", JOB).split()[-1]
         browser.until("/queue", "&lt;watched&gt;")
@@ -112,7 +114,7 @@ def test_the_page_goes_on_when_the_controller_is_there_again(environ: dict[str, 
         assert up.stdout is not None
         assert any("agent ready" in line for line in up.stdout)
         with begun(environ, home, "web") as web:
-            browser = Browser(link_of(web))
+            browser = Browser(link_to(web, environ, home))
             assert "Nothing waits." in browser.text("/queue")
             ask(environ, home, "down", "--yes")
             assert up.wait(WITHIN_S) == 0

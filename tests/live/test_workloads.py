@@ -80,7 +80,7 @@ def locks_of_our_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 @pytest.fixture(scope="module")
 def profiles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Profile]:
     """Three of them as the demo measures its jobs: side by side, each alone on a slot of one core."""
-    kinds = {"compute_bound": 64, "loader_bound": 64, "memory_heavy": 256}
+    kinds = {"compute_bound": 62, "loader_bound": 62, "memory_heavy": 254}
     jobs = [
         DemoJob(name=kind, script=kind, workers=1, batch_size=batch_size, train_s=1.0, about="", act=1)
         for kind, batch_size in kinds.items()

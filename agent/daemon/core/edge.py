@@ -60,7 +60,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     indicators_every_s: float = 0.0
     """How often the devices are read for heartbeats and Prometheus; 0 = never."""
     quiet_start_s: float = 10.0
-    """A started job that says nothing counts as loading for this long, and as running from then on."""
+    """A started job of which no step can be seen (it uses neither torch nor the library) counts as loading
+    for this long, and as running from then on."""
 
 
 class FoundAttempt(msgspec.Struct, frozen=True, kw_only=True):

@@ -102,7 +102,7 @@ def first_step(attempt: Attempt, step: int, host_id: HostId) -> Told:
 
 
 def assumed_step(attempt: Attempt, host_id: HostId) -> Told:
-    """It has run a while in silence; the agent also reports what it says later."""
+    """It has run a while and no step of it can be seen; one that is seen later is reported as well."""
     event = FirstStepDone(
         job_id=attempt.job_id, attempt=attempt.attempt, host_id=host_id, step=0, assumed=True
     )

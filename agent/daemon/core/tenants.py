@@ -67,10 +67,11 @@ class Live:
         return left_s - believed_s >= LEASE_NEWS_RATIO * full_s
 
     def quiet_until_s(self, attempt: Attempt, quiet_start_s: float) -> float:
-        """When a job without hello counts as running; a job that uses the library says so by itself."""
+        """When a job of which no first step is expected counts as running; of every other one the step is
+        waited for."""
         if self.started_s is None or not self.is_there or attempt.first_step or attempt.first_step_assumed:
             return _NEVER
-        if attempt.capabilities or attempt.uses_library:
+        if attempt.capabilities or attempt.uses_library or (self.status is not None and self.status.watched):
             return _NEVER
         return self.started_s + quiet_start_s
 

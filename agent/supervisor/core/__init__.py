@@ -10,6 +10,7 @@ from cotenant.agent.supervisor.core.edge import (
 from cotenant.agent.supervisor.core.exit_classifier import (
     TAIL_BYTES, Ending, Exit, Stage, StartProblem, decide,
 )
+from cotenant.agent.supervisor.core.printed_loss import last_loss_in
 from cotenant.agent.supervisor.core.rank_messages import (
     AnyRankWord, DurableSaid, FirstStepReached, RankFailed, RankHello, Saving, StepConfirmed, StepDone,
     Stopped, WindowReport, parse,
@@ -23,6 +24,6 @@ __all__ = [
     "Finish", "FirstStepReached", "Noted", "OverMemory", "Publish", "RankExited", "RankFailed",
     "RankHello", "RankMessageCame", "Sampled", "Saving", "Stage", "StartProblem", "Started",
     "StepConfirmed", "StepDone", "Stopped", "Supervision", "SupervisorTicked", "TakeSample", "TellRank",
-    "TerminateClients", "WindowReport", "decide", "parse", "rank_messages", "unclean",
+    "TerminateClients", "WindowReport", "decide", "last_loss_in", "parse", "rank_messages", "unclean",
 ]
 # fmt: on

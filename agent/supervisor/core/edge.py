@@ -57,6 +57,8 @@ class Sampled(Happening, frozen=True, kw_only=True):
     cpu_s: float = 0.0
     """Of all processes together, since the start."""
     output_bytes: int = 0
+    printed_loss: float | None = None
+    """The newest in the output of the lowest rank that prints one."""
     samples: tuple[Timed, ...] = ()
     """Indicators since the last time; only while the attempt is profiled."""
     is_stopped: bool = False

@@ -33,6 +33,8 @@ FAILURES_KEPT: Final = 8
 FAILURE_CHARS: Final = 300
 PUBLISH_PERIOD_S: Final = 1.0
 KEEP_PERIOD_S: Final = 15.0
+NOBODY: Final = 1 << 30
+"""Behind every rank: none has said it yet."""
 
 
 class RankProgress:
@@ -45,7 +47,7 @@ class RankProgress:
         self.hellos: dict[int, RankHello] = {}
         self.steps: dict[int, int] = {}
         self._step_times: deque[float] = deque(maxlen=REPORTS_KEPT)
-        self._loss_rank = self._length_rank = 1 << 30
+        self._loss_rank = self._length_rank = NOBODY
         self._memory_mib_peak: float | None = None
 
     def change(self, **fields: object) -> bool:
@@ -78,7 +80,7 @@ class RankProgress:
         self._reached(word.rank, word.step)
         if self.status.first_step is not None:
             return False
-        return self.change(first_step=word.step, step=max(self.status.step, word.step))
+        return self.change(first_step=word.step, watched=False, step=max(self.status.step, word.step))
 
     def step(self, word: StepDone) -> bool:
         """Progress; not worth a durable record by itself."""
@@ -117,10 +119,16 @@ class RankProgress:
         line = one_line(" ".join(text.split()))[:FAILURE_CHARS]
         self.change(failed=(*self.status.failed, line)[-FAILURES_KEPT:])
 
-    def sampled(self, memory_mib: float | None, duty_cycle: float | None) -> bool:
+    def sampled(
+        self, memory_mib: float | None, duty_cycle: float | None, printed_loss: float | None = None
+    ) -> bool:
+        """A printed loss counts until a rank tells one."""
         if memory_mib is not None:
             self._memory_mib_peak = max(memory_mib, self._memory_mib_peak or 0.0)
-        return self.change(memory_mib=self._memory_mib_peak, duty_cycle=duty_cycle)
+        fields: dict[str, object] = {"memory_mib": self._memory_mib_peak, "duty_cycle": duty_cycle}
+        if printed_loss is not None and self._loss_rank == NOBODY:
+            fields["loss"] = printed_loss
+        return self.change(**fields)
 
     @property
     def steps_measured(self) -> int:

@@ -50,6 +50,10 @@ class RankHello(RankMessage, frozen=True, kw_only=True, tag=protocol.HELLO):
     """Why it cannot resume."""
 
 
+class RankWatched(RankMessage, frozen=True, kw_only=True, tag=protocol.WATCHED):
+    """Its first optimizer step will be told."""
+
+
 class FirstStepReached(RankMessage, frozen=True, kw_only=True, tag=protocol.FIRST_STEP):
     step: Count
 
@@ -110,6 +114,7 @@ class RankFailed(RankMessage, frozen=True, kw_only=True, tag=protocol.FAILED):
 
 AnyRankWord = (
     RankHello
+    | RankWatched
     | FirstStepReached
     | StepDone
     | LengthSeen

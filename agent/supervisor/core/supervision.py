@@ -44,6 +44,7 @@ from cotenant.agent.supervisor.core.rank_messages import (
     LengthSeen,
     RankFailed,
     RankHello,
+    RankWatched,
     Saving,
     StackReply,
     StepConfirmed,
@@ -197,6 +198,8 @@ class Supervision:
             case RankHello():
                 self._publishing.changed(progress.hello(word, self._roll.expected_here(word)))
                 coordination.hello(word, now_s)
+            case RankWatched() if not (self._has_stepped or self._start.is_judged):
+                self._publishing.changed(progress.change(watched=True))
             case FirstStepReached(rank=rank, step=step):
                 self._publishing.changed(progress.first_step(word))
                 coordination.saw_step(rank, step, now_s)
@@ -242,7 +245,9 @@ class Supervision:
         self._start.sampled(event, self._now_s)
         self._watchdog.used(event.cpu_s)
         self._is_held_up = event.is_stopped
-        self._publishing.progressed(self._progress.sampled(event.memory_mib, event.duty_cycle))
+        self._publishing.progressed(
+            self._progress.sampled(event.memory_mib, event.duty_cycle, event.printed_loss)
+        )
         self._profiling.sampled(event.samples, event.others_mib)
 
     def _exited(self, event: RankExited) -> None:
@@ -353,6 +358,8 @@ class Supervision:
         has_said_hello = bool(self._progress.hellos)
         if self._start.hangs(self._now_s, has_stepped=self._has_stepped, has_said_hello=has_said_hello):
             self._leave(Leave(cause="start-deadline", grace_s=KILL_GRACE_S))
+        elif self._start.is_judged:  # It is alive and may never make a step: nobody waits for one any more.
+            self._publishing.changed(self._progress.change(watched=False))
 
     def _judge_peers(self) -> None:
         leave = self._roll.judge_peers(self._now_s)

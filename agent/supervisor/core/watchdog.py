@@ -19,7 +19,8 @@ In a gang over several hosts only the first host's supervisor judges, by what th
 rank that waits for another host's evaluation stands still as well.
 
 At its start a job is judged once, at the deadline for its first step. Without the library there is no first
-step to hear of; then processor time used, or output, in the second half of the time counts as life.
+step to hear of; then processor time used, or output, in the second half of the time counts as life, and the
+job as running: a script that uses torch may never make an optimizer step.
 """
 
 from __future__ import annotations
@@ -232,7 +233,7 @@ class StartLimit:
         self._allowed_s = deadline_s
         self._half_way: Sampled | None = None
         self._sample = Sampled()
-        self._is_judged = False
+        self.is_judged = False
         self.started_s = now_s
 
     def sampled(self, sample: Sampled, now_s: float) -> None:
@@ -241,12 +242,12 @@ class StartLimit:
             self._half_way = sample
 
     def next_alarm_s(self, *, has_stepped: bool) -> float:
-        return inf if self._is_judged or has_stepped else self.started_s + self._allowed_s
+        return inf if self.is_judged or has_stepped else self.started_s + self._allowed_s
 
     def hangs(self, now_s: float, *, has_stepped: bool, has_said_hello: bool) -> bool:
         if now_s < self.next_alarm_s(has_stepped=has_stepped):
             return False
-        self._is_judged = True
+        self.is_judged = True
         half = self._half_way
         if half is None or has_said_hello:
             return True

@@ -187,7 +187,9 @@ class Measuring:
         """Every process of the attempt that was seen."""
         return self._sampler.tree_pids() if self._sampler is not None else []
 
-    def sample(self, now_s: float, *, is_profiling: bool, output_bytes: int) -> list[Sampled | OverMemory]:
+    def sample(
+        self, now_s: float, *, is_profiling: bool, output_bytes: int, printed_loss: float | None
+    ) -> list[Sampled | OverMemory]:
         """Measure now: what there is to say of it. `output_bytes`: written by the ranks so far."""
         sampler = self._sampler
         if sampler is None or not self._pids:
@@ -207,6 +209,7 @@ class Measuring:
             duty_cycle=sampler.duty_cycle if on_cpu else None,
             cpu_s=sampler.cpu_s,
             output_bytes=output_bytes,
+            printed_loss=printed_loss,
             samples=samples,
             is_stopped=sampler.is_stopped,
             others_mib=sampler.others_mib if on_cpu else 0.0,  # Of main memory, which is no GPU's.

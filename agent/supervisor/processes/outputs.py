@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from cotenant.agent.ipc import LOGS, Order, RankOrder
-from cotenant.agent.supervisor.core import TAIL_BYTES
+from cotenant.agent.supervisor.core import TAIL_BYTES, last_loss_in
 from cotenant.agent.supervisor.processes.attempt_folder import open_output, owner_of
 from cotenant.agent.supervisor.processes.logs import LogWriter
 from cotenant.agent.supervisor.processes.slurm import job_number
@@ -218,6 +218,12 @@ class Outputs:
     @property
     def bytes_seen(self) -> int:
         return sum(each.bytes_seen for each in self._by_rank.values())
+
+    @property
+    def printed_loss(self) -> float | None:
+        """The newest in the end of the lowest rank's log that has one."""
+        losses = (last_loss_in(self._by_rank[rank].tail) for rank in sorted(self._by_rank))
+        return next((loss for loss in losses if loss is not None), None)
 
     @property
     def tails(self) -> dict[int, str]:

@@ -4,7 +4,7 @@ how much of the devices. Both are answers of `controller/api/accounting.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Final, Literal
 
 from cotenant.controller.cli.frame import screen
@@ -25,7 +25,6 @@ from cotenant.controller.cli.frame.output import (
 )
 from cotenant.controller.cli.frame.screen import NONE, Column, device_hours, duration, local_time, paint
 from cotenant.controller.cli.jobs.history import SinceFlag, hours, tell_rest
-from cotenant.controller.client import Client
 from cotenant.controller.wire import GetReport, InterruptionView, PairTotals, ReportView, wall_s
 from cotenant.controller.wire import clients as wire
 
@@ -73,13 +72,13 @@ def report(
 
 def page(report: ReportView, room: int | None) -> str:
     """`room`: columns to keep to."""
-    lines = [*_head(report), "", *_sharing(report)]
+    lines = [*held_in_words(report), "", *_sharing(report)]
     if report.interruptions:
         lines += ["", paint("Jobs that had to leave their devices, device-hours", "bold")]
         lines += [screen.table(INTERRUPTIONS, report.interruptions, room)]
     if report.pairs:
         lines += ["", paint("Kinds of jobs that shared, device-hours", "bold")]
-        lines += [screen.table(PAIRS, _best_and_worst(report.pairs), room)]
+        lines += [screen.table(PAIRS, best_and_worst(report.pairs), room)]
         left_out = len(report.pairs) - 2 * PAIRS_SHOWN + report.more_pairs
         lines += [f"{screen.plural(left_out, 'pair')} between them: -o json"] if left_out > 0 else []
     lines += ["", paint("Formulas", "bold")]
@@ -92,7 +91,8 @@ def page(report: ReportView, room: int | None) -> str:
     return "\n".join(lines)
 
 
-def _head(report: ReportView) -> Iterator[str]:
+def held_in_words(report: ReportView) -> Iterator[str]:
+    """The time that the report is about, and how long devices were held in it."""
     since = report.since if report.since is not None else report.remembered_since
     if since is None:
         yield "no jobs yet"
@@ -109,22 +109,33 @@ def _head(report: ReportView) -> Iterator[str]:
 def _sharing(report: ReportView) -> Iterator[str]:
     shared = report.sharing
     yield paint("Sharing", "bold") + f": {screen.plural(shared.jobs, 'job')} trained beside others"
-    if not shared.jobs:
-        return
-    if shared.measured_device_s > 0.0:
-        yield f"  alone this work takes  {hours(shared.alone_device_s):>9} device-hours"
-        yield f"  measured               {hours(shared.measured_device_s):>9}"
-        yield f"  won                    {device_hours(shared.won_device_s):>9}"
-        yield f"  cost of undoing it     {hours(shared.cost_device_s):>9}"
-        yield f"  net                    {device_hours(shared.net_device_s):>9}"
-    if shared.unknown_device_s > 0.0:
-        yield (
-            f"  not compared           {hours(shared.unknown_device_s):>9}  (a pace alone is unknown: such "
-            "time is in none of the others)"
-        )
+    for name, amount in shared_work(report):
+        unit = " device-hours" if name == ALONE else f"  ({WHY_UNKNOWN})" if name == NOT_COMPARED else ""
+        yield f"  {name:<21}  {amount:>9}{unit}"
 
 
-def _best_and_worst(pairs: tuple[PairTotals, ...]) -> tuple[PairTotals, ...]:
+ALONE: Final = "alone this work takes"
+NOT_COMPARED: Final = "not compared"
+WHY_UNKNOWN: Final = "a pace alone is unknown: such time is in none of the others"
+
+
+def shared_work(report: ReportView) -> list[tuple[str, str]]:
+    """What sharing brought and cost: names, and device-hours."""
+    shared, rows = report.sharing, []
+    if shared.jobs and shared.measured_device_s > 0.0:
+        rows = [
+            (ALONE, hours(shared.alone_device_s)),
+            ("measured", hours(shared.measured_device_s)),
+            ("won", device_hours(shared.won_device_s)),
+            ("cost of undoing it", hours(shared.cost_device_s)),
+            ("net", device_hours(shared.net_device_s)),
+        ]
+    if shared.jobs and shared.unknown_device_s > 0.0:
+        rows.append((NOT_COMPARED, hours(shared.unknown_device_s)))
+    return rows
+
+
+def best_and_worst(pairs: tuple[PairTotals, ...]) -> tuple[PairTotals, ...]:
     if len(pairs) <= 2 * PAIRS_SHOWN:
         return pairs
     return (*pairs[:PAIRS_SHOWN], *pairs[-PAIRS_SHOWN:])
@@ -179,8 +190,7 @@ def usage(
     request = wire.GetUsage(by=by, since_s=duration_of("--since", since))
     most = whole_number("--limit", limit, ROWS_MAX)
     with asking(endpoint) as client:
-        last, rows = all_rows(client, request)
-    rows.sort(key=lambda row: (-row.held_device_s, row.name))
+        last, rows = all_rows(client.ask, request)
     show_listing(
         Listing(
             noun="use",
@@ -210,14 +220,16 @@ def usage(
         tell_rest(0, last.forgotten_jobs)
 
 
-def all_rows(client: Client, request: wire.GetUsage) -> tuple[wire.UsageRows, list[wire.UsageView]]:
-    """The last answer, and the rows of all of them."""
-    reply = client.ask(request)
+def all_rows(
+    ask: Callable[[wire.GetUsage], wire.UsageRows], request: wire.GetUsage
+) -> tuple[wire.UsageRows, list[wire.UsageView]]:
+    """The last answer, and the rows of all of them; the one who held most stands first."""
+    reply = ask(request)
     rows = list(reply.rows)
     while reply.next is not None and len(rows) < ROWS_MAX:
-        reply = client.ask(wire.GetUsage(by=request.by, since_s=request.since_s, after=reply.next))
+        reply = ask(wire.GetUsage(by=request.by, since_s=request.since_s, after=reply.next))
         rows += reply.rows
-    return reply, rows
+    return reply, sorted(rows, key=lambda row: (-row.held_device_s, row.name))
 
 
 COLUMNS: Final = (

@@ -32,7 +32,7 @@ LEGEND: Final[dict[str, tuple[str, str]]] = {
     "SMOCC": ("threads resident, of those that fit", "part"),
     "FP32A": ("FP32 pipe at work", "part"),
     "FP16A": ("FP16 pipe at work", "part"),
-    "CPU": ("of the host, that its jobs use", "cores"),
+    "CPU": ("of a GPU, cores that its jobs use; of a CPU slot, its own at work, whoever uses them", "cores"),
     "PCITX": ("sent over PCIe", "B/s"),
     "PCIRX": ("received over PCIe", "B/s"),
     "NVLTX": ("sent over NVLink", "B/s"),

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import selectors
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -164,17 +165,36 @@ class TooSlow(Exception):
 class QueueWatcher:
     """Polls the queue and tells of each job's steps on its way."""
 
-    def __init__(self, client: Client, say: Callable[[str], None], names: dict[JobId, str]) -> None:
-        self._client, self._say, self._names = client, say, names
-        self._seen: dict[JobId, tuple[Phase, int]] = {}
+    def __init__(
+        self,
+        client: Client,
+        say: Callable[[str], None],
+        names: dict[JobId, str],
+        looked: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`looked`: called at each round."""
+        self._client, self._say, self._names, self._looked = client, say, names, looked
+        self._seen: dict[JobId, tuple[Phase, int, bool]] = {}
+        self._loaded_s: dict[JobId, float] = {}
+        """What a job had loaded in the attempts before its present one."""
         self.jobs: dict[JobId, JobView] = {}
+        for job in client.ask(ListJobs(include_ended=True)).jobs:
+            self._seen[job.job_id] = (
+                job.phase,
+                job.attempt,
+                job.start_assumed,
+            )  # What happened before is no news.
 
     def look(self) -> Jobs:
         """One round: ask, tell what is new, remember."""
         reply = self._client.ask(ListJobs(include_ended=True))
+        self._looked()
         for job in sorted(reply.jobs, key=lambda j: int(j.job_id)):
+            before = self.jobs.get(job.job_id, job)
+            if before.attempt < job.attempt:
+                self._loaded_s[job.job_id] = before.load_s
             self.jobs[job.job_id] = job
-            now = (job.phase, job.attempt)
+            now = (job.phase, job.attempt, job.start_assumed)
             if self._seen.get(job.job_id) != now:
                 self._seen[job.job_id] = now
                 self._say(self._in_words(job))
@@ -200,24 +220,39 @@ class QueueWatcher:
             time.sleep(POLL_S)
 
     def _in_words(self, job: JobView) -> str:
-        who = f"{self._names.get(job.job_id, job.name)} ({job.job_id})"
+        who, why = (
+            f"{self._names.get(job.job_id, job.name)} ({job.job_id})",
+            reason_in_names(job.reason, self._names),
+        )
         where = " + ".join(device.rpartition("/")[2] for device in job.devices)
         match job.phase:
             case Phase.LOADING:
                 again = f", attempt {job.attempt}, from step {job.durable_step}" if job.attempt > 1 else ""
                 beside = "".join(f" beside {self._names.get(other, other)}" for other in job.co_tenants)
-                split = f", s = {job.accumulation_steps}" if job.accumulation_steps > 1 else ""
-                return f"{who} starts on {where}{beside}{split}{again}: {job.reason}"
+                split = (
+                    f" with its batch in {job.accumulation_steps} parts" if job.accumulation_steps > 1 else ""
+                )
+                return f"{who} starts on {where}{beside}{split}{again}: {why}"
+            case Phase.RUNNING if job.start_assumed:
+                return f"{who} counts as running: no steps are seen"
             case Phase.RUNNING:
-                return f"{who} trains: first step after {job.load_s:.1f} s of loading"
+                load_s = job.load_s - self._loaded_s.get(job.job_id, 0.0)
+                return f"{who} trains: first step after {load_s:.1f} s of loading"
             case Phase.CHECKPOINTING:
-                return f"{who} saves and leaves: {job.reason}"
+                return f"{who} saves and leaves: {why}"
             case Phase.DONE:
                 return f"{who} is done: {job.run_s:.1f} s of training"
             case Phase.QUEUED | Phase.RESERVED:
-                return f"{who} waits: {job.reason}"
+                return f"{who} waits: {why}"
             case _:
-                return f"{who} is {job.phase}: {job.reason}"
+                return f"{who} is {job.phase}: {why}"
+
+
+def reason_in_names(reason: str, names: Mapping[JobId, str]) -> str:
+    """A reason with the names of jobs in place of their numbers, and without the figures that end it in
+    brackets."""
+    named = re.sub(r"\bjob (\d+)", lambda found: names.get(JobId(found[1]), found[0]), reason)
+    return named.partition(" (sub-batch")[0]
 
 
 def all_ended(jobs: dict[JobId, JobView], wanted: Iterable[JobId]) -> bool:

@@ -30,7 +30,7 @@ from cotenant.controller.domain import ENDED, JobId, JobSpec, Launch, Profile
 from cotenant.controller.wire import ENV_ACCUMULATION_SCHEDULE, AttemptView, ShowJob, Shown, Submit, WaitJobs
 
 MANY_STEPS: Final = 1_000_000
-PROFILE_S: Final = (10.0, 40.0, 60.0)
+PROFILE_S: Final = (12.0, 24.0, 48.0)
 """T_prof of the demo's jobs: long enough for the slowest at s = 1 and 2; where other load on the cores kept
 a job from being measured, twice more."""
 WANTED: Final = (1, 2)
@@ -38,8 +38,12 @@ JOB_TIMEOUT_S: Final = 120.0
 """One job's load and start, on top of T_prof."""
 LOOK_S: Final = 0.5
 APART_MIB: Final = 100.0
-LARGE_BLOCKS_APART: Final = {"MALLOC_MMAP_THRESHOLD_": str(4 * 1024 * 1024)}
-"""glibc gives large tensors back when they are freed, so that less memory at a larger s shows at once."""
+LARGE_BLOCKS_APART: Final = {
+    "MALLOC_MMAP_THRESHOLD_": str(4 * 1024 * 1024),
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+}
+"""glibc gives large tensors back when they are freed, so that less memory at a larger s shows at once; in
+huge pages, where the kernel offers them, for in small ones this would take most of the time."""
 
 POLL_S: Final = 0.05
 

@@ -25,10 +25,13 @@ class DemoJob(msgspec.Struct, frozen=True, kw_only=True):
     script: str
     workers: int
     batch_size: int
+    """Twice an odd number: such a batch splits in two and no further, and measuring it ends with that."""
     train_s: float
     about: str
     act: int
     seed: int = 0
+    options: tuple[str, ...] = ()
+    """Further options of the script."""
 
     def argv(self, python: str, steps: int, result: Path | None) -> tuple[str, ...]:
         """The command of one worker."""
@@ -38,6 +41,7 @@ class DemoJob(msgspec.Struct, frozen=True, kw_only=True):
             *("--steps", str(steps)),
             *("--batch-size", str(self.batch_size)),
             *("--seed", str(self.seed)),
+            *self.options,
         )
         return command if result is None else (*command, "--result", str(result))
 
@@ -74,8 +78,8 @@ SONNETS = DemoJob(
     name="sonnets",
     script="language_model",
     workers=1,
-    batch_size=32,
-    train_s=34.0,
+    batch_size=30,
+    train_s=18.0,
     about="a language model on Shakespeare's sonnets",
     act=1,
 )
@@ -83,8 +87,8 @@ DIGITS = DemoJob(
     name="digits",
     script="compute_bound",
     workers=1,
-    batch_size=64,
-    train_s=32.0,
+    batch_size=62,
+    train_s=18.0,
     about="compute-bound: a convolutional network on handwritten digits",
     act=1,
 )
@@ -92,8 +96,8 @@ LOADER = DemoJob(
     name="slow-loader",
     script="loader_bound",
     workers=1,
-    batch_size=32,
-    train_s=10.0,
+    batch_size=30,
+    train_s=6.0,
     about="bound by its data loader, which waits for slow storage",
     act=1,
 )
@@ -101,17 +105,18 @@ MEMORY = DemoJob(
     name="big-batch",
     script="memory_heavy",
     workers=1,
-    batch_size=512,
-    train_s=8.0,
-    about="memory-heavy: large activations",
+    batch_size=382,
+    train_s=6.0,
+    about="memory-heavy: large activations, and samples from slow storage",
     act=1,
+    options=("--slow-disk",),
 )
 LONG_GANG = DemoJob(
     name="long-gang",
     script="language_model",
     workers=2,
-    batch_size=32,
-    train_s=34.0,
+    batch_size=30,
+    train_s=14.0,
     about="the same language model on two devices",
     act=2,
     seed=1,
@@ -120,8 +125,8 @@ URGENT = DemoJob(
     name="urgent",
     script="compute_bound",
     workers=1,
-    batch_size=64,
-    train_s=6.0,
+    batch_size=62,
+    train_s=3.0,
     about="a short job that cannot wait",
     act=2,
     seed=2,
@@ -130,12 +135,16 @@ BRIEF = DemoJob(
     name="brief",
     script="loader_bound",
     workers=1,
-    batch_size=32,
-    train_s=5.0,
+    batch_size=30,
+    train_s=2.5,
     about="another short one, for the device next to it",
     act=2,
     seed=3,
 )
+
+WARM_UP = msgspec.structs.replace(LONG_GANG, name="warm-up", about="before the acts", act=0)
+WARM_UP_STEPS = 8
+"""What it imports is kept ready for the jobs that follow: they start warm."""
 
 JOBS = (SONNETS, DIGITS, LOADER, MEMORY, LONG_GANG, URGENT, BRIEF)
 

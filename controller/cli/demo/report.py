@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from cotenant.controller.cli.demo.others import OthersLoad
 from cotenant.controller.timeline import DeviceRow, JobTimes, Timeline, attempt_times
 from cotenant.controller.timeline import timeline_of as drawn_of
 from cotenant.controller.wire import NodeView, Shown, wall_s
@@ -82,6 +83,8 @@ class DemoReport(msgspec.Struct, frozen=True, kw_only=True):
     jobs: tuple[JobReport, ...]
     shared: tuple[BesideReport, ...] = ()
     promises: tuple[PromiseReport, ...] = ()
+    others: OthersLoad | None = None
+    """How busy other programs kept the cores."""
 
 
 def to_json(report: DemoReport) -> bytes:
@@ -193,6 +196,8 @@ def what_sharing_brought(report: DemoReport) -> str:
         f"{_seconds(each.took_s)} with their loads; one after the other, {each.sequential_s:.1f} s expected\n"
         for each in report.promises
     ]
+    if report.others is not None:
+        lines.append(f"{report.others.in_words()}\n")
     return lines[0] + "\n" + "".join(lines[1:])
 
 

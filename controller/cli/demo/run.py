@@ -14,8 +14,11 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import msgspec
+
 from cotenant.controller.cli.demo import plan
 from cotenant.controller.cli.demo.cluster import (
+    POLL_S,
     PrivateCluster,
     ProcessStartFailed,
     QueueWatcher,
@@ -30,6 +33,7 @@ from cotenant.controller.cli.demo.measuring import (
     run_uninterrupted,
     schedule_of,
 )
+from cotenant.controller.cli.demo.others import OthersLoad, OthersWatch, busy_cores_now
 from cotenant.controller.cli.demo.plan import DemoJob, MeasuredJob
 from cotenant.controller.cli.demo.report import (
     DemoReport,
@@ -45,10 +49,12 @@ from cotenant.controller.client import Client
 from cotenant.controller.domain import JobId, Phase
 from cotenant.controller.system.files import write_output
 from cotenant.controller.timeline import render
-from cotenant.controller.wire import GetStatus, ListNodes, SetPolicy, ShowJob, Shown, Submit
+from cotenant.controller.wire import GetStatus, ListNodes, SetPolicy, ShowJob, Shown, Submit, WaitJobs
 
 SLOTS = 2
 ACT_TIMEOUT_S = 420.0
+WARM_WITHIN_S = 30.0
+"""How long the acts wait for the fork server; without one their first jobs start cold."""
 PREEMPT_AFTER_STEPS_RATIO = 0.15
 """The short jobs of act 2 are submitted when the long one has done this share of its steps."""
 
@@ -108,8 +114,10 @@ class _Demo:
         self._names: dict[JobId, str] = {}
         self._policies: list[tuple[float, str]] = []
         self._measured: dict[str, MeasuredJob] = {}
+        self._others = OthersWatch()
 
     def play(self) -> DemoReport:
+        busy_before = busy_cores_now()
         kinds = len({job.measure_key for job in plan.JOBS})
         self._say(f"measuring {kinds} kinds of job, each alone on a CPU slot of its own")
         self._say("(a CPU slot stands in for a GPU and time-slices, as a GPU without MPS does)")
@@ -128,17 +136,38 @@ class _Demo:
         ):
             self._client = client
             cluster.check_devices(SLOTS)
-            self._watcher = QueueWatcher(client, self._say, self._names)
+            self._warm_up()
+            self._watcher = QueueWatcher(client, self._say, self._names, self._others.look)
             self._act_one()
             self._act_two()
             shown = [client.ask(ShowJob(job_id=job_id)) for job_id in self._names]
             nodes = client.ask(ListNodes()).nodes
         picture = timeline_of(shown, nodes, self._policies, f"{SLOTS} CPU slots, {memory_mib} MiB each")
         write_output(self._out_dir / "timeline.svg", render(picture).encode())
-        return job_reports(shown, self._results, self._uninterrupted(shown))
+        report = job_reports(shown, self._results, self._uninterrupted(shown))
+        others = OthersLoad(
+            cores=len(os.sched_getaffinity(0)), before=busy_before, during=self._others.busy_cores
+        )
+        return msgspec.structs.replace(report, others=others)
+
+    def _warm_up(self) -> None:
+        """A short gang on all devices, so that the agent keeps a fork server with what the jobs import."""
+        self._say("one short job first: the agent keeps ready what it imports, and the jobs below start warm")
+        measured = self._measured[plan.LONG_GANG.name]
+        spec = job_spec(plan.WARM_UP, plan.WARM_UP_STEPS, profile=measured.profile)
+        job_id = self._client.ask(Submit(specs=(spec,))).job_ids[0]
+        self._client.ask(WaitJobs(job_ids=(job_id,), timeout_s=ACT_TIMEOUT_S))
+        deadline_s = time.monotonic() + WARM_WITHIN_S
+        while time.monotonic() < deadline_s:
+            kept = [node.fork_servers for node in self._client.ask(ListNodes()).nodes]
+            if all(each is not None and each.count for each in kept):
+                return
+            time.sleep(POLL_S)
 
     def _act_one(self) -> None:
-        self._set_policy("castor", "Act 1: castor shares a device when Theorem 1 says it pays")
+        self._set_policy(
+            "castor", "Act 1: castor shares a device when two jobs end sooner that way, on average"
+        )
         first = [self._submit(job) for job in (plan.SONNETS, plan.DIGITS)]
         self._watcher.until(lambda jobs: all(jobs[j].phase is Phase.RUNNING for j in first), ACT_TIMEOUT_S)
         newcomers = [self._submit(job) for job in (plan.LOADER, plan.MEMORY)]

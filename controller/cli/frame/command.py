@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 from collections.abc import Callable, Sequence
 from types import NoneType, UnionType
 from typing import Any, Final, Literal, NamedTuple, Union, get_args, get_origin
@@ -129,10 +130,9 @@ TEXT: Final = Text()
 
 class Whole(click.IntRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        try:
-            number = int(value)
-        except ValueError:
+        if not re.fullmatch(r"[+-]?[0-9]{1,18}", str(value).strip()):  # `int` takes digits of every script.
             self.fail(f"must be a whole number, got {value!r}", param, ctx)
+        number = int(value)
         _check_range(self, number, param, ctx)
         return number
 
@@ -142,7 +142,7 @@ class Number(click.FloatRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         try:
-            number = float(value)
+            number = float(value) if str(value).isascii() else math.nan
         except ValueError:
             number = math.nan
         if not math.isfinite(number):

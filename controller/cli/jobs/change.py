@@ -7,7 +7,7 @@ Rule: the answer says what was asked for, not that it has happened; `wait` and `
 from __future__ import annotations
 
 import time
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 import msgspec
 
@@ -19,7 +19,7 @@ from cotenant.controller.cli.frame.problem import FAILED, OK, Problem
 from cotenant.controller.cli.frame.screen import duration, paint
 from cotenant.controller.cli.jobs.verify import STEPS, verify
 from cotenant.controller.client import Client
-from cotenant.controller.domain import ENDED, JobId, Phase, for_people, one_line
+from cotenant.controller.domain import ENDED, ChangeVerb, JobId, Phase, for_people, one_line
 from cotenant.controller.wire import ChangeJobs, Jobs, JobView, WaitJobs
 
 VERIFY: Final = "verify"
@@ -127,7 +127,7 @@ def _verify(command: list[str], steps: int, as_json: bool) -> int:
 
 
 def _change(
-    verb: Literal["cancel", "hold", "release", "preempt", "checkpoint", "requeue"],
+    verb: ChangeVerb,
     jobs: list[str],
     as_json: bool,
     endpoint: str | None,

@@ -56,10 +56,10 @@ def eta(
     if SCORE in words:
         show_scores(reply, form)
     else:
-        show_etas(reply, form)
+        show_etas(reply, form, nothing="none of them waits or runs" if asked else "no job waits or runs")
 
 
-def show_etas(reply: Etas, form: Format) -> None:
+def show_etas(reply: Etas, form: Format, nothing: str) -> None:
     show_listing(
         Listing(
             noun="eta",
@@ -67,7 +67,7 @@ def show_etas(reply: Etas, form: Format) -> None:
             identity=lambda each: each.job_id,
             columns=COLUMNS,
             extra={"now": reply.now},
-            nothing="no job waits or runs",
+            nothing=nothing,
         ),
         form,
     )

@@ -21,13 +21,12 @@ from cotenant.controller.cli.frame.output import (
     show_pages,
     whole_number,
 )
-from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.screen import Column, duration, local_time
 from cotenant.controller.cli.jobs.queue import LIMIT_MAX, PAGE, states_of
-from cotenant.controller.cli.jobs.view import state_colour, steps
+from cotenant.controller.cli.jobs.view import exit_code, state_colour, steps
 from cotenant.controller.cli.submission.recording import user_name
 from cotenant.controller.client import Client
-from cotenant.controller.domain import ENDED, JobId
+from cotenant.controller.domain import JobId
 from cotenant.controller.wire import clients as wire
 
 SinceFlag = Annotated[
@@ -66,11 +65,9 @@ def history(
         job_ids=tuple(JobId(each) for each in jobs or ()),
         since_s=duration_of("--since", since),
         user=user_name() if mine else user,
-        states=states_of(state),
+        states=states_of(state, is_ended=True),
         limit=whole_number("--limit", limit, LIMIT_MAX),
     )
-    if open_states := [each for each in request.states if each not in ENDED]:
-        raise Problem("usage", f"{open_states[0]} is no state of jobs that have ended", "see cotenant queue")
     left_out = forgotten = 0
     with asking(endpoint) as client:
 
@@ -130,7 +127,7 @@ COLUMNS: Final = (
     Column("NAME", lambda j: j.name, limit=14),
     Column("USER", lambda j: j.user, rank=2, limit=10),
     Column("STATE", lambda j: j.phase.value, colour=state_colour),
-    Column("EXIT", lambda j: screen.NONE if j.exit_code is None else str(j.exit_code), rank=5, right=True),
+    Column("EXIT", exit_code, rank=5, right=True),
     Column("GPUS", lambda j: str(j.gpus), rank=3, right=True),
     Column("ATTEMPTS", lambda j: str(j.attempts), rank=4, right=True),
     Column("ENDED", lambda j: local_time(j.ended_s), rank=1),

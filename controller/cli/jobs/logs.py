@@ -7,7 +7,7 @@ skipping it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Annotated, Final, NamedTuple
 
 from cotenant.controller.cli.frame.asking import PATIENCE_S, asking
@@ -16,9 +16,11 @@ from cotenant.controller.cli.frame.output import EndpointFlag
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.screen import plural, tell
 from cotenant.controller.cli.frame.terminal import JobOutput
+from cotenant.controller.cli.jobs.arrays import row_of
+from cotenant.controller.cli.jobs.queue import pages
 from cotenant.controller.cli.jobs.show import JobArgument
 from cotenant.controller.client import Client, Refusal
-from cotenant.controller.domain import ENDED, AttemptNo, JobId, for_people, one_line
+from cotenant.controller.domain import ENDED, WAITING, AttemptNo, JobId, Phase, for_people, one_line
 from cotenant.controller.wire import JobView, ListJobs, LogPart, ReadJobLog, WaitJobs
 
 
@@ -31,7 +33,7 @@ def logs(
     raw: Annotated[bool, option("--raw", help="Every byte also to a terminal, which obeys it.")] = False,
     endpoint: EndpointFlag = None,
 ) -> None:
-    """A job's output, all its attempts in order.
+    """A job's output, all its attempts in order; of an array all its tasks', `38_2| ` before each line.
 
     Output goes to standard output; marks between attempts go to standard error. On a terminal only words and
     colours are shown; into a pipe or a file goes what the job wrote, byte for byte.
@@ -41,11 +43,19 @@ def logs(
       cotenant logs -f 7
       cotenant logs -f -n 20 7
       cotenant logs 7 --rank 1 --tail 20
+      cotenant logs 38 --tail 3
     """
     if following and attempt:
         raise Problem("usage", "--follow goes on over all attempts, and --attempt is one", "leave one out")
     with asking(endpoint, patience_s=PATIENCE_S if following else 0.0) as client:
-        found = job_now(client, JobId(job))
+        found = for_people(row_of(client, job))
+        if found.array is not None:
+            if following:
+                show(follow_tasks(client, JobId(job), rank, tail), raw=raw)
+            else:
+                show(read_tasks(client, JobId(job), rank, attempt, tail), raw=raw)
+            return
+        job = found.job_id
         if attempt > found.attempt:
             had = plural(found.attempt, "attempt")
             raise Problem("not-found", f"job {job} has had {had}, there is no attempt {attempt}")
@@ -55,8 +65,7 @@ def logs(
             follower = Follower(client, JobId(job), rank)
             show(from_the_last(follower, tail) if tail else follower.pieces(), raw=raw)
             return
-        pieces = read_all(client, found, rank, range(attempt, attempt + 1) if attempt else None)
-        show(last_lines(pieces, tail) if tail else pieces, raw=raw)
+        show(read(client, found, rank, attempt, tail), raw=raw)
         if found.attempt == 0:
             tell(f"job {job} has not started: {found.reason}")
         elif found.phase not in ENDED:
@@ -106,9 +115,78 @@ def last_lines(pieces: Iterable[Piece], count: int) -> Iterator[Piece]:
     yield from lines
 
 
+def read(client: Client, job: JobView, rank: int, attempt: int, tail: int) -> Iterator[Piece]:
+    """What there is now. `attempt`: 0 for all; `tail`: 0 for all lines."""
+    pieces = read_all(client, job, rank, range(attempt, attempt + 1) if attempt else None)
+    return last_lines(pieces, tail) if tail else pieces
+
+
+# --- An array's tasks -------------------------------------------------------------------------------
+
+
+def read_tasks(client: Client, array: JobId, rank: int, attempt: int, tail: int) -> Iterator[Piece]:
+    """What there is now of one task after the other."""
+    for reply in pages(client, ListJobs(job_ids=(array,), include_ended=True)):
+        for task in reply.jobs:
+            yield from marked(task.job_id, read(client, task, rank, attempt, tail))
+
+
+def follow_tasks(client: Client, array: JobId, rank: int, tail: int) -> Iterator[Piece]:
+    """The tasks take turns until all have ended."""
+    followed: dict[JobId, Iterator[Piece]] = {}
+    known: set[JobId] = set()
+    seen: dict[Phase, int] = {}
+    while True:
+        row = row_of(client, array)
+        by_state = row.array.by_state if row.array is not None else {row.phase: 1}
+        started = tuple(phase for phase in by_state if phase not in WAITING)
+        if started and by_state != seen:
+            for reply in pages(client, ListJobs(job_ids=(array,), states=started)):
+                new = [task.job_id for task in reply.jobs if task.job_id not in known]
+                followers = {each: Follower(client, each, rank, round_s=TASK_ROUND_S) for each in new}
+                known.update(new)
+                for job_id, follower in followers.items():
+                    pieces = from_the_last(follower, tail) if tail else follower.pieces()
+                    followed[job_id] = marked(job_id, pieces)
+        seen = by_state
+        for job_id, pieces in list(followed.items()):
+            if (yield from _turn(pieces)):
+                del followed[job_id]
+        if not followed and ENDED.issuperset(by_state):
+            return
+        if not followed:
+            client.ask(WaitJobs(job_ids=(row.job_id,), timeout_s=ROUND_S))
+
+
+def _turn(pieces: Iterator[Piece]) -> Generator[Piece, None, bool]:
+    """What comes until the task has been asked about again; returns whether nothing more will come."""
+    for piece in pieces:
+        if isinstance(piece, JobView):
+            return False
+        yield piece
+    return True
+
+
+def marked(job_id: JobId, pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """Whole lines, each behind its task's number."""
+    mark, rest = f"{job_id}| ".encode(), b""
+    for piece in pieces:
+        if isinstance(piece, bytes):
+            *lines, rest = (rest + piece).split(b"\n")
+            yield b"".join(b"%b%b\n" % (mark, line) for line in lines)
+        elif isinstance(piece, Missing):
+            yield Missing(f"{job_id}: {piece.why}")
+        elif isinstance(piece, JobView):
+            yield piece
+    if rest:
+        yield b"%b%b\n" % (mark, rest)
+
+
 PART_BYTES: Final = 65_536
 ROUND_S: Final = 1.0
 """How long one question waits for more output."""
+TASK_ROUND_S: Final = 0.1
+"""The same for one of several tasks: the others wait meanwhile."""
 MISSING_ROUNDS: Final = 4
 """So many questions in a row have to find output missing before that is said of a job that goes on."""
 LAST_ROUNDS: Final = 5
@@ -136,7 +214,7 @@ Piece = bytes | ErrorOutput | AttemptOutput | Missing | JobView
 
 
 def job_now(client: Client, job_id: JobId) -> JobView:
-    """For people. Raises Refusal for a job that does not exist, and for an array's number."""
+    """For people. Raises Refusal for a job that does not exist."""
     return for_people(client.ask(ListJobs(job_ids=(job_id,), include_ended=True)).jobs[0])
 
 
@@ -170,11 +248,13 @@ class Follower:
         rank: int,
         is_over: Callable[[JobView], bool] | None = None,
         *,
+        round_s: float = ROUND_S,
         errors_apart: bool = False,
     ) -> None:
         """`is_over`: when nothing more is to be expected; by default when the job has ended."""
         self._errors_apart = errors_apart
         self._is_over = is_over or (lambda job: job.phase in ENDED)
+        self._round_s = round_s
         self._client = client
         self._job_id = job_id
         self._rank = rank
@@ -228,7 +308,7 @@ class Follower:
 
     def _next_part(self) -> LogPart | None:
         where = self._job_id, self._number, self._rank, self._offset
-        return _part(self._client, *where, ROUND_S, errors_apart=self._errors_apart)
+        return _part(self._client, *where, self._round_s, errors_apart=self._errors_apart)
 
     def _next_attempt(self) -> AttemptOutput:
         self._number, self._offset = self._number + 1, 0
@@ -236,7 +316,7 @@ class Follower:
 
     def _pause(self) -> None:
         """Wait until the job has ended or a round has passed."""
-        self._client.ask(WaitJobs(job_ids=(self._job_id,), timeout_s=ROUND_S))
+        self._client.ask(WaitJobs(job_ids=(self._job_id,), timeout_s=self._round_s))
 
 
 def _part(

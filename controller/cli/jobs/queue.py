@@ -23,10 +23,10 @@ from cotenant.controller.cli.frame.output import (
     whole_number,
 )
 from cotenant.controller.cli.frame.problem import Problem, suggestion
-from cotenant.controller.cli.jobs.view import COLUMNS, WIDE_COLUMNS
+from cotenant.controller.cli.jobs.view import COLUMNS, ENDED_COLUMNS, WIDE_COLUMNS
 from cotenant.controller.cli.submission.recording import user_name
 from cotenant.controller.client import Client, Refusal, Unreachable
-from cotenant.controller.domain import WAITING, JobId, Phase, one_line
+from cotenant.controller.domain import ENDED, WAITING, JobId, Phase, one_line
 from cotenant.controller.wire import Jobs, ListJobs, wall_s
 
 PAGE: Final = 1_000
@@ -37,6 +37,15 @@ CLEAR: Final = "\x1b[H\x1b[2J"
 """Home, and an empty screen."""
 
 AllFlag = Annotated[bool, option("-a", "--all", help="Also jobs that have ended.")]
+EndedFlag = Annotated[bool, option("--ended", help="Only jobs that have ended, the newest first.")]
+NameFlag = Annotated[str, option("--name", metavar="TEXT", help="Only those with this in their names.")]
+FoldFlag = Annotated[
+    bool | None,
+    option(
+        "--fold/--tasks",
+        help="An array in one row, or each of its tasks. A table folds arrays unless JOB is given.",
+    ),
+]
 UserFlag = Annotated[str, option("-u", "--user", metavar="NAME", help="Only this user's.")]
 StateFlag = Annotated[
     str, option("-t", "--state", metavar="STATE,...", help="Only these, such as running,queued or failed.")
@@ -52,10 +61,13 @@ EveryFlag = Annotated[
 def queue(
     jobs: Annotated[list[str] | None, argument(metavar="JOB", help="Only these.")] = None,
     everything: AllFlag = False,
+    ended: EndedFlag = False,
     user: UserFlag = "",
+    name: NameFlag = "",
     state: StateFlag = "",
     mine: MineFlag = False,
     limit: LimitFlag = "1000000",
+    fold: FoldFlag = None,
     watch: WatchFlag = False,
     every: EveryFlag = 2.0,
     output: ListOutputFlag = None,
@@ -65,11 +77,14 @@ def queue(
     """List jobs: those that run, those that wait, and why.
 
     WITH is the job that shares its devices, S its gradient accumulation steps, LEFT the training
-    time still expected.
+    time still expected. A table has one row for an array; with the array's number as JOB it has a row for
+    each task.
 
     For example:
 
       cotenant queue --mine
+      cotenant queue 38
+      cotenant queue --ended --state failed --name eval
       cotenant queue --all -o wide
       cotenant queue --state running,blocked --user ann
       cotenant queue --mine --watch
@@ -81,7 +96,10 @@ def queue(
         job_ids=tuple(JobId(each) for each in jobs or ()),
         include_ended=everything or bool(jobs),
         user=user_name() if mine else user,
-        states=states_of(state),
+        states=states_of(state, is_ended=ended),
+        ended=ended,
+        name=name,
+        fold=fold if fold is not None else form in ("table", "wide") and not jobs,
         limit=whole_number("--limit", limit, LIMIT_MAX),
     )
     if watch:
@@ -97,11 +115,11 @@ def queue(
             for reply in pages(client, request):
                 some_wait |= any(job.phase in WAITING for job in reply.jobs)
                 left_out = reply.more
-                yield listing(reply, all_ended=request.include_ended)
+                yield listing(reply, request)
 
         show_pages(listings(), form)
     if left_out and form in ("table", "wide"):
-        screen.tell(f"{screen.plural(left_out, 'more job')}: see --limit")
+        screen.tell(f"{screen.plural(left_out, 'more row' if request.fold else 'more job')}: see --limit")
     if form == "table" and some_wait:
         screen.hint("`cotenant explain JOB` gives the whole reason")
 
@@ -109,10 +127,11 @@ def queue(
 def watched_page(client: Client, request: ListJobs, form: Format) -> str:
     """The first page, as it is now."""
     reply = client.ask(structs.replace(request, page=PAGE), WATCH_TIMEOUT_S)
-    found = listing(reply, all_ended=request.include_ended)
+    found = listing(reply, request)
     columns = found.wide_columns if form == "wide" else found.columns
-    more = [f"{screen.plural(reply.more, 'more job')}"] if reply.more else []
-    head = f"{screen.plural(len(reply.jobs), 'job')} at {screen.local_time(wall_s(reply.now))}"
+    more = [f"{screen.plural(reply.more, 'more row' if request.fold else 'more job')}"] if reply.more else []
+    count = sum(reply.by_state.values()) - (0 if request.fold else reply.more)
+    head = f"{screen.plural(count, 'job')} at {screen.local_time(wall_s(reply.now))}"
     if not reply.jobs:
         return f"{head}: {found.nothing}"
     room = None if form == "wide" else screen.terminal_width()
@@ -139,13 +158,15 @@ def watched(ask: Callable[[], str], every_s: float, pause: Callable[[float], Non
             page = f"no answer for {time.monotonic() - since_s:.0f} s: {one_line(str(error))}"
 
 
-def states_of(text: str) -> tuple[Phase, ...]:
-    """Raises Problem: one of them is none."""
+def states_of(text: str, *, is_ended: bool = False) -> tuple[Phase, ...]:
+    """`is_ended`: only jobs that have ended are asked for. Raises Problem: one of them is no such state."""
     words = [word.strip().lower() for word in text.split(",") if word.strip()]
     known = [phase.value for phase in Phase]
     for word in words:
         if word not in known:
             raise Problem("usage", f"--state {word!r} is none of {', '.join(known)}", suggestion(word, known))
+        if is_ended and Phase(word) not in ENDED:
+            raise Problem("usage", f"{word} is no state of jobs that have ended", "see cotenant queue")
     return tuple(map(Phase, words))
 
 
@@ -153,24 +174,32 @@ def pages(client: Client, request: ListJobs) -> Iterator[Jobs]:
     """The answer in parts: `limit` counts for all of them together, and `more` is what is beyond it."""
     reply = client.ask(structs.replace(request, page=PAGE))
     left = request.limit - len(reply.jobs)
-    while reply.next:
+    while reply.next or reply.next_before:
         yield structs.replace(reply, more=max(0, reply.more - left))
-        reply = client.ask(structs.replace(request, page=PAGE, after=reply.next, limit=left))
+        after, before = reply.next, reply.next_before
+        reply = client.ask(structs.replace(request, page=PAGE, after=after, before=before, limit=left))
         left -= len(reply.jobs)
     yield reply
 
 
-def listing(reply: Jobs, *, all_ended: bool = True) -> Listing:
-    several = len({job.user for job in reply.jobs}) > 1 or reply.next != 0
+def listing(reply: Jobs, request: ListJobs) -> Listing:
+    several = len({job.user for job in reply.jobs}) > 1 or bool(reply.next or reply.next_before)
+    columns = ENDED_COLUMNS if request.ended else COLUMNS
     return Listing(
         noun="job",
         rows=reply.jobs,
         identity=lambda job: job.job_id,
         # With more to come, others' jobs may be among them.
-        columns=[column for column in COLUMNS if column.title != "USER" or several],
+        columns=[column for column in columns if column.title != "USER" or several],
         wide_columns=WIDE_COLUMNS,
         extra={"now": reply.now, "more": reply.more},
-        nothing="no jobs; start one with: cotenant submit -- python train.py"
-        if all_ended
-        else "no jobs wait or run; `cotenant queue --all` also lists those that have ended",
+        nothing=nothing_of(request),
     )
+
+
+def nothing_of(request: ListJobs) -> str:
+    if request.ended:
+        return "no such job has ended"
+    if request.include_ended:
+        return "no jobs; start one with: cotenant submit -- python train.py"
+    return "no jobs wait or run; `cotenant queue --ended` lists those that have ended"

@@ -34,8 +34,8 @@ def set(
 
     Keys are those of a YAML file: iterations, expect, time, priority, class, organisation, mem, cpus,
     host_mem, share, retries, name; and gpus, nodes, gpu_type of jobs without a save. Values are written as
-    for `submit`; - takes what was said back. All of it is done, or nothing. An array's number is all its
-    tasks.
+    for `submit`; - takes what was said back. All of it is done, or nothing. An array's number is
+    those of its tasks that wait.
 
     \b
     For example:

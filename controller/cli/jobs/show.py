@@ -9,22 +9,45 @@ from typing import Annotated, Final
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.asking import asking, complete_job
 from cotenant.controller.cli.frame.command import argument
-from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, OutputFlag, chosen, show_one
+from cotenant.controller.cli.frame.output import (
+    EndpointFlag,
+    Format,
+    JsonFlag,
+    OutputFlag,
+    chosen,
+    show_one,
+    show_pages,
+)
 from cotenant.controller.cli.frame.screen import NONE, Column, duration, local_time, paint, wrapped
 from cotenant.controller.cli.jobs import sharing
+from cotenant.controller.cli.jobs.arrays import ask_of_job, in_counts
 from cotenant.controller.cli.jobs.eta import in_words
 from cotenant.controller.cli.jobs.profile_view import throughput_lines
-from cotenant.controller.cli.jobs.view import devices, in_promise, left, state_colour
-from cotenant.controller.domain import JobId, JobSpec
-from cotenant.controller.wire import AttemptView, Explain, Explained, JobDetails, JobView, ShowJob, wall_s
+from cotenant.controller.cli.jobs.queue import listing, pages
+from cotenant.controller.cli.jobs.view import devices, exit_code, in_promise, left, state_colour
+from cotenant.controller.client import Client
+from cotenant.controller.domain import JobId, JobSpec, one_line
+from cotenant.controller.wire import (
+    AttemptView,
+    Explain,
+    Explained,
+    JobDetails,
+    JobView,
+    ListJobs,
+    ShowJob,
+    wall_s,
+)
 
-JobArgument = Annotated[str, argument(metavar="JOB", help="Its number.", complete=complete_job)]
+JobArgument = Annotated[
+    str, argument(metavar="JOB", help="Its number, or an array's.", complete=complete_job)
+]
 
 
 def show(
     job: JobArgument, output: OutputFlag = None, as_json: JsonFlag = False, endpoint: EndpointFlag = None
 ) -> None:
-    """Everything about one job: what was asked for, where it stands, every attempt.
+    """Everything about one job: what was asked for, where it stands, every attempt. Of an array, a table of
+    its tasks.
 
     For example:
 
@@ -33,9 +56,21 @@ def show(
     """
     form = chosen(output, as_json)
     with asking(endpoint) as client:
-        reply = client.ask(ShowJob(job_id=JobId(job)))
+        reply = ask_of_job(client, lambda job_id: ShowJob(job_id=job_id), job)
+        if isinstance(reply, JobView):
+            show_tasks(client, reply, form)
+            return
     room, wide = screen.terminal_width(), form == "wide"
     show_one(form, reply.job, reply.job.job_id, reply.job, lambda shown: page(shown, room, wide))
+
+
+def show_tasks(client: Client, row: JobView, form: Format) -> None:
+    """All tasks of the array that the row stands for."""
+    assert row.array is not None
+    if form in ("table", "wide"):
+        screen.say(f"array {row.array.number}  {paint(one_line(row.name), 'bold')}  {in_counts(row.array)}")
+    request = ListJobs(job_ids=(JobId(row.array.number),), include_ended=True)
+    show_pages((listing(reply, request) for reply in pages(client, request)), form)
 
 
 # --- For a person -----------------------------------------------------------------------------------
@@ -81,6 +116,7 @@ def standing(job: JobDetails) -> Iterator[tuple[str, str]]:
             f"{_in_vain(job)}{_resized(job)}"
         ),
     )
+    yield "steps", "none are seen: it counts as running" if job.start_assumed else ""
     yield "launch", _launch(job.attempts)
     yield "next time", _overheads(job)
     yield "speed", _speed(job)
@@ -88,7 +124,7 @@ def standing(job: JobDetails) -> Iterator[tuple[str, str]]:
         yield "left", _left(job)
         yield "eta", in_words(job.eta)
     else:
-        yield "exit code", NONE if job.exit_code is None else str(job.exit_code)
+        yield "exit code", exit_code(job)
     yield "promised", in_promise(job.promised)
     yield "devices", devices(job.devices)
     yield "shares with", ", ".join(f"job {each}" for each in job.co_tenants)
@@ -273,8 +309,8 @@ ATTEMPT_COLUMNS: Final = (
 
 
 def _load(attempt: AttemptView) -> str:
-    first_s = attempt.first_step_s
-    return NONE if first_s is None else duration(first_s - attempt.launched_s)
+    since_s = attempt.trains_since_s
+    return NONE if since_s is None else duration(since_s - attempt.launched_s)
 
 
 def _steps(attempt: AttemptView) -> str:
@@ -290,7 +326,8 @@ def _resume(attempt: AttemptView) -> str:
 def explain(
     job: JobArgument, output: OutputFlag = None, as_json: JsonFlag = False, endpoint: EndpointFlag = None
 ) -> None:
-    """Why a job waits, runs, shares or was preempted, and how that came about.
+    """Why a job waits, runs, shares or was preempted, and how that came about. Of an array, the same for its
+    first task that waits, else for one that runs.
 
     For example:
 
@@ -298,7 +335,13 @@ def explain(
     """
     form = chosen(output, as_json)
     with asking(endpoint) as client:
-        reply = client.ask(Explain(job_id=JobId(job)))
+        found = ask_of_job(client, lambda job_id: Explain(job_id=job_id), job)
+        if isinstance(found, JobView):
+            reply, array = client.ask(Explain(job_id=found.job_id)), found.array
+        else:
+            reply, array = found, None
+    if array is not None and form in ("table", "wide"):
+        screen.say(f"array {job}: {in_counts(array)}; of its tasks, the one that says most:")
     show_one(form, reply.explanation, reply.job.job_id, reply, explained)
 
 

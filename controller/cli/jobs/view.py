@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from cotenant.controller.cli.frame.screen import NONE, STATE_COLOURS, Column, duration, local_time
+from cotenant.controller.cli.jobs.arrays import in_counts, task_range
 from cotenant.controller.cli.jobs.eta import early, late, likely
 from cotenant.controller.cli.jobs.sharing import OF_JOBS
 from cotenant.controller.wire import JobView, PromisedEndView, wall_s
@@ -28,6 +30,10 @@ def left(job: JobView) -> str:
 def steps(job: JobView) -> str:
     total = job.iterations or job.total_steps
     return f"{job.step}/{total}" if total else str(job.step)
+
+
+def gpus(job: JobView) -> str:
+    return f"{job.gpus * job.gpu_fraction:g}"
 
 
 def accumulation(job: JobView) -> str:
@@ -58,19 +64,44 @@ def state_colour(job: JobView) -> str:
     return STATE_COLOURS.get(job.phase.value, "")
 
 
+def exit_code(job: JobView) -> str:
+    return NONE if job.exit_code is None else str(job.exit_code)
+
+
+def number(job: JobView) -> str:
+    return job.job_id if job.array is None else task_range(job.array)
+
+
+def state(job: JobView) -> str:
+    return job.phase.value if job.array is None else in_counts(job.array)
+
+
+def of_one(cell: Callable[[JobView], str]) -> Callable[[JobView], str]:
+    """What a row that stands for an array does not say, since its tasks differ in it."""
+    return lambda job: cell(job) if job.array is None else NONE
+
+
 COLUMNS: Final = (
-    Column("JOB", lambda j: j.job_id),
+    Column("JOB", number),
     Column("NAME", lambda j: j.name, limit=14),
     Column("USER", lambda j: j.user, rank=8, limit=10),
-    Column("STATE", lambda j: j.phase.value, colour=state_colour),
-    Column("GPUS", lambda j: f"{j.gpus * j.gpu_fraction:g}", rank=2, right=True),
-    Column("DEVICES", lambda j: devices(j.devices), rank=4, limit=24, ends=True),
-    Column("WITH", lambda j: ",".join(j.co_tenants), rank=3, limit=12),
-    Column("S", accumulation, rank=5, right=True),
-    Column("WAIT", lambda j: duration(j.wait_s), rank=6, right=True),
-    Column("RUN", lambda j: duration(j.run_s), rank=7, right=True),
-    Column("LEFT", left, rank=1, right=True),
+    Column("STATE", state, colour=state_colour),
+    Column("GPUS", gpus, rank=2, right=True),
+    Column("DEVICES", of_one(lambda j: devices(j.devices)), rank=4, limit=24, ends=True),
+    Column("WITH", of_one(lambda j: ",".join(j.co_tenants)), rank=3, limit=12),
+    Column("S", of_one(accumulation), rank=5, right=True),
+    Column("WAIT", of_one(lambda j: duration(j.wait_s)), rank=6, right=True),
+    Column("RUN", of_one(lambda j: duration(j.run_s)), rank=7, right=True),
+    Column("LEFT", of_one(left), rank=1, right=True),
     Column("REASON", lambda j: j.reason),
+)
+
+ENDED_COLUMNS: Final = (
+    *COLUMNS[:4],
+    Column("EXIT", of_one(exit_code), rank=2, right=True),
+    Column("ENDED", lambda j: local_time(j.ended_s), rank=1),
+    *COLUMNS[8:10],
+    COLUMNS[-1],
 )
 
 WIDE_COLUMNS: Final = (

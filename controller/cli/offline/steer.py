@@ -28,6 +28,7 @@ from cotenant.controller.cli.frame.problem import FAILED, OK, Problem
 from cotenant.controller.cli.frame.screen import duration, local_time, plural
 from cotenant.controller.cli.offline.options import one_policy
 from cotenant.controller.cli.offline.steer_page import job_document, job_page, show_order, why_absent
+from cotenant.controller.domain import is_whole_number
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Policy
 from cotenant.controller.steer import (
@@ -174,7 +175,7 @@ def explain(
     """
     form = chosen(output, as_json)
     number = job.partition("_")[0]
-    if not number.isdecimal():
+    if not is_whole_number(number):
         raise Problem("usage", f"{job!r} is not a job's number", "see squeue")
     with _asking():
         programs = Slurm(os.environ)

@@ -161,9 +161,7 @@ def up(
     state_dir: StateFlag = None,
     idle_exit: IdleExitFlag = None,
     predictor: PredictorFlag = None,
-    web: Annotated[
-        bool, option("--web", help="Also the live page (`cotenant web`); it prints its link.")
-    ] = False,
+    web: Annotated[bool, option("--web", help="Also the live page; `cotenant web --link` opens it.")] = False,
     of_run: Annotated[bool, option("--of-run", hidden=True, help="`cotenant run` starts it.")] = False,
     endpoint: EndpointFlag = None,
 ) -> int:
@@ -237,7 +235,7 @@ def keep_up(
     say(f"agent ready       {described(node)}", flush=True)
     say("submit with `cotenant submit -- python train.py`; Ctrl-C stops both, jobs go on", flush=True)
     if with_page:
-        # In a session of its own as well; what it prints, its links, comes out here.
+        # In a session of its own as well; what it prints comes out here.
         started["page"] = subprocess.Popen(
             page_command(where), stdin=subprocess.DEVNULL, start_new_session=True
         )

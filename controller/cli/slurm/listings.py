@@ -35,7 +35,8 @@ TIMEOUT: Final = ("TIMEOUT", "TO")
 
 def slurm_state(job: JobView) -> tuple[str, str]:
     """Its long and its short name."""
-    return TIMEOUT if job.reason_code == "time-limit" and job.phase is Phase.FAILED else STATES[job.phase]
+    is_over_limit = job.reason_code in ("time-limit", "time-limit-loading")
+    return TIMEOUT if is_over_limit and job.phase is Phase.FAILED else STATES[job.phase]
 
 
 def clock(seconds: float) -> str:
@@ -211,7 +212,7 @@ class FormatPart(NamedTuple):
     right: bool = False
 
 
-_FIELD: Final = re.compile(r"%(\.?)(\d*)([A-Za-z%])")
+_FIELD: Final = re.compile(r"%(\.?)([0-9]*)([A-Za-z%])")
 
 
 def parsed(text: str, fields: dict[str, Field], program: str) -> list[FormatPart]:

@@ -28,13 +28,13 @@ from cotenant.controller.domain import LaunchMode
 
 CONTAINER_PROGRAMS: Final = ("docker", "podman", "apptainer", "singularity", "enroot", "nerdctl", "ch-run")
 HOST_MODULES: Final = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
-_PYTHON: Final = re.compile(r"(.*/)?python(3(\.\d+)?)?")
+_PYTHON: Final = re.compile(r"(.*/)?python(3(\.[0-9]+)?)?")
 _PYTHON_WITH_VALUE: Final = ("-W", "-X")
 
 SPAWN_MODULE = "torch.multiprocessing"
 SPAWN_CALLS = ("spawn", "start_processes")
 SCRIPT_BYTES_MAX = 1 << 20
-_ANY_PYTHON = re.compile(r"(.*/)?python[\d.]*")
+_ANY_PYTHON = re.compile(r"(.*/)?python[0-9.]*")
 
 
 def launch_mode(argv: Sequence[str]) -> LaunchMode:

@@ -153,7 +153,7 @@ def dependencies(text: str) -> tuple[Dependency, ...]:
         kind, _, rest = part.strip().partition(":") if ":" in part else ("", "", part.strip())
         need = {"": "ok", "ok": "ok", "any": "any", "afterok": "ok", "afterany": "any"}.get(kind)
         ids = rest.split(":")
-        if need is None or not all(re.fullmatch(r"\d+(_\d+)?", each) for each in ids):
+        if need is None or not all(re.fullmatch(r"[0-9]+(_[0-9]+)?", each) for each in ids):
             raise ValueError(f"must be job ids such as 7, 7,9 or any:7, got {shown(text)}")
         found += [Dependency(job_id=JobId(each), need="ok" if need == "ok" else "any") for each in ids]
     return tuple(found)

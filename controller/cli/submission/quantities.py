@@ -20,12 +20,13 @@ SHOWN_MAX: Final = 60
 """Characters of a wrong value that are repeated to whoever gave it."""
 
 _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-_WITH_UNITS: Final = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+")
-_SLURM: Final = re.compile(r"(?:(\d{1,9})-)?(\d{1,9})(?::(\d{1,9}))?(?::(\d{1,9}))?")
-_CLOCK: Final = re.compile(r"\d{1,2}:\d\d")
-_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?", re.IGNORECASE)
+_WITH_UNITS: Final = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?[smhd])+")
+_SLURM: Final = re.compile(r"(?:([0-9]{1,9})-)?([0-9]{1,9})(?::([0-9]{1,9}))?(?::([0-9]{1,9}))?")
+_CLOCK: Final = re.compile(r"[0-9]{1,2}:[0-9][0-9]")
+_SIZE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(?:I?B)?", re.IGNORECASE | re.ASCII)
+_WHOLE: Final = re.compile(r"[+-]?[0-9]{1,18}")
 _IN_MIB: Final = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0 * 1024.0}
-_ARRAY_PART: Final = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?")
+_ARRAY_PART: Final = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?")
 
 DURATION_FORMS: Final = "90s, 10m, 2h, 1h30m, MINUTES, MM:SS, HH:MM:SS or D-HH[:MM[:SS]]"
 
@@ -47,7 +48,7 @@ def duration_s(text: str) -> float:
 
 def _duration_s(text: str) -> float | None:
     if _WITH_UNITS.fullmatch(text):
-        return sum(float(part[:-1]) * _UNITS_S[part[-1]] for part in re.findall(r"[\d.]+[smhd]", text))
+        return sum(float(part[:-1]) * _UNITS_S[part[-1]] for part in re.findall(r"[0-9.]+[smhd]", text))
     match = _SLURM.fullmatch(text)
     if match is None:
         return None
@@ -100,7 +101,7 @@ def size_mib(text: str) -> int:
 
 def count(text: str, at_least: int = 1) -> int:
     """A whole number."""
-    if not re.fullmatch(r"[+-]?\d{1,18}", text.strip()):
+    if not _WHOLE.fullmatch(text.strip()):
         raise ValueError(f"must be a whole number, got {shown(text)}")
     value = int(text)
     if value < at_least:
@@ -125,7 +126,7 @@ class GpuRange(NamedTuple):
 
 def gpu_range(text: str) -> GpuRange:
     """`4`, `1-4`, or `0.5`."""
-    if re.fullmatch(r"0?\.\d{1,9}", text.strip()):
+    if re.fullmatch(r"0?\.[0-9]{1,9}", text.strip()):
         part = float(text)
         if not PART_MIN <= part < 1.0:
             raise ValueError(f"a part of a GPU must be at least {PART_MIN}, got {shown(text)}")
@@ -145,10 +146,9 @@ def from_zero(text: str) -> int:
 
 def priority(text: str) -> int:
     """A whole number, negative ones included."""
-    try:
-        number = int(text)
-    except ValueError:
-        raise ValueError(f"must be a whole number, got {shown(text)}") from None
+    if not _WHOLE.fullmatch(text.strip()):
+        raise ValueError(f"must be a whole number, got {shown(text)}")
+    number = int(text)
     if abs(number) > PRIORITY_MAX:
         raise ValueError(f"must be {-PRIORITY_MAX} to {PRIORITY_MAX}, got {shown(text)}")
     return number
@@ -179,7 +179,7 @@ class ArrayTasks(NamedTuple):
 def array_tasks(text: str) -> ArrayTasks:
     """`0-9`, `1,3,7`, `0-20:5`; with `%4` behind it at most four run at once."""
     ranges, percent, at_once = text.partition("%")
-    if percent and not re.fullmatch(r"\d{1,9}", at_once.strip()):
+    if percent and not re.fullmatch(r"[0-9]{1,9}", at_once.strip()):
         raise ValueError(f"must have a number behind %, got {shown(text)}")
     limit = int(at_once) if percent else 0
     if percent and not limit:

@@ -27,7 +27,7 @@ from cotenant.controller.cli.submission.options import (
     read,
 )
 from cotenant.controller.cli.submission.quantities import count, shown, size_mib
-from cotenant.controller.domain import PRIORITY_MAX, SlurmScript
+from cotenant.controller.domain import PRIORITY_MAX, SlurmScript, is_whole_number
 
 SAME: Final = {
     "-t": "time", "--time": "time", "-J": "name", "--job-name": "name", "-D": "workdir", "--chdir": "workdir",
@@ -82,7 +82,7 @@ REFUSED: Final = {
 }
 _PER_NODE: Final = ("--gpus-per-node", "--gres")
 _DEPENDENCY: Final = {"afterok": "ok", "afterany": "any"}
-_PATTERN: Final = re.compile(r"%(\d{0,2})([a-zA-Z%])")
+_PATTERN: Final = re.compile(r"%([0-9]{0,2})([a-zA-Z%])")
 _PATTERNS: Final = {
     "%": "%", "A": "A", "a": "i", "j": "j", "J": "j", "N": "N", "n": "n", "t": "r", "u": "u", "x": "x",
     "s": "",
@@ -155,7 +155,7 @@ class SlurmLines:
 
     def _nice(self, flag: str, value: str, where: str) -> None:
         """Slurm's goes further in both directions; without a number it is 100."""
-        number = int(value) if value.lstrip("+-").isdigit() else 100
+        number = int(value) if re.fullmatch(r"[+-]?[0-9]{1,18}", value) else 100
         self._set("priority", str(max(-PRIORITY_MAX, min(PRIORITY_MAX, -number))), where)
 
     def _exclusive(self, flag: str, value: str, where: str) -> None:
@@ -176,7 +176,7 @@ class SlurmLines:
             raise BadSubmission(
                 f"{where}: {flag} with {what} is not possible here", "afterok:JOB and afterany:JOB are"
             )
-        self._set("after", re.sub(r"\+\d+", "", value), where)
+        self._set("after", re.sub(r"\+[0-9]+", "", value), where)
 
     def _export(self, flag: str, value: str, where: str) -> None:
         names: list[str] = []
@@ -257,7 +257,7 @@ class SlurmLines:
                     raise BadSubmission(f"{where}: --gres={each} asks for something other than gpu")
                 parts = parts[1:] or ["1"]
             number = parts[-1]
-            if flag == "--gres" and len(parts) == 1 and not re.match(r"[\d+-]", number):
+            if flag == "--gres" and len(parts) == 1 and not re.match(r"[0-9+-]", number):
                 parts, number = [number, "1"], "1"  # `gpu:a100` is one of them.
             if len(parts) == 2:
                 self._set("gpu_type", parts[0], where)
@@ -407,7 +407,7 @@ def _count(value: str, where: str, flag: str) -> int:
 
 def _signal_number(text: str) -> int:
     """Of `USR1`, `SIGUSR1` or `10`; 0: there is none such."""
-    if text.isdigit():
+    if is_whole_number(text):
         return int(text) if 0 < int(text) < signal.NSIG else 0
     found = getattr(signal, f"SIG{text.upper().removeprefix('SIG')}", 0)
     return int(found) if isinstance(found, signal.Signals) else 0

@@ -74,6 +74,8 @@ from cotenant.controller.policies.gfs.state import GfsState, capacity_of, invent
 MakePolicy = Callable[[str, Parameters], Policy]
 OWN: Final = frozenset(("quota-update", "next-class", REASON))
 """Reasons of wake-ups and computations that the policies below did not ask for."""
+HELD_BACK: Final = frozenset(("quota-withheld", "quota-eta", "quota-update", "hosts-rest"))
+"""Reasons of spot jobs that wait for another cause than a lack of devices."""
 EVERYTHING: Final = 1 << 30
 """A budget without a limit: more devices than there are."""
 RECENT_H: Final = 48
@@ -345,6 +347,10 @@ class Gfs:
         if job.spec.gpus > self._state.offered and not job.aged:
             return because("quota-update")
         return self._order.explain(self._spot_view(view, widest(budgets), set()), job)
+
+    def holds_back(self, view: View, job: Job) -> bool:
+        """Spot jobs keep to their quota, and off some hosts, whatever their priority."""
+        return self.explain(view, job).code in HELD_BACK
 
     def report(self, view: View) -> ClassReport:
         """For people: what is kept back, and why."""

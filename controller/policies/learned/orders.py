@@ -153,12 +153,13 @@ class RlTune(Stateless):
         return scores
 
     def ranked(self, plan: Plan, jobs: Sequence[Job]) -> list[Job]:
-        """These jobs, which come in the base order; aged ones first."""
+        """These jobs, which come in the base order: aged ones first, then by rank (priority, fair share)."""
         if len(jobs) < 2 or not self._model.active:
             return list(jobs)
         scores = self.scores(plan, jobs)
         keyed = sorted(
-            (not job.aged, -score, job.number, job) for job, score in zip(jobs, scores, strict=True)
+            (plan.view.order_key(job)[0], -score, job.number, job)
+            for job, score in zip(jobs, scores, strict=True)
         )
         return [entry[-1] for entry in keyed]
 

@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     )
     from cotenant.controller.python.executor import JobExecutor
     from cotenant.controller.python.handle import as_completed, gather
-    from cotenant.controller.python.handle import JobHandle, job
+    from cotenant.controller.python.handle import JobHandle, job, jobs
     from cotenant.controller.python.submitting import map, submit
 
 __all__ = [
     "BadCall", "CotenantError", "JobCancelled", "JobExecutor", "JobFailed", "JobHandle", "JobLost",
     "JobPreempted", "JobTimedOut", "NoController", "NoResult", "RequestRefused", "StillRunning",
-    "as_completed", "batch", "gather", "job", "map", "submit",
+    "as_completed", "batch", "gather", "job", "jobs", "map", "submit",
 ]  # fmt: skip
 
 _HOME = {
@@ -47,6 +47,7 @@ _HOME = {
     "batch": "sending",
     "gather": "handle",
     "job": "handle",
+    "jobs": "handle",
     "map": "submitting",
     "submit": "submitting",
 }
@@ -70,4 +71,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *__all__]
+    return [*__all__]

@@ -187,6 +187,8 @@ class _Open:
         self.loads: list[float] = []
         self.unsure_s = 0.0
         """Loads whose end was only assumed."""
+        self.assumed_s = 0.0
+        """Of these the present attempt's."""
         self.pauses: list[float] = []
         self.lost_work = False
 
@@ -270,11 +272,15 @@ class _Watcher:
             return
         if isinstance(event, ev.FirstStepDone):
             spent = job.load_s - job.futile_s - sum(kept.loads) - kept.unsure_s
-            if event.assumed:
-                kept.unsure_s += max(0.0, spent)
-            elif spent > 0.0:
-                kept.loads.append(spent)
+            if event.assumed and spent > 0.0:
+                kept.assumed_s = spent
+                kept.unsure_s += spent
+            elif not event.assumed and spent > 0.0:
+                kept.loads.append(spent + kept.assumed_s)
+                kept.unsure_s -= kept.assumed_s
+                kept.assumed_s = 0.0
             return
+        kept.assumed_s = 0.0
         spent = job.pause_s - sum(kept.pauses)
         if spent > 0.0 and event.outcome == "stopped":
             kept.pauses.append(spent)
@@ -301,7 +307,7 @@ class _Watcher:
         self._waiting_to_arrive.pop(job_id, None)
         if kept.arrived_s is not None and kept.arrived_s < self._begin_s:
             return
-        if job is None or kept.arrived_s is None or not _has_worked(job):
+        if job is None or kept.arrived_s is None or job.run_s <= 0.0:
             self._excluded[NEVER_TRAINED] += 1
         else:
             self._jobs.append(_lived(job, kept, kept.arrived_s, engine.now_s))
@@ -364,11 +370,6 @@ class _Watcher:
         return [f"the policy changed meanwhile: most jobs arrived under {name}, {said}"]
 
 
-def _has_worked(job: Job) -> bool:
-    """Whether it trained, or had ended before its start was reported."""
-    return job.run_s > 0.0 or (job.phase is Phase.DONE and job.load_s > 0.0)
-
-
 def _about_jobs(jobs: tuple[Lived, ...]) -> list[str]:
     notes = []
     if blurred := sum(not job.is_measured for job in jobs):
@@ -377,7 +378,7 @@ def _about_jobs(jobs: tuple[Lived, ...]) -> list[str]:
             "length has that in it"
         )
     if quick := sum(job.is_quick for job in jobs):
-        notes.append(f"{_jobs(quick)} ended well before a first step was seen: the load counts as training")
+        notes.append(f"{_jobs(quick)} ended well before a first step was seen: all of it counts as training")
     if unknown := sum(job.expected_s is None for job in jobs):
         notes.append(f"of {_jobs(unknown)} no length was expected: the simulated policy is told the median")
     if pinned := sum(not job.preemptible for job in jobs):
@@ -400,9 +401,8 @@ def _jobs(count: int) -> str:
 def _lived(job: Job, kept: _Open, arrived_s: float, now_s: float) -> Lived:
     ended_s = now_s if job.ended_s is None else job.ended_s
     jct_s = max(0.0, ended_s - arrived_s)
-    load_s, run_s = job.load_s, job.run_s
-    if run_s <= 0.0:
-        load_s, run_s = job.futile_s, job.load_s - job.futile_s
+    load_s, run_s, is_quick = job.load_s, job.run_s, job.load_s <= job.futile_s
+    if is_quick:
         kept.loads = [0.0]
     blurred = kept.lost_work or bool(job.co_tenants)
     alone_s = None if job.solo_step_s is None or job.step < 1 else job.solo_step_s * job.step
@@ -425,7 +425,7 @@ def _lived(job: Job, kept: _Open, arrived_s: float, now_s: float) -> Lived:
         shared=bool(job.co_tenants),
         length_s=min(alone_s, run_s) if blurred and alone_s is not None else run_s,
         is_measured=not blurred or alone_s is not None,
-        is_quick=job.run_s <= 0.0,
+        is_quick=is_quick,
         expected_s=kept.expected_s,
         one_load_s=sum(kept.loads) / len(kept.loads) if kept.loads else job.expected_load_s,
         one_pause_s=sum(kept.pauses) / len(kept.pauses) if kept.pauses else job.expected_pause_s,

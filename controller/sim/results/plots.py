@@ -35,7 +35,9 @@ CUT_RATIO: Final = 5.0
 LABEL_CHARS: Final = 20
 WIDTH_IN, HEIGHT_IN = 6.4, 3.6
 QUANTILES: Final = np.linspace(0.0, 1.0, 401)
-HOUR_S, MINUTE_S = 3600.0, 60.0
+UNITS: Final = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"))
+MARKS_S: Final = (0.1, 1.0, 10.0, 60.0, 600.0, 3600.0, 86_400.0, 864_000.0, 8_640_000.0, 86_400_000.0)
+"""Of a logarithmic axis of durations."""
 SMALLEST: Final = 0.1
 """Left end of a logarithmic axis of seconds: shorter times, zero above all, are drawn there."""
 
@@ -100,8 +102,10 @@ def futile_percent(outcome: Outcome) -> float:
 # --- Figures -----------------------------------------------------------------------------------------
 
 
-def distributions(curves: Sequence[Curve], title: str, axis: str, *, synthetic: bool) -> Figure:
-    """Cumulative: how many jobs have at most so much of it."""
+def distributions(
+    curves: Sequence[Curve], title: str, axis: str, *, synthetic: bool, in_seconds: bool = True
+) -> Figure:
+    """Cumulative: how many jobs have at most so much of it. Seconds are marked in larger units."""
     figure, axes = _figure(title, synthetic)
     for number, each in enumerate(curves):
         axes.plot(
@@ -110,7 +114,10 @@ def distributions(curves: Sequence[Curve], title: str, axis: str, *, synthetic: 
     axes.set_xscale("log")
     axes.set_ylim(0, 100)
     edge = any(np.any(each.values < SMALLEST) for each in curves)
-    axes.set_xlabel(f"{axis} (s{f'; {SMALLEST:g} s and less at the left edge' if edge else ''})")
+    if in_seconds:
+        _mark_durations(axes)
+    smallest = f"{SMALLEST:g}{' s' if in_seconds else ''}"
+    axes.set_xlabel(f"{axis} ({smallest} and less at the left edge)" if edge else axis)
     axes.set_ylabel("jobs (%)")
     _legend(axes, len(curves))
     return figure
@@ -330,10 +337,17 @@ def _rows(axes: Any, places: Floats | NDArray[np.int64], labels: Sequence[str]) 
 
 
 def _unit(values: Sequence[float]) -> tuple[float, str]:
+    """The largest of which a middle value has two."""
     middle = float(np.median(values)) if len(values) else 0.0
-    if middle >= 2 * HOUR_S:
-        return HOUR_S, "h"
-    return (MINUTE_S, "min") if middle >= 2 * MINUTE_S else (1.0, "s")
+    return next((each for each in UNITS if middle >= 2 * each[0]), (1.0, "s"))
+
+
+def _mark_durations(axes: Any) -> None:
+    low, high = axes.get_xlim()
+    marks = [mark for mark in MARKS_S if low <= mark <= high]
+    scales = [next((each for each in UNITS if mark >= each[0]), (1.0, "s")) for mark in marks]
+    axes.set_xticks(marks, [f"{mark / s:g} {unit}" for mark, (s, unit) in zip(marks, scales, strict=True)])
+    axes.minorticks_off()
 
 
 def _two_sided() -> Any:

@@ -18,6 +18,7 @@ from typing import Final
 
 import msgspec
 
+from cotenant.controller.domain import is_whole_number
 from cotenant.controller.steer.core.queue import QueueJob
 
 KEPT: Final = 20
@@ -31,7 +32,7 @@ PAST_FIELDS: Final = ("JobIDRaw", "State", "ElapsedRaw", "TimelimitRaw", "Partit
 """For `sacct -o`."""
 TEACHES: Final = ("COMPLETED", "TIMEOUT")
 
-_NUMBERS: Final = re.compile(r"(?<![a-zA-Z])[0-9a-f]{7,}(?![a-zA-Z])|\d+")
+_NUMBERS: Final = re.compile(r"(?<![a-zA-Z])[0-9a-f]{7,}(?![a-zA-Z])|[0-9]+")
 
 Key = tuple[str | float | None, ...]
 
@@ -127,12 +128,12 @@ def runs_in(text: str, delimiter: str) -> Iterator[PastRun]:
         if len(row) < len(PAST_FIELDS):
             continue
         number, state, took, limit, partition, user, name = row
-        if state.partition(" ")[0] not in TEACHES or not took.isdecimal():
+        if state.partition(" ")[0] not in TEACHES or not is_whole_number(took):
             continue
         yield PastRun(
             job_id=number,
             took_s=float(took),
-            limit_s=60.0 * int(limit) if limit.isdecimal() else None,
+            limit_s=60.0 * int(limit) if is_whole_number(limit) else None,
             partition=partition,
             user=user,
             name=name,

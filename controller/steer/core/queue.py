@@ -18,6 +18,8 @@ from typing import Final
 
 import msgspec
 
+from cotenant.controller.domain import is_whole_number
+
 JOB_FIELDS: Final = (
     "ArrayJobID", "HetJobID", "StateCompact", "PriorityLong", "SubmitTime", "TimeLimit", "NumCPUs",
     "NumNodes", "NumTasks", "tres-per-job", "tres-per-node", "tres-per-task", "Reason", "Dependency",
@@ -33,8 +35,8 @@ NOT_YET: Final = ("Dependency", "DependencyNeverSatisfied", "BeginTime")
 NOTHING: Final = ("", "N/A", "(null)")
 PENDING: Final = "PD"
 
-_GPUS: Final = re.compile(r"gpu(?::[^:,(=]+)?[:=](\d+)")
-_TIME: Final = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")
+_GPUS: Final = re.compile(r"gpu(?::[^:,(=]+)?[:=]([0-9]+)")
+_TIME: Final = re.compile(r"(?:([0-9]+)-)?(?:([0-9]+):)?([0-9]+):([0-9]+)")
 
 
 class QueueJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,7 +113,7 @@ def jobs_in(text: str, end: str) -> Iterator[QueueJob]:
 def _job(said: dict[str, str]) -> QueueJob | None:
     """None: a row that is not as it should be."""
     number, priority, submitted = said["ArrayJobID"], said["PriorityLong"], said["SubmitTime"]
-    if not (number.isdecimal() and priority.isdecimal() and submitted.isdecimal()):
+    if not all(map(is_whole_number, (number, priority, submitted))):
         return None
     nodes, tasks = _count(said["NumNodes"]), _count(said["NumTasks"])
     per_job, per_node, per_task = (gpus_in(said[f"tres-per-{each}"]) for each in ("job", "node", "task"))
@@ -183,7 +185,7 @@ def seconds_in(text: str) -> float | None:
 def _count(text: str) -> int:
     """Of `4`, or of `2-4`, which asks for at least so many."""
     first = text.partition("-")[0]
-    return int(first) if first.isdecimal() else 0
+    return int(first) if is_whole_number(first) else 0
 
 
 def columns(fields: Sequence[str], end: str) -> str:
@@ -223,8 +225,8 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 def marks_in(text: str, end: str) -> Iterator[Mark]:
     for number, comment in rows_in(text, end, len(MARK_FIELDS)):
         parts = comment.split(";", 4)
-        is_mark = len(parts) == 5 and parts[0] == _VERSION and parts[2].isdecimal() and parts[3].isdecimal()
-        if number.isdecimal() and is_mark:
+        is_mark = len(parts) == 5 and parts[0] == _VERSION
+        if is_mark and all(map(is_whole_number, (number, parts[2], parts[3]))):
             yield Mark(
                 job_id=int(number), host=parts[1], pid=int(parts[2]), until_s=float(parts[3]), state=parts[4]
             )

@@ -1,38 +1,32 @@
 """Job: all that is known of one, what it wrote, and what can be done about it.
 
 Rule: output is bounded. A look reads `TAIL_BYTES` of at most `ATTEMPTS_MAX` attempts; the whole output is
-passed on as it is read. What a terminal would obey is left out of what is shown. What a change would do is
-said before anybody says yes, told from what the job is now; whether it may be done, and by whom, the
-controller decides.
+passed on as it is read. What a terminal would obey is left out of what is shown.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from cotenant.controller.cli.cluster import top_view
-from cotenant.controller.cli.frame.screen import duration
 from cotenant.controller.cli.frame.terminal import last_words
 from cotenant.controller.cli.jobs import sharing
 from cotenant.controller.cli.jobs.eta import in_words
 from cotenant.controller.cli.jobs.show import ATTEMPT_COLUMNS, asked_for, standing
 from cotenant.controller.cli.jobs.view import devices, steps
 from cotenant.controller.client import Refusal
-from cotenant.controller.domain import ENDED, AttemptNo, JobId, Phase
-from cotenant.controller.web import rendering
-from cotenant.controller.web.access import change
+from cotenant.controller.domain import ENDED, AttemptNo, JobId
 from cotenant.controller.web.connections import Connections
-from cotenant.controller.web.page import Asking, Page, Params, surroundings
+from cotenant.controller.web.page import Asking, Page, Params
+from cotenant.controller.web.pages import changing
 from cotenant.controller.web.pages.queue import share_done
 from cotenant.controller.web.samples import StepSample
 from cotenant.controller.wire import (
-    ChangeJobs,
     Decisions,
     Explain,
     Explained,
@@ -56,18 +50,6 @@ PART_BYTES: Final = 256 * 1024
 FAR: Final = 1 << 62
 """Behind the end of any log: the answer says where that is."""
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;:]*m")
-
-ChangeVerb = Literal["cancel", "hold", "release", "preempt", "checkpoint", "requeue"]
-
-POSSIBLE: Final[dict[ChangeVerb, frozenset[Phase]]] = {
-    "checkpoint": frozenset({Phase.RUNNING}),
-    "preempt": frozenset({Phase.LOADING, Phase.RUNNING}),
-    "requeue": ENDED | {Phase.LOADING, Phase.RUNNING},
-    "hold": frozenset({Phase.QUEUED, Phase.BLOCKED, Phase.RESERVED}),
-    "release": frozenset({Phase.HELD}),
-    "cancel": frozenset(set(Phase) - ENDED),
-}
-"""What is offered in which phase, as `controller/api/changes.py` takes it."""
 
 
 class JobLook(NamedTuple):
@@ -130,14 +112,16 @@ def shown(looked: JobLook, params: Params) -> Mapping[str, Any]:
         "no_output": looked.no_output,
         "rank": rank_of(params),
         "ranks": job.gpus,
-        "verbs": offered(job),
+        "changes": [(verb, changing.address(verb, job.job_id)) for verb in job.verbs],
+        "settings": changing.address(changing.SET, job.job_id) if job.settable else "",
         "has_ended": job.phase in ENDED,
         "samples": newest(looked.samples),
+        "has_loss": any(each.loss is not None for each in looked.samples),
         "sample_count": len(looked.samples),
         "share_done": share_done(job),
         "steps": steps(job),
         "devices": devices,
-        "asked": params.get("asked") if params.get("asked") in POSSIBLE else "",
+        "asked": changing.asked_in_words(params),
     }
 
 
@@ -184,30 +168,6 @@ async def output(request: Request) -> Response:
     )
 
 
-async def question(request: Request) -> Response:
-    """Says what a change would do, and asks."""
-    verb = _verb(request)
-    if verb is None:
-        return RedirectResponse(f"/jobs/{request.path_params['job_id']}")
-    job = await _job(request)
-    told = {"job": job, "verb": verb, "consequence": consequence(verb, job), "doubt": doubt(verb, job)}
-    return HTMLResponse(rendering.whole("change", {**surroundings(request), **told}))
-
-
-async def act(request: Request, fields: Mapping[str, str]) -> Response:
-    verb, job_id = _verb(request), JobId(request.path_params["job_id"])
-    if verb is not None:
-        await request.app.state.connections.ask(
-            lambda asks: asks.ask(ChangeJobs(verb=verb, job_ids=(job_id,)))
-        )
-    return RedirectResponse(f"/jobs/{job_id}?asked={verb or ''}", 303)
-
-
-def _verb(request: Request) -> ChangeVerb | None:
-    verb = request.path_params["verb"]
-    return cast(ChangeVerb, verb) if verb in POSSIBLE else None
-
-
 async def _job(request: Request) -> JobView:
     """Raises Refusal: there is none."""
     question = ListJobs(job_ids=(JobId(request.path_params["job_id"]),), include_ended=True)
@@ -219,8 +179,6 @@ async def _job(request: Request) -> JobView:
 ROUTES: Final = (
     Route("/jobs/{job_id}/series.json", series),
     Route("/jobs/{job_id}/output.log", output),
-    Route("/jobs/{job_id}/change/{verb}", question, methods=["GET"]),
-    change("/jobs/{job_id}/change/{verb}", act),
 )
 PAGE: Final = Page(
     name="job",
@@ -304,55 +262,3 @@ async def whole_output(
                 yield f"--- missing: {part.missing} ---\n".encode()
             yield part.data
             offset = part.next_offset
-
-
-def offered(job: JobView) -> tuple[ChangeVerb, ...]:
-    return tuple(verb for verb, phases in POSSIBLE.items() if job.phase in phases)
-
-
-def consequence(verb: ChangeVerb, job: JobView) -> str:
-    match verb:
-        case "preempt":
-            return f"{_saving(job)} It leaves {_places(job)} and queues again{_return(job)}.{_others(job)}"
-        case "checkpoint":
-            return f"{_saving(job)} It keeps {_places(job)} and goes on."
-        case "requeue" if job.phase in ENDED:
-            start = f"its save at step {job.durable_step}" if job.durable_step else "its beginning"
-            return f"It queues again under its number, as attempt {job.attempt + 1}, from {start}."
-        case "requeue":
-            start = _saving(job) if job.resumable else "It cannot resume: it begins anew."
-            return f"{start} It leaves {_places(job)} and queues again.{_others(job)}"
-        case "cancel" | "hold" | "release":
-            return top_view.consequence(verb, job)
-
-
-def doubt(verb: ChangeVerb, job: JobView) -> str:
-    """Why the controller will hardly agree; empty if nothing is known against it."""
-    if job.phase not in POSSIBLE[verb]:
-        return f"Job {job.job_id} is {job.phase.value} now: that means nothing for it."
-    if verb in ("preempt", "checkpoint") and not job.resumable:
-        return f"It cannot resume: {job.resumable_note or 'the script has not said that it can'}."
-    return ""
-
-
-def _saving(job: JobView) -> str:
-    last = f"the last save is of step {job.durable_step}" if job.durable_step else "nothing was saved yet"
-    pause = (
-        f", which should take {duration(job.expected_pause_s)}" if job.expected_pause_s is not None else ""
-    )
-    return f"It saves its state at about step {job.step} ({last}){pause}."
-
-
-def _places(job: JobView) -> str:
-    return devices(job.devices) or "its devices"
-
-
-def _return(job: JobView) -> str:
-    if job.expected_load_s is None:
-        return ""
-    return f"; when it gets devices again, loading should take {duration(job.expected_load_s)}"
-
-
-def _others(job: JobView) -> str:
-    others = " and ".join(f"job {each}" for each in job.co_tenants)
-    return f" {others[:1].upper()}{others[1:]} beside it keeps the devices." if others else ""

@@ -1,20 +1,24 @@
 """Queue: what runs, what waits, why, and what would have to happen first.
 
-Rule: at most `ROWS_MAX` rows of each are shown, and it is said of how many. Only to filter or sort more than
-that is the whole list asked for, in pages, and then not again at every look.
+Rule: the controller finds and pages: at most `ROWS_MAX` rows of each kind are asked for, an array that waits
+being one of them. Only to sort more than that the whole list is asked for, and then not again at every look.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
+from msgspec import structs
+
 from cotenant.controller.cli.jobs import eta as etas
-from cotenant.controller.cli.jobs.view import devices, steps
+from cotenant.controller.cli.jobs.view import devices, gpus, steps
 from cotenant.controller.client import Refusal
 from cotenant.controller.domain import ON_DEVICES, WAITING, JobId, Phase
 from cotenant.controller.web.page import Asking, Page, Params
+from cotenant.controller.web.pages import changing
 from cotenant.controller.wire import (
     ControllerStatus,
     Explain,
@@ -29,18 +33,24 @@ from cotenant.controller.wire import (
 ROWS_MAX: Final = 500
 PAGE_JOBS: Final = 1_000
 WHOLE_MAX: Final = 20_000
-"""To filter and sort in: a longer list is cut, and it is said so."""
+"""Rows to sort: of a longer list only the first so many are."""
 
 RUNS: Final = tuple(sorted(ON_DEVICES | {Phase.RESERVED}))
 WAITS: Final = tuple(sorted(WAITING))
+KINDS: Final = {"runs": RUNS, "waits": WAITS}
+"""By the name of their place in the address."""
 
 
 class JobsOfKind(NamedTuple):
-    """Jobs of one kind."""
+    """Rows of one kind."""
 
     jobs: Sequence[JobView]
+    of: int
+    """Jobs that match."""
     more: int
-    """Those beyond them."""
+    """Rows beyond these."""
+    next: str
+    """Where the next page begins; empty: there is none."""
     now: str
 
 
@@ -48,36 +58,62 @@ class QueueLook(NamedTuple):
     status: ControllerStatus
     runs: JobsOfKind
     waits: JobsOfKind
+    ended: int
+    """Jobs that have ended and match."""
     why: Explained | None
     """Of the job that was asked about, or of the first that waits."""
 
 
 def look(asks: Asking, params: Params) -> QueueLook:
     status = asks.ask(GetStatus())
-    chosen = bool(params.get("q") or params.get("sort"))
-    user = params.get("user")
-    runs = _listed(asks, RUNS, user, is_whole=chosen)
-    waits = _listed(asks, WAITS, user, is_whole=chosen)
+    runs, waits = (_listed(asks, _asked(states, params), name, params) for name, states in KINDS.items())
     for job in runs.jobs:
         asks.samples.note(wall_s(runs.now), job)
-    return QueueLook(status, runs, waits, _why(asks, params.get("why"), waits.jobs))
+    ended = asks.ask(structs.replace(_asked((), params), ended=True, fold=False, page=1))
+    return QueueLook(
+        status, runs, waits, sum(ended.by_state.values()), _why(asks, params.get("why"), waits.jobs)
+    )
 
 
-def _listed(asks: Asking, states: tuple[Phase, ...], user: str, *, is_whole: bool) -> JobsOfKind:
-    first = asks.ask(ListJobs(states=states, user=user, limit=ROWS_MAX))
-    if not is_whole or not first.more:
-        return JobsOfKind(first.jobs, first.more, first.now)
-    return asks.kept(f"{states} of {user}", lambda: _whole(asks, states, user))
+def _asked(states: tuple[Phase, ...], params: Params) -> ListJobs:
+    array = params.get("array")
+    return ListJobs(
+        states=states,
+        job_ids=(JobId(array),) if array else (),
+        user=params.get("user"),
+        text=params.get("q"),
+        fold=states == WAITS and not array,
+        page=ROWS_MAX,
+    )
 
 
-def _whole(asks: Asking, states: tuple[Phase, ...], user: str) -> JobsOfKind:
+def _listed(asks: Asking, question: ListJobs, name: str, params: Params) -> JobsOfKind:
+    begin, sort = number_of(params.get(name)), params.get("sort")
+    _, key = SORTS.get(sort.removeprefix(BACKWARDS), ("", None))
+    if key is None:
+        part = asks.ask(structs.replace(question, after=begin))
+        of = sum(part.by_state.values())
+        return JobsOfKind(part.jobs, of, part.more, str(part.next) if part.next else "", part.now)
+    jobs, of, now = asks.kept(str(question), lambda: _whole(asks, question))
+    rows = sorted(jobs, key=key, reverse=sort.startswith(BACKWARDS))[begin:]
+    more = max(0, len(rows) - ROWS_MAX)
+    return JobsOfKind(rows[:ROWS_MAX], of, more, str(begin + ROWS_MAX) if more else "", now)
+
+
+def _whole(asks: Asking, question: ListJobs) -> tuple[Sequence[JobView], int, str]:
+    """All rows, how many jobs they are, and when."""
     jobs: list[JobView] = []
     part: Jobs | None = None
     while part is None or (part.next and len(jobs) < WHOLE_MAX):
         after = part.next if part is not None else 0
-        part = asks.ask(ListJobs(states=states, user=user, page=PAGE_JOBS, after=after))
+        part = asks.ask(structs.replace(question, page=PAGE_JOBS, after=after))
         jobs += part.jobs
-    return JobsOfKind(jobs, part.more, part.now)
+    return jobs, sum(part.by_state.values()), part.now
+
+
+def number_of(text: str) -> int:
+    """Whatever is no number is 0."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0
 
 
 def _why(asks: Asking, asked: str, waits: Sequence[JobView]) -> Explained | None:
@@ -99,7 +135,7 @@ SORTS: Final[dict[str, tuple[str, SortKey]]] = {
     "name": ("Name", lambda job: job.name.casefold()),
     "user": ("User", lambda job: job.user.casefold()),
     "state": ("State", lambda job: job.phase.value),
-    "gpus": ("GPUs", lambda job: job.gpus),
+    "gpus": ("GPUs", lambda job: job.gpus * job.gpu_fraction),
     "waited": ("Waited", lambda job: job.wait_s),
     "ran": ("Ran", lambda job: job.run_s),
     "left": ("Left", lambda job: (job.left_s is None, job.left_s or 0.0)),
@@ -109,52 +145,40 @@ BACKWARDS: Final = "-"
 """Before a sort's name."""
 
 
-class ShownRows(NamedTuple):
-    rows: Sequence[JobView]
-    of: int
-    """Of so many that match."""
-    unseen: int
-    """Not even looked at."""
-
-
 def shown(looked: QueueLook, params: Params) -> Mapping[str, Any]:
-    counts = looked.status.jobs_by_phase
     return {
         "status": looked.status,
-        "runs": _chosen(looked.runs, params),
-        "waits": _chosen(looked.waits, params),
+        "runs": looked.runs,
+        "waits": looked.waits,
+        "next_pages": {
+            name: link(params, **{name: found.next}) if found.next else ""
+            for name, found in (("runs", looked.runs), ("waits", looked.waits))
+        },
+        "first_pages": {name: link(params, **{name: ""}) if params.get(name) else "" for name in KINDS},
+        "ended_link": link(params, "/ended", sort="", why="", runs="", waits="", asked=""),
+        "array": params.get("array"),
+        "array_link": lambda array: link(params, array=array, waits=""),
+        "is_filtered": any(params.get(name) for name in ("q", "user", "array")),
         "why": looked.why,
-        "running": sum(counts.get(phase.value, 0) for phase in RUNS),
-        "waiting": sum(counts.get(phase.value, 0) for phase in WAITS),
+        "ended": looked.ended,
         "now": looked.runs.now,
         "heads": {name: head(name, title, params) for name, (title, _) in SORTS.items()},
         "query": params.get("q"),
         "user": params.get("user"),
         "sort": params.get("sort"),
         "why_link": lambda job_id: link(params, why=job_id),
+        "asked": changing.asked_in_words(params),
+        "may_change": partial(changing.may_change, looked.status),
+        "verbs": changing.offered(looked.status, (*looked.runs.jobs, *looked.waits.jobs)),
         "devices": devices,
+        "gpus": gpus,
+        "why_now": why_now,
         "steps": steps,
         "share_done": share_done,
         "starts": lambda job: interval(job, is_start=True),
         "ends": lambda job: interval(job, is_start=False),
         "eta_words": etas.in_words,
     }
-
-
-def _chosen(found: JobsOfKind, params: Params) -> ShownRows:
-    wanted = params.get("q").casefold()
-    rows = [job for job in found.jobs if not wanted or wanted in _text(job)]
-    sort = params.get("sort")
-    _, key = SORTS.get(sort.removeprefix(BACKWARDS), ("", None))
-    if key is not None:
-        rows.sort(key=key, reverse=sort.startswith(BACKWARDS))
-    is_cut_by_question = not wanted and key is None
-    of = len(rows) + (found.more if is_cut_by_question else 0)
-    return ShownRows(rows[:ROWS_MAX], of, 0 if is_cut_by_question else found.more)
-
-
-def _text(job: JobView) -> str:
-    return f"{job.job_id} {job.name} {job.user} {job.phase.value} {job.reason} {job.organisation}".casefold()
 
 
 def _end_s(job: JobView) -> tuple[bool, float]:
@@ -175,14 +199,22 @@ def head(name: str, title: str, params: Params) -> SortHead:
     sort = params.get("sort")
     state = {name: "ascending", BACKWARDS + name: "descending"}.get(sort, "")
     following = {"ascending": BACKWARDS + name, "descending": ""}.get(state, name)
-    return SortHead(title, link(params, sort=following), state)
+    return SortHead(title, link(params, sort=following, runs="", waits=""), state)
 
 
-def link(params: Params, **changed: str) -> str:
-    """This page with something else in its query."""
+def link(params: Params, path: str = "/queue", **changed: str) -> str:
+    """This page, or that of `path`, with something else in its query."""
     query = {**dict(params.query), **changed}
     kept = urlencode({name: value for name, value in query.items() if value})
-    return f"/queue?{kept}" if kept else "/queue"
+    return f"{path}?{kept}" if kept else path
+
+
+def why_now(job: JobView) -> str:
+    """Of a job that runs, with whom it does so now: its reason is of when it was placed."""
+    if job.phase is not Phase.RUNNING:
+        return job.reason
+    others = " and ".join(f"job {each}" for each in job.co_tenants)
+    return f"{f'beside {others}' if others else 'alone on its devices'}; when it was placed: {job.reason}"
 
 
 def share_done(job: JobView) -> float | None:
@@ -199,5 +231,11 @@ def interval(job: JobView, *, is_start: bool) -> str:
 
 
 PAGE: Final = Page(
-    name="queue", title="Queue", path="/queue", look=look, shown=shown, parts=("summary", "why", "table")
+    name="queue",
+    title="Queue",
+    path="/queue",
+    look=look,
+    shown=shown,
+    parts=("summary", "why", "actions", "table"),
+    routes=changing.ROUTES,
 )

@@ -10,8 +10,9 @@ import json
 import time
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
+from markupsafe import Markup
 from msgspec import structs
 from starlette.requests import Request
 from starlette.responses import Response
@@ -82,14 +83,18 @@ class AttemptRow(NamedTuple):
     attempt: wire.AttemptView
 
 
+def job_path(job_id: str) -> str:
+    return f"/jobs/{quote(job_id, safe='')}"
+
+
 COLUMNS: Final = (
-    Column("job", lambda row: row.job.job_id),
+    Column("job", lambda row: Markup('<a href="{}">{}</a>').format(job_path(row.job.job_id), row.job.job_id)),
     Column("name", lambda row: row.job.name),
     Column("attempt", lambda row: str(row.attempt.attempt), right=True),
     Column("devices", lambda row: ", ".join(row.attempt.devices)),
     Column("beside", lambda row: ", ".join(row.attempt.co_tenants) or "-"),
     Column("started", lambda row: local_time(row.attempt.launched_s)),
-    Column("loading", lambda row: duration(_between(row.attempt.launched_s, row.attempt.first_step_s))),
+    Column("loading", lambda row: duration(_between(row.attempt.launched_s, row.attempt.trains_since_s))),
     Column("ended", lambda row: local_time(row.attempt.ended_s)),
     Column("how", lambda row: row.attempt.outcome or "goes on"),
 )
@@ -101,7 +106,7 @@ def shown(view: wire.TimelineView, params: Params) -> Mapping[str, Any]:
     rows = [AttemptRow(job, attempt) for job in view.jobs for attempt in job.attempts]
     rows.sort(key=lambda row: -row.attempt.launched_s)
     return {
-        "picture": fragment(drawn(view)),
+        "picture": fragment(drawn(view), job_path),
         "links": links(zoom, host),
         "spans": [(name, Zoom(s, zoom.ago_s).address(host), s == zoom.span_s) for s, name in SPANS.items()],
         "zoom": zoom,

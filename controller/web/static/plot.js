@@ -7,7 +7,7 @@
   const EVERY_MS = 5000;
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const width = () => Math.max(240, Math.min(900, place.clientWidth));
-  const plots = [];
+  const plots = new Map();
 
   function axis(label) {
     return { stroke: colour("--text"), grid: { stroke: colour("--line") }, ticks: { stroke: colour("--line") }, label };
@@ -27,7 +27,6 @@
     if (!answer.ok) return;
     const found = await answer.json();
     if (found.step.length < 2) return;
-    if (!plots.length) plots.push(plot("loss", "--first"), plot("step time, ms", "--second", [6, 4]));
     // A job that went back to a save makes steps once more: the newer points stand for them.
     const last = new Map(found.step.map((step, at) => [step, at]));
     const steps = [...last.keys()].sort((a, b) => a - b);
@@ -35,8 +34,16 @@
       const value = values[last.get(step)];
       return value === null ? null : factor * value;
     });
-    plots[0].setData([steps, of(found.loss, 1)]);
-    plots[1].setData([steps, of(found.step_s, 1000)]);
+    draw("loss", steps, of(found.loss, 1), "--first");
+    draw("step time, ms", steps, of(found.step_s, 1000), "--second", [6, 4]);
+  }
+
+  function draw(title, steps, values, name, dash) {
+    if (!plots.has(title)) {
+      if (values.every((value) => value === null)) return;  // The page has a sentence in its place.
+      plots.set(title, plot(title, name, dash));
+    }
+    plots.get(title).setData([steps, values]);
   }
 
   const again = () => update().catch(() => undefined);
@@ -44,7 +51,8 @@
   if (!place.dataset.ended) setInterval(again, EVERY_MS);
   addEventListener("resize", () => plots.forEach((each) => each.setSize({ width: width(), height: 200 })));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
-    plots.splice(0).forEach((each) => each.destroy());
+    plots.forEach((each) => each.destroy());
+    plots.clear();
     again();
   });
 })();

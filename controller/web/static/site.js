@@ -42,5 +42,11 @@ document.addEventListener("change", (event) => {
   if (form) form.requestSubmit();
 });
 
+document.documentElement.classList.add("has-scripts");
+document.addEventListener("change", (event) => {
+  if (!event.target.matches("[data-choose-all]")) return;
+  event.target.closest("table").querySelectorAll("td.choose input").forEach((box) => { box.checked = event.target.checked; });
+});
+
 const retry = document.querySelector("[data-retry-ms]");
 if (retry) setTimeout(() => location.reload(), Number(retry.dataset.retryMs));

@@ -29,10 +29,11 @@ from cotenant.controller.wire.clients.foresight import (
     ForesightReply, ForesightRequest,
 )
 from cotenant.controller.wire.clients.jobs import (
-    AttemptView, ChangeJobs, EtaScoreView, EtaTimes, EtaView, Etas, Explain, Explained, ExplanationView,
+    ArrayView, AttemptView, ChangeJobs, EtaScoreView, EtaTimes, EtaView, Etas, Explain, Explained,
+    ExplanationView,
     JobDetails, JobReply, JobRequest, JobView, Jobs, ListEtas, ListJobs, LogPart, PromiseAsked,
-    PromiseCounts, PromisedEndView, ReadJobLog, SetJobs, ShowJob, Shown, SpecView, SpeedupView, Submit,
-    Submitted, WaitJobs, spec_view,
+    PromiseCounts, PromisedEndView, ReadJobLog, SetJobs, ShowJob, Shown, SpecView, SpeedupView,
+    SubmissionKind, Submit, Submitted, WaitJobs, spec_view,
 )
 from cotenant.controller.wire.clients.policies import (
     NOT_AVAILABLE, DecisionView, Decisions, GetDecisions, GetPolicy, GetShadow, OrganisationView,
@@ -47,7 +48,7 @@ from cotenant.controller.wire.clients.past import (
 __all__ = [
     "CLIENT_MARK", "DAMAGED_JOURNAL_ADVICE", "NOT_AVAILABLE", "AddAllocations", "AllocationLine",
     "AllocationLog", "AllocationQueueView", "AllocationQueues", "AllocationView", "AnyReply",
-    "AnyRequest", "ArrivalView", "AttemptView", "ChangeAllocations", "ChangeJobs", "ChangeNode",
+    "AnyRequest", "ArrayView", "ArrivalView", "AttemptView", "ChangeAllocations", "ChangeJobs", "ChangeNode",
     "ControllerStatus", "DecisionView", "Decisions", "DelayView", "DeviceView", "Done",
     "EtaScoreView", "EtaTimes", "EtaView", "Etas", "Explain", "Explained", "ExplanationView", "Failure",
     "ForeseeArrival", "ForeseeWidths", "Foreseen", "ForeseenRow", "ForeseenWidths", "ForgetProfiles",
@@ -59,8 +60,8 @@ __all__ = [
     "PreviewPolicy", "PreviewedAction", "PromiseAsked", "PromiseCounts", "PromisedEndView", "Question",
     "ReadJobLog", "ReadingView", "Reply", "Request", "SetJobs", "SetPolicy", "SetShadow",
     "ShadowDifference", "ShadowView", "Shadowed", "SharingReport", "ShowJob", "Shown", "SpecView",
-    "SpeedupView", "Stop", "Submit", "Submitted", "TimelineDevice", "TimelineJob", "TimelineView",
-    "Timelined", "UsageRows", "UsageView", "WaitJobs", "spec_view",
+    "SpeedupView", "Stop", "SubmissionKind", "Submit", "Submitted", "TimelineDevice", "TimelineJob",
+    "TimelineView", "Timelined", "UsageRows", "UsageView", "WaitJobs", "spec_view",
 ]
 # fmt: on
 

@@ -236,6 +236,9 @@ class ControllerStatus(Reply, frozen=True, kw_only=True, tag="status-view"):
     """What the last scrub of the journal found wrong."""
     journal_checked_s: float | None = None
     """Since that scrub ended; None: there was none since the start."""
+    asker: str = ""
+    """Who asked, as their key says; empty: a controller of before does not say."""
+    asker_is_admin: bool = False
 
 
 DAMAGED_JOURNAL_ADVICE: Final = (

@@ -7,7 +7,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import field
 
-from cotenant.controller.domain import EtaKind, JobId, JobSpec, LaunchKind, Phase, PromiseState
+from cotenant.controller.domain import ChangeVerb, EtaKind, JobId, JobSpec, LaunchKind, Phase, PromiseState
 from cotenant.controller.wire.clients.base import Done, Question, Reply
 from cotenant.controller.wire.views import (
     JsonView,
@@ -21,6 +21,10 @@ from cotenant.controller.wire.views import (
 
 GIVEN_UP: Final = ("held-infra", "workdir-missing")
 """Reasons of a hold that no person asked for."""
+
+
+SubmissionKind = Literal["array", "function", "script", "command"]
+"""What was submitted: a task of an array (whatever it runs), a Python function, a batch script, a command."""
 
 
 class PromiseAsked(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +66,17 @@ class ListJobs(Question["Jobs"], frozen=True, kw_only=True, tag="jobs"):
     message holds."""
     after: int = 0
     """With `page`: the `next` of the answer before."""
+    ended: bool = False
+    """Only jobs that have ended, the newest first; a page then goes on by `before`."""
+    before: tuple[float, int] | None = None
+    """With `ended` and `page`: the `next_before` of the answer before."""
+    name: str = ""
+    """Only those with this in their names, in any case. Here and below, empty: all."""
+    text: str = ""
+    """Only those with each of these words in number, name, user or command, in any case."""
+    kind: SubmissionKind | Literal[""] = ""
+    fold: bool = False
+    """Two or more tasks of one array become one row, whose `array` counts all its tasks."""
 
 
 class ShowJob(Question["Shown"], frozen=True, kw_only=True, tag="show"):
@@ -73,7 +88,7 @@ class Explain(Question["Explained"], frozen=True, kw_only=True, tag="explain"):
 
 
 class ChangeJobs(Question[Done], frozen=True, kw_only=True, tag="change"):
-    verb: Literal["cancel", "hold", "release", "preempt", "checkpoint", "requeue"]
+    verb: ChangeVerb
     job_ids: tuple[JobId, ...]
 
 
@@ -173,6 +188,19 @@ class PromiseCounts(msgspec.Struct, frozen=True, kw_only=True):
     void: int
 
 
+class ArrayView(msgspec.Struct, frozen=True, kw_only=True):
+    """An array whose tasks are folded into one row."""
+
+    number: str
+    """Names all its tasks in every verb."""
+    first: int
+    """Least and greatest index of its tasks."""
+    last: int
+    tasks: int
+    by_state: dict[Phase, int]
+    """How many tasks are in each state, those included that only the journal knows."""
+
+
 class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
     """One job as users see it."""
 
@@ -209,6 +237,8 @@ class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
     sub_batch: int | None
     accumulation_steps: int
     accumulation_steps_ever: tuple[int, ...]
+    start_assumed: bool = False
+    """It counts as running although no step of it was seen."""
     step: int
     iterations: int | None
     total_steps: int | None = None
@@ -250,6 +280,9 @@ class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
     eta: EtaView | None = None
     """None for a job that has ended, and where the controller computes no ends."""
     promised: PromisedEndView | None = None
+    array: ArrayView | None = None
+    """The row stands for the tasks of an array; its other fields are those of a task that waits, else of one
+    that has devices."""
 
     @property
     def submitted_s(self) -> float:
@@ -275,6 +308,8 @@ class AttemptView(JsonView, frozen=True, kw_only=True, tag="attempt/1"):
     accumulation_steps: int
     outcome: str
     reason: str
+    cause: str = ""
+    """Why it had to leave its devices, if for another job or by a person; empty from an older controller."""
     exact: bool | None = None
     launch: LaunchKind = ""
     launch_why: str = ""
@@ -284,6 +319,8 @@ class AttemptView(JsonView, frozen=True, kw_only=True, tag="attempt/1"):
     end_step: int = 0
     launched_at: Utc
     first_step_at: Utc | None
+    start_assumed_at: Utc | None = None
+    """Since when it counts as running although no step of it was seen; null once one was."""
     stop_requested_at: Utc | None
     ended_at: Utc | None
 
@@ -295,6 +332,11 @@ class AttemptView(JsonView, frozen=True, kw_only=True, tag="attempt/1"):
     @property
     def first_step_s(self) -> float | None:
         return wall_s(self.first_step_at)
+
+    @property
+    def trains_since_s(self) -> float | None:
+        """Since its first step, or since it counts as running without one."""
+        return wall_s(self.start_assumed_at if self.first_step_at is None else self.first_step_at)
 
     @property
     def stop_requested_s(self) -> float | None:
@@ -323,6 +365,10 @@ class JobDetails(JobView, frozen=True, kw_only=True, tag="job/1"):
     profile_given: bool = False
     """It came with the submission, or from a like job before it."""
     throughput: ThroughputView | None = None
+    verbs: tuple[ChangeVerb, ...] = ()
+    """Changes that the asker may ask for now."""
+    settable: dict[str, str | int | float | None] = field(default_factory=dict)
+    """Options that the asker may set now, with their present values."""
 
 
 class ExplanationView(JsonView, frozen=True, kw_only=True, tag="explanation/1"):
@@ -352,6 +398,10 @@ class Jobs(Reply, frozen=True, kw_only=True, tag="job-list"):
     """How many matched beyond those here."""
     next: int = 0
     """Of a page: `after` of the next one; 0: there is none."""
+    next_before: tuple[float, int] | None = None
+    """Of a page of ended jobs: `before` of the next one; None: there is none."""
+    by_state: dict[Phase, int] = field(default_factory=dict)
+    """How many jobs match in each state, on all pages together."""
 
 
 class Shown(Reply, frozen=True, kw_only=True, tag="shown"):

@@ -437,6 +437,16 @@ def test_a_job_without_hello_runs_after_a_while() -> None:
     assert said[-1] == FirstStepDone(**KEY, host_id=HOST, step=1), "its own word is told as well"
 
 
+def test_a_job_whose_first_step_will_be_seen_loads_for_as_long_as_that_is_waited_for() -> None:
+    agent = running(quiet_start_s=10.0)
+    agent.hear(ReportAck(sequence=agent.state.memory.sequence))
+    agent.say(StatusCame(status=status(started=True, watched=True)))
+    assert reported(agent.wait(1000.0, answered=True)) == []
+    agent.say(StatusCame(status=status(started=True, watched=False)))
+    [event] = reported(agent.wait(0.0, answered=True))
+    assert event == FirstStepDone(**KEY, host_id=HOST, step=0, assumed=True)
+
+
 @pytest.mark.parametrize("how", ["it said hello", "it resumes from a checkpoint"])
 def test_a_job_with_the_library_says_itself_when_it_runs(how: str) -> None:
     agent = welcomed()

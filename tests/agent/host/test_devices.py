@@ -30,7 +30,7 @@ def test_a_choice(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "cpu", "cpu:0", "cpu:-1", "cpu:x", "cpu:9999", "cuda:", "auto:1", "gpu", "cuda:0,"]
+    "text", ["", "cpu", "cpu:0", "cpu:-1", "cpu:x", "cpu:9999", "cuda:", "auto:1", "gpu", "cuda:0,", "cpu:٣"]
 )
 def test_a_choice_that_makes_no_sense(text: str) -> None:
     with pytest.raises(BadDevices, match="is not one of auto, cpu:N"):

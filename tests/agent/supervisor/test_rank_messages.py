@@ -26,6 +26,7 @@ def said(**fields: object) -> bytes:
 def test_every_word_of_the_protocol_is_understood() -> None:
     fields: dict[str, dict[str, object]] = {
         protocol.HELLO: {"world_size": 2, "resumable": True, "accumulates": False, "step": 7},
+        protocol.WATCHED: {},
         protocol.FIRST_STEP: {"step": 1},
         protocol.STEP: {"step": 2, "count": 1, "elapsed_s": 0.5, "s": 1, "loss": None},
         protocol.LENGTH: {"total": None, "note": "length not seen: train.py line 3 is a while loop"},

@@ -36,6 +36,7 @@ from cotenant.agent.supervisor.core.rank_messages import (
     FirstStepReached,
     RankFailed,
     RankHello,
+    RankWatched,
     Saving,
     StepConfirmed,
     StepDone,
@@ -231,6 +232,35 @@ def test_a_script_without_the_library_is_ended_at_the_start_deadline_only_if_it_
     story.happens(late)
     story.until(10_000.0)
     assert bool(story.signals()) is not alive
+
+
+def test_a_watched_job_waits_for_its_first_step_until_that_comes() -> None:
+    story = Story(start_deadline_s=100.0)
+    story.happens(Started())
+    assert not story.supervision.status.watched
+    story.says(RankWatched(v=1, rank=0))
+    story.until(99.0)
+    assert story.of(Publish)[-1].status.watched
+    story.says(FirstStepReached(v=1, rank=0, step=1))
+    story.says(RankWatched(v=1, rank=0))  # A process that its script has started.
+    assert not story.supervision.status.watched
+
+
+def test_a_watched_job_that_is_alive_at_the_start_deadline_is_waited_for_no_longer() -> None:
+    """It may use torch for inference, and never make a step."""
+    story = Story(start_deadline_s=100.0)
+    story.happens(Started())
+    story.says(RankWatched(v=1, rank=0))
+    story.until(50.0)
+    story.happens(Sampled(cpu_s=5.0, output_bytes=50))
+    story.until(99.5)
+    story.happens(Sampled(cpu_s=50.0, output_bytes=50))
+    assert story.supervision.status.watched
+    story.until(101.0)
+    assert story.signals() == []
+    assert not story.of(Publish)[-1].status.watched
+    story.says(RankWatched(v=1, rank=0))
+    assert not story.supervision.status.watched
 
 
 def test_the_first_step_ends_the_start_deadline() -> None:
@@ -585,6 +615,18 @@ def test_facts_are_published_at_once_and_kept_and_progress_once_a_second() -> No
     assert 4 <= len(later) <= 6
     assert not any(each.keep for each in later)
     assert later[-1].status.step_s == 0.1
+
+
+def test_a_printed_loss_counts_until_a_rank_tells_one() -> None:
+    story = Story()
+    story.happens(Started())
+    story.happens(Sampled(printed_loss=2.5))
+    assert story.supervision.status.loss == 2.5
+    story.happens(Sampled())
+    assert story.supervision.status.loss == 2.5, "nothing new was printed"
+    story.says(StepDone(v=1, rank=0, step=3, count=1, elapsed_s=1.0, loss=0.5))
+    story.happens(Sampled(printed_loss=2.4))
+    assert story.supervision.status.loss == 0.5
 
 
 def test_the_status_says_what_was_heard() -> None:

@@ -56,7 +56,9 @@ def test_a_server_starts_after_a_cold_run_and_once() -> None:
     assert start == ServerStart(kind=kind("a"), modules=("torch",))
     assert kept.handle(told("a"), 1.0) == []
     assert kept.handle(told("b"), 1.0) == [], "one at a time"
+    assert kept.ready_count == 0, "it still imports"
     kept.handle(ServerReady(key=kind("a").key, memory_mib=300.0), 2.0)
+    assert kept.ready_count == 1
     assert kept.handle(ColdRunTold(kind=kind("c"), modules=()), 2.0) == [], "nothing to import"
     assert len(kept.handle(told("b"), 2.0)) == 1
 

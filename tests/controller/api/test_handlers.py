@@ -200,7 +200,7 @@ def test_a_shared_device_shows_on_both_jobs_and_in_both_histories(stations: Call
         (attempt,) = station.ask(clients.ShowJob(job_id=job_id)).attempts
         assert attempt.co_tenants == (partner,)
     lines = station.ask(clients.Explain(job_id=second)).explanation.lines
-    assert any("sharing with 1 pays" in line for line in lines)
+    assert any("sharing with job 1 pays" in line for line in lines)
 
 
 def test_others_see_a_job_but_not_its_environment(station: Station) -> None:

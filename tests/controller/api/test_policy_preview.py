@@ -26,7 +26,7 @@ def test_a_preview_says_what_would_be_decided_with_reasons(stations: Callable[..
     preview = station.ask(clients.PreviewPolicy(name="castor")).preview
     (action,) = preview.actions
     assert (action.job_id, action.name, action.what) == ("2", "short", "share on h1/0")
-    assert action.reason.startswith("sharing with 1 pays: average completion")
+    assert action.reason.startswith("sharing with job 1 pays: on average")
     assert (preview.policy, preview.queued, preview.more) == ("castor", 1, 0)
     assert station.ask(clients.PreviewPolicy(name="sjf")).preview.actions == (), (
         "it would wait under that as well"

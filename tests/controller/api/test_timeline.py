@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
 
+from cotenant.controller.domain import AttemptNo, FirstStepDone, HostId
 from cotenant.controller.timeline import timeline_of_view
-from cotenant.controller.wire import clients
+from cotenant.controller.wire import Report, clients
 from tests.controller.station import ALICE, BOB, Station, run_one
 
 
@@ -79,3 +81,19 @@ def test_a_script_that_tells_no_steps_has_run_all_the_same(stations: Callable[..
     jobs = (msgspec.structs.replace(view.jobs[0], attempts=(unseen,)),)
     drawn = timeline_of_view(msgspec.structs.replace(view, jobs=jobs), local_utc_offset_s=0.0)
     assert {segment.phase for segment in drawn.segments} == {"running"}
+
+
+def test_a_script_that_tells_no_steps_loads_until_it_counts_as_running(
+    stations: Callable[..., Station],
+) -> None:
+    station = stations()
+    agent = station.join("h1")
+    job_id = station.submit(ALICE)
+    of: dict[str, Any] = {"job_id": job_id, "attempt": AttemptNo(1), "host_id": HostId("h1")}
+    station.tick(10.0)
+    assumed = FirstStepDone(**of, step=0, assumed=True)
+    station.agent_says(agent, Report(sequence=1, event=assumed))
+    station.tick(5.0)
+    drawn = timeline_of_view(station.ask(clients.GetTimeline(since_s=100.0)).timeline, local_utc_offset_s=0.0)
+    lasted = {each.phase: each.end_s - each.start_s for each in drawn.segments}
+    assert lasted == {"loading": pytest.approx(10.0), "running": pytest.approx(5.0)}

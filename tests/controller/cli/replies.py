@@ -17,7 +17,16 @@ from cotenant.controller.domain import (
     Phase,
     Profile,
 )
-from cotenant.controller.wire import Utc, profile_view, throughput_view, utc
+from cotenant.controller.wire import (
+    InterruptionView,
+    PairTotals,
+    ReportView,
+    SharingTotals,
+    Utc,
+    profile_view,
+    throughput_view,
+    utc,
+)
 from cotenant.controller.wire import clients as wire
 
 NOW_S = 1000.0
@@ -220,3 +229,42 @@ def policy(unavailable: Mapping[str, str] | None = None) -> wire.Policies:
     given: wire.Parameters = {"ageing_s": 3600.0}
     current = wire.PolicyView(policy="castor", about="shares when it pays", parameters={**castor, **given})
     return wire.Policies(request_id=0, current=current, given=given, offers=tuple(offers))
+
+
+def report(**more: Any) -> wire.SharingReport:
+    known: dict[str, Any] = {
+        "now": NOW,
+        "since": None,
+        "remembered_since": at(100.0),
+        "forgotten_jobs": 0,
+        "held_device_s": 36_000.0,
+        "sharing": SharingTotals(
+            jobs=4, alone_device_s=7200.0, measured_device_s=5400.0, won_device_s=1800.0,
+            unknown_device_s=360.0, cost_device_s=36.0, net_device_s=1764.0,
+        ),
+        "interruptions": (
+            InterruptionView(
+                cause="preempted", count=2, save_device_s=36.0, load_device_s=72.0, rework_device_s=18.0,
+                futile_device_s=0.0, cost_device_s=126.0, rework_unknown_steps=0,
+            ),
+        ),
+        "pairs": tuple(
+            PairTotals(first=f"a{n}", second="b", alone_device_s=6.0, measured_device_s=9.0, won_device_s=-n)
+            for n in range(12)
+        ),
+        "formulas": {"won_device_s": "steps x alone - taken"},
+        "not_known": ("what preemption gained",),
+    }  # fmt: skip
+    return wire.SharingReport(request_id=0, report=ReportView(**{**known, **more}))
+
+
+def use(name: str, held_h: float, **more: Any) -> wire.UsageView:
+    known: dict[str, Any] = {
+        "jobs": 3, "attempts": 4, "shared_device_s": 1800.0, "lost_device_s": 36.0, "wait_s": 90.0,
+    }  # fmt: skip
+    return wire.UsageView(name=name, held_device_s=held_h * 3600, **{**known, **more})
+
+
+def usage(*rows: wire.UsageView, **more: Any) -> wire.UsageRows:
+    known = {"now": NOW, "since": None, "forgotten_jobs": 0, **more}
+    return wire.UsageRows(request_id=0, rows=rows, **known)

@@ -21,18 +21,6 @@ if TYPE_CHECKING:
     from tests.controller.cli.conftest import Cotenant, StandIn
 
 
-def row(name: str, held_h: float, **more: Any) -> wire.UsageView:
-    known: dict[str, Any] = {
-        "jobs": 3, "attempts": 4, "shared_device_s": 1800.0, "lost_device_s": 36.0, "wait_s": 90.0,
-    }  # fmt: skip
-    return wire.UsageView(name=name, held_device_s=held_h * 3600, **{**known, **more})
-
-
-def usage(replies: ModuleType, *rows: wire.UsageView, **more: Any) -> wire.UsageRows:
-    known = {"now": replies.NOW, "since": None, "forgotten_jobs": 0, **more}
-    return wire.UsageRows(request_id=0, rows=rows, **known)
-
-
 def past(replies: ModuleType, **more: Any) -> wire.PastJobView:
     fields = msgspec.structs.asdict(replies.done(**more))
     return wire.PastJobView(
@@ -43,7 +31,8 @@ def past(replies: ModuleType, **more: Any) -> wire.PastJobView:
 def test_who_held_most_stands_first_over_all_pages(
     controller: StandIn, replies: ModuleType, cotenant: Cotenant
 ) -> None:
-    pages = {None: usage(replies, row("ann", 1.0), next="ann"), "ann": usage(replies, row("bob", 2.5))}
+    last = replies.usage(replies.use("bob", 2.5))
+    pages = {None: replies.usage(replies.use("ann", 1.0), next="ann"), "ann": last}
     controller.says(wire.GetUsage, lambda asked: pages[asked.after])
     result = cotenant("usage", "--since", "7d", "--by", "organisation")
     lines = [line.split() for line in result.out.splitlines()]
@@ -59,14 +48,14 @@ def test_who_held_most_stands_first_over_all_pages(
 def test_where_fair_share_is_on_usage_says_what_it_counts(
     controller: StandIn, replies: ModuleType, cotenant: Cotenant
 ) -> None:
-    rows = (row("ann", 1.0, decayed_device_s=900.0), row("bob", 0.5, decayed_device_s=0.0))
-    controller.says(wire.GetUsage, usage(replies, *rows, half_life_s=604_800.0))
+    rows = (replies.use("ann", 1.0, decayed_device_s=900.0), replies.use("bob", 0.5, decayed_device_s=0.0))
+    controller.says(wire.GetUsage, replies.usage(*rows, half_life_s=604_800.0))
     lines = [line.split() for line in cotenant("usage").out.splitlines()]
     assert [line[-1] for line in lines] == ["DECAYED", "0.25", "0"]
 
 
 def test_usage_as_json_and_csv(controller: StandIn, replies: ModuleType, cotenant: Cotenant) -> None:
-    controller.says(wire.GetUsage, usage(replies, row("ann", 1.0), forgotten_jobs=2))
+    controller.says(wire.GetUsage, replies.usage(replies.use("ann", 1.0), forgotten_jobs=2))
     value = json.loads(cotenant("usage", "-o", "json").out)
     assert (value["schema"], value["by"], value["forgotten_jobs"]) == ("usage/1", "user", 2)
     assert value["usage"][0]["schema"] == "use/1"

@@ -176,6 +176,8 @@ def test_a_completion_script_of_another_version_completes_nothing_and_says_nothi
     [
         (("logs", "7", "-r", "-1"), "--rank must be at least 0"),
         (("logs", "7", "--rank", "1.0"), "--rank must be a whole number, got '1.0'"),
+        (("logs", "7", "--rank", "٣"), "--rank must be a whole number, got '٣'"),
+        (("top", "-d", "٣"), "--every must be a number, got '٣'"),
         (("top", "-d", "0.1"), "--every must be at least 0.2"),
         (("top", "--every", "nan"), "--every must be a number, got 'nan'"),
         (("sim", "run", "x", "--load-scale", "inf"), "--load-scale must be a number, got 'inf'"),

@@ -22,7 +22,7 @@ def test_durations(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "x", "-5", "1:2:3:4", "5w", "0", "0s", "1e3", "inf", "nan", "400d", "1--2"]
+    "text", ["", "x", "-5", "1:2:3:4", "5w", "0", "0s", "1e3", "inf", "nan", "400d", "1--2", "٣", "٣m"]
 )
 def test_what_is_no_duration(text: str) -> None:
     with pytest.raises(ValueError, match=r"must be"):
@@ -58,16 +58,22 @@ def test_sizes(text: str, mib: int) -> None:
     assert q.size_mib(text) == mib
 
 
-@pytest.mark.parametrize("text", ["", "G", "-1G", "0", "8X", "8 G B", "1e9"])
+@pytest.mark.parametrize("text", ["", "G", "-1G", "0", "8X", "8 G B", "1e9", "٣G", "8\u212a"])
 def test_what_is_no_size(text: str) -> None:
     with pytest.raises(ValueError, match=r"must be"):
         q.size_mib(text)
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "1.5", "two", "", "99999999999999999999", "0x10"])
+@pytest.mark.parametrize("text", ["0", "-1", "1.5", "two", "", "99999999999999999999", "0x10", "٣", "²"])
 def test_what_is_no_count(text: str) -> None:
     with pytest.raises(ValueError, match=r"must be"):
         q.count(text)
+
+
+@pytest.mark.parametrize("text", ["٣", "²", "1_0", "high", ""])
+def test_what_is_no_priority(text: str) -> None:
+    with pytest.raises(ValueError, match=r"must be a whole number"):
+        q.priority(text)
 
 
 ARRAYS = {"0-3": (0, 1, 2, 3), "7": (7,), "5,1,3": (1, 3, 5), "0-10:5": (0, 5, 10), "1-2,2-3": (1, 2, 3)}

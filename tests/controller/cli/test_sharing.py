@@ -12,10 +12,7 @@ import pytest
 from cotenant.controller.cli.jobs.sharing import at_the_end
 from cotenant.controller.domain import JobId, JobSpec, Launch
 from cotenant.controller.wire import (
-    InterruptionView,
-    PairTotals,
     PromiseView,
-    ReportView,
     SharingTotals,
     SharingView,
 )
@@ -91,37 +88,10 @@ def test_the_end_of_a_run_tells_each_partner_and_what_became_of_the_promise(repl
     )
 
 
-def report(replies: ModuleType, **more: Any) -> wire.SharingReport:
-    known: dict[str, Any] = {
-        "now": replies.NOW,
-        "since": None,
-        "remembered_since": replies.at(100.0),
-        "forgotten_jobs": 0,
-        "held_device_s": 36_000.0,
-        "sharing": SharingTotals(
-            jobs=4, alone_device_s=7200.0, measured_device_s=5400.0, won_device_s=1800.0,
-            unknown_device_s=360.0, cost_device_s=36.0, net_device_s=1764.0,
-        ),
-        "interruptions": (
-            InterruptionView(
-                cause="preempted", count=2, save_device_s=36.0, load_device_s=72.0, rework_device_s=18.0,
-                futile_device_s=0.0, cost_device_s=126.0, rework_unknown_steps=0,
-            ),
-        ),
-        "pairs": tuple(
-            PairTotals(first=f"a{n}", second="b", alone_device_s=6.0, measured_device_s=9.0, won_device_s=-n)
-            for n in range(12)
-        ),
-        "formulas": {"won_device_s": "steps x alone - taken"},
-        "not_known": ("what preemption gained",),
-    }  # fmt: skip
-    return wire.SharingReport(request_id=0, report=ReportView(**{**known, **more}))
-
-
 def test_the_report_has_gains_costs_formula_and_what_is_not_known(
     controller: StandIn, replies: ModuleType, cotenant: Cotenant
 ) -> None:
-    controller.says(wire.GetReport, report(replies, forgotten_jobs=3))
+    controller.says(wire.GetReport, replies.report(forgotten_jobs=3))
     out = cotenant("report", "--since", "7d").out
     (asked,) = controller.asked_for(wire.GetReport)
     assert asked.since_s == 7 * 86_400
@@ -140,7 +110,7 @@ def test_the_report_has_gains_costs_formula_and_what_is_not_known(
 def test_the_report_as_json_is_what_came(
     controller: StandIn, replies: ModuleType, cotenant: Cotenant
 ) -> None:
-    controller.says(wire.GetReport, report(replies))
+    controller.says(wire.GetReport, replies.report())
     value = json.loads(cotenant("report", "-o", "json").out)
     assert value["schema"] == "report/1"
     assert value["sharing"]["net_device_s"] == 1764.0
@@ -152,7 +122,7 @@ def test_a_cluster_without_jobs_says_so(controller: StandIn, replies: ModuleType
         jobs=0, alone_device_s=0.0, measured_device_s=0.0, won_device_s=0.0, unknown_device_s=0.0,
         cost_device_s=0.0, net_device_s=0.0,
     )  # fmt: skip
-    empty = report(replies, remembered_since=None, sharing=nothing, interruptions=(), pairs=())
+    empty = replies.report(remembered_since=None, sharing=nothing, interruptions=(), pairs=())
     controller.says(wire.GetReport, empty)
     out = cotenant("report").out
     assert out.startswith("no jobs yet") and "0 jobs trained beside others" in out

@@ -317,6 +317,19 @@ def test_show_for_a_person(shown: StandIn, cotenant: Cotenant) -> None:
     assert "yes, from step 30" in out
 
 
+def test_show_says_that_no_steps_are_seen_of_a_job_that_counts_as_running(
+    controller: StandIn, replies: ModuleType, cotenant: Cotenant
+) -> None:
+    spec = JobSpec(job_id=JobId("7"), launch=Launch(argv=("sleep", "100"), workdir="/home/ada"))
+    attempt = replies.attempt(first_step_at=None, first_step=None, start_assumed_at=replies.at(110.0))
+    controller.says(wire.ShowJob, replies.shown(replies.job_view(start_assumed=True), spec, (attempt,)))
+    out = cotenant("show", "7").out
+    assert "steps         none are seen: it counts as running" in out
+    assert "first step" not in out
+    *_, heads, row = out.splitlines()
+    assert row[: heads.index("LOAD") + len("LOAD")].endswith("10s")
+
+
 def test_show_json(shown: StandIn, cotenant: Cotenant) -> None:
     value = json.loads(cotenant("show", "7", "--json").out)
     assert (value["schema"], value["spec"]["schema"], value["attempts"][0]["schema"]) == (

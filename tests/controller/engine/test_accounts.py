@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cotenant.controller.domain import ENDED, DeviceId, JobId, held_part
+from cotenant.controller.domain import ENDED, AttemptNo, DeviceId, JobId, held_part
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
 from cotenant.controller.engine.accounts import (
@@ -19,6 +21,7 @@ from cotenant.controller.engine.accounts import (
     together,
     totals,
 )
+from cotenant.controller.engine.attempt_records import AttemptRecord
 from cotenant.controller.engine.history import History
 from tests.controller.building import profile, report, spec
 from tests.controller.engine.test_histories import examples, fresh
@@ -262,3 +265,99 @@ def test_every_second_of_a_device_counts_once_and_accounts_add_up(name: str, ste
     for sums_of_cause in whole.interrupted.values():
         assert sums_of_cause.cost_device_s >= 0.0
     assert {job.job_id for job in jobs.values() if job.phase in ENDED and job.attempt} <= set(kept.stretches)
+
+
+# --- A first step that comes later than assumed ---------------------------------------------------------
+
+
+class Told(NamedTuple):
+    """All that is told of a job and its co-tenant."""
+
+    times: tuple[float, ...]
+    attempt: AttemptRecord
+    work: list[SharedWork]
+    beside: list[SharedWork]
+    device_s: float
+    of_kinds: dict[tuple[str, str], Sums]
+
+
+def told_of_two(load_s: float, run_s: float, assumed_s: float | None, reported_s: float | None) -> Told:
+    """Job 2 loads beside job 1; `assumed_s`, `reported_s`: after so long its start is assumed, and its
+    progress is reported."""
+    desk = desk_of_two_loading()
+    of: dict[str, Any] = {"job_id": JobId("2"), "attempt": AttemptNo(1), "host_id": desk.hosts("2")[0]}
+    happens: list[tuple[float, ev.AnyEvent]] = [(load_s, ev.FirstStepDone(**of, step=1))]
+    if assumed_s is not None:
+        happens.append((assumed_s, ev.FirstStepDone(**of, step=0, assumed=True)))
+    if reported_s is not None:
+        happens.append(
+            (reported_s, ev.ProgressSeen(job_id=JobId("2"), attempt=AttemptNo(1), step=0, step_s=None))
+        )
+        happens.append(
+            (reported_s, ev.ProgressSeen(job_id=JobId("1"), attempt=AttemptNo(1), step=200, step_s=None))
+        )
+    begin_s = desk.now_s
+    for at_s, event in sorted(happens, key=lambda each: each[0]):
+        desk.wait(begin_s + at_s - desk.now_s)
+        desk.tell(event)
+    desk.wait(run_s)
+    desk.progress(1, 2_000, STEP_S)
+    desk.end(2, "finished", step=1 + int(run_s / STEP_S))
+    job, jobs = desk.job("2"), desk.engine.jobs
+    return Told(
+        times=(job.wait_s, job.load_s, job.run_s, job.pause_s, job.expected_load_s, desk.job("1").run_s),
+        attempt=msgspec.structs.replace(desk.attempt("2"), account=None),
+        work=rows(desk, "2"),
+        beside=rows(desk, "1"),
+        device_s=totals(jobs, desk.history.attempts, ALWAYS_S, desk.now_s).held_device_s,
+        of_kinds=by_kinds(jobs, desk.history.attempts),
+    )
+
+
+def desk_of_two_loading() -> Watched:
+    desk = Watched("castor", report(devices=1))
+    desk.tell(ev.PolicyChanged(name="castor", parameters={"part": False}, by="root"))
+    desk.run(1, expected_s=900.0, profile=ALONE, batch_size=8)
+    desk.submit(2, expected_s=500.0, profile=ALONE, batch_size=8)
+    assert desk.phase(2) == "loading"
+    return desk
+
+
+@given(
+    load_s=st.integers(2, 200),
+    run_s=st.integers(1, 100),
+    assumed=st.floats(0.1, 0.9),
+    reported=st.none() | st.floats(0.05, 0.95),
+)
+@settings(max_examples=examples(0.3))
+def test_a_step_later_than_assumed_leaves_no_trace_of_the_assumption(
+    load_s: int, run_s: int, assumed: float, reported: float | None
+) -> None:
+    """Load, run, history, report, usage and what is expected of the next load, of the job and of the one
+    beside it, are what they would have been without."""
+    reported_s = None if reported is None else reported * load_s
+    corrected = told_of_two(load_s, run_s, assumed * load_s, reported_s)
+    plain = told_of_two(load_s, run_s, None, reported_s)
+    assert corrected.times == pytest.approx(plain.times)
+    assert corrected.attempt == plain.attempt
+    for ours, theirs in ((corrected.work, plain.work), (corrected.beside, plain.beside)):
+        assert [row.beside for row in ours] == [row.beside for row in theirs]
+        for one, other in zip(ours, theirs, strict=True):
+            assert one.seconds == pytest.approx(other.seconds)
+            assert one.device_s == pytest.approx(other.device_s)
+    assert corrected.device_s == pytest.approx(plain.device_s)
+    assert corrected.of_kinds.keys() == plain.of_kinds.keys()
+
+
+def test_what_is_left_begins_to_run_down_with_the_step_and_not_when_it_was_assumed() -> None:
+    """A co-tenant that leaves meanwhile changes the pace, and so takes what seems to have been done off."""
+    desk = desk_of_two_loading()
+    of: dict[str, Any] = {"job_id": JobId("2"), "attempt": AttemptNo(1), "host_id": desk.hosts("2")[0]}
+    desk.wait(10.0)
+    desk.tell(ev.FirstStepDone(**of, step=0, assumed=True))
+    desk.wait(40.0)
+    desk.end(1, "finished")
+    assert desk.job("2").remaining_s < 500.0
+    desk.wait(40.0)
+    desk.tell(ev.FirstStepDone(**of, step=1))
+    assert desk.job("2").remaining_now_s(desk.now_s) == 500.0

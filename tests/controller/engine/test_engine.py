@@ -207,6 +207,47 @@ def test_the_word_that_follows_an_assumed_start_counts() -> None:
     assert (desk.job(1).remaining_s, desk.job(1).remaining_at_s) == (100.0, desk.now_s), "it begins only now"
 
 
+def test_a_first_step_later_than_assumed_makes_the_time_until_then_the_load() -> None:
+    desk = Desk("fifo")
+    desk.submit(1, argv=("python", "train.py"))
+    desk.begin(1)
+    desk.wait(80.0)
+    desk.start(1)
+    job = desk.job(1)
+    assert (job.load_s, job.run_s, job.phase_since_s) == (90.0, 0.0, desk.now_s)
+    assert job.expected_load_s == 90.0
+    desk.wait(7.0)
+    desk.end(1, "finished")
+    assert (job.load_s, job.run_s) == (90.0, 7.0)
+    desk.submit(2, argv=("python", "train.py"), hold=True)
+    assert (desk.job(2).expected_load_s, desk.job(2).remaining_s) == (90.0, 7.0), "as long as the one before"
+
+
+def test_the_load_of_a_later_attempt_is_learned_alone() -> None:
+    desk = Desk("fifo")
+    desk.submit(1, argv=("python", "train.py"))
+    desk.begin(1)
+    desk.wait(80.0)
+    desk.end(1, "infra-failed")
+    desk.wait(10.0)
+    desk.begin(1)
+    desk.wait(5.0)
+    desk.start(1)
+    assert (desk.job(1).load_s, desk.job(1).expected_load_s) == (10.0 + 15.0, 15.0)
+    assert desk.job(1).run_s == 80.0, "of its first attempt no step was ever seen"
+
+
+def test_a_job_that_finishes_without_a_step_has_run_all_the_time() -> None:
+    """How long a command or an evaluation loads cannot be seen; its kind has a length all the same."""
+    desk = Desk("fifo")
+    desk.submit(1, argv=("python", "evaluate.py"))
+    desk.wait(50.0)
+    desk.end(1, "finished")
+    assert (desk.job(1).load_s, desk.job(1).run_s) == (0.0, 50.0)
+    desk.submit(2, argv=("python", "evaluate.py"), hold=True)
+    assert desk.job(2).remaining_s == 50.0
+
+
 def test_a_job_that_never_says_a_word_is_forgiven_when_it_ran_for_long() -> None:
     desk = Desk("fifo")
     desk.submit(1)
@@ -240,6 +281,43 @@ def test_a_job_at_its_time_limit_saves_stops_and_says_so() -> None:
     desk.durable(1, 90)
     desk.end(1, "stopped", step=90)
     assert (desk.phase(1), str(desk.job(1).reason)) == ("failed", "reached its time limit of 100.00 s")
+
+
+LOADING_AT_LIMIT = (
+    "reached its time limit of 100.00 s while it was still loading; it does not queue again "
+    "(--requeue-at-limit), since each time would only repeat the load"
+)
+
+
+@pytest.mark.parametrize("how", ["it loads", "its library has said hello since it was taken to run"])
+def test_a_time_limit_during_the_load_is_not_repeated(how: str) -> None:
+    desk = Desk("fifo")
+    desk.submit(1, time_limit_s=100.0, requeues=5)
+    if "hello" in how:
+        desk.begin(1)
+        of: dict[str, Any] = {"job_id": JobId("1"), "attempt": 1, "host_id": desk.hosts(1)[0]}
+        desk.tell(ev.CapabilitiesSeen(**of, resumable=True, accumulates=False, step=0))
+    desk.wait(100.0 - desk.now_s)
+    desk.end(1, "stopped")
+    assert (desk.phase(1), str(desk.job(1).reason)) == ("failed", LOADING_AT_LIMIT)
+    assert desk.job(1).attempt == 1
+
+
+def test_a_job_without_steps_queues_again_at_its_time_limit() -> None:
+    desk = Desk("fifo")
+    desk.submit(1, time_limit_s=100.0, requeues=1)
+    desk.begin(1)
+    desk.wait(90.0)
+    desk.end(1, "stopped")
+    assert (desk.phase(1), desk.job(1).attempt) == ("loading", 2)
+
+
+def test_a_job_that_does_not_ask_to_queue_again_ends_at_its_limit_as_any_other() -> None:
+    desk = Desk("fifo")
+    desk.submit(1, time_limit_s=100.0)
+    desk.wait(100.0)
+    desk.end(1, "stopped")
+    assert str(desk.job(1).reason) == "reached its time limit of 100.00 s"
 
 
 def test_a_job_queues_again_at_its_time_limit_as_often_as_it_was_asked_to() -> None:

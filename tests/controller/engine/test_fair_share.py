@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotenant.controller.domain import LimitSettings, PolicySettings
+from cotenant.controller.domain import HostId, LimitSettings, PolicySettings
+from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import EngineConfig
 from cotenant.controller.engine.admission import FairShare, level
 from cotenant.controller.engine.ledger import DecayedUsage
+from cotenant.controller.policies import registry
 from tests.controller.building import Desk, engine, report, spec
 from tests.controller.driver import Driver, Truth
 
@@ -105,6 +107,18 @@ def test_who_has_used_less_goes_first_and_explain_says_so() -> None:
     assert (desk.phase(9), desk.phase(1)) == ("loading", "queued")
 
 
+@pytest.mark.parametrize("policy", registry.AVAILABLE)
+def test_under_every_policy_who_has_used_less_goes_first(policy: str) -> None:
+    desk = Desk(policy, report("a", 1), fair_share_half_life_s=HALF_LIFE_S)
+    for number in (1, 2, 3):
+        desk.submit(number, user="ann", expected_s=10.0, job_class="hp")
+    desk.submit(9, user="bob", expected_s=100.0, job_class="hp")
+    desk.wait(1_000.0)
+    desk.end(1)
+    desk.wait(1_000.0)
+    assert desk.phase(9) == "loading"
+
+
 def test_a_shared_device_counts_half_for_each() -> None:
     desk = Desk(
         "sjf-ffs", report("a", 1, device={"max_tenants": 2}), fair_share_half_life_s=1e8,
@@ -128,3 +142,68 @@ def test_settings_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ValueError, match="must not be negative"):
         LimitSettings(user_jobs=-1)
     assert EngineConfig().limits.any is False
+
+
+def test_under_a_limit_as_well_a_persons_first_job_starts_first() -> None:
+    limits = LimitSettings(user_devices=1)
+    desk = Desk("fifo", report("a", 1), fair_share_half_life_s=HALF_LIFE_S, limits=limits)
+    desk.submit(1)
+    desk.wait(1_000.0)  # What it uses gives ann another level.
+    desk.end(1)
+    desk.tell(ev.HostDrained(host_id=HostId("a"), by="root"))
+    for number in (2, 3, 4):
+        desk.submit(number)
+    desk.tell(ev.HostResumed(host_id=HostId("a"), by="root"))
+    for number in (2, 3, 4):
+        assert desk.phase(number) == "loading", desk.why(number)
+        desk.end(number)
+
+
+def test_jobs_of_one_person_keep_their_order_while_the_use_of_that_person_decays() -> None:
+    """Had each its level from when it came, the later one would stand before the other."""
+    desk = Desk("fifo", report("a", 1), fair_share_half_life_s=HALF_LIFE_S)
+    desk.submit(1, user="ann")
+    desk.wait(1_000.0)
+    desk.submit(8, user="bob")
+    desk.end(1)
+    used_s = [level(used) for used in (desk.engine.decayed_usage("user", desk.now_s) or {}).values()]
+    desk.submit(2, user="ann")
+    while level((desk.engine.decayed_usage("user", desk.now_s) or {})["ann"]) == used_s[0]:
+        desk.wait(1.0)
+    desk.submit(3, user="ann")
+    assert [job.job_id for job in desk.engine.view().queued()] == ["2", "3"]
+
+
+HAPPENINGS = st.lists(
+    st.tuples(
+        st.sampled_from(("ann", "ann", "bob", "end", "end", "drain", "resume", "restart")),
+        st.sampled_from((0.0, 1.0, 40.0, 300.0, 3_000.0)),
+    ),
+    min_size=10,
+    max_size=60,
+)
+
+
+@given(policy=st.sampled_from(tuple(registry.AVAILABLE)), happenings=HAPPENINGS, jobs=st.booleans())
+@settings(deadline=None)
+def test_of_one_persons_equal_jobs_the_earlier_never_starts_after_the_later(
+    policy: str, happenings: list[tuple[str, float]], jobs: bool
+) -> None:
+    limits = LimitSettings(user_jobs=2) if jobs else LimitSettings(user_devices=2)
+    desk = Desk(policy, report("a", 3), fair_share_half_life_s=HALF_LIFE_S, limits=limits)
+    for number, (what, after_s) in enumerate(happenings, 1):
+        desk.wait(after_s)
+        active = [job_id for job_id, job in desk.engine.jobs.items() if job.hosts_left]
+        if what == "restart":
+            desk.restart()
+        elif what in ("drain", "resume"):
+            event = ev.HostDrained if what == "drain" else ev.HostResumed
+            desk.tell(event(host_id=HostId("a"), by="root"))
+        elif what != "end":
+            desk.submit(number, user=what, expected_s=100.0)
+        elif active:
+            desk.end(active[0])
+        for user in ("ann", "bob"):
+            theirs = [job for job in desk.engine.jobs.values() if job.spec.user == user]
+            started = [job.first_start_s is not None or job.attempt > 0 for job in theirs]
+            assert started == sorted(started, reverse=True), [str(job.reason) for job in theirs]

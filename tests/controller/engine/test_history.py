@@ -47,11 +47,11 @@ def test_a_preempted_attempt_names_the_newcomer_and_the_step_it_saved() -> None:
     desk.end("1", "stopped", step=40, detail="saved and stopped at step 40")
     assert desk.told("1")[:2] == [
         "attempt 1 preempted: saved and stopped at step 40",
-        "preempt for 2: preempted for 2, which has 10.00 s left against 1000.00 s",
+        "preempt for 2: preempted for job 2, which has 10.00 s left; this one has 1000.00 s",
     ]
     ended = desk.attempt("1")
     assert ended.outcome == "preempted"
-    assert ended.reason.startswith("preempted for 2, which has 10.00 s left against")
+    assert ended.reason.startswith("preempted for job 2, which has 10.00 s left")
     assert ended.reason.endswith("; saved and stopped at step 40")
 
 
@@ -85,7 +85,7 @@ def test_a_missed_deadline_is_told_when_the_supervisor_ends_it() -> None:
     desk = preempted_by_a_shorter_job()
     late = "did not save and stop within 120 s after the request; it goes back to step 0"
     desk.end("1", "stopped", detail=late)
-    assert desk.attempt("1").reason.startswith("preempted for 2")
+    assert desk.attempt("1").reason.startswith("preempted for job 2")
     assert desk.attempt("1").reason.endswith(late)
 
 

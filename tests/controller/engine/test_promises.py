@@ -59,6 +59,12 @@ def test_what_cannot_be_known_is_not_promised(why: str, more: dict[str, Any]) ->
     assert offered(Desk("fifo"), 1, **more) == why
 
 
+def test_behind_a_job_with_a_time_limit_an_end_is_promised() -> None:
+    desk = Desk("fifo", report("a", 1))
+    desk.run(1, time_limit_s=500.0)
+    assert isinstance(offered(desk, 2, **SHORT), float)
+
+
 def test_behind_a_job_of_unknown_length_nothing_is_promised() -> None:
     desk = Desk("fifo")
     desk.run(1)

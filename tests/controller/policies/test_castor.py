@@ -127,7 +127,7 @@ def test_the_reason_of_a_share_has_both_completion_times_and_where_the_ratio_com
     desk.run(1, **with_(BUSY, 1000.0))
     desk.submit(2, **with_(BUSY, 10.0))
     assert desk.why(2) == (
-        "sharing with 1 pays: average completion 515.00 s shared against 1005.00 s one after the other "
+        "sharing with job 1 pays: on average the two end after 515.00 s, one after the other after 1005.00 s "
         "(sub-batch 32, 1 accumulation step, own slowdown 2.00, partner's 2.00, source: duty-cycle)"
     )
 

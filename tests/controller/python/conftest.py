@@ -47,7 +47,7 @@ class FakeCluster:
         spec = self.specs[JobId(job_id)]
         codes = [0]
         if spec.launch.argv[1:3] == ("-m", inside.MODULE):
-            env = {**os.environ, "COTENANT_ATTEMPT": str(attempt)}
+            env = {**os.environ, "COTENANT_ATTEMPT": str(attempt), "WORLD_SIZE": str(spec.gpus)}
             ranks = range(spec.gpus)
             codes = [inside.main(spec.launch.argv[3:], {**env, "RANK": str(rank)}) for rank in ranks]
         phase = phase or (Phase.FAILED if any(codes) else Phase.DONE)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import os
+import pwd
 import subprocess
 import sys
 import threading
@@ -23,6 +25,7 @@ from cotenant.controller.python.handle import cancel
 from cotenant.controller.python.submitting import options_of
 from cotenant.controller.wire import clients as wire
 from tests.building.limits import within_s
+from tests.building.stand_in import refusal
 from tests.controller.cli import replies
 
 if TYPE_CHECKING:
@@ -81,8 +84,27 @@ def test_every_option_of_the_table_is_a_keyword() -> None:
         assert {option.key for option in OPTIONS} <= known
 
 
+NO_FUNCTIONS: dict[str, tuple[Any, str]] = {
+    "a script": ("train.py", r"submit\(command=\['python', 'train.py'\]\)"),
+    "a line": ("python train.py", r"submit\(command=\['python', 'train.py'\]\)"),
+    "a list": (["python", "train.py"], r"submit\(command=\['python', 'train.py'\]\)"),
+    "a number": (5, "5 is no function"),
+}
+
+
+@pytest.mark.parametrize(("given", "says"), NO_FUNCTIONS.values(), ids=NO_FUNCTIONS.keys())
+def test_what_is_no_function_is_refused_with_the_call_that_was_meant(
+    cluster: FakeCluster, given: Any, says: str
+) -> None:
+    for call in (cotenant.submit, cotenant.map):
+        with pytest.raises(cotenant.BadCall, match=f"is no function.*{says}" if "5" not in says else says):
+            call(given, [1])
+    assert cluster.submissions == []
+
+
 WRONG: dict[str, tuple[Callable[[], object], str]] = {
-    "unknown": (lambda: cotenant.submit(double, 1, gpu=2), "no option 'gpu'.*did you mean gpus"),
+    "unknown": (lambda: cotenant.submit(double, 1, gpu=2), r"'gpu', and double\(\) no such.*mean gpus"),
+    "a script with a NUL": (lambda: cotenant.submit(command=["./a\0"]), "has a NUL"),
     "a wrong value": (lambda: cotenant.submit(double, 1, gpus="two"), r"submit\(\): gpus must be a whole"),
     "nothing": (lambda: cotenant.submit(), "needs a function"),  # type: ignore[call-overload]
     "both": (lambda: cotenant.submit(double, command=["a"]), "not both"),
@@ -246,6 +268,63 @@ def test_a_job_answers_what_the_command_line_does(cluster: FakeCluster) -> None:
     with pytest.raises(cotenant.JobCancelled) as caught:
         running.result()
     assert isinstance(caught.value, concurrent.futures.CancelledError)
+
+
+def test_a_job_is_changed_as_the_command_line_does(cluster: FakeCluster) -> None:
+    job = cotenant.submit(command=["true"])
+    changes: list[wire.SetJobs] = []
+
+    def change(request: wire.SetJobs) -> wire.Done:
+        changes.append(request)
+        return wire.Done(request_id=0, lines=())
+
+    cluster.controller.says(wire.SetJobs, change)
+    job.set(priority=5, time=timedelta(hours=2), class_="hp", expect=None, gpus=2)
+    assert (changes[0].job_ids, changes[0].changes) == (
+        ("7",),
+        {"priority": 5, "time": 7200.0, "class": "hp", "expect": None, "gpus": 2},
+    )
+    for wrong, says in (
+        ({"prio": 5}, "prio"),
+        ({"gpus": "1-2"}, "cannot be set later"),
+        ({"gpus": "x"}, "x"),
+    ):
+        with pytest.raises(cotenant.BadCall, match=says):
+            job.set(**wrong)
+    cluster.is_now(job.id, Phase.RUNNING, step=120, loss=0.25)
+    assert (job.steps, job.loss) == (120, 0.25)
+    cluster.controller.says(wire.ChangeJobs, wire.Done(request_id=0, lines=()))
+    for verb in ("preempt", "release", "hold"):
+        getattr(job, verb)()
+        assert cluster.controller.asked_for(wire.ChangeJobs)[-1].verb == verb
+
+
+def test_jobs_are_listed(cluster: FakeCluster) -> None:
+    first, second = cotenant.submit(command=["true"], name="a"), cotenant.submit(command=["true"], name="b")
+    cluster.controller.says(wire.ListJobs, lambda request: replies.jobs(*cluster.views.values()))
+    assert [(job.id, job.name) for job in cotenant.jobs()] == [(first.id, "a"), (second.id, "b")]
+    cotenant.jobs(ended=True, user="")
+    asked = cluster.controller.asked_for(wire.ListJobs)
+    me = pwd.getpwuid(os.getuid()).pw_name
+    assert [(each.user, each.include_ended) for each in asked] == [(me, False), ("", True)]
+
+
+def test_dir_shows_the_face_alone() -> None:
+    assert sorted(dir(cotenant)) == sorted(cotenant.__all__)
+
+
+def test_no_error_has_a_character_that_nobody_sees(cluster: FakeCluster, tmp_path: Path) -> None:
+    script = tmp_path / "a\x1b.sh"
+    script.write_text("true")
+    calls = (
+        lambda: cotenant.submit(command=[str(script)]),
+        lambda: cotenant.submit(command=["true"], workdir="/a\x1b"),
+    )
+    cluster.controller.says(wire.ShowJob, refusal("not-found", "no job 7\0"))
+    for call in (*calls, lambda: cotenant.job(7)):
+        with pytest.raises(cotenant.CotenantError) as caught:
+            call()
+        assert str(caught.value).isprintable(), str(caught.value)
 
 
 def test_the_card_of_a_notebook_is_escaped(cluster: FakeCluster) -> None:

@@ -6,15 +6,19 @@ import functools
 import os
 import pickle
 import sys
+import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import cotenant
-from cotenant.controller.domain import Phase
+from cotenant.controller.domain import JobId, Phase
 from cotenant.controller.python import folders, inside
 from cotenant.controller.python.errors import RemoteError, RemoteTraceback
 from cotenant.controller.python.packing import packed, place_of
@@ -82,9 +86,15 @@ def test_an_exception_whose_class_cannot_be_made_again_is_told_in_words(cluster:
         cotenant.submit(fails).result()
 
 
-def test_a_result_that_cannot_be_pickled_fails_the_job_and_says_so(cluster: FakeCluster) -> None:
-    with pytest.raises(TypeError, match="pickle"):
-        cotenant.submit(threading.Lock).result()
+@pytest.mark.parametrize("function", [threading.Lock, lambda: {"lock": threading.Lock()}])
+def test_a_result_that_cannot_be_pickled_fails_the_job_and_says_which(
+    cluster: FakeCluster, function: Callable[[], object]
+) -> None:
+    kind = type(function()).__qualname__
+    job = cotenant.submit(function, options={})
+    with pytest.raises(cotenant.NoResult, match=rf"job 7 returned a value of type (_thread\.)?{kind}, which"):
+        job.result()
+    assert job.state == "failed"
 
 
 def test_a_gang_gives_the_first_ranks_result_or_all(cluster: FakeCluster) -> None:
@@ -204,13 +214,258 @@ def test_an_array_past_a_limit_is_several_requests(cluster: FakeCluster) -> None
 
 def test_a_key_suppresses_duplicates(cluster: FakeCluster) -> None:
     first = cotenant.submit(add, 1, key="once")
-    second = cotenant.submit(add, 2, key="once")
+    second = cotenant.submit(add, 1, key="once")
     assert (first.id, second.id) == ("7", "7")
     assert second.result() == 1, "it is the first one's"
     calls = Path(os.environ["XDG_STATE_HOME"]) / "cotenant" / "functions"
     assert len(list(calls.iterdir())) == 1, "what was packed for nothing is gone"
     with pytest.raises(cotenant.RequestRefused, match="used for 1 jobs, not 2"):
         cotenant.map(add, [1, 2], key="once")
+
+
+OTHERS: dict[str, tuple[Callable[[], object], str]] = {
+    "an argument": (lambda: cotenant.submit(add, 99, key="k"), "with other arguments"),
+    "a keyword": (lambda: cotenant.submit(add, 1, two=3, key="k"), "with other arguments"),
+    "a function": (lambda: cotenant.submit(raises, 1, key="k"), "with another command or function"),
+    "a body": (lambda: cotenant.submit(written("return one * 2"), 1, key="k"), "with another command or"),
+    "a command": (lambda: cotenant.submit(command=["true"], key="k"), "with another command or function"),
+    "all ranks": (lambda: cotenant.submit(add, 1, results="all", key="k"), "with another command or"),
+}
+
+
+@pytest.mark.parametrize(("again", "says"), OTHERS.values(), ids=OTHERS.keys())
+def test_a_key_with_another_payload_is_refused(
+    cluster: FakeCluster, again: Callable[[], object], says: str
+) -> None:
+    cotenant.submit(add, 1, key="k")
+    with pytest.raises(cotenant.RequestRefused, match=f"used for job 7 .add., {says}.*use another key") as no:
+        again()
+    assert (no.value.code, len(cluster.specs)) == ("usage", 1)
+
+
+def test_a_command_with_a_key_is_the_same_job_only_as_the_same_command(cluster: FakeCluster) -> None:
+    first, again = (cotenant.submit(command=["echo", "1"], key="k") for _ in range(2))
+    assert (first.id, again.id, again.result()) == ("7", "7", 0)
+    with pytest.raises(cotenant.RequestRefused, match="another command"):
+        cotenant.submit(command=["echo", "2"], key="k")
+
+
+def test_each_call_of_a_map_and_each_job_of_a_batch_counts_for_its_key(cluster: FakeCluster) -> None:
+    def both(last: int) -> None:
+        with cotenant.batch(key="b"):
+            cotenant.submit(command=["true"])
+            cotenant.map(add, [1, last])
+
+    cotenant.map(add, [1, 2, 3], key="m")
+    cotenant.map(add, [1, 2, 3], key="m")
+    both(2)
+    both(2)
+    assert len(cluster.specs) == 6
+    with pytest.raises(cotenant.RequestRefused, match=r"job 7_2 .*with other arguments"):
+        cotenant.map(add, [1, 2, 4], key="m")
+    with pytest.raises(cotenant.RequestRefused, match="with other arguments"):
+        both(3)
+
+
+def written(body: str, above: str = "", file: str = "<somewhere>") -> Any:
+    """A function as if it stood in a file of its own, below `above`."""
+    lines = (
+        "class Box:",
+        "    size = 1",
+        "def add(one, two=0):",
+        "    Box, one in {'a', 'b'}",
+        f"    {body}",
+    )
+    text = "\n".join((above, *lines))
+    module: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(text, file, "exec"), module)
+    return module["add"]
+
+
+def test_a_function_is_the_same_wherever_it_stands_in_its_file(cluster: FakeCluster) -> None:
+    """Somebody writes a line above it, or the notebook is another one: what it does is the same."""
+    cotenant.submit(written("return one"), 1, key="k")
+    moved = written("return one", above="# One line\n# more.", file="<elsewhere>")
+    assert cotenant.submit(moved, 1, key="k").id == "7"
+
+
+def test_arguments_are_compared_as_values(cluster: FakeCluster) -> None:
+    """A set has another order in each process, an array has no single truth, and nan is not nan."""
+    numpy = pytest.importorskip("numpy")
+    words = [f"w{each}" for each in range(50)]
+    given = {"set": set(words), "array": numpy.arange(3.0), "nan": float("nan")}
+    again = {"set": {words[-at] for at in range(50)}, "array": numpy.arange(3.0), "nan": float("nan")}
+    for key in given:
+        cotenant.submit(add, given[key], key=key)
+        cotenant.submit(add, again[key], key=key)
+    assert len(cluster.specs) == 3
+
+
+# --- Keywords ---------------------------------------------------------------------------------------
+
+
+def returns(*args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return args, kwargs
+
+
+def trains(rate: float, batch_size: int = 32, *, name: str = "") -> tuple[float, int, str]:
+    return rate, batch_size, name
+
+
+def test_keywords_that_are_no_options_are_the_functions(cluster: FakeCluster) -> None:
+    assert cotenant.submit(add, 1, two=5).result() == 6
+    assert cotenant.submit(returns, 1, gpus=2, b=5, kwargs={"c": 6}).result() == ((1,), {"b": 5, "c": 6})
+    assert [job.result() for job in cotenant.map(add, [1, 2], two=5, gpus=1)] == [6, 7]
+    assert [spec.gpus for spec in cluster.specs.values()] == [1, 2, 1, 1]
+
+
+def test_with_options_every_keyword_is_the_functions(cluster: FakeCluster) -> None:
+    job = cotenant.submit(trains, 0.1, batch_size=64, name="mine", options={"gpus": 2, "name": "theirs"})
+    assert (job.result(), job.name) == ((0.1, 64, "mine"), "theirs")
+    assert cluster.submissions[0].specs[0].gpus == 2
+    with cotenant.JobExecutor(gpus=1) as executor:
+        assert executor.submit(trains, 0.1, batch_size=8, name="x").result() == (0.1, 8, "x")
+    assert cotenant.submit(command=["true"], options={"name": "c"}).name == "c"
+
+
+def test_a_name_that_could_be_both_is_asked_about(cluster: FakeCluster) -> None:
+    says = r"batch_size= is an option of submit.. and a parameter of trains.*kwargs="
+    with pytest.raises(cotenant.BadCall, match=says):
+        cotenant.submit(trains, 0.1, batch_size=64)
+    assert cotenant.submit(trains, 0.1, 64, batch_size=128).result()[1] == 64, "its place is taken"
+    assert cotenant.submit(trains, 0.1, kwargs={"name": "f"}, name="j").result()[2] == "f"
+    assert [spec.batch_size for spec in cluster.specs.values()] == [128, None]
+    assert cluster.specs[JobId("8")].name == "j"
+
+
+NOBODYS: dict[str, tuple[Callable[[], object], str]] = {
+    "a slip": (lambda: cotenant.submit(add, 1, tow=2), "no option 'tow', and add.. no such.*mean two"),
+    "all in options": (
+        lambda: cotenant.submit(add, 1, gpus=2, options={}),
+        "no parameter 'gpus'; options= has all",
+    ),
+    "twice": (lambda: cotenant.submit(add, 1, two=2, kwargs={"two": 3}), "two= is given twice"),
+    "its place": (lambda: cotenant.submit(add, 1, one=2), "no option 'one'"),
+    "map": (lambda: cotenant.map(add, [1], tow=2), "did you mean two"),
+}
+
+
+@pytest.mark.parametrize(("call", "says"), NOBODYS.values(), ids=NOBODYS.keys())
+def test_a_keyword_that_is_nobodys_is_refused(
+    cluster: FakeCluster, call: Callable[[], object], says: str
+) -> None:
+    with pytest.raises(cotenant.BadCall, match=says):
+        call()
+    assert cluster.submissions == []
+
+
+# --- Jobs as arguments ------------------------------------------------------------------------------
+
+
+def waits_of(cluster: FakeCluster, job: cotenant.JobHandle[Any]) -> list[str]:
+    return [each.job_id for each in cluster.specs[JobId(job.id)].after]
+
+
+def test_a_job_among_the_arguments_becomes_its_result_and_is_waited_for(cluster: FakeCluster) -> None:
+    first, second = cotenant.submit(add, 1), cotenant.submit(add, 10)
+    command = cotenant.submit(command=["true"])
+    nested = {"deep": [second, {"er": (command,)}], "again": first}
+    job = cotenant.submit(returns, first, 5, named=nested, after=command)
+    assert set(waits_of(cluster, job)) == {"7", "8", "9"}
+    for each in (first, second, command):
+        cluster.run(each.id)
+    assert job.result() == ((1, 5), {"named": {"deep": [10, {"er": (0,)}], "again": 1}})
+
+
+def nested(leaves: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.recursive(
+        leaves, lambda each: st.lists(each) | st.dictionaries(st.text(), each) | st.tuples(each, each)
+    )
+
+
+@settings(max_examples=20)
+@given(st.lists(nested(st.sampled_from("0123") | st.integers()), min_size=1))
+def test_wherever_a_job_stands_its_result_does(calls: list[Any]) -> None:
+    """Digits are jobs here, and the result of each is its number."""
+    with tempfile.TemporaryDirectory() as base:
+        made = packed(returns, [((each,), {}) for each in calls], Path(base) / "calls", job_of_a_digit)
+        for at, given_by in enumerate(calls):
+            task = made.folder / str(at)
+            args, _ = inside.arguments_of(task, lambda reference: int(reference[0].removeprefix("job ")))
+            assert args == (with_results(given_by),)
+
+
+def job_of_a_digit(at: int, value: Any) -> folders.ResultReference | None:
+    return (f"job {value}", None) if isinstance(value, str) and value in DIGITS else None
+
+
+def with_results(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return type(value)(with_results(each) for each in value)
+    if isinstance(value, dict):
+        return {with_results(key): with_results(each) for key, each in value.items()}
+    return int(value) if value in DIGITS else value
+
+
+DIGITS = ("0", "1", "2", "3")
+
+
+def test_each_call_of_a_map_waits_for_its_own(cluster: FakeCluster) -> None:
+    first, second = cotenant.map(add, [1, 2])
+    jobs = cotenant.map(add, [first, second], two=cotenant.job(first.id))
+    assert [waits_of(cluster, each) for each in jobs] == [["7_0"], ["7_1", "7_0"]]
+    assert cotenant.gather([first, second, *jobs]) == [1, 2, 2, 3]
+
+
+def test_jobs_of_a_batch_may_be_arguments_of_each_other(cluster: FakeCluster) -> None:
+    with cotenant.batch():
+        first = cotenant.submit(add, 1)
+        command = cotenant.submit(command=["true"])
+        last = cotenant.submit(add, first, command)
+    (request,) = cluster.submissions
+    assert [each.job_id for each in request.specs[2].after] == ["new-0", "new-1"]
+    assert cotenant.gather([first, command, last]) == [1, 0, 1]
+
+
+def test_the_results_of_all_ranks_are_a_list_there_too(cluster: FakeCluster) -> None:
+    first = cotenant.submit(add, 4, gpus=2, results="all")
+    job = cotenant.submit(returns, first)
+    cluster.run(first.id)
+    assert job.result() == (([4, 4],), {})
+
+
+def test_one_that_has_finished_is_not_waited_for_again(cluster: FakeCluster) -> None:
+    """The controller may have forgotten it; its result is there."""
+    first = cotenant.submit(add, 1)
+    first.wait()
+    job = cotenant.submit(add, first)
+    assert (waits_of(cluster, job), job.result()) == ([], 1)
+
+
+def test_a_job_without_a_result_fails_those_that_need_it_by_name(cluster: FakeCluster) -> None:
+    first = cotenant.submit(add, 1)
+    job = cotenant.submit(add, first)
+    cluster.run(first.id)
+    (folder_of(cluster, first.id) / "result-0.pickle").write_text("damaged\n")
+    cluster.run(job.id)
+    with pytest.raises(cotenant.NoResult, match="job 7 finished, but the file of its result is damaged"):
+        job.result()
+
+
+def test_what_an_earlier_attempt_left_does_not_pass_for_a_result(cluster: FakeCluster) -> None:
+    """The last attempt may end the process without one: nobody must be given the other's."""
+    first = cotenant.submit(raises, "attempt 2")
+    folder = folder_of(cluster, first.id)
+    folder.mkdir(mode=0o700)
+    (folder / "result-0.pickle").write_text("of attempt 1")
+    cluster.run(first.id, attempt=2)
+    assert not (folder / "result-0.pickle").exists()
+
+
+def test_another_controllers_job_is_no_argument(cluster: FakeCluster) -> None:
+    with pytest.raises(cotenant.BadCall, match="is of another controller; pass its result"):
+        cotenant.submit(add, cotenant.JobHandle[int]("7", endpoint="ipc:///nowhere/c.sock"))
+    assert cluster.submissions == []
 
 
 def test_commands_queue_again_at_their_time_limit(cluster: FakeCluster) -> None:

@@ -216,6 +216,16 @@ def test_what_is_synthetic_says_so_in_its_picture() -> None:
     assert figure.get_suptitle() == "Waiting (SYNTHETIC jobs)"
 
 
+def test_an_axis_of_durations_is_marked_in_units_that_people_read() -> None:
+    pytest.importorskip("matplotlib")
+    curves = [plots.curve("fifo", np.array([0.0, 30.0, 4e3, 9e6]))]
+    marks = [
+        mark.get_text()
+        for mark in plots.distributions(curves, "", "", synthetic=False).axes[0].get_xticklabels()
+    ]
+    assert marks == ["0.1 s", "1 s", "10 s", "1 min", "10 min", "1 h", "1 d", "10 d", "100 d"]
+
+
 def test_the_parts_of_a_bar_add_up_to_a_jct() -> None:
     pytest.importorskip("matplotlib")
     outcome = kept().outcome

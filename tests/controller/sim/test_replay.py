@@ -6,6 +6,7 @@ import importlib.util
 from pathlib import Path
 from types import ModuleType
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -123,6 +124,13 @@ def test_a_preempted_job_has_the_length_it_trained_and_what_one_load_takes(
     assert (a.length_s, a.run_s, a.preemptible) == (950.0, 950.0, True)
     assert a.jct_s == pytest.approx(a.wait_s + a.load_s + a.run_s + a.pause_s)
     assert record.jobs[1].preemptible is False
+
+
+def test_a_load_that_was_longer_than_assumed_counts_whole(told: ModuleType, tmp_path: Path) -> None:
+    assumed = msgspec.structs.replace(told.first_step("a", step=0), assumed=True)
+    story = [(0.0, told.joined()), (10.0, told.arrived("a")), (20.0, assumed), (100.0, told.first_step("a"))]
+    (job,) = read_journal(told.write_journal(tmp_path, [*story, (130.0, told.ended("a"))])).jobs
+    assert (job.length_s, job.one_load_s, job.load_s, job.run_s) == (30.0, 90.0, 90.0, 30.0)
 
 
 def test_a_job_that_was_done_before_its_first_step_was_seen_has_worked(

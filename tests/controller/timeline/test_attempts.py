@@ -5,8 +5,12 @@ nothing outside the window.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
+
+import pytest
+from msgspec import structs
 
 from cotenant.controller.timeline import (
     AttemptTimes,
@@ -14,11 +18,13 @@ from cotenant.controller.timeline import (
     JobTimes,
     Timeline,
     TimeWindow,
+    attempt_times,
     chrome_trace,
     render,
     timeline_of,
 )
 from cotenant.controller.timeline.layout import DEVICES_MAX, SEGMENTS_MAX, WAIT_LANES_MAX, coloured, lay_out
+from tests.controller.cli import replies
 
 CPU0, CPU1 = "h/cpu0", "h/cpu1"
 
@@ -64,6 +70,48 @@ def test_a_load_that_ended_in_a_preemption_was_for_nothing() -> None:
 def test_a_preemption_says_for_whom() -> None:
     found = [(p.at_s, p.victim, p.newcomer) for p in drawn(LONG, SHORT, NEXT).preemptions]
     assert found == [(10.0, "1", "2"), (16.0, "1", "3")]
+
+
+def left(cause: str, reason: str = "") -> AttemptTimes:
+    """As the controller tells it."""
+    view = structs.replace(replies.attempt(), cause=cause, reason=reason, outcome="preempted")
+    (told,) = attempt_times([view])
+    return attempt(1, (10.0, 12.0, 20.0, 22.0), preempted=told.preempted, why=told.why)
+
+
+AGAIN = attempt(2, (25.0, 26.0, None, 40.0))
+
+
+@pytest.mark.parametrize(
+    ("attempts", "others", "said"),
+    [
+        (
+            (left("by-hand", "preempted by ann; saved and stopped at step 75"), AGAIN),
+            (),
+            "train-1 saves: preempted by ann, by hand",
+        ),
+        ((left("by-hand", "preempted by ann"), AGAIN), (SHORT,), "train-1 saves: preempted by ann, by hand"),
+        ((left("preempted"), AGAIN), (SHORT,), "train-1 saves and makes room for train-2"),
+        ((left("parted", "parted from 7"), AGAIN), (), "train-1 saves: parted from 7"),
+        ((left(""), AGAIN), (), "train-1 saves and leaves"),
+        ((left("preempted"),), (), "train-1 saves and leaves"),
+    ],
+)
+def test_nobody_makes_room_for_itself(
+    attempts: Sequence[AttemptTimes], others: Sequence[JobTimes], said: str
+) -> None:
+    seen = drawn(job("1", 10.0, 40.0, *attempts), *others)
+    notes = [note.content for row in lay_out(seen).rows for _, note, _ in row.markers if note]
+    assert notes == [said]
+    names = [event["name"] for event in chrome_trace(seen)["traceEvents"]]
+    assert said.replace("train-1", "1 train-1").replace("train-2", "2 train-2") in names
+
+
+def test_jobs_of_one_name_are_told_apart() -> None:
+    first = JobTimes("1", "sweep", 10.0, 40.0, True, (left("preempted"),))
+    second = JobTimes("2", "sweep", 20.0, 40.0, True, (attempt(1, (23.0, 24.0, None, 40.0)),))
+    notes = [note.content for row in lay_out(drawn(first, second)).rows for _, note, _ in row.markers if note]
+    assert notes == ["job 1 sweep saves and makes room for job 2 sweep"]
 
 
 def test_a_window_shows_what_lies_in_it_and_nothing_else() -> None:

@@ -94,6 +94,45 @@ def test_texts_never_overlap_and_stay_on_the_page(timeline: Timeline) -> None:
 
 @given(timelines())
 @settings(max_examples=60)
+def test_no_line_of_a_preemption_crosses_a_note(timeline: Timeline) -> None:
+    for row in lay_out(timeline).rows:
+        notes = [note for _, note, _ in row.markers if note is not None]
+        for x, own, _ in row.markers:
+            top = row.box.y - 7 if own is None else own.box.y
+            crossed = (n.box for n in notes if n.box.x <= x <= n.box.x + n.box.width)
+            assert not [box for box in crossed if box.y + box.height > top]
+
+
+@pytest.mark.parametrize(("devices", "height_max"), [(8, 1100), (16, 1500), (32, 1000), (64, 1800)])
+def test_a_picture_of_many_devices_fits_a_page_or_two(devices: int, height_max: float) -> None:
+    names = [f"a-host-with-a-long-name-{n // 8}/gpu{n % 8}" for n in range(devices)]
+    timeline = Timeline(
+        title="",
+        devices=tuple(DeviceRow(device=name, about="NVIDIA A100-SXM4-80GB, 81920 MiB") for name in names),
+        jobs=(JobName(job="1", name="first"), JobName(job="2", name="second")),
+        segments=tuple(
+            Segment(job="1", attempt=1, device=name, phase="running", start_s=0.0, end_s=90.0)
+            for name in names
+        ),
+        preemptions=tuple(
+            Preemption(at_s=at_s, device=name, victim="1", newcomer="2")
+            for name in names
+            for at_s in (10.0, 10.5, 11.0)
+        ),
+    )
+    layout = lay_out(timeline)
+    assert layout.height <= height_max
+    boxes = [
+        *(row.box for row in layout.rows),
+        *(n.box for row in layout.rows for _, n, _ in row.markers if n),
+    ]
+    assert not [(a, b) for a, b in combinations(boxes, 2) if a.overlaps(b)]
+    texts = [each.text or "" for each in ElementTree.fromstring(render(timeline)).iter(f"{SVG}text")]
+    assert sum(each.endswith("/gpu7") for each in texts) == devices // 8 or devices == 8, "hosts are cut"
+
+
+@given(timelines())
+@settings(max_examples=60)
 def test_every_second_of_a_segment_is_drawn_once(timeline: Timeline) -> None:
     for device in DEVICES:
         segments = [s for s in timeline.segments if s.device == device]
@@ -183,6 +222,16 @@ def test_inside_a_page_it_has_nothing_that_a_strict_policy_refuses(timeline: Tim
     named = {name for each in root.iter() for name in each.attrib}
     assert not {name for name in named if name == "style" or name.startswith("on")}
     assert f"{SVG}style" in {each.tag for each in ElementTree.fromstring(render(timeline)).iter()}
+
+
+@given(timelines())
+@settings(max_examples=20)
+def test_in_a_page_every_bar_leads_to_its_job(timeline: Timeline) -> None:
+    bars = list(lay_out(timeline).bars())
+    links = list(ElementTree.fromstring(fragment(timeline, "/jobs/{}".format)).iter(f"{SVG}a"))
+    assert [each.get("href") for each in links] == [f"/jobs/{bar.job}" for bar in bars]
+    assert [each.findtext(f"{SVG}g/{SVG}title") for each in links] == [bar.about for bar in bars]
+    assert f"{SVG}a" not in {each.tag for each in ElementTree.fromstring(render(timeline)).iter()}
 
 
 @given(st.floats(1, 10**7), st.none() | st.floats(0, 2 * 10**9))

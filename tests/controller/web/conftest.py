@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import re
+import socket
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
+from msgspec import structs
 from starlette.testclient import TestClient
 
 from cotenant.controller.client import Client
-from cotenant.controller.domain import ENDED
+from cotenant.controller.domain import CHANGEABLE, ENDED, WAITING, array_of
 from cotenant.controller.web.access import Access
 from cotenant.controller.web.app import application
 from cotenant.controller.web.connections import Connections
+from cotenant.controller.web.strangers import Strangers, server_config
 from cotenant.controller.wire import clients as wire
+from tests.building.limits import within_s
 from tests.building.stand_in import StandIn, refusal
 from tests.controller import building
 from tests.controller.cli import replies
@@ -23,14 +32,51 @@ COOKIE = "cotenant-test"
 HERE = "http://127.0.0.1"
 
 
+def words(html: str) -> str:
+    """What a person reads of a page."""
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", html)).strip()
+
+
+def number(job: wire.JobView) -> int:
+    return int(job.job_id.replace("_", ""))
+
+
+def place_of_end(job: wire.JobView) -> tuple[float, int]:
+    return job.ended_s or 0.0, number(job)
+
+
+def folded(jobs: list[wire.JobView]) -> list[wire.JobView]:
+    """Arrays as one row, as a controller would."""
+    tasks: dict[str, list[wire.JobView]] = {}
+    for job in jobs:
+        tasks.setdefault(array_of(job.job_id), []).append(job)
+    return [
+        each[0] if len(each) == 1 else structs.replace(each[0], array=array(each)) for each in tasks.values()
+    ]
+
+
+def array(tasks: list[wire.JobView]) -> wire.ArrayView:
+    places = [int(job.job_id.rpartition("_")[2]) for job in tasks]
+    return wire.ArrayView(
+        number=array_of(tasks[0].job_id),
+        first=min(places),
+        last=max(places),
+        tasks=len(tasks),
+        by_state=dict(Counter(job.phase for job in tasks)),
+    )
+
+
 class JobList:
-    """Jobs that a stand-in answers for, as a controller would: those asked for, and how many are beyond."""
+    """Jobs that a stand-in answers for, as a controller would: those asked for, and how many are beyond. Ada
+    asks."""
+
+    asker, asker_is_admin = "ada", False
 
     def __init__(self, controller: StandIn) -> None:
         self.jobs: list[wire.JobView] = []
         self.attempts: tuple[wire.AttemptView, ...] = ()
         self.output = b""
-        controller.says(wire.GetStatus, lambda request: replies.status(jobs_by_phase=self._counts()))
+        controller.says(wire.GetStatus, lambda request: self._status())
         controller.says(wire.ListJobs, self._list)
         controller.says(wire.ShowJob, self._about(self._shown))
         controller.says(wire.Explain, self._about(self._explained))
@@ -38,6 +84,11 @@ class JobList:
         controller.says(wire.ReadJobLog, self._read)
         controller.says(wire.ListNodes, replies.nodes(replies.node("laptop", replies.device())))
         controller.says(wire.ChangeJobs, wire.Done(request_id=0, lines=("asked",)))
+        controller.says(wire.SetJobs, wire.Done(request_id=0, lines=("set",)))
+
+    def _status(self) -> wire.ControllerStatus:
+        asker = {"asker": self.asker, "asker_is_admin": self.asker_is_admin}
+        return replies.status(jobs_by_phase=self._counts(), **asker)
 
     def _counts(self) -> dict[str, int]:
         found: dict[str, int] = {}
@@ -46,25 +97,42 @@ class JobList:
         return found
 
     def _list(self, request: wire.ListJobs) -> Any:
-        asked = request.job_ids or request.states or request.include_ended
-        found = [
-            job
-            for job in self.jobs
-            if (asked or job.phase not in ENDED)
-            and (not request.job_ids or job.job_id in request.job_ids)
+        found = [job for job in self.jobs if self._is_wanted(job, request)]
+        names = {name for job in self.jobs for name in (job.job_id, array_of(job.job_id))}
+        if not names.issuperset(request.job_ids):
+            return refusal("not-found", f"no job {request.job_ids[0]}")
+        counts = dict(Counter(job.phase for job in found))
+        if request.ended:
+            found.sort(key=place_of_end, reverse=True)
+        rows = folded(found) if request.fold else found
+        if request.before is not None:
+            rows = [job for job in rows if place_of_end(job) < request.before]
+        rows = [job for job in rows if number(job) > request.after]
+        page = rows[: request.page or request.limit]
+        more = len(rows) - len(page)
+        return wire.Jobs(
+            request_id=0,
+            jobs=tuple(page),
+            now=replies.NOW,
+            more=more,
+            next=number(page[-1]) if more and request.page and not request.ended else 0,
+            next_before=place_of_end(page[-1]) if more and request.ended else None,
+            by_state=counts,
+        )
+
+    def _is_wanted(self, job: wire.JobView, request: wire.ListJobs) -> bool:
+        names, words = {job.job_id, array_of(job.job_id)}, request.text.lower().split()
+        has_ended = job.phase in ENDED
+        is_asked = request.ended or request.job_ids or request.states or request.include_ended
+        return (
+            (has_ended or not request.ended)
+            and (not has_ended or bool(is_asked))
+            and (not request.job_ids or bool(names & set(request.job_ids)))
             and (not request.states or job.phase in request.states)
             and (not request.user or job.user == request.user)
-        ]
-        if request.job_ids and not found:
-            return refusal("not-found", f"no job {request.job_ids[0]}")
-        if not request.page:
-            more = max(0, len(found) - request.limit)
-            return wire.Jobs(request_id=0, jobs=tuple(found[: request.limit]), now=replies.NOW, more=more)
-        rest = [job for job in found if int(job.job_id) > request.after]
-        page = tuple(rest[: request.page])
-        more = len(rest) - len(page)
-        following = int(page[-1].job_id) if more else 0
-        return wire.Jobs(request_id=0, jobs=page, now=replies.NOW, more=more, next=following)
+            and request.name in job.name
+            and all(word in f"{job.job_id} {job.name} {job.user}".lower() for word in words)
+        )
 
     def _about(self, answer: Callable[[wire.JobView], Any]) -> Callable[[Any], Any]:
         def of(request: Any) -> Any:
@@ -74,7 +142,13 @@ class JobList:
         return of
 
     def _shown(self, job: wire.JobView) -> wire.Shown:
-        return replies.shown(job, building.spec(job.job_id), self.attempts)
+        reply = replies.shown(job, building.spec(job.job_id), self.attempts)
+        if job.user != self.asker:
+            return reply
+        verbs = tuple(verb for verb, phases in CHANGEABLE.items() if job.phase in phases)
+        settable = {"name": job.name, "priority": job.priority, "time": 60.0, "mem": 2048}
+        known = structs.replace(reply.job, verbs=verbs, settable=settable if job.phase in WAITING else {})
+        return structs.replace(reply, job=known)
 
     def _explained(self, job: wire.JobView) -> wire.Explained:
         return replies.explained(job, job.reason, f"5 s ago: submitted by {job.user}")
@@ -117,13 +191,13 @@ def jobs(controller: StandIn) -> JobList:
 
 
 class Served:
-    """The application, its links, and browsers of it."""
+    """The application, its access at a time that the test says, and browsers of it."""
 
-    def __init__(self, endpoint: str) -> None:
-        self.links: list[str] = []
+    def __init__(self, endpoint: str, strangers: Strangers | None = None) -> None:
         self.connections = Connections(lambda: Client(endpoint, timeout_s=2.0))
-        self.access = Access(self.links.append)
-        self.app: Any = application(self.connections, self.access, COOKIE)
+        self.time_s = 0.0
+        self.access = Access(lambda: self.time_s)
+        self.app: Any = application(self.connections, self.access, COOKIE, strangers=strangers)
 
     def stranger(self) -> TestClient:
         """A browser that has not opened the link."""
@@ -131,14 +205,29 @@ class Served:
 
     def browser(self) -> TestClient:
         browser = self.stranger()
-        assert browser.get("/enter", params={"token": self.links[-1]}).status_code == 200
+        assert browser.get("/enter", params={"token": self.access.new_token()}).status_code == 200
         return browser
+
+    @contextmanager
+    def listening(self) -> Iterator[tuple[str, int]]:
+        """The server itself: its address, while it runs."""
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            server = uvicorn.Server(server_config(self.app))
+            self.app.state.is_ending = lambda: server.should_exit
+            thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+            thread.start()
+            try:
+                yield listening.getsockname()
+            finally:
+                server.should_exit = True
+                thread.join(within_s(20))
 
     def form_token(self, browser: TestClient) -> str:
         return self.access.form_token(browser.cookies[COOKIE])
 
     def forget(self) -> None:
         """What was seen a moment ago, so that the next look asks."""
+        self.connections.close()
         self.connections = Connections(self.connections._connect)
         self.app.state.connections = self.connections
 

@@ -5,16 +5,14 @@ use it (axe-core), at the width of a phone as well, light and dark, with the key
 from __future__ import annotations
 
 import shutil
-import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-import uvicorn
 
 from cotenant.controller.domain import DeviceId, JobId, Phase
 from cotenant.controller.web.pages import PAGES
@@ -35,7 +33,7 @@ AXE_RUN = """async () => {
   const found = await axe.run({include: [["html"]], exclude: alike}, {resultTypes: ["violations"]});
   return found.violations.map((each) => `${each.id}: ${each.nodes.map((n) => n.html).join(" ")}`);
 }"""
-DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 375, "height": 720}
+DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 720}
 QUEUED = 10_000
 ADDRESSES = [page.path.format(job_id="7") for page in PAGES]
 
@@ -47,15 +45,9 @@ class Site:
         self.controller = StandIn(folder / "c.sock")
         self.jobs = JobList(self.controller)
         self.served = Served(self.controller.endpoint)
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.address = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
-        config = uvicorn.Config(
-            self.served.app, loop="asyncio", http="h11", log_level="error", timeout_graceful_shutdown=1
-        )
-        self._server = uvicorn.Server(config)
-        self.served.app.state.is_ending = lambda: self._server.should_exit
-        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._listening]})
-        self._thread.start()
+        self._open = ExitStack()
+        host, port = self._open.enter_context(self.served.listening())
+        self.address = f"http://{host}:{port}"
         self._say_the_rest()
 
     def _say_the_rest(self) -> None:
@@ -68,16 +60,16 @@ class Site:
         preview = wire.PolicyPreview(policy="fifo", actions=(action,), queued=1)
         self.controller.says(wire.PreviewPolicy, wire.PolicyPreviewed(request_id=0, preview=preview))
         self.controller.says(wire.SetPolicy, wire.Done(request_id=0))
+        self.controller.says(wire.GetReport, replies.report())
+        self.controller.says(wire.GetUsage, replies.usage(replies.use("ada", 2.5)))
         tenants = {"laptop/cpu0": (JobId("7"),)}
         node = replies.node("laptop", replies.device(), replies.device("cpu1"), tenants=tenants)
         self.controller.says(wire.ListNodes, replies.nodes(node))
 
     def close(self) -> None:
-        self._server.should_exit = True
-        self._thread.join(within_s(20))
+        self._open.close()
         self.served.connections.close()
         self.controller.close()
-        self._listening.close()
 
 
 def timeline(jobs: list[wire.JobView], request: wire.GetTimeline) -> wire.Timelined:
@@ -151,7 +143,7 @@ class Window:
         self.page = self.context.new_page()
         self.page.on("console", self._heard)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.goto(f"{site.address}/enter?token={site.served.links[-1]}")
+        self.page.goto(f"{site.address}/enter?token={site.served.access.new_token()}")
         self.page.wait_for_url(f"{site.address}{ADDRESSES[0]}")
 
     def _asked(self, request: Any) -> None:
@@ -214,7 +206,7 @@ def test_a_page_is_for_everybody_and_asks_nobody_else(
 
 def test_ten_thousand_jobs_are_not_shown_in_silence(window: Window, site: Site) -> None:
     site.jobs.jobs = many_jobs()
-    window.open("/queue").get_by_text("The first 500 of 10,001").first.wait_for()
+    window.open("/queue").get_by_text("10,001 jobs in all; 500 rows are here").first.wait_for()
     # What was kept of the jobs before these may be shown first.
     window.open("/timeline").locator("svg.timeline").get_by_text(
         "more that wait at the same time"
@@ -268,6 +260,81 @@ def test_a_timeline_is_zoomed_and_saved(window: Window, site: Site) -> None:
         page.get_by_role("link", name="the same for Perfetto").click()
     document = msgspec.json.decode(Path(found.value.path()).read_bytes())
     assert {event["name"] for event in document["traceEvents"]} >= {"load", "train", "castor"}
+
+
+def test_marks_stay_while_news_come_and_one_yes_is_enough(window: Window, site: Site) -> None:
+    site.jobs.jobs = [*live_jobs(), replies.waiting("10", "behind job 8"), replies.done("11")]
+    page = window.open("/queue")
+    page.get_by_label("choose 8").check()
+    page.get_by_label("choose 10").check()
+    assert page.get_by_label("choose 9").count() == 0, "it is somebody else's"
+    site.jobs.jobs = [*live_jobs()[:2], *(replies.waiting(n, "a new reason") for n in ("8", "10", "12"))]
+    page.get_by_text("a new reason").first.wait_for()
+    page.get_by_label("choose 12").wait_for()
+    assert [page.get_by_label(f"choose {n}").is_checked() for n in ("8", "10", "12")] == [True, True, False]
+    page.get_by_role("button", name="cancel").click()
+    page.get_by_role("heading", name="Cancel 2 jobs?").wait_for()
+    assert window.violations() == []
+    page.get_by_role("button", name="Yes, cancel them").click()
+    page.get_by_text("Asked for: cancel").wait_for()
+    assert [each.job_ids for each in site.controller.asked_for(wire.ChangeJobs)] == [("8", "10")]
+    assert window.complaints == []
+
+
+def test_options_are_changed_from_the_page_of_a_job(window: Window, site: Site) -> None:
+    site.jobs.jobs = live_jobs()
+    page = window.open("/jobs/8")
+    page.get_by_role("link", name="priority and other options").click()
+    page.get_by_label("priority").fill("5")
+    assert window.violations() == []
+    page.set_viewport_size(PHONE)
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], "it scrolls sideways"
+    page.set_viewport_size(DESKTOP)
+    page.get_by_role("button", name="Change it").click()
+    page.get_by_text("Asked for: set").wait_for()
+    assert [each.changes for each in site.controller.asked_for(wire.SetJobs)] == [{"priority": 5}]
+
+
+@pytest.mark.parametrize(("loss", "plots"), [(1.5, ["loss", "step time, ms"]), (None, ["step time, ms"])])
+def test_no_plot_is_empty(
+    windows: Callable[..., Window], site: Site, loss: float | None, plots: list[str]
+) -> None:
+    job_id = "20" if loss else "21"
+    site.jobs.jobs = [*live_jobs(), replies.job_view(job_id, loss=loss)]
+    for step in (41, 42, 43):
+        job = replies.job_view(job_id, step=step, loss=loss)
+        site.served.connections.samples.note(float(step), job)
+    page = windows().open(f"/jobs/{job_id}")
+    page.locator("#plot .u-title", has_text="step time").wait_for()
+    assert page.locator("#plot .u-title").all_inner_texts() == plots
+    assert page.get_by_text("No loss is known").count() == (0 if loss else 1)
+
+
+EDGES = """(region) => {
+  const [box, svg] = [region, region.querySelector("svg")].map((each) => each.getBoundingClientRect());
+  return {oldest: svg.left - box.left, newest: svg.right - box.right, hidden: svg.width - box.width};
+}"""
+
+
+def test_a_phone_reaches_both_ends_of_the_timeline(window: Window, site: Site) -> None:
+    site.jobs.jobs = live_jobs()
+    window.page.set_viewport_size(PHONE)
+    region = window.open("/timeline").locator("#timeline-picture")
+    first = region.evaluate(EDGES)
+    assert first["hidden"] > 300 and abs(first["newest"]) <= 1, "the newest is seen at first"
+    region.evaluate("(region) => region.scrollBy(-10000, 0)")
+    assert abs(region.evaluate(EDGES)["oldest"]) <= 1
+    region.evaluate("(region) => region.scrollBy(10000, 0)")
+    assert abs(region.evaluate(EDGES)["newest"]) <= 1
+
+
+def test_a_bar_and_a_row_of_the_timeline_lead_to_the_job(window: Window, site: Site) -> None:
+    site.jobs.jobs = live_jobs()
+    window.page.set_viewport_size(DESKTOP)
+    for link in ("svg.timeline a[href='/jobs/7'] .edge >> nth=1", "td a[href='/jobs/7'] >> nth=0"):
+        page = window.open("/timeline")
+        page.locator(link).click()
+        page.wait_for_url("**/jobs/7")
 
 
 def test_a_policy_is_set_after_its_consequence_was_seen(window: Window, site: Site) -> None:

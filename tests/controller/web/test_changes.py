@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -9,18 +10,21 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from cotenant.controller.client import Client
-from cotenant.controller.domain import JobId, Phase
+from cotenant.controller.domain import ChangeVerb, JobId, Phase
 from cotenant.controller.web.pages import PAGES
-from cotenant.controller.web.pages.job import ChangeVerb, consequence, doubt
+from cotenant.controller.web.pages.changing import consequence, doubt
 from cotenant.controller.wire import ChangeJobs
+from cotenant.controller.wire import clients as wire
 from tests.building.stand_in import StandIn, refusal
 from tests.controller.cli import replies
+from tests.controller.web.conftest import JobList, words
 
-CANCEL = "/jobs/7/change/cancel"
+CANCEL = "/change?verb=cancel&job=7"
 
 
-def post(served: Any, browser: TestClient, path: str = CANCEL, **more: Any) -> Any:
-    fields = {"form_token": served.form_token(browser), **more.pop("fields", {})}
+def post(served: Any, browser: TestClient, path: str = "/change", **more: Any) -> Any:
+    asked = {"verb": "cancel", "jobs": "7", "of": "7"}
+    fields = {"form_token": served.form_token(browser), **asked, **more.pop("fields", {})}
     return browser.post(path, data=fields, follow_redirects=False, **more)
 
 
@@ -74,7 +78,7 @@ def test_a_form_that_is_too_large_is_refused(served: Any, browser: TestClient) -
 def test_without_a_session_nothing_is_changed(served: Any, controller: StandIn) -> None:
     stranger = served.stranger()
     token = served.access.form_token("")
-    assert stranger.post(CANCEL, data={"form_token": token}).status_code == 401
+    assert stranger.post("/change", data={"form_token": token}).status_code == 401
     assert controller.asked_for(ChangeJobs) == []
 
 
@@ -87,7 +91,7 @@ def test_what_the_controller_refuses_is_said(served: Any, browser: TestClient, c
 
 
 def test_an_unknown_verb_does_nothing(served: Any, browser: TestClient, controller: StandIn) -> None:
-    assert post(served, browser, "/jobs/7/change/destroy").status_code == 303
+    assert post(served, browser, fields={"verb": "destroy"}).status_code == 303
     assert controller.asked_for(ChangeJobs) == []
 
 
@@ -140,3 +144,84 @@ def test_a_change_while_the_controller_is_away_says_so(
     served.connections._connect = lambda: Client(f"ipc://{tmp_path}/nobody.sock", timeout_s=0.1)
     answer = post(served, browser)
     assert answer.status_code == 503 and "no controller" in answer.text
+
+
+# --- Several at once, and options -------------------------------------------------------------------
+
+
+def test_several_jobs_are_changed_after_one_question(
+    served: Any, browser: TestClient, controller: StandIn, jobs: JobList
+) -> None:
+    jobs.jobs += [replies.waiting("38_0", "behind"), replies.waiting("38_1", "behind"), replies.done("9")]
+    page = words(browser.get("/change?verb=cancel&job=8&job=38&job=9").text)
+    assert "Cancel 3 jobs?" in page and "Not 1 other job: Job 9 is done now" in page
+    assert controller.asked_for(ChangeJobs) == [], "a look changes nothing"
+    form = fields(browser.get("/change?verb=cancel&job=8&job=38&job=9").text)
+    assert form["jobs"] == "8 38", "an array stays its number, and what cannot be cancelled is left out"
+    answer = post(served, browser, fields=form)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/queue?asked=cancel")
+    assert controller.asked_for(ChangeJobs) == [ChangeJobs(verb="cancel", job_ids=(JobId("8"), JobId("38")))]
+    assert "Asked for: cancel" in browser.get("/queue?asked=cancel").text
+    assert "Asked for" not in browser.get("/queue?asked=<b>").text
+
+
+def test_where_nothing_can_be_done_there_is_no_button(browser: TestClient) -> None:
+    page = browser.get("/change?verb=release&job=7&job=8").text
+    assert "Job 7 is running now" in page and '<button type="submit">' not in page
+
+
+def test_options_are_changed_as_set_reads_them(
+    served: Any, browser: TestClient, controller: StandIn, jobs: JobList
+) -> None:
+    page = words(browser.get("/set?job=8").text)
+    assert page.index("priority 0") < page.index("name train"), "priority first"
+    assert "time 1m00s" in page and "mem 2.0G" in page
+    given = {"jobs": "8", "of": "8", "priority": " 5 ", "time": "2h", "mem": "-", "name": ""}
+    answer = post(served, browser, "/set", fields=given)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/jobs/8?asked=set")
+    (asked,) = controller.asked_for(wire.SetJobs)
+    assert asked == wire.SetJobs(job_ids=(JobId("8"),), changes={"priority": 5, "time": 7200.0, "mem": None})
+
+
+def test_of_several_jobs_those_that_wait_are_set(
+    served: Any, browser: TestClient, controller: StandIn, jobs: JobList
+) -> None:
+    jobs.jobs.append(replies.waiting("10", "behind", name="other", priority=3))
+    page = words(browser.get("/set?job=7&job=8&job=10").text)
+    assert "Change options of 2 jobs" in page and "priority 0, 3" in page and "name train, other" in page
+    answer = post(served, browser, "/set", fields={"jobs": "7 8 10", "of": "", "priority": "1"})
+    assert answer.headers["location"] == "/queue?asked=set"
+    assert [each.job_ids for each in controller.asked_for(wire.SetJobs)] == [("8", "10")]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"), [({"priority": "<high>"}, "&lt;high&gt;"), ({"priority": " "}, "fill in at least one")]
+)
+def test_what_makes_no_sense_is_said_and_what_was_written_stays(
+    served: Any, browser: TestClient, controller: StandIn, given: dict[str, str], said: str
+) -> None:
+    answer = post(served, browser, "/set", fields={"jobs": "8", "of": "8", "time": "", **given})
+    assert answer.status_code == 400 and said in answer.text
+    assert f'value="{said}"' in answer.text or not given["priority"].strip()
+    assert controller.asked_for(wire.SetJobs) == []
+
+
+def test_only_what_this_user_may_do_is_offered(browser: TestClient, served: Any, jobs: JobList) -> None:
+    jobs.jobs = [replies.job_view("7", user="bob"), replies.waiting("8", "behind", user="bob")]
+    assert 'name="verb"' not in browser.get("/queue").text and "choose-7" not in browser.get("/queue").text
+    page = browser.get("/jobs/7").text
+    assert "/change?" not in page and "Only bob or an admin can change it" in page
+    jobs.jobs.append(replies.waiting("9", "behind"))
+    served.forget()
+    page = browser.get("/queue").text
+    assert "choose-9" in page and "choose-8" not in page
+    assert re.findall(r'name="verb" value="(\w+)"', page) == ["hold", "cancel"]
+    jobs.asker, jobs.asker_is_admin = "root", True
+    served.forget()
+    page = browser.get("/queue").text
+    assert "choose-7" in page and "preempt" in re.findall(r'name="verb" value="(\w+)"', page)
+
+
+def fields(html: str) -> dict[str, str]:
+    """Of the form on a page."""
+    return dict(re.findall(r'<input type="hidden" name="([\w-]+)" value="([^"]*)"', html))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from html.parser import HTMLParser
 from typing import Any
@@ -11,10 +12,12 @@ from msgspec import structs
 from starlette.testclient import TestClient
 
 from cotenant.controller.domain import HostState, JobId, Phase
+from cotenant.controller.web.pages.queue import WAITS
 from cotenant.controller.wire import Explain, ListJobs, ListNodes, ReadJobLog, SharingView
 from cotenant.controller.wire import clients as wire
 from tests.building.stand_in import StandIn, refusal
 from tests.controller.cli import replies
+from tests.controller.web.conftest import words
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=y>\u202e\x1b[2J"
 ADDRESSES = (
@@ -23,25 +26,23 @@ ADDRESSES = (
     "/devices",
     "/jobs/7",
     "/jobs/8",
-    "/jobs/7/change/cancel",
+    "/ended",
+    "/ended?q=job&state=failed",
+    "/change?verb=cancel&job=7&job=8",
+    "/set?job=8",
 )
 
 
 class Elements(HTMLParser):
     """Every element with its attributes."""
 
-    def __init__(self, html: str) -> None:
+    def __init__(self, page: str) -> None:
         super().__init__()
         self.found: list[tuple[str, dict[str, str | None]]] = []
-        self.feed(html)
+        self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.found.append((tag, dict(attrs)))
-
-
-def words(html: str) -> str:
-    """What a person reads of it."""
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", html)).strip()
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
@@ -81,7 +82,7 @@ def test_texts_of_others_are_only_texts(
 
 def test_the_queue_says_what_runs_what_waits_and_why(browser: TestClient) -> None:
     text = words(browser.get("/queue").text)
-    assert "1 job on devices, 1 waiting" in text
+    assert "1 job on devices , 1 waiting , 0 ended" in text
     assert "Why job 8 (train) waits behind job 7" in text, "the first that waits"
     assert "1 free device is enough" in text
 
@@ -147,29 +148,111 @@ def many(jobs: Any) -> Any:
 @pytest.mark.parametrize(
     ("query", "said", "first"),
     [
-        ("", "The first 500 of 10,000.", "2"),
-        ("?sort=-waited", "The first 500 of 10,000.", "10001"),
-        ("?q=job3", "The first 500 of 1,429.", "3"),
+        ("", "10,000 jobs in all; 500 rows are here.", "2"),
+        ("?sort=-waited", "10,000 jobs in all; 500 rows are here.", "10001"),
+        ("?q=job3", "1,429 jobs in all; 500 rows are here.", "3"),
     ],
 )
-def test_ten_thousand_jobs_are_shown_in_part_and_it_is_said(
+def test_ten_thousand_jobs_are_shown_in_pages(
     browser: TestClient, many: Any, query: str, said: str, first: str
 ) -> None:
     text = browser.get(f"/queue{query}").text
-    rows = re.findall(r'<tr id="job-(\d+)"', text[text.index("waits-title") :])
-    assert len(rows) == 500 and rows[0] == first
-    assert said in words(text)
+    assert waiting_rows(text)[0] == first and said in words(text)
+    seen, page = [], text
+    while following := re.search(r'<a href="([^"]+)">The next page', page):
+        seen += waiting_rows(page)
+        page = browser.get(html.unescape(following[1])).text
+        assert "The first page" in page
+    seen += waiting_rows(page)
+    assert len(seen) == len(set(seen)) == (10_000 if "q=" not in query else 1_429)
 
 
-def test_the_whole_list_is_asked_for_only_to_sort_or_filter_it(
+def waiting_rows(text: str) -> list[str]:
+    rows = re.findall(r'<tr id="job-(\d+)"', text[text.index('id="waits-title"') :])
+    assert len(rows) <= 500
+    return rows
+
+
+def test_a_search_is_one_question_and_only_sorting_asks_for_the_whole_list(
     browser: TestClient, many: Any, controller: StandIn
 ) -> None:
-    browser.get("/queue")
-    assert [each for each in controller.asked_for(ListJobs) if each.page] == []
-    browser.get("/queue?sort=waited")
-    assert len([each for each in controller.asked_for(ListJobs) if each.page]) == 10
-    browser.get("/queue?sort=-waited")
-    assert len([each for each in controller.asked_for(ListJobs) if each.page]) == 10, "it is kept for a while"
+    browser.get("/queue?q=job3")
+    assert [each.page for each in controller.asked_for(ListJobs)] == [500, 500, 1]
+    for sort in ("waited", "-waited"):
+        browser.get(f"/queue?sort={sort}")
+        asked = [each for each in controller.asked_for(ListJobs) if each.page > 500 and each.states == WAITS]
+        assert len(asked) == 10, "it is kept for a while"
+
+
+# --- Arrays and ended jobs --------------------------------------------------------------------------
+
+
+def sweep(jobs: Any) -> None:
+    """An array of 1,000: 3 run, 990 wait, 7 have ended."""
+    waits = [replies.waiting(f"38_{n}", "behind", name="sweep") for n in range(10, 1_000)]
+    runs = [replies.job_view(f"38_{n}", name="sweep") for n in range(7, 10)]
+    ended = [replies.done(f"38_{n}", name="sweep") for n in range(7)]
+    jobs.jobs = [*ended, *runs, *waits]
+
+
+def test_an_array_is_one_row_that_opens(browser: TestClient, jobs: Any) -> None:
+    sweep(jobs)
+    text = browser.get("/queue").text
+    assert "sweep 10-999: 990 wait" in words(text)
+    assert re.findall(r'<tr id="job-(\w+)"', text) == ["38_7", "38_8", "38_9", "38"]
+    opened = browser.get(re.search(r'href="(/queue\?array=38)"', text)[1]).text  # type: ignore[index]
+    assert re.findall(r'<tr id="job-(\w+)"', opened)[:4] == ["38_7", "38_8", "38_9", "38_10"]
+    assert 'href="/ended?array=38"' in opened and "7 ended match" in words(opened)
+    text = words(browser.get("/ended").text)
+    assert "sweep 0-6: 7 ended" in text
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("", ["13", "12", "11", "10"]),
+        ("?state=failed", ["12"]),
+        ("?user=bob", ["11"]),
+        ("?name=dig", ["13", "10"]),
+        ("?q=ada+10", ["10"]),
+        ("?before=902.0,12", ["11", "10"]),
+        ("?before=nonsense&state=nothing", ["13", "12", "11", "10"]),
+    ],
+)
+def test_ended_jobs_are_listed_the_newest_first_and_filtered(
+    browser: TestClient, jobs: Any, query: str, expected: list[str]
+) -> None:
+    jobs.jobs += [
+        replies.done("10", name="digits", ended_at=replies.at(900.0)),
+        replies.done("11", user="bob", ended_at=replies.at(901.0)),
+        replies.done("12", phase=Phase.FAILED, exit_code=3, ended_at=replies.at(902.0), reason="failed: <x>"),
+        replies.done("13", name="digits", ended_at=replies.at(903.0)),
+    ]
+    shift = replies.WALL_S - replies.NOW_S
+    query = query.replace("902.0", repr(902.0 + shift))
+    text = browser.get(f"/ended{query}").text
+    assert re.findall(r'<tr id="job-(\d+)"', text) == expected
+    if "12" in expected:
+        assert '<tr id="job-12" class="failed">' in text and "1 failed" in words(text)
+    assert "choose-11" not in text, "it is not hers"
+
+
+def test_ended_jobs_come_in_pages(browser: TestClient, jobs: Any) -> None:
+    jobs.jobs = [replies.done(str(n), ended_at=replies.at(float(n))) for n in range(1, 451)]
+    page, seen = browser.get("/ended").text, []
+    while following := re.search(r'<a href="([^"]+)">The next page', page):
+        seen += re.findall(r'<tr id="job-(\d+)"', page)
+        page = browser.get(html.unescape(following[1])).text
+    seen += re.findall(r'<tr id="job-(\d+)"', page)
+    assert seen == [str(n) for n in range(450, 0, -1)]
+
+
+def test_find_says_how_many_ended_jobs_match_and_leads_to_them(browser: TestClient, jobs: Any) -> None:
+    jobs.jobs += [replies.done("10", name="old one"), replies.done("11", name="old two")]
+    text = browser.get("/queue?q=old&sort=name").text
+    assert "0 jobs on devices , 0 waiting , 2 ended match" in words(text)
+    assert "Show the 2 ended jobs" in words(text) and "Nothing that waits matches" in words(text)
+    assert 'href="/ended?q=old"' in text
 
 
 # --- One job ----------------------------------------------------------------------------------------
@@ -218,6 +301,29 @@ def test_the_plot_gets_what_was_seen(browser: TestClient, served: Any, jobs: Any
     assert (found["step"], found["loss"], found["step_s"]) == ([41, 42], [None, None], [0.25, 0.25])
 
 
+def test_without_a_loss_a_sentence_stands_in_its_place(browser: TestClient, served: Any, jobs: Any) -> None:
+    jobs.jobs = [replies.job_view("7", loss=None), replies.waiting("8", "behind job 7", user="bob")]
+    text = words(browser.get("/jobs/7").text)
+    assert "No loss is known of it: its script has reported none" in text
+    assert "Step Step time 40 250 ms" in text, "and no column of dashes"
+    assert "so there is no loss and no step time to plot" in words(browser.get("/jobs/8").text)
+    jobs.jobs = [replies.job_view("7", step=41)]
+    served.forget()
+    assert "No loss" not in browser.get("/jobs/7").text
+
+
+def test_a_job_of_half_a_gpu_asks_for_half_a_gpu(browser: TestClient, jobs: Any) -> None:
+    jobs.jobs = [replies.waiting("8", "behind", gpu_fraction=0.5), replies.waiting("9", "behind", gpus=4)]
+    assert re.findall(r'<td data-label="GPUs">([^<]*)<', browser.get("/queue").text) == ["0.5", "4"]
+
+
+def test_why_a_job_runs_is_about_now(browser: TestClient, jobs: Any) -> None:
+    jobs.jobs = [replies.job_view("7"), replies.job_view("9", co_tenants=(JobId("8"),))]
+    text = words(browser.get("/queue").text)
+    assert "alone on its devices; when it was placed: 1 free device is enough" in text
+    assert "beside job 8 ; when it was placed: 1 free device is enough" in text
+
+
 def test_a_job_that_is_not_there_is_said(browser: TestClient) -> None:
     answer = browser.get("/jobs/99")
     assert (answer.status_code, "no job 99" in answer.text) == (404, True)
@@ -243,13 +349,13 @@ def test_devices_show_both_tenants_and_what_was_not_measured(
         state=HostState.SILENT, heartbeat_age_s=42.0, reason="no heartbeat",
     )  # fmt: skip
     controller.says(ListNodes, replies.nodes(shared, silent))
-    html = browser.get("/devices").text
-    text = words(html)
+    page = browser.get("/devices").text
+    text = words(page)
     assert "No word from gpu07 (silent)" in text and "suspect: Xid 79" in text
     assert text.index("gpu07 silent") < text.index("laptop ok"), "trouble first"
     assert "planned 3.0G, used 2.0G, of 4.0G" in text
-    assert '<rect class="bar-first" x="0.0" width="25.0"' in html
-    assert '<rect class="bar-second" x="25.0" width="50.0"' in html
+    assert '<rect class="bar-first" x="0.0" width="25.0"' in page
+    assert '<rect class="bar-second" x="25.0" width="50.0"' in page
     assert "Indicators: dcgm, 2s ago" in text and "SMACT 70% DRAMA -" in text
     assert "nothing was read yet" in text
 
@@ -268,7 +374,7 @@ def test_a_silent_controller_is_said_and_what_was_known_stays(
     served.connections._kept = {
         key: seen._replace(at_s=seen.at_s - 60.0) for key, seen in served.connections._kept.items()
     }
-    text = browser.get("/queue").text
+    text = words(browser.get("/queue").text)
     assert "no answer from the controller for 1m" in text and "behind job 7" in text
     assert browser.get("/devices").status_code == 503, "nothing was known of it"
     served.connections._connect = connect
@@ -279,3 +385,34 @@ def test_a_silent_controller_is_said_and_what_was_known_stays(
 def test_a_why_that_is_gone_is_left_out(browser: TestClient, controller: StandIn) -> None:
     controller.says(Explain, refusal("not-found", "no job 8"))
     assert browser.get("/queue").status_code == 200
+
+
+# --- Report and usage -------------------------------------------------------------------------------
+
+
+def test_the_report_is_a_page_with_its_formulas(browser: TestClient, controller: StandIn) -> None:
+    controller.says(wire.GetReport, replies.report(forgotten_jobs=3, not_known=("<what> preemption gained",)))
+    page = browser.get("/report?since=7d").text
+    assert [each.since_s for each in controller.asked_for(wire.GetReport)] == [7 * 86_400.0]
+    text = words(page)
+    assert "4 jobs trained beside others" in text and "won +0.5" in text and "net +0.49" in text
+    assert "preempted for another job 2 0.01 0.02 0.005 0 0.035" in text
+    assert "won steps x alone - taken" in text and "&lt;what&gt; preemption gained" in text
+    assert "Those that won most and least, 10 of 12" in text and "3 older jobs" in text
+
+
+def test_usage_is_a_page_with_those_first_who_held_most(browser: TestClient, controller: StandIn) -> None:
+    last = replies.usage(replies.use("<b>", 2.5))
+    pages = {None: replies.usage(replies.use("ann", 1.0), next="ann"), "ann": last}
+    controller.says(wire.GetUsage, lambda asked: pages[asked.after])
+    page = browser.get("/usage").text
+    assert "&lt;b&gt; 3 4 2.5 0.5 0.01 1m30s ann 3 4 1 0.5 0.01 1m30s" in words(page)
+    assert 'href="/ended?user=ann"' in page and 'href="/ended?user=%3Cb%3E"' in page
+    asked = [(each.by, each.since_s) for each in controller.asked_for(wire.GetUsage)]
+    assert asked == [("user", None), ("user", None)]
+    controller.says(
+        wire.GetUsage, replies.usage(replies.use("", 1.0, decayed_device_s=36.0), half_life_s=60.0)
+    )
+    text = words(browser.get("/usage?by=organisation&since=1d").text)
+    assert "Organisation Jobs" in text and "Decayed - 3 4 1 0.5 0.01 1m30s 0.01" in text
+    assert browser.get("/usage?by=nothing&since=never").status_code == 200

@@ -1,4 +1,5 @@
-"""The memory-heavy job: few weights, large activations, so that half a batch needs far less memory.
+"""The memory-heavy job: few weights, large activations, so that half a batch needs far less memory. With
+`--slow-disk` it also waits for its samples, and a co-tenant can use the device meanwhile.
 
 At the default batch of 512 one activation is 512 x 16 x 32 x 32 floats = 32 MiB, and the backward pass
 keeps more than a dozen of them.
@@ -6,10 +7,13 @@ keeps more than a dozen of them.
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.data import Dataset
 
-from cotenant.controller.cli.demo.workloads import training
+from cotenant.controller.cli.demo.workloads import slow_disk, training
 
 SIDE_PIXELS = 32
 
@@ -46,7 +50,14 @@ def build(options: training.Options) -> training.TrainingTask:
         nn.Flatten(),
         nn.Linear(channels * 64, training.CLASS_COUNT),
     )
-    return training.TrainingTask(model=model, train=train, held_out=held_out, loss=functional.cross_entropy)
+    samples: Dataset[Any] = train
+    owned: tuple[object, ...] = ()
+    if options.slow_disk:
+        samples, folder = slow_disk.store(train, options.seed)
+        owned = (folder,)
+    return training.TrainingTask(
+        model=model, train=samples, held_out=held_out, loss=functional.cross_entropy, owned=owned
+    )
 
 
 if __name__ == "__main__":

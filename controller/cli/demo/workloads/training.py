@@ -58,6 +58,8 @@ class Options:
     """`fp32`, or `bf16` (autocast)."""
     losses: Path | None = None
     """Rank 0 writes a line per step: its number and its loss. Reading the loss waits for the device."""
+    slow_disk: bool = False
+    """Samples come from a slow disk, for the scripts that otherwise have them in memory."""
     until: Path | None = None
     """Stop, as after the last step, once this file is there."""
 
@@ -110,6 +112,7 @@ def parse_options(*, batch_size: int, steps: int, learning_rate: float, about: s
     parser.add_argument("--scale", type=int, default=1, help="so many times wider; 1 suits a CPU")
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--losses", type=Path, help="where rank 0 writes the loss of each step")
+    parser.add_argument("--slow-disk", action="store_true", help="read samples from a slow disk")
     parser.add_argument("--until", type=Path, help="stop once this file is there")
     options = Options(**vars(parser.parse_args()))
     if options.steps < 1 or options.batch_size < 1:
@@ -140,8 +143,10 @@ def keep_freed_memory() -> None:
 
     Large activations would otherwise be mapped and cleared anew at every step, which takes more time than
     the training. Resident memory then stays at its peak, again as on a GPU. Elsewhere than with glibc
-    this does nothing.
+    this does nothing, and where the environment says from which size on blocks are mapped: it decides.
     """
+    if "MALLOC_MMAP_THRESHOLD_" in os.environ:
+        return
     m_trim_threshold, m_mmap_max = -1, -4
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

@@ -9,6 +9,8 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from cotenant.controller.cli.demo.cluster import reason_in_names
+from cotenant.controller.cli.demo.others import CpuTimes, OthersLoad, OthersWatch
 from cotenant.controller.cli.demo.report import (
     HEADINGS,
     BesideReport,
@@ -22,6 +24,7 @@ from cotenant.controller.cli.demo.report import (
     what_sharing_brought,
 )
 from cotenant.controller.cli.demo.run import DemoClock
+from cotenant.controller.domain import JobId, because
 
 ALONE = JobReport(
     job="compute-bound", devices=("cpu0",), load_s=3.1, run_s=20.0, final_loss=0.1, parameters_sha256="aa"
@@ -50,7 +53,7 @@ WHOLE = DemoReport(jobs=(ALONE, SHARED, RESUMED))
 def test_report_json_has_exactly_the_published_fields() -> None:
     content = json.loads(to_json(WHOLE))
     assert content["schema"] == "demo/1"
-    assert set(content) == {"schema", "jobs", "shared", "promises"}
+    assert set(content) == {"schema", "jobs", "shared", "promises", "others"}
     assert list(content["jobs"][0]) == [
         "job",
         "devices",
@@ -154,3 +157,39 @@ def test_the_log_counts_as_the_picture_does_from_the_first_submission() -> None:
     now_s = 62.5
     clock.start()
     assert clock.shown() == "  12.5 s"
+
+
+def test_cores_time_that_is_not_the_demos_is_others() -> None:
+    """Process 2 keeps a core busy and ends; others keep 1.6 cores busy."""
+    at = [
+        CpuTimes(0.0, 50.0, {1: 7.0}),
+        CpuTimes(10.0, 50.0 + 26.0, {1: 8.0, 2: 9.0}),
+        CpuTimes(20.0, 50.0 + 26.0 + 16.0, {1: 8.0}),
+    ]
+    watch = OthersWatch(lambda: at.pop(0))
+    assert watch.busy_cores == 0.0
+    for _ in range(3):
+        watch.look()
+    assert watch.busy_cores == 1.6
+
+
+def test_figures_of_a_busy_machine_are_told_as_such() -> None:
+    busy, quiet = (OthersLoad(cores=2, before=0.1, during=during) for during in (1.6, 0.2))
+    assert busy.is_busy and not quiet.is_busy
+    told = what_sharing_brought(msgspec.structs.replace(BROKEN_WORD, others=busy)).splitlines()[-1]
+    assert told == (
+        "other programs kept 0.1 of 2 cores busy before the first job, 1.6 while the jobs ran: they took "
+        "time from the jobs, and on a quiet machine these figures are better"
+    )
+    report = msgspec.structs.replace(BROKEN_WORD, others=quiet)
+    assert what_sharing_brought(report).endswith("0.2 while the jobs ran: a quiet machine\n")
+    assert json.loads(to_json(report))["others"] == {"cores": 2, "before": 0.1, "during": 0.2}
+
+
+def test_the_log_has_names_where_reasons_have_numbers() -> None:
+    names = {JobId("2"): "digits"}
+    pays = because("sharing-pays", "2", 22.78, 36.8, 16, 2, 1.2, 1.3, "duty-cycle")
+    assert reason_in_names(str(pays), names) == (
+        "sharing with digits pays: on average the two end after 22.78 s, one after the other after 36.80 s"
+    )
+    assert reason_in_names("preempted for job 3, which has 1 s left", names).startswith("preempted for job 3")

@@ -1,0 +1,116 @@
+"""Which jobs a listing shows, in which order, and which of its rows stands for an array. Pure.
+
+Rule: it looks at the ledger's records alone. A view costs a hundred times as much as a look, so only the rows
+of a page become views.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from cotenant.controller.domain import ENDED, WAITING, Job, JobSpec, Phase, array_of
+from cotenant.controller.wire import clients as wire
+
+CALL_OF_FUNCTION: Final = ("-m", "cotenant.controller.python.inside")
+"""Second and third word of a job that calls a Python function."""
+SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
+
+
+class Row(NamedTuple):
+    """A job; or an array by one of its tasks."""
+
+    job: Job
+    place: tuple[float, int]
+    """Where the row stands: in the order of arrival, or in that of ends."""
+    tasks: Sequence[Job] = ()
+    """All tasks that are in memory, of a row that stands for an array."""
+
+
+def is_wanted(job: Job, request: wire.ListJobs, words: Sequence[str]) -> bool:
+    """`words`: of the request's text, in lower case."""
+    spec, phase = job.spec, job.phase
+    if request.states and phase not in request.states:
+        return False
+    if phase in ENDED:
+        if not (request.ended or request.include_ended or request.job_ids or request.states):
+            return False
+    elif request.ended:
+        return False
+    if request.user and spec.user != request.user:
+        return False
+    if request.name and request.name.lower() not in spec.name.lower():
+        return False
+    if request.kind and request.kind != submission_kind(spec):
+        return False
+    if not words:
+        return True
+    text = " ".join((spec.job_id, spec.name, spec.user, *spec.launch.argv)).lower()
+    return all(word in text for word in words)
+
+
+def submission_kind(spec: JobSpec) -> wire.SubmissionKind:
+    argv = spec.launch.argv
+    if array_of(spec.job_id) != spec.job_id:
+        return "array"
+    if argv[1:3] == CALL_OF_FUNCTION:
+        return "function"
+    program = argv[0].rpartition("/")[2] if argv else ""
+    return "script" if spec.launch.slurm or program in SHELLS else "command"
+
+
+def rows_of(found: Iterable[Job], request: wire.ListJobs) -> list[Row]:
+    """One for each that is wanted, in order."""
+    words = request.text.lower().split()
+    place = place_of_end if request.ended else place_of_arrival
+    rows = [Row(job, place(job)) for job in found if is_wanted(job, request, words)]
+    rows.sort(key=lambda row: row.place, reverse=request.ended)
+    return rows
+
+
+def place_of_arrival(job: Job) -> tuple[float, int]:
+    return 0.0, job.number
+
+
+def place_of_end(job: Job) -> tuple[float, int]:
+    return job.ended_s or 0.0, job.number
+
+
+def folded(rows: Sequence[Row], in_memory: Iterable[Job], *, by_end: bool) -> list[Row]:
+    """Two or more tasks of an array become one row: where the newest end of them is, or where its first task
+    arrived, so that it stays on its page while they end. `in_memory`: all jobs, for the other tasks."""
+    wanted = Counter(array_of(row.job.job_id) for row in rows)
+    tasks: dict[str, list[Job]] = defaultdict(list)
+    for job in in_memory:
+        if wanted[array_of(job.job_id)] > 1:
+            tasks[array_of(job.job_id)].append(job)
+    firsts: dict[str, Row] = {}
+    for row in rows:
+        array = array_of(row.job.job_id)
+        if array not in firsts:
+            firsts[array] = row if array not in tasks else _row_of_array(row, tasks[array], by_end=by_end)
+    return sorted(firsts.values(), key=lambda row: row.place, reverse=by_end)
+
+
+def _row_of_array(first: Row, tasks: Sequence[Job], *, by_end: bool) -> Row:
+    place = first.place if by_end else min(map(place_of_arrival, tasks))
+    return Row(min(tasks, key=_tells_most), place, tasks)
+
+
+def _tells_most(task: Job) -> tuple[int, int]:
+    """A task that waits has a reason to; one on devices has news."""
+    return 0 if task.phase in WAITING else 2 if task.phase in ENDED else 1, task.number
+
+
+def array_view(row: Row, forgotten: Iterable[tuple[str, int, int, int]]) -> wire.ArrayView:
+    """`forgotten`: of tasks that only the journal knows, by state: how many, least and greatest index."""
+    array = array_of(row.job.job_id)
+    by_state = Counter(task.phase for task in row.tasks)
+    indices = [int(task.job_id[len(array) + 1 :]) for task in row.tasks]
+    for phase, count, first, last in forgotten:
+        by_state[Phase(phase)] += count
+        indices += (first, last)
+    return wire.ArrayView(
+        number=array, first=min(indices), last=max(indices), tasks=by_state.total(), by_state=dict(by_state)
+    )

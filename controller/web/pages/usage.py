@@ -1,0 +1,55 @@
+"""Usage: who used how much of the devices, as the command `usage` tells it.
+
+Rule: at most `ROWS_MAX` rows are shown, those who held most, and it is said of how many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple, cast, get_args
+
+from cotenant.controller.cli.cluster import accounting
+from cotenant.controller.cli.cluster.accounting import By
+from cotenant.controller.web.page import Asking, Page, Params
+from cotenant.controller.web.pages.report import since_s
+from cotenant.controller.web.pages.what_if import SINCE
+from cotenant.controller.wire import clients as wire
+
+ROWS_MAX: Final = 500
+
+
+class UsageLook(NamedTuple):
+    last: wire.UsageRows
+    rows: Sequence[wire.UsageView]
+
+
+def by_of(params: Params) -> By:
+    by = params.get("by")
+    return cast(By, by) if by in get_args(By) else "user"
+
+
+def look(asks: Asking, params: Params) -> UsageLook:
+    request = wire.GetUsage(by=by_of(params), since_s=since_s(params))
+    return asks.kept(
+        f"usage by {request.by} of {request.since_s}",
+        lambda: UsageLook(*accounting.all_rows(asks.ask, request)),
+    )
+
+
+def shown(looked: UsageLook, params: Params) -> Mapping[str, Any]:
+    is_fair_share = looked.last.half_life_s is not None
+    return {
+        "rows": looked.rows[:ROWS_MAX],
+        "of": len(looked.rows),
+        "columns": (*accounting.COLUMNS, *((accounting.DECAYED,) if is_fair_share else ())),
+        "forgotten": looked.last.forgotten_jobs,
+        "by": by_of(params),
+        "ways": get_args(By),
+        "periods": SINCE,
+        "since": params.get("since"),
+    }
+
+
+PAGE: Final = Page(
+    name="usage", title="Usage", path="/usage", look=look, shown=shown, parts=("usage",), every_s=5.0
+)
