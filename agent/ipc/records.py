@@ -11,7 +11,7 @@ name, fsynced and renamed, and carry `RECORD_VERSION`.
         result.json      how it ended; written once, after every process of the attempt is gone
         control.sock     the supervisor listens here for its agent (see channel.py)
         job/             the job-side sockets: cotenant.sock, rank-0.sock, ...
-        logs/rank-0.log  bounded
+        logs/rank-0.log  bounded; beside it rank-0.errors, where standard error is kept apart
 
 Supervisors outlive the agents that started them, so we read records of the version before in today's form:
 `renewed` has all differences, and goes when we no longer read that version.
