@@ -88,6 +88,10 @@ class Queries:
         reasons_s_max = REASONS_OF_PAGE_S_MAX if request.page else REASONS_S_MAX
         reply = self._row_list(request_id, page, len(rows) - len(page), reasons_s_max)
         reply = msgspec.structs.replace(reply, by_state=dict(by_state))
+        if request.ended:
+            reply = msgspec.structs.replace(
+                reply, forgotten_jobs=sharing.forgotten_jobs(self._core.state.engine)
+            )
         shown = len(reply.jobs)
         if not shown or shown >= min(limit, len(rows)) or not request.page:
             return reply
