@@ -18,7 +18,7 @@ CALL_OF_FUNCTION: Final = ("-m", "cotenant.controller.python.inside")
 SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
 
 
-class Row(NamedTuple):
+class ListingRow(NamedTuple):
     """A job; or an array by one of its tasks."""
 
     job: Job
@@ -60,11 +60,11 @@ def submission_kind(spec: JobSpec) -> wire.SubmissionKind:
     return "script" if spec.launch.slurm or program in SHELLS else "command"
 
 
-def rows_of(found: Iterable[Job], request: wire.ListJobs) -> list[Row]:
+def rows_of(found: Iterable[Job], request: wire.ListJobs) -> list[ListingRow]:
     """One for each that is wanted, in order."""
     words = request.text.lower().split()
     place = place_of_end if request.ended else place_of_arrival
-    rows = [Row(job, place(job)) for job in found if is_wanted(job, request, words)]
+    rows = [ListingRow(job, place(job)) for job in found if is_wanted(job, request, words)]
     rows.sort(key=lambda row: row.place, reverse=request.ended)
     return rows
 
@@ -77,7 +77,7 @@ def place_of_end(job: Job) -> tuple[float, int]:
     return job.ended_s or 0.0, job.number
 
 
-def folded(rows: Sequence[Row], in_memory: Iterable[Job], *, by_end: bool) -> list[Row]:
+def folded(rows: Sequence[ListingRow], in_memory: Iterable[Job], *, by_end: bool) -> list[ListingRow]:
     """Two or more tasks of an array become one row: where the newest end of them is, or where its first task
     arrived, so that it stays on its page while they end. `in_memory`: all jobs, for the other tasks."""
     wanted = Counter(array_of(row.job.job_id) for row in rows)
@@ -85,7 +85,7 @@ def folded(rows: Sequence[Row], in_memory: Iterable[Job], *, by_end: bool) -> li
     for job in in_memory:
         if wanted[array_of(job.job_id)] > 1:
             tasks[array_of(job.job_id)].append(job)
-    firsts: dict[str, Row] = {}
+    firsts: dict[str, ListingRow] = {}
     for row in rows:
         array = array_of(row.job.job_id)
         if array not in firsts:
@@ -93,9 +93,9 @@ def folded(rows: Sequence[Row], in_memory: Iterable[Job], *, by_end: bool) -> li
     return sorted(firsts.values(), key=lambda row: row.place, reverse=by_end)
 
 
-def _row_of_array(first: Row, tasks: Sequence[Job], *, by_end: bool) -> Row:
+def _row_of_array(first: ListingRow, tasks: Sequence[Job], *, by_end: bool) -> ListingRow:
     place = first.place if by_end else min(map(place_of_arrival, tasks))
-    return Row(min(tasks, key=_tells_most), place, tasks)
+    return ListingRow(min(tasks, key=_tells_most), place, tasks)
 
 
 def _tells_most(task: Job) -> tuple[int, int]:
@@ -103,7 +103,7 @@ def _tells_most(task: Job) -> tuple[int, int]:
     return 0 if task.phase in WAITING else 2 if task.phase in ENDED else 1, task.number
 
 
-def array_view(row: Row, forgotten: Iterable[tuple[str, int, int, int]]) -> wire.ArrayView:
+def array_view(row: ListingRow, forgotten: Iterable[tuple[str, int, int, int]]) -> wire.ArrayView:
     """`forgotten`: of tasks that only the journal knows, by state: how many, least and greatest index."""
     array = array_of(row.job.job_id)
     by_state = Counter(task.phase for task in row.tasks)

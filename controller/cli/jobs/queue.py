@@ -107,6 +107,11 @@ def queue(
             raise Problem("usage", f"--watch is for people, not for -o {form}", "top -o jsonl -d 10 follows")
         with asking(endpoint) as client:
             watched(lambda: watched_page(client, request, form), every)
+    show_jobs(request, form, endpoint)
+
+
+def show_jobs(request: ListJobs, form: Format, endpoint: str | None) -> None:
+    """Page by page, and below a table what is not in it."""
     some_wait, left_out, forgotten = False, 0, 0
     with asking(endpoint) as client:
 
