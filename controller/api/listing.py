@@ -6,7 +6,7 @@ of a page become views.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
@@ -24,8 +24,8 @@ class ListingRow(NamedTuple):
     job: Job
     place: tuple[float, int]
     """Where the row stands: in the order of arrival, or in that of ends."""
-    tasks: Sequence[Job] = ()
-    """All tasks that are in memory, of a row that stands for an array."""
+    tasks: Sequence[Job] | None = None
+    """Of a row that stands for an array: all its tasks that are in memory."""
 
 
 def is_wanted(job: Job, request: wire.ListJobs, words: Sequence[str]) -> bool:
@@ -81,10 +81,10 @@ def folded(rows: Sequence[ListingRow], in_memory: Iterable[Job], *, by_end: bool
     """Two or more tasks of an array become one row: where the newest end of them is, or where its first task
     arrived, so that it stays on its page while they end. `in_memory`: all jobs, for the other tasks."""
     wanted = Counter(array_of(row.job.job_id) for row in rows)
-    tasks: dict[str, list[Job]] = defaultdict(list)
+    tasks: dict[str, list[Job]] = {array: [] for array, count in wanted.items() if count > 1}
     for job in in_memory:
-        if wanted[array_of(job.job_id)] > 1:
-            tasks[array_of(job.job_id)].append(job)
+        if (array := array_of(job.job_id)) in tasks:
+            tasks[array].append(job)
     firsts: dict[str, ListingRow] = {}
     for row in rows:
         array = array_of(row.job.job_id)
@@ -94,8 +94,9 @@ def folded(rows: Sequence[ListingRow], in_memory: Iterable[Job], *, by_end: bool
 
 
 def _row_of_array(first: ListingRow, tasks: Sequence[Job], *, by_end: bool) -> ListingRow:
-    place = first.place if by_end else min(map(place_of_arrival, tasks))
-    return ListingRow(min(tasks, key=_tells_most), place, tasks)
+    several = tasks or (first.job,)  # All may be forgotten.
+    place = first.place if by_end else min(map(place_of_arrival, several))
+    return ListingRow(min(several, key=_tells_most), place, tasks)
 
 
 def _tells_most(task: Job) -> tuple[int, int]:
@@ -103,11 +104,12 @@ def _tells_most(task: Job) -> tuple[int, int]:
     return 0 if task.phase in WAITING else 2 if task.phase in ENDED else 1, task.number
 
 
-def array_view(row: ListingRow, forgotten: Iterable[tuple[str, int, int, int]]) -> wire.ArrayView:
+def array_view(row: ListingRow, forgotten: Sequence[tuple[str, int, int, int]]) -> wire.ArrayView:
     """`forgotten`: of tasks that only the journal knows, by state: how many, least and greatest index."""
     array = array_of(row.job.job_id)
-    by_state = Counter(task.phase for task in row.tasks)
-    indices = [int(task.job_id[len(array) + 1 :]) for task in row.tasks]
+    tasks = row.tasks if row.tasks or forgotten else (row.job,)  # On their way to the journal.
+    by_state = Counter(task.phase for task in tasks or ())
+    indices = [int(task.job_id[len(array) + 1 :]) for task in tasks or ()]
     for phase, count, first, last in forgotten:
         by_state[Phase(phase)] += count
         indices += (first, last)

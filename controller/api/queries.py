@@ -121,7 +121,7 @@ class Queries:
         record = self._core.record(row.job.job_id)
         assert record is not None, row.job.job_id
         view = self.view(record, now, fresh_reason=fresh_reason)
-        if not row.tasks:
+        if row.tasks is None:
             return view
         forgotten = self._core.journal.count_past_tasks(array_of(row.job.job_id))
         return msgspec.structs.replace(view, array=array_view(row, forgotten))

@@ -131,6 +131,7 @@ ADDED: Final = frozenset(
         *("group", "choose", "promised", "promised_at"),
         *("gpus_range", "resizes", "speedups", "speedups_source", "gpu_fraction", "parts"),
         *("jobs_planned_mib", "policy_state", "cpus_asked", "memory_asked_mib"),
+        *("array", "next_before", "by_state", "forgotten_jobs"),
     )
 )
 """What people and commands are told since then; so are an attempt's `launch` and wide columns of nodes."""

@@ -61,6 +61,14 @@ def test_an_array_counts_tasks_that_only_the_journal_knows(small: Station) -> No
     assert row.array == clients.ArrayView(number="2", first=0, last=4, tasks=5, by_state={"cancelled": 5})
 
 
+def test_an_array_that_only_the_journal_knows_is_an_array(small: Station) -> None:
+    for at in range(2):
+        run_one(small, b"agent-h1", small.submit(ALICE, name=f"later-{at}"))
+    assert not [each for each in small.core.state.engine.jobs if each.startswith("2_")]
+    (row,) = small.ask(clients.ListJobs(job_ids=(JobId("2"),), fold=True)).jobs
+    assert row.array == clients.ArrayView(number="2", first=0, last=4, tasks=5, by_state={"cancelled": 5})
+
+
 def test_forgetting_survives_a_restart(tmp_path: Path) -> None:
     with_ended_jobs(tmp_path).close()
     again = Station(tmp_path, keep_ended=1)
