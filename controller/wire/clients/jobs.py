@@ -402,6 +402,8 @@ class Jobs(Reply, frozen=True, kw_only=True, tag="job-list"):
     """Of a page of ended jobs: `before` of the next one; None: there is none."""
     by_state: dict[Phase, int] = field(default_factory=dict)
     """How many jobs match in each state, on all pages together."""
+    forgotten_jobs: int = 0
+    """Ended jobs that only the journal knows: they are in no list, and have answers by number."""
 
 
 class Shown(Reply, frozen=True, kw_only=True, tag="shown"):
