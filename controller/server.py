@@ -231,7 +231,12 @@ class Controller:
         )
         self._compute_worker = self._make_worker(self._computed)
         self._foresight_worker = ForesightWorker(settings.controller.eta_share)
-        self._eta_worker = EtaWorker(self._eta_question, self._etas_found, settings.controller.eta_share)
+        self._eta_worker = EtaWorker(
+            self._eta_question,
+            self._etas_found,
+            lambda: len(self.core.state.etas.claims),
+            settings.controller.eta_share,
+        )
         shadow = self._handlers.shadow
         self._shadow_worker = ShadowWorker(shadow.question, shadow.told)
         self._scrub = Scrub(self._journal.path, settings.controller.scrub_every_s, self._scrubbed_soon)
