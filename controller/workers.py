@@ -6,9 +6,9 @@ Rule: every compute request gets exactly one `Computed`, with a result or with w
 Rule: when jobs end is found out again when something has changed, or when a job goes on after the end that it
 had in half of the futures. One question at a time, about the newest state; the next question covers what
 changed meanwhile. After an answer the worker rests, so that roll-outs take no more than their share of one
-core: unless most of the jobs that were asked about have ended since, for then the answer is of little use, the
-next one is cheap, and neither is waited for. When a child fails or dies the last answer stays in force, and
-the next change asks again.
+core. Once most of the jobs that were asked about have ended, the next question is cheap: it waits neither for
+the answer nor for the rest. When a child fails or dies the last answer stays in force, and the next change
+asks again.
 
 Rule: the shadow policy takes at most its share of one core, however much it has to catch up with, and only
 its report comes back. A child that dies begins again at the shadow's beginning.

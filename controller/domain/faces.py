@@ -12,7 +12,7 @@ from typing import Any
 
 
 def lazy_face(package: dict[str, Any], homes: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
-    """The `__getattr__` of a package, by its `globals()`: `homes` has the names that each module gives to it."""
+    """The `__getattr__` of a package, given its `globals()`. `homes`: the names of each module."""
     home_of = {name: home for home, names in homes.items() for name in names}
     name_of_package = package["__name__"]
 

@@ -132,11 +132,13 @@ class RunWatch:
             text += f" on {devices(job.devices)}{beside}"
         elif job.reason:
             text = why(job)
+        changes = text
         if job.phase is Phase.QUEUED and job.eta is not None and job.eta.finish is not None:
             text += f"; {in_words(job.eta)}"
-        if text != self._told and not self._quiet and job.phase not in ENDED:
+            changes += "; its end"  # Its times move, and their age grows, all the while.
+        if changes != self._told and not self._quiet and job.phase not in ENDED:
             tell(f"job {job.job_id} ({job.name}) {text}")
-        self._told = text
+        self._told = changes
 
 
 def is_over(job: JobView) -> bool:
