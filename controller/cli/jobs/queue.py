@@ -24,7 +24,6 @@ from cotenant.controller.cli.frame.output import (
 )
 from cotenant.controller.cli.frame.problem import Problem, suggestion
 from cotenant.controller.cli.jobs.view import COLUMNS, ENDED_COLUMNS, WIDE_COLUMNS
-from cotenant.controller.cli.submission.recording import user_name
 from cotenant.controller.client import Client, Refusal, Unreachable
 from cotenant.controller.domain import ENDED, WAITING, JobId, Phase, one_line
 from cotenant.controller.wire import Jobs, ListJobs, wall_s
@@ -91,11 +90,15 @@ def queue(
       cotenant queue --all -o csv > jobs.csv
       cotenant queue --json | jq '.jobs[] | select(.state == "queued") | .reason'
     """
+    if mine:
+        from cotenant.controller.cli.submission.recording import user_name
+
+        user = user_name()
     form = chosen(output, as_json, LIST_FORMATS)
     request = ListJobs(
         job_ids=tuple(JobId(each) for each in jobs or ()),
         include_ended=everything or bool(jobs),
-        user=user_name() if mine else user,
+        user=user,
         states=states_of(state, is_ended=ended),
         ended=ended,
         name=name,
