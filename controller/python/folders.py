@@ -26,6 +26,8 @@ ARGUMENTS: Final = "arguments.pickle"
 """Of one call after the other."""
 OFFSETS: Final = "offsets"
 """Where in it those of each call begin: eight bytes for each."""
+FINGERPRINTS: Final = "fingerprints"
+"""Of the arguments of each call, in a submission with a key."""
 OFFSET: Final = struct.Struct("<Q")
 RESULT: Final = "result-{rank}.pickle"
 ERROR: Final = "error-{rank}.pickle"

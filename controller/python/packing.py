@@ -24,12 +24,13 @@ from typing import Any, Final, NamedTuple
 from cotenant.controller.python import folders
 from cotenant.controller.python.errors import BadCall, CotenantError
 from cotenant.controller.python.folders import CallPlace, ResultReference
-from cotenant.controller.python.inside import EACH_RANK, MODULE, WORK_DIR, arguments_of
+from cotenant.controller.python.inside import EACH_RANK, MODULE, WORK_DIR
 
 WITHOUT_CLOUDPICKLE: Final = "pip install '.[api]' in cotenant's source folder"
 NAME_MAX: Final = 64
 _REGISTRY: Final = threading.RLock()
 """Which modules go by value is one list of the process's."""
+FINGERPRINT_BYTES: Final = 64
 _RANDOM: Final = re.compile(r"[0-9a-f]{32}")
 """As cloudpickle marks a class, differently in each process."""
 
@@ -63,9 +64,13 @@ def packed(
     calls: Sequence[tuple[Sequence[Any], Mapping[str, Any]]],
     base: Path,
     reference_of: ReferenceOf = lambda at, value: None,
+    keyed: bool = False,
     bytes_max: int = folders.CALL_BYTES_MAX,
 ) -> PackedCalls:
-    """Raises BadCall: something in it cannot be pickled, is too large, or cannot be written there."""
+    """`keyed`: with fingerprints, by which a second submission with its key is compared.
+
+    Raises BadCall: something in it cannot be pickled, is too large, or cannot be written there.
+    """
     try:
         import cloudpickle
     except ImportError:
@@ -76,7 +81,7 @@ def packed(
     folder = None
     try:
         with _by_value(function, cloudpickle):
-            code, sha256 = cloudpickle.dumps(function), _sha256(function, cloudpickle)
+            code, sha256 = cloudpickle.dumps(function), fingerprint(function)
         folder = folders.make(base)
         with folders.opened(folder) as above:
             with folders.writing(above, folders.FUNCTION, bytes_max) as file:
@@ -84,6 +89,8 @@ def packed(
                 file.write(code)
             with _by_value(function, cloudpickle):
                 _write_arguments(above, calls, bytes_max, reference_of, cloudpickle)
+                if keyed:
+                    _write_fingerprints(above, calls, bytes_max, reference_of)
     except BaseException as error:
         if folder is not None:
             discard(folder)
@@ -99,27 +106,30 @@ def packed(
     return PackedCalls(folder, name, sha256, len(calls))
 
 
-def _sha256(function: Callable[..., Any], cloudpickle: Any) -> str:
-    """The same in every process, and wherever in its file the function stands."""
+def fingerprint(
+    value: Any, reference_of: Callable[[Any], ResultReference | None] = lambda value: None
+) -> str:
+    """A hash that is the same in every process, and wherever in its file a function stands."""
+    import cloudpickle
 
     class Fingerprint(cloudpickle.Pickler):  # type: ignore[misc]  # Nobody loads what it writes.
+        def persistent_id(self, value: Any) -> Any:
+            if isinstance(value, set | frozenset):
+                return sorted(fingerprint(each, reference_of) for each in value)
+            return reference_of(value)
+
         def reducer_override(self, value: Any) -> Any:
             if isinstance(value, CodeType):
-                # The order of a set differs from process to process.
-                each_constant = (
-                    sorted(map(repr, each)) if isinstance(each, frozenset) else each
-                    for each in value.co_consts
-                )
                 names = value.co_name, value.co_names, value.co_varnames, value.co_freevars
-                return tuple, ((value.co_code, *each_constant, *names),)
+                return tuple, ((value.co_code, value.co_consts, *names),)
             found = super().reducer_override(value)
             if not isinstance(value, type) or not isinstance(found, tuple):
                 return found
-            known = ("" if isinstance(each, str) and _RANDOM.fullmatch(each) else each for each in found[1])
-            return found[0], tuple(known), *found[2:]
+            made_of = ("" if isinstance(each, str) and _RANDOM.fullmatch(each) else each for each in found[1])
+            return found[0], tuple(made_of), *found[2:]
 
     written = io.BytesIO()
-    Fingerprint(written).dump(function)
+    Fingerprint(written).dump(value)
     return hashlib.sha256(written.getbuffer()).hexdigest()
 
 
@@ -147,21 +157,29 @@ def _write_arguments(
             pickler.dump((tuple(args), dict(kwargs)))
 
 
-def are_equal_arguments(one: Path, other: Path) -> bool:
-    """Of two calls, by their folders: equal as Python compares values, or as they are pickled. Those of a
-    folder that is gone count as equal."""
-    try:
-        ours, theirs = (arguments_of(each, lambda reference: reference) for each in (one, other))
-    except OSError:
-        return True
-    try:
-        if bool(ours == theirs):
-            return True
-    except Exception:  # noqa: BLE001  # Arrays, for example, do not compare to one truth.
-        pass
-    import cloudpickle
+def _write_fingerprints(
+    above: int,
+    calls: Sequence[tuple[Sequence[Any], Mapping[str, Any]]],
+    bytes_max: int,
+    reference_of: ReferenceOf,
+) -> None:
+    with folders.writing(above, folders.FINGERPRINTS, bytes_max) as file:
+        for at, (args, kwargs) in enumerate(calls):
+            found = fingerprint((tuple(args), sorted(kwargs.items())), functools.partial(reference_of, at))
+            file.write(found.encode())
 
-    return bool(cloudpickle.dumps(ours) == cloudpickle.dumps(theirs))
+
+def arguments_fingerprint(task: Path) -> str:
+    """Of a call that was packed for a key; of one whose folder is gone, nothing."""
+    try:
+        with (
+            folders.opened(task.parent) as above,
+            folders.reading(above, folders.FINGERPRINTS, folders.CALL_BYTES_MAX) as file,
+        ):
+            file.seek(int(task.name) * FINGERPRINT_BYTES)
+            return file.read(FINGERPRINT_BYTES).decode()
+    except OSError:
+        return ""
 
 
 def discard(folder: Path) -> None:

@@ -24,7 +24,7 @@ from cotenant.controller.python.connection import connected
 from cotenant.controller.python.errors import BadCall, RequestRefused
 from cotenant.controller.python.folders import CallPlace
 from cotenant.controller.python.handle import JobHandle
-from cotenant.controller.python.packing import PackedCalls, are_equal_arguments, discard, place_of
+from cotenant.controller.python.packing import PackedCalls, arguments_fingerprint, discard, place_of
 from cotenant.controller.wire import JOBS_MAX, MESSAGE_BYTES_MAX, ShowJob, Submit
 
 REQUEST_BYTES_MAX: Final = MESSAGE_BYTES_MAX * 3 // 4
@@ -128,7 +128,8 @@ def _are_new(drafts: Sequence[JobDraft], job_ids: Sequence[JobId], client: Clien
                 raise _other_payload(job_id, before, "another command or function")
         if ours is not None and theirs is not None:
             known[ours.folder.parent] = theirs
-            if not are_equal_arguments(ours.folder, theirs.folder.parent / ours.folder.name):
+            told = arguments_fingerprint(theirs.folder.parent / ours.folder.name)
+            if told and told != arguments_fingerprint(ours.folder):
                 raise _other_payload(job_id, draft.spec, "other arguments")
     return False
 
@@ -158,7 +159,7 @@ class Batch:
     end, and may wait for each other (`after=`). An exception in the block submits none."""
 
     def __init__(self, *, key: str = "", endpoint: str | None = None) -> None:
-        self._key = key
+        self.key = key
         self._endpoint = endpoint
         self._drafts: list[JobDraft] = []
         self._packed: list[PackedCalls] = []
@@ -179,7 +180,7 @@ class Batch:
             for calls in self._packed:
                 discard(calls.folder)
         elif self._drafts:
-            send(self._drafts, self._packed, self._endpoint, key=self._key)
+            send(self._drafts, self._packed, self._endpoint, key=self.key)
 
     def __iter__(self) -> Iterator[JobHandle[Any]]:
         return (draft.job for draft in self._drafts)
@@ -209,6 +210,12 @@ def batch(*, key: str = "", endpoint: str | None = None) -> Batch:
             tested = cotenant.submit(evaluate, after=trained)
     """
     return Batch(key=key, endpoint=endpoint)
+
+
+def is_keyed(key: str) -> bool:
+    """Whether what is submitted now has a key, of its own or of the batch that is open."""
+    open_batch = _OPEN.get()
+    return bool(key or (open_batch is not None and open_batch.key))
 
 
 def submitted(

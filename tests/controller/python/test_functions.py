@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import os
 import pickle
+import subprocess
 import sys
 import tempfile
 import threading
@@ -290,15 +292,48 @@ def test_a_function_is_the_same_wherever_it_stands_in_its_file(cluster: FakeClus
 
 
 def test_arguments_are_compared_as_values(cluster: FakeCluster) -> None:
-    """A set has another order in each process, an array has no single truth, and nan is not nan."""
+    """An array has no single truth, nan is not nan, and names of arguments have no order."""
     numpy = pytest.importorskip("numpy")
-    words = [f"w{each}" for each in range(50)]
-    given = {"set": set(words), "array": numpy.arange(3.0), "nan": float("nan")}
-    again = {"set": {words[-at] for at in range(50)}, "array": numpy.arange(3.0), "nan": float("nan")}
-    for key in given:
-        cotenant.submit(add, given[key], key=key)
-        cotenant.submit(add, again[key], key=key)
-    assert len(cluster.specs) == 3
+    for key, value in {"array": numpy.arange(3.0), "nan": float("nan")}.items():
+        cotenant.submit(returns, a=value, b=1, options={}, key=key)
+        cotenant.submit(returns, b=1, a=copy.deepcopy(value), options={}, key=key)
+    assert len(cluster.specs) == 2
+
+
+SWEEP = """
+import dataclasses, enum, functools, sys
+from cotenant.controller.python.packing import fingerprint
+
+@dataclasses.dataclass
+class Settings:
+    rate: float
+
+class Mode(enum.Enum):
+    FAST = 1
+
+TABLE = {"a": Settings(1.0), "b": Mode.FAST}
+
+def known(word):
+    return word in {"aa", "bb", "cc", "dd"}
+
+def train(settings, words):
+    return known("aa"), TABLE, [each for each in words], train, lambda rate: rate + settings.rate
+
+words = {f"w{number}" for number in range(50)}
+print(fingerprint((functools.partial(train, Settings(0.5)), words, [words, {"deep": (frozenset(words),)}])))
+"""
+
+
+def test_a_fingerprint_is_the_same_in_each_process() -> None:
+    """Another process orders sets otherwise, and cloudpickle marks classes otherwise."""
+    found = []
+    for seed in ("1", "2"):
+        command = [sys.executable, "-c", SWEEP]
+        done = subprocess.run(
+            command, capture_output=True, check=True, env={**os.environ, "PYTHONHASHSEED": seed}
+        )
+        found.append(done.stdout)
+    assert found[0] == found[1] != b""
 
 
 # --- Keywords ---------------------------------------------------------------------------------------
