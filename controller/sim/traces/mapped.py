@@ -46,7 +46,8 @@ def column_map(text: str) -> dict[str, str]:
     if "duration" not in found and not {"start", "end"} <= found.keys():
         missing.append("duration, or start and end")
     if missing:
-        raise TraceProblem(f"no column is given for {'; '.join(missing)}")
+        example = "as in --map submit=created,duration=seconds,gpus=nodes*4"
+        raise TraceProblem(f"no column is given for {'; '.join(missing)}", hint=example)
     return found
 
 

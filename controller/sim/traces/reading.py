@@ -87,6 +87,8 @@ def read(
         hint = nearest(format, FORMATS) or f"known: {', '.join(FORMATS)}"
         raise TraceProblem(f"{format} is not a format of traces", hint=hint)
     path = _found(name_or_path)
+    if path is None and columns is not None:
+        raise TraceProblem(f"{name_or_path} is a bundled trace, and --map is for a file", hint="leave it out")
     if path is None:
         return read_bundled(str(name_or_path))
     if format == "pai" or (format == "auto" and columns is None and is_pai(path)):
