@@ -30,7 +30,6 @@ WITHOUT_CLOUDPICKLE: Final = "pip install '.[api]' in cotenant's source folder"
 NAME_MAX: Final = 64
 _REGISTRY: Final = threading.RLock()
 """Which modules go by value is one list of the process's."""
-FINGERPRINT_BYTES: Final = 64
 _RANDOM: Final = re.compile(r"[0-9a-f]{32}")
 """As cloudpickle marks a class, differently in each process."""
 
@@ -67,7 +66,7 @@ def packed(
     keyed: bool = False,
     bytes_max: int = folders.CALL_BYTES_MAX,
 ) -> PackedCalls:
-    """`keyed`: with fingerprints, by which a second submission with its key is compared.
+    """`keyed`: the folder's name tells what is in it, so that a second submission with its key is compared.
 
     Raises BadCall: something in it cannot be pickled, is too large, or cannot be written there.
     """
@@ -82,15 +81,14 @@ def packed(
     try:
         with _by_value(function, cloudpickle):
             code, sha256 = cloudpickle.dumps(function), fingerprint(function)
-        folder = folders.make(base)
+            payload = _payload(sha256, calls, reference_of) if keyed else ""
+        folder = folders.make(base, payload)
         with folders.opened(folder) as above:
             with folders.writing(above, folders.FUNCTION, bytes_max) as file:
                 pickle.dump(_path(), file)
                 file.write(code)
             with _by_value(function, cloudpickle):
                 _write_arguments(above, calls, bytes_max, reference_of, cloudpickle)
-                if keyed:
-                    _write_fingerprints(above, calls, bytes_max, reference_of)
     except BaseException as error:
         if folder is not None:
             discard(folder)
@@ -133,6 +131,17 @@ def fingerprint(
     return hashlib.sha256(written.getbuffer()).hexdigest()
 
 
+def _payload(
+    function: str, calls: Sequence[tuple[Sequence[Any], Mapping[str, Any]]], reference_of: ReferenceOf
+) -> str:
+    """Of a function, by its hash, and the arguments of all its calls."""
+    arguments = [
+        fingerprint((tuple(args), sorted(kwargs.items())), functools.partial(reference_of, at))
+        for at, (args, kwargs) in enumerate(calls)
+    ]
+    return hashlib.sha256("".join((function, *arguments)).encode()).hexdigest()
+
+
 def _write_arguments(
     above: int,
     calls: Sequence[tuple[Sequence[Any], Mapping[str, Any]]],
@@ -155,31 +164,6 @@ def _write_arguments(
             pickler = Arguments(file)
             pickler.call = at
             pickler.dump((tuple(args), dict(kwargs)))
-
-
-def _write_fingerprints(
-    above: int,
-    calls: Sequence[tuple[Sequence[Any], Mapping[str, Any]]],
-    bytes_max: int,
-    reference_of: ReferenceOf,
-) -> None:
-    with folders.writing(above, folders.FINGERPRINTS, bytes_max) as file:
-        for at, (args, kwargs) in enumerate(calls):
-            found = fingerprint((tuple(args), sorted(kwargs.items())), functools.partial(reference_of, at))
-            file.write(found.encode())
-
-
-def arguments_fingerprint(task: Path) -> str:
-    """Of a call that was packed for a key; of one whose folder is gone, nothing."""
-    try:
-        with (
-            folders.opened(task.parent) as above,
-            folders.reading(above, folders.FINGERPRINTS, folders.CALL_BYTES_MAX) as file,
-        ):
-            file.seek(int(task.name) * FINGERPRINT_BYTES)
-            return file.read(FINGERPRINT_BYTES).decode()
-    except OSError:
-        return ""
 
 
 def discard(folder: Path) -> None:

@@ -22,9 +22,9 @@ from cotenant.controller.client import Client
 from cotenant.controller.domain import Dependency, JobId, JobSpec
 from cotenant.controller.python.connection import connected
 from cotenant.controller.python.errors import BadCall, RequestRefused
-from cotenant.controller.python.folders import CallPlace
+from cotenant.controller.python.folders import payload_in
 from cotenant.controller.python.handle import JobHandle
-from cotenant.controller.python.packing import PackedCalls, arguments_fingerprint, discard, place_of
+from cotenant.controller.python.packing import PackedCalls, discard, place_of
 from cotenant.controller.wire import JOBS_MAX, MESSAGE_BYTES_MAX, ShowJob, Submit
 
 REQUEST_BYTES_MAX: Final = MESSAGE_BYTES_MAX * 3 // 4
@@ -115,22 +115,22 @@ def _are_new(drafts: Sequence[JobDraft], job_ids: Sequence[JobId], client: Clien
     Raises:
         RequestRefused: something else was sent with it before.
     """
-    known: dict[Path, CallPlace | None] = {}  # Calls of one function lie together.
+    seen: set[Path] = set()  # Calls of one function lie together.
     for draft, job_id in zip(drafts, job_ids, strict=True):
         ours = place_of(draft.spec.launch.argv)
-        theirs = known.get(ours.folder.parent) if ours is not None else None
-        if theirs is None:
-            before = client.ask(ShowJob(job_id=job_id)).job.spec
-            if before.launch.argv == draft.spec.launch.argv and ours is not None:
-                return True  # A folder has a name of its own.
-            theirs = place_of(before.launch.argv)
-            if not _does_the_same(draft.spec, before):
-                raise _other_payload(job_id, before, "another command or function")
-        if ours is not None and theirs is not None:
-            known[ours.folder.parent] = theirs
-            told = arguments_fingerprint(theirs.folder.parent / ours.folder.name)
-            if told and told != arguments_fingerprint(ours.folder):
-                raise _other_payload(job_id, draft.spec, "other arguments")
+        if ours is not None and ours.folder.parent in seen:
+            continue
+        before = client.ask(ShowJob(job_id=job_id)).job.spec
+        if ours is not None:
+            if before.launch.argv == draft.spec.launch.argv:
+                return True  # Each submission has a folder of its own.
+            seen.add(ours.folder.parent)
+        if not _does_the_same(draft.spec, before):
+            raise RequestRefused(
+                "usage",
+                f"this key was used for job {job_id} ({before.name}): another function, command or arguments",
+                f"use another key; cotenant.job({str(job_id)!r}) is that job",
+            )
     return False
 
 
@@ -138,20 +138,8 @@ def _does_the_same(spec: JobSpec, before: JobSpec) -> bool:
     ours, theirs = place_of(spec.launch.argv), place_of(before.launch.argv)
     if ours is None or theirs is None:
         return spec.launch.argv == before.launch.argv
-    return ours.each_rank == theirs.each_rank and function_of(spec) == function_of(before)
-
-
-def function_of(spec: JobSpec) -> str:
-    """The half of its hash that is the function's: the other is of what lies around it."""
-    return spec.code_sha256[-32:]
-
-
-def _other_payload(job_id: JobId, spec: JobSpec, what: str) -> RequestRefused:
-    return RequestRefused(
-        "usage",
-        f"this key was used for job {job_id} ({spec.name}), with {what}",
-        f"use another key; cotenant.job({str(job_id)!r}) is that job",
-    )
+    payloads = {payload_in(each.folder.parent) for each in (ours, theirs)} - {""}
+    return ours.each_rank == theirs.each_rank and len(payloads) < 2
 
 
 class Batch:
