@@ -104,16 +104,21 @@ def packed(
     return PackedCalls(folder, name, sha256, len(calls))
 
 
-def fingerprint(
-    value: Any, reference_of: Callable[[Any], ResultReference | None] = lambda value: None
-) -> str:
+def fingerprint(value: Any, reference_of: Callable[[Any], Any] = lambda value: None) -> str:
     """A hash that is the same in every process, and wherever in its file a function stands."""
     import cloudpickle
 
+    try:
+        return _fingerprint(value, reference_of, cloudpickle)
+    except Exception:  # noqa: BLE001  # Something refers to itself by way of a set.
+        return hashlib.sha256(cloudpickle.dumps(value)).hexdigest()
+
+
+def _fingerprint(value: Any, reference_of: Callable[[Any], Any], cloudpickle: Any) -> str:
     class Fingerprint(cloudpickle.Pickler):  # type: ignore[misc]  # Nobody loads what it writes.
         def persistent_id(self, value: Any) -> Any:
             if isinstance(value, set | frozenset):
-                return sorted(fingerprint(each, reference_of) for each in value)
+                return sorted(_fingerprint(each, reference_of, cloudpickle) for each in value)
             return reference_of(value)
 
         def reducer_override(self, value: Any) -> Any:
@@ -135,8 +140,17 @@ def _payload(
     function: str, calls: Sequence[tuple[Sequence[Any], Mapping[str, Any]]], reference_of: ReferenceOf
 ) -> str:
     """Of a function, by its hash, and the arguments of all its calls."""
+
+    def known_by(at: int, value: Any) -> object:
+        """A job of the same batch has another folder each time, and the same payload."""
+        reference = reference_of(at, value)
+        if reference is None or reference[1] is None:
+            return reference
+        job, place = reference
+        return job, folders.payload_in(place.folder.parent) or place, place.folder.name, place.each_rank
+
     arguments = [
-        fingerprint((tuple(args), sorted(kwargs.items())), functools.partial(reference_of, at))
+        fingerprint((tuple(args), sorted(kwargs.items())), functools.partial(known_by, at))
         for at, (args, kwargs) in enumerate(calls)
     ]
     return hashlib.sha256("".join((function, *arguments)).encode()).hexdigest()

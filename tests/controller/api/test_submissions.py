@@ -111,7 +111,7 @@ def test_a_whole_array_can_be_waited_for(station: Station) -> None:
     assert waiting.phase == "blocked"
 
 
-@pytest.mark.parametrize("number", ["١", "¹", "1_٠"])
+@pytest.mark.parametrize("number", ["\u0661", "\u00b9", "1_\u0660"])
 def test_digits_of_another_script_name_no_job(station: Station, number: str) -> None:
     station.ask(Submit(specs=batch("", ""), array_indices=(0, 1)))
     asked = (clients.ShowJob(job_id=JobId(number)), Submit(specs=batch(number)))

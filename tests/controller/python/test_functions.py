@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import cloudpickle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -299,6 +300,25 @@ def test_arguments_are_compared_as_values(cluster: FakeCluster) -> None:
     assert len(cluster.specs) == 2
 
 
+SEEN: set[Any] = set()
+
+
+class Registered:
+    def others(self) -> set[Any]:
+        return SEEN - {self}
+
+
+def test_what_refers_to_itself_by_way_of_a_set_is_sent_as_well(cluster: FakeCluster) -> None:
+    module = sys.modules[__name__]
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        SEEN.add(Registered())
+        assert cotenant.submit(lambda: len(SEEN), key="k").result() == 1
+    finally:
+        SEEN.clear()
+        cloudpickle.unregister_pickle_by_value(module)
+
+
 SWEEP = """
 import dataclasses, enum, functools, sys
 from cotenant.controller.python.packing import fingerprint
@@ -466,6 +486,20 @@ def test_the_results_of_all_ranks_are_a_list_there_too(cluster: FakeCluster) -> 
     job = cotenant.submit(returns, first)
     cluster.run(first.id)
     assert job.result() == (([4, 4],), {})
+
+
+def test_a_batch_with_a_key_may_have_jobs_among_arguments(cluster: FakeCluster) -> None:
+    """Sent again, the first job's folder is another one, and what is in it the same."""
+
+    def pipeline(start: int) -> list[str]:
+        with cotenant.batch(key="b") as jobs:
+            first = cotenant.submit(add, start)
+            cotenant.submit(add, 5, first)
+        return [job.id for job in jobs]
+
+    assert pipeline(1) == pipeline(1) == ["7", "8"]
+    with pytest.raises(cotenant.RequestRefused, match="command or arguments"):
+        pipeline(2)
 
 
 def test_one_that_has_finished_is_not_waited_for_again(cluster: FakeCluster) -> None:
