@@ -81,13 +81,13 @@ class Slurm:
 
     def config(self) -> SlurmConfig:
         said = dict(_CONFIG.findall(self._ask("scontrol", "show", "config")))
-        name, _, uid = said.get("SlurmUser", "").partition("(")
+        name, _, uid = said.get("SlurmUser", "").rstrip(") ").partition("(")
         return SlurmConfig(
             cluster=said.get("ClusterName", "").strip(),
             version=said.get("SLURM_VERSION", "").strip(),
             priority_type=said.get("PriorityType", "").strip(),
             slurm_user=name,
-            slurm_uid=int(uid.rstrip(") ")) if uid.rstrip(") ").isdecimal() else -1,
+            slurm_uid=int(uid) if uid.isascii() and uid.isdecimal() else -1,
         )
 
     def may_operate(self, config: SlurmConfig) -> bool:
