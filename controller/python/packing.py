@@ -143,10 +143,9 @@ def _payload(
 
     def known_by(at: int, value: Any) -> object:
         """A job of the same batch has another folder each time, and the same payload."""
-        reference = reference_of(at, value)
-        if reference is None or reference[1] is None:
-            return reference
-        job, place = reference
+        job, place = reference_of(at, value) or (None, None)
+        if place is None:
+            return job
         return job, folders.payload_in(place.folder.parent) or place, place.folder.name, place.each_rank
 
     arguments = [
