@@ -120,10 +120,9 @@ __all__ = [
     "capabilities_of", "capabilities_of_all", "cluster", "cores_of", "curve_of", "cut_to", "duty_cycle_rule",
     "events", "fit_step_model", "fitting", "for_people", "fraction_of", "gain_of", "held_bytes", "held_part",
     "is_beyond", "is_one_line", "is_whole_number", "job_spec", "key_of", "kind_of", "loses",
-    "measured_steps", "memory_unknown", "natural_key", "numbers", "one_line", "pair_timing", "pairs",
-    "part_mib", "part_to_get", "peak_mib", "perf", "render", "room_left", "scheduling_class_of",
-    "scheduling_class_of_spec", "settings", "shared_ends", "sharing_in_words", "signature", "standing",
-    "staying_class_of", "step_s", "steps_in", "suits", "tenant_mib", "text_fields", "why_alone",
-    "why_no_part", "with_texts",
+    "measured_steps", "memory_unknown", "natural_key", "numbers", "one_line", "pair_timing", "pairs", "part_mib", "part_to_get", "peak_mib",
+    "perf", "render", "room_left", "scheduling_class_of", "scheduling_class_of_spec", "settings",
+    "shared_ends", "sharing_in_words", "signature", "standing", "staying_class_of", "step_s", "steps_in",
+    "suits", "tenant_mib", "text_fields", "why_alone", "why_no_part", "with_texts",
 ]
 # fmt: on

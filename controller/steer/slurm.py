@@ -81,13 +81,14 @@ class Slurm:
 
     def config(self) -> SlurmConfig:
         said = dict(_CONFIG.findall(self._ask("scontrol", "show", "config")))
-        name, _, uid = said.get("SlurmUser", "").rstrip(") ").partition("(")
+        name, _, rest = said.get("SlurmUser", "").partition("(")
+        uid = rest.rstrip(") ")
         return SlurmConfig(
             cluster=said.get("ClusterName", "").strip(),
             version=said.get("SLURM_VERSION", "").strip(),
             priority_type=said.get("PriorityType", "").strip(),
             slurm_user=name,
-            slurm_uid=int(uid) if uid.isascii() and uid.isdecimal() else -1,
+            slurm_uid=int(uid) if uid.isascii() and uid.isdigit() else -1,
         )
 
     def may_operate(self, config: SlurmConfig) -> bool:

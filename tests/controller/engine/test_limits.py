@@ -95,13 +95,17 @@ def test_nobody_makes_room_for_a_lower_priority(policy: str, priority: int) -> N
     assert desk.phase(1) == ("running" if priority else "checkpointing"), "without a priority it would"
 
 
-WRONG = (
-    "user ann", "group x devices=1", "user ann devices", "user ann devices=-1", "user ann gpus=3",
-    "user ann jobs=²",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("text", WRONG)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "user ann",
+        "group x devices=1",
+        "user ann devices",
+        "user ann devices=-1",
+        "user ann gpus=3",
+        "user ann jobs=²",
+    ],
+)
 def test_a_wrong_exception_is_an_error(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not like `user ann devices=16 jobs=8`"):
         LimitSettings(exceptions=(text,))
