@@ -13,18 +13,17 @@ import os
 import socket as sockets
 import struct
 import time
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Final, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import msgspec
 import zmq
 
 from cotenant.controller.system.endpoint import BadEndpoint, check_owner, socket_path, user_endpoint
 from cotenant.controller.system.keys import KeyFile, KeyProblem, find_key
-from cotenant.controller.wire import CLIENT_MARK, WIRE_VERSION, BadMessage, decode, encode, heard
+from cotenant.controller.wire import WIRE_VERSION, BadMessage, decode, encode, request_in
 from cotenant.controller.wire import clients as wire
 
 REPEAT_S: Final = 5.0
@@ -100,15 +99,15 @@ class Client:
             Unreachable: none within the time (default: the client's, plus what the request waits for).
             Refusal: the controller refused.
         """
-        request = cast(wire.AnyRequest, body)
+        request: wire.Question[Any] = body
         if isinstance(request, wire.Submit) and not request.idempotency_key:
-            request = msgspec.structs.replace(request, idempotency_key=uuid.uuid4().hex)
+            request = msgspec.structs.replace(request, idempotency_key=os.urandom(16).hex())
         if timeout_s is None:
             timeout_s = self.timeout_s + _own_wait_s(request)
         deadline_s = time.monotonic() + timeout_s
         if self._socket is None:
             self._connect(min(CONNECT_S, timeout_s))
-        asked = wire.Request(request_id=next(self._ids), body=request)
+        asked = _Asked(next(self._ids), request)
         reply = self._exchange(asked, deadline_s)
         if reply is None and self._answered and self.patience_s > 0.0:
             self.on_silence(
@@ -130,9 +129,9 @@ class Client:
             return "the connection was never accepted: is this key of this controller? try `cotenant doctor`"
         return "it may be busy or gone: try `cotenant doctor`"
 
-    def _exchange(self, asked: wire.Request, deadline_s: float) -> wire.AnyReply | None:
+    def _exchange(self, asked: _Asked, deadline_s: float) -> wire.Reply | None:
         assert self._socket is not None and self._monitor is not None
-        frame = encode(asked, self._version)
+        frame = encode(asked._asdict(), self._version)
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
         poller.register(self._monitor, zmq.POLLIN)
@@ -146,18 +145,18 @@ class Client:
             if self._monitor in ready and self._reconnected():
                 send_at_s = time.monotonic()
             if self._socket in ready:
-                reply = _read_reply(self._socket.recv_multipart())
+                reply = _read_reply(self._socket.recv_multipart()[-1], asked)
                 if _is_of_versions(reply) and self._version == WIRE_VERSION:
                     self._version = WIRE_VERSION - 1  # Of the version before, or it refuses that as well.
-                    frame, send_at_s = encode(asked, self._version), time.monotonic()
-                elif reply.request_id == asked.request_id or _is_of_versions(reply):
+                    frame, send_at_s = encode(asked._asdict(), self._version), time.monotonic()
+                elif reply is not None and (reply.request_id or _is_of_versions(reply)):
                     return reply
         return None
 
     def _try_send(self, frame: bytes) -> None:
         assert self._socket is not None
         with contextlib.suppress(zmq.Again):
-            self._socket.send_multipart([CLIENT_MARK, frame], zmq.DONTWAIT)
+            self._socket.send_multipart([wire.CLIENT_MARK, frame], zmq.DONTWAIT)
 
     def _reconnected(self) -> bool:
         """Whether the connection was made anew; a refusal of our key ends the wait."""
@@ -204,7 +203,14 @@ def _usable_key(endpoint: str, keys: Path | KeyFile | None) -> KeyFile:
     return keys if isinstance(keys, KeyFile) else find_key(keys)
 
 
-def _own_wait_s(body: wire.AnyRequest) -> float:
+class _Asked(NamedTuple):
+    """A `Request` as its sender knows it."""
+
+    request_id: int
+    body: wire.Question[Any]
+
+
+def _own_wait_s(body: wire.Question[Any]) -> float:
     if isinstance(body, wire.WaitJobs):
         return body.timeout_s
     return body.wait_s if isinstance(body, wire.ReadJobLog) else 0.0
@@ -214,9 +220,12 @@ def _ms_until(moment_s: float) -> int:
     return 1 + int(1000 * max(0.0, moment_s - time.monotonic()))
 
 
-def _read_reply(frames: list[bytes]) -> wire.AnyReply:
+def _read_reply(frame: bytes, asked: _Asked) -> wire.Reply | None:
+    """None: the late answer to another question."""
+    if request_in(frame) not in (asked.request_id, 0, None):
+        return None
     try:
-        reply: wire.AnyReply = decode(frames[-1], wire.AnyReply, heard)
+        reply: wire.Reply = decode(frame, wire.answer_to(type(asked.body)) | wire.Failure, _heard)
     except BadMessage as error:
         raise Unreachable(
             f"cannot read the controller's answer: {error}", "compare `cotenant version`"
@@ -224,7 +233,13 @@ def _read_reply(frames: list[bytes]) -> wire.AnyReply:
     return reply
 
 
-def _is_of_versions(reply: wire.AnyReply) -> bool:
+def _heard(body: Any) -> Any:
+    from cotenant.controller.wire import heard  # Nearly all controllers speak our version.
+
+    return heard(body)
+
+
+def _is_of_versions(reply: wire.Reply | None) -> bool:
     """The controller could not even read the number of our question."""
     return isinstance(reply, wire.Failure) and reply.code == "version" and reply.request_id == 0
 

@@ -230,8 +230,9 @@ class Controller:
             allocator=self._allocator,
         )
         self._compute_worker = self._make_worker(self._computed)
-        self._foresight_worker = ForesightWorker(settings.controller.eta_share)
-        self._eta_worker = EtaWorker(self._eta_question, self._etas_found, settings.controller.eta_share)
+        share = settings.controller.eta_share
+        self._foresight_worker = ForesightWorker(share)
+        self._eta_worker = EtaWorker(self._eta_question, self._etas_found, self._open_jobs, share)
         shadow = self._handlers.shadow
         self._shadow_worker = ShadowWorker(shadow.question, shadow.told)
         self._scrub = Scrub(self._journal.path, settings.controller.scrub_every_s, self._scrubbed_soon)
@@ -480,6 +481,9 @@ class Controller:
             return None
         core = self.core
         return question_of(core.state.engine, core.state.etas, seed=core.journal.last_seq)
+
+    def _open_jobs(self) -> int:
+        return len(self.core.state.etas.claims)
 
     def _foresee(
         self, questions: Sequence[EtaQuestion], then: Callable[[Sequence[EtaAnswer]], None], within_s: float

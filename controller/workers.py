@@ -6,7 +6,9 @@ Rule: every compute request gets exactly one `Computed`, with a result or with w
 Rule: when jobs end is found out again when something has changed, or when a job goes on after the end that it
 had in half of the futures. One question at a time, about the newest state; the next question covers what
 changed meanwhile. After an answer the worker rests, so that roll-outs take no more than their share of one
-core. When a child fails or dies the last answer stays in force, and the next change asks again.
+core. Once most of the jobs that were asked about have ended, the next question is cheap: it waits neither for
+the answer nor for the rest. When a child fails or dies the last answer stays in force, and the next change
+asks again.
 
 Rule: the shadow policy takes at most its share of one core, however much it has to catch up with, and only
 its report comes back. A child that dies begins again at the shadow's beginning.
@@ -110,6 +112,8 @@ ETA_REST_S_MIN: Final = 0.5
 ETA_REST_S_FAILED: Final = 30.0
 ETA_LASTS_S_MIN: Final = 10.0
 """An answer is in force for so long at least, where nothing changes."""
+ETA_JOBS_MANY: Final = 100
+"""A question about fewer jobs is answered soon, however many of them have ended meanwhile."""
 FORESIGHT_REQUESTS_MAX: Final = 16
 """Requests of all users together that wait or are being answered."""
 
@@ -125,18 +129,23 @@ class EtaWorker:
         self,
         ask: Callable[[], EtaQuestion | None],
         told: Callable[[EtaAnswer], None],
+        open_jobs: Callable[[], int],
         share: float,
         lasts_s_min: float = ETA_LASTS_S_MIN,
     ) -> None:
-        """`ask`: the question as of now; None: there is nothing to ask. `share`: of one core; 0: never."""
-        self._ask, self._told, self._share, self._lasts_s_min = ask, told, share, lasts_s_min
+        """`ask`: the question as of now; None: there is nothing to ask. `open_jobs`: how many jobs a question
+        would be about now. `share`: of one core; 0: never."""
+        self._ask, self._told, self._open_jobs = ask, told, open_jobs
+        self._share, self._lasts_s_min = share, lasts_s_min
         self._child = ChildProcess("cotenant.controller.sim.eta")
         self._is_stale = asyncio.Event()
+        self._has_changed = asyncio.Event()
         self._worker: asyncio.Task[None] | None = None
 
     def changed(self) -> None:
         """Called when the newest answer may be out of date."""
         self._is_stale.set()
+        self._has_changed.set()
         if self._worker is None and self._share > 0.0:
             self._worker = asyncio.get_running_loop().create_task(self._work())
 
@@ -151,6 +160,8 @@ class EtaWorker:
             if question is None:
                 continue
             answer = await self._answered(question)
+            if answer is None:
+                continue
             if answer.error:
                 log.warning("when jobs end is not known: %s", answer.error)
                 rest_s = ETA_REST_S_FAILED
@@ -158,15 +169,36 @@ class EtaWorker:
                 self._told(answer)
                 lasts_s = self._lasts_s(answer)
                 rest_s = max(ETA_REST_S_MIN, answer.cpu_s * (1.0 / self._share - 1.0))
-            await asyncio.sleep(rest_s)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(rest_s):
+                    await self._most_have_ended(len(question.claims))
+
+    async def _most_have_ended(self, asked: int) -> None:
+        """Until most of so many jobs have ended; of few jobs it never returns."""
+        while asked < ETA_JOBS_MANY or self._open_jobs() * 2 > asked:
+            self._has_changed.clear()
+            await self._has_changed.wait()
 
     def _lasts_s(self, answer: EtaAnswer) -> float | None:
         """The next median end: a job that goes on after it calls for new roll-outs."""
         medians_s = [eta.finish.told.p50_s for eta in answer.etas if eta.finish is not None]
         return max(self._lasts_s_min, min(medians_s)) if medians_s else None
 
-    async def _answered(self, question: EtaQuestion) -> EtaAnswer:
-        return await _asked(self._child, question)
+    async def _answered(self, question: EtaQuestion) -> EtaAnswer | None:
+        """None: it was given up, because most of the jobs that it was about have ended."""
+        answered = asyncio.create_task(_asked(self._child, question))
+        outdated = asyncio.create_task(self._most_have_ended(len(question.claims)))
+        try:
+            await asyncio.wait((answered, outdated), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            given_up = not answered.done()
+            answered.cancel()
+            outdated.cancel()
+            await asyncio.gather(answered, outdated, return_exceptions=True)
+        if given_up:
+            await self._child.end()
+            return None
+        return answered.result()
 
     async def close(self) -> None:
         if self._worker is not None:

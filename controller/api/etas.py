@@ -1,7 +1,8 @@
 """When jobs start and end, as users see it: from what was rolled out last, and how often that has held.
 
-Rule: it computes nothing. A time that has passed meanwhile is now; a job without any estimate gets an
-interval and no median.
+Rule: it computes nothing, and shows no time that has passed: what goes on cannot have ended, so that it ends
+now at the earliest, and where all of its times have passed it takes longer than foreseen. A job without any
+estimate gets an interval and no median.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ class EtaBoard:
             hit_rate=self._held[0],
             hits_of=self._held[1],
             told_at=now.utc(answer.now_s) if is_known else None,
+            age_s=now.now_s - answer.now_s if is_known else None,
         )
 
     def interval(self, job_id: JobId) -> EtaInterval | None:
@@ -129,15 +131,20 @@ def scores(book: EtaBook, current: str) -> Iterator[EtaScoreView]:
 
 
 def times_of(told: ToldInterval | None, has_median: bool, at_s: float, now: Now) -> EtaTimes | None:
-    """`at_s`: when it was told. Times that have passed are now."""
+    """`at_s`: when it was told."""
     if told is None:
         return None
-    p10_at, p50_at, p90_at = (
-        now.utc(max(now.now_s, at_s + each)) if math.isfinite(each) else None
-        for each in (told.told.p10_s, told.told.p50_s, told.told.p90_s)
+    p10_s, p50_s, p90_s = (at_s + each for each in (told.told.p10_s, told.told.p50_s, told.told.p90_s))
+    return EtaTimes(
+        p10_at=now.utc(max(now.now_s, p10_s)),
+        p50_at=_ahead(p50_s, now) if has_median else None,
+        p90_at=_ahead(p90_s, now),
+        is_overdue=p90_s < now.now_s,
     )
-    assert p10_at is not None
-    return EtaTimes(p10_at=p10_at, p50_at=p50_at if has_median else None, p90_at=p90_at)
+
+
+def _ahead(at_s: float, now: Now) -> str | None:
+    return now.utc(at_s) if now.now_s <= at_s < math.inf else None
 
 
 def basis(phase: Phase, eta: JobEta, answer: EtaAnswer) -> str:

@@ -127,6 +127,7 @@ class ForesightRequests:
             hit_rate=None,
             hits_of=0,
             told_at=now.utc(answer.now_s),
+            age_s=now.now_s - answer.now_s,
         )
 
 

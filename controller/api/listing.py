@@ -6,7 +6,7 @@ of a page become views.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
@@ -18,14 +18,14 @@ CALL_OF_FUNCTION: Final = ("-m", "cotenant.controller.python.inside")
 SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
 
 
-class Row(NamedTuple):
+class ListingRow(NamedTuple):
     """A job; or an array by one of its tasks."""
 
     job: Job
     place: tuple[float, int]
     """Where the row stands: in the order of arrival, or in that of ends."""
-    tasks: Sequence[Job] = ()
-    """All tasks that are in memory, of a row that stands for an array."""
+    tasks: Sequence[Job] | None = None
+    """Of a row that stands for an array: all its tasks that are in memory."""
 
 
 def is_wanted(job: Job, request: wire.ListJobs, words: Sequence[str]) -> bool:
@@ -60,11 +60,11 @@ def submission_kind(spec: JobSpec) -> wire.SubmissionKind:
     return "script" if spec.launch.slurm or program in SHELLS else "command"
 
 
-def rows_of(found: Iterable[Job], request: wire.ListJobs) -> list[Row]:
+def rows_of(found: Iterable[Job], request: wire.ListJobs) -> list[ListingRow]:
     """One for each that is wanted, in order."""
     words = request.text.lower().split()
     place = place_of_end if request.ended else place_of_arrival
-    rows = [Row(job, place(job)) for job in found if is_wanted(job, request, words)]
+    rows = [ListingRow(job, place(job)) for job in found if is_wanted(job, request, words)]
     rows.sort(key=lambda row: row.place, reverse=request.ended)
     return rows
 
@@ -77,15 +77,15 @@ def place_of_end(job: Job) -> tuple[float, int]:
     return job.ended_s or 0.0, job.number
 
 
-def folded(rows: Sequence[Row], in_memory: Iterable[Job], *, by_end: bool) -> list[Row]:
+def folded(rows: Sequence[ListingRow], in_memory: Iterable[Job], *, by_end: bool) -> list[ListingRow]:
     """Two or more tasks of an array become one row: where the newest end of them is, or where its first task
     arrived, so that it stays on its page while they end. `in_memory`: all jobs, for the other tasks."""
     wanted = Counter(array_of(row.job.job_id) for row in rows)
-    tasks: dict[str, list[Job]] = defaultdict(list)
+    tasks: dict[str, list[Job]] = {array: [] for array, count in wanted.items() if count > 1}
     for job in in_memory:
-        if wanted[array_of(job.job_id)] > 1:
-            tasks[array_of(job.job_id)].append(job)
-    firsts: dict[str, Row] = {}
+        if (array := array_of(job.job_id)) in tasks:
+            tasks[array].append(job)
+    firsts: dict[str, ListingRow] = {}
     for row in rows:
         array = array_of(row.job.job_id)
         if array not in firsts:
@@ -93,9 +93,10 @@ def folded(rows: Sequence[Row], in_memory: Iterable[Job], *, by_end: bool) -> li
     return sorted(firsts.values(), key=lambda row: row.place, reverse=by_end)
 
 
-def _row_of_array(first: Row, tasks: Sequence[Job], *, by_end: bool) -> Row:
-    place = first.place if by_end else min(map(place_of_arrival, tasks))
-    return Row(min(tasks, key=_tells_most), place, tasks)
+def _row_of_array(first: ListingRow, tasks: Sequence[Job], *, by_end: bool) -> ListingRow:
+    several = tasks or (first.job,)  # All may be forgotten.
+    place = first.place if by_end else min(map(place_of_arrival, several))
+    return ListingRow(min(several, key=_tells_most), place, tasks)
 
 
 def _tells_most(task: Job) -> tuple[int, int]:
@@ -103,11 +104,12 @@ def _tells_most(task: Job) -> tuple[int, int]:
     return 0 if task.phase in WAITING else 2 if task.phase in ENDED else 1, task.number
 
 
-def array_view(row: Row, forgotten: Iterable[tuple[str, int, int, int]]) -> wire.ArrayView:
+def array_view(row: ListingRow, forgotten: Sequence[tuple[str, int, int, int]]) -> wire.ArrayView:
     """`forgotten`: of tasks that only the journal knows, by state: how many, least and greatest index."""
     array = array_of(row.job.job_id)
-    by_state = Counter(task.phase for task in row.tasks)
-    indices = [int(task.job_id[len(array) + 1 :]) for task in row.tasks]
+    tasks = row.tasks if row.tasks or forgotten else (row.job,)  # On their way to the journal.
+    by_state = Counter(task.phase for task in tasks or ())
+    indices = [int(task.job_id[len(array) + 1 :]) for task in tasks or ()]
     for phase, count, first, last in forgotten:
         by_state[Phase(phase)] += count
         indices += (first, last)

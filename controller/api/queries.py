@@ -15,7 +15,7 @@ from cotenant.controller.api import sharing, views
 from cotenant.controller.api.changes import verbs_open
 from cotenant.controller.api.etas import EtaBoard, ahead_lines
 from cotenant.controller.api.job_settings import settings_open
-from cotenant.controller.api.listing import Row, array_view, folded, rows_of
+from cotenant.controller.api.listing import ListingRow, array_view, folded, rows_of
 from cotenant.controller.api.permissions import jobs_named, may_touch, one_job, policies_offered
 from cotenant.controller.domain import (
     ENDED,
@@ -90,6 +90,10 @@ class Queries:
         reasons_s_max = REASONS_OF_PAGE_S_MAX if request.page else REASONS_S_MAX
         reply = self._row_list(request_id, page, len(rows) - len(page), reasons_s_max)
         reply = msgspec.structs.replace(reply, by_state=dict(by_state))
+        if request.ended:
+            reply = msgspec.structs.replace(
+                reply, forgotten_jobs=sharing.forgotten_jobs(self._core.state.engine)
+            )
         shown = len(reply.jobs)
         if not shown or shown >= min(limit, len(rows)) or not request.page:
             return reply
@@ -99,9 +103,13 @@ class Queries:
         return msgspec.structs.replace(reply, next=place[1])
 
     def job_list(self, request_id: int, jobs: Sequence[Job]) -> wire.Jobs:
-        return self._row_list(request_id, [Row(job, (0.0, job.number)) for job in jobs], 0, REASONS_S_MAX)
+        return self._row_list(
+            request_id, [ListingRow(job, (0.0, job.number)) for job in jobs], 0, REASONS_S_MAX
+        )
 
-    def _row_list(self, request_id: int, rows: Sequence[Row], more: int, reasons_s_max: float) -> wire.Jobs:
+    def _row_list(
+        self, request_id: int, rows: Sequence[ListingRow], more: int, reasons_s_max: float
+    ) -> wire.Jobs:
         now = self.now()
         until_s = time.monotonic() + reasons_s_max
         shown = within_message(self._row(row, now, fresh_reason=time.monotonic() < until_s) for row in rows)
@@ -111,11 +119,11 @@ class Queries:
     def now(self) -> views.Now:
         return views.Now(self._core.clock.now_s(), self._core.clock.wall())
 
-    def _row(self, row: Row, now: views.Now, *, fresh_reason: bool) -> wire.JobView:
+    def _row(self, row: ListingRow, now: views.Now, *, fresh_reason: bool) -> wire.JobView:
         record = self._core.record(row.job.job_id)
         assert record is not None, row.job.job_id
         view = self.view(record, now, fresh_reason=fresh_reason)
-        if not row.tasks:
+        if row.tasks is None:
             return view
         forgotten = self._core.journal.count_past_tasks(array_of(row.job.job_id))
         return msgspec.structs.replace(view, array=array_view(row, forgotten))

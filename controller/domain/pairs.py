@@ -11,10 +11,8 @@ has struck is kept apart until its quarantine ends, the longer the more often it
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from functools import lru_cache
-from statistics import fmean
 from typing import Literal, Protocol
 
 import msgspec
@@ -39,6 +37,8 @@ CACHED_CHARACTERS_MAX = 4_096
 
 @lru_cache(maxsize=4096)
 def _signature(argv: tuple[str, ...], batch_size: int | None, gpus: int, gpu_type: str) -> str:
+    import hashlib
+
     parts = (*kind_words(argv), "", str(batch_size), str(gpus), gpu_type)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
@@ -301,6 +301,8 @@ class PairTable:
         return duty_cycle_rule(first.profile, second.profile)
 
     def _speed(self, kind: str) -> float | None:
+        from statistics import fmean
+
         if kind not in self._speeds:
             seen = [self.entries[key] for key in self._of.get(kind, ())]
             self._speeds[kind] = (

@@ -14,9 +14,7 @@ goes.
 
 from __future__ import annotations
 
-import hashlib
 import re
-import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
@@ -90,6 +88,8 @@ def _is_value(word: str) -> bool:
 
 def _script(text: str) -> str:
     """A line for a shell. One that is no plain list of words stays as it is."""
+    import shlex
+
     try:
         words = shlex.split(text)
     except ValueError:
@@ -106,6 +106,8 @@ KEY_CHARACTERS = 12
 
 def base_key(spec: JobSpec) -> str:
     """Command, code and configuration, whatever devices it runs on; empty where the code is not known."""
+    import hashlib
+
     if not spec.code_sha256:
         return ""
     launch = spec.launch
@@ -134,6 +136,8 @@ NOT_CONFIGURATION = frozenset((
 
 def key_of(spec: JobSpec, hosts: int, device_type: str) -> str:
     """One kind of job on so many devices of one type, over so many hosts; empty where it is not known."""
+    import hashlib
+
     base = base_key(spec)
     if not base or not device_type:
         return ""

@@ -165,6 +165,11 @@ def calibrated(raw: EtaInterval, errors: LogErrors) -> EtaInterval:
     return EtaInterval(min(p10_s, p50_s), p50_s, max(p90_s, p50_s))
 
 
+def no_earlier(end: EtaInterval, start: EtaInterval) -> EtaInterval:
+    """An end as it can be told beside that start: their corrections know nothing of each other."""
+    return EtaInterval(max(start.p10_s, end.p10_s), max(start.p50_s, end.p50_s), max(start.p90_s, end.p90_s))
+
+
 def _shifted(bound_s: float, shift: float) -> float:
     return max(bound_s, LEAST_S) * math.exp(shift) if shift else bound_s
 

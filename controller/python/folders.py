@@ -29,6 +29,7 @@ OFFSETS: Final = "offsets"
 OFFSET: Final = struct.Struct("<Q")
 RESULT: Final = "result-{rank}.pickle"
 ERROR: Final = "error-{rank}.pickle"
+KEYED: Final = "key-"
 VERSION: Final = 1
 """Of a result's file."""
 KEPT_S: Final = 90 * 86_400.0
@@ -57,13 +58,19 @@ class TooLarge(ValueError):
     """More than may be kept."""
 
 
-def make(base: Path) -> Path:
-    """A fresh folder of one submission's, that nobody else can enter. Old ones go."""
+def make(base: Path, payload: str = "") -> Path:
+    """A fresh folder of one submission's, that nobody else can enter. Old ones go. `payload`: a hash of what
+    will be in it, for `payload_in`."""
     base.mkdir(mode=0o700, parents=True, exist_ok=True)
     remove_old(base, time.time())
-    folder = base / secrets.token_hex(16)
+    folder = base / (f"{KEYED}{secrets.token_hex(6)}{payload[:16]}" if payload else secrets.token_hex(16))
     folder.mkdir(mode=0o700)
     return folder
+
+
+def payload_in(folder: Path) -> str:
+    """Told by the name of a submission's folder; empty: it had no key."""
+    return folder.name[-16:] if folder.name.startswith(KEYED) else ""
 
 
 def remove_old(base: Path, now_s: float) -> None:

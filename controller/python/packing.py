@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 from cotenant.controller.python import folders
 from cotenant.controller.python.errors import BadCall, CotenantError
 from cotenant.controller.python.folders import CallPlace, ResultReference
-from cotenant.controller.python.inside import EACH_RANK, MODULE, WORK_DIR, arguments_of
+from cotenant.controller.python.inside import EACH_RANK, MODULE, WORK_DIR
 
 WITHOUT_CLOUDPICKLE: Final = "pip install '.[api]' in cotenant's source folder"
 NAME_MAX: Final = 64
@@ -63,9 +63,13 @@ def packed(
     calls: Sequence[tuple[Sequence[Any], Mapping[str, Any]]],
     base: Path,
     reference_of: ReferenceOf = lambda at, value: None,
+    keyed: bool = False,
     bytes_max: int = folders.CALL_BYTES_MAX,
 ) -> PackedCalls:
-    """Raises BadCall: something in it cannot be pickled, is too large, or cannot be written there."""
+    """`keyed`: the folder's name tells what is in it, so that a second submission with its key is compared.
+
+    Raises BadCall: something in it cannot be pickled, is too large, or cannot be written there.
+    """
     try:
         import cloudpickle
     except ImportError:
@@ -76,8 +80,9 @@ def packed(
     folder = None
     try:
         with _by_value(function, cloudpickle):
-            code, sha256 = cloudpickle.dumps(function), _sha256(function, cloudpickle)
-        folder = folders.make(base)
+            code, sha256 = cloudpickle.dumps(function), fingerprint(function)
+            payload = _payload(sha256, calls, reference_of) if keyed else ""
+        folder = folders.make(base, payload)
         with folders.opened(folder) as above:
             with folders.writing(above, folders.FUNCTION, bytes_max) as file:
                 pickle.dump(_path(), file)
@@ -99,28 +104,55 @@ def packed(
     return PackedCalls(folder, name, sha256, len(calls))
 
 
-def _sha256(function: Callable[..., Any], cloudpickle: Any) -> str:
-    """The same in every process, and wherever in its file the function stands."""
+def fingerprint(value: Any, reference_of: Callable[[Any], Any] = lambda value: None) -> str:
+    """A hash that is the same in every process, and wherever in its file a function stands."""
+    import cloudpickle
 
+    try:
+        return _fingerprint(value, reference_of, cloudpickle)
+    except Exception:  # noqa: BLE001  # Something refers to itself by way of a set.
+        return hashlib.sha256(cloudpickle.dumps(value)).hexdigest()
+
+
+def _fingerprint(value: Any, reference_of: Callable[[Any], Any], cloudpickle: Any) -> str:
     class Fingerprint(cloudpickle.Pickler):  # type: ignore[misc]  # Nobody loads what it writes.
+        def persistent_id(self, value: Any) -> Any:
+            if isinstance(value, set | frozenset):
+                return sorted(_fingerprint(each, reference_of, cloudpickle) for each in value)
+            return reference_of(value)
+
         def reducer_override(self, value: Any) -> Any:
             if isinstance(value, CodeType):
-                # The order of a set differs from process to process.
-                each_constant = (
-                    sorted(map(repr, each)) if isinstance(each, frozenset) else each
-                    for each in value.co_consts
-                )
                 names = value.co_name, value.co_names, value.co_varnames, value.co_freevars
-                return tuple, ((value.co_code, *each_constant, *names),)
+                return tuple, ((value.co_code, value.co_consts, *names),)
             found = super().reducer_override(value)
             if not isinstance(value, type) or not isinstance(found, tuple):
                 return found
-            known = ("" if isinstance(each, str) and _RANDOM.fullmatch(each) else each for each in found[1])
-            return found[0], tuple(known), *found[2:]
+            made_of = ("" if isinstance(each, str) and _RANDOM.fullmatch(each) else each for each in found[1])
+            return found[0], tuple(made_of), *found[2:]
 
     written = io.BytesIO()
-    Fingerprint(written).dump(function)
+    Fingerprint(written).dump(value)
     return hashlib.sha256(written.getbuffer()).hexdigest()
+
+
+def _payload(
+    function: str, calls: Sequence[tuple[Sequence[Any], Mapping[str, Any]]], reference_of: ReferenceOf
+) -> str:
+    """Of a function, by its hash, and the arguments of all its calls."""
+
+    def known_by(at: int, value: Any) -> object:
+        """A job of the same batch has another folder each time, and the same payload."""
+        job, place = reference_of(at, value) or (None, None)
+        if place is None:
+            return job
+        return job, folders.payload_in(place.folder.parent) or place, place.folder.name, place.each_rank
+
+    arguments = [
+        fingerprint((tuple(args), sorted(kwargs.items())), functools.partial(known_by, at))
+        for at, (args, kwargs) in enumerate(calls)
+    ]
+    return hashlib.sha256("".join((function, *arguments)).encode()).hexdigest()
 
 
 def _write_arguments(
@@ -145,23 +177,6 @@ def _write_arguments(
             pickler = Arguments(file)
             pickler.call = at
             pickler.dump((tuple(args), dict(kwargs)))
-
-
-def are_equal_arguments(one: Path, other: Path) -> bool:
-    """Of two calls, by their folders: equal as Python compares values, or as they are pickled. Those of a
-    folder that is gone count as equal."""
-    try:
-        ours, theirs = (arguments_of(each, lambda reference: reference) for each in (one, other))
-    except OSError:
-        return True
-    try:
-        if bool(ours == theirs):
-            return True
-    except Exception:  # noqa: BLE001  # Arrays, for example, do not compare to one truth.
-        pass
-    import cloudpickle
-
-    return bool(cloudpickle.dumps(ours) == cloudpickle.dumps(theirs))
 
 
 def discard(folder: Path) -> None:

@@ -22,9 +22,9 @@ from cotenant.controller.client import Client
 from cotenant.controller.domain import Dependency, JobId, JobSpec
 from cotenant.controller.python.connection import connected
 from cotenant.controller.python.errors import BadCall, RequestRefused
-from cotenant.controller.python.folders import CallPlace
+from cotenant.controller.python.folders import payload_in
 from cotenant.controller.python.handle import JobHandle
-from cotenant.controller.python.packing import PackedCalls, are_equal_arguments, discard, place_of
+from cotenant.controller.python.packing import PackedCalls, discard, place_of
 from cotenant.controller.wire import JOBS_MAX, MESSAGE_BYTES_MAX, ShowJob, Submit
 
 REQUEST_BYTES_MAX: Final = MESSAGE_BYTES_MAX * 3 // 4
@@ -115,21 +115,22 @@ def _are_new(drafts: Sequence[JobDraft], job_ids: Sequence[JobId], client: Clien
     Raises:
         RequestRefused: something else was sent with it before.
     """
-    known: dict[Path, CallPlace | None] = {}  # Calls of one function lie together.
+    seen: set[Path] = set()  # Calls of one function lie together.
     for draft, job_id in zip(drafts, job_ids, strict=True):
         ours = place_of(draft.spec.launch.argv)
-        theirs = known.get(ours.folder.parent) if ours is not None else None
-        if theirs is None:
-            before = client.ask(ShowJob(job_id=job_id)).job.spec
-            if before.launch.argv == draft.spec.launch.argv and ours is not None:
-                return True  # A folder has a name of its own.
-            theirs = place_of(before.launch.argv)
-            if not _does_the_same(draft.spec, before):
-                raise _other_payload(job_id, before, "another command or function")
-        if ours is not None and theirs is not None:
-            known[ours.folder.parent] = theirs
-            if not are_equal_arguments(ours.folder, theirs.folder.parent / ours.folder.name):
-                raise _other_payload(job_id, draft.spec, "other arguments")
+        if ours is not None and ours.folder.parent in seen:
+            continue
+        before = client.ask(ShowJob(job_id=job_id)).job.spec
+        if ours is not None:
+            if before.launch.argv == draft.spec.launch.argv:
+                return True  # Each submission has a folder of its own.
+            seen.add(ours.folder.parent)
+        if not _does_the_same(draft.spec, before):
+            raise RequestRefused(
+                "usage",
+                f"this key was used for job {job_id} ({before.name}): another function, command or arguments",
+                f"use another key; cotenant.job({str(job_id)!r}) is that job",
+            )
     return False
 
 
@@ -137,20 +138,8 @@ def _does_the_same(spec: JobSpec, before: JobSpec) -> bool:
     ours, theirs = place_of(spec.launch.argv), place_of(before.launch.argv)
     if ours is None or theirs is None:
         return spec.launch.argv == before.launch.argv
-    return ours.each_rank == theirs.each_rank and function_of(spec) == function_of(before)
-
-
-def function_of(spec: JobSpec) -> str:
-    """The half of its hash that is the function's: the other is of what lies around it."""
-    return spec.code_sha256[-32:]
-
-
-def _other_payload(job_id: JobId, spec: JobSpec, what: str) -> RequestRefused:
-    return RequestRefused(
-        "usage",
-        f"this key was used for job {job_id} ({spec.name}), with {what}",
-        f"use another key; cotenant.job({str(job_id)!r}) is that job",
-    )
+    payloads = {payload_in(each.folder.parent) for each in (ours, theirs)} - {""}
+    return ours.each_rank == theirs.each_rank and len(payloads) < 2
 
 
 class Batch:
@@ -158,7 +147,7 @@ class Batch:
     end, and may wait for each other (`after=`). An exception in the block submits none."""
 
     def __init__(self, *, key: str = "", endpoint: str | None = None) -> None:
-        self._key = key
+        self.key = key
         self._endpoint = endpoint
         self._drafts: list[JobDraft] = []
         self._packed: list[PackedCalls] = []
@@ -179,7 +168,7 @@ class Batch:
             for calls in self._packed:
                 discard(calls.folder)
         elif self._drafts:
-            send(self._drafts, self._packed, self._endpoint, key=self._key)
+            send(self._drafts, self._packed, self._endpoint, key=self.key)
 
     def __iter__(self) -> Iterator[JobHandle[Any]]:
         return (draft.job for draft in self._drafts)
@@ -209,6 +198,12 @@ def batch(*, key: str = "", endpoint: str | None = None) -> Batch:
             tested = cotenant.submit(evaluate, after=trained)
     """
     return Batch(key=key, endpoint=endpoint)
+
+
+def is_keyed(key: str) -> bool:
+    """Whether what is submitted now has a key, of its own or of the batch that is open."""
+    open_batch = _OPEN.get()
+    return bool(key or (open_batch is not None and open_batch.key))
 
 
 def submitted(

@@ -29,7 +29,7 @@ from cotenant.controller.python.handle import JobHandle
 from cotenant.controller.python.keywords import as_typed, asked_for, check_function
 from cotenant.controller.python.packing import PackedCalls, discard, packed
 from cotenant.controller.python.results import home
-from cotenant.controller.python.sending import JobDraft, submitted
+from cotenant.controller.python.sending import JobDraft, is_keyed, submitted
 from cotenant.controller.system import paths
 from cotenant.controller.system.endpoint import socket_path
 
@@ -128,7 +128,7 @@ def submit(
     asked = asked_for(function, len(args), keywords, kwargs or {}, options)
     base, waits_for = _base_options(asked.options)
     among = JobsAmong(endpoint)
-    calls = packed(function, [(args, asked.named)], _place(folder), among.reference_of)
+    calls = packed(function, [(args, asked.named)], _place(folder), among.reference_of, is_keyed(key))
     drafts = _drafts_of(calls, base, waits_for, results, endpoint, among)
     return submitted(drafts, calls, endpoint, key)[0]
 
@@ -162,7 +162,7 @@ def map(
         return []
     base, waits_for = _base_options(asked.options)
     among = JobsAmong(endpoint)
-    calls = packed(function, tasks, _place(folder), among.reference_of)
+    calls = packed(function, tasks, _place(folder), among.reference_of, is_keyed(key))
     drafts = _drafts_of(calls, base, waits_for, "first", endpoint, among, at_once)
     return submitted(drafts, calls, endpoint, key, is_array=True)
 

@@ -16,6 +16,7 @@ from cotenant.controller.sim.compare import Report, Task, TaskProgress, TaskRun,
 from cotenant.controller.sim.preparing import prepare
 from cotenant.controller.sim.scenario import SYNTH, Scenario, open_trace, tasks, workload_of
 from cotenant.controller.sim.simulate import answer_inline, simulate
+from cotenant.controller.sim.traces.mapped import column_map
 from cotenant.controller.sim.traces.reading import NAMES, read
 from cotenant.controller.sim.traces.schema import write_csv
 from cotenant.controller.sim.traces.spot import LIKE, synthesise_spot
@@ -32,7 +33,7 @@ __all__ = [
     "COLUMNS", "GZIP_MAGIC", "KINDS", "LIKE", "NAMES", "SYNTH", "BadChoice", "Cluster", "HostAsk",
     "NoPairTable", "Outcome", "Physics", "PolicyChoice", "Report", "Scenario", "SimulatedHost", "Task",
     "TaskProgress", "TaskRun", "TextTable", "Trace", "TraceProblem", "WorkerLost", "Workload", "World",
-    "answer_inline", "busiest", "decoded", "describe", "nearest", "open_trace", "pair_data",
+    "answer_inline", "busiest", "column_map", "decoded", "describe", "nearest", "open_trace", "pair_data",
     "policies_named", "prepare", "read", "run_all", "sample", "scenario", "shown", "simulate",
     "synthesise", "synthesise_spot", "table", "tasks", "unpacked", "windows", "workload_of", "write_csv",
 ]

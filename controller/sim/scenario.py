@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -120,14 +120,16 @@ class Scenario:
         return {key: value for key, value in dataclasses.asdict(self).items() if key not in apart}
 
 
-def open_trace(name: str, *, format: str = "auto", seed: int = 0) -> Trace:
+def open_trace(
+    name: str, *, format: str = "auto", seed: int = 0, columns: Mapping[str, str] | None = None
+) -> Trace:
     """Of a file, a bundled name, or `synth:NAME[:JOBS]`, which the seed generates (`synth:gfs-4x:DAYS`).
 
     Raises:
         TraceProblem: no such trace, or something is wrong in it.
     """
     if not name.startswith(SYNTH):
-        return read(name, format=format)
+        return read(name, format=format, columns=columns)
     from cotenant.controller.sim.traces.spot import LIKE, synthesise_spot
     from cotenant.controller.sim.traces.synth import synthesise
 

@@ -10,6 +10,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import BinaryIO, Final
 
 LENGTH: Final = 4
@@ -49,16 +50,23 @@ class ChildProcess:
 
 
 def serve(answer: Callable[[bytes], bytes]) -> None:
-    """The child's side: until stdin ends."""
-    answers = os.fdopen(os.dup(1), "wb")
+    """The child's side: until stdin ends, or nobody reads the answer any more."""
+    answers = os.dup(1)
     os.dup2(2, 1)
-    while frame := _read(sys.stdin.buffer):
-        data = answer(frame)
-        answers.write(len(data).to_bytes(LENGTH, "big") + data)
-        answers.flush()
+    with suppress(BrokenPipeError):
+        while frame := _read(sys.stdin.buffer):
+            data = answer(frame)
+            _write(answers, len(data).to_bytes(LENGTH, "big") + data)
 
 
 def _read(source: BinaryIO) -> bytes:
     """Empty at the end."""
     size = int.from_bytes(source.read(LENGTH), "big")
     return source.read(size)
+
+
+def _write(target: int, data: bytes) -> None:
+    """Without a buffer: one that cannot be written would fail again at the interpreter's end."""
+    left = memoryview(data)
+    while left:
+        left = left[os.write(target, left) :]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +22,8 @@ class BadEndpoint(ValueError):
 
 def user_endpoint() -> str:
     """The one socket of this user: under XDG_RUNTIME_DIR, or a private folder in the temporary one."""
+    import tempfile
+
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     if runtime and Path(runtime).is_dir():
         folder = Path(runtime) / "cotenant"

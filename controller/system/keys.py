@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import pwd
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Literal
@@ -163,6 +162,8 @@ def _add(folder: Path, file_name: str, who: Identity, *, force: bool) -> Path:
 
 def read_key(path: Path) -> KeyFile:
     """Raises KeyProblem: missing, damaged, or readable by others."""
+    import tomllib
+
     try:
         mode = path.stat().st_mode
         text = path.read_text()
@@ -239,6 +240,8 @@ class Users:
 
 
 def _read_users(folder: Path) -> tuple[_Entry, ...]:
+    import tomllib
+
     path = folder / USERS_FILE
     try:
         text = path.read_text()

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 import os
 import re
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
@@ -103,7 +103,8 @@ def load(
             organisation, _, name = key.partition(".")[2].rpartition(".")
             organisations.setdefault(organisation, {})[name] = value
     try:
-        settings = msgspec.convert({ORGANISATIONS: organisations} | sections, Settings)
+        given = {ORGANISATIONS: organisations} | sections
+        settings = msgspec.convert(given, Settings) if values else Settings()
     except (
         msgspec.ValidationError
     ) as error:  # A range that its section knows: "profiler.seconds must be ...".
@@ -133,7 +134,8 @@ def user_file(environ: Mapping[str, str]) -> Path:
 # --- What exists ------------------------------------------------------------------------------------
 
 
-def types() -> dict[str, Any]:
+@cache
+def types() -> Mapping[str, Any]:
     """`section.key` -> its type."""
     found: dict[str, Any] = {}
     for section, struct in get_type_hints(Settings).items():
@@ -143,7 +145,6 @@ def types() -> dict[str, Any]:
     return found
 
 
-_TYPES: Final = types()
 _FIELDS: Final = {each.encode_name: each.name for each in msgspec.structs.fields(OrganisationSettings)}
 _OF_ORGANISATION: Final = {
     name: get_type_hints(OrganisationSettings)[field] for name, field in _FIELDS.items()
@@ -156,21 +157,23 @@ def type_of(key: str) -> Any:
         KeyError: there is no such setting.
     """
     section, _, name = key.partition(".")
-    return _OF_ORGANISATION[name.rpartition(".")[2]] if section == ORGANISATIONS else _TYPES[key]
+    return _OF_ORGANISATION[name.rpartition(".")[2]] if section == ORGANISATIONS else types()[key]
 
 
 def keys() -> tuple[str, ...]:
-    return tuple(_TYPES)
+    """Without their types, which only a setting that is given needs."""
+    sections = ((section, getattr(Settings(), section)) for section in SECTION_NAMES)
+    return tuple(f"{section}.{name}" for section, given in sections for name in given.__struct_fields__)
 
 
 def nearest(key: str) -> str:
     """A hint that ends an error message."""
     # First the right key in the wrong section, then a typing mistake.
-    near = [known for known in _TYPES if known.partition(".")[2] == key.partition(".")[2]]
+    near = [known for known in types() if known.partition(".")[2] == key.partition(".")[2]]
     if not near:
         import difflib
 
-        near = difflib.get_close_matches(key, _TYPES, n=1, cutoff=0.6)
+        near = difflib.get_close_matches(key, types(), n=1, cutoff=0.6)
     return f"did you mean `{near[0]}`?" if near else "`cotenant config` lists all keys"
 
 
@@ -191,7 +194,7 @@ def from_file(path: Path) -> Layer:
         for name, value in table.items():
             key = f"{section}.{name}"
             where = f"{path}:{line_of(lines, section, name)}"
-            if key not in _TYPES:
+            if key not in types():
                 raise SettingsError(f"{where}: unknown setting `{key}`; {nearest(key)}")
             yield key, value, f"file {where}"
 
@@ -216,6 +219,8 @@ def _organisations(path: Path, tables: Any, lines: Sequence[str]) -> Layer:
 
 
 def read_toml(path: Path) -> tuple[dict[str, Any], list[str]]:
+    import tomllib
+
     try:
         if path.stat().st_size > FILE_BYTES_MAX:
             raise SettingsError(f"{path}: larger than {FILE_BYTES_MAX} bytes; is it a settings file?")
@@ -246,14 +251,14 @@ def from_environment(environ: Mapping[str, str]) -> Layer:
     for variable in sorted(environ):
         if match := ENV_PATTERN.fullmatch(variable):
             key = f"{match[1]}.{match[2]}".lower()
-            if key not in _TYPES:
+            if key not in types():
                 raise SettingsError(f"environment {variable}: unknown setting `{key}`; {nearest(key)}")
             yield key, as_typed(key, environ[variable]), f"environment {variable}"
 
 
 def from_flags(flags: Mapping[str, object]) -> Layer:
     for key, value in flags.items():
-        if key not in _TYPES:
+        if key not in types():
             raise SettingsError(f"unknown setting `{key}`; {nearest(key)}")
         if value is not None:
             yield key, as_typed(key, value) if isinstance(value, str) else value, "flag"
@@ -261,10 +266,10 @@ def from_flags(flags: Mapping[str, object]) -> Layer:
 
 def as_typed(key: str, text: str) -> object:
     """Text as the key's type; left as it is where it does not fit (`checked` says so)."""
-    if _TYPES[key] == tuple[str, ...]:
+    if types()[key] == tuple[str, ...]:
         return tuple(part.strip() for part in text.split(",") if part.strip())
     try:
-        value: object = msgspec.convert(text.strip(), _TYPES[key], strict=False)
+        value: object = msgspec.convert(text.strip(), types()[key], strict=False)
     except msgspec.ValidationError:
         return text
     return value

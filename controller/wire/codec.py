@@ -21,8 +21,6 @@ from typing import Any, Final, Generic, TypeVar
 import msgpack
 import msgspec
 
-from cotenant.controller.wire import versions
-
 WIRE_VERSION: Final = 2
 """This version speaks WIRE_VERSION and WIRE_VERSION - 1; newer frames are refused."""
 
@@ -67,7 +65,7 @@ def encode(message: object, version: int | None = None) -> bytes:
     """
     version = version or WIRE_VERSION
     try:
-        frame: bytes = msgpack.packb([version, versions.said(msgspec.to_builtins(message), version)])
+        frame: bytes = msgpack.packb([version, _said(msgspec.to_builtins(message), version)])
     except UnicodeEncodeError as error:  # A byte of a file name or variable that is not UTF-8.
         near = ascii(error.object[max(0, error.start - 20) : error.end + 20])
         raise BadMessage(f"a text in it is not UTF-8, near {near}") from None
@@ -76,6 +74,23 @@ def encode(message: object, version: int | None = None) -> bytes:
             f"message of {len(frame)} bytes is over the limit of {MESSAGE_BYTES_MAX}: submit less at once"
         )
     return frame
+
+
+def _said(body: Any, version: int) -> Any:
+    """A body of ours as a peer of that version expects it."""
+    if version == WIRE_VERSION:
+        return _without_unread(body)
+    from cotenant.controller.wire import versions  # Nearly all peers speak ours.
+
+    return versions.said(body)
+
+
+def _without_unread(body: Any) -> Any:
+    """No agent has ever read `resume_attempt`; the journal's digests of commands are over it."""
+    if not isinstance(body, dict) or body.get("m") != "obey":
+        return body
+    command = {name: value for name, value in body["command"].items() if name != "resume_attempt"}
+    return {**body, "command": command}
 
 
 def version_of(frame: bytes) -> int | None:
@@ -89,7 +104,7 @@ def in_version(frame: bytes, version: int) -> bytes:
     assert version_of(frame) is not None, "a frame that encode made"
     if version == WIRE_VERSION - 1:
         body = msgpack.unpackb(frame[_HEAD:], strict_map_key=False)
-        translated = versions.said(body, version)
+        translated = _said(body, version)
         if translated is not body:
             packed: bytes = msgpack.packb([version, translated])
             return packed

@@ -37,7 +37,7 @@ from cotenant.controller.domain import (
 from cotenant.controller.domain import events as ev
 from cotenant.controller.wire import agents, clients
 
-T = TypeVar("T")
+Message = TypeVar("Message")
 
 Kind = Literal["name", "text", "raw"]
 
@@ -128,13 +128,13 @@ LIMITS: Final[dict[tuple[type, str], Limit]] = {
 }
 
 
-def admitted(message: T, default: Limit) -> T:
+def admitted(message: Message, default: Limit) -> Message:
     """The message as it may be read here.
 
     Raises:
         Inadmissible: a text in it is refused; the sentence says which, and why.
     """
-    return cast(T, _struct(message, default)) if isinstance(message, msgspec.Struct) else message
+    return cast(Message, _struct(message, default)) if isinstance(message, msgspec.Struct) else message
 
 
 @cache

@@ -63,9 +63,9 @@ def heard(body: Any) -> Any:
     return _translated(body, FROM_1)
 
 
-def said(body: Any, version: int) -> Any:
-    """A body of ours as a peer of that version expects it."""
-    return _translated(body, TO_1 if version == 1 else TO_2)
+def said(body: Any) -> Any:
+    """A body of ours as a peer of version 1 expects it."""
+    return _translated(body, TO_1)
 
 
 def _translated(body: Any, table: Table) -> Any:
@@ -358,12 +358,6 @@ def _policies_1(body: Body) -> Body:
     }
 
 
-def _obey(body: Body) -> Body:
-    """No agent has ever read it; the journal's digests of commands are over it."""
-    command = {name: value for name, value in body["command"].items() if name != "resume_attempt"}
-    return {**body, "command": command}
-
-
 def _not_followed_1(body: Body) -> Body:
     """Version 1 had to fill it, and nobody has ever read it."""
     return {**body, "follows": {}}
@@ -395,5 +389,3 @@ TO_1: Final[Table] = {
     "obey": _obey_1,
     "not-followed": _not_followed_1,
 }
-TO_2: Final[Table] = {"obey": _obey}
-"""Fields of a domain value that no message carries any more."""

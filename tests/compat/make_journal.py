@@ -1,6 +1,7 @@
 """Write `journal-N.sql`: a small journal of the present version, for later versions to read.
 
     python -m tests.compat.make_journal
+    python -m tests.compat.make_journal past-job    # `past-job-1.bin`: a job that only the journal knows
 
 Run it once per journal version, before that version is released, and never again: the file is the promise.
 """
@@ -8,6 +9,7 @@ Run it once per journal version, before that version is released, and never agai
 from __future__ import annotations
 
 import sqlite3
+import sys
 import tempfile
 from pathlib import Path
 
@@ -31,6 +33,17 @@ def live(station: Station) -> None:
     station.ask(clients.ChangeJobs(verb="cancel", job_ids=(JobId("4"),)))
 
 
+def past_job() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        station = Station(Path(name), keep_ended=0)
+        live(station)
+        station.close()
+        database = sqlite3.connect(Path(name) / "journal.sqlite")
+        ((data,),) = database.execute("SELECT data FROM past_jobs WHERE job = '1'")
+        database.close()
+    Path(__file__).with_name("past-job-1.bin").write_bytes(data)
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         station = Station(Path(name))
@@ -47,4 +60,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    past_job() if sys.argv[1:] == ["past-job"] else main()

@@ -14,8 +14,9 @@ from cotenant.agent.daemon.spool import Spool
 from cotenant.agent.ipc import Order, Result, forgotten_on_disk, read_record
 from cotenant.checkpoint.disk.layout import verify
 from cotenant.checkpoint.resuming import load_newest
+from cotenant.controller.engine import JobRecord
 from cotenant.controller.system import keys
-from cotenant.controller.wire import agents, clients, decode
+from cotenant.controller.wire import agents, clients, decode, unpack_struct
 from tests.agent.daemon.test_spool import NOTES
 from tests.compat.make_fixtures import frames
 
@@ -40,6 +41,13 @@ def test_keys(tmp_path: Path) -> None:
     assert agent is not None and (agent.role, agent.host) == ("agent", "h1")
     controller = keys.read_key(folder / keys.CONTROLLER_KEY)
     assert keys.read_key(folder / keys.ADMIN_KEY).server == controller.public == controller.server
+
+
+def test_a_job_that_only_the_journal_knows() -> None:
+    record = unpack_struct((HERE / "past-job-1.bin").read_bytes(), JobRecord)
+    assert (record.job.job_id, record.job.phase, record.job.spec.name) == ("1", "done", "first")
+    ((attempt,), notes) = record.attempts, [note.what for note in record.notes]
+    assert (attempt.attempt, attempt.outcome, notes[-1]) == (1, "finished", "attempt 1 finished")
 
 
 def test_a_checkpoint(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ ADDED: Final = frozenset(
         *("gpus_range", "resizes", "speedups", "speedups_source", "gpu_fraction", "parts"),
         *("jobs_planned_mib", "policy_state", "cpus_asked", "memory_asked_mib", "cause"),
         *("verbs", "settable", "asker", "asker_is_admin"),
-        *("array", "next_before", "by_state"),
+        *("array", "next_before", "by_state", "forgotten_jobs"),
     )
 )
 """What people and commands are told since then; so are an attempt's `launch` and wide columns of nodes."""

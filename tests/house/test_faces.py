@@ -103,10 +103,17 @@ def is_inside(importer: str, package: str) -> bool:
 
 @cache
 def exported(package: str) -> frozenset[str]:
+    """The names of `__all__`; of a lazy face those of its modules, and the modules that it exports itself."""
+    found = set[str]()
     for node in ast.parse(MODULES[package].read_text()).body:
-        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
-            return frozenset(ast.literal_eval(node.value))
-    return frozenset()
+        match node:
+            case ast.Assign(targets=[ast.Name("__all__")]):
+                found |= set(ast.literal_eval(node.value))
+            case ast.AnnAssign(target=ast.Name("_HOMES"), value=ast.Dict() as homes):
+                found |= {name for names in ast.literal_eval(homes).values() for name in names}
+            case ast.AnnAssign(target=ast.Name("_MODULES"), value=ast.Tuple() as modules):
+                found |= set(ast.literal_eval(modules))
+    return frozenset(found)
 
 
 def wrong(source: str, importer: str) -> Iterator[str]:

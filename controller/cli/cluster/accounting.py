@@ -24,7 +24,8 @@ from cotenant.controller.cli.frame.output import (
     whole_number,
 )
 from cotenant.controller.cli.frame.screen import NONE, Column, device_hours, duration, local_time, paint
-from cotenant.controller.cli.jobs.history import SinceFlag, hours, tell_rest
+from cotenant.controller.cli.jobs.history import SinceFlag, hours
+from cotenant.controller.cli.jobs.queue import tell_rest
 from cotenant.controller.wire import GetReport, InterruptionView, PairTotals, ReportView, wall_s
 from cotenant.controller.wire import clients as wire
 

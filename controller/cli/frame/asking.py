@@ -18,7 +18,8 @@ from cotenant.controller.domain import for_people
 from cotenant.controller.system import paths, settings
 from cotenant.controller.system.endpoint import BadEndpoint, socket_path
 from cotenant.controller.system.keys import KeyProblem
-from cotenant.controller.wire import BadMessage, GetPolicy, ListJobs, ListNodes
+from cotenant.controller.wire import BadMessage
+from cotenant.controller.wire import clients as wire
 
 ANSWER_WITHIN_S: Final = 1.0
 PATIENCE_S: Final = 600.0
@@ -64,17 +65,17 @@ def asking(
 
 
 def complete_job(incomplete: str) -> list[tuple[str, str]]:
-    jobs = _quietly(lambda client: client.ask(ListJobs(include_ended=True, limit=200)).jobs)
+    jobs = _quietly(lambda client: client.ask(wire.ListJobs(include_ended=True, limit=200)).jobs)
     return [(j.job_id, f"{j.name} {j.phase.value}") for j in jobs if j.job_id.startswith(incomplete)]
 
 
 def complete_host(incomplete: str) -> list[str]:
-    nodes = _quietly(lambda client: client.ask(ListNodes()).nodes)
+    nodes = _quietly(lambda client: client.ask(wire.ListNodes()).nodes)
     return [n.host for n in nodes if n.host.startswith(incomplete)]
 
 
 def complete_policy(incomplete: str) -> list[tuple[str, str]]:
-    policies = _quietly(lambda client: client.ask(GetPolicy()).offers)
+    policies = _quietly(lambda client: client.ask(wire.GetPolicy()).offers)
     return [(p.policy, p.about) for p in policies if p.available and p.policy.startswith(incomplete)]
 
 

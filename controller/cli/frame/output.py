@@ -6,7 +6,6 @@ that unit. Tables are for people and may change; scripts read JSON.
 
 from __future__ import annotations
 
-import csv
 import io
 import re
 import sys
@@ -30,6 +29,8 @@ Format = Literal["table", "wide", "json", "jsonl", "id", "csv"]
 Printed = msgspec.Struct | dict[str, Any]
 """What is printed as JSON: a view from the controller, or an object that has its schema."""
 FORMATS: Final[tuple[Format, ...]] = ("table", "wide", "json", "jsonl", "id")
+DEL: Final = b"\x7f"
+"""The one hidden character of ASCII that JSON leaves as it is."""
 LIST_FORMATS: Final[tuple[Format, ...]] = (*FORMATS, "csv")
 
 
@@ -158,6 +159,8 @@ def _write_json_pages(first: Listing, parts: Iterable[Listing]) -> None:
 
 def _write_csv_pages(parts: Iterable[Listing]) -> None:
     """The JSON's fields as columns; a list of words becomes words between spaces, nested values stay JSON."""
+    import csv
+
     in_utf_8()
     writer = csv.writer(sys.stdout, lineterminator="\n")
     has_head = False
@@ -211,7 +214,9 @@ def show_change(
 
 def as_text(value: Any) -> str:
     """JSON in which also what JSON itself lets through (C1, directions of writing) stands as an escape."""
-    return HIDDEN.sub(_json_escape, msgspec.json.encode(value).decode())
+    encoded = msgspec.json.encode(value)
+    text = encoded.decode()
+    return text if encoded.isascii() and DEL not in encoded else HIDDEN.sub(_json_escape, text)
 
 
 def _json_escape(match: re.Match[str]) -> str:

@@ -18,7 +18,10 @@ def ask_of_job(
     except Refusal as refused:
         if refused.failure.code != "not-found":
             raise
-        row = row_of(client, number)
+        try:
+            row = row_of(client, number)
+        except Refusal:
+            raise refused from None
     return row if row.array is not None else client.ask(question(row.job_id))
 
 

@@ -17,11 +17,12 @@ from cotenant.controller.cli.frame.output import (
     show_listing,
 )
 from cotenant.controller.cli.frame.problem import Problem
-from cotenant.controller.cli.frame.screen import NONE, Column, local_time
+from cotenant.controller.cli.frame.screen import NONE, Column, duration, local_time
 from cotenant.controller.domain import JobId
 from cotenant.controller.wire import Etas, EtaTimes, EtaView, ListEtas, wall_s
 
 SCORE: Final = "score"
+OVERDUE: Final = "longer than foreseen"
 
 
 def eta(
@@ -103,7 +104,8 @@ def show_scores(reply: Etas, form: Format) -> None:
 
 
 def early(times: EtaTimes | None) -> str:
-    return NONE if times is None or is_limit(times) else local_time(wall_s(times.p10_at))
+    has_one = times is not None and not is_limit(times) and not times.is_overdue
+    return local_time(wall_s(times.p10_at)) if has_one and times is not None else NONE
 
 
 def is_limit(times: EtaTimes) -> bool:
@@ -116,21 +118,40 @@ def likely(times: EtaTimes | None) -> str:
 
 
 def late(times: EtaTimes | None) -> str:
+    if times is not None and times.is_overdue:
+        return OVERDUE
     return NONE if times is None or times.p90_at is None else local_time(wall_s(times.p90_at))
 
 
+def age(eta: EtaView | None) -> str:
+    """How long ago an estimate was told."""
+    return NONE if eta is None or eta.age_s is None else f"{duration(eta.age_s)} ago"
+
+
 def in_words(eta: EtaView | None) -> str:
-    """`ends about 14:05 (13:50 to 14:40)`, with the start of a job that waits; or why nobody can say."""
+    """`ends about 14:05 (13:50 to 14:40) (told 12s ago)`, before it the start of a job that waits; or why
+    nobody can say."""
     if eta is None:
         return ""
-    starts = "" if eta.start is None else f"starts {interval(eta.start)}"
+    starts = "" if eta.start is None else _phrase("starts", "waits", eta.start)
     if eta.finish is None:
-        return f"{starts}; its end is {eta.basis}" if starts else eta.basis
-    told = ", ".join(filter(None, (starts, f"ends {interval(eta.finish)}")))
-    return told if eta.is_calibrated else f"{told}, uncalibrated"
+        return f"{starts}{caveats(eta)}; its end is {eta.basis}" if starts else eta.basis
+    return f"{', '.join(filter(None, (starts, _phrase('ends', 'takes', eta.finish))))}{caveats(eta)}"
+
+
+def caveats(eta: EtaView) -> str:
+    """What follows the times of an estimate: whether outcomes have corrected them, and how old they are."""
+    told = "" if eta.age_s is None else f" (told {age(eta)})"
+    return told if eta.is_calibrated else f", uncalibrated{told}"
+
+
+def _phrase(when: str, how_long: str, times: EtaTimes) -> str:
+    return f"{how_long} {OVERDUE}" if times.is_overdue else f"{when} {interval(times)}"
 
 
 def interval(times: EtaTimes) -> str:
+    if times.is_overdue:
+        return OVERDUE
     if is_limit(times):
         return f"by {late(times)} at the latest"
     until = f"to {late(times)}" if times.p90_at is not None else "or any time later"
@@ -151,6 +172,7 @@ COLUMNS: Final = (
     Column("ENDS EARLY", lambda e: early(e.finish), rank=1),
     Column("LIKELY", lambda e: likely(e.finish)),
     Column("LATE", lambda e: late(e.finish)),
+    Column("TOLD", age, rank=3),
     Column("BASIS", lambda e: e.basis),
 )
 

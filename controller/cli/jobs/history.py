@@ -22,7 +22,7 @@ from cotenant.controller.cli.frame.output import (
     whole_number,
 )
 from cotenant.controller.cli.frame.screen import Column, duration, local_time
-from cotenant.controller.cli.jobs.queue import LIMIT_MAX, PAGE, states_of
+from cotenant.controller.cli.jobs.queue import LIMIT_MAX, PAGE, states_of, tell_rest
 from cotenant.controller.cli.jobs.view import exit_code, state_colour, steps
 from cotenant.controller.cli.submission.recording import user_name
 from cotenant.controller.client import Client
@@ -80,14 +80,6 @@ def history(
         show_pages(listings(), form)
     if form in ("table", "wide"):
         tell_rest(left_out, forgotten)
-
-
-def tell_rest(left_out: int, forgotten: int) -> None:
-    """What is not in a table, below it."""
-    if left_out:
-        screen.tell(f"{screen.plural(left_out, 'more job')}: see --limit")
-    if forgotten:
-        screen.tell(f"{screen.plural(forgotten, 'older job')} only the journal knows (controller.keep_ended)")
 
 
 def pages(client: Client, request: wire.ListPastJobs) -> Iterator[wire.PastJobs]:

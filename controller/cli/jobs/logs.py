@@ -16,7 +16,7 @@ from cotenant.controller.cli.frame.output import EndpointFlag
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.screen import plural, tell
 from cotenant.controller.cli.frame.terminal import JobOutput
-from cotenant.controller.cli.jobs.arrays import row_of
+from cotenant.controller.cli.jobs.arrays import in_counts, row_of
 from cotenant.controller.cli.jobs.queue import pages
 from cotenant.controller.cli.jobs.show import JobArgument
 from cotenant.controller.client import Client, Refusal
@@ -54,6 +54,8 @@ def logs(
                 show(follow_tasks(client, JobId(job), rank, tail), raw=raw)
             else:
                 show(read_tasks(client, JobId(job), rank, attempt, tail), raw=raw)
+                if not ENDED.issuperset(found.array.by_state):
+                    tell(f"array {job}: {in_counts(found.array)}; `cotenant logs -f {job}` follows it")
             return
         job = found.job_id
         if attempt > found.attempt:

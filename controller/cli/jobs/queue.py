@@ -24,7 +24,6 @@ from cotenant.controller.cli.frame.output import (
 )
 from cotenant.controller.cli.frame.problem import Problem, suggestion
 from cotenant.controller.cli.jobs.view import COLUMNS, ENDED_COLUMNS, WIDE_COLUMNS
-from cotenant.controller.cli.submission.recording import user_name
 from cotenant.controller.client import Client, Refusal, Unreachable
 from cotenant.controller.domain import ENDED, WAITING, JobId, Phase, one_line
 from cotenant.controller.wire import Jobs, ListJobs, wall_s
@@ -91,11 +90,15 @@ def queue(
       cotenant queue --all -o csv > jobs.csv
       cotenant queue --json | jq '.jobs[] | select(.state == "queued") | .reason'
     """
+    if mine:
+        from cotenant.controller.cli.submission.recording import user_name
+
+        user = user_name()
     form = chosen(output, as_json, LIST_FORMATS)
     request = ListJobs(
         job_ids=tuple(JobId(each) for each in jobs or ()),
         include_ended=everything or bool(jobs),
-        user=user_name() if mine else user,
+        user=user,
         states=states_of(state, is_ended=ended),
         ended=ended,
         name=name,
@@ -107,21 +110,35 @@ def queue(
             raise Problem("usage", f"--watch is for people, not for -o {form}", "top -o jsonl -d 10 follows")
         with asking(endpoint) as client:
             watched(lambda: watched_page(client, request, form), every)
-    some_wait, left_out = False, 0
+    show_jobs(request, form, endpoint)
+
+
+def show_jobs(request: ListJobs, form: Format, endpoint: str | None) -> None:
+    """Page by page, and below a table what is not in it."""
+    some_wait, left_out, forgotten = False, 0, 0
     with asking(endpoint) as client:
 
         def listings() -> Iterator[Listing]:
-            nonlocal some_wait, left_out
+            nonlocal some_wait, left_out, forgotten
             for reply in pages(client, request):
                 some_wait |= any(job.phase in WAITING for job in reply.jobs)
-                left_out = reply.more
+                left_out, forgotten = reply.more, reply.forgotten_jobs
                 yield listing(reply, request)
 
         show_pages(listings(), form)
-    if left_out and form in ("table", "wide"):
-        screen.tell(f"{screen.plural(left_out, 'more row' if request.fold else 'more job')}: see --limit")
+    if form in ("table", "wide"):
+        tell_rest(left_out, forgotten, "row" if request.fold else "job")
     if form == "table" and some_wait:
         screen.hint("`cotenant explain JOB` gives the whole reason")
+
+
+def tell_rest(left_out: int, forgotten: int, noun: str = "job") -> None:
+    """What is not in a table, below it."""
+    if left_out:
+        screen.tell(f"{screen.plural(left_out, f'more {noun}')}: see --limit")
+    if forgotten:
+        older = screen.plural(forgotten, "older job")
+        screen.tell(f"{older} in no list (controller.keep_ended): `show` and `logs` answer by number")
 
 
 def watched_page(client: Client, request: ListJobs, form: Format) -> str:

@@ -1,4 +1,7 @@
-"""What a job did beside others, for a person: predicted, measured, alone, of the same steps; won or lost."""
+"""What a job did beside others, for a person: predicted, measured, alone, of the same steps; won or lost.
+
+Rule: the three stand in one unit in one row, for readers compare them; the ratios are told below the rows.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from cotenant.controller.cli.frame import screen
-from cotenant.controller.cli.frame.screen import NONE, Column, device_hours, duration
+from cotenant.controller.cli.frame.screen import NONE, Column, device_hours
 from cotenant.controller.wire import JobView, PromiseView, SharingView
 
 SHOWN_MAX: Final = 4
@@ -30,33 +33,48 @@ SOURCES: Final = {
 }
 
 
-def slowed(seconds: float | None, row: SharingView, margin_s: float | None = None) -> str:
-    """`2m10s (1.43x)`: a time, and the slowdown of these steps."""
-    if seconds is None:
-        return NONE
-    if not row.alone_s:
-        return duration(seconds)
-    margin = "" if margin_s is None else f" ± {margin_s / row.alone_s:.2f}"
-    return f"{exact(seconds)} ({seconds / row.alone_s:.2f}x{margin})"
+UNITS: Final = ((36_000.0, 3_600.0, "h"), (600.0, 60.0, "min"), (0.0, 1.0, "s"))
+"""From which time on, in seconds, a unit of so many seconds is used."""
 
 
-def exact(seconds: float | None) -> str:
-    """Times below a minute get a decimal, because readers compare two of them."""
-    return f"{seconds:.1f}s" if seconds is not None and seconds < 60.0 else duration(seconds)
+def in_one_unit(*times_s: float | None) -> tuple[str, ...]:
+    """Times that readers compare, in the unit of the longest."""
+    longest_s = max((each for each in times_s if each is not None), default=0.0)
+    size_s, unit = next((size_s, unit) for from_s, size_s, unit in UNITS if longest_s >= from_s)
+    return tuple(NONE if each is None else f"{each / size_s:.1f}{unit}" for each in times_s)
+
+
+def _three(row: SharingView) -> tuple[str, ...]:
+    return in_one_unit(row.predicted_s, row.measured_s, row.alone_s)
 
 
 def predicted(row: SharingView) -> str:
-    if row.predicted_s is None:
-        return NONE if row.predicted_slowdown is None else f"{row.predicted_slowdown:.2f}x"
-    return slowed(row.predicted_s, row, row.predicted_margin_s)
+    return _three(row)[0]
 
 
 def measured(row: SharingView) -> str:
-    return slowed(row.measured_s, row)
+    return _three(row)[1]
 
 
 def alone(row: SharingView) -> str:
-    return exact(row.alone_s)
+    return _three(row)[2]
+
+
+def slowdown(row: SharingView) -> str:
+    """The ratios of a row, as measured and as predicted; empty where neither is known."""
+    foreseen = "" if row.predicted_slowdown is None else f"{row.predicted_slowdown:.2f}"
+    if foreseen and row.alone_s and row.predicted_margin_s is not None:
+        foreseen += f" ± {row.predicted_margin_s / row.alone_s:.2f}"
+    if not row.alone_s:
+        return (
+            f"beside job {beside(row)}: {foreseen} times as long as alone, as predicted" if foreseen else ""
+        )
+    told = f"beside job {beside(row)}: {row.measured_s / row.alone_s:.2f} times as long as alone"
+    return f"{told}, {foreseen} predicted" if foreseen else told
+
+
+def slowdowns(job: JobView) -> list[str]:
+    return [told for row in job.shared[-SHOWN_MAX:] if (told := slowdown(row))]
 
 
 def _won(row: SharingView) -> str:
@@ -103,18 +121,16 @@ def at_the_end(job: JobView) -> list[str]:
         f"measured {measured(row)}, alone {alone(row)}"
         for row in job.shared[-SHOWN_MAX:]
     ]
-    lines += [promised(each) for each in job.promises]
-    if job.shared:
-        lines.append(in_all(job))
-    return lines
+    return lines + in_words(job)
 
 
 def promised(promise: PromiseView) -> str:
     """What the policy expected, and what happened."""
-    took = "not both have finished" if promise.took_s is None else f"it took {exact(promise.took_s)}"
+    foreseen, took, in_turn = in_one_unit(promise.promised_s, promise.took_s, promise.sequential_s)
+    ended = "not both have finished" if promise.took_s is None else f"it took {took}"
     return (
-        f"average completion beside job {promise.beside}: promised {exact(promise.promised_s)}, {took}; "
-        f"one after the other, {exact(promise.sequential_s)} was expected"
+        f"average completion beside job {promise.beside}: promised {foreseen}, {ended}; "
+        f"one after the other, {in_turn} was expected"
     )
 
 
@@ -137,5 +153,10 @@ def table(job: JobView, room: int | None) -> list[str]:
     """For `show`."""
     if not job.shared:
         return []
-    said = [*map(promised, job.promises), in_all(job)]
+    said = in_words(job)
     return ["", screen.table(ROWS, job.shared, room), *(screen.wrapped(each, 2, room) for each in said)]
+
+
+def in_words(job: JobView) -> list[str]:
+    """What stands below the rows: ratios, what the policy had promised, and the balance."""
+    return [*slowdowns(job), *map(promised, job.promises), *([in_all(job)] if job.shared else [])]

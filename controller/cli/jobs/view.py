@@ -7,7 +7,7 @@ from typing import Final
 
 from cotenant.controller.cli.frame.screen import NONE, STATE_COLOURS, Column, duration, local_time
 from cotenant.controller.cli.jobs.arrays import in_counts, task_range
-from cotenant.controller.cli.jobs.eta import early, late, likely
+from cotenant.controller.cli.jobs.eta import age, early, late, likely
 from cotenant.controller.cli.jobs.sharing import OF_JOBS
 from cotenant.controller.wire import JobView, PromisedEndView, wall_s
 
@@ -118,6 +118,7 @@ WIDE_COLUMNS: Final = (
     Column("ENDS EARLY", lambda j: early(j.eta.finish if j.eta else None)),
     Column("LIKELY", lambda j: likely(j.eta.finish if j.eta else None)),
     Column("LATE", lambda j: late(j.eta.finish if j.eta else None)),
+    Column("TOLD", lambda j: age(j.eta)),
     Column("PROMISED", lambda j: promised(j.promised)),
     COLUMNS[-1],
 )

@@ -1,7 +1,8 @@
 """Runs of a simulation as a table: a row per policy, the best value of each column marked.
 
-Rule: all values of a column have one unit, named in its title: what is compared must be comparable at a
-glance. With several seeds a value is the mean over them, and what it may be off by.
+Rule: all times of jobs have one unit, and so have loads, pauses and work done twice; each title names it.
+What is compared must be comparable at a glance. With several seeds a value is the mean over them, and what it
+may be off by.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ class Measure(NamedTuple):
     title: str
     """Includes the unit after a comma; that of a time is added later, since it depends on the values."""
     value: Callable[[Summary], float | None]
-    is_time: bool = False
+    time: str = ""
+    """Of which kind of time it is, if it is one: all of a kind are in the unit that suits the first."""
     best: Callable[[Sequence[float]], float] | None = min
     rank: int = 0
     only_wide: bool = False
@@ -59,24 +61,24 @@ def hours(*keys: str) -> Callable[[Summary], float | None]:
 
 
 MEASURES: Final = (
-    Measure("JCT MEAN", at("jct_s", "mean"), is_time=True),
-    Measure("JCT MEDIAN", at("jct_s", "p50"), is_time=True),
-    Measure("JCT P95", at("jct_s", "p95"), is_time=True),
-    Measure("JCT P99", at("jct_s", "p99"), is_time=True, only_wide=True),
-    Measure("WAIT MEAN", at("wait_s", "mean"), is_time=True, rank=1),
-    Measure("WAIT P95", at("wait_s", "p95"), is_time=True, only_wide=True),
-    Measure("LOAD MEAN", at("load_s", "mean"), is_time=True, only_wide=True),
-    Measure("PAUSE MEAN", at("pause_s", "mean"), is_time=True, only_wide=True),
-    Measure("REWORK MEAN", at("rework_s", "mean"), is_time=True, only_wide=True),
-    Measure("MAKESPAN", at("makespan_s"), is_time=True, only_wide=True),
+    Measure("JCT MEAN", at("jct_s", "mean"), time="job"),
+    Measure("JCT MEDIAN", at("jct_s", "p50"), time="job"),
+    Measure("JCT P95", at("jct_s", "p95"), time="job"),
+    Measure("JCT P99", at("jct_s", "p99"), time="job", only_wide=True),
+    Measure("WAIT MEAN", at("wait_s", "mean"), time="job", rank=1),
+    Measure("WAIT P95", at("wait_s", "p95"), time="job", only_wide=True),
+    Measure("LOAD MEAN", at("load_s", "mean"), time="overhead", only_wide=True),
+    Measure("PAUSE MEAN", at("pause_s", "mean"), time="overhead", only_wide=True),
+    Measure("REWORK MEAN", at("rework_s", "mean"), time="overhead", only_wide=True),
+    Measure("MAKESPAN", at("makespan_s"), time="job", only_wide=True),
     Measure("SLOWDOWN P50", at("fairness", "slowdown", "p50"), only_wide=True),
     Measure("RHO P95", at("fairness", "rho", "p95"), only_wide=True),
     Measure("UNFAIR, %", percent("fairness", "rho", "above_1_ratio"), only_wide=True, decimals=1),
     Measure("JAIN", at("fairness", "jain"), only_wide=True, best=max, decimals=3),
-    Measure("HP JCT", at("hp", "jct_s", "mean"), is_time=True, rank=1, if_any=True),
-    Measure("HP WAIT", at("hp", "wait_s", "mean"), is_time=True, rank=1, if_any=True),
-    Measure("SPOT JCT", at("spot", "jct_s", "mean"), is_time=True, rank=1, if_any=True),
-    Measure("SPOT WAIT", at("spot", "wait_s", "mean"), is_time=True, rank=1, if_any=True),
+    Measure("HP JCT", at("hp", "jct_s", "mean"), time="job", rank=1, if_any=True),
+    Measure("HP WAIT", at("hp", "wait_s", "mean"), time="job", rank=1, if_any=True),
+    Measure("SPOT JCT", at("spot", "jct_s", "mean"), time="job", rank=1, if_any=True),
+    Measure("SPOT WAIT", at("spot", "wait_s", "mean"), time="job", rank=1, if_any=True),
     Measure("EVICTED, %", percent("spot", "eviction_rate"), rank=1, decimals=2, if_any=True),
     Measure("BROKEN, %", percent("spot", "broken_ratio"), rank=2, decimals=2, if_any=True),
     Measure("ALLOCATED, %", percent("allocation_ratio"), rank=5, best=max, decimals=1, if_any=True),
@@ -163,8 +165,19 @@ def laid_out(summaries: Sequence[Summary], *, wide: bool) -> tuple[list[Column],
     chosen = [measure for measure in MEASURES if wide or not measure.only_wide]
     chosen = [each for each in chosen if not each.if_any or any(each.value(s) is not None for s in summaries)]
     columns = [Column("POLICY", lambda row: row.label)]
-    columns += [column(fill(measure, rows)) for measure in chosen]
+    units = units_of(rows)
+    columns += [column(fill(measure, rows, *units[measure.time])) for measure in chosen]
     return columns, rows
+
+
+def units_of(rows: Sequence[SummaryRow]) -> dict[str, tuple[float, str]]:
+    """By the kind of time: its unit, in seconds, and that unit's name."""
+    units = {"": (1.0, "")}
+    for measure in MEASURES:
+        if measure.time not in units:
+            means = (over_seeds(measure, row) for row in rows)
+            units[measure.time] = unit_for([each.mean for each in means if each is not None])
+    return units
 
 
 def column(filled: Filled) -> Column:
@@ -177,10 +190,9 @@ def column(filled: Filled) -> Column:
     )
 
 
-def fill(measure: Measure, rows: Sequence[SummaryRow]) -> Filled:
+def fill(measure: Measure, rows: Sequence[SummaryRow], scale: float, unit: str) -> Filled:
     values = {row.label: over_seeds(measure, row) for row in rows}
     known = {label: found.mean for label, found in values.items() if found is not None}
-    scale, unit = unit_for(list(known.values())) if measure.is_time else (1.0, "")
     return Filled(measure, values, scale, unit, best_of(measure, rows, known))
 
 
@@ -245,6 +257,7 @@ def number(value: float, decimals: int | None = None) -> str:
     """About four significant digits, or as many decimals as asked for."""
     if decimals is None:
         decimals = 0 if abs(value) >= 1000 else 1 if abs(value) >= 100 else 2 if abs(value) >= 1 else 3
+        decimals += 0.0 < abs(value) < 0.1
     return f"{value:,.{decimals}f}"
 
 

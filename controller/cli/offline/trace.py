@@ -18,9 +18,12 @@ from cotenant.controller.cli.offline.options import (
     VcFlag,
     as_problems,
 )
-from cotenant.controller.sim import SYNTH, Trace, open_trace
+from cotenant.controller.sim import SYNTH, Trace, column_map, open_trace
 
 FileArgument = Annotated[str, argument(metavar="FILE", help="To write: .csv, or .csv.gz to have it packed.")]
+MapFlag = Annotated[
+    str, option("--map", metavar="FIELD=COLUMN,...", help="The columns of a table in no format of ours.")
+]
 ForceFlag = Annotated[bool, option("--force", help="Replace FILE if it is there.")]
 
 
@@ -209,18 +212,25 @@ def import_trace(
     source: Annotated[str, argument(metavar="SOURCE", help="A file of another system.")],
     file: FileArgument,
     format: FormatFlag = "auto",
+    columns: MapFlag = "",
     vc: VcFlag = None,
     force: ForceFlag = False,
 ) -> None:
     """Turn a trace of another system into our CSV: Philly, Helios, Alibaba PAI, SWF, Slurm's sacct.
 
+    With --map any table with a header is read, its fields between commas, semicolons, tabs or bars. FIELD is
+    submit, gpus, user, and duration or start and end. Times are dates or seconds since 1970.
+
     \b
     For example:
       cotenant sim trace import cluster_log.csv venus.csv.gz
       cotenant sim trace import sacct.txt ours.csv.gz --format sacct     (docs/traces.md: how to make it)
+      cotenant sim trace import jobs.csv ours.csv --map submit=created,start=began,end=ended,gpus=nodes*4
     """
+    if columns and format != "auto":
+        raise Problem("usage", "--map and --format are two ways to read a file", "leave one out")
     with as_problems():
-        found = open_trace(source, format=format)
+        found = open_trace(source, format=format, columns=column_map(columns) if columns else None)
         if vc is not None:
             found = found.of_vc(vc)
     write(found, file, force)

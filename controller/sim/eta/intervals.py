@@ -55,7 +55,7 @@ from cotenant.controller.engine import (
     question_of,
     to_compare,
 )
-from cotenant.controller.models.eta import FAIR, EtaError, calibrated, interval_of, score
+from cotenant.controller.models.eta import FAIR, EtaError, calibrated, interval_of, no_earlier, score
 from cotenant.controller.sim.eta.futures import Drawing
 from cotenant.controller.sim.eta.rollout import HeldJob, RollOuts, Times
 from cotenant.controller.sim.world.workload import Workload
@@ -84,15 +84,18 @@ def eta_of(
     job_id = job.job_id
     kind: EtaKind = "revisit" if job_id in question.revisits else "submission"
     errors = question.pools.errors_of(question.policy, kind)
-    finish, start = interval_of(roll_outs.ends[job_id]), None
+    start = None
     if job.first_start_s is None or is_new:
-        start = interval_of(roll_outs.starts[job_id])
-    starts = [error.start for error in errors if error.start is not None]
+        starts = [error.start for error in errors if error.start is not None]
+        start = _told(interval_of(roll_outs.starts[job_id]), starts)
+    finish = _told(interval_of(roll_outs.ends[job_id]), [error.finish for error in errors])
+    if finish is not None and start is not None:
+        finish = ToldInterval(finish.raw, no_earlier(finish.told, start.told))
     return JobEta(
         job_id=job_id,
         kind=kind,
-        finish=_told(finish, [error.finish for error in errors]),
-        start=_told(start, starts),
+        finish=finish,
+        start=start,
         errors=len(errors),
         is_length_known=job.known_left_s(now_s) is not None,
     )

@@ -18,13 +18,15 @@ fills. How each was made:
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 
 from cotenant.controller.sim.traces.batch_logs import FIELDS, read_sacct, read_swf
+from cotenant.controller.sim.traces.mapped import read_mapped
 from cotenant.controller.sim.traces.published import is_pai, read_helios, read_pai, read_philly
 from cotenant.controller.sim.traces.schema import read_schema
-from cotenant.controller.sim.traces.table import content, decoded, unpacked
+from cotenant.controller.sim.traces.table import content, decoded, separator_of, unpacked
 from cotenant.controller.sim.traces.trace import Labels, Trace, TraceProblem, nearest
 
 PHILLY_VCS = ("0e4a51", "103959", "51b7ef", "6214e9", "6c71a0", "b436b2", "e13805", "ed69ec", "ee9e8c")
@@ -63,13 +65,20 @@ def read_bundled(name: str) -> Trace:
 FORMATS = ("auto", "csv", "philly", "helios", "pai", "swf", "sacct")
 
 
-def read(name_or_path: str | Path, *, format: str = "auto", processors_per_gpu: int = 1) -> Trace:
+def read(
+    name_or_path: str | Path,
+    *,
+    format: str = "auto",
+    processors_per_gpu: int = 1,
+    columns: Mapping[str, str] | None = None,
+) -> Trace:
     """The trace of that name (see `NAMES`), or in that file, in one of FORMATS.
 
     A bundled name wins over a file that is called the same: write ./philly for the file.
 
     Args:
         processors_per_gpu: how many processors of the Standard Workload Format make a GPU.
+        columns: of a table in no format of ours, by field (`mapped.FIELDS`).
 
     Raises:
         TraceProblem: no such trace or file, an unknown format, or something is wrong in it.
@@ -78,14 +87,18 @@ def read(name_or_path: str | Path, *, format: str = "auto", processors_per_gpu: 
         hint = nearest(format, FORMATS) or f"known: {', '.join(FORMATS)}"
         raise TraceProblem(f"{format} is not a format of traces", hint=hint)
     path = _found(name_or_path)
+    if path is None and columns is not None:
+        raise TraceProblem(f"{name_or_path} is a bundled trace, and --map is for a file", hint="leave it out")
     if path is None:
         return read_bundled(str(name_or_path))
-    if format == "pai" or (format == "auto" and is_pai(path)):
+    if format == "pai" or (format == "auto" and columns is None and is_pai(path)):
         return read_pai(path)
     if path.is_dir():
         hint = "name the file; a folder is read only if it holds Alibaba PAI's tables"
         raise TraceProblem("is a folder", file=str(path), hint=hint)
     text = decoded(content(path), str(path))
+    if columns is not None:
+        return read_mapped(text, columns, name=str(path))
     return parse(text, name=str(path), format=format, processors_per_gpu=processors_per_gpu)
 
 
@@ -112,7 +125,7 @@ def parse(text: str, *, name: str, format: str = "auto", processors_per_gpu: int
         "is in no format that is known",
         file=name,
         line=1,
-        hint="see docs/traces.md: a CSV needs a header with submit_time_s, duration_s and gpus",
+        hint="see docs/traces.md: a CSV needs a header with submit_time_s, duration_s and gpus, or --map",
     )
 
 
@@ -124,11 +137,12 @@ def recognised(text: str) -> str | None:
         return "philly"
     if "|" in first:
         return "sacct"
-    if first.startswith(";") or len(first.split()) == len(FIELDS):
+    if first.startswith(";") or (len(first.split()) == len(FIELDS) and first[0] in "-0123456789"):
         return "swf"
-    if not first.isprintable() or "," not in first:
+    separator = separator_of(first)
+    if not first.replace("\t", "").isprintable() or separator not in first:
         return None
-    header = {name.strip().strip('"') for name in first.split(",")}
+    header = {name.strip().strip('"') for name in first.split(separator)}
     return "helios" if {"gpu_num", "submit_time"} <= header else "csv"
 
 

@@ -28,6 +28,8 @@ COLUMNS = (
 The last two are written only where there is something to say. A generated trace stays one in every file.
 """
 
+OTHER_NAMES = "`cotenant sim trace import` reads other names with --map submit=A,duration=B,gpus=C"
+
 
 def read_schema(text: str, *, name: str, source: str = "", licence: str = "") -> Trace:
     """The trace in a CSV of the schema.
@@ -35,7 +37,7 @@ def read_schema(text: str, *, name: str, source: str = "", licence: str = "") ->
     Raises:
         TraceProblem: the text is not in the schema, or no job is left.
     """
-    jobs = table(text, name, wanted=(*COLUMNS, "trace"), required=REQUIRED)
+    jobs = table(text, name, wanted=(*COLUMNS, "trace"), required=REQUIRED, otherwise=OTHER_NAMES)
     kinds = Labels.of(tuple(kind.lower() for kind in jobs.text("type")))
     return finish(
         Draft(

@@ -59,7 +59,7 @@ class TextTable:
         except ValueError:
             values = None
         given = np.fromiter(map(bool, texts), np.bool_, len(texts))
-        if values is None or bool(np.any(given & ~np.isfinite(values))) or any("_" in text for text in texts):
+        if values is None or bool(np.any(given & ~np.isfinite(values))) or not all(map(_is_plain, texts)):
             raise self._not_a_number(column)
         if bool(np.any(large := np.abs(values) > MAX_NUMBER)):
             row = int(np.argmax(large))
@@ -111,9 +111,14 @@ class TextTable:
 _ABSENT = frozenset(("nan", "na", "n/a", "none", "null", "-", "inf", "-inf", "infinity", "?"))
 
 
+def _is_plain(text: str) -> bool:
+    """Python reads underscores, and digits of every script, as well."""
+    return text.isascii() and "_" not in text
+
+
 def _is_number(text: str) -> bool:
     try:
-        return "_" not in text and math.isfinite(float(text))
+        return _is_plain(text) and math.isfinite(float(text))
     except ValueError:
         return False
 
@@ -180,23 +185,25 @@ def table(
     *,
     wanted: Sequence[str] | None = None,
     required: Sequence[str] = (),
-    delimiter: str = ",",
+    otherwise: str = "",
+    delimiter: str = "",
     header: Sequence[str] | None = None,
     quotes: bool = True,
 ) -> TextTable:
     """Delimited text with a header row (or the given `header`), only the `wanted` columns (None = all).
+    `otherwise`: what to do where required columns are missing. No `delimiter`: as in the first line.
 
     Raises:
         TraceProblem: a required column is missing, a row has another number of fields, or broken quotes.
     """
     source = io.StringIO(text, newline="")
     quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE
-    reader = csv.reader(source, delimiter=delimiter, quoting=quoting)
+    reader = csv.reader(source, delimiter=delimiter or separator_of(text), quoting=quoting)
     rows: list[tuple[str, ...]] = []
     lines: list[int] = []
     try:
         names = [name.strip() for name in (next(reader, []) if header is None else header)]
-        check_header(names, file, required)
+        check_header(names, file, required, otherwise)
         kept = [n for n, name in enumerate(names) if wanted is None or name in wanted]
         pick: Callable[[list[str]], tuple[str, ...]] = (
             itemgetter(*kept) if len(kept) > 1 else lambda row: tuple(row[n] for n in kept)
@@ -216,12 +223,23 @@ def table(
     return TextTable(file=file, columns=picked, lines=np.array(lines, np.int64))
 
 
-def check_header(names: Sequence[str], file: str, required: Sequence[str]) -> None:
-    """Raises TraceProblem where a required column is missing or a name is there twice."""
-    for name in required:
-        if name not in names:
-            hint = nearest(name, names) or f"it has {', '.join(map(shown, names[:12])) or 'no columns'}"
-            raise TraceProblem(f"has no column {name}", file=file, line=1, hint=hint)
+def separator_of(text: str) -> str:
+    """What stands between the fields of the first line; a comma where nothing does."""
+    first = text.lstrip().partition("\n")[0]
+    return max((",", ";", "\t", "|"), key=first.count)
+
+
+def check_header(names: Sequence[str], file: str, required: Sequence[str], otherwise: str = "") -> None:
+    """Raises TraceProblem where required columns are missing (all are named), or a name is there twice."""
+    missing = [name for name in required if name not in names]
+    if missing:
+        near = {name: nearest(name, names).removeprefix("did you mean ").rstrip("?") for name in missing}
+        meant = [f"{found} for {name}" if missing[1:] else found for name, found in near.items() if found]
+        hints = [f"did you mean {', '.join(meant)}?" if meant else ""]
+        if not all(near.values()):
+            hints.append(f"it has {', '.join(map(shown, names[:24])) or 'no columns'}")
+        what = f"has no column{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
+        raise TraceProblem(what, file=file, line=1, hint="; ".join(filter(None, (*hints, otherwise))))
     twice = [name for name in dict.fromkeys(names) if name and names.count(name) > 1]
     if twice:
         raise TraceProblem(f"has two columns {shown(twice[0])}", file=file, line=1)

@@ -103,10 +103,7 @@ def shown(looked: JobLook, params: Params) -> Mapping[str, Any]:
         "variables": sorted(job.spec.launch.env.items()),
         "attempt_columns": ATTEMPT_COLUMNS,
         "sharing_columns": sharing.ROWS,
-        "sharing_words": [
-            *map(sharing.promised, job.promises),
-            *([sharing.in_all(job)] if job.shared else []),
-        ],
+        "sharing_words": sharing.in_words(job),
         "decisions": decided(looked.decisions),
         "outputs": looked.outputs,
         "no_output": looked.no_output,

@@ -225,9 +225,7 @@ def share_done(job: JobView) -> float | None:
 def interval(job: JobView, *, is_start: bool) -> str:
     eta = job.eta
     times = (eta.start if is_start else eta.finish) if eta is not None else None
-    if times is None:
-        return "-"
-    return etas.interval(times) + ("" if eta is None or eta.is_calibrated else ", uncalibrated")
+    return "-" if eta is None or times is None else f"{etas.interval(times)}{etas.caveats(eta)}"
 
 
 PAGE: Final = Page(

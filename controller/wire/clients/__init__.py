@@ -5,92 +5,55 @@ by its definition here, or not at all. Every request may be sent again with the 
 time-out; the controller answers a repeated submission with the ids it gave the first time.
 """
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import msgspec
+from cotenant.controller.domain import lazy_face
+
+if TYPE_CHECKING:
+    from cotenant.controller.wire.clients.base import *  # noqa: F403
+    from cotenant.controller.wire.clients.cluster import *  # noqa: F403
+    from cotenant.controller.wire.clients.exchange import *  # noqa: F403
+    from cotenant.controller.wire.clients.foresight import *  # noqa: F403
+    from cotenant.controller.wire.clients.jobs import *  # noqa: F403
+    from cotenant.controller.wire.clients.past import *  # noqa: F403
+    from cotenant.controller.wire.clients.policies import *  # noqa: F403
 
 # fmt: off
-from cotenant.controller.wire.clients.past import (
-    AccountingReply, AccountingRequest, GetUsage, ListPastJobs, PastJobView, PastJobs, UsageRows,
-    UsageView,
-)
-from cotenant.controller.wire.clients.cluster import (
-    AddAllocations, AllocationLine, AllocationLog, AllocationQueueView, AllocationQueues, AllocationReply,
-    AllocationRequest, AllocationView, ChangeAllocations, GetAllocationLog, ListAllocations,
-)
-from cotenant.controller.wire.clients.base import Done, Failure, Parameters, Question, Reply
-from cotenant.controller.wire.clients.cluster import (
-    DAMAGED_JOURNAL_ADVICE, ChangeNode, ClusterReply, ClusterRequest, ControllerStatus, DeviceView,
-    ForgetProfiles, GetReport, GetStatus, KnownProfile, KnownProfiles, ListNodes, ListPairs, ListProfiles,
-    NodeView, Nodes, PairView, Pairs, ReadingView, SharingReport, Stop,
-)
-from cotenant.controller.wire.clients.foresight import (
-    ArrivalView, DelayView, ForeseeArrival, ForeseeWidths, Foreseen, ForeseenRow, ForeseenWidths,
-    ForesightReply, ForesightRequest,
-)
-from cotenant.controller.wire.clients.jobs import (
-    ArrayView, AttemptView, ChangeJobs, EtaScoreView, EtaTimes, EtaView, Etas, Explain, Explained,
-    ExplanationView,
-    JobDetails, JobReply, JobRequest, JobView, Jobs, ListEtas, ListJobs, LogPart, PromiseAsked,
-    PromiseCounts, PromisedEndView, ReadJobLog, SetJobs, ShowJob, Shown, SpecView, SpeedupView,
-    SubmissionKind, Submit, Submitted, WaitJobs, spec_view,
-)
-from cotenant.controller.wire.clients.policies import (
-    NOT_AVAILABLE, DecisionView, Decisions, GetDecisions, GetPolicy, GetShadow, OrganisationView,
-    Policies, PolicyOffer, PolicyPreview, PolicyPreviewed, PolicyReply, PolicyRequest, PolicyView,
-    PreviewPolicy, PreviewedAction, SetPolicy, SetShadow, ShadowDifference, ShadowView, Shadowed,
-)
-from cotenant.controller.wire.clients.past import (
-    GetTimeline, PolicySince, TimelineDevice, TimelineJob, TimelineReply, TimelineRequest, TimelineView,
-    Timelined,
-)
-
-__all__ = [
-    "CLIENT_MARK", "DAMAGED_JOURNAL_ADVICE", "NOT_AVAILABLE", "AddAllocations", "AllocationLine",
-    "AllocationLog", "AllocationQueueView", "AllocationQueues", "AllocationView", "AnyReply",
-    "AnyRequest", "ArrayView", "ArrivalView", "AttemptView", "ChangeAllocations", "ChangeJobs", "ChangeNode",
-    "ControllerStatus", "DecisionView", "Decisions", "DelayView", "DeviceView", "Done",
-    "EtaScoreView", "EtaTimes", "EtaView", "Etas", "Explain", "Explained", "ExplanationView", "Failure",
-    "ForeseeArrival", "ForeseeWidths", "Foreseen", "ForeseenRow", "ForeseenWidths", "ForgetProfiles",
-    "GetAllocationLog", "GetDecisions", "GetPolicy", "GetReport", "GetShadow", "GetStatus", "GetTimeline",
-    "GetUsage", "JobDetails", "JobView", "Jobs", "KnownProfile", "KnownProfiles", "ListAllocations",
-    "ListEtas", "ListJobs", "ListNodes", "ListPairs", "ListPastJobs", "ListProfiles", "LogPart",
-    "NodeView", "Nodes", "OrganisationView", "PairView", "Pairs", "Parameters", "PastJobView", "PastJobs",
-    "Policies", "PolicyOffer", "PolicyPreview", "PolicyPreviewed", "PolicySince", "PolicyView",
-    "PreviewPolicy", "PreviewedAction", "PromiseAsked", "PromiseCounts", "PromisedEndView", "Question",
-    "ReadJobLog", "ReadingView", "Reply", "Request", "SetJobs", "SetPolicy", "SetShadow",
-    "ShadowDifference", "ShadowView", "Shadowed", "SharingReport", "ShowJob", "Shown", "SpecView",
-    "SpeedupView", "Stop", "SubmissionKind", "Submit", "Submitted", "TimelineDevice", "TimelineJob",
-    "TimelineView", "Timelined", "UsageRows", "UsageView", "WaitJobs", "spec_view",
-]
+_HOMES: Final = {
+    "base": ("CLIENT_MARK", "Done", "Failure", "Parameters", "Question", "Reply", "answer_to"),
+    "cluster": (
+        "DAMAGED_JOURNAL_ADVICE", "AddAllocations", "AllocationLine", "AllocationLog", "AllocationQueueView",
+        "AllocationQueues", "AllocationReply", "AllocationRequest", "AllocationView", "ChangeAllocations",
+        "ChangeNode", "ClusterReply", "ClusterRequest", "ControllerStatus", "DeviceView", "ForgetProfiles",
+        "GetAllocationLog", "GetReport", "GetStatus", "KnownProfile", "KnownProfiles", "ListAllocations",
+        "ListNodes", "ListPairs", "ListProfiles", "NodeView", "Nodes", "PairView", "Pairs", "ReadingView",
+        "SharingReport", "Stop",
+    ),
+    "exchange": ("AnyReply", "AnyRequest", "Request"),
+    "foresight": (
+        "ArrivalView", "DelayView", "ForeseeArrival", "ForeseeWidths", "Foreseen", "ForeseenRow",
+        "ForeseenWidths", "ForesightReply", "ForesightRequest",
+    ),
+    "jobs": (
+        "ArrayView", "AttemptView", "ChangeJobs", "EtaScoreView", "EtaTimes", "EtaView", "Etas", "Explain",
+        "Explained", "ExplanationView", "JobDetails", "JobReply", "JobRequest", "JobView", "Jobs",
+        "ListEtas", "ListJobs", "LogPart", "PromiseAsked", "PromiseCounts", "PromisedEndView", "ReadJobLog",
+        "SetJobs", "ShowJob", "Shown", "SpecView", "SpeedupView", "SubmissionKind", "Submit", "Submitted",
+        "WaitJobs", "spec_view",
+    ),
+    "past": (
+        "AccountingReply", "AccountingRequest", "GetTimeline", "GetUsage", "ListPastJobs", "PastJobView",
+        "PastJobs", "PolicySince", "TimelineDevice", "TimelineJob", "TimelineReply", "TimelineRequest",
+        "TimelineView", "Timelined", "UsageRows", "UsageView",
+    ),
+    "policies": (
+        "NOT_AVAILABLE", "DecisionView", "Decisions", "GetDecisions", "GetPolicy", "GetShadow",
+        "OrganisationView", "Policies", "PolicyOffer", "PolicyPreview", "PolicyPreviewed", "PolicyReply",
+        "PolicyRequest", "PolicyView", "PreviewPolicy", "PreviewedAction", "SetPolicy", "SetShadow",
+        "ShadowDifference", "ShadowView", "Shadowed",
+    ),
+}
 # fmt: on
-
-AnyRequest = (
-    JobRequest
-    | AccountingRequest
-    | ForesightRequest
-    | ClusterRequest
-    | PolicyRequest
-    | TimelineRequest
-    | AllocationRequest
-)
-AnyReply = (
-    JobReply
-    | AccountingReply
-    | ForesightReply
-    | ClusterReply
-    | PolicyReply
-    | TimelineReply
-    | AllocationReply
-    | Done
-    | Failure
-)
-
-
-class Request(msgspec.Struct, frozen=True, kw_only=True):
-    request_id: int
-    body: AnyRequest
-
-
-CLIENT_MARK: Final = b"client"
-"""First of a client's two frames; an agent sends its one frame alone."""
+if not TYPE_CHECKING:
+    __all__ = [*(name for names in _HOMES.values() for name in names)]
+    __getattr__ = lazy_face(globals(), _HOMES)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Generic, Literal, TypeVar
+import sys
+from typing import Any, Final, Generic, Literal, TypeVar, get_args
 
 import msgspec
 
@@ -33,4 +34,14 @@ class Failure(Reply, frozen=True, kw_only=True, tag="failure"):
     hint: str = ""
 
 
+def answer_to(question: type[Question[Any]]) -> type[Reply]:
+    """The type of reply that a question names in its definition, which may stand before that of the reply."""
+    (named,) = get_args(question.__dict__["__orig_bases__"][0])
+    answer: type[Reply] = getattr(sys.modules[question.__module__], getattr(named, "__forward_arg__", "Done"))
+    return answer
+
+
 Parameters = dict[str, str | int | float | bool]
+
+CLIENT_MARK: Final = b"client"
+"""First of a client's two frames; an agent sends its one frame alone."""

@@ -133,9 +133,11 @@ class EtaTimes(msgspec.Struct, frozen=True, kw_only=True):
 
     p10_at: Utc
     p50_at: Utc | None
-    """None: only the interval is known."""
+    """None: only the interval is known, or this time has passed."""
     p90_at: Utc | None
-    """None: it has no bound that anybody knows."""
+    """None: it has no bound that anybody knows, or this time has passed."""
+    is_overdue: bool = field(name="overdue", default=False)
+    """All of these times have passed: it takes longer than was foreseen when they were told."""
 
 
 class EtaView(JsonView, frozen=True, kw_only=True, tag="eta/1"):
@@ -157,6 +159,8 @@ class EtaView(JsonView, frozen=True, kw_only=True, tag="eta/1"):
     """How many those are, 100 at most."""
     told_at: Utc | None
     """None: nothing has been computed yet."""
+    age_s: float | None = None
+    """How long ago that was."""
 
 
 class SpeedupView(msgspec.Struct, frozen=True, kw_only=True):
@@ -402,6 +406,8 @@ class Jobs(Reply, frozen=True, kw_only=True, tag="job-list"):
     """Of a page of ended jobs: `before` of the next one; None: there is none."""
     by_state: dict[Phase, int] = field(default_factory=dict)
     """How many jobs match in each state, on all pages together."""
+    forgotten_jobs: int = 0
+    """Ended jobs that only the journal knows: they are in no list, and have answers by number."""
 
 
 class Shown(Reply, frozen=True, kw_only=True, tag="shown"):

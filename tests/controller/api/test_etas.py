@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from cotenant.controller.api.etas import times_of
+from cotenant.controller.api.views import Now
+from cotenant.controller.cli.jobs.eta import in_words
 from cotenant.controller.domain import (
     AttemptEnded,
     EtaInterval,
@@ -19,10 +25,11 @@ from cotenant.controller.domain import (
     ToldInterval,
 )
 from cotenant.controller.engine import EtaAnswer, JobEta, question_of, to_compare
+from cotenant.controller.models.eta import no_earlier
 from cotenant.controller.policies import registry
 from cotenant.controller.sim.eta import answer
 from cotenant.controller.store import replay
-from cotenant.controller.wire import agents, clients, wall_s
+from cotenant.controller.wire import EtaTimes, agents, clients, wall_s
 from tests.controller.station import Station, run_one
 
 Make = Callable[..., Station]
@@ -84,12 +91,46 @@ def test_every_job_has_an_interval_and_its_basis(station: Station) -> None:
     assert only == waiting
 
 
-def test_a_time_that_has_passed_is_now(station: Station) -> None:
+def test_a_job_that_goes_on_after_all_its_times_takes_longer_than_foreseen(station: Station) -> None:
     (one,) = busy(station, 1)
     worked_out(station)
+    told_at = station.ask(clients.ListEtas()).now
     station.time_s += 1000.0
     reply = station.ask(clients.ListEtas(job_ids=(one,)))
-    assert reply.etas[0].finish.p90_at == reply.now
+    (eta,) = reply.etas
+    assert eta.finish == EtaTimes(p10_at=reply.now, p50_at=None, p90_at=None, is_overdue=True)
+    assert (eta.told_at, eta.age_s) == (told_at, pytest.approx(1000.0))
+    assert in_words(eta) == "takes longer than foreseen, uncalibrated (told 16m40s ago)"
+
+
+def told(low_s: float, mid_s: float, high_s: float) -> ToldInterval:
+    interval = EtaInterval(*sorted((low_s, mid_s, high_s)))
+    return ToldInterval(interval, interval)
+
+
+seconds = st.floats(0.0, 1e6) | st.just(math.inf)
+intervals = st.builds(told, st.floats(0.0, 1e6), seconds, seconds)
+
+
+@given(intervals, st.floats(0.0, 2e6))
+def test_no_time_is_shown_that_has_passed(interval: ToldInterval, age_s: float) -> None:
+    now = Now(now_s=1e3 + age_s, wall_s=1.76e9)
+    times = times_of(interval, True, 1e3, now)
+    assert times is not None
+    shown = [wall_s(at) for at in (times.p10_at, times.p50_at, times.p90_at) if at is not None]
+    assert min(shown) >= now.wall_s - 0.001
+    assert times.is_overdue == (interval.told.p90_s < age_s)
+
+
+@given(intervals, intervals, st.floats(0.0, 2e6))
+def test_no_end_is_shown_before_its_start(start: ToldInterval, end: ToldInterval, age_s: float) -> None:
+    now = Now(now_s=age_s, wall_s=1.76e9)
+    end = ToldInterval(end.raw, no_earlier(end.told, start.told))
+    starts, ends = times_of(start, True, 0.0, now), times_of(end, True, 0.0, now)
+    assert starts is not None and ends is not None
+    assert starts.p10_at <= ends.p10_at
+    for first, last in ((starts.p50_at, ends.p50_at), (starts.p90_at, ends.p90_at)):
+        assert first is None or last is None or first <= last
 
 
 def test_the_listing_the_page_and_the_reason_have_it_too(station: Station) -> None:

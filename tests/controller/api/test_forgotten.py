@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from cotenant.controller.domain import JobId
+from cotenant.controller.domain import JobId, Phase
 from cotenant.controller.wire import ReadJobLog, clients
 from tests.controller.station import ALICE, BOB, Station, job, run_one
 
@@ -61,7 +62,15 @@ def test_a_job_that_ran_is_forgotten_with_its_attempts_and_its_notes(small: Stat
 
 def test_an_array_counts_tasks_that_only_the_journal_knows(small: Station) -> None:
     (row,) = small.ask(clients.ListJobs(job_ids=(JobId("2"),), fold=True)).jobs
-    assert row.array == clients.ArrayView(number="2", first=0, last=4, tasks=5, by_state={"cancelled": 5})
+    assert row.array == clients.ArrayView(number="2", first=0, last=4, tasks=5, by_state={Phase.CANCELLED: 5})
+
+
+def test_an_array_that_only_the_journal_knows_is_an_array(small: Station) -> None:
+    for at in range(2):
+        run_one(small, b"agent-h1", small.submit(ALICE, name=f"later-{at}"))
+    assert not [each for each in small.core.state.engine.jobs if each.startswith("2_")]
+    (row,) = small.ask(clients.ListJobs(job_ids=(JobId("2"),), fold=True)).jobs
+    assert row.array == clients.ArrayView(number="2", first=0, last=4, tasks=5, by_state={Phase.CANCELLED: 5})
 
 
 def test_forgetting_survives_a_restart(tmp_path: Path) -> None:
@@ -85,10 +94,13 @@ def test_who_waits_hears_of_jobs_that_were_forgotten_as_they_ended(small: Statio
 
 
 def test_nothing_can_be_changed_of_a_forgotten_job(small: Station) -> None:
-    for verb, says in (("requeue", "submit it again"), ("cancel", "has already ended")):
-        refused = small.ask(clients.ChangeJobs(verb=verb, job_ids=(JobId("2_0"),)), ALICE)
-        assert isinstance(refused, clients.Failure)
-        assert says in refused.message
+    forgotten = (JobId("2_0"),)
+    refused = small.ask(clients.ChangeJobs(verb="requeue", job_ids=forgotten), ALICE)
+    assert isinstance(refused, clients.Failure)
+    assert "submit it again" in refused.message
+    refused = small.ask(clients.ChangeJobs(verb="cancel", job_ids=forgotten), ALICE)
+    assert isinstance(refused, clients.Failure)
+    assert "has already ended" in refused.message
 
 
 def test_the_log_of_a_forgotten_job_is_its_owners(small: Station) -> None:
@@ -104,3 +116,13 @@ def test_a_number_that_nobody_ever_had_is_not_found(small: Station) -> None:
         refused = small.ask(clients.ShowJob(job_id=JobId(unknown)))
         assert isinstance(refused, clients.Failure)
         assert (refused.code, refused.message) == ("not-found", f"no job {unknown}")
+
+
+def test_what_an_older_version_forgot_since_its_last_snapshot_is_known_again(tmp_path: Path) -> None:
+    with_ended_jobs(tmp_path).close()
+    database = sqlite3.connect(tmp_path / "journal.sqlite")
+    database.execute("DROP TABLE past_jobs")
+    database.close()
+    again = Station(tmp_path, keep_ended=2)
+    assert again.ask(clients.ShowJob(job_id=JobId("2_0"))).job.phase == "cancelled"
+    again.close()

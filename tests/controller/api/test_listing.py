@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cotenant.controller.domain import JobId, Launch
+from cotenant.controller.domain import JobId, Launch, Phase
 from cotenant.controller.wire import clients
 from tests.controller.station import ADMIN, ALICE, BOB, Station, job, run_one
 
@@ -35,7 +35,9 @@ def test_an_array_is_one_row_that_counts_all_its_tasks(array: Station) -> None:
     assert [each.job_id for each in reply.jobs] == ["1", "2_1", "7"]
     assert [each.array for each in reply.jobs] == [
         None,
-        clients.ArrayView(number="2", first=0, last=4, tasks=5, by_state={"queued": 4, "cancelled": 1}),
+        clients.ArrayView(
+            number="2", first=0, last=4, tasks=5, by_state={Phase.QUEUED: 4, Phase.CANCELLED: 1}
+        ),
         None,
     ]
     assert reply.by_state == {"running": 1, "queued": 5}, "jobs that match, not rows"

@@ -72,7 +72,9 @@ def test_history_is_a_table_and_filters_are_asked_for(
     head, job = result.out.splitlines()
     assert head.split()[:8] == ["JOB", "NAME", "USER", "STATE", "EXIT", "GPUS", "ATTEMPTS", "ENDED"]
     assert "done" in job and " 2 " in job
-    assert result.err == "5 older jobs only the journal knows (controller.keep_ended)\n"
+    assert result.err == (
+        "5 older jobs in no list (controller.keep_ended): `show` and `logs` answer by number\n"
+    )
     (asked,) = controller.asked_for(wire.ListPastJobs)
     assert (asked.user, asked.since_s, [str(each) for each in asked.states]) == (
         "ada", 7200.0, ["done", "failed"],

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cotenant.controller.cli.frame.screen import local_time
-from cotenant.controller.cli.jobs.eta import early, in_words, late, likely
+from cotenant.controller.cli.jobs.eta import age, early, in_words, late, likely
 from cotenant.controller.domain import JobId, Phase
 from cotenant.controller.wire import EtaTimes, EtaView, utc
 
@@ -29,8 +29,13 @@ def times(first: float, middle: float | None, last: float | None) -> EtaTimes:
         (times(ONE, None, None), "ends {one} or any time later", ("{one}", "-", "-")),
         (times(ONE, None, THREE), "ends {one} to {three}", ("{one}", "-", "{three}")),
         (times(THREE, None, THREE), "ends by {three} at the latest", ("-", "-", "{three}")),
+        (
+            EtaTimes(p10_at=utc(ONE), p50_at=None, p90_at=None, is_overdue=True),
+            "takes longer than foreseen",
+            ("-", "-", "longer than foreseen"),
+        ),
     ],
-    ids=["known", "no bound", "an interval", "nothing but its time limit"],
+    ids=["known", "no bound", "an interval", "nothing but its time limit", "none that has not passed"],
 )
 def test_what_is_not_known_of_an_end_is_not_said(
     finish: EtaTimes, words: str, cells: tuple[str, ...]
@@ -40,9 +45,10 @@ def test_what_is_not_known_of_an_end_is_not_said(
     )
     view = EtaView(
         job_id=JobId("7"), name="train", phase=Phase.RUNNING, start=None, finish=finish, is_calibrated=True,
-        basis="", policy="fifo", hit_rate=None, hits_of=0, told_at=None,
+        basis="", policy="fifo", hit_rate=None, hits_of=0, told_at=utc(ONE), age_s=166.0,
     )  # fmt: skip
-    assert in_words(view) == words.format(**known)
+    assert in_words(view) == words.format(**known) + " (told 2m46s ago)"
+    assert age(view) == "2m46s ago"
     assert (early(finish), likely(finish), late(finish)) == tuple(each.format(**known) for each in cells)
 
 
@@ -53,4 +59,7 @@ def test_of_an_end_that_nobody_knows_the_start_is_said() -> None:
         told_at=None,
     )  # fmt: skip
     one, two, three = map(local_time, (ONE, TWO, THREE))
-    assert in_words(view) == f"starts about {two} ({one} to {three}); its end is unknown: it has no length"
+    assert (
+        in_words(view)
+        == f"starts about {two} ({one} to {three}), uncalibrated; its end is unknown: it has no length"
+    )

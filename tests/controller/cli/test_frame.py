@@ -42,6 +42,14 @@ def modules_after(*words: str, at: Path) -> set[str]:
     return set(json.loads(done.stdout.splitlines()[-1]))
 
 
+OF_A_QUESTION_ABOUT_JOBS = (
+    "domain.cluster", "domain.faces", "domain.ids", "domain.indicators", "domain.job", "domain.job_spec",
+    "domain.lifecycle", "domain.perf", "domain.profiles", "domain.reasons", "domain.settings", "domain.texts",
+    "domain.throughput", "wire.clients", "wire.clients.base", "wire.clients.jobs", "wire.codec", "wire.views",
+)  # fmt: skip
+"""A question needs no module of other questions, of agents, of a version before ours, or of deciding."""
+
+
 def test_help_imports_next_to_nothing(tmp_path: Path) -> None:
     heavy = {"click", "rich", "zmq", "msgspec", "msgpack", "yaml", "numpy", "asyncio"}
     assert not modules_after("--help", at=tmp_path) & heavy
@@ -49,7 +57,15 @@ def test_help_imports_next_to_nothing(tmp_path: Path) -> None:
 
 def test_queue_imports_what_it_needs(tmp_path: Path) -> None:
     heavy = {"rich", "pydantic", "yaml", "numpy", "asyncio", "psutil", "torch", "cotenant.controller.engine"}
-    assert not modules_after("queue", "--json", at=tmp_path) & heavy
+    loaded = modules_after("queue", "--json", at=tmp_path)
+    assert not loaded & heavy
+    assert not loaded & {"csv", "hashlib", "statistics"}, "few verbs need them"
+    ours = {
+        name
+        for name in loaded
+        if name.startswith(("cotenant.controller.domain.", "cotenant.controller.wire."))
+    }
+    assert ours <= {f"cotenant.controller.{name}" for name in OF_A_QUESTION_ABOUT_JOBS}
 
 
 def test_the_screen_of_top_is_imported_only_to_be_shown(tmp_path: Path) -> None:

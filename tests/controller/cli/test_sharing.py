@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from cotenant.controller.cli.jobs.sharing import at_the_end
+from cotenant.controller.cli.jobs.sharing import ROWS, at_the_end
 from cotenant.controller.domain import JobId, JobSpec, Launch
 from cotenant.controller.wire import (
     PromiseView,
@@ -44,9 +46,11 @@ def test_show_names_all_partners_with_three_times_for_the_same_steps(
     controller.says(wire.ShowJob, replies.shown(shared(replies), SPEC, [replies.attempt()]))
     out = cotenant("show", "7").out
     one = next(line for line in out.splitlines() if "820" in line)
-    assert " ".join(one.split()) == "4 820 1m52s (1.23x) 2m10s (1.43x) 1m31s +0.00722 duty cycles"
+    assert " ".join(one.split()) == "4 820 112.0s 130.0s 91.0s +0.00722 duty cycles"
     other = next(line for line in out.splitlines() if line.startswith("5 and 6"))
-    assert other.split()[3:7] == ["10", "1.50x", "20s", "-"]
+    assert other.split()[3:7] == ["10", "-", "20.0s", "-"]
+    assert "beside job 4: 1.43 times as long as alone, 1.23 predicted" in out
+    assert "beside job 5 and 6: 1.50 times as long as alone, as predicted" in out
     assert "average completion beside job 4: promised 29.1s, it took 40.7s; one after the other, 36.9s" in out
     assert "sharing won 0.00722 device-hours (this job's part)" in out
 
@@ -57,15 +61,15 @@ def test_a_prediction_with_an_interval_says_so(
     row = msgspec.structs.replace(ROW, predicted_margin_s=18.2, predicted_from="predicted")
     controller.says(wire.ShowJob, replies.shown(replies.done(shared=(row,)), SPEC))
     out = cotenant("show", "7").out
-    assert "1m52s (1.23x ± 0.20)" in out and "a trained model" in out
+    assert "times as long as alone, 1.23 ± 0.20 predicted" in out and "a trained model" in out
     assert "whether sharing paid is not known" in out
 
 
 def test_queue_wide_has_them_in_a_row(controller: StandIn, replies: ModuleType, cotenant: Cotenant) -> None:
     controller.says(wire.ListJobs, replies.jobs(shared(replies)))
     out = cotenant("queue", "-a", "-o", "wide").out
-    assert "4; 5 and 6" in out and "1m52s (1.23x); 1.50x" in out and "2m10s (1.43x); 20s" in out
-    assert "1m31s; -" in out and "+0.00722" in out
+    assert "4; 5 and 6" in out and "112.0s; -" in out and "130.0s; 20.0s" in out
+    assert "91.0s; -" in out and "+0.00722" in out
     value = json.loads(cotenant("queue", "-a", "-o", "json").out)["jobs"][0]
     assert (value["won_device_s"], value["shared"][0]["measured_s"]) == (26.0, 130.0)
 
@@ -73,12 +77,12 @@ def test_queue_wide_has_them_in_a_row(controller: StandIn, replies: ModuleType, 
 def test_the_end_of_a_run_tells_each_partner_and_what_became_of_the_promise(replies: ModuleType) -> None:
     told = at_the_end(shared(replies))
     assert told[0] == (
-        "beside job 4, 820 steps: predicted 1m52s (1.23x) from duty cycles, measured 2m10s (1.43x), "
-        "alone 1m31s"
+        "beside job 4, 820 steps: predicted 112.0s from duty cycles, measured 130.0s, alone 91.0s"
     )
-    assert told[1].startswith("beside job 5 and 6, 10 steps: predicted 1.50x from an assumption")
-    assert told[2].startswith("average completion beside job 4: promised 29.1s, it took 40.7s")
-    assert told[3] == "sharing won 0.00722 device-hours (this job's part)"
+    assert told[1].startswith("beside job 5 and 6, 10 steps: predicted - from an assumption, measured 20.0s")
+    assert told[2] == "beside job 4: 1.43 times as long as alone, 1.23 predicted"
+    assert told[4].startswith("average completion beside job 4: promised 29.1s, it took 40.7s")
+    assert told[5] == "sharing won 0.00722 device-hours (this job's part)"
     lost = replies.done(shared=(ROW,), won_device_s=-36.0)
     assert at_the_end(lost)[-1] == "sharing lost 0.01 device-hours (this job's part)"
     assert at_the_end(replies.done()) == []
@@ -86,6 +90,21 @@ def test_the_end_of_a_run_tells_each_partner_and_what_became_of_the_promise(repl
     assert at_the_end(replies.done(shared=(fast,), won_device_s=30.0))[-1].endswith(
         "; it was slower when it was measured alone, which counts as no slowdown and as no gain"
     )
+
+
+TIMES = st.none() | st.floats(0.0, 1e7)
+
+
+@given(TIMES, st.floats(0.0, 1e7), TIMES, st.none() | st.floats(0.5, 9.0))
+def test_a_row_has_one_unit(
+    predicted_s: float | None, measured_s: float, alone_s: float | None, predicted_slowdown: float | None
+) -> None:
+    row = msgspec.structs.replace(
+        ROW, predicted_s=predicted_s, measured_s=measured_s, alone_s=alone_s,
+        predicted_slowdown=predicted_slowdown,
+    )  # fmt: skip
+    cells = [column.text(row) for column in ROWS if column.title in ("PREDICTED", "MEASURED", "ALONE")]
+    assert len({each.strip("0123456789.") for each in cells if each != "-"}) == 1, cells
 
 
 def test_the_report_has_gains_costs_formula_and_what_is_not_known(

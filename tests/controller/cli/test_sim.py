@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cotenant.controller.cli.offline import options as sim_options
 from cotenant.controller.cli.offline import table as sim_table
@@ -43,17 +45,18 @@ def test_every_column_with_a_unit_says_which() -> None:
     """A time in that of its values; what is neither a time nor a count nor a ratio says it in its title."""
     no_unit = {"SLOWDOWN P50", "RHO P95", "JAIN", "BENEFIT", "ETA WIDTH/JCT"}
     no_unit |= {"PREEMPTED", "FUTILE", "ABORTED", "SHARED", "EVENTS", "RESIZED", "PROMISED", "BROKEN"}
-    bare = {each.title for each in sim_table.MEASURES if not each.is_time and ", " not in each.title}
+    bare = {each.title for each in sim_table.MEASURES if not each.time and ", " not in each.title}
     assert bare == no_unit
     rows = sim_table.rows_of([{"label": "a", "interrupted": False, "seed": 0, "jct_s": {"mean": 90.0}}])
-    assert sim_table.fill(sim_table.MEASURES[0], rows).title == "JCT MEAN, min"
+    columns, _ = sim_table.laid_out([row.summaries[0] for row in rows], wide=False)
+    assert columns[1].title == "JCT MEAN, min"
 
 
 def test_compare_is_a_table_for_people(cotenant: Cotenant) -> None:
     result = cotenant("sim", "compare", SMALL, "--hosts", "1")
     about, head, *rows, note, tail = result.out.splitlines()
     assert about.startswith("philly/51b7ef: 63 jobs on 1 x 8 GPUs, offered load")
-    assert re.split("  +", head)[:4] == ["POLICY", "JCT MEAN, h", "JCT MEDIAN, min", "JCT P95, h"], (
+    assert re.split("  +", head)[:4] == ["POLICY", "JCT MEAN, h", "JCT MEDIAN, h", "JCT P95, h"], (
         "a unit stands behind a comma: MEAN min is no minimum"
     )
     assert [row.split()[0] for row in rows] == ["fifo", "sjf", "srtf"]
@@ -280,6 +283,27 @@ def test_a_foreign_trace_becomes_ours(cotenant: Cotenant, tmp_path: Path) -> Non
     assert value["runs"][0]["run_s"]["mean"] == pytest.approx(100.0)
 
 
+def test_a_table_with_names_of_its_own_becomes_ours(cotenant: Cotenant, tmp_path: Path) -> None:
+    table = tmp_path / "jobs.csv"
+    table.write_text(
+        "created;began;ended;nodes\n2024-01-01T00:00:00;2024-01-01T01:00:00;2024-01-01T03:00:00;2\n"
+    )
+    ours = str(tmp_path / "ours.csv")
+    named = "submit=created,start=began,end=ended,gpus=nodes*4"
+    assert cotenant("sim", "trace", "import", str(table), ours, "--map", named).code == 0
+    value = json.loads(cotenant("sim", "trace", "show", ours, "--json").out)
+    assert (value["jobs"], value["gpu_hours"]) == (1, 16.0)
+    wrong = {
+        ("--map", "submit=created,duration=ended,gpus=gpu"): "has no column gpu; it has 'created'",
+        ("--map", named, "--format", "csv"): "--map and --format are two ways to read a file",
+        ("--map", "submit=created"): "no column is given for gpus; duration, or start and end",
+    }
+    for words, says in wrong.items():
+        refused = cotenant("sim", "trace", "import", str(table), ours, "--force", *words)
+        assert (refused.code, says in refused.err) == (2, True), refused.err
+    assert "--map is for a file" in cotenant("sim", "trace", "import", "philly", ours, "--map", named).err
+
+
 # --- The table -------------------------------------------------------------------------------------------
 
 
@@ -295,6 +319,33 @@ def test_an_interrupted_run_is_marked_and_never_best() -> None:
     assert "fast (interrupted: 3 of 9 jobs)" in lines[1]
     assert "*" not in lines[1]
     assert "30.00*" in lines[2]
+
+
+@given(st.lists(st.floats(1e-3, 1e7), min_size=6, max_size=6), st.booleans())
+def test_all_times_of_jobs_have_one_unit_and_all_overheads_have_one(values: list[float], wide: bool) -> None:
+    mean, median, p95, wait, load, pause = values
+    summary = {
+        "label": "a", "seed": 0, "interrupted": False, "makespan_s": p95,
+        "jct_s": {"mean": mean, "p50": median, "p95": p95, "p99": p95},
+        "wait_s": {"mean": wait, "p95": wait}, "load_s": {"mean": load},
+        "pause_s": {"mean": pause}, "rework_s": {"mean": pause},
+    }  # fmt: skip
+    columns, _ = sim_table.laid_out([summary], wide=wide)
+    units: dict[str, set[str]] = {"job": set(), "overhead": set()}
+    kinds = {each.title: each.time for each in sim_table.MEASURES}
+    for title, _, unit in (each.title.partition(", ") for each in columns):
+        units.get(kinds.get(title, ""), set()).add(unit)
+    assert [len(each) for each in units.values()] == [1, int(wide)]
+    assert units["job"] == {sim_table.unit_for([mean])[1]}
+
+
+def test_small_numbers_keep_their_digits() -> None:
+    assert [sim_table.number(each) for each in (0.0, 0.0083, 0.25, 12.0)] == [
+        "0.000",
+        "0.0083",
+        "0.250",
+        "12.00",
+    ]
 
 
 def test_a_column_has_one_unit() -> None:

@@ -124,7 +124,7 @@ def test_a_limit_counts_for_all_pages_together(long_queue: StandIn, cotenant: Co
     assert len(value["jobs"]) == 6 and value["more"] == 4
     assert [each.limit for each in long_queue.asked_for(wire.ListJobs)] == [6, 2]
     result = cotenant("queue", "--limit", "6")
-    assert len(result.out.splitlines()) == 7 and "4 more jobs: see --limit" in result.err
+    assert len(result.out.splitlines()) == 7 and "4 more rows: see --limit" in result.err
 
 
 def test_a_page_is_shown_before_the_next_one_is_asked_for(long_queue: StandIn) -> None:

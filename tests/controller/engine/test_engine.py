@@ -858,6 +858,31 @@ def test_ended_jobs_are_kept_up_to_a_bound_oldest_first_out() -> None:
     assert list(desk.engine.jobs) == ["4", "5", "6"]
 
 
+def test_ended_jobs_of_one_user_do_not_push_out_anothers() -> None:
+    desk = Desk("fifo", keep_ended=4)
+    desk.run("1", user="bob")
+    desk.end("1")
+    for number in range(2, 12):
+        desk.submit(number, user="ann", hold=True)
+    for number in range(2, 12):
+        desk.tell(ev.CancelRequested(job_id=JobId(str(number)), by="ann"))
+    assert list(desk.engine.jobs) == ["1", "9", "10", "11"]
+
+
+def test_jobs_that_never_started_are_forgotten_before_those_that_ran() -> None:
+    desk = Desk("fifo", keep_ended=3)
+    desk.run("1")
+    desk.end("1")
+    for number in range(2, 6):
+        desk.submit(number, hold=True)
+        desk.tell(ev.CancelRequested(job_id=JobId(str(number)), by="ann"))
+    assert list(desk.engine.jobs) == ["1", "4", "5"]
+    for number in range(6, 9):
+        desk.run(number)
+        desk.end(number)
+    assert list(desk.engine.jobs) == ["6", "7", "8"]
+
+
 def test_time_never_goes_back() -> None:
     desk = Desk("fifo")
     desk.tell(ev.AlarmRang(), after_s=5)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import os
 import pickle
+import subprocess
 import sys
 import tempfile
 import threading
@@ -13,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import cloudpickle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -223,22 +226,21 @@ def test_a_key_suppresses_duplicates(cluster: FakeCluster) -> None:
         cotenant.map(add, [1, 2], key="once")
 
 
-OTHERS: dict[str, tuple[Callable[[], object], str]] = {
-    "an argument": (lambda: cotenant.submit(add, 99, key="k"), "with other arguments"),
-    "a keyword": (lambda: cotenant.submit(add, 1, two=3, key="k"), "with other arguments"),
-    "a function": (lambda: cotenant.submit(raises, 1, key="k"), "with another command or function"),
-    "a body": (lambda: cotenant.submit(written("return one * 2"), 1, key="k"), "with another command or"),
-    "a command": (lambda: cotenant.submit(command=["true"], key="k"), "with another command or function"),
-    "all ranks": (lambda: cotenant.submit(add, 1, results="all", key="k"), "with another command or"),
+OTHERS: dict[str, Callable[[], object]] = {
+    "an argument": lambda: cotenant.submit(add, 99, key="k"),
+    "a keyword": lambda: cotenant.submit(add, 1, two=3, key="k"),
+    "a function": lambda: cotenant.submit(raises, 1, key="k"),
+    "a body": lambda: cotenant.submit(written("return one * 2"), 1, key="k"),
+    "a command": lambda: cotenant.submit(command=["true"], key="k"),
+    "all ranks": lambda: cotenant.submit(add, 1, results="all", key="k"),
 }
 
 
-@pytest.mark.parametrize(("again", "says"), OTHERS.values(), ids=OTHERS.keys())
-def test_a_key_with_another_payload_is_refused(
-    cluster: FakeCluster, again: Callable[[], object], says: str
-) -> None:
+@pytest.mark.parametrize("again", OTHERS.values(), ids=OTHERS.keys())
+def test_a_key_with_another_payload_is_refused(cluster: FakeCluster, again: Callable[[], object]) -> None:
     cotenant.submit(add, 1, key="k")
-    with pytest.raises(cotenant.RequestRefused, match=f"used for job 7 .add., {says}.*use another key") as no:
+    says = "used for job 7 .add.: another function, command or arguments; use another key"
+    with pytest.raises(cotenant.RequestRefused, match=says) as no:
         again()
     assert (no.value.code, len(cluster.specs)) == ("usage", 1)
 
@@ -246,7 +248,7 @@ def test_a_key_with_another_payload_is_refused(
 def test_a_command_with_a_key_is_the_same_job_only_as_the_same_command(cluster: FakeCluster) -> None:
     first, again = (cotenant.submit(command=["echo", "1"], key="k") for _ in range(2))
     assert (first.id, again.id, again.result()) == ("7", "7", 0)
-    with pytest.raises(cotenant.RequestRefused, match="another command"):
+    with pytest.raises(cotenant.RequestRefused, match="another function, command"):
         cotenant.submit(command=["echo", "2"], key="k")
 
 
@@ -261,9 +263,9 @@ def test_each_call_of_a_map_and_each_job_of_a_batch_counts_for_its_key(cluster: 
     both(2)
     both(2)
     assert len(cluster.specs) == 6
-    with pytest.raises(cotenant.RequestRefused, match=r"job 7_2 .*with other arguments"):
+    with pytest.raises(cotenant.RequestRefused, match=r"job 7_0 .*command or arguments"):
         cotenant.map(add, [1, 2, 4], key="m")
-    with pytest.raises(cotenant.RequestRefused, match="with other arguments"):
+    with pytest.raises(cotenant.RequestRefused, match="command or arguments"):
         both(3)
 
 
@@ -290,15 +292,67 @@ def test_a_function_is_the_same_wherever_it_stands_in_its_file(cluster: FakeClus
 
 
 def test_arguments_are_compared_as_values(cluster: FakeCluster) -> None:
-    """A set has another order in each process, an array has no single truth, and nan is not nan."""
+    """An array has no single truth, nan is not nan, and names of arguments have no order."""
     numpy = pytest.importorskip("numpy")
-    words = [f"w{each}" for each in range(50)]
-    given = {"set": set(words), "array": numpy.arange(3.0), "nan": float("nan")}
-    again = {"set": {words[-at] for at in range(50)}, "array": numpy.arange(3.0), "nan": float("nan")}
-    for key in given:
-        cotenant.submit(add, given[key], key=key)
-        cotenant.submit(add, again[key], key=key)
-    assert len(cluster.specs) == 3
+    for key, value in {"array": numpy.arange(3.0), "nan": float("nan")}.items():
+        cotenant.submit(returns, a=value, b=1, options={}, key=key)
+        cotenant.submit(returns, b=1, a=copy.deepcopy(value), options={}, key=key)
+    assert len(cluster.specs) == 2
+
+
+SEEN: set[Any] = set()
+
+
+class Registered:
+    def others(self) -> set[Any]:
+        return SEEN - {self}
+
+
+def test_what_refers_to_itself_by_way_of_a_set_is_sent_as_well(cluster: FakeCluster) -> None:
+    module = sys.modules[__name__]
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        SEEN.add(Registered())
+        assert cotenant.submit(lambda: len(SEEN), key="k").result() == 1
+    finally:
+        SEEN.clear()
+        cloudpickle.unregister_pickle_by_value(module)
+
+
+SWEEP = """
+import dataclasses, enum, functools, sys
+from cotenant.controller.python.packing import fingerprint
+
+@dataclasses.dataclass
+class Settings:
+    rate: float
+
+class Mode(enum.Enum):
+    FAST = 1
+
+TABLE = {"a": Settings(1.0), "b": Mode.FAST}
+
+def known(word):
+    return word in {"aa", "bb", "cc", "dd"}
+
+def train(settings, words):
+    return known("aa"), TABLE, [each for each in words], train, lambda rate: rate + settings.rate
+
+words = {f"w{number}" for number in range(50)}
+print(fingerprint((functools.partial(train, Settings(0.5)), words, [words, {"deep": (frozenset(words),)}])))
+"""
+
+
+def test_a_fingerprint_is_the_same_in_each_process() -> None:
+    """Another process orders sets otherwise, and cloudpickle marks classes otherwise."""
+    found = []
+    for seed in ("1", "2"):
+        command = [sys.executable, "-c", SWEEP]
+        done = subprocess.run(
+            command, capture_output=True, check=True, env={**os.environ, "PYTHONHASHSEED": seed}
+        )
+        found.append(done.stdout)
+    assert found[0] == found[1] != b""
 
 
 # --- Keywords ---------------------------------------------------------------------------------------
@@ -432,6 +486,20 @@ def test_the_results_of_all_ranks_are_a_list_there_too(cluster: FakeCluster) -> 
     job = cotenant.submit(returns, first)
     cluster.run(first.id)
     assert job.result() == (([4, 4],), {})
+
+
+def test_a_batch_with_a_key_may_have_jobs_among_arguments(cluster: FakeCluster) -> None:
+    """Sent again, the first job's folder is another one, and what is in it the same."""
+
+    def pipeline(start: int) -> list[str]:
+        with cotenant.batch(key="b") as jobs:
+            first = cotenant.submit(add, start)
+            cotenant.submit(add, 5, first)
+        return [job.id for job in jobs]
+
+    assert pipeline(1) == pipeline(1) == ["7", "8"]
+    with pytest.raises(cotenant.RequestRefused, match="command or arguments"):
+        pipeline(2)
 
 
 def test_one_that_has_finished_is_not_waited_for_again(cluster: FakeCluster) -> None:

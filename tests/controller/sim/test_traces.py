@@ -131,6 +131,7 @@ BAD = {
     "more than a float holds": ("submit_time_s,duration_s,gpus\n1e999,1,1\n", "'1e999' is not a number", ""),
     "an absurd number": ("submit_time_s,duration_s,gpus\n0,1e300,1\n", "'1e300' is too large", ""),
     "an underscore": ("submit_time_s,duration_s,gpus\n1_0,1,1\n", "'1_0' is not a number", ""),
+    "digits of another script": ("submit_time_s,duration_s,gpus\n٣,1,1\n", "'٣' is not a number", ""),
     "a negative duration": ("submit_time_s,duration_s,gpus\n\n0,-1,1\n",
                             "jobs.csv:3: column duration_s: '-1' is negative", "0 or more"),
     "negative GPUs": ("submit_time_s,duration_s,gpus\n0,1,-8\n", "column gpus: '-8' is negative", ""),
@@ -143,6 +144,11 @@ BAD = {
     "no rows": ("submit_time_s,duration_s,gpus\n", "no job is left of 0 rows", ""),
     "no rows that are jobs": ("submit_time_s,duration_s,gpus\n0,0,1\n0,1,0\n",
                               "no job is left of 2 rows (no GPU: 1, zero duration: 1)", ""),
+    "all that is missing is named at once": (
+        "submit_time,duration,gpu_count\n1,1,1\n",
+        "jobs.csv:1: has no columns submit_time_s, duration_s, gpus",
+        "did you mean submit_time for submit_time_s, duration for duration_s?; it has",
+    ),
     "prose": ("Dear colleague\n\nplease find attached\n", "jobs.csv:1: is in no format", "header"),
 }  # fmt: skip
 

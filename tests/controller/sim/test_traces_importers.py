@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import tempfile
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from cotenant.controller.sim.traces.batch_logs import gpus_of
 from cotenant.controller.sim.traces.drafting import clock_s, elapsed_s
+from cotenant.controller.sim.traces.mapped import column_map, read_mapped
 from cotenant.controller.sim.traces.reading import parse, read
 from cotenant.controller.sim.traces.trace import Trace, TraceProblem
 
@@ -310,3 +312,110 @@ def test_clock_times_with_and_without_a_zone() -> None:
     assert math.isnan(clock_s("Unknown")) and math.isnan(clock_s(""))
     assert elapsed_s("02:03") == 123.0 and elapsed_s("1:02:03.5") == 3723.5
     assert math.isnan(elapsed_s("Unknown"))
+
+
+# Tables with names of their own.
+
+SYNTHETIC = Path(__file__).parent / "synthetic"
+MAPS = {
+    "philly.csv": "submit=submitted_time,start=start_time,end=end_time,gpus=gpus,user=user",
+    "pai_tasks.csv": "submit=start_time,start=start_time,end=end_time,gpus=plan_gpu/100",
+    "helios.csv": "submit=submit_time,duration=duration,gpus=gpu_num,user=user",
+    "sacct.txt": "submit=Submit,duration=Elapsed,gpus=AllocTRES,user=User",
+    "atlas.tsv": "submit=submit_time,start=start_time,end=end_time,gpus=node_count*4,user=user_ID",
+}
+
+
+@pytest.mark.parametrize("file", MAPS)
+def test_a_table_with_names_of_its_own_is_read(file: str) -> None:
+    """The same two jobs, in five headers; the third row is no job."""
+    trace = read(SYNTHETIC / file, columns=column_map(MAPS[file]))
+    assert trace.submit_s.tolist() == [0.0, 30.0]
+    assert trace.duration_s.tolist() == [3600.0, 60.0]
+    narrow = {"pai_tasks.csv": 0.5, "atlas.tsv": 4.0}.get(file, 1.0)
+    assert trace.gpus.tolist() == [4.0, narrow]
+    assert trace.user.texts() == (["", ""] if file == "pai_tasks.csv" else ["ann", "bob"])
+    assert sum(trace.excluded.values()) == 1
+
+
+@given(
+    st.sampled_from([",", ";", "\t", "|"]),
+    st.lists(st.tuples(st.integers(0, 10**9), st.integers(1, 10**6), st.integers(1, 64)), min_size=1),
+    st.booleans(),
+    st.permutations(["who", "made", "began", "done", "n"]),
+)
+def test_separator_form_of_times_and_order_of_columns_change_nothing(
+    separator: str, jobs: list[tuple[int, int, int]], dates: bool, order: list[str]
+) -> None:
+    def moment(time_s: int) -> str:
+        return datetime.fromtimestamp(time_s, UTC).isoformat() if dates else str(time_s)
+
+    rows = [
+        {
+            "who": "a",
+            "made": moment(at),
+            "began": moment(at + 7),
+            "done": moment(at + 7 + long),
+            "n": str(gpus),
+        }
+        for at, long, gpus in jobs
+    ]
+    text = "\n".join(separator.join(row[name] for name in order) for row in [{n: n for n in order}, *rows])
+    trace = read_mapped(text, column_map("submit=made, start=began, end=done, gpus=n, user=who"), name="t")
+    jobs = sorted(jobs, key=lambda job: job[0])
+    assert trace.submit_s.tolist() == [float(at - jobs[0][0]) for at, _, _ in jobs]
+    assert trace.duration_s.tolist() == [float(long) for _, long, _ in jobs]
+    assert trace.gpus.tolist() == [float(gpus) for _, _, gpus in jobs]
+
+
+WRONG_MAPS = {
+    "submit=a": ("no column is given for gpus; duration, or start and end", ""),
+    "gpus=a,start=b": ("no column is given for submit; duration, or start and end", ""),
+    "submit=a,gpus=b,lenght=c": ("'lenght=c' is not FIELD=COLUMN", "fields are submit, start"),
+    "submt=a": ("'submt=a' is not FIELD=COLUMN", "did you mean submit?"),
+    "submit=a,submit=b": ("submit is there twice", ""),
+    "submit": ("'submit' is not FIELD=COLUMN", ""),
+}
+
+
+@pytest.mark.parametrize(("text", "says"), WRONG_MAPS.items(), ids=WRONG_MAPS.keys())
+def test_a_map_that_says_too_little_is_refused(text: str, says: tuple[str, str]) -> None:
+    with pytest.raises(TraceProblem) as caught:
+        column_map(text)
+    assert caught.value.message == says[0]
+    assert says[1] in caught.value.hint
+
+
+def test_all_columns_that_are_missing_are_named_at_once_with_the_nearest() -> None:
+    columns = column_map("submit=submit_tme,duration=Duration,gpus=gpus,user=usr")
+    with pytest.raises(TraceProblem) as caught:
+        read(SYNTHETIC / "helios.csv", columns=columns)
+    assert caught.value.message.endswith("helios.csv:1: has no columns submit_tme, Duration, gpus, usr")
+    near = "did you mean submit_time for submit_tme, duration for Duration, user for usr?"
+    assert caught.value.hint.startswith(f"{near}; it has 'job_id', 'user', 'gpu_num'")
+    with pytest.raises(TraceProblem) as caught:
+        read(SYNTHETIC / "atlas.tsv")
+    assert "has no columns submit_time_s, duration_s, gpus" in caught.value.message
+    assert "submit_time for submit_time_s" in caught.value.hint and "--map submit=A" in caught.value.hint
+
+
+VALUES = {
+    "1591699261000,1,1": "column s: '1591699261000' is not a time: seconds since 1970 (not milliseconds)",
+    "yesterday,1,1": "column s: 'yesterday' is not a time",
+    "2020-06-09 18:41,soon,1": "column d: 'soon' is not a duration",
+    "5,1,many": "column g: 'many' is not a number of GPUs",
+    "5,1,-1": "column g: '-1' is not a number of GPUs",
+    "٣,1,1": "is not a time",
+}
+
+
+@pytest.mark.parametrize(("row", "says"), VALUES.items())
+def test_a_value_that_cannot_be_read_is_refused_with_its_line(row: str, says: str) -> None:
+    with pytest.raises(TraceProblem) as caught:
+        read_mapped(f"s,d,g\n0,1,1\n{row}\n", column_map("submit=s,duration=d,gpus=g"), name="t.csv")
+    assert "t.csv:3:" in caught.value.message and says in caught.value.message
+
+
+def test_our_own_table_may_have_another_separator() -> None:
+    assert len(parse("submit_time_s;duration_s;gpus\n0;5;1\n", name="t.csv")) == 1
+    assert len(parse("submit_time_s\tduration_s\tgpus\n0\t5\t1\n", name="t.csv")) == 1

@@ -270,7 +270,9 @@ def test_a_job_is_shown_whole(browser: TestClient, jobs: Any) -> None:
     )
     jobs.output = b"epoch 1\rloss <3>\nepoch 2\n"
     text = words(browser.get("/jobs/7").text)
-    assert "13.0s (1.30x)" in text, "the slowdown that was measured"
+    assert "12.0s 13.0s 10.0s" in text and "1.30 times as long as alone" in text, (
+        "the slowdown that was measured"
+    )
     assert "preempted" in text and "python train" in text
     assert "attempt 1 loss &lt;3&gt; epoch 2 attempt 2" in text, "one attempt after the other"
     assert "30s place on cpu0 free" in text

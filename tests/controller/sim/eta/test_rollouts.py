@@ -12,7 +12,7 @@ import pytest
 from cotenant.controller.domain import AnyCommand, AnyEvent, JobArrived, JobId
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, EtaAnswer, EtaBook, JobEta, question_of
-from cotenant.controller.models.eta import KnownLength, Pools
+from cotenant.controller.models.eta import ENOUGH, EtaError, KnownLength, Pools
 from cotenant.controller.policies import registry
 from cotenant.controller.sim.eta import answer
 from cotenant.controller.sim.eta.intervals import EtaTrial
@@ -22,6 +22,22 @@ from tests.controller.building import Desk, report
 from tests.controller.sim.workloads import JobRow, cluster, workload
 
 EXACT = ["fifo", "sjf", "srtf", "srtf-full", "tiresias", "interval-60", "patient", "castor"]
+
+
+def test_no_end_is_told_before_its_start_whatever_corrects_them() -> None:
+    desk, pools = Desk("fifo"), Pools()
+    for number in (1, 2):
+        desk.submit(number, expected_s=100.0)
+    starts_later, ends_sooner = (3.0, 3.0, 3.0), (-3.0, -3.0, -3.0)
+    error = EtaError(
+        finish=ends_sooner, start=starts_later, was_calibrated=True, hit=False, bias=0.0, width_s=1.0,
+        actual_s=1.0,
+    )  # fmt: skip
+    for _ in range(ENOUGH):
+        pools.add_error("fifo", "submission", error)
+    _, waiting = asked(desk.engine, pools).etas
+    assert waiting.start is not None and waiting.finish is not None
+    assert waiting.finish.raw.p50_s < waiting.start.told.p50_s == waiting.finish.told.p50_s
 
 
 def rows_of(seed: int) -> list[JobRow]:

@@ -1,0 +1,48 @@
+"""Any request and any reply, for the side that answers: a client knows which reply it asked for."""
+
+from __future__ import annotations
+
+import msgspec
+
+from cotenant.controller.wire.clients.base import Done, Failure
+from cotenant.controller.wire.clients.cluster import (
+    AllocationReply,
+    AllocationRequest,
+    ClusterReply,
+    ClusterRequest,
+)
+from cotenant.controller.wire.clients.foresight import ForesightReply, ForesightRequest
+from cotenant.controller.wire.clients.jobs import JobReply, JobRequest
+from cotenant.controller.wire.clients.past import (
+    AccountingReply,
+    AccountingRequest,
+    TimelineReply,
+    TimelineRequest,
+)
+from cotenant.controller.wire.clients.policies import PolicyReply, PolicyRequest
+
+AnyRequest = (
+    JobRequest
+    | AccountingRequest
+    | ForesightRequest
+    | ClusterRequest
+    | PolicyRequest
+    | TimelineRequest
+    | AllocationRequest
+)
+AnyReply = (
+    JobReply
+    | AccountingReply
+    | ForesightReply
+    | ClusterReply
+    | PolicyReply
+    | TimelineReply
+    | AllocationReply
+    | Done
+    | Failure
+)
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    request_id: int
+    body: AnyRequest
