@@ -63,7 +63,9 @@ class PrivateCluster:
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
             deadline = f"policy.stop_deadline_s={self._stop_deadline_s}"
-            self._start("controller", deadline, f"profiler.seconds={self.profile_s}")
+            profile = f"profiler.seconds={self.profile_s}"
+            # Nobody asks when jobs end here, and working it out would take time from them.
+            self._start("controller", deadline, profile, "controller.eta_share=0")
             self._start(
                 "agent",
                 f"agent.devices={self._devices}",

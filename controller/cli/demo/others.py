@@ -15,6 +15,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 BEFORE_S: Final = 1.0
+EVERY_S: Final = 1.0
+"""Between two looks, at least."""
 BUSY_RATIO: Final = 0.15
 """From this share of the cores on, the machine counts as busy."""
 
@@ -56,12 +58,19 @@ class OthersLoad(msgspec.Struct, frozen=True, kw_only=True):
 class OthersWatch:
     """Adds up whose the cores' time was from the first look to the last."""
 
-    def __init__(self, cpu_times: Callable[[], CpuTimes] | None = None) -> None:
-        self._cpu_times = cpu_times or _cpu_times
+    def __init__(
+        self,
+        cpu_times: Callable[[], CpuTimes] | None = None,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cpu_times, self._clock_s = cpu_times or _cpu_times, clock_s
         self._first: CpuTimes | None = None
         self._last: CpuTimes | None = None
 
     def look(self) -> None:
+        """Costs some milliseconds, so that often is too often: most calls return at once."""
+        if self._last is not None and self._clock_s() < self._last.at_s + EVERY_S:
+            return
         now = self._cpu_times()
         if self._last is not None:  # What a process that has ended had is still the demo's.
             now = now._replace(own_s={**self._last.own_s, **now.own_s})

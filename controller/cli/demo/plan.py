@@ -14,7 +14,7 @@ import msgspec
 from cotenant.controller.domain import Profile
 
 WORKLOADS = Path(__file__).parent / "workloads"
-CHECKPOINT_SLACK_MIB = 64
+CHECKPOINT_SLACK_MIB = 32
 """Measured peaks vary a little from run to run."""
 
 
@@ -79,7 +79,7 @@ SONNETS = DemoJob(
     script="language_model",
     workers=1,
     batch_size=30,
-    train_s=18.0,
+    train_s=21.0,
     about="a language model on Shakespeare's sonnets",
     act=1,
 )
@@ -88,7 +88,7 @@ DIGITS = DemoJob(
     script="compute_bound",
     workers=1,
     batch_size=62,
-    train_s=18.0,
+    train_s=21.0,
     about="compute-bound: a convolutional network on handwritten digits",
     act=1,
 )
@@ -105,8 +105,8 @@ MEMORY = DemoJob(
     name="big-batch",
     script="memory_heavy",
     workers=1,
-    batch_size=382,
-    train_s=6.0,
+    batch_size=166,
+    train_s=4.0,
     about="memory-heavy: large activations, and samples from slow storage",
     act=1,
     options=("--slow-disk",),
@@ -116,7 +116,7 @@ LONG_GANG = DemoJob(
     script="language_model",
     workers=2,
     batch_size=30,
-    train_s=14.0,
+    train_s=8.0,
     about="the same language model on two devices",
     act=2,
     seed=1,

@@ -18,7 +18,6 @@ import msgspec
 
 from cotenant.controller.cli.demo import plan
 from cotenant.controller.cli.demo.cluster import (
-    POLL_S,
     PrivateCluster,
     ProcessStartFailed,
     QueueWatcher,
@@ -32,6 +31,7 @@ from cotenant.controller.cli.demo.measuring import (
     measure_jobs,
     run_uninterrupted,
     schedule_of,
+    warm_up,
 )
 from cotenant.controller.cli.demo.others import OthersLoad, OthersWatch, busy_cores_now
 from cotenant.controller.cli.demo.plan import DemoJob, MeasuredJob
@@ -49,12 +49,10 @@ from cotenant.controller.client import Client
 from cotenant.controller.domain import JobId, Phase
 from cotenant.controller.system.files import write_output
 from cotenant.controller.timeline import render
-from cotenant.controller.wire import GetStatus, ListNodes, SetPolicy, ShowJob, Shown, Submit, WaitJobs
+from cotenant.controller.wire import GetStatus, ListNodes, SetPolicy, ShowJob, Shown, Submit
 
 SLOTS = 2
 ACT_TIMEOUT_S = 420.0
-WARM_WITHIN_S = 30.0
-"""How long the acts wait for the fork server; without one their first jobs start cold."""
 PREEMPT_AFTER_STEPS_RATIO = 0.15
 """The short jobs of act 2 are submitted when the long one has done this share of its steps."""
 
@@ -136,7 +134,8 @@ class _Demo:
         ):
             self._client = client
             cluster.check_devices(SLOTS)
-            self._warm_up()
+            self._say("one short job first, so that the jobs below start warm: what it imports is kept ready")
+            warm_up(client)
             self._watcher = QueueWatcher(client, self._say, self._names, self._others.look)
             self._act_one()
             self._act_two()
@@ -149,20 +148,6 @@ class _Demo:
             cores=len(os.sched_getaffinity(0)), before=busy_before, during=self._others.busy_cores
         )
         return msgspec.structs.replace(report, others=others)
-
-    def _warm_up(self) -> None:
-        """A short gang on all devices, so that the agent keeps a fork server with what the jobs import."""
-        self._say("one short job first: the agent keeps ready what it imports, and the jobs below start warm")
-        measured = self._measured[plan.LONG_GANG.name]
-        spec = job_spec(plan.WARM_UP, plan.WARM_UP_STEPS, profile=measured.profile)
-        job_id = self._client.ask(Submit(specs=(spec,))).job_ids[0]
-        self._client.ask(WaitJobs(job_ids=(job_id,), timeout_s=ACT_TIMEOUT_S))
-        deadline_s = time.monotonic() + WARM_WITHIN_S
-        while time.monotonic() < deadline_s:
-            kept = [node.fork_servers for node in self._client.ask(ListNodes()).nodes]
-            if all(each is not None and each.count for each in kept):
-                return
-            time.sleep(POLL_S)
 
     def _act_one(self) -> None:
         self._set_policy(

@@ -26,7 +26,7 @@ class Stage(nn.Module):
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.norm = nn.GroupNorm(4, channels)
-        self.mix = nn.Conv2d(channels, channels, 3, padding=1)
+        self.mix = nn.Conv2d(channels, channels, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         return x + functional.gelu(self.mix(self.norm(x)))

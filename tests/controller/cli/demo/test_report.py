@@ -166,7 +166,7 @@ def test_cores_time_that_is_not_the_demos_is_others() -> None:
         CpuTimes(10.0, 50.0 + 26.0, {1: 8.0, 2: 9.0}),
         CpuTimes(20.0, 50.0 + 26.0 + 16.0, {1: 8.0}),
     ]
-    watch = OthersWatch(lambda: at.pop(0))
+    watch = OthersWatch(lambda: at.pop(0), lambda: 1e9)
     assert watch.busy_cores == 0.0
     for _ in range(3):
         watch.look()
