@@ -94,9 +94,10 @@ def folded(rows: Sequence[ListingRow], in_memory: Iterable[Job], *, by_end: bool
 
 
 def _row_of_array(first: ListingRow, tasks: Sequence[Job], *, by_end: bool) -> ListingRow:
+    if by_end:  # The first is the newest.
+        return ListingRow(first.job, first.place, tasks)
     several = tasks or (first.job,)  # All may be forgotten.
-    place = first.place if by_end else min(map(place_of_arrival, several))
-    return ListingRow(min(several, key=_tells_most), place, tasks)
+    return ListingRow(min(several, key=_tells_most), min(map(place_of_arrival, several)), tasks)
 
 
 def _tells_most(task: Job) -> tuple[int, int]:

@@ -179,8 +179,8 @@ def what_sharing_brought(report: DemoReport) -> str:
             each.job,
             " and ".join(each.beside),
             f"{each.steps:.0f}",
-            _slowed(each.predicted_s, each),
-            _slowed(each.measured_s, each),
+            _seconds(each.predicted_s),
+            _seconds(each.measured_s),
             _seconds(each.alone_s),
             "-" if each.won_device_s is None else f"{each.won_device_s:+.1f}",
         )
@@ -191,6 +191,7 @@ def what_sharing_brought(report: DemoReport) -> str:
     if known:
         verb = "won" if sum(known) >= 0.0 else "lost"
         lines.append(f"in all {abs(sum(known)):.1f} device-seconds {verb} against taking turns\n")
+    lines += map(_slowed, report.shared)
     lines += [
         f"average completion of {each.job} and {each.beside}: promised {each.promised_s:.1f} s, took "
         f"{_seconds(each.took_s)} with their loads; one after the other, {each.sequential_s:.1f} s expected\n"
@@ -205,10 +206,13 @@ def _seconds(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds:.1f} s"
 
 
-def _slowed(seconds: float | None, row: BesideReport) -> str:
-    if seconds is None or not row.alone_s:
-        return _seconds(seconds)
-    return f"{seconds:.1f} s ({seconds / row.alone_s:.2f}x)"
+def _slowed(row: BesideReport) -> str:
+    """How many times as long as alone it took."""
+    if not row.alone_s:
+        return ""
+    predicted = "" if row.predicted_s is None else f", {row.predicted_s / row.alone_s:.2f} predicted"
+    ratio = row.measured_s / row.alone_s
+    return f"{row.job} beside {' and '.join(row.beside)}: {ratio:.2f} times as long as alone{predicted}\n"
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:

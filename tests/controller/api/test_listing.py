@@ -88,6 +88,7 @@ def test_ended_jobs_come_newest_first_and_in_pages(array: Station) -> None:
         array.time_s += 1.0
         array.ask(clients.ChangeJobs(verb="cancel", job_ids=(JobId(number),)), ADMIN)
     assert listed(array, ended=True) == ["2_3", "7", "2_0"], "1 still leaves its device"
+    assert listed(array, ended=True, fold=True) == ["2_3", "7"], "an array stands where its newest end is"
     first = array.ask(clients.ListJobs(ended=True, page=2))
     array.ask(clients.ChangeJobs(verb="cancel", job_ids=(JobId("2_4"),)), ALICE)
     second = array.ask(clients.ListJobs(ended=True, page=2, before=first.next_before))
