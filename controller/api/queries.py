@@ -237,35 +237,11 @@ class Queries:
         engine = self._core.state.engine
         name = engine.policy_name
         available = policies_offered(engine) if request.offers else {name: registry.about(name)}
-        defaults = {each: registry.defaults(each) for each in available}
-        offers = [
-            wire.PolicyOffer(
-                policy=each,
-                about=about,
-                current=each == name,
-                available=True,
-                defaults=defaults[each],
-                **registry.heading(each),
-            )
-            for each, about in sorted(available.items())
-            if request.offers
-        ]
-        offers += [
-            wire.PolicyOffer(
-                policy=each,
-                about=wire.NOT_AVAILABLE + lacks,
-                current=each == name,
-                available=False,
-                defaults={},
-                **registry.heading(each),
-            )
-            for each, lacks in sorted(registry.unavailable().items() if request.offers else ())
-        ]
         given = engine.policy_parameters
         current = wire.PolicyView(
             policy=name,
             about=available.get(name, ""),
-            parameters={**defaults.get(name, {}), **given},
+            parameters={**(registry.defaults(name) if name in available else {}), **given},
             classes=classes_of(engine),
             organisations=organisations_of(engine) or None,
             policy_state=engine.policy_state(),
@@ -274,7 +250,15 @@ class Queries:
             request_id=request_id,
             current=current,
             given=given,
-            offers=tuple(offers),
+            offers=wire.policy_offers(
+                available=available,
+                unavailable=registry.unavailable(),
+                defaults=registry.defaults,
+                heading=registry.heading,
+                current=name,
+            )
+            if request.offers
+            else (),
             groups=registry.GROUPS,
         )
 

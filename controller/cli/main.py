@@ -31,6 +31,7 @@ from cotenant.controller.cli.frame.problem import (
 from cotenant.controller.cli.verbs import (
     BY_NAME,
     COMPLETE_VARIABLE,
+    IMPORTED_ALONE,
     NOT_HERE,
     PROGRAM,
     SYNONYMS,
@@ -117,6 +118,10 @@ def run(words: list[str]) -> int:
         return OK
     if words[0] in ("-V", "--version"):
         words = ["version"]
+    for part in IMPORTED_ALONE:
+        named = part.name.split()
+        if words[: len(named)] == named:
+            return execute(part, words[len(named) :])
     verb = BY_NAME.get(SYNONYMS.get(words[0], words[0]))
     if verb is None:
         raise no_verb(words)

@@ -93,6 +93,9 @@ GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
     ),
 }
 
+IMPORTED_ALONE: Final = (Verb("sim trace list", "offline.trace_list", ""),)
+"""Parts that need little of what their verb imports; the verb has them as well."""
+
 BY_NAME: Final[dict[str, Verb]] = {verb.name: verb for verbs in GROUPS.values() for verb in verbs}
 
 SYNONYMS: Final = {
@@ -149,9 +152,8 @@ def as_command(verb: Verb) -> click.Command:
 
     from cotenant.controller.cli.frame.command import command
 
-    found = getattr(
-        importlib.import_module(f"cotenant.controller.cli.{verb.module}"), verb.name.replace("-", "_")
-    )
+    module = importlib.import_module(f"cotenant.controller.cli.{verb.module}")
+    found = getattr(module, verb.name.replace("-", "_").replace(" ", "_"))
     if isinstance(found, click.Command):
         return found
     return command(found, verb.name, passes_words=verb.passes_words)

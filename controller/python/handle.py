@@ -311,16 +311,23 @@ class JobHandle(Generic[T]):
 
 
 def jobs(
-    *, ended: bool = False, user: str | None = None, endpoint: str | None = None
+    *,
+    ended: bool = False,
+    user: str | None = None,
+    array: str | int | None = None,
+    endpoint: str | None = None,
 ) -> list[JobHandle[Any]]:
     """Yours that have not ended, in order of arrival. `ended`: with those that have and are still known;
-    `user`: somebody else's, or everybody's (`user=""`).
+    `user`: somebody else's, or everybody's (`user=""`); `array`: all tasks of this one, whoever's they are,
+    those that have ended too. Raises RequestRefused: there is no such array.
     """
     from cotenant.controller.cli.jobs.queue import pages
     from cotenant.controller.cli.submission.recording import user_name
 
     owner = user_name() if user is None else user
     question = ListJobs(user=owner, include_ended=ended, limit=LISTED_MAX)
+    if array is not None:
+        question = ListJobs(job_ids=(JobId(str(array)),), include_ended=True, limit=LISTED_MAX)
     found: list[JobHandle[Any]] = []
     with connected(endpoint) as client:
         for reply in pages(client, question):
@@ -329,9 +336,18 @@ def jobs(
 
 
 def job(job_id: str | int, *, endpoint: str | None = None) -> JobHandle[Any]:
-    """One that was submitted before, by whatever shell. Raises RequestRefused: there is no such job."""
+    """One that was submitted before, by whatever shell. Raises RequestRefused: there is no such job, or it is
+    an array.
+    """
     found: JobHandle[Any] = JobHandle(str(job_id), endpoint=endpoint)
-    found.name = found.details().name  # An array's number is refused, with a task's to try.
+    try:
+        found.name = found.details().name
+    except RequestRefused as refused:
+        if refused.code != "not-found":
+            raise
+        tasks = jobs(array=job_id, endpoint=endpoint)  # Refused as well where it is no array.
+        call = f"cotenant.jobs(array={found.id}) has its tasks, cotenant.job({tasks[0].id!r}) is the first"
+        raise RequestRefused(refused.code, f"{found.id} is an array, not one job", call) from None
     return found
 
 

@@ -14,13 +14,13 @@ from cotenant.controller.sim import scenario, windows
 from cotenant.controller.sim.choices import BadChoice, PolicyChoice, policies_named
 from cotenant.controller.sim.compare import Report, Task, TaskProgress, TaskRun, WorkerLost, run_all
 from cotenant.controller.sim.preparing import prepare
-from cotenant.controller.sim.scenario import SYNTH, Scenario, open_trace, tasks, workload_of
+from cotenant.controller.sim.scenario import Scenario, open_trace, tasks, workload_of
 from cotenant.controller.sim.simulate import answer_inline, simulate
 from cotenant.controller.sim.traces.mapped import column_map
-from cotenant.controller.sim.traces.reading import NAMES, read
+from cotenant.controller.sim.traces.reading import read
 from cotenant.controller.sim.traces.schema import write_csv
-from cotenant.controller.sim.traces.spot import LIKE, synthesise_spot
-from cotenant.controller.sim.traces.synth import KINDS, synthesise
+from cotenant.controller.sim.traces.spot import synthesise_spot
+from cotenant.controller.sim.traces.synth import synthesise
 from cotenant.controller.sim.traces.table import GZIP_MAGIC, TextTable, decoded, table, unpacked
 from cotenant.controller.sim.traces.trace import Trace, TraceProblem, describe, nearest, shown
 from cotenant.controller.sim.windows import busiest, sample
@@ -30,7 +30,7 @@ from cotenant.controller.sim.world.workload import Cluster, HostAsk, SimulatedHo
 from cotenant.controller.sim.world.world import World
 
 __all__ = [
-    "COLUMNS", "GZIP_MAGIC", "KINDS", "LIKE", "NAMES", "SYNTH", "BadChoice", "Cluster", "HostAsk",
+    "COLUMNS", "GZIP_MAGIC", "BadChoice", "Cluster", "HostAsk",
     "NoPairTable", "Outcome", "Physics", "PolicyChoice", "Report", "Scenario", "SimulatedHost", "Task",
     "TaskProgress", "TaskRun", "TextTable", "Trace", "TraceProblem", "WorkerLost", "Workload", "World",
     "answer_inline", "busiest", "column_map", "decoded", "describe", "nearest", "open_trace", "pair_data",

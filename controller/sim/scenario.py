@@ -22,8 +22,8 @@ from cotenant.controller.sim.traces.trace import Trace, TraceProblem
 from cotenant.controller.sim.world.overheads import launched
 from cotenant.controller.sim.world.physics import Failures, PairData, Physics, pair_data
 from cotenant.controller.sim.world.workload import Cluster, Workload
+from cotenant.controller.trace_names import LIKE, SYNTH
 
-SYNTH: Final = "synth:"
 SPOT_DAYS: Final = 5.0
 """Days of `synth:gfs` where it names no number."""
 SYNTH_JOBS: Final = 20_000
@@ -130,7 +130,7 @@ def open_trace(
     """
     if not name.startswith(SYNTH):
         return read(name, format=format, columns=columns)
-    from cotenant.controller.sim.traces.spot import LIKE, synthesise_spot
+    from cotenant.controller.sim.traces.spot import synthesise_spot
     from cotenant.controller.sim.traces.synth import synthesise
 
     like, _, count = name.removeprefix(SYNTH).partition(":")

@@ -25,7 +25,7 @@ from cotenant.controller.domain import one_line
 from cotenant.controller.web import rendering
 from cotenant.controller.web.access import ENTRANCE, LINK_S, OUR_NAMES, Access, RequestCheck, is_ahead
 from cotenant.controller.web.connections import Connections, Seen, watch
-from cotenant.controller.web.page import Page, Params, surroundings
+from cotenant.controller.web.page import Page, Params, ShownElsewhere, surroundings
 from cotenant.controller.web.pages import PAGES
 from cotenant.controller.web.strangers import Strangers
 
@@ -62,7 +62,7 @@ def application(
         routes=routes,
         lifespan=lambda app: watching(connections, strangers or Strangers()),
         middleware=[Middleware(RequestCheck, access=access, cookie_name=cookie_name, names=names)],
-        exception_handlers={Refusal: refused, Unreachable: away},
+        exception_handlers={Refusal: refused, Unreachable: away, ShownElsewhere: shown_elsewhere},
     )
     app.state.pages = [each for each in PAGES if each.is_in_menu]
     app.state.access, app.state.connections, app.state.cookie_name = access, connections, cookie_name
@@ -103,6 +103,11 @@ async def refused(request: Request, error: Exception) -> Response:
     return HTMLResponse(
         rendering.whole("refused", {**surroundings(request), **text}), STATUS.get(failure.code, 500)
     )
+
+
+async def shown_elsewhere(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ShownElsewhere)
+    return RedirectResponse(error.address, 303)
 
 
 async def away(request: Request, error: Exception) -> Response:
@@ -168,8 +173,8 @@ def sent(page: Page) -> Any:
             while True:
                 try:
                     seen = await state.connections.look(page, params)
-                except Refusal as refusal:  # Such as of a job that is forgotten by now.
-                    yield {"trouble": rendering.part("base", "trouble", {"trouble": str(refusal)})}
+                except (Refusal, ShownElsewhere) as error:  # Such as of a job that is forgotten by now.
+                    yield {"trouble": rendering.part("base", "trouble", {"trouble": str(error)})}
                     return
                 yield parts(request, page, params, seen)
                 await asyncio.sleep(page.every_s)

@@ -23,7 +23,7 @@ from cotenant.controller.client import Client, Refusal, Unreachable
 from cotenant.controller.domain import Phase, for_people
 from cotenant.controller.system.endpoint import BadEndpoint
 from cotenant.controller.system.keys import KeyProblem
-from cotenant.controller.web.page import Asking, Page, Params
+from cotenant.controller.web.page import Asking, Page, Params, ShownElsewhere
 from cotenant.controller.web.samples import JOBS_MAX, Samples
 from cotenant.controller.web.simulations import Simulations
 from cotenant.controller.wire import ListJobs, clients, wall_s
@@ -107,14 +107,14 @@ class Connections:
         self._locks: dict[tuple[str, Params], asyncio.Lock] = {}
 
     async def ask(self, act: Callable[[Asking], T]) -> T:
-        """What `act` brings of its questions. Raises Unreachable, Refusal."""
+        """What `act` brings of its questions. Raises Unreachable, Refusal, and what `act` raises."""
         return await to_thread.run_sync(self._act, act, limiter=self._limiter)
 
     def _act(self, act: Callable[[Asking], T]) -> T:
         client = self._idle.pop() if self._idle else self._connected()
         try:
             found = act(ForPeople(client, self.samples, self._costly, self.simulations))
-        except Refusal:
+        except (Refusal, ShownElsewhere):
             self._idle.append(client)
             raise
         except BaseException:
@@ -130,7 +130,7 @@ class Connections:
             raise Unreachable(str(error)) from None
 
     async def look(self, page: Page, params: Params) -> Seen:
-        """As of now or of a moment ago. Raises Refusal."""
+        """As of now or of a moment ago. Raises Refusal, ShownElsewhere."""
         key = (page.name, params)
         async with self._locks.setdefault(key, asyncio.Lock()):
             before = self._kept.get(key)
@@ -142,7 +142,7 @@ class Connections:
             except Unreachable as error:
                 last = before or Seen(None, time.monotonic(), None)
                 seen = last._replace(trouble=error)
-            except Refusal:  # Of what is refused nothing is kept.
+            except (Refusal, ShownElsewhere):  # Of what is refused or elsewhere nothing is kept.
                 self._locks.pop(key, None)
                 raise
             self._keep(key, seen)

@@ -37,6 +37,14 @@ class Asking(Protocol):
         ...
 
 
+class ShownElsewhere(Exception):
+    """What was asked for has no page of its own; `address` is the page that shows it."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(f"it is shown at {address}")
+        self.address = address
+
+
 class Params(NamedTuple):
     """What the address says, in an order of its own: equal addresses share answers."""
 
@@ -55,7 +63,7 @@ class Page:
     path: str
     """Such as `/jobs/{job_id}`; what is in braces is in `Params.path`."""
     look: Callable[[Asking, Params], Any]
-    """Asking what it needs, in a thread of its own; raises what asking raises."""
+    """Asking what it needs, in a thread of its own; raises what asking raises, and ShownElsewhere."""
     shown: Callable[[Any, Params], Mapping[str, Any]]
     """What was answered, as its template wants it."""
     parts: tuple[str, ...] = ()

@@ -29,6 +29,8 @@ gradaccum
 controller.domain
 controller.wire                 controller.domain
 controller.system               controller.wire controller.domain
+# Names of traces, to be listed without the simulator.
+controller.trace_names
 # What happened, drawn.
 controller.timeline             controller.domain controller.wire
 # Leaves: they speak with the MPS daemon, and measure.
@@ -81,10 +83,10 @@ controller.__main__             controller.domain controller.system controller.p
 controller.sim                  controller.domain controller.wire controller.system controller.timeline
                                 controller.models
                                 controller.policies.base controller.policies controller.engine
-                                controller.store
+                                controller.store controller.trace_names
 controller.training             controller.domain controller.wire controller.system controller.models
                                 controller.policies.base controller.policies controller.engine controller.sim
-                                profiler
+                                controller.trace_names profiler
 # Steering another scheduler: our orders, its programs.
 controller.steer.core           controller.domain controller.policies.base controller.policies
                                 controller.engine
@@ -101,7 +103,7 @@ controller.web                  controller.domain controller.wire controller.sys
 controller.cli.offline          controller.domain controller.wire controller.system controller.timeline
                                 controller.models controller.policies.base controller.policies
                                 controller.store controller.sim controller.training controller.steer
-                                controller.cli
+                                controller.cli controller.trace_names
 controller.web.simulating       controller.wire controller.sim controller.training controller.cli
                                 controller.cli.offline
 """

@@ -1,5 +1,5 @@
-"""`cotenant policy`: list, show, set, and the shadow as the controller has it. A change is journalled and
-takes effect at once.
+"""`cotenant policy`: show, set, and how the policies that there are look in a list. A change is journalled
+and takes effect at once.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from cotenant.controller.cli.frame.asking import asking, complete_policy
 from cotenant.controller.cli.frame.command import argument, group, option
 from cotenant.controller.cli.frame.output import (
     EndpointFlag,
+    Format,
     JsonFlag,
     Listing,
     OutputFlag,
@@ -69,32 +70,16 @@ def policy(context: click.Context) -> None:
         show_policy()
 
 
-@policy.part("list")
-def list_policies(
-    output: OutputFlag = None, as_json: JsonFlag = False, endpoint: EndpointFlag = None
-) -> None:
-    """The policies there are, and when to choose which; the one in force is marked.
-
-    -o wide is a table, with the parameters that each takes.
-
-    \b
-    For example:
-      cotenant policy list
-      cotenant policy list -o wide
-    """
-    form = chosen(output, as_json)
-    with asking(endpoint) as client:
-        reply = client.ask(GetPolicy())
+def show_policies(known: Policies, form: Format) -> None:
     if form == "table":
-        say(catalogue(for_people(reply)))
+        say(catalogue(for_people(known)))
         return
     listing = Listing(
         noun="policy",
         plural="policies",
-        rows=reply.offers,
+        rows=known.offers,
         identity=lambda r: r.policy,
         columns=COLUMNS,
-        wide_columns=(*COLUMNS[:-1], Column("DEFAULTS", lambda r: _settings(r.defaults)), COLUMNS[-1]),
     )
     show_listing(listing, form)
 

@@ -41,7 +41,7 @@ FLUID_POLICIES: Final = "fifo,srsf,max-min"
 
 
 def complete_trace(incomplete: str) -> list[str]:
-    from cotenant.controller.sim import NAMES
+    from cotenant.controller.trace_names import NAMES
 
     return [name for name in NAMES if name.startswith(incomplete)]
 

@@ -1,4 +1,5 @@
-"""`cotenant policy train`: an order learned from a trace, written as a model that `rltune` or `scorer` uses;
+"""`cotenant policy list`: of the controller that answers, else of this installation;
+`policy train`: an order learned from a trace, written as a model that `rltune` or `scorer` uses;
 `policy shadow`: another policy decides beside the one in force, and what would have been.
 
 The other parts of `policy` ask a controller and are in `cluster/policy.py`; these compute by themselves, or
@@ -77,6 +78,46 @@ EstimateNoiseFlag = Annotated[
 SeedFlag = Annotated[int, option("--seed", metavar="S", min=0, help="Of everything that is drawn.")]
 
 policy = asked.policy
+
+
+@policy.part("list")
+def list_policies(
+    output: OutputFlag = None, as_json: JsonFlag = False, endpoint: EndpointFlag = None
+) -> None:
+    """The policies there are, and when to choose which; the one in force is marked.
+
+    Where no controller answers, those that are installed here are listed, and none is marked. -o wide is a
+    table, with the parameters that each takes.
+
+    \b
+    For example:
+      cotenant policy list
+      cotenant policy list -o wide
+    """
+    form = chosen(output, as_json)
+    try:
+        with asking(endpoint) as client:
+            known = client.ask(wire.GetPolicy())
+    except Problem as problem:
+        if problem.code != "unreachable" or endpoint:
+            raise
+        known = installed()
+        screen.tell("no controller answers: these policies are installed here, and none is in force")
+    asked.show_policies(known, form)
+
+
+def installed() -> wire.Policies:
+    """As a controller of this installation would offer them; none is in force."""
+    from cotenant.controller.policies import registry
+
+    offers = wire.policy_offers(
+        available=registry.available(),
+        unavailable=registry.unavailable(),
+        defaults=registry.defaults,
+        heading=registry.heading,
+    )
+    nothing = wire.PolicyView(policy="", about="", parameters={})
+    return wire.Policies(request_id=0, current=nothing, given={}, offers=offers, groups=registry.GROUPS)
 
 
 @policy.part("shadow")

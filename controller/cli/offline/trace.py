@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final
 
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.command import argument, group, option
-from cotenant.controller.cli.frame.output import JsonFlag, Listing, OutputFlag, chosen, show_listing, show_one
+from cotenant.controller.cli.frame.output import JsonFlag, OutputFlag, chosen, show_one
 from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.screen import NONE, Column, duration
 from cotenant.controller.cli.offline.options import (
@@ -18,7 +18,9 @@ from cotenant.controller.cli.offline.options import (
     VcFlag,
     as_problems,
 )
-from cotenant.controller.sim import SYNTH, Trace, column_map, open_trace
+from cotenant.controller.cli.offline.trace_list import sim_trace_list
+from cotenant.controller.sim import Trace, column_map, open_trace
+from cotenant.controller.trace_names import SYNTH
 
 FileArgument = Annotated[str, argument(metavar="FILE", help="To write: .csv, or .csv.gz to have it packed.")]
 MapFlag = Annotated[
@@ -40,53 +42,7 @@ def trace() -> None:
     """
 
 
-class KnownTrace(NamedTuple):
-    """A trace that can be named without a file."""
-
-    name: str
-    synthetic: bool
-    about: str
-
-
-@trace.part("list")
-def list_traces(output: OutputFlag = None, as_json: JsonFlag = False) -> None:
-    """The traces that come with cotenant, and those it can generate."""
-    from cotenant.controller.sim import KINDS, LIKE, NAMES
-
-    real = [KnownTrace(name, False, _about_bundled(name)) for name in NAMES]
-    made = [
-        KnownTrace(
-            f"{SYNTH}{name}", True, f"SYNTHETIC: generated like {kind.title}; {SYNTH}{name}:JOBS for so many"
-        )
-        for name, kind in KINDS.items()
-    ]
-    made += [
-        KnownTrace(
-            f"{SYNTH}{name}", True, f"SYNTHETIC: generated like GFS, hp and {scale:g}x spot tasks, 5 days"
-        )
-        for name, scale in LIKE.items()
-    ]
-    listing = Listing(
-        noun="trace",
-        rows=[*real, *made],
-        as_json=lambda row: {"trace": row.name, "synthetic": row.synthetic, "about": row.about},
-        identity=lambda row: row.name,
-        columns=LIST_COLUMNS,
-    )
-    show_listing(listing, chosen(output, as_json))
-
-
-LIST_COLUMNS: Final = (
-    Column("TRACE", lambda row: row.name),
-    Column("ABOUT", lambda row: row.about, wraps=True),
-)
-
-
-def _about_bundled(name: str) -> str:
-    vc = name.partition("/")[2]
-    if not vc:
-        return "Microsoft Philly 2017, twelve VCs on one clock (durations halved by its source)"
-    return f"Microsoft Philly 2017, virtual cluster {vc}"
+trace.part("list")(sim_trace_list)
 
 
 @trace.part("show")

@@ -28,9 +28,8 @@ from cotenant.controller.sim.traces.published import is_pai, read_helios, read_p
 from cotenant.controller.sim.traces.schema import read_schema
 from cotenant.controller.sim.traces.table import content, decoded, separator_of, unpacked
 from cotenant.controller.sim.traces.trace import Labels, Trace, TraceProblem, nearest
+from cotenant.controller.trace_names import NAMES
 
-PHILLY_VCS = ("0e4a51", "103959", "51b7ef", "6214e9", "6c71a0", "b436b2", "e13805", "ed69ec", "ee9e8c")
-NAMES = ("philly", *(f"philly/{vc}" for vc in PHILLY_VCS))
 LICENCE = "CC-BY-4.0"
 _ORIGIN = "Microsoft Philly 2017 (Jeon et al., ATC '19; msr-fiddle/philly-traces)"
 _VCS = f"{_ORIGIN}, via the artifact of PCS (abdullahfsm/PCS), one clock per VC"

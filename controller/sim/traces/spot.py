@@ -41,8 +41,6 @@ HOUR_S: Final = 3_600.0
 SOURCE_DAYS: Final = 91
 GPUS: Final = 2_296
 """287 hosts of 8 A100."""
-LIKE: Final = {"gfs": 1.0, "gfs-2x": 2.0, "gfs-4x": 4.0}
-"""The paper's three workloads: how often spot tasks come."""
 DURATION_S_MAX: Final = 30 * DAY_S
 DAYS_MAX: Final = 120
 SPOT_SCALE_MAX: Final = 16.0

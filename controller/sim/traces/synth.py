@@ -34,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cotenant.controller.sim.traces.trace import Floats, Labels, Trace, TraceProblem, nearest
+from cotenant.controller.trace_names import TITLES
 
 DAY_S: Final = 86_400.0
 HOUR_S: Final = 3_600.0
@@ -84,9 +85,9 @@ class Kind:
         return self.duration_s_mean * self.gpus_mean / (self.interarrival_s_mean * gpus)
 
 
-def _helios(title: str, jobs: int, mean_min: float, gap_s: float, *, median_s: float) -> Kind:
+def _helios(name: str, jobs: int, mean_min: float, gap_s: float, *, median_s: float) -> Kind:
     return Kind(
-        title=f"Helios {title} (Lazer, Table 1)",
+        title=TITLES[name],
         jobs=jobs,
         duration_s_mean=mean_min * 60.0,
         duration_s_median=median_s,
@@ -99,11 +100,11 @@ def _helios(title: str, jobs: int, mean_min: float, gap_s: float, *, median_s: f
 
 
 KINDS: Final[dict[str, Kind]] = {
-    "earth": _helios("Earth", 427_000, 59.5, 39.0, median_s=200.0),
-    "saturn": _helios("Saturn", 698_000, 72.2, 80.0, median_s=130.0),
-    "uranus": _helios("Uranus", 329_000, 128.1, 243.0, median_s=260.0),
+    "earth": _helios("earth", 427_000, 59.5, 39.0, median_s=200.0),
+    "saturn": _helios("saturn", 698_000, 72.2, 80.0, median_s=130.0),
+    "uranus": _helios("uranus", 329_000, 128.1, 243.0, median_s=260.0),
     "philly": Kind(
-        title="Philly (Jeon et al., ATC '19; two derived job tables)",
+        title=TITLES["philly"],
         jobs=82_247,
         duration_s_mean=26_039.0,
         duration_s_median=1_174.0,

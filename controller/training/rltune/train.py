@@ -18,8 +18,8 @@ import msgspec
 import numpy as np
 
 from cotenant.controller.policies.learned import ACTOR, Layer, ModelCard, OrderModel, Validation
-from cotenant.controller.sim import NAMES
 from cotenant.controller.system import files
+from cotenant.controller.trace_names import NAMES
 from cotenant.controller.training.rltune.options import (
     PRESETS,
     EpochTold,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
+from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -22,7 +23,7 @@ from cotenant.controller.cli.jobs.view import devices, steps
 from cotenant.controller.client import Refusal
 from cotenant.controller.domain import ENDED, AttemptNo, JobId
 from cotenant.controller.web.connections import Connections
-from cotenant.controller.web.page import Asking, Page, Params
+from cotenant.controller.web.page import Asking, Page, Params, ShownElsewhere
 from cotenant.controller.web.pages import changing
 from cotenant.controller.web.pages.queue import share_done
 from cotenant.controller.web.samples import StepSample
@@ -65,7 +66,12 @@ class JobLook(NamedTuple):
 
 def look(asks: Asking, params: Params) -> JobLook:
     job_id = JobId(params.get("job_id"))
-    shown = asks.ask(ShowJob(job_id=job_id))
+    try:
+        shown = asks.ask(ShowJob(job_id=job_id))
+    except Refusal as refusal:
+        if refusal.failure.code == "not-found" and is_array(asks, job_id):
+            raise ShownElsewhere(f"/queue?{urlencode({'array': job_id})}") from None
+        raise
     job = shown.job
     asks.samples.note(wall_s(shown.now), job)
     outputs: tuple[AttemptTail, ...] = ()
@@ -83,6 +89,11 @@ def look(asks: Asking, params: Params) -> JobLook:
         no_output=no_output,
         samples=asks.samples.of(job_id),
     )
+
+
+def is_array(asks: Asking, name: JobId) -> bool:
+    """Whether a name that is no job's is an array's number. Raises Refusal: it is neither."""
+    return bool(asks.ask(ListJobs(job_ids=(name,), include_ended=True, limit=1)).jobs)
 
 
 def rank_of(params: Params) -> int:

@@ -50,7 +50,7 @@ _HOMES: Final = {
         "NOT_AVAILABLE", "DecisionView", "Decisions", "GetDecisions", "GetPolicy", "GetShadow",
         "OrganisationView", "Policies", "PolicyOffer", "PolicyPreview", "PolicyPreviewed", "PolicyReply",
         "PolicyRequest", "PolicyView", "PreviewPolicy", "PreviewedAction", "SetPolicy", "SetShadow",
-        "ShadowDifference", "ShadowView", "Shadowed",
+        "ShadowDifference", "ShadowView", "Shadowed", "policy_offers",
     ),
 }
 # fmt: on

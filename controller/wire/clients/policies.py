@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -90,6 +91,30 @@ class PolicyOffer(JsonView, frozen=True, kw_only=True, tag="policy/1"):
     """The heading that it stands under; empty: it is none of ours."""
     choose: str = ""
     """When to choose it, in a line."""
+
+
+def policy_offers(
+    *,
+    available: Mapping[str, str],
+    unavailable: Mapping[str, str],
+    defaults: Callable[[str], Parameters],
+    heading: Callable[[str], Mapping[str, str]],
+    current: str = "",
+) -> tuple[PolicyOffer, ...]:
+    """`available` is policies with a line about each, `unavailable` those with what they lack; by name, those
+    that are not available last. `current` is the one in force; none is where it is empty."""
+    lacking = {name: NOT_AVAILABLE + lacks for name, lacks in sorted(unavailable.items())}
+    return tuple(
+        PolicyOffer(
+            policy=name,
+            about=about,
+            current=name == current,
+            available=name not in lacking,
+            defaults={} if name in lacking else defaults(name),
+            **heading(name),
+        )
+        for name, about in (*sorted(available.items()), *lacking.items())
+    )
 
 
 class PolicyPreview(JsonView, frozen=True, kw_only=True, tag="policy-preview/1"):

@@ -114,7 +114,7 @@ def test_every_verb_says_its_errors_as_an_object_where_one_is_asked_for(
 ASKING = (
     "queue", "show 7", "eta", "eta score", "explain 7", "wait 7", "cancel 7", "hold 7", "release 7",
     "preempt 7", "requeue 7", "checkpoint 7", "nodes", "nodes drain h", "nodes resume h", "nodes lost h",
-    "top", "pairs", "report", "policy list", "policy show", "policy set fifo", "profile list",
+    "top", "pairs", "report", "policy show", "policy set fifo", "profile list",
     "profile show k", "submit -- true",
 )  # fmt: skip
 

@@ -11,12 +11,12 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from cotenant.controller.cli.frame.screen import Column, table
-from cotenant.controller.cli.verbs import BY_NAME, Verb, as_command
+from cotenant.controller.cli.verbs import BY_NAME, IMPORTED_ALONE, Verb, as_command
 from cotenant.controller.system.files import output, write_output
 from tests.building.limits import within_s
 
@@ -66,6 +66,24 @@ def test_queue_imports_what_it_needs(tmp_path: Path) -> None:
         if name.startswith(("cotenant.controller.domain.", "cotenant.controller.wire."))
     }
     assert ours <= {f"cotenant.controller.{name}" for name in OF_A_QUESTION_ABOUT_JOBS}
+
+
+@pytest.mark.parametrize("part", IMPORTED_ALONE, ids=lambda part: part.name)
+def test_a_part_that_is_imported_alone_needs_no_numpy_and_is_one_of_its_verb(
+    part: Verb, tmp_path: Path
+) -> None:
+    words = part.name.split()
+    for more in ((), ("--json",), ("--help",)):
+        loaded = modules_after(*words, *more, at=tmp_path)
+        assert not loaded & {"numpy", "zmq", "asyncio", "cotenant.controller.sim"}
+    whole: Any = as_command(BY_NAME[words[0]])
+    for word in words[1:]:
+        whole = whole.commands[word]
+    alone = as_command(part)
+    assert (alone.help, [each.name for each in alone.params]) == (
+        whole.help,
+        [each.name for each in whole.params],
+    )
 
 
 def test_the_screen_of_top_is_imported_only_to_be_shown(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from cotenant.controller.cli.jobs.run import exit_code, standard_input
 from cotenant.controller.cli.setup.owners import own
 from cotenant.controller.client import Client, Unreachable
 from cotenant.controller.domain import InputFile, JobId, JobSpec, Launch, Phase, Profile
+from cotenant.controller.policies import registry
 from cotenant.controller.wire import clients as wire
 from tests.building.limits import within_s
 
@@ -773,6 +774,33 @@ def test_policy_list_and_show(controller: StandIn, replies: ModuleType, cotenant
         "policies/1",
         ["castor", "fifo"],
     )
+
+
+def test_policy_list_needs_no_controller(
+    controller: StandIn, replies: ModuleType, cotenant: Cotenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lists what is installed, and says so; a controller that is named and silent is an error."""
+    controller.says(wire.GetPolicy, replies.policy())
+    asked = json.loads(cotenant("policy", "list", "--json").out)
+    monkeypatch.delenv("COTENANT_CONTROLLER__ENDPOINT")
+    listed = cotenant("policy", "list", "--json")
+    assert (listed.code, len(listed.err.splitlines())) == (0, 1)
+    assert "no controller answers: these policies are installed here" in listed.err
+    found = json.loads(listed.out)
+    assert found["schema"] == asked["schema"]
+    assert set(found["policies"][0]) == set(asked["policies"][0])
+    offers = {each["policy"]: each for each in found["policies"]}
+    assert set(registry.OURS) <= set(offers) and not any(each["current"] for each in offers.values())
+    assert offers["castor"]["defaults"] == registry.defaults("castor")
+    assert "when: " in cotenant("policy", "list").out
+    assert cotenant("policy", "list", "--endpoint", "ipc:///none/none.sock").code == 5
+    head = cotenant("policy", "list", "-o", "wide").out.splitlines()[0].split("  ")
+    assert [each.strip() for each in head if each.strip()] == [
+        "POLICY",
+        "DEFAULTS",
+        "ABOUT",
+        "WHEN TO CHOOSE IT",
+    ]
 
 
 def test_policy_set_gives_parameters_the_type_of_their_default(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cotenant.controller.domain import JobId, JobSpec, Phase
+from cotenant.controller.domain import JobId, JobSpec, Phase, array_of
 from cotenant.controller.python import inside
 from cotenant.controller.wire import clients as wire
 from tests.building.stand_in import StandIn, refusal
@@ -69,9 +69,10 @@ class FakeCluster:
         return wire.Submitted(request_id=0, job_ids=ids, notes=("it is the first",))
 
     def _list(self, request: wire.ListJobs) -> Any:
-        if any(job_id not in self.views for job_id in request.job_ids):
+        names = {name: [v for v in self.views if name in (v, array_of(v))] for name in request.job_ids}
+        if not all(names.values()):
             return refusal("not-found", f"no job {request.job_ids[0]}")
-        found = [self.views[job_id] for job_id in request.job_ids]
+        found = [self.views[job_id] for ids in names.values() for job_id in ids]
         return replies.jobs(*(job for job in found if not request.states or job.phase in request.states))
 
     def _wait(self, request: wire.WaitJobs) -> Any:

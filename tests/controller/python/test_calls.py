@@ -180,8 +180,19 @@ def test_map_is_one_array_with_a_limit(cluster: FakeCluster) -> None:
     assert {spec.array_limit for spec in request.specs} == {2}
     assert cotenant.gather(jobs) == [2, 4, 6]
     assert cotenant.map(double, []) == []
-    with pytest.raises(cotenant.RequestRefused, match="try 7_0"):
+
+
+def test_an_array_is_refused_as_one_job_and_has_its_tasks(cluster: FakeCluster) -> None:
+    tasks = cotenant.map(double, [1, 2, 3])
+    with pytest.raises(
+        cotenant.RequestRefused, match=r"7 is an array, .*cotenant.jobs\(array=7\)"
+    ) as refused:
         cotenant.job(7)
+    assert "cotenant.job('7_0')" in str(refused.value)
+    cluster.is_now("7_1", Phase.CANCELLED)
+    assert [job.id for job in cotenant.jobs(array="7")] == [job.id for job in tasks]
+    with pytest.raises(cotenant.RequestRefused, match="no job 8"):
+        cotenant.job(8)
 
 
 def test_what_one_request_cannot_hold_is_refused_where_it_must_be_one(cluster: FakeCluster) -> None:

@@ -15,6 +15,7 @@ from cotenant.controller.sim.traces.schema import write_csv
 from cotenant.controller.sim.traces.synth import KINDS, medians, synthesise
 from cotenant.controller.sim.traces.trace import TraceProblem
 from cotenant.controller.sim.world.workload import Cluster
+from cotenant.controller.trace_names import TITLES
 
 TABLE_1 = {"earth": (427_000, 59.5, 39.0), "saturn": (698_000, 72.2, 80.0), "uranus": (329_000, 128.1, 243.0)}
 
@@ -28,6 +29,10 @@ def test_lazers_table_1_is_met(kind: str, seed: int) -> None:
     assert float(np.mean(trace.duration_s)) == pytest.approx(mean_min * 60, rel=0.005), seed
     assert float(np.mean(np.diff(trace.submit_s))) == pytest.approx(gap_s, rel=0.005), seed
     assert trace.synthetic and "generated" in trace.source and str(seed) in trace.notes[0]
+
+
+def test_what_is_listed_can_be_generated() -> None:
+    assert set(TITLES) == set(KINDS)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cotenant.controller.sim.traces.reading import FORMATS, NAMES, PHILLY_VCS, parse, read
+from cotenant.controller.sim.traces.reading import FORMATS, parse, read
 from cotenant.controller.sim.traces.schema import schema_text, write_csv
 from cotenant.controller.sim.traces.table import content, decoded, unpacked
 from cotenant.controller.sim.traces.trace import Labels, Trace, TraceProblem, describe, offered_load
+from cotenant.controller.trace_names import NAMES, PHILLY_VCS
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "traces"
 HEADER = "job_id,submit_time_s,duration_s,gpus,user,vc,gpu_type,state,type,pods,gpus_per_pod,model"

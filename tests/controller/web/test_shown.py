@@ -195,6 +195,14 @@ def sweep(jobs: Any) -> None:
     jobs.jobs = [*ended, *runs, *waits]
 
 
+def test_a_typed_address_of_an_array_leads_to_its_tasks(browser: TestClient, jobs: Any) -> None:
+    sweep(jobs)
+    answer = browser.get("/jobs/38", follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/queue?array=38")
+    assert browser.get("/jobs/39", follow_redirects=False).status_code == 404
+    assert browser.get("/jobs/38_7", follow_redirects=False).status_code == 200
+
+
 def test_an_array_is_one_row_that_opens(browser: TestClient, jobs: Any) -> None:
     sweep(jobs)
     text = browser.get("/queue").text

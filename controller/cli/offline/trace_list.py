@@ -1,0 +1,55 @@
+"""`cotenant sim trace list`. Rule: it imports neither the simulator nor numpy, so that it answers at once."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from cotenant.controller.cli.frame.output import JsonFlag, Listing, OutputFlag, chosen, show_listing
+from cotenant.controller.cli.frame.screen import Column
+from cotenant.controller.trace_names import LIKE, NAMES, SYNTH, TITLES
+
+
+class KnownTrace(NamedTuple):
+    """A trace that can be named without a file."""
+
+    name: str
+    synthetic: bool
+    about: str
+
+
+def sim_trace_list(output: OutputFlag = None, as_json: JsonFlag = False) -> None:
+    """The traces that come with cotenant, and those it can generate."""
+    real = [KnownTrace(name, False, _about_bundled(name)) for name in NAMES]
+    made = [
+        KnownTrace(
+            f"{SYNTH}{name}", True, f"SYNTHETIC: generated like {title}; {SYNTH}{name}:JOBS for so many"
+        )
+        for name, title in TITLES.items()
+    ]
+    made += [
+        KnownTrace(
+            f"{SYNTH}{name}", True, f"SYNTHETIC: generated like GFS, hp and {scale:g}x spot tasks, 5 days"
+        )
+        for name, scale in LIKE.items()
+    ]
+    listing = Listing(
+        noun="trace",
+        rows=[*real, *made],
+        as_json=lambda row: {"trace": row.name, "synthetic": row.synthetic, "about": row.about},
+        identity=lambda row: row.name,
+        columns=LIST_COLUMNS,
+    )
+    show_listing(listing, chosen(output, as_json))
+
+
+LIST_COLUMNS: Final = (
+    Column("TRACE", lambda row: row.name),
+    Column("ABOUT", lambda row: row.about, wraps=True),
+)
+
+
+def _about_bundled(name: str) -> str:
+    vc = name.partition("/")[2]
+    if not vc:
+        return "Microsoft Philly 2017, twelve VCs on one clock (durations halved by its source)"
+    return f"Microsoft Philly 2017, virtual cluster {vc}"
