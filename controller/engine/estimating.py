@@ -341,7 +341,8 @@ def learn_profile(ledger: Ledger, job: Job, event: ProfileLearned) -> None:
         hosts = len(ledger.holdings.gang(placement.devices))
         needed = job.needed_mib(placement.accumulation_steps)
         unclaimed = all(ledger.claimed_by(device_id) is None for device_id in placement.devices)
-        if needed is not None and unclaimed and not ledger.partners(job):
+        is_alone = placement.fraction == 1.0 and not ledger.partners(job)  # A part's memory is its limit.
+        if needed is not None and unclaimed and is_alone:
             ledger.plan_memory(job, needed)
     _keep_profile(ledger, job, event, hosts)
     _give_its_like(ledger, job)

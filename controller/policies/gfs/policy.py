@@ -74,7 +74,7 @@ from cotenant.controller.policies.gfs.state import GfsState, capacity_of, invent
 MakePolicy = Callable[[str, Parameters], Policy]
 OWN: Final = frozenset(("quota-update", "next-class", REASON))
 """Reasons of wake-ups and computations that the policies below did not ask for."""
-HELD_BACK: Final = frozenset(("quota-withheld", "quota-eta", "quota-update", "hosts-rest"))
+HELD_BACK: Final = frozenset(("quota-withheld", "quota-eta", "hosts-rest"))
 """Reasons of spot jobs that wait for another cause than a lack of devices."""
 EVERYTHING: Final = 1 << 30
 """A budget without a limit: more devices than there are."""
@@ -318,39 +318,51 @@ class Gfs:
     def explain(self, view: View, job: Job) -> Reason:
         if is_hp(job):
             return self._order.explain(self._hp_view(view), job)
-        impossible = why_impossible(view, job)
-        if impossible is not None:
-            return impossible
-        budgets = self.budgets(view)
-        if job.spec.gpus > widest(budgets) and not job.aged and budgets:
-            type = max(budgets, key=lambda each: (budgets[each].gpus, each))
-            budget, hours = budgets[type], self.parameters.hours
-            if self.parameters.quota == "rise":
-                return because(
-                    "quota-withheld",
-                    job.spec.gpus,
-                    budget.gpus,
-                    budget.inventory,
-                    budget.waiting,
-                    hours,
-                    budget.rise,
-                )
-            return because(
-                "quota-eta",
-                job.spec.gpus,
-                budget.gpus,
-                budget.quota,
-                budget.inventory,
-                hours,
-                self._state.eta,
-            )
+        withheld = why_impossible(view, job) or self._why_withheld(view, job)
+        if withheld is not None:
+            return withheld
         if job.spec.gpus > self._state.offered and not job.aged:
             return because("quota-update")
-        return self._order.explain(self._spot_view(view, widest(budgets), set()), job)
+        return self._explain_order(view, job)
+
+    def _why_withheld(self, view: View, job: Job) -> Reason | None:
+        """Why the quota keeps a spot job waiting; None: it does not."""
+        budgets = self.budgets(view)
+        if not budgets or job.aged or job.spec.gpus <= widest(budgets):
+            return None
+        type = max(budgets, key=lambda each: (budgets[each].gpus, each))
+        budget, hours = budgets[type], self.parameters.hours
+        if self.parameters.quota == "rise":
+            return because(
+                "quota-withheld",
+                job.spec.gpus,
+                budget.gpus,
+                budget.inventory,
+                budget.waiting,
+                hours,
+                budget.rise,
+            )
+        return because(
+            "quota-eta",
+            job.spec.gpus,
+            budget.gpus,
+            budget.quota,
+            budget.inventory,
+            hours,
+            self._state.eta,
+        )
+
+    def _explain_order(self, view: View, job: Job) -> Reason:
+        return self._order.explain(self._spot_view(view, widest(self.budgets(view)), set()), job)
 
     def holds_back(self, view: View, job: Job) -> bool:
-        """Spot jobs keep to their quota, and off some hosts, whatever their priority."""
-        return self.explain(view, job).code in HELD_BACK
+        """Spot jobs keep to their quota, and off some hosts, whatever their priority. What the decision
+        before this one offered them is no such rule: a new policy has offered nobody anything yet, and hp
+        jobs that start leave no offer."""
+        if is_hp(job) or why_impossible(view, job) is not None:
+            return False
+        withheld = self._why_withheld(view, job) or self._explain_order(view, job)
+        return withheld.code in HELD_BACK
 
     def report(self, view: View) -> ClassReport:
         """For people: what is kept back, and why."""

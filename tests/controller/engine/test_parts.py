@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from msgspec import UNSET
 
-from cotenant.controller.domain import LimitSettings, Place, StartAttempt, because
+from cotenant.controller.domain import JobId, LimitSettings, Place, StartAttempt, because
 from cotenant.controller.domain import events as ev
 from cotenant.controller.policies import registry
-from tests.controller.building import Desk, report
+from tests.controller.building import Desk, profile, report
 
 DIVIDES: dict[str, Any] = {"divides": True, "cores": (0, 1, 2, 3), "memory_mib": 1000}
 MPS: dict[str, Any] = {"divides": True, "sharing": "mps", "memory_mib": 1000}
@@ -64,6 +64,21 @@ def test_the_agent_is_told_the_part_and_its_memory() -> None:
         "of 1 divided device none has a part (0.50) left: a/0 has 150 MiB left beside its parts; this one "
         "needs 500 MiB"
     ) in waits
+
+
+@pytest.mark.parametrize("needs_mib", [100.0, 900.0])
+def test_a_part_keeps_its_memory_whatever_is_measured(needs_mib: float) -> None:
+    """It is the job's limit: with what was measured in its place the parts of a device could be more than it
+    has."""
+    desk = Desk("fifo", slots())
+    for number in (1, 2):
+        desk.run(number, gpu_fraction=0.5, batch_size=8)
+    desk.tell(
+        ev.ProfileLearned(
+            job_id=JobId("1"), profile=profile(8, (1, 1.0, needs_mib)), attempt=desk.job(1).attempt
+        )
+    )
+    assert [desk.job(number).placement.memory_mib for number in (1, 2)] == [500, 500]
 
 
 def test_a_part_of_a_slot_is_whole_cores() -> None:

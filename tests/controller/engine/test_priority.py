@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from math import inf
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cotenant.controller.domain import (
@@ -167,6 +167,34 @@ def test_what_a_quota_withholds_is_not_waited_for() -> None:
     assert desk.phase(4) == "loading"
 
 
+def fragmented(policy: str) -> Desk:
+    """One device is free on each of three hosts, and job 7 of priority 10 waits for two on one host."""
+    desk = Desk(policy, *(report(host, 2) for host in "abc"), ageing_s=0.0)
+    for number in range(1, 7):
+        desk.run(number)
+    desk.submit(7, gpus=2, nodes=1, priority=10)
+    for number in (1, 3, 5):
+        desk.end(number)
+    return desk
+
+
+@pytest.mark.parametrize("policy", ["gfs", "gfs-rise"])
+def test_a_new_policy_that_has_offered_nobody_anything_yet_keeps_devices_as_well(policy: str) -> None:
+    desk = fragmented("sjf")
+    desk.submit(8)
+    desk.tell(ev.PolicyChanged(name=policy, by="root"))
+    desk.wait(1.0)
+    assert [desk.phase(number) for number in (7, 8)] == ["queued"] * 2
+
+
+@pytest.mark.parametrize("policy", ["gfs", "gfs-rise"])
+def test_no_narrow_job_passes_at_the_moment_at_which_an_hp_job_starts(policy: str) -> None:
+    desk = fragmented(policy)
+    desk.submit(9, job_class="hp", priority=10)
+    desk.submit(8)
+    assert [desk.phase(number) for number in (7, 8, 9)] == ["queued", "queued", "loading"]
+
+
 class LastFirst(Stateless):
     """A stranger's policy with an order of its own, which looks at no priority."""
 
@@ -281,6 +309,7 @@ def overtaken(engine: Engine, job: Job, before: Mapping[DeviceId, float] | None)
 
 
 @given(name=st.sampled_from(POLICIES), seed=st.integers(0, 2**32))
+@example(name="gfs", seed=65)
 @settings(deadline=None)
 def test_nobody_starts_who_delays_a_waiting_job_of_greater_priority(name: str, seed: int) -> None:
     engine, chance = fresh(name), random.Random(seed)
