@@ -24,7 +24,6 @@ from cotenant.controller.domain import (  # fmt: skip  # fmt: skip
     NOTHING,
     QUEUED,
     RESERVED,
-    RUNNING,
     AnyAction,
     AnyCommand,
     ClassReport,
@@ -59,7 +58,7 @@ from cotenant.controller.engine.admission import Admission
 from cotenant.controller.engine.dispatch import Alarm, Dispatch, EngineConfig
 from cotenant.controller.engine.ledger import Ledger, SavedLedger
 from cotenant.controller.engine.placing import exceeds_hosts, spared
-from cotenant.controller.engine.priority_guard import guard_priorities, why_kept
+from cotenant.controller.engine.priority_guard import guard_priorities, why_kept, why_not_preempted
 from cotenant.controller.engine.promises import Promises, SavedPromises
 from cotenant.controller.policies.base import (
     Parameters,
@@ -432,19 +431,13 @@ class Engine:
         return None
 
     def _preempt(self, action: Preempt) -> Reason | None:
-        job = self._ledger.jobs.get(action.job_id)
-        if job is None or job.phase not in (RUNNING, LOADING, RESERVED):
-            return because("refused-phase", f"to preempt job {action.job_id}", job.phase if job else "gone")
-        if job.spec.job_class == "hp":
-            return because("refused-class", job.job_id)
-        other = self._ledger.jobs.get(action.for_job) if action.for_job is not None else None
-        if other is not None and other.spec.priority < job.spec.priority:
-            return because("refused-priority", job.job_id, job.spec.priority, other.job_id)
+        refusal = why_not_preempted(self._ledger, action)
+        if refusal is not None:
+            return refusal
+        job = self._ledger.jobs[action.job_id]
         if job.phase is RESERVED:
             self._dispatch.unreserve(job, action.reason, preempted=True)
             return None
-        if not job.preemptible:
-            return because("refused-resumable", job.job_id)
         if job.phase is LOADING or self.now_s - job.phase_since_s < promised_s(self._policy):
             self._ledger.preempt_early(job)
         self._dispatch.stop(job, "preempted", action.reason, save=True)

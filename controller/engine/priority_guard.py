@@ -15,7 +15,7 @@ The decision that is recorded says who started where, so a recovery asks nothing
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from itertools import islice, takewhile
 from math import inf
 from typing import Final, NamedTuple
@@ -23,7 +23,10 @@ from typing import Final, NamedTuple
 import msgspec
 
 from cotenant.controller.domain import (
+    LEAVING,
+    LOADING,
     QUEUED,
+    RESERVED,
     RUNNING,
     AnyAction,
     Decision,
@@ -64,7 +67,11 @@ Start = Place | Share | Resize
 
 def guard_priorities(ledger: Ledger, decision: Decision, holds_back: HoldsBack) -> Decision:
     """The decision, with nobody who overtakes a job of greater priority."""
-    starts = [each for each in decision.actions if isinstance(each, Start) and _may_start(ledger, each)]
+    preempts = (each for each in decision.actions if isinstance(each, Preempt))
+    staying = {each.job_id for each in preempts if why_not_preempted(ledger, each) is not None}
+    starts = [
+        each for each in decision.actions if isinstance(each, Start) and _may_start(ledger, each, staying)
+    ]
     lowest = min((ledger.jobs[each.job_id].spec.priority for each in starts), default=None)
     if lowest is None or not _any_above(ledger, lowest):
         return decision
@@ -99,10 +106,30 @@ def why_kept(ledger: Ledger, job: Job, holds_back: HoldsBack) -> Reason | None:
     return because("kept-for", *of_first, round(taken.from_s - now_s))
 
 
-def _may_start(ledger: Ledger, action: Start) -> bool:
-    """The engine says what is wrong with all others."""
+def why_not_preempted(ledger: Ledger, action: Preempt) -> Reason | None:
+    """Why the engine refuses to preempt a job; None: it does it."""
     job = ledger.jobs.get(action.job_id)
-    return job is not None and job.phase is (RUNNING if isinstance(action, Resize) else QUEUED)
+    if job is None or job.phase not in (RUNNING, LOADING, RESERVED):
+        return because("refused-phase", f"to preempt job {action.job_id}", job.phase if job else "gone")
+    if job.spec.job_class == "hp":
+        return because("refused-class", job.job_id)
+    other = ledger.jobs.get(action.for_job) if action.for_job is not None else None
+    if other is not None and other.spec.priority < job.spec.priority:
+        return because("refused-priority", job.job_id, job.spec.priority, other.job_id)
+    if job.phase is not RESERVED and not job.preemptible:
+        return because("refused-resumable", job.job_id)
+    return None
+
+
+def _may_start(ledger: Ledger, action: Start, staying: Set[JobId]) -> bool:
+    """The engine says what is wrong with all others. `staying`: whom it refuses to preempt."""
+    job = ledger.jobs.get(action.job_id)
+    if job is None or job.phase is not (RUNNING if isinstance(action, Resize) else QUEUED):
+        return False
+    return isinstance(action, Share) or not any(
+        ledger.claimed_by(device_id) in staying or not staying.isdisjoint(ledger.tenants(device_id))
+        for device_id in action.devices
+    )
 
 
 def _any_above(ledger: Ledger, priority: int) -> bool:
@@ -245,7 +272,9 @@ class PriorityGuard:
         leaving = {
             each.job_id
             for each in decision.actions
-            if isinstance(each, Preempt) and (each.for_job is None or each.for_job in starting)
+            if isinstance(each, Preempt)
+            and (each.for_job is None or each.for_job in starting)
+            and why_not_preempted(ledger, each) is None
         }
         lowest = jobs[self._starts[-1].job_id].spec.priority
         free = free_times(ledger, lambda job: job.job_id in leaving)
@@ -349,12 +378,15 @@ class PriorityGuard:
         return devices
 
     def _ends_s(self, job: Job, start: Start) -> float:
-        """When the job ends by what is known, on the devices of this start."""
-        ledger = self._ledger
+        """When the devices of this start are free again by what is known: a co-tenant holds those beside it
+        up as well, whose ends then only their time limits tell."""
+        ledger, now_s = self._ledger, self._ledger.now_s
         here = [ledger.jobs[each] for device_id in start.devices for each in ledger.tenants(device_id)]
-        is_alone = isinstance(start, Place)
-        begins_s = max((moved_s(ledger, each) for each in here if is_alone), default=ledger.now_s)
-        return begins_s + _lasts_s(job, ledger.now_s, is_alone=is_alone)
+        if isinstance(start, Place):
+            begins_s = max((moved_s(ledger, each) for each in here), default=now_s)
+            return begins_s + _lasts_s(job, now_s, is_alone=True)
+        held_up = [job, *(each for each in here if each.phase not in LEAVING)]
+        return max(now_s + _lasts_s(each, now_s, is_alone=False) for each in held_up)
 
 
 def _lasts_s(job: Job, now_s: float, *, is_alone: bool) -> float:

@@ -119,6 +119,18 @@ def test_a_time_limit_says_when_the_greater_one_can_start() -> None:
     assert desk.phase(5) == "loading"
 
 
+@pytest.mark.parametrize(("limit_s", "phase"), [(None, "queued"), (500.0, "loading")])
+def test_a_co_tenant_may_pass_where_a_limit_ends_those_that_it_holds_up(
+    limit_s: float | None, phase: str
+) -> None:
+    desk = Desk("sjf-ffs", report("a", 2, device={"max_tenants": 2}), ageing_s=0.0)
+    for number in (1, 2):
+        desk.run(number, memory_mib=100, expected_s=1_000.0, time_limit_s=limit_s)
+    desk.submit(3, gpus=2, share="never", priority=10)
+    desk.submit(4, memory_mib=100, time_limit_s=300.0)
+    assert desk.phase(4) == phase
+
+
 def test_devices_that_the_greater_one_could_not_use_are_not_kept() -> None:
     desk = Desk("sjf", report("a", 2), report("b", 1), report("c", 2, type="NVIDIA-T4"), ageing_s=0.0)
     desk.run(1, gpus=2, gpu_type="cpu")
@@ -310,6 +322,8 @@ def overtaken(engine: Engine, job: Job, before: Mapping[DeviceId, float] | None)
 
 @given(name=st.sampled_from(POLICIES), seed=st.integers(0, 2**32))
 @example(name="gfs", seed=65)
+@example(name="lyra", seed=5011).via("the engine refuses to preempt for another job, which was counted on")
+@example(name="sjf-ffs", seed=5016).via("a co-tenant ends in time, and those that it holds up do not")
 @settings(deadline=None)
 def test_nobody_starts_who_delays_a_waiting_job_of_greater_priority(name: str, seed: int) -> None:
     engine, chance = fresh(name), random.Random(seed)
