@@ -43,7 +43,7 @@ def test_a_vanilla_sweep_shares_when_its_first_minute_is_over(person: Person) ->
     shared = person.until_state(second, "running")
     assert shared["co_tenants"] == [first]
     told = person("explain", second).out
-    assert f"sharing with {first} pays" in told
+    assert f"sharing with job {first} pays" in told
     profile = person.show(first)["profile"]
     assert profile["memory_mib_peak"] > 0 and profile["duty_cycle"] > 0 and profile["steps"] > 10
     left = person.job(first)

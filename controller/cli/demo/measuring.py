@@ -116,7 +116,7 @@ def measure_jobs(
             with PrivateCluster(folder / str(number), f"cpu:{devices}", profile_s=profile_s) as cluster:
                 cluster.check_devices(devices)
                 with Client(cluster.endpoint) as client:
-                    warm_up(client)
+                    warm_up(client, devices)
                 profiled(cluster, specs, told)
     slow = ", ".join(name for name in left if name not in found)
     if slow:
@@ -127,10 +127,11 @@ def measure_jobs(
     return {job.name: MeasuredJob(job=job, profile=found[first[job.measure_key].name]) for job in jobs}
 
 
-def warm_up(client: Client) -> None:
-    """Run a short gang on all devices, so that the agent keeps a fork server with what the jobs import: later
+def warm_up(client: Client, devices: int) -> None:
+    """Run a short gang on so many devices, so that the agent keeps a fork server with what the jobs import: later
     jobs start warm, and none is measured while a server's imports take its core."""
-    spec = msgspec.structs.replace(job_spec(WARM_UP, WARM_UP_STEPS), profiling="never")
+    gang = msgspec.structs.replace(WARM_UP, workers=devices)
+    spec = msgspec.structs.replace(job_spec(gang, WARM_UP_STEPS), profiling="never")
     job_id = client.ask(Submit(specs=(spec,))).job_ids[0]
     client.ask(WaitJobs(job_ids=(job_id,), timeout_s=JOB_TIMEOUT_S))
     for _ in range(int(WARM_WITHIN_S / LOOK_S)):

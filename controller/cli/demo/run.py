@@ -135,7 +135,7 @@ class _Demo:
             self._client = client
             cluster.check_devices(SLOTS)
             self._say("one short job first, so that the jobs below start warm: what it imports is kept ready")
-            warm_up(client)
+            warm_up(client, SLOTS)
             self._watcher = QueueWatcher(client, self._say, self._names, self._others.look)
             self._act_one()
             self._act_two()
