@@ -128,8 +128,8 @@ def measure_jobs(
 
 
 def warm_up(client: Client, devices: int) -> None:
-    """Run a short gang on so many devices, so that the agent keeps a fork server with what the jobs import: later
-    jobs start warm, and none is measured while a server's imports take its core."""
+    """Run a short gang on so many devices, so that the agent keeps a fork server with what the jobs import:
+    later jobs start warm, and none is measured while a server's imports take its core."""
     gang = msgspec.structs.replace(WARM_UP, workers=devices)
     spec = msgspec.structs.replace(job_spec(gang, WARM_UP_STEPS), profiling="never")
     job_id = client.ask(Submit(specs=(spec,))).job_ids[0]
