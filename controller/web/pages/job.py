@@ -21,7 +21,7 @@ from cotenant.controller.cli.jobs.eta import in_words
 from cotenant.controller.cli.jobs.show import ATTEMPT_COLUMNS, asked_for, standing
 from cotenant.controller.cli.jobs.view import devices, steps
 from cotenant.controller.client import Refusal
-from cotenant.controller.domain import ENDED, AttemptNo, JobId
+from cotenant.controller.domain import ENDED, AttemptNo, JobId, array_of
 from cotenant.controller.web.connections import Connections
 from cotenant.controller.web.page import Asking, Page, Params, ShownElsewhere
 from cotenant.controller.web.pages import changing
@@ -93,7 +93,8 @@ def look(asks: Asking, params: Params) -> JobLook:
 
 def is_array(asks: Asking, name: JobId) -> bool:
     """Whether a name that is no job's is an array's number. Raises Refusal: it is neither."""
-    return bool(asks.ask(ListJobs(job_ids=(name,), include_ended=True, limit=1)).jobs)
+    found = asks.ask(ListJobs(job_ids=(name,), include_ended=True, limit=1)).jobs
+    return any(array_of(each.job_id) == name != each.job_id for each in found)
 
 
 def rank_of(params: Params) -> int:
