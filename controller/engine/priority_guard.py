@@ -133,7 +133,9 @@ def _may_start(ledger: Ledger, action: Start, staying: Set[JobId]) -> bool:
 
 
 def _any_above(ledger: Ledger, priority: int) -> bool:
-    return any(head.spec.priority > priority for head in ledger.heads())
+    """Whether a waiting job has a greater priority. An aged one may stand behind others of its class."""
+    aged = islice(takewhile(lambda job: job.aged, ledger.queued()), WAITED_FOR_MAX)
+    return any(job.spec.priority > priority for job in (*ledger.heads(), *aged))
 
 
 class _Gangs(NamedTuple):
