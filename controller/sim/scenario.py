@@ -133,11 +133,12 @@ class Scenario:
         """For a result: all that was asked for, the trace and the cluster apart."""
         # Results from before these options existed still compare.
         unsaid = {"launch": "cold", "limits": False, "on_preempt": "save", "world": "devices", "eta": False}
-        unsaid |= {"promise_share": 0.0, "known": "exact", "tells": 1.0, "resumable": 1.0}
+        unsaid["promise_share"] = 0.0
         unasked = [name for name, default in unsaid.items() if getattr(self, name) == default]
         unasked += ["asked"] if self.world != "fluid" else []
-        apart = ("trace", "hosts", "gpus_per_host", *unasked)
-        return {key: value for key, value in dataclasses.asdict(self).items() if key not in apart}
+        apart = ("trace", "hosts", "gpus_per_host", "known", "tells", "resumable", *unasked)
+        asked = {key: value for key, value in dataclasses.asdict(self).items() if key not in apart}
+        return asked | self.knowledge.options()
 
 
 def open_trace(

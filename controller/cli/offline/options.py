@@ -21,6 +21,7 @@ from cotenant.controller.cli.frame.screen import is_terminal
 from cotenant.controller.policies import registry
 from cotenant.controller.sim import (
     BadChoice,
+    Knowledge,
     NoPairTable,
     PolicyChoice,
     Report,
@@ -94,6 +95,29 @@ EstimatesFlag = Annotated[
         "--estimate-noise",
         metavar="exact|lognormal:S|limit",
         help="Lengths that policies get: lognormal:S as --noise S; limit: time limits as people write them.",
+    ),
+]
+KnownFlag = Annotated[
+    str,
+    option(
+        "--known",
+        metavar="exact|progress:S|none",
+        help="Who says how long jobs are: specs (default); jobs that run, S seconds after their first step, as "
+        "scripts with loops do (60); nobody.",
+    ),
+]
+TellsFlag = Annotated[
+    float,
+    option(
+        "--tells", metavar="F", help="F of the jobs (0.8: four fifths), drawn, say so: --known progress:S."
+    ),
+]
+ResumableFlag = Annotated[
+    float,
+    option(
+        "--resumable",
+        metavar="F",
+        help="F of the jobs, drawn, can resume, and say so when they have loaded; the others are never preempted.",
     ),
 ]
 EtaFlag = Annotated[
@@ -196,6 +220,9 @@ def scenario_of(
     load_scale: LoadScaleFlag = 1.0,
     noise: NoiseFlag = 0.0,
     estimate_noise: EstimatesFlag = "",
+    known: KnownFlag = "exact",
+    tells: TellsFlag = 1.0,
+    resumable: ResumableFlag = 1.0,
     load_time_scale: LoadTimeFlag = 1.0,
     launch: LaunchFlag = "cold",
     pairs: PairsFlag = "gavel-v100",
@@ -220,6 +247,9 @@ def scenario_of(
             load_scale=load_scale,
             noise=sigma,
             limits=limits,
+            known=known,
+            tells=tells,
+            resumable=resumable,
             load_time_scale=load_time_scale,
             launch=launch,
             pairs=pairs,
@@ -234,6 +264,12 @@ def scenario_of(
             world=world,
             asked=asked,
         )
+
+
+def knowledge_of(known: str, tells: float, resumable: float) -> Knowledge:
+    """Raises Problem."""
+    with as_problems():
+        return Knowledge.parse(known, tells, resumable)
 
 
 def estimates_of(text: str, noise: float) -> tuple[float, bool]:

@@ -22,15 +22,19 @@ from cotenant.controller.cli.offline.files import writable, write_results
 from cotenant.controller.cli.offline.options import (
     DEFAULT_POLICIES,
     FLUID_POLICIES,
+    KnownFlag,
     OutFlag,
     PairsFlag,
     PoliciesFlag,
+    ResumableFlag,
     SeedFlag,
     SeedsFlag,
+    TellsFlag,
     WindowJobsFlag,
     WindowsFlag,
     as_problems,
     chosen_policies,
+    knowledge_of,
     one_policy,
     prepared,
     run_with_bar,
@@ -110,6 +114,7 @@ def compare(
       cotenant sim compare synth:saturn:20000 --hosts 64 --policies sjf,srtf --out results
       cotenant sim compare jobs.csv --vc research --noise 0.5 -o json
       cotenant sim compare jobs.csv --policies srtf,patient --windows 20
+      cotenant sim compare jobs.csv --known progress:60 --tells .8 --resumable .5 --policies fifo,srtf,patient
       cotenant sim compare philly/0e4a51 --world fluid --policies srsf,afs-l,pcs:config=FILE
     """
     form = chosen(output, as_json)
@@ -191,6 +196,9 @@ def replay(
     policies: AskedFlag = "",
     since: SinceFlag = "",
     pairs: PairsFlag = "gavel-v100",
+    known: KnownFlag = "exact",
+    tells: TellsFlag = 1.0,
+    resumable: ResumableFlag = 1.0,
     seed: SeedFlag = 0,
     workers: WorkersFlag = None,
     out: OutFlag = None,
@@ -208,7 +216,16 @@ def replay(
     choices = chosen_policies(policies) if policies else ()
     where = Path(journal).expanduser()
     return replayed(
-        where, choices, named=True, since=since, pairs=pairs, seed=seed, workers=workers, out=out, form=form
+        where,
+        choices,
+        named=True,
+        since=since,
+        pairs=pairs,
+        knowledge=knowledge_of(known, tells, resumable),
+        seed=seed,
+        workers=workers,
+        out=out,
+        form=form,
     )
 
 
@@ -220,7 +237,8 @@ def page(value: dict[str, Any], runs: Sequence[TaskRun], *, wide: bool) -> str:
     summaries = [run.summary for run in runs]
     width = None if wide else screen.terminal_width()
     table = sim_table.table(summaries, wide=wide, width=width)
-    return "\n".join([*headline(value, summaries), table, *footnotes(value, sim_table.BEST in table)])
+    about = [*headline(value, summaries), *sim_table.knowledge_line(runs)]
+    return "\n".join([*about, table, *footnotes(value, sim_table.BEST in table)])
 
 
 def headline(value: dict[str, Any], summaries: Sequence[dict[str, Any]]) -> list[str]:

@@ -61,6 +61,12 @@ class Knowledge:
         """Whether specs say all there is to know of a job."""
         return self == COMPLETE
 
+    def options(self) -> dict[str, str | float]:
+        """For a result: what differs from the default, as flags say it."""
+        known = f"progress:{self.after_s:g}" if self.known == "progress" else self.known
+        said: dict[str, str | float] = {"known": known, "tells": self.tells, "resumable": self.resumable}
+        return {name: value for name, value in said.items() if value not in ("exact", 1.0)}
+
     def __str__(self) -> str:
         said = {
             "exact": "as jobs arrive",
