@@ -27,8 +27,8 @@ BENCHES := $(shell grep -l __main__ bench/*.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint unit simulation live hwtests wheel-test soak chaos bench \
-    results-lazer results-castor results-patient results-cotenant results-gfs results-rltune results-placement \
-    results-pcs results-elastic results-eta clean
+    results-default results-lazer results-castor results-patient results-cotenant results-gfs results-rltune \
+    results-placement results-pcs results-elastic results-eta clean
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -86,6 +86,9 @@ results-patient: $(READY) ## docs/results/patient.md: simulate what is missing; 
 
 results-cotenant: $(READY) ## docs/results/cotenant.md: our own policy against patient, srtf and castor-cost; MINUTES as above.
 	@$(VENV)/bin/python experiments/cotenant/results_cotenant.py --minutes $(MINUTES)
+
+results-default: $(READY) ## docs/results/default.md: the default against fifo, EASY, tiresias and patient; MINUTES as above.
+	@$(VENV)/bin/python experiments/default/results_default.py --minutes $(MINUTES)
 
 results-gfs: $(READY) ## docs/results/gfs.md (simulated; MINUTES as above) and gfs-forecast.md (demand of ../shared; ten CPU minutes).
 	@$(VENV)/bin/python experiments/gfs/scheduling.py --minutes $(MINUTES)

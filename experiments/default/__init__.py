@@ -1,0 +1,1 @@
+"""The default, `cotenant` that hears of lengths only from running jobs, beside fifo, EASY and tiresias."""

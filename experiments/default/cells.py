@@ -1,0 +1,177 @@
+"""The runs behind docs/results/default.md: windows of Philly's VCs and generated small hosts, where some jobs
+resume, and some tell their length while they run.
+
+Rule: the policies of a window get the same jobs, with the same draws. Where a policy never looks at what was
+drawn (fifo at nothing, tiresias at no length), one run stands for several draws.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from cotenant.controller import sim
+from experiments.default import small_hosts
+from experiments.shared import kept_runs, paths
+
+FOLDER: Final = paths.CACHE / "default"
+VERSION: Final = 1
+"""Of the result's form and of what a run means: raise it when a policy or the simulated world changes."""
+
+VCS: Final = ("0e4a51", "b436b2", "ee9e8c", "6c71a0", "103959")
+PHILLY: Final = sim.Cluster(hosts=8, gpus_per_host=8)
+LOADS: Final = (0.7, 1.0, 2.0)
+WINDOWS: Final = 3
+WINDOW_JOBS: Final = 1000
+SMALL: Final = {
+    "one host of four": sim.Cluster(hosts=1, gpus_per_host=4),
+    "two of eight": sim.Cluster(hosts=2, gpus_per_host=8),
+}
+SEEDS: Final = range(1, 7)
+RESUMABLE: Final = (1.0, 0.5, 0.0)
+TELLS: Final = (0.8, 0.0)
+TELL_AFTER_S: Final = 60.0
+TRY_S: Final = 600.0
+"""A shorter job is a try."""
+
+
+class Contestant(NamedTuple):
+    """A policy, and what of the draws it looks at."""
+
+    policy: str
+    preempts: bool = True
+    reads_lengths: bool = True
+    is_told: bool = False
+    """Exact lengths, as jobs arrive: then who tells does not matter."""
+
+
+MINE: Final = "patient"
+"""The policy of the default."""
+FIFO, EASY, TIRESIAS, EXACT, DEFAULT = "fifo", "EASY", "tiresias", "exact lengths", "default"
+CONTESTANTS: Final = {
+    FIFO: Contestant("fifo", preempts=False, reads_lengths=False),
+    EASY: Contestant("fifo:backfill=easy", preempts=False),
+    TIRESIAS: Contestant("tiresias", reads_lengths=False),
+    "patient": Contestant("patient"),
+    EXACT: Contestant(MINE, is_told=True),
+    DEFAULT: Contestant(MINE),
+}
+
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True, order=True):
+    """A window under one policy."""
+
+    ground: str
+    """A VC, or a name of `SMALL`."""
+    window: int
+    """Its number in a VC; the seed of generated jobs."""
+    load: float
+    resumable: float
+    tells: float
+    by: str = DEFAULT
+    """A name of `CONTESTANTS`."""
+
+    def under(self, by: str) -> Cell:
+        """The cell whose run stands for this window under that policy."""
+        one = CONTESTANTS[by]
+        return msgspec.structs.replace(
+            self,
+            by=by,
+            resumable=self.resumable if one.preempts else RESUMABLE[0],
+            tells=self.tells if one.reads_lengths and not one.is_told else TELLS[0],
+        )
+
+    @property
+    def file(self) -> Path:
+        key = hashlib.blake2b(msgspec.json.encode([VERSION, MINE, self]), digest_size=12).hexdigest()
+        return FOLDER / f"{VERSION}-{key}.json"
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept of a run."""
+
+    cell: Cell
+    commit: str
+    jct_s: list[float]
+    """Of each job."""
+    longest_wait_s: float
+    tries_median_s: float
+    cpu_s: float
+
+
+def windows() -> Iterator[Cell]:
+    """Under the default; small hosts first, then the first window of every VC."""
+    grounds = [(name, seed, small_hosts.LOAD) for seed in SEEDS for name in SMALL]
+    for number, vc, load in product(range(WINDOWS), VCS, LOADS):
+        if len(sim.open_trace(f"philly/{vc}")) >= (number + 1) * WINDOW_JOBS:
+            grounds.append((vc, number, load))
+    for (ground, window, load), resumable, tells in product(grounds, RESUMABLE, TELLS):
+        yield Cell(ground=ground, window=window, load=load, resumable=resumable, tells=tells)
+
+
+def runs() -> list[Cell]:
+    """Each once."""
+    return list(dict.fromkeys(window.under(by) for window in windows() for by in CONTESTANTS))
+
+
+def cluster(ground: str) -> sim.Cluster:
+    return SMALL.get(ground, PHILLY)
+
+
+def trace_of(cell: Cell) -> sim.Trace:
+    """The window's jobs as they were recorded, or generated."""
+    if cell.ground in SMALL:
+        return small_hosts.generated(SMALL[cell.ground], cell.window)
+    first = cell.window * WINDOW_JOBS
+    return sim.open_trace(f"philly/{cell.ground}").take(np.arange(first, first + WINDOW_JOBS))
+
+
+def workload(cell: Cell, trace: sim.Trace) -> sim.Workload:
+    """With arrivals stretched until they offer the load that the cell names."""
+    on, is_told = cluster(cell.ground), CONTESTANTS[cell.by].is_told
+    asked = sim.Scenario(
+        trace=trace.name,
+        hosts=on.hosts,
+        gpus_per_host=on.gpus_per_host,
+        launch="warm",
+        known="exact" if is_told else f"progress:{TELL_AFTER_S:g}",
+        tells=1.0 if is_told else cell.tells,
+        resumable=cell.resumable,
+    )
+    found = sim.workload_of(asked, trace, None, cell.window)
+    return replace(found, submit_s=found.submit_s * (found.offered_load(on.gpus) / cell.load))
+
+
+def load(cell: Cell) -> Result | None:
+    """From the disk; None where it was not run, or its file is damaged."""
+    try:
+        return msgspec.json.decode(cell.file.read_bytes(), type=Result)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def run(cell: Cell, commit: str) -> None:
+    """In a process of its own; the result appears whole or not at all."""
+    kept_runs.keep(ran(cell, trace_of(cell), commit), cell.file)
+
+
+def ran(cell: Cell, trace: sim.Trace, commit: str = "") -> Result:
+    jobs, physics = workload(cell, trace), sim.Physics(pairs="none")
+    (choice,) = sim.policies_named(CONTESTANTS[cell.by].policy)
+    found = sim.simulate(jobs, cluster(cell.ground), choice.name, choice.parameters, physics=physics)
+    assert found.finished.all(), cell
+    return Result(
+        cell=cell,
+        commit=commit,
+        jct_s=np.round(found.jct_s, 3).tolist(),
+        longest_wait_s=float(found.wait_s.max()),
+        tries_median_s=float(np.median(found.jct_s[jobs.duration_s < TRY_S])),
+        cpu_s=found.cpu_s,
+    )

@@ -1,0 +1,93 @@
+"""What is counted from the runs: each window beside the same jobs under fifo (or another), then the median.
+
+Rule: an interval is a bootstrap of whole windows: VCs are drawn again, then windows of each (seeds, where
+jobs are generated). Jobs of several windows are never pooled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from experiments.default.cells import DEFAULT, FIFO, SMALL, Cell, Result, windows
+
+DRAWS: Final = 2000
+SEED: Final = 7
+
+Measure = Callable[[Result, Result], float]
+"""Of a run, beside the same jobs' under another policy."""
+MEAN, P99, TRIES, LATE = "mean", "p99", "tries, min", "over twice as late, %"
+MEASURES: Final[dict[str, Measure]] = {
+    MEAN: lambda mine, other: np.mean(mine.jct_s) / np.mean(other.jct_s),
+    "median": lambda mine, other: np.median(mine.jct_s) / np.median(other.jct_s),
+    P99: lambda mine, other: np.quantile(mine.jct_s, 0.99) / np.quantile(other.jct_s, 0.99),
+    "longest wait": lambda mine, other: mine.longest_wait_s / max(1.0, other.longest_wait_s),
+    TRIES: lambda mine, other: mine.tries_median_s / 60.0,
+    LATE: lambda mine, other: 100.0 * float(np.mean(np.array(mine.jct_s) > 2.0 * np.array(other.jct_s))),
+}
+
+
+class Middle(NamedTuple):
+    """A median over windows and its 95 % interval."""
+
+    median: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f} ({self.low:.2f}-{self.high:.2f})"
+
+
+def middle(groups: Sequence[Sequence[float]]) -> Middle:
+    """Of the values of all groups (VCs)."""
+    sizes = np.array([len(group) for group in groups])
+    table = np.array([[*group, *[np.nan] * (sizes.max() - len(group))] for group in groups])
+    generator = np.random.default_rng(SEED)
+    which = generator.integers(len(groups), size=(DRAWS, len(groups)))
+    size = sizes[which][..., None]
+    picked = (generator.random((*which.shape, sizes.max())) * size).astype(np.intp)
+    drawn = np.where(np.arange(sizes.max()) < size, table[which[..., None], picked], np.nan)
+    ordered, count = np.sort(drawn.reshape(DRAWS, -1)), size.sum(axis=(1, 2))  # NaN is sorted to the end.
+    medians = sum(ordered[np.arange(DRAWS), at // 2] for at in (count - 1, count)) / 2.0
+    low, high = np.quantile(medians, (0.025, 0.975)).tolist()
+    return Middle(float(np.nanmedian(table)), low, high)
+
+
+class Place(NamedTuple):
+    """What a row of a table is about. `ground`: a VC or a small host; empty: all VCs."""
+
+    load: float
+    resumable: float
+    tells: float
+    ground: str = ""
+
+    def holds(self, cell: Cell) -> bool:
+        here = cell.ground == self.ground if self.ground else cell.ground not in SMALL
+        return here and (cell.load, cell.resumable, cell.tells) == self[:3]
+
+
+class Runs:
+    """Results by cell."""
+
+    def __init__(self, results: Iterable[Result]) -> None:
+        self._known = {one.cell: one for one in results}
+        self._windows = [window for window in windows() if window in self._known]
+
+    def windows(self, place: Place) -> list[Cell]:
+        return [window for window in self._windows if place.holds(window)]
+
+    def at(self, place: Place, by: str = DEFAULT, what: str = MEAN, against: str = FIFO) -> Middle | None:
+        """None where nothing was run under both."""
+        groups: dict[str, list[float]] = {}
+        for window in self.windows(place):
+            mine, other = (self._known.get(window.under(each)) for each in (by, against))
+            if mine is not None and other is not None:
+                groups.setdefault(window.ground, []).append(MEASURES[what](mine, other))
+        return middle(list(groups.values())) if groups else None
+
+    def grounds(self) -> list[Place]:
+        """Each VC by itself, and each small host."""
+        found = (Place(each.load, each.resumable, each.tells, each.ground) for each in self._windows)
+        return list(dict.fromkeys(found))
