@@ -20,7 +20,7 @@ Measure = Callable[[Result, Result], float]
 """Of a run, beside the same jobs' under another policy."""
 MEAN, P99, TRIES, LATE = "mean", "p99", "tries, min", "over twice as late, %"
 MEASURES: Final[dict[str, Measure]] = {
-    MEAN: lambda mine, other: np.mean(mine.jct_s) / np.mean(other.jct_s),
+    MEAN: lambda mine, other: float(np.mean(mine.jct_s) / np.mean(other.jct_s)),
     "median": lambda mine, other: np.median(mine.jct_s) / np.median(other.jct_s),
     P99: lambda mine, other: np.quantile(mine.jct_s, 0.99) / np.quantile(other.jct_s, 0.99),
     "longest wait": lambda mine, other: mine.longest_wait_s / max(1.0, other.longest_wait_s),

@@ -55,7 +55,12 @@ def generated(cluster: Cluster, seed: int) -> Trace:
         duration_s=duration_s,
         gpus=gpus,
         hp=np.zeros(len(jobs), np.bool_),
-        **dict.fromkeys(("user", "vc", "organisation", "model", "gpu_type", "state"), none),
+        user=none,
+        vc=none,
+        organisation=none,
+        model=none,
+        gpu_type=none,
+        state=none,
     )
 
 
