@@ -72,7 +72,7 @@ _HOMES: Final = {
         "TrainingFile", "Trees", "Trial",
     ),
     "job": (
-        "GUESS", "GUESSES", "LEVELS", "LOAD_S", "NOTES", "PAUSE_S", "Capabilities", "CheckpointRecord",
+        "GUESS", "GUESSES", "LEVELS", "LOAD_S", "NOTES", "PAUSE_S", "left_of_unknown_s", "Capabilities", "CheckpointRecord",
         "EtaInterval", "EtaKind", "Job", "Placement", "PromiseState", "SeenLength", "SharedPace", "StopCause",
         "ToldEta", "ToldInterval", "cannot", "capabilities_of", "capabilities_of_all",
     ),

@@ -18,6 +18,7 @@ from statistics import median
 
 from cotenant.controller.domain import (
     GUESS,
+    GUESSES,
     LOAD_S,
     OBSERVATIONS,
     PAUSE_S,
@@ -35,6 +36,7 @@ from cotenant.controller.domain import (
     because,
     beginning,
     curve_of,
+    left_of_unknown_s,
     key_of,
     signature,
     step_s,
@@ -48,13 +50,15 @@ LAG_REPORTS = 31
 LAG_S = 3.1
 """An agent reports the median of so many step times; it samples one every tenth of a second, or every
 step."""
+JUDGED_AGAIN = 0.25
+"""A job of unknown length is judged again when it has had so much more."""
 OVERRUN_RATIO = 0.1
 """A job past its estimate is expected to need this share of what it has had."""
 
 
 def estimate_arrival(
     estimates: Estimates, spec: JobSpec, profile: Profile | None = None
-) -> tuple[float | None, str]:
+) -> tuple[float, str]:
     """Expected training seconds of a new job, and where the number comes from. `profile`: what is known of
     it."""
     profile = profile if profile is not None else spec.profile
@@ -71,9 +75,7 @@ def estimate_arrival(
         one = _whole_step_s(spec, profile)
         if one is not None:
             return profile.total_steps * one, "like job"
-    if estimates.recent:
-        return median(estimates.recent), GUESS
-    return None, "none"
+    return left_of_unknown_s(0.0), GUESS
 
 
 def _whole_step_s(spec: JobSpec, profile: Profile) -> float | None:
@@ -175,6 +177,8 @@ def learn_progress(ledger: Ledger, job: Job, event: ProgressSeen) -> None:
     total, known_by = steps_in_all(job)
     if total is not None and (total > event.step or job.spec.iterations is not None):
         remaining_s, source = max(0, total - event.step) * pace_s, known_by
+    elif job.estimate_source in GUESSES:
+        remaining_s = left_of_unknown_s(had_s(job, now_s))
     elif remaining_s == 0.0:
         remaining_s = OVERRUN_RATIO * (job.run_s + now_s - job.phase_since_s)
         source = f"{job.estimate_source.removesuffix(', overrun')}, overrun"
@@ -182,6 +186,21 @@ def learn_progress(ledger: Ledger, job: Job, event: ProgressSeen) -> None:
     ledger.progressed(job, event.step, remaining_s, source)
     if is_alone:
         _compare(ledger, job)
+
+
+def had_s(job: Job, now_s: float) -> float:
+    """How long the job has trained so far, over all its attempts."""
+    return job.run_s + (now_s - job.phase_since_s if job.phase is Phase.RUNNING else 0.0)
+
+
+def judge_again(dispatch_ledger: Ledger, job: Job) -> float | None:
+    """Expect anew what a running job of unknown length has left. Returns in how many seconds to do so again; None:
+    its length is known."""
+    if job.estimate_source not in GUESSES or job.phase is not Phase.RUNNING:
+        return None
+    left_s = left_of_unknown_s(had_s(job, dispatch_ledger.now_s))
+    dispatch_ledger.progressed(job, job.step, left_s)
+    return JUDGED_AGAIN * left_s
 
 
 def _learn_curve(ledger: Ledger, job: Job, step_s: float) -> None:
@@ -302,6 +321,8 @@ def remaining_from(ledger: Ledger, job: Job, step: int) -> float | None:
     total, _ = steps_in_all(job)
     if total is not None and job.solo_step_s is not None:
         return (total - step if total > step else 0) * job.solo_step_s
+    if job.estimate_source in GUESSES:
+        return left_of_unknown_s(had_s(job, ledger.now_s))
     if step == 0:
         return estimate_arrival(ledger.estimates, job.spec)[0]
     left_s = job.remaining_now_s(ledger.now_s)

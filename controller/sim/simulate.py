@@ -177,6 +177,7 @@ class _Drive:
         settings = PolicySettings(
             name=self._policy,
             ageing_s=ageing_s,
+            late_share=0.0,
             stop_deadline_s=NO_DEADLINE_S,
             resize_lease_s=0.0,  # How long a lease is, policies say here.
         )

@@ -124,7 +124,7 @@ def _fill_behind(plan: Plan, head: Job, waiting: Iterator[Job], order: str) -> N
     apart.suppose_placed(head, reservation.devices)
     unfit: dict[bool, set[SchedulingClass]] = {True: set(), False: set()}
     for job in waiting:
-        ends = _end_if_started(job, now_s) <= reservation.start_s
+        ends = end_if_started(job, now_s) <= reservation.start_s
         scheduling_class = view.scheduling_class(job)
         devices: tuple[DeviceId, ...] | None = None
         for where, is_apart in ((apart, True), (plan, False)) if ends else ((apart, True),):
@@ -172,7 +172,7 @@ def _ends(plan: Plan) -> list[tuple[float, Job, tuple[DeviceId, ...]]]:
     for action in plan.actions:
         if isinstance(action, Place):
             job = view.jobs[action.job_id]
-            found.append((_end_if_started(job, now_s), job.number, job, action.devices))
+            found.append((end_if_started(job, now_s), job.number, job, action.devices))
     found.sort(key=lambda each: each[:2])
     return [(end_s, job, devices) for end_s, _, job, devices in found]
 
@@ -187,7 +187,7 @@ def _end_s(job: Job, now_s: float) -> float:
     return max(job.end_s, now_s)
 
 
-def _end_if_started(job: Job, now_s: float) -> float:
+def end_if_started(job: Job, now_s: float) -> float:
     return NEVER_S if job.remaining_s is None else now_s + job.expected_load_s + job.remaining_s
 
 

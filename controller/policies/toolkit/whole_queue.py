@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -24,6 +24,7 @@ from cotenant.controller.domain import (
     AnyEvent,
     AttemptEnded,
     Decision,
+    DeviceId,
     FirstStepDone,
     Job,
     JobArrived,
@@ -37,7 +38,8 @@ from cotenant.controller.domain import (
     because,
 )
 from cotenant.controller.policies.base import Candidates, is_aged_waiting, is_possible
-from cotenant.controller.policies.toolkit.victims import FreedDevices, enough_of, room_of, victims_for
+from cotenant.controller.policies.toolkit.in_order import Reservation, end_if_started, reserve
+from cotenant.controller.policies.toolkit.victims import FreedDevices, enough_of, longest_first, room_of, victims_for
 
 
 class Why(NamedTuple):
@@ -106,27 +108,104 @@ def whom_to_ask(plan: Plan, event: AnyEvent) -> QueueScope | None:
 
 def rearrange(plan: Plan, order: QueueOrder, waiting: QueueScope) -> None:
     """Give each job in order free devices, else those of jobs that stand behind it, else nothing."""
-    any_free = plan.any_free()
+    any_free, kept = plan.any_free(), KeptForLate(plan)
     while (job := waiting.next()) is not None:
         if plan.is_placed(job.job_id):
             waiting.again(job)
             continue
-        devices = plan.find_free(job) if any_free else None
+        devices = kept.find_free(job) if any_free else None
         if devices is not None:
             plan.place(job, devices, because("free-devices-in-order", order.name, len(devices)))
             any_free = plan.any_free()
             waiting.again(job)
+            continue
+        if job.aged:
+            if is_possible(plan.view, job) and not make_room_for_late(plan, job, order.name):
+                kept.keep(job)
+            else:
+                any_free = any_free and plan.any_free()
+                waiting.again(job)
             continue
         behind = order.behind(plan, job)
         last = next(behind, None)
         if last is not None and order.make_room(plan, job, chain((last,), behind)):
             any_free = any_free and plan.any_free()
             waiting.again(job)
-        elif job.aged:
-            if is_possible(plan.view, job):
-                return
         elif last is None and not any_free and order.is_last(job):
             return
+
+
+def make_room_for_late(plan: Plan, job: Job, order: str) -> bool:
+    """Preempt for a late job whatever can resume, most left first; False if that is not enough."""
+    room = find_room(plan, job, _not_late(plan, job))
+    if room is None:
+        return False
+    why = Why(
+        because("turn-preempts", ", ".join(victim.job_id for victim in room.victims)),
+        {victim.job_id: because("turn-preempted", job.job_id) for victim in room.victims},
+    )
+    take_room(plan, job, room, order, why)
+    return True
+
+
+def _not_late(plan: Plan, newcomer: Job) -> Iterator[Job]:
+    """Whom a late job may preempt, longest first."""
+    for _, job in longest_first(plan.view):
+        if (
+            job.phase is RUNNING
+            and job.preemptible
+            and not job.aged
+            and job.spec.priority <= newcomer.spec.priority
+            and not plan.is_leaving(job.job_id)
+        ):
+            yield job
+
+
+
+GRACE_S: Final = 14_400.0
+
+class KeptForLate:
+    """Devices that are kept for late jobs: a job starts there only if it can be preempted, or ends before."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._kept: list[Reservation] = []
+        self._late: list[Job] = []
+        self._devices: set[DeviceId] = set()
+
+    def keep(self, job: Job) -> None:
+        """Keep devices for a late job that cannot start now."""
+        trial = self._plan.fork()
+        for other in _not_late(self._plan, job):
+            trial.suppose_left(other)
+        for other, kept in zip(self._late, self._kept, strict=True):
+            trial.suppose_placed(other, kept.devices)
+        found = reserve(trial, job)
+        if found is not None:
+            self._late.append(job)
+            self._kept.append(found)
+            self._devices.update(found.devices)
+
+    def find_free(self, job: Job) -> tuple[DeviceId, ...] | None:
+        """Devices for a job that keep no late one waiting longer."""
+        devices = self._plan.find_free(job)
+        if devices is None or self._devices.isdisjoint(devices) or job.preemptible:
+            return devices
+        now_s = self._plan.view.now_s
+        ends_s = end_if_started(job, now_s)
+        is_new = job.attempt == 0 and job.spec.resumable is None
+        if all(
+            (is_new and now_s - late.aged_s < GRACE_S) or ends_s <= kept.start_s
+            for late, kept in zip(self._late, self._kept, strict=True)
+            if not set(kept.devices).isdisjoint(devices)
+        ):
+            return devices
+        apart = self._plan.fork()
+        for (host_id, type), free in list(apart.view.free.devices.items()):
+            taken = [each for each in free if each in self._devices]
+            if taken:
+                apart.suppose_taken(host_id, type, taken)
+        return apart.find_free(job)
 
 
 def is_anybody_left(plan: Plan) -> bool:
