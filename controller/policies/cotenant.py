@@ -52,7 +52,7 @@ from cotenant.controller.domain import (
     because,
     why_alone,
 )
-from cotenant.controller.policies.base import FIRST, PolicyEntry, is_possible
+from cotenant.controller.policies.base import FIRST, PolicyEntry, is_possible, is_quiet, why_waiting
 from cotenant.controller.policies.castor.cost import CastorCost, CostSlots, Set, best_share
 from cotenant.controller.policies.patient import Patient, PatientParameters, Round, cost_s, needs_s, why_gain
 from cotenant.controller.policies.toolkit import (
@@ -62,6 +62,7 @@ from cotenant.controller.policies.toolkit import (
     FreedDevices,
     ShareableSlots,
     longest_first,
+    place_ordered,
     take_room,
     victims_for,
 )
@@ -130,7 +131,9 @@ def _longest_first(plan: Plan, job: Job) -> Iterator[Job]:
 
 
 class RecordSlots(CostSlots):
-    """Slots of a plan, with ratios by record."""
+    """Slots of a plan, with ratios by record; jobs of unknown length share as well."""
+
+    guesses = True
 
     def pairs(self, jobs: Sequence[Job], partners: Sequence[Job]) -> list[list[Interference]]:
         return [[by_record(xi) for xi in row] for row in super().pairs(jobs, partners)]
@@ -250,6 +253,8 @@ class Cotenant(Patient):
         apart = self._sharing.part_after(view, event)
         if apart is not None:
             return Decision(actions=(apart,))
+        if view.firm_share > FIRM_MAX:
+            return in_order_of_arrival(view, event)
         plan, is_partial = self.arrange(view, event)
         if plan is None:
             return NOTHING
@@ -261,6 +266,8 @@ class Cotenant(Patient):
         return CheapestFirst(view, asking, self.parameters, soon, self._sharing)
 
     def explain(self, view: View, job: Job) -> Reason:
+        if view.firm_share > FIRM_MAX:
+            return why_waiting(view, job, "arrival", next(iter(by_arrival(view)), None))
         reason = super().explain(view, job)
         if reason.code not in NO_DEVICES or job.remaining_s is None or not view.on_devices():
             return reason
@@ -272,6 +279,25 @@ class Cotenant(Patient):
         if no_share is None:
             return because("next-event")
         return why_waits(plan, job, slots.wait_s(job), no_share)
+
+
+FIRM_MAX: Final = 0.75
+"""Where more of the devices that jobs have asked for went to jobs that cannot resume, nobody is preempted or shares:
+what has started stays to its end, so that the order of arrival with EASY backfilling is better."""
+
+
+def by_arrival(view: View) -> list[Job]:
+    """Waiting jobs by rank (priority, fair share), then arrival."""
+    return sorted(view.queued(), key=lambda job: (job.rank, job.number))
+
+
+def in_order_of_arrival(view: View, event: AnyEvent) -> Decision:
+    """EASY backfilling (`toolkit/in_order.py`), by what is expected of each length."""
+    if not view.queued_count() or not view.free.everywhere or is_quiet(view, event):
+        return NOTHING
+    plan = Plan(view)
+    place_ordered(plan, by_arrival(view), "arrival", "easy")
+    return plan.decision()
 
 
 def waited_for(plan: Plan) -> Job | None:
