@@ -81,7 +81,7 @@ class Scenario:
             raise ValueError("estimates are either limits or wrong by a lognormal factor, not both")
         if self.knowledge.known != "exact" and (self.noise or self.limits):
             raise ValueError(
-                f"with --known {self.known} nobody is told an estimate: leave --noise and --estimate-noise out"
+                f"with --known {self.known} there are no estimates: leave --noise and --estimate-noise out"
             )
         if self.world == "fluid" and not self.knowledge.is_complete:
             raise ValueError(

@@ -102,8 +102,8 @@ KnownFlag = Annotated[
     option(
         "--known",
         metavar="exact|progress:S|none",
-        help="Who says how long jobs are: specs (default); jobs that run, S seconds after their first step, as "
-        "scripts with loops do (60); nobody.",
+        help="Who says how long jobs are: their submission (default); jobs that run, S seconds after their "
+        "first step (60); nobody.",
     ),
 ]
 TellsFlag = Annotated[
@@ -117,7 +117,7 @@ ResumableFlag = Annotated[
     option(
         "--resumable",
         metavar="F",
-        help="F of the jobs, drawn, can resume, and say so when they have loaded; the others are never preempted.",
+        help="F of the jobs, drawn, can resume, and say so when they have loaded; nothing preempts others.",
     ),
 ]
 EtaFlag = Annotated[
@@ -266,7 +266,9 @@ def scenario_of(
         )
 
 
-def knowledge_of(known: str, tells: float, resumable: float) -> Knowledge:
+def knowledge_of(
+    known: KnownFlag = "exact", tells: TellsFlag = 1.0, resumable: ResumableFlag = 1.0
+) -> Knowledge:
     """Raises Problem."""
     with as_problems():
         return Knowledge.parse(known, tells, resumable)
@@ -295,14 +297,23 @@ def estimates_of(text: str, noise: float) -> tuple[float, bool]:
 
 def takes_scenario(verb: Callable[..., int]) -> Callable[..., int]:
     """Replaces the parameter `scenario` by those of `scenario_of`."""
+    return _taking(verb, "scenario", scenario_of)
+
+
+def takes_knowledge(verb: Callable[..., int]) -> Callable[..., int]:
+    """Replaces the parameter `knowledge` by those of `knowledge_of`."""
+    return _taking(verb, "knowledge", knowledge_of)
+
+
+def _taking(verb: Callable[..., int], what: str, make: Callable[..., Any]) -> Callable[..., int]:
     own = inspect.signature(verb, eval_str=True).parameters.values()
-    flags = inspect.signature(scenario_of, eval_str=True).parameters
+    flags = inspect.signature(make, eval_str=True).parameters
 
     @functools.wraps(verb)
     def command(**given: Any) -> int:
-        return verb(scenario=scenario_of(**{name: given.pop(name) for name in flags}), **given)
+        return verb(**{what: make(**{name: given.pop(name) for name in flags})}, **given)
 
-    parameters = [one for each in own for one in (flags.values() if each.name == "scenario" else (each,))]
+    parameters = [one for each in own for one in (flags.values() if each.name == what else (each,))]
     keywords = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
     command.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
     return command

@@ -49,11 +49,11 @@ class Knowledge:
         """`known`: exact, none, progress or progress:S. Raises ValueError, with what to write."""
         kind, colon, seconds = known.partition(":")
         try:
-            after_s = float(seconds) if colon and kind == "progress" else AFTER_S
+            if kind not in get_args(Known) or (colon and kind != "progress"):
+                raise ValueError
+            after_s = float(seconds) if colon else AFTER_S
         except ValueError:
-            kind = ""
-        if kind not in get_args(Known) or (colon and kind != "progress"):
-            raise ValueError(f"--known {known!r} makes no sense: write exact, progress:60 or none")
+            raise ValueError(f"--known {known!r} makes no sense: write exact, progress:60 or none") from None
         return cls(known=cast(Known, kind), after_s=after_s, tells=tells, resumable=resumable)
 
     @property

@@ -209,7 +209,7 @@ class World:
             self._host_is_gone(event.host_id)
         return event
 
-    def _first_step(self, run: JobRun) -> ev.FirstStepDone:
+    def _first_step(self, run: JobRun) -> ev.AnyEvent:
         now_s, row = self.now_s, run.row
         run.loaded_s += now_s - run.since_s
         run.doing, run.since_s, run.began_ran_s = TRAINS, now_s, run.ran_s
