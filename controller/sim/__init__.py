@@ -24,13 +24,14 @@ from cotenant.controller.sim.traces.synth import synthesise
 from cotenant.controller.sim.traces.table import GZIP_MAGIC, TextTable, decoded, table, unpacked
 from cotenant.controller.sim.traces.trace import Trace, TraceProblem, describe, nearest, shown
 from cotenant.controller.sim.windows import busiest, sample
+from cotenant.controller.sim.world.knowledge import Knowledge
 from cotenant.controller.sim.world.outcome import Outcome
 from cotenant.controller.sim.world.physics import COLUMNS, NoPairTable, Physics, pair_data
 from cotenant.controller.sim.world.workload import Cluster, HostAsk, SimulatedHost, Workload
 from cotenant.controller.sim.world.world import World
 
 __all__ = [
-    "COLUMNS", "GZIP_MAGIC", "BadChoice", "Cluster", "HostAsk",
+    "COLUMNS", "GZIP_MAGIC", "BadChoice", "Cluster", "HostAsk", "Knowledge",
     "NoPairTable", "Outcome", "Physics", "PolicyChoice", "Report", "Scenario", "SimulatedHost", "Task",
     "TaskProgress", "TaskRun", "TextTable", "Trace", "TraceProblem", "WorkerLost", "Workload", "World",
     "answer_inline", "busiest", "column_map", "decoded", "describe", "nearest", "open_trace", "pair_data",

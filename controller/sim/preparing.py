@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cotenant.controller.sim.traces.trace import Labels, Trace, TraceProblem
+from cotenant.controller.sim.world.knowledge import COMPLETE, Knowledge
 from cotenant.controller.sim.world.overheads import Overheads
 from cotenant.controller.sim.world.workload import Cluster, Workload
 
@@ -30,6 +31,8 @@ class Stream(IntEnum):
     HP = 4
     SAMPLE = 5
     LIMIT = 6
+    TELLS = 8  # 7 is `world/jobs.py`'s.
+    RESUMES = 9
 
 
 LIMITS_S = np.array(
@@ -60,6 +63,7 @@ def prepare(
     overheads: Overheads | None = None,
     hp_share: float | None = None,
     models: Sequence[str] = (),
+    knowledge: Knowledge = COMPLETE,
 ) -> Workload:
     """The workload that a seed makes of a part of a trace.
 
@@ -77,6 +81,7 @@ def prepare(
         hp_share: this share of jobs, drawn, is hp; None = what the trace says.
         models: each job gets one of these, drawn (for a table of pairs that knows these names); default: the
             trace's own, and where it has none, the overheads' model classes.
+        knowledge: what policies know beforehand. Where it is no length, neither `noise` nor `limits` count.
 
     A job of less than one GPU asks for that part of one; more than one and a part count as one more.
 
@@ -86,7 +91,26 @@ def prepare(
     _check(load_scale, noise, hp_share, jobs, from_s)
     window = _window(trace.on_one_clock(vc), from_s, jobs)
     drawn = _draw(window, seed, noise, limits, overheads or Overheads(), hp_share, tuple(models))
-    return _fitting(window, drawn, cluster, load_scale)
+    fits = np.ceil(window.gpus) <= cluster.gpus
+    return informed(_fitting(window, drawn, cluster, load_scale, fits), knowledge, seed, fits)
+
+
+def informed(workload: Workload, knowledge: Knowledge, seed: int, rows: NDArray[np.bool_]) -> Workload:
+    """The workload with what its policies know of it. `rows`: true for each that became a job of it; all of
+    them draw."""
+    if knowledge.is_complete:
+        return workload
+
+    def drawn(purpose: Stream, share: float) -> tuple[bool, ...]:
+        return () if share == 1.0 else tuple((stream(seed, purpose).random(len(rows)) < share)[rows].tolist())
+
+    return replace(
+        workload,
+        knowledge=knowledge,
+        expected_s=workload.expected_s if knowledge.known == "exact" else np.full(len(workload), np.nan),
+        tells=drawn(Stream.TELLS, knowledge.tells),
+        resumes=drawn(Stream.RESUMES, knowledge.resumable),
+    )
 
 
 class _Drawn(NamedTuple):
@@ -113,10 +137,11 @@ def _draw(
     return _Drawn(expected_s, model, load_s, pause_s, hp)
 
 
-def _fitting(window: Trace, drawn: _Drawn, cluster: Cluster, load_scale: float) -> Workload:
+def _fitting(
+    window: Trace, drawn: _Drawn, cluster: Cluster, load_scale: float, fits: NDArray[np.bool_]
+) -> Workload:
     """The rows that are no wider than the cluster. Raises TraceProblem: there are none."""
     gpus = np.ceil(window.gpus)
-    fits = gpus <= cluster.gpus
     excluded = dict(window.excluded)
     if wide := int(np.count_nonzero(~fits)):
         excluded[f"wider than {cluster.gpus} GPUs"] = wide

@@ -181,7 +181,13 @@ class _Drive:
             stop_deadline_s=NO_DEADLINE_S,
             resize_lease_s=0.0,  # How long a lease is, policies say here.
         )
-        config = EngineConfig(policy=settings, checkpoint_every_s=checkpoint_every_s, keep_ended=8)
+        config = EngineConfig(
+            policy=settings,
+            checkpoint_every_s=checkpoint_every_s,
+            keep_ended=8,
+            # Jobs of one model, which is all that a trace says or a seed draws of them, differ in length.
+            lengths_by_command=self._workload.knowledge.known == "exact",
+        )
         self._engine = Engine(make_policy, config, validate=self._validate, pairs=pairs)
         self._jobs = self._engine.jobs
         if asking is not None:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -121,6 +121,10 @@ def cut(workload: Workload, before: Outcome, window: TraceWindow) -> Workload:
     submit_s = np.maximum(workload.submit_s[rows] - begin_s, 0.0)
     assert np.all(submit_s[:left] == 0.0)
     ids = workload.job_ids or tuple(str(row + 1) for row in range(len(workload)))
+
+    def kept(column: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(column[row] for row in rows.tolist()) if column else ()
+
     return replace(
         workload,
         name=f"{workload.name}, window {window.number}",
@@ -135,8 +139,11 @@ def cut(workload: Workload, before: Outcome, window: TraceWindow) -> Workload:
         model=workload.model[rows],
         hp=workload.hp[rows],
         organisation=workload.organisation[rows],
-        asks=tuple(workload.asks[row] for row in rows.tolist()) if workload.asks else (),
-        job_ids=tuple(ids[row] for row in rows.tolist()),
+        fractions=kept(workload.fractions),
+        asks=kept(workload.asks),
+        tells=kept(workload.tells),
+        resumes=kept(workload.resumes),
+        job_ids=kept(ids),
     )
 
 

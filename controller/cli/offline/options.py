@@ -21,6 +21,7 @@ from cotenant.controller.cli.frame.screen import is_terminal
 from cotenant.controller.policies import registry
 from cotenant.controller.sim import (
     BadChoice,
+    Knowledge,
     NoPairTable,
     PolicyChoice,
     Report,
@@ -94,6 +95,29 @@ EstimatesFlag = Annotated[
         "--estimate-noise",
         metavar="exact|lognormal:S|limit",
         help="Lengths that policies get: lognormal:S as --noise S; limit: time limits as people write them.",
+    ),
+]
+KnownFlag = Annotated[
+    str,
+    option(
+        "--known",
+        metavar="exact|progress:S|none",
+        help="Who says how long jobs are: their submission (default); jobs that run, S seconds after their "
+        "first step (60); nobody.",
+    ),
+]
+TellsFlag = Annotated[
+    float,
+    option(
+        "--tells", metavar="F", help="F of the jobs (0.8: four fifths), drawn, say so: --known progress:S."
+    ),
+]
+ResumableFlag = Annotated[
+    float,
+    option(
+        "--resumable",
+        metavar="F",
+        help="F of the jobs, drawn, can resume, and say so when they have loaded; nothing preempts others.",
     ),
 ]
 EtaFlag = Annotated[
@@ -196,6 +220,9 @@ def scenario_of(
     load_scale: LoadScaleFlag = 1.0,
     noise: NoiseFlag = 0.0,
     estimate_noise: EstimatesFlag = "",
+    known: KnownFlag = "exact",
+    tells: TellsFlag = 1.0,
+    resumable: ResumableFlag = 1.0,
     load_time_scale: LoadTimeFlag = 1.0,
     launch: LaunchFlag = "cold",
     pairs: PairsFlag = "gavel-v100",
@@ -220,6 +247,9 @@ def scenario_of(
             load_scale=load_scale,
             noise=sigma,
             limits=limits,
+            known=known,
+            tells=tells,
+            resumable=resumable,
             load_time_scale=load_time_scale,
             launch=launch,
             pairs=pairs,
@@ -234,6 +264,14 @@ def scenario_of(
             world=world,
             asked=asked,
         )
+
+
+def knowledge_of(
+    known: KnownFlag = "exact", tells: TellsFlag = 1.0, resumable: ResumableFlag = 1.0
+) -> Knowledge:
+    """Raises Problem."""
+    with as_problems():
+        return Knowledge.parse(known, tells, resumable)
 
 
 def estimates_of(text: str, noise: float) -> tuple[float, bool]:
@@ -259,14 +297,23 @@ def estimates_of(text: str, noise: float) -> tuple[float, bool]:
 
 def takes_scenario(verb: Callable[..., int]) -> Callable[..., int]:
     """Replaces the parameter `scenario` by those of `scenario_of`."""
+    return _taking(verb, "scenario", scenario_of)
+
+
+def takes_knowledge(verb: Callable[..., int]) -> Callable[..., int]:
+    """Replaces the parameter `knowledge` by those of `knowledge_of`."""
+    return _taking(verb, "knowledge", knowledge_of)
+
+
+def _taking(verb: Callable[..., int], what: str, make: Callable[..., Any]) -> Callable[..., int]:
     own = inspect.signature(verb, eval_str=True).parameters.values()
-    flags = inspect.signature(scenario_of, eval_str=True).parameters
+    flags = inspect.signature(make, eval_str=True).parameters
 
     @functools.wraps(verb)
     def command(**given: Any) -> int:
-        return verb(scenario=scenario_of(**{name: given.pop(name) for name in flags}), **given)
+        return verb(**{what: make(**{name: given.pop(name) for name in flags})}, **given)
 
-    parameters = [one for each in own for one in (flags.values() if each.name == "scenario" else (each,))]
+    parameters = [one for each in own for one in (flags.values() if each.name == what else (each,))]
     keywords = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
     command.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
     return command

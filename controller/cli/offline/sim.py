@@ -34,12 +34,13 @@ from cotenant.controller.cli.offline.options import (
     one_policy,
     prepared,
     run_with_bar,
+    takes_knowledge,
     takes_scenario,
 )
 from cotenant.controller.cli.offline.table import show_runs
 from cotenant.controller.cli.offline.trace import trace
 from cotenant.controller.cli.offline.whatif import AskedFlag, SinceFlag, replayed
-from cotenant.controller.sim import Scenario, Task, TaskRun
+from cotenant.controller.sim import Knowledge, Scenario, Task, TaskRun
 from cotenant.controller.sim import windows as windowing
 from cotenant.controller.sim.results.document import document
 
@@ -110,6 +111,7 @@ def compare(
       cotenant sim compare synth:saturn:20000 --hosts 64 --policies sjf,srtf --out results
       cotenant sim compare jobs.csv --vc research --noise 0.5 -o json
       cotenant sim compare jobs.csv --policies srtf,patient --windows 20
+      cotenant sim compare jobs.csv --known progress:60 --tells .8 --resumable .5 --policies fifo,srtf,patient
       cotenant sim compare philly/0e4a51 --world fluid --policies srsf,afs-l,pcs:config=FILE
     """
     form = chosen(output, as_json)
@@ -186,11 +188,14 @@ def name_of(task: Task) -> str:
 
 
 @sim.part("replay")
+@takes_knowledge
 def replay(
+    *,
     journal: Annotated[str, argument(metavar="JOURNAL", help="A state folder, or a journal file.")],
     policies: AskedFlag = "",
     since: SinceFlag = "",
     pairs: PairsFlag = "gavel-v100",
+    knowledge: Knowledge,
     seed: SeedFlag = 0,
     workers: WorkersFlag = None,
     out: OutFlag = None,
@@ -208,7 +213,16 @@ def replay(
     choices = chosen_policies(policies) if policies else ()
     where = Path(journal).expanduser()
     return replayed(
-        where, choices, named=True, since=since, pairs=pairs, seed=seed, workers=workers, out=out, form=form
+        where,
+        choices,
+        named=True,
+        since=since,
+        pairs=pairs,
+        knowledge=knowledge,
+        seed=seed,
+        workers=workers,
+        out=out,
+        form=form,
     )
 
 
@@ -220,7 +234,8 @@ def page(value: dict[str, Any], runs: Sequence[TaskRun], *, wide: bool) -> str:
     summaries = [run.summary for run in runs]
     width = None if wide else screen.terminal_width()
     table = sim_table.table(summaries, wide=wide, width=width)
-    return "\n".join([*headline(value, summaries), table, *footnotes(value, sim_table.BEST in table)])
+    about = [*headline(value, summaries), *sim_table.knowledge_line(runs)]
+    return "\n".join([*about, table, *footnotes(value, sim_table.BEST in table)])
 
 
 def headline(value: dict[str, Any], summaries: Sequence[dict[str, Any]]) -> list[str]:

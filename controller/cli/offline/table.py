@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.output import Format, as_text, write_json, write_lines
 from cotenant.controller.cli.frame.screen import NONE, Column, plural
+from cotenant.controller.sim import TaskRun
 from cotenant.controller.sim.results.paired import ConfidenceInterval, interval
 
 Summary = dict[str, Any]
@@ -270,6 +271,12 @@ def seeds_line(summaries: Sequence[Summary]) -> str:
     if len(seeds) == 1:
         return f"seed {seeds[0]}"
     return f"means over {plural(len(seeds), 'seed')} with half of their 95 % interval (Student)"
+
+
+def knowledge_line(runs: Sequence[TaskRun]) -> list[str]:
+    """What policies knew of lengths, where not all was said as jobs arrived."""
+    knowledge = runs[0].task.workload.knowledge
+    return [] if knowledge.is_complete else [str(knowledge)]
 
 
 def file_name(label: str) -> str:

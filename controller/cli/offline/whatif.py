@@ -33,9 +33,10 @@ from cotenant.controller.cli.offline.options import (
     chosen_policies,
     complete_policies,
     run_with_bar,
+    takes_knowledge,
 )
 from cotenant.controller.cli.offline.table import show_runs
-from cotenant.controller.sim import PolicyChoice, TaskRun
+from cotenant.controller.sim import Knowledge, PolicyChoice, TaskRun
 from cotenant.controller.sim.past import what_if
 from cotenant.controller.sim.past.journal import NothingToReplay
 from cotenant.controller.sim.past.replay import JournalRecord, read_journal
@@ -65,13 +66,16 @@ JournalFlag = Annotated[
 ]
 
 
+@takes_knowledge
 def whatif(
+    *,
     words: JobArgument = None,
     policies: AskedFlag = "",
     since: SinceFlag = "",
     add_gpus: AddGpusFlag = "",
     journal: JournalFlag = "",
     pairs: PairsFlag = "gavel-v100",
+    knowledge: Knowledge,
     seed: SeedFlag = 0,
     workers: WorkersFlag = None,
     out: OutFlag = None,
@@ -84,7 +88,8 @@ def whatif(
     The jobs that this cluster's controller has seen, with the lengths, loads and pauses that it measured,
     are simulated under the policy of the time (how well does that reproduce what happened?) and under those
     asked for, each also with more GPUs if you say how many. Nothing is changed: the journal is only read,
-    also while the controller runs.
+    also while the controller runs. Policies are told the lengths that the journal says were expected as jobs
+    arrived; with --known and --resumable as little as you say.
 
     With a job's file, a script or a command (`submit --what-if` takes a job's options as well) the controller
     rolls its state out with this job and without it, under the policy in force: when it would start and end,
@@ -93,19 +98,18 @@ def whatif(
     For example:
 
       cotenant whatif --policy srtf --since 7d
-      cotenant whatif --policies srtf,lazer,patient --out what-if
-      cotenant whatif --add-gpus 4 --since 30d
+      cotenant whatif --policies srtf,lazer,patient --known progress:60 --tells .8
+      cotenant whatif --add-gpus 4 --since 30d --out what-if
       cotenant whatif --policy sjf --journal /var/lib/cotenant/controller -o json
       cotenant whatif train.yaml
     """
     form = chosen(output, as_json)
     if words:
-        if policies or since or add_gpus or journal or out is not None:
+        if policies or since or add_gpus or journal or out is not None or not knowledge.is_complete:
             raise Problem(
                 "usage", "a job is tried on the cluster as it is now", "leave the other options out"
             )
-        made = prepared_submission(words, {}, endpoint, command_only=False)
-        foresee(made.request, form, endpoint)
+        foresee(prepared_submission(words, {}, endpoint, command_only=False).request, form, endpoint)
         return OK
     choices = chosen_policies(policies) if policies else ()
     where = Path(journal).expanduser() if journal else own_journal(endpoint)
@@ -116,6 +120,7 @@ def whatif(
         since=since,
         add_gpus=whole_number("--add-gpus", add_gpus, GPUS_MAX) if add_gpus else 0,
         pairs=pairs,
+        knowledge=knowledge,
         seed=seed,
         workers=workers,
         out=out,
@@ -154,6 +159,7 @@ def replayed(
     since: str,
     add_gpus: int = 0,
     pairs: str,
+    knowledge: Knowledge,
     seed: int,
     workers: int | None,
     out: str | None,
@@ -163,7 +169,9 @@ def replayed(
     folder = writable(out)
     record = read(where, since, named=named)
     with as_problems():
-        tasks = what_if.replay_tasks(record, choices, pairs=pairs, seed=seed, add_gpus=add_gpus)
+        tasks = what_if.replay_tasks(
+            record, choices, pairs=pairs, seed=seed, add_gpus=add_gpus, knowledge=knowledge
+        )
     if not tasks:
         raise Problem(
             "usage", f"{record.setting.policy} is not available here", "name others with --policies"
@@ -198,7 +206,9 @@ def read(where: Path, since: str, *, named: bool) -> JournalRecord:
 def page(value: dict[str, Any], record: JournalRecord, runs: Sequence[TaskRun], *, wide: bool) -> str:
     width = None if wide else screen.terminal_width()
     table = sim_table.table([value["actual"], *value["runs"]], wide=wide, width=width)
-    return "\n".join([headline(record), table, *footnotes(value, record, runs)])
+    return "\n".join(
+        [headline(record), *sim_table.knowledge_line(runs), table, *footnotes(value, record, runs)]
+    )
 
 
 def headline(record: JournalRecord) -> str:

@@ -16,7 +16,9 @@ from cotenant.controller.policies import registry
 from cotenant.controller.sim.choices import PolicyChoice
 from cotenant.controller.sim.compare import Task, TaskRun
 from cotenant.controller.sim.past.replay import JournalRecord
+from cotenant.controller.sim.preparing import informed
 from cotenant.controller.sim.results.summary import summarise
+from cotenant.controller.sim.world.knowledge import COMPLETE, Knowledge
 from cotenant.controller.sim.world.physics import Physics
 from cotenant.controller.sim.world.workload import Cluster
 
@@ -31,9 +33,18 @@ def in_force(record: JournalRecord) -> PolicyChoice | None:
 
 
 def replay_tasks(
-    record: JournalRecord, policies: Sequence[PolicyChoice], *, pairs: str, seed: int, add_gpus: int = 0
+    record: JournalRecord,
+    policies: Sequence[PolicyChoice],
+    *,
+    pairs: str,
+    seed: int,
+    add_gpus: int = 0,
+    knowledge: Knowledge = COMPLETE,
 ) -> list[Task]:
     """The policy of the time first, then those asked for; then all of them with so many more GPUs.
+
+    Args:
+        knowledge: what policies know of the jobs; by default what the journal says was expected of each.
 
     Raises:
         ValueError: hosts like those there are cannot have so many.
@@ -42,6 +53,7 @@ def replay_tasks(
     choices = {choice.label: choice for choice in ([then] if then else [])}
     choices.update({choice.label: choice for choice in policies})
     workload, physics = record.workload(), Physics(pairs=pairs)
+    workload = informed(workload, knowledge, seed, np.ones(len(workload), np.bool_))
     sizes = {"": record.cluster}
     if add_gpus:
         sizes[f"{add_gpus} more GPU{'s' * (add_gpus > 1)}"] = grown(record.cluster, add_gpus)
@@ -117,6 +129,7 @@ def document(
         "cluster": {"hosts": record.cluster.hosts, "gpus_per_host": record.cluster.gpus_per_host},
         "policies_in_force": record.settings,
         "pairs": pairs,
+        **(runs[0].task.workload.knowledge.options() if runs else {}),
         "notes": list(record.notes),
         "calibration": calibration(record, runs),
         "actual": actual_summary(record),

@@ -1,7 +1,8 @@
 """What the engine learns of the jobs and hosts of a simulated world: specs and reports from columns. Rule: a
 spec is made when its job arrives, and holds nothing of the truth. The engine gets the expected length, twice:
 in seconds, and as steps of `STEP_S`, with a profile of one point that
-says what a step takes. So progress, lost work and what is left count in steps, as in production.
+says what a step takes. So progress, lost work and what is left count in steps, as in production. Where the
+workload's `knowledge` says that nobody tells a length beforehand, the spec has neither.
 
 Some jobs ask for a promise as they arrive: the earliest end that can be promised, by the engine itself. Rule:
 a job that asks and gets none runs like all others.
@@ -130,6 +131,8 @@ class Specs:
         self._model = cells(workload.model)
         self._hp = cells(workload.hp)
         self._organisation = cells(workload.organisation)
+        self._is_told = workload.knowledge.known == "exact"
+        self._resumable = workload.knowledge.is_complete or None
         self.row_of: Callable[[JobId], int] = int
 
     def kind(self, model: int, gpus: int) -> JobSpec:
@@ -153,15 +156,20 @@ class Specs:
             gpu_type=asks.gpu_type,
             cpus=asks.cpus,
             host_memory_mib=asks.main_memory_mib,
-            iterations=round(expected_s * STEPS_PER_S) or 1,
-            expected_s=expected_s,
+            iterations=steps_in(expected_s) if self._is_told else None,
+            expected_s=expected_s if self._is_told else None,
             load_s=self._load_s[row],
             pause_s=self._pause_s[row],
-            resumable=True,
+            resumable=self._resumable,
             gpu_fraction=fraction,
             profile=profile if fraction == 1.0 else _on_part(profile, fraction),
             launch=self._launches[self._model[row]],
         )
+
+
+def steps_in(length_s: float) -> int:
+    """Steps of a job that trains so long, alone."""
+    return round(length_s * STEPS_PER_S) or 1
 
 
 def _on_part(profile: Profile, fraction: float) -> Profile:

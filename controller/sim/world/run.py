@@ -69,6 +69,10 @@ class JobRun:
     lost_part = False
     """A host of the gang is gone: no save is complete any more."""
     done = False
+    resumes = True
+    """Whether it can: otherwise it never has a checkpoint."""
+    tell = 0
+    """Ticket of the entry for its next report in a world in which lengths are not told beforehand."""
     launched_s = 0.0
     slowdown = 1.0
     step_s = STEP_S
@@ -125,7 +129,7 @@ class JobRun:
         self.since_s = now_s
         before_s = self.ran_s
         self.ran_s = ran_s = before_s + spent_s
-        if every_s > 0.0 and ran_s - self.began_ran_s >= every_s:
+        if every_s > 0.0 and self.resumes and ran_s - self.began_ran_s >= every_s:
             due_s = ran_s - (ran_s - self.began_ran_s) % every_s
             if due_s > self.safe_ran_s and due_s >= before_s:
                 self._checkpoint(self.work_s + (due_s - before_s) / self.slowdown, due_s)
@@ -138,6 +142,7 @@ class JobRun:
         self._checkpoint(self.work_s, self.ran_s)
 
     def _checkpoint(self, work_s: float, ran_s: float) -> None:
+        assert self.resumes, f"job {self.row} cannot resume, and was to save"
         self.safe_s, self.safe_ran_s = int(work_s * self.steps_per_s + NEARLY) * self.step_s, ran_s
 
     def keep(self) -> None:
@@ -160,10 +165,14 @@ def first_step(run: JobRun) -> FirstStepDone:
     return FirstStepDone(job_id=run.job_id, attempt=run.number, host_id=run.gang[0].host_id, step=run.steps)
 
 
-def progress(run: JobRun) -> ProgressSeen:
-    """The report of its steps and its present pace."""
+def progress(run: JobRun, total_steps: int | None = None) -> ProgressSeen:
+    """The report of its steps and its present pace; of all its steps, where it tells them."""
     return ProgressSeen(
-        job_id=run.job_id, attempt=run.number, step=run.steps, step_s=run.step_s * run.slowdown
+        job_id=run.job_id,
+        attempt=run.number,
+        step=run.steps,
+        step_s=run.step_s * run.slowdown,
+        total_steps=total_steps,
     )
 
 
@@ -173,13 +182,14 @@ def durable(run: JobRun) -> CheckpointDurable:
     )
 
 
-def resumed(run: JobRun, host_id: HostId) -> CapabilitiesSeen:
-    """The report of a job that found a newer checkpoint than the engine knows of."""
+def hello(run: JobRun, host_id: HostId) -> CapabilitiesSeen:
+    """The report of what a job can do and at which step it begins: when it found a newer checkpoint than the
+    engine knows of, and when it has loaded where the engine was not told that it can resume."""
     return CapabilitiesSeen(
         job_id=run.job_id,
         attempt=run.number,
         host_id=host_id,
-        resumable=True,
+        resumable=run.resumes,
         accumulates=False,
         step=run.safe_steps,
     )

@@ -13,6 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from cotenant.controller.sim.world.knowledge import COMPLETE, Knowledge
+
 Seconds = NDArray[np.float64]
 
 
@@ -78,7 +80,7 @@ class Workload(JobSource):
     duration_s: Seconds
     """True training time alone, > 0. Only the world knows it."""
     expected_s: Seconds
-    """What the policy is told."""
+    """What the policy is told; NaN: nothing."""
     gpus: NDArray[np.int32]
     load_s: Seconds
     """Launch to first step, >= 0."""
@@ -102,13 +104,20 @@ class Workload(JobSource):
     duty_cycles: tuple[float, ...] = ()
     """Of each model, 0 to 1, as a profile would tell the engine; empty = not profiled. Pairs that
     were never seen are judged by it."""
+    knowledge: Knowledge = COMPLETE
+    tells: tuple[bool, ...] = ()
+    """Of each job, whether it says its number of steps while it runs, where jobs do (`knowledge`). Empty: all
+    do."""
+    resumes: tuple[bool, ...] = ()
+    """Of each job, whether it can resume. Empty: all can."""
 
     def __post_init__(self) -> None:
         n = len(self.submit_s)
         for name in ("duration_s", "expected_s", "gpus", "load_s", "pause_s", "model", "hp", "organisation"):
             assert len(getattr(self, name)) == n, f"column {name} has another length"
         assert not self.job_ids or len(self.job_ids) == n
-        assert not self.asks or len(self.asks) == n
+        assert all(len(column) in (0, n) for column in (self.asks, self.tells, self.resumes))
+        assert self.knowledge.known == "exact" or bool(np.all(np.isnan(self.expected_s)))
         assert not self.speedups or [*map(len, self.speedups)] == self.gpus.tolist()
         parts = [gpus for gpus, part in zip(self.gpus, self.fractions, strict=False) if part < 1.0]
         assert not self.fractions or (len(self.fractions) == n and all(gpus == 1 for gpus in parts))

@@ -32,7 +32,7 @@ from cotenant.controller.domain import (  # fmt: skip
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.sim.world.devices import Devices, part_on, wait_s
-from cotenant.controller.sim.world.jobs import RowSpecs
+from cotenant.controller.sim.world.jobs import RowSpecs, steps_in
 from cotenant.controller.sim.world.outcome import cells
 from cotenant.controller.sim.world.physics import FailureTimes, Physics
 from cotenant.controller.sim.world.run import (
@@ -47,15 +47,15 @@ from cotenant.controller.sim.world.run import (
     durable,
     ended,
     first_step,
+    hello,
     progress,
-    resumed,
 )
 from cotenant.controller.sim.world.workload import Workload
 
 NEVER: Final = math.inf
 REPORTS: Final = OBSERVATIONS
 """Reports after a change, as many as make a verdict; those that follow would say the same."""
-LEAVES, FIRST_STEP, HOST, ANSWER, REPORT = range(5)
+LEAVES, FIRST_STEP, HOST, ANSWER, REPORT, TELL = range(6)
 """Kinds of heap entries (at_s, rank, row, ticket), in their order at one instant. LEAVES: the work is done,
 or a stopped attempt has left its devices."""
 
@@ -88,6 +88,8 @@ class World:
         self._load_s, self._pause_s = cells(workload.load_s), cells(workload.pause_s)
         self._model, self._gpus = cells(workload.model), cells(workload.gpus)
         self._arrives_s = self._submit_s[0] if self._jobs else NEVER
+        self._knowledge, self._tells, self._resumes = workload.knowledge, workload.tells, workload.resumes
+        self._says_hello = not workload.knowledge.is_complete
         self._kill_s, self._observe_s = physics.kill_s, physics.observe_s
         self._saves = physics.on_preempt == "save"
         self._every_s = checkpoint_every_s if self._saves else 0.0
@@ -179,10 +181,24 @@ class World:
             if run.reports and self.devices.beside(run, run.gang):
                 run.report = self._push(at_s + self._observe_s, REPORT, row)
             return progress(run)
+        if rank == TELL:
+            return self._tell(at_s, self._runs.get(row), ticket)
         self.now_s = at_s
         if rank == ANSWER:
             return self._answers.pop(ticket)
         return self._host_returns(row) if row in self._down else self._host_fails(row)
+
+    def _tell(self, at_s: float, run: JobRun | None, ticket: int) -> ev.ProgressSeen | None:
+        """A job that tells says once in an attempt how many steps it has. Any other reports when its time
+        since the first step has doubled: the engine learns from that that its guess was too low."""
+        if run is None or run.tell != ticket or run.doing is not TRAINS:
+            return None
+        self.now_s = at_s
+        run.settle(at_s, self._every_s)
+        if self._knowledge.known == "progress" and (not self._tells or self._tells[run.row]):
+            return progress(run, steps_in(self._duration_s[run.row]))
+        run.tell = self._push(at_s + run.ran_s - run.began_ran_s, TELL, run.row)
+        return progress(run)
 
     def _next_ready(self) -> ev.AnyEvent:
         event, run = self._ready.popleft()
@@ -193,7 +209,7 @@ class World:
             self._host_is_gone(event.host_id)
         return event
 
-    def _first_step(self, run: JobRun) -> ev.FirstStepDone:
+    def _first_step(self, run: JobRun) -> ev.AnyEvent:
         now_s, row = self.now_s, run.row
         run.loaded_s += now_s - run.since_s
         run.doing, run.since_s, run.began_ran_s = TRAINS, now_s, run.ran_s
@@ -205,7 +221,12 @@ class World:
             self._will_report(run)
             self._repace_beside(run)
         run.ticket = self._push(now_s + left_s, LEAVES, row)
-        return first_step(run)
+        if not self._says_hello:
+            return first_step(run)
+        if self._knowledge.known != "exact":
+            run.tell = self._push(now_s + self._knowledge.after_s, TELL, row)
+        self._ready += [*((hello(run, part.host_id), run) for part in run.gang), (first_step(run), run)]
+        return self._next_ready()
 
     def _leaves(self, run: JobRun) -> ev.AnyEvent:
         """The end of the work, or of a pause: every host of the gang says so, in rank order."""
@@ -256,6 +277,8 @@ class World:
         row = self._row_of(command.job_id)
         if row not in self._runs:
             self._runs[row] = JobRun(row, command.job_id, self._model[row], self._submit_s[row])
+            if self._resumes:
+                self._runs[row].resumes = self._resumes[row]
         run = self._runs[row]
         if command.attempt <= run.number:
             return  # The gang's other hosts have had theirs, or it comes again.
@@ -274,7 +297,7 @@ class World:
                 other.shared = True
                 self._will_report(other)
         if run.safe_s > 0.0 and command.resume_step < run.safe_steps:
-            self._ready += [(resumed(run, member.host_id), run) for member in run.gang]
+            self._ready += [(hello(run, member.host_id), run) for member in run.gang]
         run.ticket = self._push(now_s + self._load_s[row], FIRST_STEP, row)
 
     def _had_it_waited_s(self, row: int, run: JobRun) -> float:
@@ -304,7 +327,7 @@ class World:
             return
         if run.doing is TRAINS:
             run.settle(self.now_s, self._every_s)
-            if command.save and self._saves:
+            if command.save and self._saves and run.resumes:
                 self._leave(run, SAVES, self._pause_s[run.row])
             else:
                 run.roll_back()
@@ -328,7 +351,7 @@ class World:
 
     def _save(self, command: SaveAttempt) -> None:
         run = self._runs.get(self._row_of(command.job_id))
-        if run is not None and run.number == command.attempt and run.doing is TRAINS:
+        if run is not None and run.number == command.attempt and run.doing is TRAINS and run.resumes:
             run.settle(self.now_s, self._every_s)
             run.save()
             self._tell_safe(run)

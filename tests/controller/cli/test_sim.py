@@ -352,3 +352,31 @@ def test_a_column_has_one_unit() -> None:
     assert sim_table.unit_for([30.0, 50.0, 4000.0]) == (1.0, "s")
     assert sim_table.unit_for([90.0, 300.0, 4000.0]) == (60.0, "min")
     assert sim_table.unit_for([]) == (1.0, "s")
+
+
+def test_a_table_and_its_json_name_what_policies_knew_of_lengths(cotenant: Cotenant) -> None:
+    asked = ("sim", "compare", SMALL, "--hosts", "1", "--policies", "fifo,srtf", "--resumable", ".5")
+    result = cotenant(*asked, "--known", "progress:30", "--tells", ".8")
+    assert result.out.splitlines()[1] == (
+        "lengths: told 30 s after the first step by 80 % of the jobs; 50 % of the jobs can resume"
+    )
+    said = json.loads(cotenant(*asked, "--known", "none", "-o", "json").out)["options"]
+    assert (said["known"], said["resumable"], "tells" in said) == ("none", 0.5, False)
+    assert "lengths:" not in cotenant(*asked[:-2]).out, "the default goes without saying"
+    windows = cotenant(*asked, "--known", "none", "--windows", "2", "--window-jobs", "10", "--seeds", "2")
+    assert "lengths: told never; 50 % of the jobs can resume" in windows.out
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--known", "maybe"), "--known 'maybe' makes no sense: write exact, progress:60 or none"),
+        (("--tells", ".5"), "leave --tells out, or write --known progress:60"),
+        (("--known", "none", "--estimate-noise", "limit"), "leave --noise and --estimate-noise out"),
+    ],
+)
+def test_what_contradicts_itself_about_lengths_is_refused(
+    cotenant: Cotenant, flags: tuple[str, ...], says: str
+) -> None:
+    result = cotenant("sim", "run", SMALL, "--policy", "fifo", *flags)
+    assert (result.code, says in result.err) == (2, True), result.err

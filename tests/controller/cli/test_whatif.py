@@ -118,3 +118,23 @@ def test_out_has_the_jobs_as_they_were_and_a_plot(cotenant: Cotenant, journal: P
     assert cotenant("whatif", "--journal", str(journal), "--policy", "srtf", "--out", str(out)).code == 0
     names = {path.name for path in out.iterdir()}
     assert names >= {"result.json", "jobs-what_happened.csv", "jct.svg"}
+
+
+@pytest.mark.parametrize("verb", [("whatif", "--journal"), ("sim", "replay")])
+def test_a_past_can_be_played_with_less_said_beforehand(
+    cotenant: Cotenant, journal: Path, verb: tuple[str, ...]
+) -> None:
+    """By default policies are told what the journal says that was expected."""
+    flags = ("--known", "progress:20", "--resumable", "0")
+    result = cotenant(*verb, str(journal), *flags)
+    assert result.out.splitlines()[1] == (
+        "lengths: told 20 s after the first step by all jobs; 0 % of the jobs can resume"
+    )
+    told = json.loads(cotenant(*verb, str(journal), *flags, "--json").out)
+    assert (told["known"], told["resumable"], "tells" in told) == ("progress:20", 0.0, False)
+    assert "known" not in json.loads(cotenant(*verb, str(journal), "--json").out)
+
+
+def test_what_is_known_of_lengths_is_no_question_about_a_job_now(cotenant: Cotenant) -> None:
+    result = cotenant("whatif", "--known", "none", "--", "true")
+    assert (result.code, "leave the other options out" in result.err) == (2, True), result.err
