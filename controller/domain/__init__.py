@@ -72,9 +72,10 @@ _HOMES: Final = {
         "TrainingFile", "Trees", "Trial",
     ),
     "job": (
-        "GUESS", "GUESSES", "LEVELS", "LOAD_S", "NOTES", "PAUSE_S", "left_of_unknown_s", "Capabilities", "CheckpointRecord",
+        "GUESS", "GUESSES", "LEVELS", "LOAD_S", "NOTES", "PAUSE_S", "Capabilities", "CheckpointRecord",
         "EtaInterval", "EtaKind", "Job", "Placement", "PromiseState", "SeenLength", "SharedPace", "StopCause",
         "ToldEta", "ToldInterval", "cannot", "capabilities_of", "capabilities_of_all",
+        "left_of_unknown_s",
     ),
     "job_spec": (
         "ENDED_BYTES_MAX", "JOB_BYTES", "PRIORITY_MAX", "USER_BYTES_MAX", "Dependency", "InputFile",

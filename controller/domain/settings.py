@@ -62,8 +62,8 @@ class PolicySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ageing_s: float = 86_400.0
     """A job that waited longer goes first under size-based policies; 0 = off (as in the papers)."""
     late_share: float = 0.75
-    """Under policies that order jobs by size, jobs that first come, first served would have served by now go first, on
-    this share of the devices less eight; 0 = off, and `ageing_s` counts."""
+    """Under policies that order jobs by size, jobs that fifo would have served by now go first, on this share
+    of the devices less eight; 0 = off, and `ageing_s` counts."""
     stop_deadline_s: float = 120.0
     """Time for a save after a stop request; then the job is ended and resumes from its last checkpoint."""
     infra_retries: int = 3

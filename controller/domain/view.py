@@ -145,8 +145,8 @@ class View(Protocol):
 
     @property
     def firm_share(self) -> float:
-        """Of the devices that the last jobs asked for, the share of those that cannot resume; 0 while few have
-        started."""
+        """Of the devices that the last jobs asked for, the share of jobs that cannot resume; 0 while few
+        have started."""
 
     @property
     def jobs(self) -> Mapping[JobId, Job]: ...

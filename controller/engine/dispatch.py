@@ -65,7 +65,17 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 AlarmKind = Literal[
-    "deadline", "limit", "back-off", "age", "probation", "wake", "reunite", "promise", "leave", "judge", "turn"
+    "deadline",
+    "limit",
+    "back-off",
+    "age",
+    "probation",
+    "wake",
+    "reunite",
+    "promise",
+    "leave",
+    "judge",
+    "turn",
 ]
 
 

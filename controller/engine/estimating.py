@@ -36,8 +36,8 @@ from cotenant.controller.domain import (
     because,
     beginning,
     curve_of,
-    left_of_unknown_s,
     key_of,
+    left_of_unknown_s,
     signature,
     step_s,
 )
@@ -204,13 +204,13 @@ def had_s(job: Job, now_s: float) -> float:
     return job.run_s + (now_s - job.phase_since_s if job.phase is Phase.RUNNING else 0.0)
 
 
-def judge_again(dispatch_ledger: Ledger, job: Job) -> float | None:
-    """Expect anew what a running job of unknown length has left. Returns in how many seconds to do so again; None:
-    its length is known."""
+def judge_again(ledger: Ledger, job: Job) -> float | None:
+    """Judge a running job of unknown length by what it has had. Returns in how many seconds to do so again;
+    None: its length is known."""
     if job.estimate_source not in GUESSES or job.phase is not Phase.RUNNING:
         return None
-    left_s = left_of_unknown_s(had_s(job, dispatch_ledger.now_s))
-    dispatch_ledger.progressed(job, job.step, left_s)
+    left_s = left_of_unknown_s(had_s(job, ledger.now_s))
+    ledger.progressed(job, job.step, left_s)
     return JUDGED_AGAIN * left_s
 
 

@@ -1,12 +1,13 @@
-"""Whose turn it is: waiting jobs that fifo would have served by now go first, on a bounded share of the devices.
+"""Whose turn it is: waiting jobs that fifo would have served by now go first, on a bounded share of the
+devices.
 
-Source: ours (`docs/policies.md`, "Late jobs"). Fifo is played beside the cluster, greater priorities first, with
-as many devices and no hosts. A job has the length that is known of it there; one of unknown length has the mean
-of those that have ended. A job is late once it has ended there, or could no longer end here as early as there.
+Source: ours (`docs/policies.md`). Fifo is played beside the cluster, greater priorities first, with as many
+devices and no hosts. A job has the length that is known of it there; one of unknown length has the mean of
+those that have ended. A job is late once it has ended there, or could no longer end here as early as there.
 
-Late jobs are marked (`Job.aged`) in the order of their ends there, as long as all marked jobs together ask for at
-most `limit` devices: half of all, less `SPARED`, which small clusters keep for short jobs. A job that asks for
-more than that is late only after twice its time under fifo and a day; one job is marked in any case.
+Late jobs are marked (`Job.aged`) in the order of their ends there, as long as all marked jobs together ask
+for at most `limit` devices: a share of all, less `SPARED`, which small clusters keep for short jobs. A job
+that asks for more than that is late after twice its time under fifo and a day. One is marked in any case.
 
 Rule: what is played depends on earlier arrivals alone, so every job that waits is late at some time, whatever
 comes after it, and only jobs with an earlier end there are marked before it.
@@ -257,8 +258,7 @@ class Turns:
         if one is None or job.aged:
             return None
         ends_s = one.ends_s if one.begun_s >= 0.0 else self._foreseen_end_s(one)
-        played = PlayedJob(one.job_id, one.number, one.gpus, one.priority, one.submitted_s, one.length_s, 0.0, ends_s)
-        late_s = self._late_s(played, job)
+        late_s = self._late_s(msgspec.structs.replace(one, ends_s=ends_s), job)
         return because("turn-late") if late_s <= now_s else because("turn-comes", round(late_s - now_s))
 
     def _foreseen_end_s(self, wanted: PlayedJob) -> float:

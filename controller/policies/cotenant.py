@@ -52,7 +52,7 @@ from cotenant.controller.domain import (
     because,
     why_alone,
 )
-from cotenant.controller.policies.base import FIRST, PolicyEntry, is_possible, is_quiet, why_waiting
+from cotenant.controller.policies.base import FIRST, PolicyEntry, is_quiet, why_waiting
 from cotenant.controller.policies.castor.cost import CastorCost, CostSlots, Set, best_share
 from cotenant.controller.policies.patient import Patient, PatientParameters, Round, cost_s, needs_s, why_gain
 from cotenant.controller.policies.toolkit import (
@@ -61,6 +61,7 @@ from cotenant.controller.policies.toolkit import (
     ExpectedReleases,
     FreedDevices,
     ShareableSlots,
+    late_waiting,
     longest_first,
     place_ordered,
     take_room,
@@ -259,7 +260,7 @@ class Cotenant(Patient):
         if plan is None:
             return NOTHING
         newcomers = (job for job in view.newcomers() if not plan.is_placed(job.job_id))
-        self._sharing.admit(plan, newcomers if is_partial else plan.unplaced(), waited_for(plan))
+        self._sharing.admit(plan, newcomers if is_partial else plan.unplaced(), late_waiting(plan))
         return plan.decision()
 
     def round(self, view: View, asking: Iterable[Job], soon: ExpectedReleases | None = None) -> Round:
@@ -282,8 +283,8 @@ class Cotenant(Patient):
 
 
 FIRM_MAX: Final = 0.75
-"""Where more of the devices that jobs have asked for went to jobs that cannot resume, nobody is preempted or shares:
-what has started stays to its end, so that the order of arrival with EASY backfilling is better."""
+"""Where a greater share of the devices that jobs asked for went to jobs that cannot resume, EASY backfilling
+in the order of arrival is better: whatever has started stays to its end."""
 
 
 def by_arrival(view: View) -> list[Job]:
@@ -298,17 +299,6 @@ def in_order_of_arrival(view: View, event: AnyEvent) -> Decision:
     plan = Plan(view)
     place_ordered(plan, by_arrival(view), "arrival", "easy")
     return plan.decision()
-
-
-def waited_for(plan: Plan) -> Job | None:
-    """The first aged job that gets nothing by this plan, though the hosts could hold it: nobody behind it
-    shares."""
-    for job in plan.unplaced():
-        if not job.aged:
-            return None
-        if is_possible(plan.view, job):
-            return job
-    return None
 
 
 COTENANT: Final = PolicyEntry(

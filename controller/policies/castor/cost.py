@@ -241,9 +241,12 @@ def balances(view: View, jobs: Sequence[Job], slots: CostSlots) -> Balances:
     table = beside_all(view, jobs, slots)
     waits_s: Numbers = np.array([slots.wait_s(job) for job in table.jobs], dtype=np.float64).reshape(-1, 1)
     mine_unknown = np.array([job.estimate_source in GUESSES for job in table.jobs], np.bool_).reshape(-1, 1)
-    theirs_unknown = np.array([slot.partner.estimate_source in GUESSES for slot in slots.everything()], np.bool_)
+    theirs_unknown = np.array(
+        [slot.partner.estimate_source in GUESSES for slot in slots.everything()], np.bool_
+    )
     is_certain = not (mine_unknown.any() or theirs_unknown.any())
-    gains, costs = [], []
+    gains: list[Numbers] = []
+    costs: list[Numbers] = []
     with np.errstate(invalid="ignore"):
         for mine_ratio, theirs_ratio in CERTAIN if is_certain else UNCERTAIN:
             mine_s = table.mine_s * np.where(mine_unknown, mine_ratio, 1.0)
@@ -251,7 +254,7 @@ def balances(view: View, jobs: Sequence[Job], slots: CostSlots) -> Balances:
             gain_s, cost_s = _balance(table, mine_s, theirs_s, waits_s)
             gains.append(gain_s)
             costs.append(cost_s)
-        gain_s, cost_s = sum(gains) / len(gains), sum(costs) / len(costs)
+        gain_s, cost_s = np.mean(gains, axis=0), np.mean(costs, axis=0)
         may = table.able & (1.0 / (table.mine * table.slowdown) + 1.0 / table.theirs > 1.0)
         worth = may_be_whole(table, slots, may & (gain_s - cost_s > 0.0))
     known = np.where(may, gain_s, np.nan), np.where(may, cost_s, np.nan)
@@ -260,8 +263,8 @@ def balances(view: View, jobs: Sequence[Job], slots: CostSlots) -> Balances:
 
 CERTAIN: Final = ((1.0, 1.0),)
 UNCERTAIN: Final = ((1 / 3, 3.0), (1.0, 1.0), (3.0, 1 / 3))
-"""The quartiles of what a job of unknown length has left, over its expectation (Lindy's law: m / u - m), each once
-for either side of a pair."""
+"""The quartiles of what a job of unknown length has left, over its expectation (Lindy's law: m / u - m), each
+once for either side of a pair."""
 
 
 def _balance(

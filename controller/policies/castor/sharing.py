@@ -145,9 +145,7 @@ class SharingChoice(msgspec.Struct, frozen=True, kw_only=True):
         return self.shared_s < self.sequential_s
 
 
-def why_unknown(
-    newcomer: Job, mine_s: float | None, partner: Job, theirs_s: float | None
-) -> Reason | None:
+def why_unknown(newcomer: Job, mine_s: float | None, partner: Job, theirs_s: float | None) -> Reason | None:
     """What is missing to decide on this pair, if anything is. `mine_s`, `theirs_s`: what both have left."""
     if mine_s is None and theirs_s is None:
         why = f"lengths unknown: give --iterations or --expect (jobs {newcomer.job_id} and {partner.job_id})"

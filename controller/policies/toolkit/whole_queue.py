@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -24,7 +24,6 @@ from cotenant.controller.domain import (
     AnyEvent,
     AttemptEnded,
     Decision,
-    DeviceId,
     FirstStepDone,
     Job,
     JobArrived,
@@ -38,8 +37,8 @@ from cotenant.controller.domain import (
     because,
 )
 from cotenant.controller.policies.base import Candidates, is_aged_waiting, is_possible
-from cotenant.controller.policies.toolkit.in_order import Reservation, end_if_started, reserve
-from cotenant.controller.policies.toolkit.victims import FreedDevices, enough_of, longest_first, room_of, victims_for
+from cotenant.controller.policies.toolkit.late import KeptForLate, not_late
+from cotenant.controller.policies.toolkit.victims import FreedDevices, enough_of, room_of, victims_for
 
 
 class Why(NamedTuple):
@@ -137,7 +136,7 @@ def rearrange(plan: Plan, order: QueueOrder, waiting: QueueScope) -> None:
 
 def make_room_for_late(plan: Plan, job: Job, order: str) -> bool:
     """Preempt for a late job whatever can resume, most left first; False if that is not enough."""
-    room = find_room(plan, job, _not_late(plan, job))
+    room = find_room(plan, job, not_late(plan, job))
     if room is None:
         return False
     why = Why(
@@ -146,66 +145,6 @@ def make_room_for_late(plan: Plan, job: Job, order: str) -> bool:
     )
     take_room(plan, job, room, order, why)
     return True
-
-
-def _not_late(plan: Plan, newcomer: Job) -> Iterator[Job]:
-    """Whom a late job may preempt, longest first."""
-    for _, job in longest_first(plan.view):
-        if (
-            job.phase is RUNNING
-            and job.preemptible
-            and not job.aged
-            and job.spec.priority <= newcomer.spec.priority
-            and not plan.is_leaving(job.job_id)
-        ):
-            yield job
-
-
-
-GRACE_S: Final = 14_400.0
-
-class KeptForLate:
-    """Devices that are kept for late jobs: a job starts there only if it can be preempted, or ends before."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        self._kept: list[Reservation] = []
-        self._late: list[Job] = []
-        self._devices: set[DeviceId] = set()
-
-    def keep(self, job: Job) -> None:
-        """Keep devices for a late job that cannot start now."""
-        trial = self._plan.fork()
-        for other in _not_late(self._plan, job):
-            trial.suppose_left(other)
-        for other, kept in zip(self._late, self._kept, strict=True):
-            trial.suppose_placed(other, kept.devices)
-        found = reserve(trial, job)
-        if found is not None:
-            self._late.append(job)
-            self._kept.append(found)
-            self._devices.update(found.devices)
-
-    def find_free(self, job: Job) -> tuple[DeviceId, ...] | None:
-        """Devices for a job that keep no late one waiting longer."""
-        devices = self._plan.find_free(job)
-        if devices is None or self._devices.isdisjoint(devices) or job.preemptible:
-            return devices
-        now_s = self._plan.view.now_s
-        ends_s = end_if_started(job, now_s)
-        is_new = job.attempt == 0 and job.spec.resumable is None
-        if all(
-            (is_new and now_s - late.aged_s < GRACE_S) or ends_s <= kept.start_s
-            for late, kept in zip(self._late, self._kept, strict=True)
-            if not set(kept.devices).isdisjoint(devices)
-        ):
-            return devices
-        apart = self._plan.fork()
-        for (host_id, type), free in list(apart.view.free.devices.items()):
-            taken = [each for each in free if each in self._devices]
-            if taken:
-                apart.suppose_taken(host_id, type, taken)
-        return apart.find_free(job)
 
 
 def is_anybody_left(plan: Plan) -> bool:
