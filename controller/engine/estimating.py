@@ -145,26 +145,22 @@ def _keep(seen: dict[str, list[float]], job: Job, spent_s: float) -> None:
         del seen[next(key for key in seen if key)]
 
 
-def learn_duration(estimates: Estimates, job: Job, now_s: float, *, by_command: bool = True) -> None:
-    """Keep a finished job's run time for those that come after it: all, and those with its command."""
+def learn_duration(estimates: Estimates, job: Job, now_s: float) -> None:
+    """Keep a finished job's run time for those that come after it."""
     run_s = job.run_s + (now_s - job.phase_since_s if job.phase is Phase.RUNNING else 0.0)
     if job.spec.gpus_max > job.spec.gpus_min:  # As if it had had gpus_min all the time.
         run_s = job.step * (job.solo_step_s or 0.0)
     if run_s <= 0:
         return
-    recent = estimates.recent
-    recent.append(run_s)
-    del recent[:-KEPT_RECENT]
-    if not by_command:
-        return
-    commands, key = estimates.by_command, _key(job.spec)
-    if key not in commands:
-        commands[key] = []
-        if len(commands) > COMMANDS_KEPT:
-            del commands[next(iter(commands))]
-    same = commands[key]
+    by_command, recent, key = estimates.by_command, estimates.recent, _key(job.spec)
+    if key not in by_command:
+        by_command[key] = []
+        if len(by_command) > COMMANDS_KEPT:
+            del by_command[next(iter(by_command))]
+    same = by_command[key]
     same.append(run_s)
-    del same[:-KEPT_PER_COMMAND]
+    recent.append(run_s)
+    del same[:-KEPT_PER_COMMAND], recent[:-KEPT_RECENT]
 
 
 def _key(spec: JobSpec) -> str:

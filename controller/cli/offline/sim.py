@@ -110,8 +110,7 @@ def compare(
       cotenant sim compare philly/b436b2 --load-scale 2 --policies srtf,lazer,patient --seeds 5
       cotenant sim compare synth:saturn:20000 --hosts 64 --policies sjf,srtf --out results
       cotenant sim compare jobs.csv --vc research --noise 0.5 -o json
-      cotenant sim compare jobs.csv --policies srtf,patient --windows 20
-      cotenant sim compare jobs.csv --known progress:60 --tells .8 --resumable .5 --policies fifo,srtf,patient
+      cotenant sim compare jobs.csv --policies srtf,patient --known progress:60 --tells .8 --windows 20
       cotenant sim compare philly/0e4a51 --world fluid --policies srsf,afs-l,pcs:config=FILE
     """
     form = chosen(output, as_json)

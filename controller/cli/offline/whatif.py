@@ -88,8 +88,7 @@ def whatif(
     The jobs that this cluster's controller has seen, with the lengths, loads and pauses that it measured,
     are simulated under the policy of the time (how well does that reproduce what happened?) and under those
     asked for, each also with more GPUs if you say how many. Nothing is changed: the journal is only read,
-    also while the controller runs. Policies are told the lengths that the journal says were expected as jobs
-    arrived; with --known and --resumable as little as you say.
+    also while the controller runs. Policies know the lengths that were expected then, or what --known says.
 
     With a job's file, a script or a command (`submit --what-if` takes a job's options as well) the controller
     rolls its state out with this job and without it, under the policy in force: when it would start and end,
@@ -105,7 +104,7 @@ def whatif(
     """
     form = chosen(output, as_json)
     if words:
-        if policies or since or add_gpus or journal or out is not None or not knowledge.is_complete:
+        if policies or since or add_gpus or journal or out is not None or knowledge.options():
             raise Problem(
                 "usage", "a job is tried on the cluster as it is now", "leave the other options out"
             )
@@ -206,9 +205,8 @@ def read(where: Path, since: str, *, named: bool) -> JournalRecord:
 def page(value: dict[str, Any], record: JournalRecord, runs: Sequence[TaskRun], *, wide: bool) -> str:
     width = None if wide else screen.terminal_width()
     table = sim_table.table([value["actual"], *value["runs"]], wide=wide, width=width)
-    return "\n".join(
-        [headline(record), *sim_table.knowledge_line(runs), table, *footnotes(value, record, runs)]
-    )
+    about = [headline(record), *sim_table.knowledge_line(runs)]
+    return "\n".join([*about, table, *footnotes(value, record, runs)])
 
 
 def headline(record: JournalRecord) -> str:

@@ -82,12 +82,12 @@ class TestAsked:
             (("none:60",), r"--known 'none:60' makes no sense"),
             (("progress:soon",), r"--known 'progress:soon' makes no sense"),
             (("progress:",), r"--known 'progress:' makes no sense"),
-            (("progress:0",), r"--known progress:S takes seconds above 0, got 0: write --known progress:60"),
-            (("progress:nan",), r"seconds above 0, got nan"),
+            (("progress:0",), r"--known progress:S takes seconds, got 0: write progress:60"),
+            (("progress:nan",), r"takes seconds, got nan"),
             (("progress", 1.5), r"--tells is a share of the jobs, 0 to 1, got 1.5: write --tells 0.5"),
             (("progress", float("nan")), r"--tells is a share of the jobs"),
             (("exact", 1.0, -0.1), r"--resumable is a share of the jobs, 0 to 1, got -0.1"),
-            (("none", 0.5), r"with --known none no job tells .*: leave --tells out, or write --known"),
+            (("none", 0.5), r"--tells goes with --known progress:S alone: write that, or leave --tells out"),
         ],
     )
     def test_what_makes_no_sense_says_what_to_write(self, asked: tuple[Any, ...], says: str) -> None:
@@ -97,10 +97,13 @@ class TestAsked:
     @pytest.mark.parametrize(
         ("asked", "says"),
         [
-            ({"known": "none", "noise": 0.5}, "leave --noise and --estimate-noise out"),
-            ({"known": "progress", "limits": True}, "leave --noise and --estimate-noise out"),
-            ({"known": "none", "world": "fluid"}, "leave --known, --tells and --resumable out"),
-            ({"resumable": 0.5, "world": "fluid"}, "leave --known, --tells and --resumable out"),
+            ({"knowledge": NONE, "noise": 0.5}, "leave --noise, --estimate-noise out"),
+            ({"knowledge": PROGRESS, "limits": True}, "leave --noise, --estimate-noise out"),
+            ({"knowledge": NONE, "world": "fluid"}, "leave --known, --tells and --resumable out"),
+            (
+                {"knowledge": Knowledge(resumable=0.5), "world": "fluid"},
+                "leave --known, --tells and --resumable out",
+            ),
         ],
     )
     def test_a_scenario_refuses_what_contradicts_it(self, asked: dict[str, Any], says: str) -> None:
@@ -108,13 +111,15 @@ class TestAsked:
             Scenario(trace="philly/51b7ef", **asked)
 
     def test_results_name_what_was_asked_for_and_nothing_else(self) -> None:
-        asked = Scenario(trace="philly/51b7ef", known="progress", tells=0.8, resumable=0.5)
+        asked = Scenario(
+            trace="philly/51b7ef", knowledge=Knowledge(known="progress", tells=0.8, resumable=0.5)
+        )
         said = asked.options()
         assert (said["known"], said["tells"], said["resumable"]) == ("progress:60", 0.8, 0.5)
         assert str(asked.knowledge) == (
             "lengths: told 60 s after the first step by 80 % of the jobs; 50 % of the jobs can resume"
         )
-        assert str(NONE) == "lengths: told never; all jobs can resume"
+        assert str(NONE) == "lengths: told never; 100 % of the jobs can resume"
         assert not {"known", "tells", "resumable"} & set(Scenario(trace="philly/51b7ef").options())
 
 
