@@ -126,7 +126,7 @@ class Engine:
         """Ended jobs that the last event pushed out of memory."""
         self.next_alarm_s: float | None = None
         """When `AlarmRang` is due, or None."""
-        self.policy_name = self.config.policy.name
+        self.policy_name = self.config.policy.first
         self.policy_parameters: Parameters = {}
         self._make_policy = make_policy
         self._policy = make_policy(self.policy_name, {})
