@@ -42,7 +42,7 @@ def main(words: list[str] | None = None) -> int:
         chosen = load(flags)
         if flags.replay:
             return check(chosen)
-        if why := registry.why_not(chosen.policy.name):
+        if why := registry.why_not(chosen.policy.first):
             raise sources.SettingsError(f"policy.name: {why}")
         asyncio.run(serve(chosen))
     except (sources.SettingsError, MetricsProblem, BadEndpoint) as error:

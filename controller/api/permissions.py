@@ -76,7 +76,7 @@ def policies_offered(engine: Engine) -> dict[str, str]:
 
     No other module: a message must not choose what a controller imports.
     """
-    named = engine.config.policy.name
+    named = engine.config.policy.first
     found = registry.available()
     if named not in found and not registry.why_not(named):
         found[named] = "named in this controller's configuration"

@@ -75,6 +75,7 @@ _HOMES: Final = {
         "GUESS", "GUESSES", "LEVELS", "LOAD_S", "NOTES", "PAUSE_S", "Capabilities", "CheckpointRecord",
         "EtaInterval", "EtaKind", "Job", "Placement", "PromiseState", "SeenLength", "SharedPace", "StopCause",
         "ToldEta", "ToldInterval", "cannot", "capabilities_of", "capabilities_of_all",
+        "left_of_unknown_s",
     ),
     "job_spec": (
         "ENDED_BYTES_MAX", "JOB_BYTES", "PRIORITY_MAX", "USER_BYTES_MAX", "Dependency", "InputFile",
@@ -100,7 +101,7 @@ _HOMES: Final = {
     ),
     "reasons": ("TEMPLATES", "Reason", "because", "render"),
     "settings": (
-        "SECTION_NAMES", "AgentSettings", "ControllerSettings", "JobLimit", "LimitSettings", "MpsSettings",
+        "DEFAULT_POLICY", "LATE_SHARE", "SECTION_NAMES", "AgentSettings", "ControllerSettings", "JobLimit", "LimitSettings", "MpsSettings",
         "OrganisationSettings", "PolicySettings", "ProfilerSettings", "Settings",
     ),
     "tenancy": (

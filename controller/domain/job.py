@@ -59,9 +59,18 @@ class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
     exact: bool = True
 
 
-GUESS: Final = "cluster median"
-"""Source of an estimate that says how long jobs are here, and nothing of this one."""
-GUESSES: Final = frozenset((GUESS, f"{GUESS}, overrun"))
+GUESS: Final = "unknown length"
+"""Source of an estimate that rests on nothing but what a job has had."""
+GUESSES: Final = frozenset((GUESS,))
+SHORTEST_S: Final = 300.0
+
+
+def left_of_unknown_s(had_s: float) -> float:
+    """What a job of unknown length is expected to have left: as much as it has had (Lindy's law), and for a
+    beginning five minutes."""
+    return had_s if had_s > SHORTEST_S else SHORTEST_S
+
+
 LOAD_S = 30.0
 PAUSE_S = 5.0
 """Expected of a job when neither it nor a job like it has declared or measured anything."""
@@ -211,6 +220,7 @@ class Job(msgspec.Struct, kw_only=True):
     rank: int = 0
     """Waiting jobs are ordered by this first, the lowest before the others: priority, and fair share."""
     aged: bool = False
+    aged_s: float = 0.0
     queued_s: float = 0.0
     """Time it could have run and did not; time held or blocked does not age it."""
 

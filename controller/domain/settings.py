@@ -7,7 +7,7 @@ Environment: COTENANT_<SECTION>__<KEY>. Precedence: flag > environment > file > 
 from __future__ import annotations
 
 from functools import cache
-from typing import Literal, NamedTuple, get_args
+from typing import Final, Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -54,13 +54,21 @@ class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
             raise ValueError(f"controller.scrub_every_s must be at least 1, got {self.scrub_every_s}")
 
 
+AUTO: Final = "auto"
+DEFAULT_POLICY: Final = "cotenant"
+LATE_SHARE: Final = 0.75
+
+
 class PolicySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[policy]`"""
 
-    name: str = "fifo"
-    """The policy at the first start; afterwards `cotenant policy set` and the journal decide."""
+    name: str = AUTO
+    """The policy at the first start; afterwards `cotenant policy set` and the journal decide. `auto` is `cotenant`."""
     ageing_s: float = 86_400.0
     """A job that waited longer goes first under size-based policies; 0 = off (as in the papers)."""
+    late_share: float = LATE_SHARE
+    """Under policies that order jobs by size, jobs that fifo would have served by now go first, on this share
+    of the devices less eight; 0 = off, and `ageing_s` counts."""
     stop_deadline_s: float = 120.0
     """Time for a save after a stop request; then the job is ended and resumes from its last checkpoint."""
     infra_retries: int = 3
@@ -79,7 +87,14 @@ class PolicySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     promise_margin: float = 0.1
     """Share of a job's expected time that is added before it is promised."""
 
+    @property
+    def first(self) -> str:
+        """The name of the policy at the first start."""
+        return DEFAULT_POLICY if self.name == AUTO else self.name
+
     def __post_init__(self) -> None:
+        if not 0.0 <= self.late_share <= 1.0:
+            raise ValueError(f"policy.late_share must be 0 (off) to 1, got {self.late_share}")
         if not 0.0 <= self.resize_lease_s < 1e9:
             raise ValueError(f"policy.resize_lease_s must be at least 0, got {self.resize_lease_s}")
         if self.fair_share_half_life_s and not 1.0 <= self.fair_share_half_life_s < 1e9:

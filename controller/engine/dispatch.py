@@ -65,7 +65,17 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 AlarmKind = Literal[
-    "deadline", "limit", "back-off", "age", "probation", "wake", "reunite", "promise", "leave"
+    "deadline",
+    "limit",
+    "back-off",
+    "age",
+    "probation",
+    "wake",
+    "reunite",
+    "promise",
+    "leave",
+    "judge",
+    "turn",
 ]
 
 
@@ -90,6 +100,8 @@ class Dispatch:
         self.config = config
         self.alarms: list[Alarm] = []
         self.out: list[AnyCommand] = []
+        self.takes_turns = False
+        """Late jobs are marked by `turns.py`; else they age by themselves."""
         self.vacated: list[DeviceId] = []
         """Since this event began."""
 
@@ -223,7 +235,7 @@ class Dispatch:
         why = self.ledger.must_wait(job)
         if why is not None:
             self._block(job, why)
-        elif self.config.policy.ageing_s > 0:
+        else:
             self.start_ageing(job)
 
     def fill_array(self, job: Job) -> None:
@@ -273,7 +285,7 @@ class Dispatch:
 
     def start_ageing(self, job: Job) -> None:
         ageing_s = self.config.policy.ageing_s
-        if ageing_s > 0 and not job.aged:
+        if ageing_s > 0 and not job.aged and not self.takes_turns:
             due_s = self.ledger.now_s + max(0.0, ageing_s - job.queued_s)
             self.wake_at(due_s, "age", job.job_id, job.attempt)
 

@@ -109,12 +109,9 @@ def _settle(dispatch: Dispatch, job: Job) -> None:
             blame(dispatch, dispatch.ledger.hosts[host_id], job)
     if outcome == "finished":
         dispatch.ledger.finishes(job)
-        learn_duration(
-            dispatch.ledger.estimates,
-            job,
-            dispatch.ledger.now_s,
-            by_command=dispatch.config.lengths_by_command is not False,
-        )
+        learn_duration(dispatch.ledger.estimates, job, dispatch.ledger.now_s)
+        if dispatch.config.lengths_by_command is False:
+            dispatch.ledger.estimates.by_command.clear()
         if dispatch.ledger.profiles.known:
             learn_whole_life(dispatch.ledger, job)
         end(dispatch, job, FINISH, FINISHED, is_complete=True)

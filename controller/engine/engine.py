@@ -60,6 +60,7 @@ from cotenant.controller.engine.ledger import Ledger, SavedLedger
 from cotenant.controller.engine.placing import exceeds_hosts, spared
 from cotenant.controller.engine.priority_guard import guard_priorities, why_kept, why_not_preempted
 from cotenant.controller.engine.promises import Promises, SavedPromises
+from cotenant.controller.engine.turns import SavedTurns, Turns
 from cotenant.controller.policies.base import (
     Parameters,
     Policy,
@@ -72,6 +73,7 @@ from cotenant.controller.policies.base import (
     starts_nothing,
     state_in_words,
     take_over,
+    takes_turns,
     why_impossible,
     why_waiting,
 )
@@ -90,6 +92,7 @@ class Snapshot(msgspec.Struct, kw_only=True):
     policy_parameters: Parameters
     policy_state: bytes
     promises: SavedPromises = msgspec.field(default_factory=SavedPromises)
+    turns: SavedTurns = msgspec.field(default_factory=SavedTurns)
 
 
 SNAPSHOT_VERSION = 1
@@ -123,7 +126,7 @@ class Engine:
         """Ended jobs that the last event pushed out of memory."""
         self.next_alarm_s: float | None = None
         """When `AlarmRang` is due, or None."""
-        self.policy_name = self.config.policy.name
+        self.policy_name = self.config.policy.first
         self.policy_parameters: Parameters = {}
         self._make_policy = make_policy
         self._policy = make_policy(self.policy_name, {})
@@ -141,6 +144,10 @@ class Engine:
         self._dispatch = Dispatch(self._ledger, self.config)
         self._validate = validate
         self._admission = Admission(self._dispatch, self.config)
+        self._turns = Turns(self._dispatch, self.config.policy.late_share)
+        if self._turns.share:
+            self._ledger.entered = []
+        self._take_turns()
         self._promises = Promises(self._dispatch)
         self._promises.preempts = preempts(self._policy)
 
@@ -241,7 +248,9 @@ class Engine:
         try:
             ledger = self._ledger
             of_parts, behind = parts.why_waiting(ledger, job), self._admission.explain(job)
-            return [*self._causes(job), *of_parts, *behind, *self._not_offered(job), job.reason]
+            turn = self._turns.when(job) if self._dispatch.takes_turns else None
+            turns = () if turn is None else (turn,)
+            return [*self._causes(job), *of_parts, *behind, *turns, *self._not_offered(job), job.reason]
         finally:
             self._ledger.now_s = before_s
 
@@ -306,7 +315,10 @@ class Engine:
                 promises.accept(ledger.jobs[event.spec.job_id])
             ledger.has_parts |= event.spec.gpu_fraction < 1.0
         if ledger.entered is not None:
+            entered = tuple(ledger.entered)
             self._admission.admit()
+            if self._turns.share:
+                self._turns.follow(event, entered, marks=dispatch.takes_turns)
         policy, is_asked = self._policy, type(event) not in UNASKED
         if recorded is not None and recorded.policy_state is not None:
             policy.load(recorded.policy_state)
@@ -449,7 +461,16 @@ class Engine:
         self._policy_shares, self._policy_learns = shares(self._policy), learns(self._policy)
         self.policy_name, self.policy_parameters = name, parameters
         self._ledger.reorder_queues(self._policy.queue_key)
+        self._take_turns()
         self._promises.preempts = preempts(self._policy)
+
+    def _take_turns(self) -> None:
+        """Under a policy that takes turns jobs do not age: late ones are marked (`turns.py`)."""
+        before = self._dispatch.takes_turns
+        self._dispatch.takes_turns = self._turns.share > 0.0 and takes_turns(self._policy)
+        if before and not self._dispatch.takes_turns:
+            for job in self._ledger.queued():
+                self._dispatch.start_ageing(job)
 
     # --- Saving ------------------------------------------------------------------------------------
 
@@ -465,6 +486,7 @@ class Engine:
             policy_parameters=self.policy_parameters,
             policy_state=self._policy.save(),
             promises=self._promises.saved,
+            turns=self._turns.save(),
         )
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -473,6 +495,7 @@ class Engine:
         self._policy.load(snapshot.policy_state)
         self._ledger.load(snapshot.ledger, snapshot.now_s)
         self._promises.restore(snapshot.promises)
+        self._turns.restore(snapshot.turns)
         self._dispatch.alarms = list(snapshot.alarms)
         heapq.heapify(self._dispatch.alarms)
         self.next_alarm_s = self._dispatch.alarms[0].at_s if self._dispatch.alarms else None

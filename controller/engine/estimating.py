@@ -18,6 +18,7 @@ from statistics import median
 
 from cotenant.controller.domain import (
     GUESS,
+    GUESSES,
     LOAD_S,
     OBSERVATIONS,
     PAUSE_S,
@@ -36,10 +37,11 @@ from cotenant.controller.domain import (
     beginning,
     curve_of,
     key_of,
+    left_of_unknown_s,
     signature,
     step_s,
 )
-from cotenant.controller.engine.ledger import Estimates, Ledger
+from cotenant.controller.engine.ledger import STARTED_KEPT, Estimates, Ledger
 
 KEPT_PER_COMMAND = 20
 KEPT_RECENT = 200
@@ -48,13 +50,15 @@ LAG_REPORTS = 31
 LAG_S = 3.1
 """An agent reports the median of so many step times; it samples one every tenth of a second, or every
 step."""
+JUDGED_AGAIN = 0.25
+"""A job of unknown length is judged again when it has had so much more."""
 OVERRUN_RATIO = 0.1
 """A job past its estimate is expected to need this share of what it has had."""
 
 
 def estimate_arrival(
     estimates: Estimates, spec: JobSpec, profile: Profile | None = None
-) -> tuple[float | None, str]:
+) -> tuple[float, str]:
     """Expected training seconds of a new job, and where the number comes from. `profile`: what is known of
     it."""
     profile = profile if profile is not None else spec.profile
@@ -71,9 +75,7 @@ def estimate_arrival(
         one = _whole_step_s(spec, profile)
         if one is not None:
             return profile.total_steps * one, "like job"
-    if estimates.recent:
-        return median(estimates.recent), GUESS
-    return None, "none"
+    return left_of_unknown_s(0.0), GUESS
 
 
 def _whole_step_s(spec: JobSpec, profile: Profile) -> float | None:
@@ -119,6 +121,13 @@ def learn_load(ledger: Ledger, job: Job, load_s: float) -> None:
             del estimates.launch_kinds[next(iter(estimates.launch_kinds))]
 
 
+def learn_resumability(ledger: Ledger, job: Job) -> None:
+    """A job has started for the first time: by now its library has said whether it can resume."""
+    started = ledger.estimates.started
+    started.append(job.spec.gpus if job.resumable else -job.spec.gpus)
+    del started[:-STARTED_KEPT]
+
+
 def learn_pause(ledger: Ledger, job: Job) -> None:
     """A job has saved and left."""
     if job.spec.pause_s is None:
@@ -136,26 +145,22 @@ def _keep(seen: dict[str, list[float]], job: Job, spent_s: float) -> None:
         del seen[next(key for key in seen if key)]
 
 
-def learn_duration(estimates: Estimates, job: Job, now_s: float, *, by_command: bool = True) -> None:
-    """Keep a finished job's run time for those that come after it: all, and those with its command."""
+def learn_duration(estimates: Estimates, job: Job, now_s: float) -> None:
+    """Keep a finished job's run time for those that come after it."""
     run_s = job.run_s + (now_s - job.phase_since_s if job.phase is Phase.RUNNING else 0.0)
     if job.spec.gpus_max > job.spec.gpus_min:  # As if it had had gpus_min all the time.
         run_s = job.step * (job.solo_step_s or 0.0)
     if run_s <= 0:
         return
-    recent = estimates.recent
-    recent.append(run_s)
-    del recent[:-KEPT_RECENT]
-    if not by_command:
-        return
-    commands, key = estimates.by_command, _key(job.spec)
-    if key not in commands:
-        commands[key] = []
-        if len(commands) > COMMANDS_KEPT:
-            del commands[next(iter(commands))]
-    same = commands[key]
+    by_command, recent, key = estimates.by_command, estimates.recent, _key(job.spec)
+    if key not in by_command:
+        by_command[key] = []
+        if len(by_command) > COMMANDS_KEPT:
+            del by_command[next(iter(by_command))]
+    same = by_command[key]
     same.append(run_s)
-    del same[:-KEPT_PER_COMMAND]
+    recent.append(run_s)
+    del same[:-KEPT_PER_COMMAND], recent[:-KEPT_RECENT]
 
 
 def _key(spec: JobSpec) -> str:
@@ -179,6 +184,8 @@ def learn_progress(ledger: Ledger, job: Job, event: ProgressSeen) -> None:
     total, known_by = steps_in_all(job)
     if total is not None and (total > event.step or job.spec.iterations is not None):
         remaining_s, source = max(0, total - event.step) * pace_s, known_by
+    elif job.estimate_source in GUESSES:
+        remaining_s = left_of_unknown_s(had_s(job, now_s))
     elif remaining_s == 0.0:
         remaining_s = OVERRUN_RATIO * (job.run_s + now_s - job.phase_since_s)
         source = f"{job.estimate_source.removesuffix(', overrun')}, overrun"
@@ -186,6 +193,21 @@ def learn_progress(ledger: Ledger, job: Job, event: ProgressSeen) -> None:
     ledger.progressed(job, event.step, remaining_s, source)
     if is_alone:
         _compare(ledger, job)
+
+
+def had_s(job: Job, now_s: float) -> float:
+    """How long the job has trained so far, over all its attempts."""
+    return job.run_s + (now_s - job.phase_since_s if job.phase is Phase.RUNNING else 0.0)
+
+
+def judge_again(ledger: Ledger, job: Job) -> float | None:
+    """Judge a running job of unknown length by what it has had. Returns in how many seconds to do so again;
+    None: its length is known."""
+    if job.estimate_source not in GUESSES or job.phase is not Phase.RUNNING:
+        return None
+    left_s = left_of_unknown_s(had_s(job, ledger.now_s))
+    ledger.progressed(job, job.step, left_s)
+    return JUDGED_AGAIN * left_s
 
 
 def _learn_curve(ledger: Ledger, job: Job, step_s: float) -> None:
@@ -306,6 +328,8 @@ def remaining_from(ledger: Ledger, job: Job, step: int) -> float | None:
     total, _ = steps_in_all(job)
     if total is not None and job.solo_step_s is not None:
         return (total - step if total > step else 0) * job.solo_step_s
+    if job.estimate_source in GUESSES:
+        return left_of_unknown_s(had_s(job, ledger.now_s))
     if step == 0:
         return estimate_arrival(ledger.estimates, job.spec)[0]
     left_s = job.remaining_now_s(ledger.now_s)

@@ -206,7 +206,9 @@ class Records(Phases):
 
     def age(self, job: Job, reason: Reason) -> None:
         """The job has waited so long that all others wait for it."""
-        job.aged, job.reason = True, reason
+        job.aged, job.aged_s = True, self.now_s
+        if job.phase is QUEUED:
+            job.reason = reason
         self._moved(job)
 
     def promise(self, job: Job, state: PromiseState, why: Reason | None = None) -> None:

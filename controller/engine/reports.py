@@ -30,9 +30,11 @@ from cotenant.controller.engine.dispatch import Alarm, Dispatch, hosts_of
 from cotenant.controller.engine.ending import clear_suspicion, ended, left_host, take_in_fault
 from cotenant.controller.engine.estimating import (
     blame_memory,
+    judge_again,
     learn_load,
     learn_profile,
     learn_progress,
+    learn_resumability,
     observe_sharing,
     remaining_from,
 )  # fmt: skip
@@ -89,9 +91,19 @@ def on_first_step(dispatch: Dispatch, event: ev.FirstStepDone) -> None:
                 clear_suspicion(dispatch, host)
         if job.spec.load_s is None:
             learn_load(ledger, job, load_s)
+    if is_loading and job.attempt == 1:
+        learn_resumability(ledger, job)
     ledger.first_step(job, event.step, assumed=event.assumed)
     if not is_loading:  # Nothing of it was done while it loaded.
         ledger.expect(job, remaining_from(ledger, job, job.start_step))
+    _judge(dispatch, job)
+
+
+def _judge(dispatch: Dispatch, job: Job) -> None:
+    """A job of unknown length is judged by what it has had, and again when that has grown."""
+    again_s = judge_again(dispatch.ledger, job)
+    if again_s is not None:
+        dispatch.wake_at(dispatch.ledger.now_s + again_s, "judge", job.job_id, job.attempt)
 
 
 def on_progress(dispatch: Dispatch, event: ev.ProgressSeen) -> None:
@@ -218,8 +230,8 @@ def _ring(dispatch: Dispatch, alarm: Alarm) -> None:
     if alarm.kind == "leave":
         leave_if_due(dispatch, HostId(alarm.subject))
         return
-    if alarm.kind == "promise":
-        return  # `promises.py` looks after each event.
+    if alarm.kind in ("promise", "turn"):
+        return  # `promises.py` and `turns.py` look after each event.
     if alarm.kind == "reunite":
         dispatch.ledger.pairs.reunite(alarm.subject, dispatch.ledger.now_s)
         return
@@ -234,11 +246,13 @@ def _ring(dispatch: Dispatch, alarm: Alarm) -> None:
         limit_s, in_vain = job.spec.time_limit_s or 0.0, job.spec.requeues and _is_loading(job)
         reason = because("time-limit-loading", limit_s) if in_vain else because("time-limit", limit_s)
         dispatch.stop(job, "time-limit", reason, save=True)
+    elif alarm.kind == "judge":
+        _judge(dispatch, job)
     elif alarm.kind == "back-off" and job.phase is Phase.BLOCKED:
         dispatch.ledger.change(job, Change.UNBLOCK, job.reason)
         if not dispatch.queue_or_block(job):
             ended(dispatch, job)
-    elif alarm.kind == "age" and job.phase is Phase.QUEUED and not job.aged:
+    elif alarm.kind == "age" and job.phase is Phase.QUEUED and not job.aged and not dispatch.takes_turns:
         dispatch.ledger.age(job, because("aged", dispatch.config.policy.ageing_s))
 
 

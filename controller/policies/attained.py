@@ -209,6 +209,7 @@ class Tiresias:
 
     name = AttainedService.name
     preempts = True
+    takes_turns = True
 
     def __init__(self, parameters: TiresiasParameters | None = None) -> None:
         self.parameters = parameters if parameters is not None else TiresiasParameters()

@@ -75,6 +75,12 @@ def preempts(policy: Policy) -> bool:
     return bool(getattr(policy, "preempts", False))
 
 
+def takes_turns(policy: Policy) -> bool:
+    """Whether it orders jobs by size, so that late ones need to go first (it says so by an attribute of this
+    name)."""
+    return bool(getattr(policy, "takes_turns", False))
+
+
 def starts_nothing(policy: Policy) -> bool:
     """Whether nothing may start under it (it says so by an attribute of this name)."""
     return bool(getattr(policy, "starts_nothing", False))

@@ -23,7 +23,6 @@ from cotenant.controller.policies.base import (
     PREEMPT,
     PolicyEntry,
     Stateless,
-    first_aged,
     is_quiet,
     why_waiting,
 )
@@ -34,6 +33,7 @@ from cotenant.controller.policies.toolkit import (
     PassingParameters,
     Why,
     find_room,
+    late_waiting,
     newcomers,
     place_in_order,
     place_ordered,
@@ -61,6 +61,7 @@ class Classic(Stateless):
         self.name = name
         self.queue_key = key
         self.parameters = parameters
+        self.takes_turns = name != "fifo"
 
     def decide(self, view: View, event: AnyEvent) -> Decision:
         if not view.queued_count() or not view.free.everywhere or is_quiet(view, event):
@@ -91,6 +92,7 @@ class Preemptive(Stateless, ABC):
 
     name: str
     preempts = True
+    takes_turns = True
 
     def __init__(self, parameters: NewcomerParameters | None = None) -> None:
         self.parameters = parameters if parameters is not None else NewcomerParameters()
@@ -107,9 +109,10 @@ class Preemptive(Stateless, ABC):
         if not any_free and not fresh:
             return NOTHING
         plan = Plan(view)
-        waited_for = place_in_order(plan, self.name, strict=False) if any_free else first_aged(view)
+        if any_free:
+            place_in_order(plan, self.name, strict=False)
         if fresh:
-            preempt_for_each(plan, fresh, waited_for, self.preempt)
+            preempt_for_each(plan, fresh, late_waiting(plan), self.preempt)
         return Decision(actions=tuple(plan.actions)) if plan.actions else NOTHING
 
 

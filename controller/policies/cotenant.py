@@ -52,7 +52,7 @@ from cotenant.controller.domain import (
     because,
     why_alone,
 )
-from cotenant.controller.policies.base import FIRST, PolicyEntry, is_possible
+from cotenant.controller.policies.base import FIRST, PolicyEntry, is_quiet, why_waiting
 from cotenant.controller.policies.castor.cost import CastorCost, CostSlots, Set, best_share
 from cotenant.controller.policies.patient import Patient, PatientParameters, Round, cost_s, needs_s, why_gain
 from cotenant.controller.policies.toolkit import (
@@ -61,7 +61,9 @@ from cotenant.controller.policies.toolkit import (
     ExpectedReleases,
     FreedDevices,
     ShareableSlots,
+    late_waiting,
     longest_first,
+    place_ordered,
     take_room,
     victims_for,
 )
@@ -130,7 +132,9 @@ def _longest_first(plan: Plan, job: Job) -> Iterator[Job]:
 
 
 class RecordSlots(CostSlots):
-    """Slots of a plan, with ratios by record."""
+    """Slots of a plan, with ratios by record; jobs of unknown length share as well."""
+
+    guesses = True
 
     def pairs(self, jobs: Sequence[Job], partners: Sequence[Job]) -> list[list[Interference]]:
         return [[by_record(xi) for xi in row] for row in super().pairs(jobs, partners)]
@@ -250,17 +254,21 @@ class Cotenant(Patient):
         apart = self._sharing.part_after(view, event)
         if apart is not None:
             return Decision(actions=(apart,))
+        if view.firm_share > FIRM_MAX:
+            return in_order_of_arrival(view, event)
         plan, is_partial = self.arrange(view, event)
         if plan is None:
             return NOTHING
         newcomers = (job for job in view.newcomers() if not plan.is_placed(job.job_id))
-        self._sharing.admit(plan, newcomers if is_partial else plan.unplaced(), waited_for(plan))
+        self._sharing.admit(plan, newcomers if is_partial else plan.unplaced(), late_waiting(plan))
         return plan.decision()
 
     def round(self, view: View, asking: Iterable[Job], soon: ExpectedReleases | None = None) -> Round:
         return CheapestFirst(view, asking, self.parameters, soon, self._sharing)
 
     def explain(self, view: View, job: Job) -> Reason:
+        if view.firm_share > FIRM_MAX:
+            return why_waiting(view, job, "arrival", next(iter(by_arrival(view)), None))
         reason = super().explain(view, job)
         if reason.code not in NO_DEVICES or job.remaining_s is None or not view.on_devices():
             return reason
@@ -274,15 +282,23 @@ class Cotenant(Patient):
         return why_waits(plan, job, slots.wait_s(job), no_share)
 
 
-def waited_for(plan: Plan) -> Job | None:
-    """The first aged job that gets nothing by this plan, though the hosts could hold it: nobody behind it
-    shares."""
-    for job in plan.unplaced():
-        if not job.aged:
-            return None
-        if is_possible(plan.view, job):
-            return job
-    return None
+FIRM_MAX: Final = 0.75
+"""Where a greater share of the devices that jobs asked for went to jobs that cannot resume, EASY backfilling
+in the order of arrival is better: whatever has started stays to its end."""
+
+
+def by_arrival(view: View) -> list[Job]:
+    """Waiting jobs by rank (priority, fair share), then arrival."""
+    return sorted(view.queued(), key=lambda job: (job.rank, job.number))
+
+
+def in_order_of_arrival(view: View, event: AnyEvent) -> Decision:
+    """EASY backfilling (`toolkit/in_order.py`), by what is expected of each length."""
+    if not view.queued_count() or not view.free.everywhere or is_quiet(view, event):
+        return NOTHING
+    plan = Plan(view)
+    place_ordered(plan, by_arrival(view), "arrival", "easy")
+    return plan.decision()
 
 
 COTENANT: Final = PolicyEntry(

@@ -32,6 +32,7 @@ from cotenant.controller.domain import (
     Job,
     Phase,
     Plan,
+    ProgressSeen,
     Reason,
     View,
     Wake,
@@ -325,6 +326,7 @@ class Patient:
 
     name = Round.name
     preempts = True
+    takes_turns = True
 
     def __init__(self, parameters: PatientParameters | None = None) -> None:
         self.parameters = parameters if parameters is not None else PatientParameters()
@@ -342,7 +344,12 @@ class Patient:
 
         An arrival with nothing free is the newcomer's own affair (see `whom_to_ask`), as long as it does
         not wait for devices that get free by themselves."""
-        if not view.queued_count() or is_quiet(view, event):
+        if not view.queued_count():
+            return None, False
+        if isinstance(event, ProgressSeen):
+            if event.total_steps is None or not is_wanted(view, event):
+                return None, False
+        elif is_quiet(view, event):
             return None, False
         plan = Plan(view)
         if isinstance(event, FirstStepDone) and not plan.any_free() and not is_wanted(view, event):
@@ -387,13 +394,13 @@ class Patient:
         self._check.load(state)
 
 
-def is_wanted(view: View, event: FirstStepDone) -> bool:
+def is_wanted(view: View, event: FirstStepDone | ProgressSeen) -> bool:
     """Whether a waiting job could preempt the job that has just made its first step."""
     job = view.jobs.get(event.job_id)
     if job is None or not job.preemptible or job.remaining_s is None:
         return False
-    spare_s = job.remaining_s - cost_s(job)
-    return any(needs_s(head) < spare_s for head in view.heads())
+    spare_s = (job.remaining_now_s(view.now_s) or 0.0) - cost_s(job)
+    return any(head.aged or needs_s(head) < spare_s for head in view.heads())
 
 
 PATIENT: Final = PolicyEntry(

@@ -88,6 +88,7 @@ class SrtfFull(Stateless):
 
     name = "srtf-full"
     preempts = True
+    takes_turns = True
 
     def __init__(self) -> None:
         self._order = RemainingTime(self.name)
@@ -136,6 +137,7 @@ class IntervalPolicy:
     """
 
     preempts = True
+    takes_turns = True
 
     def __init__(self, name: str = "interval", parameters: IntervalParameters | None = None) -> None:
         self.name = name

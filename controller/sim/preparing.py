@@ -81,7 +81,7 @@ def prepare(
         hp_share: this share of jobs, drawn, is hp; None = what the trace says.
         models: each job gets one of these, drawn (for a table of pairs that knows these names); default: the
             trace's own, and where it has none, the overheads' model classes.
-        knowledge: what policies know beforehand. Where it is no length, neither `noise` nor `limits` count.
+        knowledge: what policies know beforehand; `noise` and `limits` count only where it is lengths.
 
     A job of less than one GPU asks for that part of one; more than one and a part count as one more.
 
@@ -91,26 +91,21 @@ def prepare(
     _check(load_scale, noise, hp_share, jobs, from_s)
     window = _window(trace.on_one_clock(vc), from_s, jobs)
     drawn = _draw(window, seed, noise, limits, overheads or Overheads(), hp_share, tuple(models))
-    fits = np.ceil(window.gpus) <= cluster.gpus
-    return informed(_fitting(window, drawn, cluster, load_scale, fits), knowledge, seed, fits)
+    workload = _fitting(window, drawn, cluster, load_scale)
+    return informed(workload, knowledge, seed, np.ceil(window.gpus) <= cluster.gpus)
 
 
 def informed(workload: Workload, knowledge: Knowledge, seed: int, rows: NDArray[np.bool_]) -> Workload:
-    """The workload with what its policies know of it. `rows`: true for each that became a job of it; all of
-    them draw."""
-    if knowledge.is_complete:
+    """With what policies know of it. `rows`: whether each became a job of it; all of them draw."""
+    if knowledge == COMPLETE:
         return workload
 
-    def drawn(purpose: Stream, share: float) -> tuple[bool, ...]:
-        return () if share == 1.0 else tuple((stream(seed, purpose).random(len(rows)) < share)[rows].tolist())
-
-    return replace(
-        workload,
-        knowledge=knowledge,
-        expected_s=workload.expected_s if knowledge.known == "exact" else np.full(len(workload), np.nan),
-        tells=drawn(Stream.TELLS, knowledge.tells),
-        resumes=drawn(Stream.RESUMES, knowledge.resumable),
+    tells, resumes = (
+        () if share == 1.0 else tuple((stream(seed, purpose).random(len(rows)) < share)[rows].tolist())
+        for purpose, share in ((Stream.TELLS, knowledge.tells), (Stream.RESUMES, knowledge.resumable))
     )
+    expected_s = workload.expected_s if knowledge.known == "exact" else np.full(len(workload), np.nan)
+    return replace(workload, knowledge=knowledge, expected_s=expected_s, tells=tells, resumes=resumes)
 
 
 class _Drawn(NamedTuple):
@@ -137,11 +132,10 @@ def _draw(
     return _Drawn(expected_s, model, load_s, pause_s, hp)
 
 
-def _fitting(
-    window: Trace, drawn: _Drawn, cluster: Cluster, load_scale: float, fits: NDArray[np.bool_]
-) -> Workload:
+def _fitting(window: Trace, drawn: _Drawn, cluster: Cluster, load_scale: float) -> Workload:
     """The rows that are no wider than the cluster. Raises TraceProblem: there are none."""
     gpus = np.ceil(window.gpus)
+    fits = gpus <= cluster.gpus
     excluded = dict(window.excluded)
     if wide := int(np.count_nonzero(~fits)):
         excluded[f"wider than {cluster.gpus} GPUs"] = wide

@@ -19,7 +19,7 @@ from cotenant.controller.sim.fluid import as_elastic, as_fluid, by_curve, measur
 from cotenant.controller.sim.preparing import prepare
 from cotenant.controller.sim.traces.reading import read
 from cotenant.controller.sim.traces.trace import Trace, TraceProblem
-from cotenant.controller.sim.world.knowledge import Knowledge
+from cotenant.controller.sim.world.knowledge import COMPLETE, Knowledge
 from cotenant.controller.sim.world.overheads import launched
 from cotenant.controller.sim.world.physics import Failures, PairData, Physics, pair_data
 from cotenant.controller.sim.world.workload import Cluster, Workload
@@ -46,12 +46,7 @@ class Scenario:
     noise: float = 0.0
     limits: bool = False
     """Policies get time limits as people write them, in place of expected times with an error."""
-    known: str = "exact"
-    """How policies learn lengths: exact, progress:S or none (`world/knowledge.py`)."""
-    tells: float = 1.0
-    """The share of jobs, drawn, that say their number of steps while they run."""
-    resumable: float = 1.0
-    """The share of jobs, drawn, that can resume."""
+    knowledge: Knowledge = COMPLETE
     load_time_scale: float = 1.0
     launch: Literal["warm", "cold"] = "cold"
     pairs: str = "gavel-v100"
@@ -81,13 +76,10 @@ class Scenario:
             raise ValueError("estimates are either limits or wrong by a lognormal factor, not both")
         if self.knowledge.known != "exact" and (self.noise or self.limits):
             raise ValueError(
-                f"with --known {self.known} nobody is told an estimate: leave --noise and --estimate-noise out"
+                "there are no estimates unless --known is exact: leave --noise, --estimate-noise out"
             )
-        if self.world == "fluid" and not self.knowledge.is_complete:
-            raise ValueError(
-                "in the fluid world all lengths are known and all jobs resume: leave --known, --tells and "
-                "--resumable out"
-            )
+        if self.world == "fluid" and self.knowledge != COMPLETE:
+            raise ValueError("the fluid world knows all lengths: leave --known, --tells and --resumable out")
         if self.world == "fluid" and (self.windows or self.failures is not None):
             raise ValueError("in the fluid world nothing fails, and there are no windows: leave them out")
         if self.world == "elastic" and (self.windows or self.eta):
@@ -120,10 +112,6 @@ class Scenario:
         return Cluster(hosts=self.hosts, gpus_per_host=self.gpus_per_host)
 
     @property
-    def knowledge(self) -> Knowledge:
-        return Knowledge.parse(self.known, self.tells, self.resumable)
-
-    @property
     def failures(self) -> Failures | None:
         return (
             None if self.failures_mtbf_h is None else Failures(mean_between_s=self.failures_mtbf_h * 3600.0)
@@ -136,7 +124,7 @@ class Scenario:
         unsaid["promise_share"] = 0.0
         unasked = [name for name, default in unsaid.items() if getattr(self, name) == default]
         unasked += ["asked"] if self.world != "fluid" else []
-        apart = ("trace", "hosts", "gpus_per_host", "known", "tells", "resumable", *unasked)
+        apart = ("trace", "hosts", "gpus_per_host", "knowledge", *unasked)
         asked = {key: value for key, value in dataclasses.asdict(self).items() if key not in apart}
         return asked | self.knowledge.options()
 

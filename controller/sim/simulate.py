@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 from msgspec import UNSET
 
-from cotenant.controller.domain import AnyCommand, Computed, ComputeRequest, PolicySettings
+from cotenant.controller.domain import LATE_SHARE, AnyCommand, Computed, ComputeRequest, PolicySettings
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, EngineConfig, MakePolicy
 from cotenant.controller.policies import registry
@@ -71,6 +71,7 @@ def simulate(
     physics: Physics | None = None,
     failures: Failures | None = None,
     ageing_s: float = 0.0,
+    late_share: float | None = None,
     checkpoint_every_s: float = 600.0,
     validate: bool = False,
     watch: Watch | None = None,
@@ -85,6 +86,7 @@ def simulate(
     Args:
         seed: of the failures; all else that is random was drawn when the workload was made.
         ageing_s: off as in the papers; see `PolicySettings`.
+        late_share: see `PolicySettings`; None: as live where lengths are not said, else off as in the papers.
         checkpoint_every_s: of training in one attempt; matters only where hosts fail. 0 = only when asked.
         compute: answers what the policy asks to be computed (`training.kinds.compute`).
         look: is shown the engine after each event, and what it said.
@@ -98,7 +100,16 @@ def simulate(
     drive = _Drive(workload, cluster, policy, parameters or {}, physics, validate, compute)
     times = None if failures is None else failures.times(cluster.hosts, seed)
     asks = drawn(len(workload), promise_share, seed)
-    drive.prepare(times, ageing_s, checkpoint_every_s, make_policy, make_world, asks)
+    if late_share is None:
+        late_share = 0.0 if workload.knowledge.known == "exact" else LATE_SHARE
+    settings = PolicySettings(
+        name=policy,
+        ageing_s=ageing_s,
+        late_share=late_share,
+        stop_deadline_s=NO_DEADLINE_S,
+        resize_lease_s=0.0,  # How long a lease is, policies say here.
+    )
+    drive.prepare(times, settings, checkpoint_every_s, make_policy, make_world, asks)
     wall_s, cpu_s = time.perf_counter(), time.process_time()
     with _quiet_gc():
         try:
@@ -149,7 +160,7 @@ class _Drive:
     def prepare(
         self,
         failures: FailureTimes | None,
-        ageing_s: float,
+        settings: PolicySettings,
         checkpoint_every_s: float,
         make_policy: MakePolicy,
         make_world: Callable[..., World],
@@ -174,12 +185,6 @@ class _Drive:
         )
         told = ratios if self._physics.xi == "measured" else None
         pairs = None if told is None else known_pairs(self._workload, specs, told)
-        settings = PolicySettings(
-            name=self._policy,
-            ageing_s=ageing_s,
-            stop_deadline_s=NO_DEADLINE_S,
-            resize_lease_s=0.0,  # How long a lease is, policies say here.
-        )
         config = EngineConfig(
             policy=settings,
             checkpoint_every_s=checkpoint_every_s,

@@ -121,10 +121,11 @@ def cut(workload: Workload, before: Outcome, window: TraceWindow) -> Workload:
     submit_s = np.maximum(workload.submit_s[rows] - begin_s, 0.0)
     assert np.all(submit_s[:left] == 0.0)
     ids = workload.job_ids or tuple(str(row + 1) for row in range(len(workload)))
-
-    def kept(column: tuple[Any, ...]) -> tuple[Any, ...]:
-        return tuple(column[row] for row in rows.tolist()) if column else ()
-
+    optional: dict[str, Any] = {
+        name: tuple(column[row] for row in rows.tolist())
+        for name in ("fractions", "asks", "tells", "resumes")
+        if (column := getattr(workload, name))
+    }
     return replace(
         workload,
         name=f"{workload.name}, window {window.number}",
@@ -139,11 +140,8 @@ def cut(workload: Workload, before: Outcome, window: TraceWindow) -> Workload:
         model=workload.model[rows],
         hp=workload.hp[rows],
         organisation=workload.organisation[rows],
-        fractions=kept(workload.fractions),
-        asks=kept(workload.asks),
-        tells=kept(workload.tells),
-        resumes=kept(workload.resumes),
-        job_ids=kept(ids),
+        **optional,
+        job_ids=tuple(ids[row] for row in rows.tolist()),
     )
 
 

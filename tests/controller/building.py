@@ -62,7 +62,7 @@ def engine(
 ) -> Engine:
     """`settings`: fields of the engine's configuration, and of the policy's."""
     mine = {name: settings.pop(name) for name in EngineConfig.__struct_fields__ if name in settings}
-    made = EngineConfig(policy=PolicySettings(name=policy, **settings), **mine)
+    made = EngineConfig(policy=PolicySettings(**{"name": policy, "late_share": 0.0, **settings}), **mine)
     return Engine(make, made, validate=validate)
 
 

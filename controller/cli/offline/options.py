@@ -98,27 +98,13 @@ EstimatesFlag = Annotated[
     ),
 ]
 KnownFlag = Annotated[
-    str,
-    option(
-        "--known",
-        metavar="exact|progress:S|none",
-        help="Who says how long jobs are: specs (default); jobs that run, S seconds after their first step, as "
-        "scripts with loops do (60); nobody.",
-    ),
+    str, option("--known", metavar="exact|progress:S|none", help="Lengths told: all, by running jobs, none.")
 ]
 TellsFlag = Annotated[
-    float,
-    option(
-        "--tells", metavar="F", help="F of the jobs (0.8: four fifths), drawn, say so: --known progress:S."
-    ),
+    float, option("--tells", metavar="F", help="F of the jobs, drawn, tell theirs under --known progress:S.")
 ]
 ResumableFlag = Annotated[
-    float,
-    option(
-        "--resumable",
-        metavar="F",
-        help="F of the jobs, drawn, can resume, and say so when they have loaded; the others are never preempted.",
-    ),
+    float, option("--resumable", metavar="F", help="F of the jobs, drawn, resume, and say so when loaded.")
 ]
 EtaFlag = Annotated[
     bool, option("--eta", help="Tell when jobs end as they are submitted, and say how right that was.")
@@ -209,7 +195,39 @@ OutFlag = Annotated[
 ]
 
 
+def knowledge_of(
+    known: KnownFlag = "exact", tells: TellsFlag = 1.0, resumable: ResumableFlag = 1.0
+) -> Knowledge:
+    """Raises Problem."""
+    with as_problems():
+        return Knowledge.parse(known, tells, resumable)
+
+
+def taking(what: str, make: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Replaces the parameter `what` of a function by those of `make`, which makes it."""
+
+    def around(verb: Callable[..., Any]) -> Callable[..., Any]:
+        own = inspect.signature(verb, eval_str=True).parameters.values()
+        flags = inspect.signature(make, eval_str=True).parameters
+
+        @functools.wraps(verb)
+        def command(**given: Any) -> Any:
+            return verb(**{what: make(**{name: given.pop(name) for name in flags})}, **given)
+
+        parameters = [one for each in own for one in (flags.values() if each.name == what else (each,))]
+        keywords = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
+        command.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
+        return command
+
+    return around
+
+
+takes_knowledge = taking("knowledge", knowledge_of)
+
+
+@takes_knowledge
 def scenario_of(
+    *,
     trace: TraceArgument,
     format: FormatFlag = "auto",
     vc: VcFlag = None,
@@ -220,9 +238,7 @@ def scenario_of(
     load_scale: LoadScaleFlag = 1.0,
     noise: NoiseFlag = 0.0,
     estimate_noise: EstimatesFlag = "",
-    known: KnownFlag = "exact",
-    tells: TellsFlag = 1.0,
-    resumable: ResumableFlag = 1.0,
+    knowledge: Knowledge,
     load_time_scale: LoadTimeFlag = 1.0,
     launch: LaunchFlag = "cold",
     pairs: PairsFlag = "gavel-v100",
@@ -247,9 +263,7 @@ def scenario_of(
             load_scale=load_scale,
             noise=sigma,
             limits=limits,
-            known=known,
-            tells=tells,
-            resumable=resumable,
+            knowledge=knowledge,
             load_time_scale=load_time_scale,
             launch=launch,
             pairs=pairs,
@@ -266,10 +280,7 @@ def scenario_of(
         )
 
 
-def knowledge_of(known: str, tells: float, resumable: float) -> Knowledge:
-    """Raises Problem."""
-    with as_problems():
-        return Knowledge.parse(known, tells, resumable)
+takes_scenario = taking("scenario", scenario_of)
 
 
 def estimates_of(text: str, noise: float) -> tuple[float, bool]:
@@ -291,21 +302,6 @@ def estimates_of(text: str, noise: float) -> tuple[float, bool]:
     except ValueError:
         pass
     raise Problem("usage", f"--estimate-noise {text!r} makes no sense", "write exact, lognormal:0.7 or limit")
-
-
-def takes_scenario(verb: Callable[..., int]) -> Callable[..., int]:
-    """Replaces the parameter `scenario` by those of `scenario_of`."""
-    own = inspect.signature(verb, eval_str=True).parameters.values()
-    flags = inspect.signature(scenario_of, eval_str=True).parameters
-
-    @functools.wraps(verb)
-    def command(**given: Any) -> int:
-        return verb(scenario=scenario_of(**{name: given.pop(name) for name in flags}), **given)
-
-    parameters = [one for each in own for one in (flags.values() if each.name == "scenario" else (each,))]
-    keywords = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
-    command.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
-    return command
 
 
 def chosen_policies(text: str, *, in_fluid: bool = False) -> tuple[PolicyChoice, ...]:

@@ -22,28 +22,25 @@ from cotenant.controller.cli.offline.files import writable, write_results
 from cotenant.controller.cli.offline.options import (
     DEFAULT_POLICIES,
     FLUID_POLICIES,
-    KnownFlag,
     OutFlag,
     PairsFlag,
     PoliciesFlag,
-    ResumableFlag,
     SeedFlag,
     SeedsFlag,
-    TellsFlag,
     WindowJobsFlag,
     WindowsFlag,
     as_problems,
     chosen_policies,
-    knowledge_of,
     one_policy,
     prepared,
     run_with_bar,
+    takes_knowledge,
     takes_scenario,
 )
 from cotenant.controller.cli.offline.table import show_runs
 from cotenant.controller.cli.offline.trace import trace
 from cotenant.controller.cli.offline.whatif import AskedFlag, SinceFlag, replayed
-from cotenant.controller.sim import Scenario, Task, TaskRun
+from cotenant.controller.sim import Knowledge, Scenario, Task, TaskRun
 from cotenant.controller.sim import windows as windowing
 from cotenant.controller.sim.results.document import document
 
@@ -113,8 +110,7 @@ def compare(
       cotenant sim compare philly/b436b2 --load-scale 2 --policies srtf,lazer,patient --seeds 5
       cotenant sim compare synth:saturn:20000 --hosts 64 --policies sjf,srtf --out results
       cotenant sim compare jobs.csv --vc research --noise 0.5 -o json
-      cotenant sim compare jobs.csv --policies srtf,patient --windows 20
-      cotenant sim compare jobs.csv --known progress:60 --tells .8 --resumable .5 --policies fifo,srtf,patient
+      cotenant sim compare jobs.csv --policies srtf,patient --known progress:60 --tells .8 --windows 20
       cotenant sim compare philly/0e4a51 --world fluid --policies srsf,afs-l,pcs:config=FILE
     """
     form = chosen(output, as_json)
@@ -191,14 +187,14 @@ def name_of(task: Task) -> str:
 
 
 @sim.part("replay")
+@takes_knowledge
 def replay(
+    *,
     journal: Annotated[str, argument(metavar="JOURNAL", help="A state folder, or a journal file.")],
     policies: AskedFlag = "",
     since: SinceFlag = "",
     pairs: PairsFlag = "gavel-v100",
-    known: KnownFlag = "exact",
-    tells: TellsFlag = 1.0,
-    resumable: ResumableFlag = 1.0,
+    knowledge: Knowledge,
     seed: SeedFlag = 0,
     workers: WorkersFlag = None,
     out: OutFlag = None,
@@ -221,7 +217,7 @@ def replay(
         named=True,
         since=since,
         pairs=pairs,
-        knowledge=knowledge_of(known, tells, resumable),
+        knowledge=knowledge,
         seed=seed,
         workers=workers,
         out=out,

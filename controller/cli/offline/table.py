@@ -276,7 +276,7 @@ def seeds_line(summaries: Sequence[Summary]) -> str:
 def knowledge_line(runs: Sequence[TaskRun]) -> list[str]:
     """What policies knew of lengths, where not all was said as jobs arrived."""
     knowledge = runs[0].task.workload.knowledge
-    return [] if knowledge.is_complete else [str(knowledge)]
+    return [str(knowledge)] if knowledge.options() else []
 
 
 def file_name(label: str) -> str:

@@ -26,17 +26,14 @@ from cotenant.controller.cli.offline import table as sim_table
 from cotenant.controller.cli.offline.backends import WorkersFlag
 from cotenant.controller.cli.offline.files import journal_problem, writable, write_results
 from cotenant.controller.cli.offline.options import (
-    KnownFlag,
     OutFlag,
     PairsFlag,
-    ResumableFlag,
     SeedFlag,
-    TellsFlag,
     as_problems,
     chosen_policies,
     complete_policies,
-    knowledge_of,
     run_with_bar,
+    takes_knowledge,
 )
 from cotenant.controller.cli.offline.table import show_runs
 from cotenant.controller.sim import Knowledge, PolicyChoice, TaskRun
@@ -69,16 +66,16 @@ JournalFlag = Annotated[
 ]
 
 
+@takes_knowledge
 def whatif(
+    *,
     words: JobArgument = None,
     policies: AskedFlag = "",
     since: SinceFlag = "",
     add_gpus: AddGpusFlag = "",
     journal: JournalFlag = "",
     pairs: PairsFlag = "gavel-v100",
-    known: KnownFlag = "exact",
-    tells: TellsFlag = 1.0,
-    resumable: ResumableFlag = 1.0,
+    knowledge: Knowledge,
     seed: SeedFlag = 0,
     workers: WorkersFlag = None,
     out: OutFlag = None,
@@ -91,8 +88,7 @@ def whatif(
     The jobs that this cluster's controller has seen, with the lengths, loads and pauses that it measured,
     are simulated under the policy of the time (how well does that reproduce what happened?) and under those
     asked for, each also with more GPUs if you say how many. Nothing is changed: the journal is only read,
-    also while the controller runs. Policies are told the lengths that the journal says were expected as jobs
-    arrived; with --known and --resumable as little as you say.
+    also while the controller runs. Policies know the lengths that were expected then, or what --known says.
 
     With a job's file, a script or a command (`submit --what-if` takes a job's options as well) the controller
     rolls its state out with this job and without it, under the policy in force: when it would start and end,
@@ -101,21 +97,18 @@ def whatif(
     For example:
 
       cotenant whatif --policy srtf --since 7d
-      cotenant whatif --policies srtf,lazer,patient --out what-if
-      cotenant whatif --add-gpus 4 --since 30d
-      cotenant whatif --policy srtf --known progress:60 --tells .8
+      cotenant whatif --policies srtf,lazer,patient --known progress:60 --tells .8
+      cotenant whatif --add-gpus 4 --since 30d --out what-if
       cotenant whatif --policy sjf --journal /var/lib/cotenant/controller -o json
       cotenant whatif train.yaml
     """
     form = chosen(output, as_json)
-    knowledge = knowledge_of(known, tells, resumable)
     if words:
-        if policies or since or add_gpus or journal or out is not None or not knowledge.is_complete:
+        if policies or since or add_gpus or journal or out is not None or knowledge.options():
             raise Problem(
                 "usage", "a job is tried on the cluster as it is now", "leave the other options out"
             )
-        made = prepared_submission(words, {}, endpoint, command_only=False)
-        foresee(made.request, form, endpoint)
+        foresee(prepared_submission(words, {}, endpoint, command_only=False).request, form, endpoint)
         return OK
     choices = chosen_policies(policies) if policies else ()
     where = Path(journal).expanduser() if journal else own_journal(endpoint)
@@ -212,9 +205,8 @@ def read(where: Path, since: str, *, named: bool) -> JournalRecord:
 def page(value: dict[str, Any], record: JournalRecord, runs: Sequence[TaskRun], *, wide: bool) -> str:
     width = None if wide else screen.terminal_width()
     table = sim_table.table([value["actual"], *value["runs"]], wide=wide, width=width)
-    return "\n".join(
-        [headline(record), *sim_table.knowledge_line(runs), table, *footnotes(value, record, runs)]
-    )
+    about = [headline(record), *sim_table.knowledge_line(runs)]
+    return "\n".join([*about, table, *footnotes(value, record, runs)])
 
 
 def headline(record: JournalRecord) -> str:

@@ -23,10 +23,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from cotenant.controller.domain import DeviceId, Job, Plan, Reason, View, because
+from cotenant.controller.domain import GUESSES, DeviceId, Job, Plan, Reason, View, because
 from cotenant.controller.policies.base import SHARE, PolicyEntry
 from cotenant.controller.policies.castor.policy import GangHosts, places_of
 from cotenant.controller.policies.castor.sharing import (
+    NewcomerTable,
     beside_all,
     may_be_whole,
     no_memory,
@@ -122,6 +123,9 @@ class Set(NamedTuple):
 class CostSlots(ShareableSlots):
     """Slots, and when devices become free by themselves."""
 
+    guesses = False
+    """Whether a job of unknown length is judged by what it has had, with its uncertainty."""
+
     def __init__(self, plan: Plan, observations: int | None) -> None:
         super().__init__(plan, observations)
         self._expected_free: ExpectedFree | None = None
@@ -131,8 +135,11 @@ class CostSlots(ShareableSlots):
 
     def wait_s(self, job: Job) -> float:
         if self._expected_free is None:
-            self._expected_free = ExpectedFree(self._plan)
+            self._expected_free = ExpectedFree(self._plan, guesses=self.guesses)
         return self._expected_free.wait_s(job)
+
+    def expected_left_s(self, job: Job) -> float | None:
+        return job.remaining_now_s(self._view.now_s) if self.guesses else super().expected_left_s(job)
 
     def stays_s(self) -> Numbers:
         """Seconds that each tenant still trains alone at its own sub-batch."""
@@ -232,17 +239,44 @@ class Balances(NamedTuple):
 def balances(view: View, jobs: Sequence[Job], slots: CostSlots) -> Balances:
     """`outcome` for one partner, for all these jobs in all slots at once."""
     table = beside_all(view, jobs, slots)
-    *_, mine_s, slowdown, mine, theirs, allowed = table
-    theirs_s = slots.stays_s()
     waits_s: Numbers = np.array([slots.wait_s(job) for job in table.jobs], dtype=np.float64).reshape(-1, 1)
+    mine_unknown = np.array([job.estimate_source in GUESSES for job in table.jobs], np.bool_).reshape(-1, 1)
+    theirs_unknown = np.array(
+        [slot.partner.estimate_source in GUESSES for slot in slots.everything()], np.bool_
+    )
+    is_certain = not (mine_unknown.any() or theirs_unknown.any())
+    gains: list[Numbers] = []
+    costs: list[Numbers] = []
     with np.errstate(invalid="ignore"):
-        alone_s, both_s = mine_s * slowdown, theirs_s * theirs
-        ends_s = np.where(alone_s * mine <= both_s, alone_s * mine, both_s + (alone_s - both_s / mine))
-        cost_s = np.minimum(ends_s, both_s) * (1.0 - 1.0 / theirs)
-        gain_s = np.where(waits_s == NEVER, theirs_s, waits_s) + mine_s - ends_s
-        may = allowed & (1.0 / (mine * slowdown) + 1.0 / theirs > 1.0)
+        for mine_ratio, theirs_ratio in CERTAIN if is_certain else UNCERTAIN:
+            mine_s = table.mine_s * np.where(mine_unknown, mine_ratio, 1.0)
+            theirs_s = slots.stays_s() * np.where(theirs_unknown, theirs_ratio, 1.0)
+            gain_s, cost_s = _balance(table, mine_s, theirs_s, waits_s)
+            gains.append(gain_s)
+            costs.append(cost_s)
+        gain_s, cost_s = np.mean(gains, axis=0), np.mean(costs, axis=0)
+        may = table.able & (1.0 / (table.mine * table.slowdown) + 1.0 / table.theirs > 1.0)
         worth = may_be_whole(table, slots, may & (gain_s - cost_s > 0.0))
-    return Balances(worth, np.where(may, gain_s, np.nan), np.where(may, cost_s, np.nan), mine, theirs)
+    known = np.where(may, gain_s, np.nan), np.where(may, cost_s, np.nan)
+    return Balances(worth, *known, table.mine, table.theirs)
+
+
+CERTAIN: Final = ((1.0, 1.0),)
+UNCERTAIN: Final = ((1 / 3, 3.0), (1.0, 1.0), (3.0, 1 / 3))
+"""The quartiles of what a job of unknown length has left, over its expectation (Lindy's law: m / u - m), each
+once for either side of a pair."""
+
+
+def _balance(
+    table: NewcomerTable, mine_s: Numbers, theirs_s: Numbers, waits_s: Numbers
+) -> tuple[Numbers, Numbers]:
+    """The newcomer's gain and the tenant's loss, for these times that both have left alone."""
+    alone_s, both_s = mine_s * table.slowdown, theirs_s * table.theirs
+    is_first = alone_s * table.mine <= both_s
+    ends_s = np.where(is_first, alone_s * table.mine, both_s + (alone_s - both_s / table.mine))
+    cost_s: Numbers = np.minimum(ends_s, both_s) * (1.0 - 1.0 / table.theirs)
+    gain_s: Numbers = np.where(waits_s == NEVER, theirs_s, waits_s) + mine_s - ends_s
+    return gain_s, cost_s
 
 
 def worth_sharing(job: Job, slots: CostSlots, known: Balances) -> list[Beside]:
@@ -329,7 +363,7 @@ def _bounds(partners: Sequence[Beside], needed: int) -> list[float]:
 
 def beside(view: View, job: Job, slots: CostSlots, slot: ShareableSlot) -> Beside:
     xi = slots.interference(job, slot.partner)
-    left_s = slot.partner.known_left_s(view.now_s)
+    left_s = slots.expected_left_s(slot.partner)
     assert left_s is not None
     return Beside(slot, left_s * _slowdown_of(slot.partner), xi.first, xi.second)
 
@@ -355,7 +389,7 @@ def why_refused(view: View, job: Job, slots: CostSlots, slot: ShareableSlot) -> 
     """Why a job does not share with one tenant, and how near it was to a gain; no reason if it would."""
     partner = slot.partner
     again = slots.why_not_again(job, partner)
-    unknown = why_unknown(job, partner, partner.known_left_s(view.now_s))
+    unknown = why_unknown(job, slots.expected_left_s(job), partner, slots.expected_left_s(partner))
     if again is not None or unknown is not None:
         return -NEVER, again or unknown
     choices = sub_batches(job)

@@ -26,7 +26,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cotenant.controller.domain import (
-    GUESSES,
     Job,
     Reason,
     SchedulingClass,
@@ -75,7 +74,7 @@ def beside_all(view: View, jobs: Sequence[Job], slots: ShareableSlots) -> Newcom
     """The table of these jobs, with the slots in their present order."""
     alike: dict[tuple[SchedulingClass, object], list[Job]] = defaultdict(list)
     for job in jobs:
-        if job.remaining_s is not None and job.estimate_source not in GUESSES:  # `known_left_s`: it waits.
+        if slots.expected_left_s(job) is not None:
             like = (job.spec.launch.argv, job.spec.batch_size, job.accumulates, id(job.profile))
             alike[view.scheduling_class(job), like] += [job]
     splits = [(known_batches(here[0], slots.batches), key[0], here) for key, here in alike.items()]
@@ -146,9 +145,8 @@ class SharingChoice(msgspec.Struct, frozen=True, kw_only=True):
         return self.shared_s < self.sequential_s
 
 
-def why_unknown(newcomer: Job, partner: Job, theirs_s: float | None) -> Reason | None:
-    """What is missing to decide on this pair, if anything is."""
-    mine_s = newcomer.known_left_s(0.0)
+def why_unknown(newcomer: Job, mine_s: float | None, partner: Job, theirs_s: float | None) -> Reason | None:
+    """What is missing to decide on this pair, if anything is. `mine_s`, `theirs_s`: what both have left."""
     if mine_s is None and theirs_s is None:
         why = f"lengths unknown: give --iterations or --expect (jobs {newcomer.job_id} and {partner.job_id})"
         return because("sharing-unknown", partner.job_id, why)
@@ -171,7 +169,7 @@ def best_sharing(view: View, newcomer: Job, partner: Job, left_mib: int) -> Shar
         The choice with the least average completion time (it may still not pay), or why there is none.
     """
     mine_s, theirs_s = newcomer.known_left_s(view.now_s), partner.known_left_s(view.now_s)
-    unknown = why_unknown(newcomer, partner, theirs_s)
+    unknown = why_unknown(newcomer, mine_s, partner, theirs_s)
     if unknown is not None:
         return unknown
     assert mine_s is not None and theirs_s is not None

@@ -8,9 +8,11 @@ from cotenant.controller.policies.toolkit.expected_releases import (
     NEVER, ExpectedFree, ExpectedReleases, Together,
 )
 from cotenant.controller.policies.toolkit.in_order import (
-    Backfill, OrderParameters, PassingParameters, place_in_order, place_ordered, reserve,
+    Backfill, OrderParameters, PassingParameters, place_in_order, place_ordered,
 )
+from cotenant.controller.policies.toolkit.late import KeptForLate, late_waiting
 from cotenant.controller.policies.toolkit.pods import find_pods, reclaim
+from cotenant.controller.policies.toolkit.reservations import reserve
 from cotenant.controller.policies.toolkit.shareable_slots import (
     Mask, Numbers, Place, ShareableSlot, ShareableSlots, SubBatch, is_suitable, known_batches,
     least_slowdown, slowdown, sub_batches,
@@ -26,6 +28,7 @@ from cotenant.controller.policies.toolkit.whole_queue import (
 
 __all__ = [
     "NEVER", "Backfill", "ClassParameters", "CoTenant", "Colocation", "ColocationParameters", "ExpectedFree",
+    "KeptForLate", "late_waiting",
     "ExpectedReleases", "FreedDevices", "Mask", "NewcomerParameters", "NewcomerRule", "NewcomersOnly",
     "Numbers", "OrderParameters", "PassingParameters", "Place", "ShareableSlot", "ShareableSlots",
     "SubBatch", "Together", "TwoClasses", "WakeUp", "Why", "find_pods", "find_room", "is_anybody_left",

@@ -57,6 +57,7 @@ from cotenant.controller.domain import (
 )
 from cotenant.controller.policies.base import QUIET, Parameters, Stateless, why_waiting
 from cotenant.controller.policies.toolkit.in_order import place_in_order
+from cotenant.controller.policies.toolkit.late import late_waiting
 from cotenant.controller.policies.toolkit.shareable_slots import ShareableSlots
 
 
@@ -204,6 +205,7 @@ class Colocation(Stateless, ABC):
     """The common part of policies that share."""
 
     name: str
+    takes_turns = True
     shares = True
     parts_by_theorem = False
     """Whether pairs are judged when they are made, and so are parted by Theorem 1 as well."""
@@ -235,12 +237,8 @@ class Colocation(Stateless, ABC):
         if type(event) in QUIET or not view.queued_count():
             return NOTHING
         plan = Plan(view)
-        while (waited_for := place_in_order(plan, self.name, strict=False)) is not None:
-            self.admit(plan, plan.unplaced(), waited_for)
-            if not plan.is_placed(waited_for.job_id):
-                break
-        else:
-            self.admit(plan, plan.unplaced(), None)
+        place_in_order(plan, self.name, strict=False)
+        self.admit(plan, plan.unplaced(), late_waiting(plan))
         return plan.decision()
 
     def part_after(self, view: View, event: AnyEvent) -> Preempt | None:

@@ -194,10 +194,11 @@ OVERRUN_RATIO = 0.1
 NEVER = float("inf")
 
 
-def leaves_in_s(view: View, job: Job) -> float:
+def leaves_in_s(view: View, job: Job, *, guesses: bool = False) -> float:
     """Seconds until a job that holds devices, or has reserved some, has left them; infinite if its length is
-    unknown."""
-    left_s, is_running = job.known_left_s(view.now_s), job.phase is RUNNING
+    unknown, unless it is to be judged by what it has had (`guesses`)."""
+    left_s = job.remaining_now_s(view.now_s) if guesses else job.known_left_s(view.now_s)
+    is_running = job.phase is RUNNING
     if not is_running and job.phase in LEAVING:
         return job.expected_pause_s
     if left_s is None:
@@ -212,7 +213,7 @@ def leaves_in_s(view: View, job: Job) -> float:
 class ExpectedFree:
     """For a plan as it was when this was made: the times at which the devices of each place become free."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, *, guesses: bool = False) -> None:
         self._view = view = plan.view
         hosts = {host_id for host_id, host in view.hosts.items() if host.state is HostState.OK}
         is_plain = not plan.actions and not view.claimants()
@@ -226,7 +227,7 @@ class ExpectedFree:
             for job_id in here if is_plain else (*here, *plan.staying(device_id)):
                 leaves_s = known.get(job_id)
                 if leaves_s is None:
-                    leaves_s = known[job_id] = leaves_in_s(view, view.jobs[job_id])
+                    leaves_s = known[job_id] = leaves_in_s(view, view.jobs[job_id], guesses=guesses)
                 if leaves_s > free_s:
                     free_s = leaves_s
             at.setdefault((device.host_id, device.type), []).append((free_s, device.usable_mib))

@@ -12,26 +12,22 @@ nobody passes it.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final, Literal, NamedTuple, Self
+from typing import Literal, Self
 
 import msgspec
 
 from cotenant.controller.domain import (
-    LEAVING,
-    LOADING,
     DeviceId,
-    HostType,
     Job,
-    Place,
     Plan,
     Reason,
     SchedulingClass,
-    View,
     because,
 )
 from cotenant.controller.policies.base import Candidates, Parameters, is_possible
+from cotenant.controller.policies.toolkit.late import KeptForLate
+from cotenant.controller.policies.toolkit.reservations import end_if_started, reserve
 
 
 def place_in_order(
@@ -39,11 +35,11 @@ def place_in_order(
 ) -> Job | None:
     """Give free devices to queued jobs in order; those that are `passed_over` get none.
 
-    Returns the job that all others must wait for, if there is one: the first that does not fit and has aged,
-    or any that does not fit under a strict order while devices are left. (If smaller ones went on passing it
-    by, a wide job that has aged would still starve.) A job that is not possible now is never waited for.
+    Returns the job that all others must wait for, if there is one: the first that does not fit under a strict
+    order while devices are left. Devices are kept for a late job that does not fit (`late.py`): if smaller
+    ones went on passing it by, it would starve. A job that is not possible now is never waited for.
     """
-    view, free = plan.view, plan.free_everywhere
+    view, free, kept = plan.view, plan.free_everywhere, KeptForLate(plan)
     candidates = Candidates(view)
     while (job := candidates.next()) is not None:
         if plan.actions and plan.is_placed(job.spec.job_id):
@@ -52,16 +48,19 @@ def place_in_order(
         if passed_over is not None and passed_over(job):
             candidates.again(job)
             continue
-        devices = plan.find_free(job) if job.spec.gpus_min <= free else None
+        devices = kept.find_free(job) if job.spec.gpus_min <= free else None
         if devices is not None:
             plan.place(job, devices, because("free-devices-in-order", order, len(devices)))
             free -= len(devices)
             if not free and not job.aged:  # And those that have aged stand before it.
                 return None
             candidates.again(job)
-        elif strict or job.aged:
+        elif strict:
             if is_possible(view, job):
                 return job
+        elif job.aged:
+            if is_possible(view, job):
+                kept.keep(job)
         elif not free:
             return None
     return None
@@ -70,14 +69,6 @@ def place_in_order(
 Backfill = Literal["none", "easy", "any"]
 """Who may start ahead of a job that does not fit: nobody; whoever does not delay it; whoever fits."""
 Why = Callable[[Job, tuple[DeviceId, ...]], Reason]
-NEVER_S: Final = float("inf")
-
-
-class Reservation(NamedTuple):
-    """Where and when the head starts if every job ends as predicted."""
-
-    start_s: float
-    devices: tuple[DeviceId, ...]
 
 
 def place_ordered(
@@ -124,7 +115,7 @@ def _fill_behind(plan: Plan, head: Job, waiting: Iterator[Job], order: str) -> N
     apart.suppose_placed(head, reservation.devices)
     unfit: dict[bool, set[SchedulingClass]] = {True: set(), False: set()}
     for job in waiting:
-        ends = _end_if_started(job, now_s) <= reservation.start_s
+        ends = end_if_started(job, now_s) <= reservation.start_s
         scheduling_class = view.scheduling_class(job)
         devices: tuple[DeviceId, ...] | None = None
         for where, is_apart in ((apart, True), (plan, False)) if ends else ((apart, True),):
@@ -141,62 +132,6 @@ def _fill_behind(plan: Plan, head: Job, waiting: Iterator[Job], order: str) -> N
         apart.suppose_placed(job, devices)
         if not plan.any_free():
             return
-
-
-def reserve(plan: Plan, head: Job) -> Reservation | None:
-    """The head's start; None where it cannot be foreseen."""
-    view = plan.view
-    trial = plan.fork()
-    for end_s, job, devices in _ends(plan):
-        if end_s == NEVER_S:
-            return None
-        if devices:
-            trial.suppose_gone((job.job_id,))
-        else:
-            trial.suppose_left(job)
-        for (host_id, type), left in _by_host(view, devices).items():
-            trial.suppose_free(host_id, type, left)
-        if trial.free_everywhere >= head.spec.gpus:
-            found = trial.find_free(head)
-            if found is not None:
-                return Reservation(end_s, found)
-    return None
-
-
-def _ends(plan: Plan) -> list[tuple[float, Job, tuple[DeviceId, ...]]]:
-    """When jobs leave; with the devices, those that this plan starts."""
-    view, now_s = plan.view, plan.view.now_s
-    found: list[tuple[float, int, Job, tuple[DeviceId, ...]]] = [
-        (_end_s(job, now_s), job.number, job, ()) for job in view.on_devices()
-    ]
-    for action in plan.actions:
-        if isinstance(action, Place):
-            job = view.jobs[action.job_id]
-            found.append((_end_if_started(job, now_s), job.number, job, action.devices))
-    found.sort(key=lambda each: each[:2])
-    return [(end_s, job, devices) for end_s, _, job, devices in found]
-
-
-def _end_s(job: Job, now_s: float) -> float:
-    """As predicted; now, where that is over."""
-    if job.phase is LOADING:
-        left_s = NEVER_S if job.remaining_s is None else job.remaining_s * job.slowdown
-        return max(job.phase_since_s + job.expected_load_s, now_s) + left_s
-    if job.phase in LEAVING:
-        return max(job.phase_since_s + job.expected_pause_s, now_s)
-    return max(job.end_s, now_s)
-
-
-def _end_if_started(job: Job, now_s: float) -> float:
-    return NEVER_S if job.remaining_s is None else now_s + job.expected_load_s + job.remaining_s
-
-
-def _by_host(view: View, devices: Iterable[DeviceId]) -> dict[HostType, list[DeviceId]]:
-    found: dict[HostType, list[DeviceId]] = defaultdict(list)
-    for device_id in devices:
-        device = view.devices[device_id]
-        found[device.host_id, device.type].append(device_id)
-    return found
 
 
 class OrderParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

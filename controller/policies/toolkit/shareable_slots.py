@@ -269,11 +269,14 @@ class ShareableSlots:
 
     # --- All slots at once -------------------------------------------------------------------------
 
+    def expected_left_s(self, job: Job) -> float | None:
+        """Seconds that a job still trains, alone; None: its length is unknown, and it shares with nobody."""
+        return job.known_left_s(self._view.now_s)
+
     def left_s(self) -> Numbers:
         """Seconds that each tenant still trains, alone; NaN if unknown."""
         if self._left_s is None:
-            now_s = self._view.now_s
-            lefts = [slot.partner.known_left_s(now_s) for slot in self._all]
+            lefts = [self.expected_left_s(slot.partner) for slot in self._all]
             self._left_s = np.array([np.nan if left is None else left for left in lefts])
         return self._left_s
 

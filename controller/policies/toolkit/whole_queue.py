@@ -37,6 +37,7 @@ from cotenant.controller.domain import (
     because,
 )
 from cotenant.controller.policies.base import Candidates, is_aged_waiting, is_possible
+from cotenant.controller.policies.toolkit.late import KeptForLate, not_late
 from cotenant.controller.policies.toolkit.victims import FreedDevices, enough_of, room_of, victims_for
 
 
@@ -106,27 +107,44 @@ def whom_to_ask(plan: Plan, event: AnyEvent) -> QueueScope | None:
 
 def rearrange(plan: Plan, order: QueueOrder, waiting: QueueScope) -> None:
     """Give each job in order free devices, else those of jobs that stand behind it, else nothing."""
-    any_free = plan.any_free()
+    any_free, kept = plan.any_free(), KeptForLate(plan)
     while (job := waiting.next()) is not None:
         if plan.is_placed(job.job_id):
             waiting.again(job)
             continue
-        devices = plan.find_free(job) if any_free else None
+        devices = kept.find_free(job) if any_free else None
         if devices is not None:
             plan.place(job, devices, because("free-devices-in-order", order.name, len(devices)))
             any_free = plan.any_free()
             waiting.again(job)
+            continue
+        if job.aged:
+            if is_possible(plan.view, job) and not make_room_for_late(plan, job, order.name):
+                kept.keep(job)
+            else:
+                any_free = any_free and plan.any_free()
+                waiting.again(job)
             continue
         behind = order.behind(plan, job)
         last = next(behind, None)
         if last is not None and order.make_room(plan, job, chain((last,), behind)):
             any_free = any_free and plan.any_free()
             waiting.again(job)
-        elif job.aged:
-            if is_possible(plan.view, job):
-                return
         elif last is None and not any_free and order.is_last(job):
             return
+
+
+def make_room_for_late(plan: Plan, job: Job, order: str) -> bool:
+    """Preempt for a late job whatever can resume, most left first; False if that is not enough."""
+    room = find_room(plan, job, not_late(plan, job))
+    if room is None:
+        return False
+    why = Why(
+        because("turn-preempts", ", ".join(victim.job_id for victim in room.victims)),
+        {victim.job_id: because("turn-preempted", job.job_id) for victim in room.victims},
+    )
+    take_room(plan, job, room, order, why)
+    return True
 
 
 def is_anybody_left(plan: Plan) -> bool:

@@ -380,9 +380,7 @@ def _about_jobs(jobs: tuple[Lived, ...]) -> list[str]:
     if quick := sum(job.is_quick for job in jobs):
         notes.append(f"{_jobs(quick)} ended well before a first step was seen: all of it counts as training")
     if unknown := sum(job.expected_s is None for job in jobs):
-        notes.append(
-            f"of {_jobs(unknown)} no length was expected: policies are told the median, if any length"
-        )
+        notes.append(f"of {_jobs(unknown)} no length was expected: policies are told the median, if any")
     if pinned := sum(not job.preemptible for job in jobs):
         notes.append(f"never preempted, here either: {_jobs(pinned)} of class hp, or with no way to resume")
     return notes

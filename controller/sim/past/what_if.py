@@ -43,9 +43,6 @@ def replay_tasks(
 ) -> list[Task]:
     """The policy of the time first, then those asked for; then all of them with so many more GPUs.
 
-    Args:
-        knowledge: what policies know of the jobs; by default what the journal says was expected of each.
-
     Raises:
         ValueError: hosts like those there are cannot have so many.
     """

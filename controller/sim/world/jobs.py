@@ -1,8 +1,7 @@
 """What the engine learns of the jobs and hosts of a simulated world: specs and reports from columns. Rule: a
 spec is made when its job arrives, and holds nothing of the truth. The engine gets the expected length, twice:
-in seconds, and as steps of `STEP_S`, with a profile of one point that
-says what a step takes. So progress, lost work and what is left count in steps, as in production. Where the
-workload's `knowledge` says that nobody tells a length beforehand, the spec has neither.
+in seconds, and as steps of `STEP_S`, with a profile of one point that says what a step takes, or neither
+(`knowledge.py`). So progress, lost work and what is left count in steps, as in production.
 
 Some jobs ask for a promise as they arrive: the earliest end that can be promised, by the engine itself. Rule:
 a job that asks and gets none runs like all others.
@@ -31,6 +30,7 @@ from cotenant.controller.domain import (
     Reason,
 )
 from cotenant.controller.engine import Engine
+from cotenant.controller.sim.world.knowledge import COMPLETE
 from cotenant.controller.sim.world.outcome import cells
 from cotenant.controller.sim.world.physics import Ratios
 from cotenant.controller.sim.world.workload import Cluster, HostAsk, Seconds, SimulatedHost, Workload
@@ -132,7 +132,7 @@ class Specs:
         self._hp = cells(workload.hp)
         self._organisation = cells(workload.organisation)
         self._is_told = workload.knowledge.known == "exact"
-        self._resumable = workload.knowledge.is_complete or None
+        self._resumable = workload.knowledge == COMPLETE or None
         self.row_of: Callable[[JobId], int] = int
 
     def kind(self, model: int, gpus: int) -> JobSpec:

@@ -8,58 +8,44 @@ Rule: what a spec does not say, the engine hears only from the job, in the event
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Final, Literal, cast, get_args
 
 Known = Literal["exact", "progress", "none"]
-AFTER_S: Final = 60.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Knowledge:
-    """The default is a cluster where everything is said as jobs arrive."""
+    """The default is a cluster where everything is said as jobs arrive. The shares are of the jobs, drawn."""
 
     known: Known = "exact"
     """exact: each job's expected length is said as it arrives. progress: jobs that tell say their number of
     steps while they run. none: nobody ever says anything about lengths."""
-    after_s: float = AFTER_S
+    after_s: float = 60.0
     """From an attempt's first step to its first report of progress; unused where lengths are exact."""
     tells: float = 1.0
-    """The share of jobs, drawn, that tell."""
     resumable: float = 1.0
-    """The share of jobs, drawn, that can resume."""
 
     def __post_init__(self) -> None:
         for flag, share in (("--tells", self.tells), ("--resumable", self.resumable)):
             if not 0.0 <= share <= 1.0:
                 raise ValueError(f"{flag} is a share of the jobs, 0 to 1, got {share:g}: write {flag} 0.5")
-        if not (math.isfinite(self.after_s) and self.after_s > 0.0):
-            raise ValueError(
-                f"--known progress:S takes seconds above 0, got {self.after_s:g}: write --known progress:60"
-            )
+        if not 0.0 < self.after_s < 1e9:
+            raise ValueError(f"--known progress:S takes seconds, got {self.after_s:g}: write progress:60")
         if self.tells < 1.0 and self.known != "progress":
-            raise ValueError(
-                f"with --known {self.known} no job tells its length while it runs: leave --tells out, or "
-                "write --known progress:60"
-            )
+            raise ValueError("--tells goes with --known progress:S alone: write that, or leave --tells out")
 
     @classmethod
     def parse(cls, known: str, tells: float = 1.0, resumable: float = 1.0) -> Knowledge:
         """`known`: exact, none, progress or progress:S. Raises ValueError, with what to write."""
         kind, colon, seconds = known.partition(":")
         try:
-            after_s = float(seconds) if colon and kind == "progress" else AFTER_S
+            after_s = float(seconds) if colon else 60.0
+            if kind not in get_args(Known) or (colon and kind != "progress"):
+                raise ValueError
         except ValueError:
-            kind = ""
-        if kind not in get_args(Known) or (colon and kind != "progress"):
-            raise ValueError(f"--known {known!r} makes no sense: write exact, progress:60 or none")
+            raise ValueError(f"--known {known!r} makes no sense: write exact, progress:60 or none") from None
         return cls(known=cast(Known, kind), after_s=after_s, tells=tells, resumable=resumable)
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether specs say all there is to know of a job."""
-        return self == COMPLETE
 
     def options(self) -> dict[str, str | float]:
         """For a result: what differs from the default, as flags say it."""
@@ -68,16 +54,10 @@ class Knowledge:
         return {name: value for name, value in said.items() if value not in ("exact", 1.0)}
 
     def __str__(self) -> str:
-        said = {
-            "exact": "as jobs arrive",
-            "progress": f"{self.after_s:g} s after the first step by {_share(self.tells)}",
-            "none": "never",
-        }
-        return f"lengths: told {said[self.known]}; {_share(self.resumable)} can resume"
-
-
-def _share(share: float) -> str:
-    return "all jobs" if share == 1.0 else f"{100 * share:g} % of the jobs"
+        tell, resume = (f"{100 * share:g} % of the jobs" for share in (self.tells, self.resumable))
+        while_running = f"{self.after_s:g} s after the first step by {tell}"
+        told = {"exact": "as jobs arrive", "progress": while_running, "none": "never"}[self.known]
+        return f"lengths: told {told}; {resume} can resume"
 
 
 COMPLETE: Final = Knowledge()

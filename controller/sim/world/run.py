@@ -183,8 +183,7 @@ def durable(run: JobRun) -> CheckpointDurable:
 
 
 def hello(run: JobRun, host_id: HostId) -> CapabilitiesSeen:
-    """The report of what a job can do and at which step it begins: when it found a newer checkpoint than the
-    engine knows of, and when it has loaded where the engine was not told that it can resume."""
+    """What the job can do and where it begins: at a newer checkpoint than the engine knows of, or loaded."""
     return CapabilitiesSeen(
         job_id=run.job_id,
         attempt=run.number,

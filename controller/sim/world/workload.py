@@ -106,8 +106,7 @@ class Workload(JobSource):
     were never seen are judged by it."""
     knowledge: Knowledge = COMPLETE
     tells: tuple[bool, ...] = ()
-    """Of each job, whether it says its number of steps while it runs, where jobs do (`knowledge`). Empty: all
-    do."""
+    """Of each job, whether it says its number of steps while it runs, where jobs do. Empty: all do."""
     resumes: tuple[bool, ...] = ()
     """Of each job, whether it can resume. Empty: all can."""
 

@@ -33,6 +33,7 @@ from cotenant.controller.domain import (  # fmt: skip
 from cotenant.controller.domain import events as ev
 from cotenant.controller.sim.world.devices import Devices, part_on, wait_s
 from cotenant.controller.sim.world.jobs import RowSpecs, steps_in
+from cotenant.controller.sim.world.knowledge import COMPLETE
 from cotenant.controller.sim.world.outcome import cells
 from cotenant.controller.sim.world.physics import FailureTimes, Physics
 from cotenant.controller.sim.world.run import (
@@ -89,7 +90,7 @@ class World:
         self._model, self._gpus = cells(workload.model), cells(workload.gpus)
         self._arrives_s = self._submit_s[0] if self._jobs else NEVER
         self._knowledge, self._tells, self._resumes = workload.knowledge, workload.tells, workload.resumes
-        self._says_hello = not workload.knowledge.is_complete
+        self._says_hello = workload.knowledge != COMPLETE
         self._kill_s, self._observe_s = physics.kill_s, physics.observe_s
         self._saves = physics.on_preempt == "save"
         self._every_s = checkpoint_every_s if self._saves else 0.0
@@ -171,33 +172,26 @@ class World:
 
     def _rare(self, at_s: float, rank: int, row: int, ticket: int) -> ev.AnyEvent | None:
         """Handles events that are not part of every job's life; None if the event is out of date."""
-        if rank == REPORT:
-            run = self._runs.get(row)
-            if run is None or run.report != ticket or run.doing is not TRAINS:
-                return None
-            self.now_s = at_s
-            run.settle(at_s, self._every_s)
-            run.reports -= 1
-            if run.reports and self.devices.beside(run, run.gang):
-                run.report = self._push(at_s + self._observe_s, REPORT, row)
-            return progress(run)
-        if rank == TELL:
-            return self._tell(at_s, self._runs.get(row), ticket)
+        if rank >= REPORT:
+            return self._reports(at_s, rank, self._runs.get(row), ticket)
         self.now_s = at_s
         if rank == ANSWER:
             return self._answers.pop(ticket)
         return self._host_returns(row) if row in self._down else self._host_fails(row)
 
-    def _tell(self, at_s: float, run: JobRun | None, ticket: int) -> ev.ProgressSeen | None:
-        """A job that tells says once in an attempt how many steps it has. Any other reports when its time
-        since the first step has doubled: the engine learns from that that its guess was too low."""
-        if run is None or run.tell != ticket or run.doing is not TRAINS:
+    def _reports(self, at_s: float, rank: int, run: JobRun | None, ticket: int) -> ev.ProgressSeen | None:
+        if run is None or ticket not in (run.report, run.tell) or run.doing is not TRAINS:
             return None
         self.now_s = at_s
         run.settle(at_s, self._every_s)
-        if self._knowledge.known == "progress" and (not self._tells or self._tells[run.row]):
+        if rank == REPORT:
+            run.reports -= 1
+            if run.reports and self.devices.beside(run, run.gang):
+                run.report = self._push(at_s + self._observe_s, REPORT, run.row)
+        elif self._knowledge.known == "progress" and (not self._tells or self._tells[run.row]):
             return progress(run, steps_in(self._duration_s[run.row]))
-        run.tell = self._push(at_s + run.ran_s - run.began_ran_s, TELL, run.row)
+        else:  # The engine learns from the next one, at twice the time, that its guess was too low.
+            run.tell = self._push(at_s + run.ran_s - run.began_ran_s, TELL, run.row)
         return progress(run)
 
     def _next_ready(self) -> ev.AnyEvent:
@@ -209,7 +203,7 @@ class World:
             self._host_is_gone(event.host_id)
         return event
 
-    def _first_step(self, run: JobRun) -> ev.FirstStepDone:
+    def _first_step(self, run: JobRun) -> ev.AnyEvent:
         now_s, row = self.now_s, run.row
         run.loaded_s += now_s - run.since_s
         run.doing, run.since_s, run.began_ran_s = TRAINS, now_s, run.ran_s
@@ -277,9 +271,8 @@ class World:
         row = self._row_of(command.job_id)
         if row not in self._runs:
             self._runs[row] = JobRun(row, command.job_id, self._model[row], self._submit_s[row])
-            if self._resumes:
-                self._runs[row].resumes = self._resumes[row]
         run = self._runs[row]
+        run.resumes = not self._resumes or self._resumes[row]
         if command.attempt <= run.number:
             return  # The gang's other hosts have had theirs, or it comes again.
         assert run.doing is WAITS, f"job {row} was started while it {run.doing.name.lower()}"

@@ -367,11 +367,14 @@ def test_a_table_and_its_json_name_what_policies_knew_of_lengths(cotenant: Coten
     assert "lengths: told never; 50 % of the jobs can resume" in windows.out
 
 
-@pytest.mark.parametrize(("flags", "says"), [
-    (("--known", "maybe"), "--known 'maybe' makes no sense: write exact, progress:60 or none"),
-    (("--tells", ".5"), "leave --tells out, or write --known progress:60"),
-    (("--known", "none", "--estimate-noise", "limit"), "leave --noise and --estimate-noise out"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--known", "maybe"), "--known 'maybe' makes no sense: write exact, progress:60 or none"),
+        (("--tells", ".5"), "write that, or leave --tells out"),
+        (("--known", "none", "--estimate-noise", "limit"), "leave --noise, --estimate-noise out"),
+    ],
+)
 def test_what_contradicts_itself_about_lengths_is_refused(
     cotenant: Cotenant, flags: tuple[str, ...], says: str
 ) -> None:

@@ -128,7 +128,7 @@ def test_a_past_can_be_played_with_less_said_beforehand(
     flags = ("--known", "progress:20", "--resumable", "0")
     result = cotenant(*verb, str(journal), *flags)
     assert result.out.splitlines()[1] == (
-        "lengths: told 20 s after the first step by all jobs; 0 % of the jobs can resume"
+        "lengths: told 20 s after the first step by 100 % of the jobs; 0 % of the jobs can resume"
     )
     told = json.loads(cotenant(*verb, str(journal), *flags, "--json").out)
     assert (told["known"], told["resumable"], "tells" in told) == ("progress:20", 0.0, False)

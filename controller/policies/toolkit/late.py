@@ -1,0 +1,86 @@
+"""Late jobs, whose turn it is (`engine/turns.py`): whom they may preempt, and what is kept for those that
+cannot start.
+
+Rule: a job starts on devices that are kept for a late one only if it can be preempted, or is expected to end
+before the late one could start. A job that has never run may start there as well while the late one was
+marked less than `GRACE_S` ago: most such jobs are short or can resume, and nobody knows before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from cotenant.controller.domain import RUNNING, DeviceId, Job, Plan
+from cotenant.controller.policies.base import is_possible
+from cotenant.controller.policies.toolkit.reservations import Reservation, end_if_started, reserve
+from cotenant.controller.policies.toolkit.victims import longest_first
+
+GRACE_S: Final = 14_400.0
+
+
+def late_waiting(plan: Plan) -> Job | None:
+    """The first late job that gets nothing by this plan, though the hosts could hold it."""
+    for job in plan.unplaced():
+        if not job.aged:
+            return None
+        if is_possible(plan.view, job):
+            return job
+    return None
+
+
+def not_late(plan: Plan, newcomer: Job) -> Iterator[Job]:
+    """Whom a late job may preempt, longest first."""
+    for _, job in longest_first(plan.view):
+        if (
+            job.phase is RUNNING
+            and job.preemptible
+            and not job.aged
+            and job.spec.priority <= newcomer.spec.priority
+            and not plan.is_leaving(job.job_id)
+        ):
+            yield job
+
+
+class KeptForLate:
+    """Devices that are kept for late jobs: a job starts there only if it can be preempted, or ends before."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._kept: list[Reservation] = []
+        self._late: list[Job] = []
+        self._devices: set[DeviceId] = set()
+
+    def keep(self, job: Job) -> None:
+        """Keep devices for a late job that cannot start now."""
+        trial = self._plan.fork()
+        for other in not_late(self._plan, job):
+            trial.suppose_left(other)
+        for other, kept in zip(self._late, self._kept, strict=True):
+            trial.suppose_placed(other, kept.devices)
+        found = reserve(trial, job)
+        if found is not None:
+            self._late.append(job)
+            self._kept.append(found)
+            self._devices.update(found.devices)
+
+    def find_free(self, job: Job) -> tuple[DeviceId, ...] | None:
+        """Devices for a job that keep no late one waiting longer."""
+        devices = self._plan.find_free(job)
+        if devices is None or self._devices.isdisjoint(devices) or job.preemptible:
+            return devices
+        now_s = self._plan.view.now_s
+        ends_s = end_if_started(job, now_s)
+        is_new = job.attempt == 0 and job.spec.resumable is None
+        if all(
+            (is_new and now_s - late.aged_s < GRACE_S) or ends_s <= kept.start_s
+            for late, kept in zip(self._late, self._kept, strict=True)
+            if not set(kept.devices).isdisjoint(devices)
+        ):
+            return devices
+        apart = self._plan.fork()
+        for (host_id, type), free in list(apart.view.free.devices.items()):
+            taken = [each for each in free if each in self._devices]
+            if taken:
+                apart.suppose_taken(host_id, type, taken)
+        return apart.find_free(job)
