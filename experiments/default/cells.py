@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 
 from cotenant.controller import sim
+from cotenant.controller.domain import LATE_SHARE
 from experiments.default import small_hosts
 from experiments.shared import kept_runs, paths
 
@@ -52,7 +53,7 @@ class Contestant(NamedTuple):
     """Exact lengths, as jobs arrive: then who tells does not matter."""
 
 
-MINE: Final = "patient"
+MINE: Final = "cotenant"
 """The policy of the default."""
 FIFO, EASY, TIRESIAS, EXACT, DEFAULT = "fifo", "EASY", "tiresias", "exact lengths", "default"
 CONTESTANTS: Final = {
@@ -135,15 +136,17 @@ def trace_of(cell: Cell) -> sim.Trace:
 
 def workload(cell: Cell, trace: sim.Trace) -> sim.Workload:
     """With arrivals stretched until they offer the load that the cell names."""
-    on, is_told = cluster(cell.ground), CONTESTANTS[cell.by].is_told
+    on = cluster(cell.ground)
+    progress = sim.Knowledge(
+        known="progress", after_s=TELL_AFTER_S, tells=cell.tells, resumable=cell.resumable
+    )
+    exact = sim.Knowledge(known="exact", resumable=cell.resumable)
     asked = sim.Scenario(
         trace=trace.name,
         hosts=on.hosts,
         gpus_per_host=on.gpus_per_host,
         launch="warm",
-        known="exact" if is_told else f"progress:{TELL_AFTER_S:g}",
-        tells=1.0 if is_told else cell.tells,
-        resumable=cell.resumable,
+        knowledge=exact if CONTESTANTS[cell.by].is_told else progress,
     )
     found = sim.workload_of(asked, trace, None, cell.window)
     return replace(found, submit_s=found.submit_s * (found.offered_load(on.gpus) / cell.load))
@@ -163,9 +166,17 @@ def run(cell: Cell, commit: str) -> None:
 
 
 def ran(cell: Cell, trace: sim.Trace, commit: str = "") -> Result:
-    jobs, physics = workload(cell, trace), sim.Physics(pairs="none")
+    """Late jobs go first under the default only: the others run as in their papers."""
+    jobs = workload(cell, trace)
     (choice,) = sim.policies_named(CONTESTANTS[cell.by].policy)
-    found = sim.simulate(jobs, cluster(cell.ground), choice.name, choice.parameters, physics=physics)
+    found = sim.simulate(
+        jobs,
+        cluster(cell.ground),
+        choice.name,
+        choice.parameters,
+        physics=sim.Physics(pairs="none"),
+        late_share=LATE_SHARE if cell.by == DEFAULT else 0.0,
+    )
     assert found.finished.all(), cell
     return Result(
         cell=cell,
