@@ -108,11 +108,13 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def windows() -> Iterator[Cell]:
-    """Under the default; small hosts first, then the first window of every VC."""
-    grounds = [(name, seed, small_hosts.LOAD) for seed in SEEDS for name in SMALL]
-    for number, vc, load in product(range(WINDOWS), VCS, LOADS):
-        if len(sim.open_trace(f"philly/{vc}")) >= (number + 1) * WINDOW_JOBS:
-            grounds.append((vc, number, load))
+    """Under the default; the first window of every VC first, small hosts last."""
+    grounds = [
+        (vc, number, load)
+        for number, vc, load in product(range(WINDOWS), VCS, LOADS)
+        if len(sim.open_trace(f"philly/{vc}")) >= (number + 1) * WINDOW_JOBS
+    ]
+    grounds += [(name, seed, small_hosts.LOAD) for seed in SEEDS for name in SMALL]
     for (ground, window, load), resumable, tells in product(grounds, RESUMABLE, TELLS):
         yield Cell(ground=ground, window=window, load=load, resumable=resumable, tells=tells)
 
