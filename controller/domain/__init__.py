@@ -101,7 +101,8 @@ _HOMES: Final = {
     ),
     "reasons": ("TEMPLATES", "Reason", "because", "render"),
     "settings": (
-        "DEFAULT_POLICY", "LATE_SHARE", "SECTION_NAMES", "AgentSettings", "ControllerSettings", "JobLimit", "LimitSettings", "MpsSettings",
+        "DEFAULT_POLICY", "LATE_SHARE", "SECTION_NAMES", "AgentSettings", "ControllerSettings", "JobLimit",
+        "LimitSettings", "MpsSettings",
         "OrganisationSettings", "PolicySettings", "ProfilerSettings", "Settings",
     ),
     "tenancy": (

@@ -63,7 +63,8 @@ class PolicySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """`[policy]`"""
 
     name: str = AUTO
-    """The policy at the first start; afterwards `cotenant policy set` and the journal decide. `auto` is `cotenant`."""
+    """The policy at the first start (`auto`: `cotenant`); afterwards `cotenant policy set` and the journal
+    decide."""
     ageing_s: float = 86_400.0
     """A job that waited longer goes first under size-based policies; 0 = off (as in the papers)."""
     late_share: float = LATE_SHARE

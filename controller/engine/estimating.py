@@ -50,7 +50,7 @@ LAG_REPORTS = 31
 LAG_S = 3.1
 """An agent reports the median of so many step times; it samples one every tenth of a second, or every
 step."""
-JUDGED_AGAIN = 0.25
+JUDGED_AGAIN = 0.5
 """A job of unknown length is judged again when it has had so much more."""
 OVERRUN_RATIO = 0.1
 """A job past its estimate is expected to need this share of what it has had."""
@@ -184,9 +184,7 @@ def learn_progress(ledger: Ledger, job: Job, event: ProgressSeen) -> None:
     total, known_by = steps_in_all(job)
     if total is not None and (total > event.step or job.spec.iterations is not None):
         remaining_s, source = max(0, total - event.step) * pace_s, known_by
-    elif job.estimate_source in GUESSES:
-        remaining_s = left_of_unknown_s(had_s(job, now_s))
-    elif remaining_s == 0.0:
+    elif remaining_s == 0.0 and job.estimate_source not in GUESSES:
         remaining_s = OVERRUN_RATIO * (job.run_s + now_s - job.phase_since_s)
         source = f"{job.estimate_source.removesuffix(', overrun')}, overrun"
     ledger.learn_pace(job, step_s, solo_s, max(step_s / pace_s, 1e-6))
