@@ -108,15 +108,16 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def windows() -> Iterator[Cell]:
-    """Under the default; the first window of every VC first, small hosts last."""
-    grounds = [
-        (vc, number, load)
+    """Under the default. What the targets are about first, then a window of each VC after the other."""
+    philly = [
+        (number, vc, load)
         for number, vc, load in product(range(WINDOWS), VCS, LOADS)
         if len(sim.open_trace(f"philly/{vc}")) >= (number + 1) * WINDOW_JOBS
     ]
-    grounds += [(name, seed, small_hosts.LOAD) for seed in SEEDS for name in SMALL]
-    for (ground, window, load), resumable, tells in product(grounds, RESUMABLE, TELLS):
-        yield Cell(ground=ground, window=window, load=load, resumable=resumable, tells=tells)
+    small = [(seed, name, small_hosts.LOAD) for seed, name in product(SEEDS, SMALL)]
+    for tells, resumable in product(TELLS, RESUMABLE):
+        for window, ground, load in sorted([*philly, *small], key=lambda each: each[0]):
+            yield Cell(ground=ground, window=window, load=load, resumable=resumable, tells=tells)
 
 
 def runs() -> list[Cell]:
