@@ -36,9 +36,6 @@ class Middle(NamedTuple):
     low: float
     high: float
 
-    def __str__(self) -> str:
-        return f"{self.median:.2f} ({self.low:.2f}-{self.high:.2f})"
-
 
 def middle(groups: Sequence[Sequence[float]]) -> Middle:
     """Of the values of all groups (VCs)."""

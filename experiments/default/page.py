@@ -78,7 +78,7 @@ def _target(
     if found:
         at, place = max(found)
         where = f", {place.ground or f'64 GPUs at load {place.load:g}'}" if len(places) > 1 else ""
-        yield Target(what.format(most), most, at.median, f"{at}{where}")
+        yield Target(what.format(most), most, at.median, f"{_told(at, of)}{where}")
 
 
 def _answer(runs: Runs, wanted: Sequence[Target]) -> str:
@@ -97,28 +97,34 @@ def _answer(runs: Runs, wanted: Sequence[Target]) -> str:
     )
 
 
-def _told(found: Middle | None) -> str:
-    return "-" if found is None else str(found)
+def _told(found: Middle | None, of: str = MEAN) -> str:
+    """With its interval."""
+    if found is None:
+        return "-"
+    median, low, high = (_number(value, of) for value in found)
+    return f"{median} ({low}-{high})"
 
 
 def _short(found: Middle | None, of: str = MEAN) -> str:
-    if found is None:
-        return "-"
-    return f"{found.median:.0f}" if of == TRIES else f"{found.median:.{2 if found.median >= 0.1 else 3}f}"
+    return "-" if found is None else _number(found.median, of)
+
+
+def _number(value: float, of: str) -> str:
+    return f"{value:.0f}" if of == TRIES else f"{value:.{3 if 0.0 < value < 0.095 else 2}f}"
 
 
 def _chief(runs: Runs) -> str:
     """Every policy by every measure, in one place."""
     lines = ["## 64 GPUs at load 1, all resume, 80 % tell", "", *header(["", *MEASURES])]
     for by in CONTESTANTS:
-        lines.append(row_of([by, *(_told(runs.at(CHIEF, by, what)) for what in MEASURES)]))
+        lines.append(row_of([by, *(_told(runs.at(CHIEF, by, what), what) for what in MEASURES)]))
     return "\n".join(lines)
 
 
 def _table(runs: Runs, title: str, grounds: Sequence[str], loads: Sequence[float]) -> str:
-    """Every place: the means of all, and what else there is of the default."""
     others, rest = [by for by in CONTESTANTS if by not in (FIFO, DEFAULT)], [*MEASURES][1:]
-    lines = [f"## {title}", "", *header(["", "resume", "tell", *others, DEFAULT, *rest])]
+    lines = [f"## {title}", "", "Means by policy; behind them the other numbers of the default.", ""]
+    lines += header(["", "resume", "tell", *others, DEFAULT, *rest])
     for ground, resumable, tells, load in product(grounds, RESUMABLE, cells.TELLS, loads):
         place = Place(load, resumable, tells, ground)
         means = [*(_short(runs.at(place, by)) for by in others), _told(runs.at(place))]
@@ -149,8 +155,7 @@ METHOD: Final = f"""\
 ## Method
 
 * Numbers are over fifo's on the same jobs, but for the last two columns; medians over windows (small
-  hosts: over seeds), with 95 % bootstraps that draw VCs, then windows. In the two tables above, the
-  columns up to `default` are means, the others are the default's. Every policy, VC and measure, with
+  hosts: over seeds), with 95 % bootstraps that draw VCs, then windows. Every policy, VC and measure, with
   intervals: [default/numbers.csv](default/numbers.csv).
 * EASY is `{CONTESTANTS[EASY].policy}`; the default is `{CONTESTANTS[DEFAULT].policy}`. With exact lengths
   each is told as the job arrives; else none is: jobs that tell do so {cells.TELL_AFTER_S:g} s after an
