@@ -25,6 +25,8 @@ def text(results: Sequence[Result], asked: Sequence[Cell], machine: str, numbers
     _write_numbers(runs, numbers)
     wanted = list(targets(runs))
     parts = ["# The default, beside fifo, EASY, tiresias and patient", _answer(runs, wanted)]
+    if missing := len(asked) - len(results):
+        parts.insert(1, f"**Not all of it has been run: {missing} of {len(asked)} runs are missing.**")
     met = [row_of([one.what, one.told, "met" if one.is_met else "**not met**"]) for one in wanted]
     parts.append("\n".join([*header(["all resume, 80 % tell", "measured", ""]), *met]))
     parts += [_chief(runs), _table(runs, "64 GPUs: Philly's VCs", ("",), cells.LOADS)]

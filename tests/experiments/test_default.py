@@ -83,3 +83,8 @@ def test_the_page_says_first_what_is_not_met(tmp_path: Path) -> None:
 def test_the_page_says_that_all_is_met_where_it_is(tmp_path: Path) -> None:
     told = page.text(results(default_s=11.0), ASKED, "", tmp_path / "numbers.csv")
     assert told.split("\n\n")[1].startswith("**All that was to be met is met.**")
+
+
+def test_a_page_of_which_runs_are_missing_says_that_before_all_else(tmp_path: Path) -> None:
+    told = page.text(results(default_s=11.0)[:1], ASKED, "", tmp_path / "numbers.csv")
+    assert told.split("\n\n")[1].startswith(f"**Not all of it has been run: {len(ASKED) - 1} of")
