@@ -160,7 +160,7 @@ NO_DEVICES = ("gains-nothing", "first-no-devices", "behind-no-devices", "fragmen
 class CotenantParameters(PatientParameters, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The parameters of `patient`, and those of policies that share."""
 
-    lookahead: int = 64
+    lookahead: int = 16
     """Queued jobs tried for sharing per event."""
     part: bool = True
     """Part pairs whose measured benefit is negative, and do not make such pairs again."""

@@ -12,6 +12,7 @@ count of which memory and step time are known; a job whose whole batch is not kn
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from itertools import islice
 from math import inf
 from typing import NamedTuple
 
@@ -153,8 +154,12 @@ class Ratios(NamedTuple):
     """False where the place does not suit the job, or the pair is not made again."""
 
 
+DEVICES_MAX: Final = 1024
+"""Shareable devices that are looked at for one decision: in a large cluster some of the first ones will do."""
+
+
 class ShareableSlots:
-    """All shareable slots of a plan, in the order of their first devices."""
+    """The shareable slots of a plan, in the order of their first devices."""
 
     def __init__(self, plan: Plan, observations: int | None = None) -> None:
         """`observations`: how many prove a measured loss, after which the pair is not made again; None:
@@ -167,7 +172,7 @@ class ShareableSlots:
         found: dict[tuple[JobId, Place], list[DeviceId]] = {}
         able: dict[JobId, int] = {}
         takes_work = {host_id: host.takes_work for host_id, host in view.hosts.items()}
-        for device_id in view.shareable():
+        for device_id in islice(view.shareable(), DEVICES_MAX):
             device = view.devices[device_id]
             staying = plan.staying(device_id) if plan.actions else view.tenants(device_id)
             if len(staying) != 1 or not takes_work[device.host_id]:
