@@ -3,7 +3,7 @@
 
     python bench/default_decision.py [--events 4000]
 
-Jobs are those of the public Philly trace, in order, on hosts of 8: more than 5,000 arrive as the clock starts,
+Jobs are those of the public Philly trace, on hosts of 8: more than 5,000 arrive as the clock starts,
 the others at a load of 2. Nobody says a length: 80 % of the jobs tell theirs a minute after their first step;
 all can resume; pairs slow each other down as Gavel measured on V100. Late jobs take their turns. Processor
 time of `Engine.handle`, of the events after which at least 5,000 jobs wait.

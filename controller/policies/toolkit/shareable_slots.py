@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 from math import inf
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -155,7 +155,7 @@ class Ratios(NamedTuple):
 
 
 DEVICES_MAX: Final = 1024
-"""Shareable devices that are looked at for one decision: in a large cluster some of the first ones will do."""
+"""Shareable devices that one decision looks at: in a large cluster some of the first ones will do."""
 
 
 class ShareableSlots:
