@@ -266,6 +266,27 @@ class Cotenant(Patient):
     def round(self, view: View, asking: Iterable[Job], soon: ExpectedReleases | None = None) -> Round:
         return CheapestFirst(view, asking, self.parameters, soon, self._sharing)
 
+    def state_in_words(self, view: View) -> dict[str, str]:
+        """Three sentences on what it does now."""
+        if view.firm_share > FIRM_MAX:
+            order = (
+                f"{view.firm_share:.0%} of the devices that the last jobs asked for went to jobs that cannot "
+                "resume, so jobs start in the order of arrival, and others where they do not delay the first "
+                "(EASY)."
+            )
+        else:
+            order = (
+                "Short jobs go first; a job of unknown length is expected to need as long again as it has had, "
+                "and five minutes at first, until its loops tell."
+            )
+        return {
+            "order": order,
+            "devices": "A job shares devices, or takes those of a longer job that can resume, where that costs all "
+            "concerned less time than waiting.",
+            "late jobs": "A job that first come, first served would have finished by now goes first, on a part "
+            "of the devices, and is not preempted again.",
+        }
+
     def explain(self, view: View, job: Job) -> Reason:
         if view.firm_share > FIRM_MAX:
             return why_waiting(view, job, "arrival", next(iter(by_arrival(view)), None))
@@ -302,9 +323,9 @@ def in_order_of_arrival(view: View, event: AnyEvent) -> Decision:
 
 
 COTENANT: Final = PolicyEntry(
-    "weighs sharing, preempting and waiting by what all concerned lose, and does what costs least",
+    "short jobs first, shared or preempting where that costs less than waiting; late jobs get their turn",
     Cotenant,
     CotenantParameters.parse,
     group=FIRST,
-    choose="jobs have expected times and resume, and leave devices half idle",
+    choose="you do not know better: the default, with or without expected times",
 )
