@@ -268,24 +268,22 @@ class Cotenant(Patient):
 
     def state_in_words(self, view: View) -> dict[str, str]:
         """Three sentences on what it does now."""
-        if view.firm_share > FIRM_MAX:
-            order = (
-                f"{view.firm_share:.0%} of the devices that the last jobs asked for went to jobs that cannot "
-                "resume, so jobs start in the order of arrival, and others where they do not delay the first "
-                "(EASY)."
-            )
-        else:
-            order = (
-                "Short jobs go first; a job of unknown length is expected to need as long again as it has had, "
-                "and five minutes at first, until its loops tell."
-            )
-        return {
-            "order": order,
-            "devices": "A job shares devices, or takes those of a longer job that can resume, where that costs all "
-            "concerned less time than waiting.",
-            "late jobs": "A job that first come, first served would have finished by now goes first, on a part "
-            "of the devices, and is not preempted again.",
-        }
+        firm = f"{view.firm_share:.0%} of the devices of the last jobs went to jobs that cannot resume"
+        by_size = (
+            "Short jobs go first; a job of unknown length is expected to need as long again as it has had, "
+            "and five minutes at first, until its loops tell."
+        )
+        easy = f"{firm}, so jobs start in the order of arrival, or where they do not delay the first (EASY)."
+        shares = (
+            "A job shares devices, or takes those of a longer job that can resume, where that costs all "
+            "concerned less time than waiting."
+        )
+        late = (
+            "A job that first come, first served would have finished by now goes first, on a part of the "
+            "devices, and is not preempted again."
+        )
+        order = easy if view.firm_share > FIRM_MAX else by_size
+        return {"order": order, "devices": shares, "late jobs": late}
 
     def explain(self, view: View, job: Job) -> Reason:
         if view.firm_share > FIRM_MAX:
