@@ -259,7 +259,7 @@ class Turns:
             return None
         ends_s = one.ends_s if one.begun_s >= 0.0 else self._foreseen_end_s(one)
         late_s = self._late_s(msgspec.structs.replace(one, ends_s=ends_s), job)
-        return because("turn-late") if late_s <= now_s else because("turn-comes", round(late_s - now_s))
+        return because("turn-late") if late_s <= now_s else because("turn-comes", _about(late_s - now_s))
 
     def _foreseen_end_s(self, wanted: PlayedJob) -> float:
         """When a job ends there that waits there, played ahead without arrivals."""
@@ -308,3 +308,11 @@ class Turns:
         heapq.heapify(self._waiting)
         heapq.heapify(self._ends)
         self._order.sort()
+
+
+def _about(seconds: float) -> str:
+    """A time as people say it, in one unit."""
+    for unit, unit_s in (("day", 86_400.0), ("hour", 3600.0)):
+        if seconds >= 2.0 * unit_s:
+            return f"{seconds / unit_s:.0f} {unit}s"
+    return f"{max(1.0, seconds / 60.0):.0f} min"
