@@ -251,10 +251,10 @@ class Turns:
         """Marks late jobs, and sets an alarm for the next time at which one may be."""
         ledger = self._ledger
         first = next((head for head in ledger.heads() if not head.aged), None)
-        if first is None or not self._order:
+        if first is None or not (self._order or self._waiting):
             return
         taken, limit = sum(self._taken(job_id) for job_id in self._marked), self.limit
-        next_s, at = self._ends[0][0] if self._ends else float("inf"), 0
+        next_s, at = self._ends[0][0] if self._ends and self._waiting else float("inf"), 0
         while at < min(len(self._order), TRIED_MAX) and not (taken and taken >= limit):
             one = self._played[self._order[at][-1]]
             job = ledger.jobs[one.job_id]
