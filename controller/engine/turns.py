@@ -250,7 +250,7 @@ class Turns:
     def _mark(self, now_s: float) -> None:
         """Marks late jobs, and sets an alarm for the next time at which one may be."""
         ledger = self._ledger
-        first = next((head for head in ledger.heads() if not head.aged), None)
+        first = next((each for each in ledger.queued() if not each.aged), None)
         if first is None or not (self._order or self._waiting):
             return
         taken, limit = sum(self._taken(job_id) for job_id in self._marked), self.limit

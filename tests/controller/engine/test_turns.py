@@ -6,21 +6,21 @@ end at 100 s and goes on: in the fifo that is played everybody behind it begins 
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, note, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotenant.controller.domain import ENDED, QUEUED, Decision, JobId
+from cotenant.controller.domain import QUEUED, Decision, Job, JobId, LimitSettings
 from cotenant.controller.domain import events as ev
-from cotenant.controller.engine import Engine, Snapshot
-from cotenant.controller.engine.engine import Turns
+from cotenant.controller.engine import Engine, Snapshot, turns
+from cotenant.controller.engine.ledger import ASIDE
+from cotenant.controller.policies import registry
+from cotenant.controller.policies.base import is_possible, takes_turns
 from cotenant.controller.wire import pack, unpack
-from tests.controller.building import Desk, engine, report, spec
-from tests.controller.driver import Driver, Truth
+from tests.controller.building import Desk, engine, report
 from tests.controller.engine.test_histories import POLICIES, examples
 from tests.controller.histories import HOSTS, STEPS, WAITS_S, Step, event_of
 
@@ -251,8 +251,6 @@ def test_a_job_that_waits_again_after_its_end_gets_a_turn() -> None:
 
 
 def test_a_job_that_a_limit_kept_out_gets_a_turn() -> None:
-    from cotenant.controller.domain import LimitSettings
-
     desk = busy(limits=LimitSettings(user_jobs=1))
     wait_for(desk, 2, 500.0, user="bob")
     wait_for(desk, 3, 500.0, user="bob")
@@ -333,6 +331,57 @@ def test_users_are_told_when_their_turn_comes() -> None:
 
 
 # --- Whatever happens ------------------------------------------------------------------------------------
+
+
+def check_marks(engine: Engine) -> None:
+    """Every waiting job whose time under fifo is over is marked, as far as those marked before it leave it
+    devices of the limit; a wide one when none is."""
+    played, limit, now_s = engine._turns._played, engine._turns.limit, engine.now_s
+    marks = [job for job in engine.jobs.values() if job.aged and job.phase not in ASIDE]
+    taken = sum(job.spec.gpus for job in marks)
+    first = next((job for job in engine.view().queued() if not job.aged), None)
+    late: list[tuple[float, Job]] = []
+    for job in engine.jobs.values():
+        one = played.get(job.job_id)
+        if job.phase is not QUEUED:
+            continue
+        assert one is not None, f"job {job.job_id} waits, and fifo has not heard of it"
+        assert first is not None or job.aged
+        if job.aged or one.begun_s < 0.0 or not is_possible(engine.view(), job) or first is None:
+            continue
+        by_s = one.ends_s
+        if job.spec.gpus > limit:
+            by_s = one.submitted_s + turns.WIDE_RATIO * (by_s - one.submitted_s) + turns.WIDE_S
+        waited_s = job.queued_s + now_s - job.phase_since_s
+        stands_back = first.rank < job.rank and waited_s < engine.config.policy.ageing_s
+        if by_s < now_s and not stands_back:
+            late.append((one.ends_s, job))
+    for _, job in sorted(late, key=lambda each: (each[0], each[1].number))[:1]:
+        assert taken, f"job {job.job_id} is late, and nobody is marked"
+        assert taken + job.spec.gpus > limit, f"job {job.job_id} is late, and {taken} of {limit} are taken"
+
+
+SIZED = [name for name in POLICIES if takes_turns(registry.make(name, {}))]
+
+
+@given(name=st.sampled_from(SIZED), steps=STEPS)
+@settings(max_examples=examples(1.0))
+def test_whatever_happens_nobody_is_forgotten(name: str, steps: list[Step]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(turns, "WIDE_S", 100.0)
+        patch.setattr(turns, "SPARED", 2)
+        patch.setattr(turns, "FIRST_S", 100.0)
+        watched = with_turns(name)
+        events: list[Any] = [(ev.HostJoined(report=host), 0.0) for host in HOSTS]
+        events += [(step, float(WAITS_S[step[3] % len(WAITS_S)])) for step in steps]
+        for each, wait_s in events:
+            event = event_of(watched, each, SIZED) if isinstance(each, tuple) else each
+            until_s = watched.now_s + wait_s
+            while watched.next_alarm_s is not None and watched.next_alarm_s <= until_s:
+                watched.handle(ev.AlarmRang(), max(watched.now_s, watched.next_alarm_s))
+                check_marks(watched)
+            watched.handle(event, until_s)
+            check_marks(watched)
 
 
 def with_turns(name: str) -> Engine:
