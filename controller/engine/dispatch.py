@@ -284,9 +284,9 @@ class Dispatch:
         return True
 
     def start_ageing(self, job: Job) -> None:
-        ageing_s = self.config.policy.ageing_s
+        ageing_s, now_s = self.config.policy.ageing_s, self.ledger.now_s
         if ageing_s > 0 and not job.aged and not self.takes_turns:
-            due_s = self.ledger.now_s + max(0.0, ageing_s - job.queued_s)
+            due_s = max(now_s, now_s + ageing_s - job.queued_s - (now_s - job.phase_since_s))
             self.wake_at(due_s, "age", job.job_id, job.attempt)
 
     def current(self, job_id: JobId, attempt: AttemptNo) -> Job | None:

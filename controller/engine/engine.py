@@ -315,8 +315,7 @@ class Engine:
                 promises.accept(ledger.jobs[event.spec.job_id])
             ledger.has_parts |= event.spec.gpu_fraction < 1.0
         if ledger.entered is not None:
-            entered = tuple(ledger.entered)
-            self._admission.admit()
+            entered = self._admission.admit()
             if self._turns.share:
                 self._turns.follow(event, entered, marks=dispatch.takes_turns)
         policy, is_asked = self._policy, type(event) not in UNASKED
@@ -468,7 +467,9 @@ class Engine:
         """Under a policy that takes turns jobs do not age: late ones are marked (`turns.py`)."""
         before = self._dispatch.takes_turns
         self._dispatch.takes_turns = self._turns.share > 0.0 and takes_turns(self._policy)
-        if before and not self._dispatch.takes_turns:
+        if self._dispatch.takes_turns:
+            self._turns.look_again()
+        elif before:
             for job in self._ledger.queued():
                 self._dispatch.start_ageing(job)
 
@@ -500,6 +501,10 @@ class Engine:
         heapq.heapify(self._dispatch.alarms)
         self.next_alarm_s = self._dispatch.alarms[0].at_s if self._dispatch.alarms else None
         self._admission.restore()
+        if snapshot.turns.jobs and not self._turns.share and takes_turns(self._policy):
+            for job in self._ledger.queued():  # Turns have been switched off.
+                self._dispatch.start_ageing(job)
+            self.next_alarm_s = self._dispatch.alarms[0].at_s if self._dispatch.alarms else None
         if self._validate:
             self._ledger.check()
 

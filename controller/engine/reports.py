@@ -94,9 +94,10 @@ def on_first_step(dispatch: Dispatch, event: ev.FirstStepDone) -> None:
     if is_loading and job.attempt == 1:
         learn_resumability(ledger, job)
     ledger.first_step(job, event.step, assumed=event.assumed)
-    if not is_loading:  # Nothing of it was done while it loaded.
+    if is_loading:
+        _judge(dispatch, job)
+    else:  # Nothing of it was done while it loaded.
         ledger.expect(job, remaining_from(ledger, job, job.start_step))
-    _judge(dispatch, job)
 
 
 def _judge(dispatch: Dispatch, job: Job) -> None:

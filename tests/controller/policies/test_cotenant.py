@@ -102,8 +102,17 @@ ROWS: list[Row] = [
     ("nobody shares behind a job that has aged and waits", [TWO],
      then(running(job(900, LIGHT, job_class="hp"), job(900, LIGHT, job_class="hp")),
           queued(3, **job(1, gpus=2, share="never")), later(200)), job(2, LIGHT), []),
-    ("a job of unknown length neither preempts nor shares", [report("a", 1)], running(job(900, LIGHT)),
-     job(None, LIGHT), []),
+    # Unknown lengths.
+    ("a newcomer of unknown length shares", [report("a", 1)], running(job(900, LIGHT)), job(None, LIGHT),
+     ["share 9 on a/cpu0 with s=1"]),
+    ("and is a partner", [report("a", 1)], running(job(None, LIGHT)), job(900, LIGHT),
+     ["share 9 on a/cpu0 with s=1"]),
+    ("a newcomer of unknown length preempts as one of five minutes", [report("a", 1)], running(job(900)),
+     job(None), ["preempt 1 for 9", "place 9 on a/cpu0"]),
+    ("one of five minutes preempts where it would be held up and hold up for 240 s", [report("a", 1)],
+     running(job(900, HEAVY)), job(300, HEAVY), ["preempt 1 for 9", "place 9 on a/cpu0"]),
+    ("two of unknown length that get no more done than taking turns never share", [report("a", 1)],
+     running(job(None, resumable=False)), job(None), []),
 ]
 # fmt: on
 
