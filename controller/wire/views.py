@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import re
 import time
-from calendar import timegm
 from collections.abc import Iterator
+from datetime import date
 from typing import Annotated, Final, overload
 
 import msgspec
@@ -40,6 +40,7 @@ DEVICES_SHOWN: Final = 8
 
 _TIME: Final = r"^[1-9][0-9]{3}-(0[1-9]|1[0-2])-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-6][0-9]\.[0-9]{3}Z\Z"
 _NUMBERS: Final = re.compile(r"[0-9]+")
+_EPOCH: Final = date(1970, 1, 1).toordinal()
 Utc = Annotated[str, msgspec.Meta(pattern=_TIME)]
 """RFC 3339 as `utc` writes it; a message with any other form is refused."""
 
@@ -65,7 +66,8 @@ def wall_s(at: Utc | None) -> float | None:
     if at is None:
         return None
     year, month, day, hour, minute, second, part = map(int, _NUMBERS.findall(at))
-    return timegm((year, month, day, hour, minute, second)) + part / 1000
+    days = date(year, month, 1).toordinal() - _EPOCH + day - 1
+    return ((days * 24 + hour) * 60 + minute) * 60 + second + part / 1000
 
 
 class JsonView(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema"):

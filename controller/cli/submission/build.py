@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from cotenant.controller.cli.submission import commands, directives, recording
+from cotenant.controller.cli.submission import commands, recording
 from cotenant.controller.cli.submission.commands import spawning
 from cotenant.controller.cli.submission.options import BY_KEY, BadSubmission, Options, merged, read
 from cotenant.controller.cli.submission.quantities import GpuRange
@@ -190,6 +190,8 @@ def _source(words: Sequence[str]) -> _Source:
 
         file = yaml_file.read_job_file(path)
         return _Source(argv=file.command, options=file.options)
+    from cotenant.controller.cli.submission import directives
+
     if directives.is_script(path):
         script = directives.read_script(path)
         return _Source(
@@ -204,6 +206,8 @@ def _source(words: Sequence[str]) -> _Source:
 
 def _slurm_source(words: Sequence[str], sbatch: Sbatch) -> _Source:
     """A script, whatever its file is called; its output goes where Slurm's would."""
+    from cotenant.controller.cli.submission import directives
+
     path, text = Path(words[0]), sbatch.text
     if text is None and not path.is_file():
         raise BadSubmission(f"{path} does not exist", commands.near_file(str(path), Path()), missing=True)
