@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from cotenant.controller.wire.codec import *  # noqa: F403
     from cotenant.controller.wire.entrance import *  # noqa: F403
     from cotenant.controller.wire.job import *  # noqa: F403
+    from cotenant.controller.wire.times import *  # noqa: F403
     from cotenant.controller.wire.versions import *  # noqa: F403
     from cotenant.controller.wire.views import *  # noqa: F403
 
@@ -53,11 +54,11 @@ _HOMES: Final = {
         "DATAGRAM_BYTES_MAX", "DECISION_TIMEOUT_S", "ENV_ACCUMULATION_SCHEDULE", "ENV_ATTEMPT", "ENV_JOB",
         "ENV_MEMORY_FRACTION", "ENV_MEMORY_MIB", "ENV_SOCKET", "PROTOCOL_VERSION", "STEP_REPORT_PERIOD_S",
     ),
+    "times": ("Utc", "utc", "wall_s"),
     "versions": ("heard",),
     "views": (
         "InterruptionView", "PairTotals", "ProfileView", "PromiseView", "ReportView", "SharingTotals",
-        "SharingView", "StepTimeView", "ThroughputView", "Utc", "profile_view", "throughput_view", "utc",
-        "wall_s",
+        "SharingView", "StepTimeView", "ThroughputView", "profile_view", "throughput_view",
     ),
 }
 # fmt: on

@@ -18,7 +18,8 @@ from typing import Any, Final
 import msgspec
 
 from cotenant.controller.domain import INDICATOR_NAMES, NOTES, Gang, Profile
-from cotenant.controller.wire.views import profile_view, throughput_view, utc, wall_s
+from cotenant.controller.wire.times import utc, wall_s
+from cotenant.controller.wire.views import profile_view, throughput_view
 
 Body = dict[str, Any]
 Table = dict[str, Callable[[Body], Body]]

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import click
 import msgspec
@@ -37,7 +37,10 @@ from cotenant.controller.client import Client
 from cotenant.controller.domain import JobId
 from cotenant.controller.system import paths
 from cotenant.controller.system.endpoint import socket_path
-from cotenant.controller.wire import ListEtas, SpecView, Submit, Submitted, spec_view, wall_s
+from cotenant.controller.wire import Submit, Submitted, wall_s
+
+if TYPE_CHECKING:
+    from cotenant.controller.wire import SpecView
 
 _PREFIX: Final = "job_"
 _CONTAINER: Final = "container"
@@ -277,6 +280,7 @@ def first_eta(client: Client, job_id: JobId, within_s: float = ETA_WITHIN_S) -> 
     if not screen.is_terminal(sys.stderr):
         return ""
     from cotenant.controller.cli.jobs.eta import in_words
+    from cotenant.controller.wire import ListEtas
 
     until_s = time.monotonic() + within_s
     while time.monotonic() < until_s:
@@ -299,6 +303,8 @@ def with_series(client: Client, request: Submit) -> Submit:
 
 def printed(request: Submit) -> SpecView | dict[str, Any]:
     """Secrets are named, never shown."""
+    from cotenant.controller.wire import spec_view
+
     specs = [spec_view(spec) for spec in request.specs]
     if not request.array_indices:
         return specs[0]

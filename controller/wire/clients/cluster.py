@@ -24,7 +24,8 @@ from cotenant.controller.domain import (
     Verdict,
 )
 from cotenant.controller.wire.clients.base import Done, Question, Reply
-from cotenant.controller.wire.views import IndicatorView, JsonView, ReportView, ThroughputView, Utc
+from cotenant.controller.wire.times import Utc
+from cotenant.controller.wire.views import IndicatorView, JsonView, ReportView, ThroughputView
 
 
 class ListNodes(Question["Nodes"], frozen=True, kw_only=True, tag="nodes"):

@@ -10,7 +10,8 @@ from msgspec import field
 
 from cotenant.controller.domain import ClassReport, JobId
 from cotenant.controller.wire.clients.base import Done, Parameters, Question, Reply
-from cotenant.controller.wire.views import JsonView, Utc
+from cotenant.controller.wire.times import Utc
+from cotenant.controller.wire.views import JsonView
 
 
 class GetPolicy(Question["Policies"], frozen=True, kw_only=True, tag="policy"):

@@ -18,6 +18,8 @@ LATER = {
         f"{CLI}.jobs.profile_series",
         f"{CLI}.submission.directives",
         f"{CLI}.submission.slurm",
+        "cotenant.controller.wire.clients.jobs",
+        "cotenant.controller.wire.views",
     ),
 }
 PROGRAM = """
