@@ -1,5 +1,5 @@
-"""What people and programs read of times, profiles, sharing and preemption: each struct here is the JSON of
-the command line.
+"""What people and programs read of profiles, sharing and preemption: each struct here is the JSON of the
+command line.
 
 Rule: the controller makes a view, and `-o json` prints it as it came: msgspec's own JSON of the struct, with
 its `schema` first. What does not apply, or was not measured, is null; times are RFC 3339 in UTC, durations
