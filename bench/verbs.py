@@ -96,7 +96,7 @@ def report(took_s: Mapping[str, list[tuple[float, float]]], rounds: int, bytecod
     lines = [
         "# Start of a verb",
         "",
-        "| way | median, ms | fastest, ms | times an empty interpreter | processor, ms | times an empty one |",
+        "| way | median, ms | fastest, ms | times an empty interpreter | CPU, ms | times an empty one |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     for name, each in took_s.items():
