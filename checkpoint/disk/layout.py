@@ -34,8 +34,8 @@ class Damaged(CheckpointError):
     """This one checkpoint cannot be trusted; an older one may do."""
 
 
-class TooNew(CheckpointError):
-    """Written by a newer version: refused, never guessed at."""
+class UnknownVersion(CheckpointError):
+    """Written in a version that we do not know: refused, never guessed at."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,9 @@ class Manifest:
             version = content["version"]
         except (ValueError, RecursionError, KeyError, TypeError) as error:
             raise Damaged(f"{where}: not a manifest ({error})") from None
-        if not isinstance(version, int) or version > MANIFEST_VERSION:
-            raise TooNew(
-                f"{where} has manifest version {version}, this cotenant reads up to {MANIFEST_VERSION}: "
+        if version != MANIFEST_VERSION:
+            raise UnknownVersion(
+                f"{where} has manifest version {version}, this cotenant reads {MANIFEST_VERSION}: "
                 "upgrade cotenant on this host"
             )
         try:
@@ -146,7 +146,7 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def verify(directory: Path, only: tuple[str, ...] | None = None) -> Manifest:
-    """Read every file (or those in `only`) and compare size and checksum; raises Damaged or TooNew."""
+    """Read every file (or those in `only`), compare size and checksum. Raises Damaged or UnknownVersion."""
     manifest = read_manifest(directory)
     for name in sorted(manifest.files) if only is None else only:
         entry = manifest.files.get(name)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
-from msgspec import UNSET
 
 from cotenant.controller.domain import (
     ON_DEVICES,
@@ -300,7 +299,7 @@ class History:
             end_step=command.resume_step,
             account=AttemptAccount(promise=promise_of(engine.jobs[job_id].placement)),
             waited_s=engine.jobs[job_id].wait_s,
-            fraction=1.0 if command.fraction is UNSET else command.fraction,
+            fraction=command.fraction,
         )
         self._keep_open(job_id, attempt_record)
         known_before = self._saved.stretches.setdefault(job_id, [])
