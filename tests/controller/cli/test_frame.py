@@ -47,7 +47,7 @@ OF_A_QUESTION_ABOUT_JOBS = (
     "domain.lifecycle", "domain.perf", "domain.profiles", "domain.reasons", "domain.settings", "domain.texts",
     "domain.throughput", "wire.clients", "wire.clients.base", "wire.clients.jobs", "wire.codec", "wire.views",
 )  # fmt: skip
-"""A question needs no module of other questions, of agents, of a version before ours, or of deciding."""
+"""A question needs no module of other questions, of agents, or of deciding."""
 
 
 def test_help_imports_next_to_nothing(tmp_path: Path) -> None:
