@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         CheckpointError,
         Damaged,
         Manifest,
-        UnknownVersion,
+        TooNew,
         read_manifest,
         verify,
     )
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from cotenant.checkpoint.training.state import parameters_sha256
 
 __all__ = [
-    "CheckpointError", "Damaged", "Manifest", "Resumed", "Session", "UnknownVersion", "device_limit", "disk",
+    "CheckpointError", "Damaged", "Manifest", "Resumed", "Session", "TooNew", "device_limit", "disk",
     "parameters_sha256", "progress", "read_manifest", "resuming", "talk", "training", "verify",
     "zerocode",
 ]  # fmt: skip
 
 _HOME = {
     **dict.fromkeys(
-        ("CheckpointError", "Damaged", "Manifest", "UnknownVersion", "read_manifest", "verify"), "disk.layout"
+        ("CheckpointError", "Damaged", "Manifest", "TooNew", "read_manifest", "verify"), "disk.layout"
     ),
     "Resumed": "resuming",
     "Session": "session",

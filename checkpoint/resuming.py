@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from cotenant.checkpoint.disk import durable, layout
-from cotenant.checkpoint.disk.layout import CheckpointError, Damaged, Manifest, UnknownVersion
+from cotenant.checkpoint.disk.layout import CheckpointError, Damaged, Manifest, TooNew
 from cotenant.checkpoint.disk.save import MODEL_FILE, rank_file
 from cotenant.checkpoint.talk.agreement import History, recorded
 from cotenant.checkpoint.talk.protocol import ENV_RESUME, RESUME_NONE, JobEnvironment
@@ -72,11 +72,11 @@ def load_newest(
                 candidates = _candidates(root, attempt, resume) if candidates is None else candidates
                 choice = _choose(root, candidates, skipped, resume)
             except CheckpointError as error:  # the other ranks wait for our choice: tell them, too
-                choice = _Choice(error=str(error), too_new=isinstance(error, UnknownVersion))
+                choice = _Choice(error=str(error), too_new=isinstance(error, TooNew))
         if together:
             choice = _from_rank_0(choice)
         if choice.error:
-            raise (UnknownVersion if choice.too_new else CheckpointError)(choice.error)
+            raise (TooNew if choice.too_new else CheckpointError)(choice.error)
         if not choice.name:
             return None
         loaded, problem = _read(root, choice, rank, tuple(skipped))

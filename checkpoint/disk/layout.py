@@ -34,8 +34,8 @@ class Damaged(CheckpointError):
     """This one checkpoint cannot be trusted; an older one may do."""
 
 
-class UnknownVersion(CheckpointError):
-    """Written in a version that we do not know: refused, never guessed at."""
+class TooNew(CheckpointError):
+    """Written in another version: refused, never guessed at."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Manifest:
         except (ValueError, RecursionError, KeyError, TypeError) as error:
             raise Damaged(f"{where}: not a manifest ({error})") from None
         if version != MANIFEST_VERSION:
-            raise UnknownVersion(
+            raise TooNew(
                 f"{where} has manifest version {version}, this cotenant reads {MANIFEST_VERSION}: "
                 "upgrade cotenant on this host"
             )
@@ -146,7 +146,7 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def verify(directory: Path, only: tuple[str, ...] | None = None) -> Manifest:
-    """Read every file (or those in `only`), compare size and checksum. Raises Damaged or UnknownVersion."""
+    """Read every file (or those in `only`) and compare size and checksum; raises Damaged or TooNew."""
     manifest = read_manifest(directory)
     for name in sorted(manifest.files) if only is None else only:
         entry = manifest.files.get(name)

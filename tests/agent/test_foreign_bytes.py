@@ -31,7 +31,7 @@ from cotenant.agent.ipc.files import BadRecord, read_record
 from cotenant.agent.ipc.records import Durable, ProcessIdentity, Status
 from cotenant.agent.supervisor.core import coordination, rank_messages
 from cotenant.agent.supervisor.processes import termination
-from cotenant.checkpoint.disk.layout import Damaged, Manifest, UnknownVersion
+from cotenant.checkpoint.disk.layout import Damaged, Manifest, TooNew
 from cotenant.controller.cli.submission import options
 from cotenant.controller.domain import AttemptNo, CommandId, JobId, StopAttempt, because
 from cotenant.controller.system.keys import KeyProblem, read_key
@@ -222,7 +222,7 @@ KINDS: dict[str, Kind] = {
     "a text": Kind("größer".encode(), lambda data, _: decode_text(data), (BadMessage,)),
     "secrets": Kind('{"A_TOKEN": "süß"}'.encode(), in_file("7.json", secrets_in), (BadSecrets,)),
     "a manifest": Kind(
-        MANIFEST.to_json(), lambda data, folder: Manifest.from_json(data, folder), (Damaged, UnknownVersion)
+        MANIFEST.to_json(), lambda data, folder: Manifest.from_json(data, folder), (Damaged, TooNew)
     ),
     "settings": Kind(
         '[agent]\nhost = "hü"\ndevices = "cpu:2"\n[checkpoint]\nevery_s = 5.0\n'.encode(),

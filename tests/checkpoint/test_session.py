@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from cotenant import checkpoint, gradaccum
-from cotenant.checkpoint import CheckpointError, Session, UnknownVersion, parameters_sha256
+from cotenant.checkpoint import CheckpointError, Session, TooNew, parameters_sha256
 from cotenant.gradaccum.schedule import PROGRESS, Progress
 
 
@@ -429,7 +429,7 @@ def test_one_number_tells_models_apart_bit_for_bit() -> None:
 def test_a_newer_checkpoint_is_refused(tmp_path: Path) -> None:
     saved(tmp_path, 2, 4)
     (tmp_path / "a1-s4" / "manifest.json").write_text('{"version": 9}')
-    with pytest.raises(UnknownVersion, match="upgrade cotenant"):
+    with pytest.raises(TooNew, match="upgrade cotenant"):
         Setting().session(tmp_path)
 
 

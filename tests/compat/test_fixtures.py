@@ -16,7 +16,7 @@ import torch
 from cotenant.agent.daemon.spool import Spool, SpoolProblem
 from cotenant.agent.ipc import BadRecord, Order, Result, read_record
 from cotenant.agent.supervisor.core import rank_messages
-from cotenant.checkpoint.disk.layout import Manifest, UnknownVersion, verify
+from cotenant.checkpoint.disk.layout import Manifest, TooNew, verify
 from cotenant.checkpoint.resuming import load_newest
 from cotenant.controller.domain import JobId, Phase
 from cotenant.controller.engine import Engine, EngineConfig, JobRecord
@@ -169,7 +169,7 @@ def test_a_spool_of_an_unknown_version(tmp_path: Path) -> None:
 def test_a_manifest_of_an_unknown_version(version: str) -> None:
     path = HERE / "checkpoint-1" / "a1-s3" / "manifest.json"
     data = path.read_bytes().replace(b'"version": 1', b'"version": ' + version.encode())
-    with pytest.raises(UnknownVersion, match=f"manifest version {version}, this cotenant reads 1: upgrade"):
+    with pytest.raises(TooNew, match=f"manifest version {version}, this cotenant reads 1: upgrade"):
         Manifest.from_json(data, path)
 
 
