@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, Literal
 
 import msgspec
-from msgspec import UNSET, UnsetType, field
+from msgspec import field
 
 from cotenant.controller.domain import ChangeVerb, EtaKind, JobId, JobSpec, LaunchKind, Phase, PromiseState
 from cotenant.controller.wire.clients.base import Done, Question, Reply
@@ -281,7 +281,7 @@ class AttemptView(JsonView, frozen=True, kw_only=True, tag="attempt/1"):
     outcome: str
     reason: str
     cause: str = ""
-    """Why it had to leave its devices, if for another job or by a person; empty from an older controller."""
+    """Why it had to leave its devices, if for another job or by a person."""
     exact: bool | None = None
     launch: LaunchKind = ""
     launch_why: str = ""
@@ -396,8 +396,8 @@ class LogPart(Reply, frozen=True, kw_only=True, tag="log-part"):
     """All attempts that have logs, so that a reader can join them in order."""
     ranks: int
     missing: str = ""
-    is_error: bool | UnsetType = UNSET
-    """It is standard error, which was asked for apart; else unset, as older commands know it."""
+    is_error: bool = False
+    """It is standard error, which was asked for apart."""
 
 
 class EtaScoreView(JsonView, frozen=True, kw_only=True, tag="eta-score/1"):

@@ -16,7 +16,7 @@ from cotenant.controller.wire.views import JsonView
 
 class GetPolicy(Question["Policies"], frozen=True, kw_only=True, tag="policy"):
     offers: bool = True
-    """List all policies that could be set as well; older controllers always do."""
+    """List all policies that could be set as well."""
 
 
 class SetPolicy(Question[Done], frozen=True, kw_only=True, tag="set-policy"):

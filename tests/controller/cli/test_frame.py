@@ -48,7 +48,7 @@ OF_A_QUESTION_ABOUT_JOBS = (
     "domain.throughput", "wire.clients", "wire.clients.base", "wire.clients.jobs",
     "wire.clients.submissions", "wire.codec", "wire.times", "wire.views",
 )  # fmt: skip
-"""A question needs no module of other questions, of agents, of a version before ours, or of deciding."""
+"""A question needs no module of other questions, of agents, or of deciding."""
 
 
 def test_help_imports_next_to_nothing(tmp_path: Path) -> None:
