@@ -137,7 +137,7 @@ def job_view(
 
 
 def promised_end(engine: Engine, job: Job, now: Now) -> PromisedEndView | None:
-    if not job.promise or not isinstance(job.spec.promised_s, float):
+    if not job.promise or job.spec.promised_s is None:
         return None
     promise = engine.promises.open.get(job.job_id)
     kept = promise.kept if promise is not None else None

@@ -146,8 +146,7 @@ class Job(msgspec.Struct, kw_only=True):
     """Order of arrival; ties break by this."""
     submitted_s: float
     epoch: str = ""
-    """Token of the epoch in which it arrived. Empty: before there were epochs, or first launched while some
-    agent was older than these and would have looked for its checkpoints under its number alone."""
+    """Token of the epoch in which it arrived."""
     phase: Phase = Phase.QUEUED
     phase_since_s: float = 0.0
     reason: Reason

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
 from cotenant.controller.domain.indicators import Indicators
 from cotenant.controller.domain.throughput import Gang, ThroughputModel
@@ -56,8 +55,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """Means and variances of Table 2 while it ran alone; None: not sampled."""
     step_s: float | None = None
     """Seconds of a step as it was started, where no batch size was said: then there are no points."""
-    steps_by_devices: tuple[tuple[int, float], ...] | UnsetType = UNSET
-    """Seconds of a step of one batch on so many devices, divided among them; unset: not measured."""
+    steps_by_devices: tuple[tuple[int, float], ...] = ()
+    """Seconds of a step of one batch on so many devices, divided among them."""
     total_steps: int | None = None
     """Of the job it was measured on, as far as could be seen of its script."""
     source: str = "unknown"

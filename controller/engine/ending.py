@@ -123,7 +123,7 @@ def _settle(dispatch: Dispatch, job: Job) -> None:
         end(dispatch, job, FINISH, reason)
     elif cause == "time-limit":
         assert reason is not None
-        if job.limits_over < (job.spec.requeues or 0) and reason.code == "time-limit":
+        if job.limits_over < job.spec.requeues and reason.code == "time-limit":
             requeue(dispatch, job, LEAVE, reason)
         else:
             end(dispatch, job, Change.FAIL, reason)

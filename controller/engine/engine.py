@@ -17,7 +17,6 @@ from types import ModuleType
 from typing import Any, Final, get_type_hints
 
 import msgspec
-from msgspec import UNSET
 
 from cotenant.controller.domain import (  # fmt: skip  # fmt: skip
     LOADING,
@@ -91,8 +90,8 @@ class Snapshot(msgspec.Struct, kw_only=True):
     policy_name: str
     policy_parameters: Parameters
     policy_state: bytes
-    promises: SavedPromises = msgspec.field(default_factory=SavedPromises)
-    turns: SavedTurns = msgspec.field(default_factory=SavedTurns)
+    promises: SavedPromises
+    turns: SavedTurns
 
 
 SNAPSHOT_VERSION = 1
@@ -311,7 +310,7 @@ class Engine:
         else:
             HANDLERS[type(event)](dispatch, event)
         if type(event) is ev.JobArrived and event.spec.job_id in ledger.jobs:
-            if event.spec.promised_s is not UNSET:
+            if event.spec.promised_s is not None:
                 promises.accept(ledger.jobs[event.spec.job_id])
             ledger.has_parts |= event.spec.gpu_fraction < 1.0
         if ledger.entered is not None:
@@ -319,8 +318,6 @@ class Engine:
             if self._turns.share:
                 self._turns.follow(event, entered, marks=dispatch.takes_turns)
         policy, is_asked = self._policy, type(event) not in UNASKED
-        if recorded is not None and recorded.policy_state is not None:
-            policy.load(recorded.policy_state)
         if recorded is not None:
             decision = recorded
         else:
@@ -334,7 +331,7 @@ class Engine:
             if recorded is None:
                 decision = guarded
         if decision.actions:
-            decision = self._commit(decision, is_recorded=recorded is not None)
+            decision = self._commit(decision)
         self.decision = decision
         if dispatch.vacated and ledger.holdings.claims:
             dispatch.launch_reserved()
@@ -353,7 +350,7 @@ class Engine:
 
     # --- Actions of the policy ---------------------------------------------------------------------
 
-    def _commit(self, decision: Decision, *, is_recorded: bool) -> Decision:
+    def _commit(self, decision: Decision) -> Decision:
         """Carry out what the ledger allows. Returns the decision without what the hosts have no cores or main
         memory for: that is not recorded."""
         # An action alone takes nothing from anybody for somebody else.
@@ -366,8 +363,8 @@ class Engine:
                 case _ if action in kept_back:
                     refusal = because("refused-profiling")
                 case Place() | Share() | Resize() if (
-                    not is_recorded and (refusal := exceeds_hosts(self._ledger, action)) is not None
-                ):
+                    refusal := exceeds_hosts(self._ledger, action)
+                ) is not None:
                     beyond_hosts.append(action)
                 case Place() | Share():
                     refusal = self._place(action)
@@ -380,7 +377,7 @@ class Engine:
         if not beyond_hosts:
             return decision
         kept = tuple(action for action in decision.actions if action not in beyond_hosts)
-        return Decision(actions=kept, policy_state=decision.policy_state)
+        return Decision(actions=kept)
 
     def _carry_out(self, action: Hold | Defer | Wake | Compute | Resize) -> Reason | None:
         """Do it if the ledger allows; else the reason why not."""

@@ -222,7 +222,7 @@ def _learn_curve(ledger: Ledger, job: Job, step_s: float) -> None:
 
 def curve_at_arrival(ledger: Ledger, spec: JobSpec) -> SpeedCurve:
     """Of an elastic job: measured by `cotenant profile`, else as its like scaled, else assumed."""
-    given = (spec.profile.steps_by_devices or ()) if spec.profile is not None else ()
+    given = spec.profile.steps_by_devices if spec.profile is not None else ()
     return curve_of(given or profiled_steps(ledger, spec), ledger.estimates.curves.get(_key(spec), ()))
 
 

@@ -7,8 +7,7 @@ Rule: a job that only runs to be measured takes what is free. Whatever a policy 
 nobody for it: it refuses both the preemption and the placement on the victim's devices.
 
 Rule: whether the hosts have the cores and the main memory that the job asks for, the engine asks when a
-policy decides, and does not record what is refused. It carries out a recorded decision as it stands, since
-journals hold some from before these limits existed. Jobs that leave count until their processes on the host
+policy decides, and does not record what is refused. Jobs that leave count until their processes on the host
 are gone, unless the placement waits for these anyway because they hold its devices there.
 """
 

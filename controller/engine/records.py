@@ -91,10 +91,6 @@ class Records(Phases):
         job.placement, job.waits_for = None, ()
         self.change(job, change, reason)
 
-    def forget_epoch(self, job: Job) -> None:
-        """Drops the job's epoch: an older agent looks for its checkpoints under its number alone."""
-        job.epoch = ""
-
     def begin_attempt(self, job: Job, placement: Placement, gang: tuple[GangMember, ...], epoch: str) -> None:
         """The next attempt, on the hosts of this gang and from the last durable step: nothing is known of it
         yet."""

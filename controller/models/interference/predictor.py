@@ -18,8 +18,7 @@ ceil((n + 1) * coverage). They hold as far as new pairs are like the ones left o
 independent, so the page of results shows the coverage that was measured.
 
 Rule: a file is versioned JSON, written the same way every time and read strictly. We refuse a bad one with
-the place and the reason, and never use a part of it. A model of a newer schema says what to upgrade; an older
-one is read as long as its schema is listed here.
+the place and the reason, and never use a part of it. A model of another schema says what to do.
 """
 
 from __future__ import annotations

@@ -427,7 +427,7 @@ def test_a_victim_resumes_from_its_durable_step_with_a_new_attempt_number() -> N
     desk.start(2)
     desk.end(2)
     (start,) = [c for c in desk.commands if isinstance(c, StartAttempt)]
-    assert (start.attempt, start.resume_attempt, start.resume_step) == (2, 1, 40)
+    assert (start.attempt, start.resume_step) == (2, 40)
     assert desk.job(1).preemptions == 1
 
 
@@ -760,8 +760,8 @@ def test_a_host_that_still_keeps_an_ended_job_is_told_again_to_forget_it() -> No
     desk.run(1)
     desk.end(1)
     desk.run(2)
-    kept = (JobId("1"), JobId("2"), JobId("77"))
-    desk.tell(ev.HostJoined(report=report("a", 2), attempts=(seen(2, 1),), keeps=kept))
+    kept = tuple(ev.JobKept(job_id=JobId(name)) for name in ("1", "2", "77"))
+    desk.tell(ev.HostJoined(report=report("a", 2), attempts=(seen(2, 1),), kept=kept))
     forgotten = [c.job_id for c in desk.commands if isinstance(c, ForgetJob)]
     assert forgotten == ["1", "77"]
 
