@@ -57,7 +57,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     keep_ended: int = 10_000
     began_hour: int = 0
     """The hour, counted from 1970 in UTC, in which the journal's time began; 0 = unknown."""
-    lengths_by_command: bool | UnsetType = UNSET
+    lengths_by_command: bool = True
     """False: how long a job took says nothing of the next one with its command."""
     predictor: InterferenceModel | None = None
     """The whole model, so that a replay needs no file; None = the duty-cycle rule."""

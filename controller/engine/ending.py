@@ -110,7 +110,7 @@ def _settle(dispatch: Dispatch, job: Job) -> None:
     if outcome == "finished":
         dispatch.ledger.finishes(job)
         learn_duration(dispatch.ledger.estimates, job, dispatch.ledger.now_s)
-        if dispatch.config.lengths_by_command is False:
+        if not dispatch.config.lengths_by_command:
             dispatch.ledger.estimates.by_command.clear()
         if dispatch.ledger.profiles.known:
             learn_whole_life(dispatch.ledger, job)

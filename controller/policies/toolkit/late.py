@@ -2,8 +2,8 @@
 cannot start.
 
 Rule: a job starts on devices that are kept for a late one only if late ones may preempt it, or its length is
-known and it ends before the late one could start. A job that has never run may start there as well while the late one was
-marked less than `GRACE_S` ago: most such jobs are short or can resume, and nobody knows before.
+known and it ends before the late one could start. A job that has never run may start there as well while the
+late one was marked less than `GRACE_S` ago: most such jobs are short or can resume, and nobody knows before.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ from cotenant.controller.engine.estimating import estimate_arrival
 from cotenant.controller.engine.ledger import Estimates
 from tests.controller.building import Desk, profile, report, spec
 
-
 UNKNOWN = (300.0, "unknown length")
 """What is expected of a job of which nothing is known, and the source."""
 
