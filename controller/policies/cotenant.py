@@ -307,8 +307,8 @@ in the order of arrival is better: whatever has started stays to its end."""
 
 
 def by_arrival(view: View) -> list[Job]:
-    """Waiting jobs by rank (priority, fair share), then arrival."""
-    return sorted(view.queued(), key=lambda job: (job.rank, job.number))
+    """Waiting jobs, late ones first, by rank (priority, fair share), then arrival."""
+    return sorted(view.queued(), key=lambda job: (not job.aged, job.rank * (not job.aged), job.number))
 
 
 def in_order_of_arrival(view: View, event: AnyEvent) -> Decision:

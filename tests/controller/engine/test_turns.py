@@ -343,7 +343,7 @@ def check_marks(engine: Engine) -> None:
     late: list[tuple[float, Job]] = []
     for job in engine.jobs.values():
         one = played.get(job.job_id)
-        if job.phase is not QUEUED:
+        if job.phase is not QUEUED or job.phase_since_s == now_s:  # Its reservation may just have been replaced.
             continue
         assert one is not None, f"job {job.job_id} waits, and fifo has not heard of it"
         assert first is not None or job.aged
