@@ -130,10 +130,11 @@ class Turns:
 
     def _count_devices(self) -> None:
         hosts = [host for host in self._ledger.hosts.values() if host.takes_work]
-        self._gpus = sum(len(host.report.devices) for host in hosts)
-        self._waiting += self._too_wide
-        self._too_wide = []
-        heapq.heapify(self._waiting)
+        before, self._gpus = self._gpus, sum(len(host.report.devices) for host in hosts)
+        if self._gpus != before:
+            self._waiting += self._too_wide
+            self._too_wide = []
+            heapq.heapify(self._waiting)
 
     # --- What is played ------------------------------------------------------------------------------
 
@@ -342,6 +343,7 @@ class Turns:
             if not one.is_over:
                 self._busy += one.gpus
                 self._ends.append(one.by_end)
+        heapq.heapify(self._waiting)
         heapq.heapify(self._ends)
         self._count_devices()
         self.look_again()
