@@ -356,8 +356,8 @@ class Turns:
             if job.aged and job.phase not in ENDED:
                 self._marked[job.job_id] = job.spec.gpus
         for one in self._played.values():
-            job = jobs.get(one.job_id)
-            if one.begun_s >= 0.0 and job is not None and job.phase is QUEUED and not job.aged:
+            here = jobs.get(one.job_id)
+            if one.begun_s >= 0.0 and here is not None and here.phase is QUEUED and not here.aged:
                 self._order.append(one.by_end)
         self._order.sort()
 

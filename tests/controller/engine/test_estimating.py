@@ -242,4 +242,3 @@ def test_a_job_whose_length_is_known_is_judged_no_more(how: str) -> None:
         desk.end(1)
     desk.wait(9000.0)
     assert not any(alarm.kind == "judge" for alarm in desk.engine.snapshot().alarms)
-

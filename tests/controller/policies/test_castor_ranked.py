@@ -97,7 +97,7 @@ def test_castor_ranks_as_algorithm_2_does_one_room_after_the_other(desk: Desk, s
 @given(desk=clusters())
 def test_the_balance_beside_each_tenant_is_that_of_the_plain_reckoning(desk: Desk) -> None:
     plan, job = waiting(desk)
-    if desk.phase(99) != "queued" or job.known_left_s(plan.view.now_s) is None:
+    if desk.phase(99) != "queued" or (mine_s := job.known_left_s(plan.view.now_s)) is None:
         return
     slots, choices = CastorCost().slots(plan), sub_batches(job)
     if not choices or choices[0].accumulation_steps != 1:
@@ -118,7 +118,7 @@ def test_the_balance_beside_each_tenant_is_that_of_the_plain_reckoning(desk: Des
         if 1.0 / (one.mine * slowdown) + 1.0 / one.theirs <= 1.0:
             assert np.isnan(net_s)
         else:
-            assert net_s == pytest.approx(outcome(job.remaining_s, slowdown, waits_s, [one]).net_s)
+            assert net_s == pytest.approx(outcome(mine_s, slowdown, waits_s, [one]).net_s)
 
 
 @settings(max_examples=FEWER)
@@ -142,7 +142,7 @@ def test_cotenant_judges_unknown_lengths_by_the_mean_over_their_quartiles(desk: 
         nets = []
         for mine, theirs in ((1 / 3, 3.0), (1.0, 1.0), (3.0, 1 / 3)):
             partner = one._replace(left_s=one.left_s * (1.0 if theirs_is_known else theirs))
-            left_s = job.remaining_s * (1.0 if mine_is_known else mine)
+            left_s = (job.remaining_s or 0.0) * (1.0 if mine_is_known else mine)
             nets.append(outcome(left_s, slowdown, waits_s, [partner]).net_s)
         assert net_s == pytest.approx(sum(nets) / 3)
 

@@ -75,7 +75,7 @@ def test_a_late_job_preempts(policy: str, row: tuple[str, list[Any], Before, lis
             codes.extend(action.reason.code for action in watched.decision.actions)
         return commands
 
-    watched.handle = record  # type: ignore[method-assign]
+    watched.handle = record  # type: ignore[assignment,method-assign]
     before(desk)
     assert plans[0] == wanted
     if wanted:

@@ -23,14 +23,12 @@ from tests.controller.sim.workloads import JobRow, cluster, workload
 
 GPUS, SHARE = 16, 0.75
 LOAD_S, PAUSE_S, SHORT_S, LONG_S = 20.0, 5.0, 600.0, 2000.0
-GRACE_S, WIDE_S = 300.0, 5000.0
-"""In these runs, shorter than in production, so that the bounds come into play."""
 NEAR_S = 1.0
 TAKING_TURNS = ("sjf", "patient", "cotenant")
 
 
 def arrivals(seed: int, *, load_s: float = LOAD_S, pause_s: float = PAUSE_S) -> list[JobRow]:
-    """Short jobs that ask for a fifth more than there is, long after the first of some long ones and gangs."""
+    """Jobs that ask for a fifth more than there is: short ones, and a few long ones and gangs."""
     chance, at_s, rows = random.Random(seed), 0.0, []
     for number in range(80):
         is_long = number % 20 == 5
@@ -44,7 +42,7 @@ def arrivals(seed: int, *, load_s: float = LOAD_S, pause_s: float = PAUSE_S) -> 
 class Waits:
     """The most that a job waited beyond what it was due, seen after each event of a run.
 
-    A job is due when its end under fifo has passed (a wide one: twice that and `WIDE_S`), and all jobs that
+    A job is due when its end under fifo has passed (a wide one: twice that and a day), and all jobs that
     were marked before it have ended."""
 
     def __init__(self, *, checks: bool = True) -> None:
@@ -69,7 +67,7 @@ class Waits:
         if one.begun_s < 0.0:
             return engine.now_s
         fifo_s = one.ends_s - one.submitted_s
-        due_s = one.submitted_s + (fifo_s if one.gpus <= limit else turns.WIDE_RATIO * fifo_s + WIDE_S)
+        due_s = one.submitted_s + (fifo_s if one.gpus <= limit else turns.WIDE_RATIO * fifo_s + turns.WIDE_S)
         before_s = self._marked_s.get(job_id, engine.now_s)
         for other, marked_s in self._marked_s.items():
             if other != job_id and marked_s <= before_s:
@@ -80,21 +78,19 @@ class Waits:
 def waits(policy: str, rows: list[JobRow], late_share: float = SHARE, **more: Any) -> Waits:
     seen = Waits()
     jobs = more.pop("jobs", None) or workload(*rows)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(late, "GRACE_S", GRACE_S)
-        patch.setattr(turns, "WIDE_S", WIDE_S)
-        outcome = simulate(
-            jobs, cluster(1, GPUS), policy, late_share=late_share, validate=True, look=seen, **more
-        )
+    outcome = simulate(
+        jobs, cluster(1, GPUS), policy, late_share=late_share, validate=True, look=seen, **more
+    )
     assert outcome.finished.all()
     return seen
 
 
 def most_s(policy: str, rows: list[JobRow], *, firm: bool = False, slowed: float = 1.0) -> float:
     """How long a job may wait once it is due: until all who run then have ended, where they cannot be
-    preempted, else until they have loaded and saved; and for those that could start within the grace."""
+    preempted, else until they have loaded and saved; and for those that start within the grace, while nobody
+    knows whether they can resume."""
     held_s = max(row.duration_s for row in rows) * slowed if firm or policy == "sjf" else 0.0
-    return GRACE_S + held_s + 3.0 * (LOAD_S + PAUSE_S) + NEAR_S
+    return (late.GRACE_S if firm else 0.0) + held_s + 3.0 * (LOAD_S + PAUSE_S) + NEAR_S
 
 
 @pytest.mark.parametrize("policy", TAKING_TURNS)
