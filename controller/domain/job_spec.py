@@ -123,7 +123,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     cpus: int = 0
     host_memory_mib: int = 0
     batch_size: int | None = None
-    """Per worker; of an elastic job on gpus_max. None = unknown: never accumulated."""
+    """Per worker; of an elastic job on gpus_max. None = not said: as it is seen (`Job.batch_size`)."""
     iterations: int | None = None
     """Optimizer steps in all."""
     expected_s: float | None = None

@@ -127,6 +127,8 @@ ADDED: Final = frozenset(
         *(
             "total_steps",
             "total_note",
+            "batch_rows",
+            "batch_note",
             "start_assumed",
             "start_assumed_at",
             "fork_servers",

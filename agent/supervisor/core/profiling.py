@@ -12,6 +12,7 @@ from math import inf
 from typing import Final
 
 import msgspec
+from msgspec import UNSET
 
 from cotenant.agent.ipc import Order
 from cotenant.agent.supervisor.core.coordination import Coordination, Voice
@@ -117,6 +118,7 @@ class Profiling:
         if inplace is None:
             return []
         self._clock_s = now_s
+        inplace.learn_batch(self._progress.status.batch.rows)
         hellos = self._progress.hellos
         if hellos:
             inplace.watch_from_inside()
@@ -154,7 +156,8 @@ class Profiling:
         status = self._progress.status
         load_s = None if self._first_step_s is None else self._first_step_s - self._started_s
         found = inplace.profile(load_s=load_s, peak_mib=status.memory_mib, others_mib=self._others_mib)
-        return msgspec.structs.replace(found, total_steps=status.length.steps)
+        batch = UNSET if status.batch.rows is None else status.batch
+        return msgspec.structs.replace(found, total_steps=status.length.steps, batch=batch)
 
     @property
     def is_complete(self) -> bool:
