@@ -74,11 +74,10 @@ class StepReporter:
     def __init__(self, loaders: Loaders, turns_in: Callable[..., Any] = loops.turns_in) -> None:
         """`turns_in`: what sees the loops around a step."""
         self._loaders, self._turns_in = loaders, turns_in
-        self._handle: Any = None
         self._start_anew()
 
     def begin(self, register: Callable[[Any], Any]) -> None:
-        self._handle = register(self._hook())
+        register(self._hook())
         os.register_at_fork(after_in_child=self._start_anew)
 
     def _start_anew(self) -> None:
@@ -226,10 +225,9 @@ class StepReporter:
                 self._say(protocol.LENGTH, total=None, note=why)
 
     def _leave(self) -> None:
+        """The hook stays, and does nothing: torch goes through its hooks while one of them runs."""
         self._look_at = sys.maxsize
         self._due_s = float("inf")
-        if self._handle is not None:
-            self._handle.remove()
 
 
 def speaking() -> Any:

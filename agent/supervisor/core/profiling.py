@@ -41,6 +41,8 @@ class Profiling:
         self._others_mib = 0.0
         self._was_alone = True
         self._told_complete = False
+        self._awaits_hello = "accumulate" in order.launch.zero_code
+        """The hook in its processes says hello once the check after the first step is over."""
         self._is_wanted = order.start.profile_s > 0 and order.is_first_host
 
     def started(self, now_s: float) -> None:
@@ -76,7 +78,7 @@ class Profiling:
     def first_step(self, now_s: float) -> None:
         if self._first_step_s is None:
             self._first_step_s = now_s
-            if self._inplace is not None and not self._progress.hellos:
+            if self._inplace is not None and not self._progress.hellos and not self._awaits_hello:
                 self._inplace.watch_steps()
 
     def stepped(self, word: StepDone, now_s: float) -> None:
@@ -122,10 +124,14 @@ class Profiling:
         hellos = self._progress.hellos
         if hellos:
             inplace.watch_from_inside()
+        elif self._awaits_hello and self._first_step_s is not None:
+            if not inplace.is_outside and now_s >= self._first_step_s + BLIND_AFTER_S:
+                inplace.watch_steps()
         elif self._first_step_s is None and now_s >= self._started_s + BLIND_AFTER_S:
             inplace.watch_from_outside()
         alone = self._coordination.is_alone
-        inplace.clock(now_s, alone=alone, is_training=self._first_step_s is not None or inplace.is_outside)
+        trains = self._first_step_s is not None and (bool(hellos) or not self._awaits_hello)
+        inplace.clock(now_s, alone=alone, is_training=trains or inplace.is_outside)
         self._take_window(inplace)
         if not may_ask or not alone or self._first_step_s is None or not self._coordination.can_change_s:
             return []
