@@ -41,7 +41,6 @@ from cotenant.controller.engine.estimating import (
 from cotenant.controller.engine.hosts import leave_if_due
 from cotenant.controller.engine.ledger import Ledger
 
-
 REFUSED: Final = "gradaccum.exactness.Refused"
 """The error by which an attempt ends before a gradient of a batch in parts would be wrong. Where nobody asked
 for parts, that is no failure of the program's."""

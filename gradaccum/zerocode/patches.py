@@ -270,7 +270,7 @@ class Patches:
         self, original: Any, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Call | None:
         """The call as something that can be cut, if the module is known to stand it. Of a module that was
-        checked, or will be, only where it is to be cut: most steps are whole, and looking costs some of each."""
+        checked, or will be, only where it is to be cut: looking costs some of every step."""
         is_known = module in self.standing.good or module in self._to_check
         if is_known and self.standing.steps_now() == 1 and len(PROGRESS.first_rows) >= ROWS_SEEN:
             return None

@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.controller.domain import Profile, ProfilePoint, SeenBatch
+from cotenant.controller.domain import Profile, SeenBatch
 from cotenant.controller.domain import events as ev
 from tests.controller.building import Desk, profile, report
 
