@@ -128,7 +128,7 @@ LOADERS = {
         lambda: DataLoader(DATA, batch_sampler=BatchSampler(SequentialSampler(DATA), 3, False)),
         3,
     ),
-    "a batch sampler of the script's own": (lambda: DataLoader(DATA, batch_sampler=Buckets()), None),  # type: ignore[arg-type]
+    "a batch sampler of the script's own": (lambda: DataLoader(DATA, batch_sampler=Buckets()), None),
     "batches made by the dataset": (lambda: DataLoader(DATA, batch_size=None), None),
     "prepared by Accelerate": (lambda: Prepared(shard(6)), 6),
     "prepared, batches divided": (lambda: Prepared(shard(6, split_batches=True, num_processes=2)), 3),
