@@ -9,9 +9,8 @@ from __future__ import annotations
 import ast
 import inspect
 import os
-import sys
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from cotenant.checkpoint.progress.expressions import Names, NotSeen
@@ -30,13 +29,12 @@ class BatchRows(NamedTuple):
     note: str = ""
 
 
-def rows_seen(frames: Iterable[types.FrameType]) -> BatchRows | None:
-    """Just after an optimizer step; None as long as there is too little to go by."""
+def rows_seen(frames: Iterable[types.FrameType], first: Sequence[int]) -> BatchRows | None:
+    """Just after an optimizer step; None as long as there is too little to go by. first: rows of its first
+    batches, as far as the zero-code hook has seen any."""
     told = _told_by_loader(frames)
     if told is not None:
         return told
-    accumulation = sys.modules.get("cotenant.gradaccum")
-    first = accumulation.PROGRESS.first_rows if accumulation is not None else []
     if len(first) < BATCHES_SEEN:
         return None
     if len(set(first)) > 1:

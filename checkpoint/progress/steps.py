@@ -205,7 +205,9 @@ class StepReporter:
         if session is not None:
             steps = session.step + 1  # It counts this one when the script asks for the next batch.
         frames = list(loops.frames_from(sys._getframe(1)))
-        self.batch = self.batch or rows_seen(frames)
+        accumulation = sys.modules.get("cotenant.gradaccum")
+        first = () if accumulation is None else accumulation.PROGRESS.first_rows
+        self.batch = self.batch or rows_seen(frames, first)
         try:
             known = steps_left(frames)
             if known is not None:

@@ -90,6 +90,11 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     gid: int = 0
     groups: tuple[int, ...] = ()
 
+    @property
+    def may_be_split(self) -> bool:
+        """A hook in its processes checks whether its batches can be, and says hello when it knows."""
+        return "accumulate" in self.zero_code
+
 
 class Dependency(msgspec.Struct, frozen=True, kw_only=True):
     """`--after JOB` (`ok`: it must have finished well) or `--after any:JOB` (`any`: ended at all)."""

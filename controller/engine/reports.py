@@ -162,9 +162,7 @@ def _never_split(ledger: Ledger, job: Job) -> None:
     """A batch in parts was refused: the job and its like get whole ones from now on."""
     before = job.profile or Profile()
     whole = msgspec.structs.replace(before, accumulates=False)
-    for known in ledger.profiles.known.values():
-        if known.profile == before:
-            known.profile = whole
+    ledger.profiles.refuse_parts(before, whole)
     ledger.refine_profile(job, whole)
 
 

@@ -13,10 +13,8 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, TensorDataset
 
-from cotenant import gradaccum
 from cotenant.checkpoint.progress.batches import BATCHES_SEEN, BatchRows, rows_of, rows_seen
 from cotenant.checkpoint.progress.loops import frames_from
-from cotenant.gradaccum.schedule import PROGRESS
 from cotenant.gradaccum.zerocode.patches import ROWS_SEEN
 
 DATA = TensorDataset(torch.zeros(18, 1))
@@ -63,22 +61,21 @@ def shard(size: int, **fields: object) -> Any:
 class Step:
     """Stands for the optimizer: each call is a step."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: list[int]) -> None:
         self.seen: list[BatchRows | None] = []
+        self.first = first
 
     def __call__(self) -> None:
-        self.seen.append(rows_seen(frames_from(sys._getframe(1))))
+        self.seen.append(rows_seen(frames_from(sys._getframe(1)), self.first))
 
 
 @pytest.fixture
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[BatchRows | None]]:
-    monkeypatch.setattr(PROGRESS, "first_rows", [])
-
-    def ran(source: str, **names: Any) -> list[BatchRows | None]:
-        file, step, module = tmp_path / "train.py", Step(), types.ModuleType("train")
+def script(tmp_path: Path) -> Callable[..., list[BatchRows | None]]:
+    def ran(source: str, *first: int) -> list[BatchRows | None]:
+        file, step, module = tmp_path / "train.py", Step(list(first)), types.ModuleType("train")
         file.write_text(source)
         given = {"step": step, "loader": DataLoader(DATA, batch_size=4), "islice": islice, "tqdm": Bar}
-        vars(module).update(given, **names)
+        vars(module).update(given)
         exec(compile(source, str(file), "exec"), vars(module))
         return step.seen
 
@@ -116,10 +113,8 @@ SILENT = {
 @pytest.mark.parametrize("source", SILENT.values(), ids=SILENT)
 def test_where_no_loader_tells_its_first_batches_do(source: str, script: Callable[..., Any]) -> None:
     assert set(script(source)) == {None}
-    PROGRESS.first_rows = [8] * BATCHES_SEEN
-    assert set(script(source)) == {BatchRows(8, "as its first 4 batches")}
-    PROGRESS.first_rows = [8, 8, 5, 8]
-    assert set(script(source)) == {BatchRows(None, "its first batches have 8, 8, 5, 8 rows")}
+    assert set(script(source, *[8] * BATCHES_SEEN)) == {BatchRows(8, "as its first 4 batches")}
+    assert set(script(source, 8, 8, 5, 8)) == {BatchRows(None, "its first batches have 8, 8, 5, 8 rows")}
 
 
 LOADERS = {
@@ -143,4 +138,4 @@ def test_a_loader_says_what_a_worker_gets(made: Callable[[], Any], rows: int | N
 
 
 def test_the_hook_keeps_as_many_as_are_looked_at() -> None:
-    assert ROWS_SEEN == BATCHES_SEEN and gradaccum.PROGRESS is PROGRESS
+    assert ROWS_SEEN == BATCHES_SEEN

@@ -41,7 +41,7 @@ class Profiling:
         self._others_mib = 0.0
         self._was_alone = True
         self._told_complete = False
-        self._awaits_hello = "accumulate" in order.launch.zero_code
+        self._awaits_hello = order.launch.may_be_split
         """The hook in its processes says hello once the check after the first step is over."""
         self._is_wanted = order.start.profile_s > 0 and order.is_first_host
 
