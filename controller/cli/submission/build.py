@@ -281,12 +281,13 @@ def _gpus(values: dict[str, Any]) -> GpuRange:
 
 
 def _zero_code(values: dict[str, Any]) -> tuple[str, ...]:
-    """What the hook is asked to do. A batch of unknown size is never split, nor is one that never shares."""
+    """What the hook is asked to do. The batches of a job that never shares are never split."""
     how = values.get("accumulate", "auto")
-    splits = how != "never" and values.get("batch_size") is not None and values.get("share") != "never"
+    splits = how != "never" and values.get("share") != "never"
     words = {
         "accumulate": splits,
         "mean": splits and how == "mean",
+        "quiet": splits and not values.keys() & {"accumulate", "batch_size"},
         "checkpoint": _saves(values),
         "progress": values.get("progress") != "never",
     }
