@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from msgspec import UNSET
 
 from cotenant.agent.ipc import CoTenantsChanged, Order, Status, StopNow
 from cotenant.agent.supervisor.core.edge import (
@@ -322,7 +321,7 @@ def test_a_batch_of_unknown_size_has_no_points() -> None:
     job = Job(sub_batch=None)
     job.happens(RankMessageCame(word=BatchSeen(v=1, rank=0, rows=None, note="its first batches differ")))
     found = job.loads().trains(120.0).status.profile
-    assert found is not None and (found.points, found.batch) == ((), UNSET)
+    assert found is not None and (found.points, found.batch) == ((), SeenBatch())
 
 
 def test_the_check_after_the_first_step_takes_nothing_from_the_profile() -> None:
