@@ -1,9 +1,10 @@
 """A long queue: listing it, starting again with it, and what its cancellation holds up.
 
-    python bench/long_queue.py [--jobs 20000] [--cancel 5000] [--runs 3] [--write PAGE]
+    python bench/long_queue.py [--jobs 15000] [--cancel 5000] [--runs 3] [--write PAGE]
 
 The controller is the real one, without a host; each job has 30 environment variables and a secret. Listing is
-`cotenant queue` as a process, into a pipe. CPU seconds are of the process measured, user and system.
+`cotenant queue` as a process, into a pipe, with bytecode as pip writes it. CPU seconds, user and system, are
+of that process and of the controller meanwhile. The aim for 15,000 jobs as JSON: the last row within 2 s.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -37,7 +39,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--jobs", type=int, default=20_000)
+    parser.add_argument("--jobs", type=int, default=15_000)
     parser.add_argument("--cancel", type=int, default=5_000)
     parser.add_argument("--runs", type=int, default=3, help="of each measurement; the median is shown")
     parser.add_argument("--write", type=Path, default=None, help="a page for docs/results")
@@ -57,10 +59,14 @@ def measured(folder: Path, options: Any) -> list[tuple[str, str]]:
         for first in range(0, options.jobs, BATCH):
             client.ask(Submit(specs=tuple(job(at) for at in range(min(BATCH, options.jobs - first)))))
         rows.append((f"submitting, {BATCH} at a time", f"{time.monotonic() - began_s:.1f} s"))
+        pid = client.ask(GetStatus()).pid
+        environ = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+        environ |= {"PYTHONPYCACHEPREFIX": str(folder / "bytecode")}
         for form in ("table", "json", "id"):
-            runs = [listing(endpoint, form) for _ in range(options.runs)]
-            cpu_s, first_s, whole_s = (median(run[at] for run in runs) for at in range(3))
-            text = f"{cpu_s:.2f} s of CPU; first row after {first_s:.2f} s, last after {whole_s:.2f} s"
+            runs = [listing(endpoint, form, environ, pid) for _ in range(options.runs + 1)][1:]
+            cpu_s, first_s, whole_s, answering_s = (median(run[at] for run in runs) for at in range(4))
+            text = f"{cpu_s:.2f} s of CPU, the controller {answering_s:.2f} s"
+            text += f"; first row after {first_s:.2f} s, last after {whole_s:.2f} s"
             rows.append((f"`cotenant queue -o {form}`", text))
         ids = [JobId(str(number)) for number in range(1, options.cancel + 1)]
         began_s = time.monotonic()
@@ -81,18 +87,25 @@ def job(at: int) -> JobSpec:
     return msgspec.structs.replace(plain, launch=launch)
 
 
-def listing(endpoint: str, form: str) -> tuple[float, float, float]:
-    """CPU seconds, time to the first line, time to the end."""
+def listing(
+    endpoint: str, form: str, environ: Mapping[str, str], controller_pid: int
+) -> tuple[float, float, float, float]:
+    """CPU seconds, time to the first line, time to the end, CPU seconds of the controller."""
     command = [sys.executable, "-m", "cotenant.controller.cli.main", "queue", "--endpoint", endpoint]
-    before, began_s = os.times(), time.monotonic()
-    with subprocess.Popen([*command, "-o", form], stdout=subprocess.PIPE) as process:
+    before_s, before, began_s = cpu_of(controller_pid), os.times(), time.monotonic()
+    with subprocess.Popen([*command, "-o", form], env=environ, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
         first_s = time.monotonic() - began_s
         process.stdout.read()
-    after = os.times()
+    whole_s, after = time.monotonic() - began_s, os.times()
     cpu_s = after.children_user + after.children_system - before.children_user - before.children_system
-    return cpu_s, first_s, time.monotonic() - began_s
+    return cpu_s, first_s, whole_s, cpu_of(controller_pid) - before_s
+
+
+def cpu_of(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def longest_answer(client: Client) -> float:
@@ -110,9 +123,9 @@ def restart(folder: Path, state: Path) -> tuple[float, float]:
     began_s = time.monotonic()
     process, _ = journal.launch(state, folder)
     ready_s = time.monotonic() - began_s
-    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    cpu_s = cpu_of(process.pid)
     journal.end(process, kill=True)
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), ready_s
+    return cpu_s, ready_s
 
 
 def report(rows: list[tuple[str, str]], options: Any) -> str:
@@ -125,7 +138,7 @@ def report(rows: list[tuple[str, str]], options: Any) -> str:
         "",
         (
             "Each job has 30 environment variables and a secret; no host has joined. Medians of "
-            f"{options.runs} runs. CPU is of the process itself."
+            f"{options.runs} runs."
         ),
         "",
         (

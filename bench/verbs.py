@@ -3,7 +3,8 @@
     python bench/verbs.py [--rounds 30] [--write PAGE]
 
 Each way takes its turn in each round, so that the machine's mood hits all. A controller of its own has three
-held jobs. A ratio is a median over that of `python -c pass` in the same run. Bytecode is there, as pip writes
+held jobs. A ratio is a median over that of `python -c pass` in the same run, of the time that passes and of
+the processor's, which other work on the machine disturbs less. Bytecode is there, as pip writes
 it; `--without-bytecode` shows an editable install under PYTHONDONTWRITEBYTECODE, which compiles every module
 of ours at every start. What nobody can go below: the interpreter, and the libraries that the wire, the socket
 and the command line stand on.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -52,7 +54,7 @@ def main() -> None:
         Path(flags.write).write_text(page)
 
 
-def measured(folder: Path, rounds: int, without_bytecode: bool) -> dict[str, list[float]]:
+def measured(folder: Path, rounds: int, without_bytecode: bool) -> dict[str, list[tuple[float, float]]]:
     environ = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
     environ |= {f"XDG_{kind}": str(folder) for kind in ("RUNTIME_DIR", "STATE_HOME", "CONFIG_HOME")}
     environ |= {"PYTHONPYCACHEPREFIX": str(folder / "bytecode")}
@@ -69,7 +71,7 @@ def measured(folder: Path, rounds: int, without_bytecode: bool) -> dict[str, lis
                 once(WAYS["cotenant submit"], environ)
             for way in WAYS.values():
                 once(way, environ)
-            took_s: dict[str, list[float]] = {name: [] for name in WAYS}
+            took_s: dict[str, list[tuple[float, float]]] = {name: [] for name in WAYS}
             for _ in range(rounds):
                 for name, way in WAYS.items():
                     took_s[name].append(once(way, environ))
@@ -78,24 +80,31 @@ def measured(folder: Path, rounds: int, without_bytecode: bool) -> dict[str, lis
     return took_s
 
 
-def once(words: tuple[str, ...], environ: Mapping[str, str]) -> float:
-    began_s = time.perf_counter()
+def once(words: tuple[str, ...], environ: Mapping[str, str]) -> tuple[float, float]:
+    """The time that passed, and the processor's, in seconds."""
+    before, began_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run(words, env=environ, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    return time.perf_counter() - began_s
+    took_s, after = time.perf_counter() - began_s, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return took_s, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def report(took_s: Mapping[str, list[float]], rounds: int, bytecode: str) -> str:
-    empty_s = statistics.median(took_s[PASS])
+def report(took_s: Mapping[str, list[tuple[float, float]]], rounds: int, bytecode: str) -> str:
+    medians_s = {
+        name: [statistics.median(times) for times in zip(*each, strict=True)] for name, each in took_s.items()
+    }
+    empty_s, empty_cpu_s = medians_s[PASS]
     lines = [
         "# Start of a verb",
         "",
-        "| way | median, ms | fastest, ms | times an empty interpreter |",
-        "| --- | ---: | ---: | ---: |",
+        "| way | median, ms | fastest, ms | times an empty interpreter | CPU, ms | times an empty one |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     for name, each in took_s.items():
-        median_s = statistics.median(each)
+        median_s, cpu_s = medians_s[name]
+        fastest_s = min(wall_s for wall_s, _ in each)
         lines.append(
-            f"| `{name}` | {1e3 * median_s:.0f} | {1e3 * min(each):.0f} | {median_s / empty_s:.1f} |"
+            f"| `{name}` | {1e3 * median_s:.0f} | {1e3 * fastest_s:.0f} | {median_s / empty_s:.2f} "
+            f"| {1e3 * cpu_s:.0f} | {cpu_s / empty_cpu_s:.2f} |"
         )
     command = f"`python bench/verbs.py --rounds {rounds}`"
     return "\n".join([*lines, "", f"{command}; bytecode: {bytecode}.", machine.sentences(), ""])

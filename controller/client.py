@@ -23,7 +23,7 @@ import zmq
 
 from cotenant.controller.system.endpoint import BadEndpoint, check_owner, socket_path, user_endpoint
 from cotenant.controller.system.keys import KeyFile, KeyProblem, find_key
-from cotenant.controller.wire import WIRE_VERSION, BadMessage, decode, encode, request_in
+from cotenant.controller.wire import BadMessage, decode, encode, request_in
 from cotenant.controller.wire import clients as wire
 
 REPEAT_S: Final = 5.0
@@ -67,7 +67,6 @@ class Client:
         self.on_silence: Callable[[str], None] = lambda text: None
         """Called once in each silence, to say that the client waits."""
         self._answered = False
-        self._version = WIRE_VERSION
         self._path = socket_path(self.endpoint)
         self._key = None if self._path is not None else _usable_key(self.endpoint, keys)
         self._ids = itertools.count(1)
@@ -131,7 +130,7 @@ class Client:
 
     def _exchange(self, asked: _Asked, deadline_s: float) -> wire.Reply | None:
         assert self._socket is not None and self._monitor is not None
-        frame = encode(asked._asdict(), self._version)
+        frame = encode(asked._asdict())
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
         poller.register(self._monitor, zmq.POLLIN)
@@ -146,10 +145,7 @@ class Client:
                 send_at_s = time.monotonic()
             if self._socket in ready:
                 reply = _read_reply(self._socket.recv_multipart()[-1], asked)
-                if _is_of_versions(reply) and self._version == WIRE_VERSION:
-                    self._version = WIRE_VERSION - 1  # Of the version before, or it refuses that as well.
-                    frame, send_at_s = encode(asked._asdict(), self._version), time.monotonic()
-                elif reply is not None and (reply.request_id or _is_of_versions(reply)):
+                if reply is not None and (reply.request_id or _is_of_versions(reply)):
                     return reply
         return None
 
@@ -225,18 +221,12 @@ def _read_reply(frame: bytes, asked: _Asked) -> wire.Reply | None:
     if request_in(frame) not in (asked.request_id, 0, None):
         return None
     try:
-        reply: wire.Reply = decode(frame, wire.answer_to(type(asked.body)) | wire.Failure, _heard)
+        reply: wire.Reply = decode(frame, wire.answer_to(type(asked.body)) | wire.Failure)
     except BadMessage as error:
         raise Unreachable(
             f"cannot read the controller's answer: {error}", "compare `cotenant version`"
         ) from None
     return reply
-
-
-def _heard(body: Any) -> Any:
-    from cotenant.controller.wire import heard  # Nearly all controllers speak our version.
-
-    return heard(body)
 
 
 def _is_of_versions(reply: wire.Reply | None) -> bool:

@@ -67,11 +67,11 @@ from cotenant.controller.wire import (
     Failure,
     FromAgent,
     HostRefused,
-    PeerVersions,
     Request,
     WrongVersion,
     decode,
     encode,
+    refusal,
     request_in,
 )
 from cotenant.controller.workers import ComputeWorker, EtaWorker, ForesightWorker, ShadowWorker
@@ -200,12 +200,11 @@ class Controller:
         self._router = self._make_router(
             endpoint, paths.keys_dir(settings), self._receive, self.core.counters
         )
-        self._peer_versions = PeerVersions(self._router.send)
         self.endpoint = self._router.endpoint
         lease_s = None if self._router.is_local else settings.controller.lease_s
         self._link = AgentExecutor(
             self.core,
-            self._peer_versions.send,
+            self._router.send,
             self._secrets,
             lease_s=lease_s,
             silent_after_s=settings.controller.silent_after_s,
@@ -222,7 +221,7 @@ class Controller:
         self._handlers = RequestHandlers(
             self.core,
             self._link,
-            self._peer_versions.send,
+            self._router.send,
             self._secrets,
             about,
             self._stopped.set,
@@ -372,7 +371,6 @@ class Controller:
             if number is not None:
                 self._refuse(address, number, "refused", TOO_MUCH)
             return
-        self._peer_versions.heard(address, frame)
         try:
             if is_client:
                 request: Request = decode(frame, Request)
@@ -383,14 +381,11 @@ class Controller:
             else:
                 message: FromAgent = decode(frame, FromAgent)
                 self._guarded(lambda: self._heard(address, who, message))
-        except WrongVersion:
+        except WrongVersion as wrong:
             self.core.counters["bad_messages"] += 1
-            if is_client:
-                self._refuse(address, 0, "version", self._peer_versions.refusal(address))
-            else:
-                self._peer_versions.send(
-                    address, encode(HostRefused(why=self._peer_versions.refusal(address)))
-                )
+            why = refusal(wrong.theirs)
+            no = Failure(request_id=0, code="version", message=why) if is_client else HostRefused(why=why)
+            self._router.send(address, encode(no, wrong.theirs))
         except BadMessage:
             self.core.counters["bad_messages"] += 1
             number = request_in(frame) if is_client else None
@@ -402,7 +397,7 @@ class Controller:
             self.core.counters["bad_messages"] += 1
 
     def _refuse(self, address: bytes, request_id: int, code: Code, message: str) -> None:
-        self._peer_versions.send(address, encode(Failure(request_id=request_id, code=code, message=message)))
+        self._router.send(address, encode(Failure(request_id=request_id, code=code, message=message)))
 
     def _guarded(self, work: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
         """Do it and commit its consequences. An event that breaks the engine goes into quarantine, with its

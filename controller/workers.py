@@ -23,7 +23,6 @@ from contextlib import suppress
 from typing import Final
 
 import msgspec
-from msgspec import UNSET
 
 from cotenant.controller.domain import Computed, ComputeRequest
 from cotenant.controller.engine import EtaAnswer, EtaQuestion
@@ -85,7 +84,7 @@ class ComputeWorker:
             values=result.values,
             error=result.error,
             job_id=request.job_id,
-            document=result.document or UNSET,
+            document=result.document or None,
         )
 
     async def _ask_child(self, request: ComputeRequest) -> ComputeResult:

@@ -48,18 +48,14 @@ from cotenant.controller.system.endpoint import BadEndpoint, check_owner, socket
 from cotenant.controller.system.keys import KeyFile
 from cotenant.controller.wire import (
     MESSAGE_BYTES_MAX,
-    WIRE_VERSION,
     BadMessage,
     CommandDelivery,
     FromAgent,
     GangRelay,
-    HostRefused,
     ReadLog,
     ToAgent,
     decode,
     encode,
-    is_of_before,
-    version_of,
 )
 
 # --- To the controller -----------------------------------------------------------------------------
@@ -103,8 +99,6 @@ class ControllerLink:
         self._log = log
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket: zmq.Socket[bytes] | None = None
-        self._version = WIRE_VERSION
-        """A controller of the version before refuses ours; the agent then speaks its version."""
         self._complained_s = float("-inf")
         self.bad_messages = 0
         self.unsent_messages = 0
@@ -136,14 +130,14 @@ class ControllerLink:
             socket.curve_secretkey = self._key.secret.encode()
             socket.curve_serverkey = self._key.server.encode()
         socket.connect(self._endpoint)
-        self._socket, self._version = socket, WIRE_VERSION
+        self._socket = socket
         asyncio.get_running_loop().add_reader(socket.fileno(), self._drain)
 
     def send(self, message: FromAgent) -> None:
         if self._socket is None:
             return
         try:
-            self._socket.send(encode(message, self._version), zmq.DONTWAIT)
+            self._socket.send(encode(message), zmq.DONTWAIT)
         except zmq.Again:
             self.unsent_messages += 1
         except BadMessage as error:
@@ -190,9 +184,6 @@ class ControllerLink:
         except BadMessage as error:
             self.bad_messages += 1
             self._complain(f"dropped a message from the controller ({self.bad_messages} so far): {error}")
-            return
-        if isinstance(message, HostRefused) and is_of_before(parts[0], message.why):
-            self._version = WIRE_VERSION - 1  # The agent greets it again soon.
             return
         self._post(message)
 
@@ -253,8 +244,6 @@ class Line:
         self._post = post
         self._log = log
         self._writer: asyncio.StreamWriter | None = None
-        self._version: int | None = None
-        """That of the supervisor, who outlives an upgrade of the agent."""
         self._closed = False
 
     async def run(self) -> None:
@@ -277,7 +266,6 @@ class Line:
         self._post(Connected(job_id=job_id, attempt=attempt))
         try:
             while (frame := await read_frame(reader)) is not None:
-                self._version = version_of(frame)  # It speaks first, and may be older than we are.
                 self._take(decode(frame, FromSupervisor))
         except BadMessage as error:
             self._log(f"job {job_id} attempt {attempt}: bad message from its supervisor: {error}")
@@ -310,7 +298,7 @@ class Line:
             writer.transport.abort()
             return
         with suppress(ConnectionError):
-            write_message(writer, message, self._version)
+            write_message(writer, message)
 
     def close(self) -> None:
         self._closed = True

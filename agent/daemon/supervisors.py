@@ -41,7 +41,6 @@ from cotenant.agent.ipc import (
     Result,
     ToSupervisor,
     attempt_folder,
-    forgotten_on_disk,
     kept_in_memory,
     read_or_put_aside,
     read_record,
@@ -97,17 +96,12 @@ class Supervisors:
     def _found(self, job_id: JobId, attempt: AttemptNo) -> FoundAttempt:
         folder = self.folder(job_id, attempt)
         identity = self._read(folder / SUPERVISOR, ProcessIdentity)
-        alive = not is_free(folder / ALIVE_LOCK)
-        order = self._read(folder / ORDER, Order)
-        if order is not None and order.secrets and (identity is not None or not alive):
-            with suppress(BadRecord, OSError):  # Of an agent of 0.1.0, and read by now.
-                forgotten_on_disk(folder)
         return FoundAttempt(
             job_id=job_id,
             attempt=attempt,
-            alive=alive,
+            alive=not is_free(folder / ALIVE_LOCK),
             rebooted=identity is not None and identity.boot_id != boot_id(),
-            order=order,
+            order=self._read(folder / ORDER, Order),
             result=self._read(folder / RESULT, Result),
         )
 

@@ -26,7 +26,6 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 import msgspec
-from msgspec import UNSET
 
 from cotenant.agent.gpus.gpu_watch import TAKEN
 from cotenant.controller.domain import Device, MpsSettings
@@ -181,7 +180,7 @@ def _shared(
         device,
         sharing="time-slicing" if why else "mps",
         sharing_note=why,
-        divides=not why or device.limits_jobs or UNSET,
+        divides=not why or device.limits_jobs,
         max_tenants=alone if why else max(TENANTS, alone),
     )
 

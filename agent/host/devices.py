@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 from typing import Final, Literal
 
 import msgspec
-from msgspec import UNSET
 
 from cotenant.controller.domain import Device, DeviceId, HostId, is_whole_number
 from cotenant.profiler.driver.facts import (
@@ -153,7 +152,7 @@ def cpu_slots(
             local=str(slot),
             memory_mib=max(1, slot_memory_mib),
             cores=_share(cores, slot, count),
-            divides=len(_share(cores, slot, count)) > 1 or UNSET,
+            divides=len(_share(cores, slot, count)) > 1,
         )
         for slot in range(count)
     )

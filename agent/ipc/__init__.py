@@ -6,7 +6,7 @@ from cotenant.agent.ipc.channel import (
     StopNow, ToSupervisor, connect, framed, read_frame, short_address, write_message,
 )
 from cotenant.agent.ipc.files import (
-    BadRecord, forgotten_on_disk, kept_in_memory, put_aside, read_or_put_aside, read_record, taken,
+    BadRecord, kept_in_memory, put_aside, read_or_put_aside, read_record, taken,
     without_secrets, write_record,
 )
 from cotenant.agent.ipc.records import (
@@ -20,7 +20,7 @@ __all__ = [
     "SUPERVISOR", "UNCLEAN", "BadRecord", "CoTenantsChanged", "Deframer", "Durable", "EndedNow",
     "FromSupervisor", "GangIn", "GangOut", "LeaseNow", "MpsClient", "Order", "ProcessIdentity",
     "RankOrder", "Result", "SaveNow", "Status", "StatusNow", "StopNow", "ToSupervisor", "WarmOffer",
-    "WatchRule", "attempt_folder", "connect", "forgotten_on_disk", "framed", "job_socket",
+    "WatchRule", "attempt_folder", "connect", "framed", "job_socket",
     "kept_in_memory", "put_aside", "read_frame", "read_or_put_aside", "read_record", "short_address",
     "taken", "without_secrets", "write_message", "write_record",
 ]

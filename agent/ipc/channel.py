@@ -97,9 +97,9 @@ FRAME_BYTES_MAX: Final = 1024 * 1024
 _LENGTH: Final = struct.Struct("!I")
 
 
-def framed(message: object, version: int | None = None) -> bytes:
-    """The bytes of one message on the stream, in our version or in that of whom it is for."""
-    body = encode(message, version)
+def framed(message: object) -> bytes:
+    """The bytes of one message on the stream."""
+    body = encode(message)
     if len(body) > FRAME_BYTES_MAX:
         raise BadMessage(f"frame of {len(body)} bytes is over the limit of {FRAME_BYTES_MAX}")
     return _LENGTH.pack(len(body)) + body
@@ -157,8 +157,8 @@ async def read_frame(reader: asyncio.StreamReader) -> bytes | None:
         return None
 
 
-def write_message(writer: asyncio.StreamWriter, message: object, version: int | None = None) -> None:
-    writer.write(framed(message, version))
+def write_message(writer: asyncio.StreamWriter, message: object) -> None:
+    writer.write(framed(message))
 
 
 async def connect(path: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

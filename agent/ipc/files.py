@@ -1,8 +1,8 @@
 """Records on disk: what daemon and supervisor write down for each other; and a job's secrets, which are never
 there, but in memory that both have open.
 
-Rule: a record is there whole or not at all, and carries a version: we read this one and the one before, and
-refuse a newer one with what to upgrade.
+Rule: a record is there whole or not at all, and carries a version: we refuse a record of another version
+and say what to upgrade.
 
 Rule: no disk of a host ever holds a secret. The supervisor keeps them in its memory and puts them into the
 environment of the processes that it starts; they are gone with the last of these. An attempt starts once, so
@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from cotenant.agent.ipc.records import ORDER, RECORD_VERSION, Order, renewed
+from cotenant.agent.ipc.records import RECORD_VERSION, Order
 from cotenant.controller.system.files import write_whole
 from cotenant.controller.wire import BadMessage, decode_json
 
@@ -46,7 +46,7 @@ def read_record(path: Path, kind: type[T]) -> T | None:
     """The record in a file; None if there is no such file.
 
     Raises:
-        BadRecord: damaged, too large, or written by a newer version.
+        BadRecord: damaged, too large, or of another version.
     """
     try:
         with path.open("rb") as file:
@@ -57,13 +57,10 @@ def read_record(path: Path, kind: type[T]) -> T | None:
         raise DamagedRecord(f"{path}: larger than {RECORD_BYTES_MAX} bytes")
     try:
         versioned: _Versioned = decode_json(data, _Versioned)
-        version = versioned.version
-        if not RECORD_VERSION - 1 <= version <= RECORD_VERSION or version < 1:
+        if versioned.version != RECORD_VERSION:
             raise BadRecord(
-                f"{path}: has version {version}, this cotenant reads {RECORD_VERSION}: upgrade it"
+                f"{path}: has version {versioned.version}, this cotenant reads {RECORD_VERSION}: upgrade it"
             )
-        if version < RECORD_VERSION:
-            data = renewed(data, kind)
         record: T = decode_json(data, kind)
     except BadMessage as error:
         raise DamagedRecord(f"{path}: not a valid {kind.__name__}: {error}") from None
@@ -74,7 +71,7 @@ def read_or_put_aside(path: Path, kind: type[T], say: Callable[[str], None]) -> 
     """The record in a file of ours; None if there is none that can be used, and `say` was told why.
 
     We put a damaged one aside under a name that says so: it does not stand in the way of a new one, and a
-    person can look at it. One of a newer version stays: what wrote it can read it.
+    person can look at it. One of another version stays: what wrote it can read it.
     """
     try:
         return read_record(path, kind)
@@ -140,13 +137,3 @@ def taken(order: Order, file: int) -> Order:
     finally:
         os.close(file)
     return msgspec.structs.replace(order, secrets=decode_json(data, dict[str, str], bytes_max=BYTES_MAX))
-
-
-def forgotten_on_disk(folder: Path) -> None:
-    """Take out those that an agent of 0.1.0 wrote to an order whose supervisor has read it. The rest stays as
-    it is, for what else of that version still has to read it. Raises OSError."""
-    path = folder / ORDER
-    order = read_record(path, Order)
-    if order is not None and order.secrets:
-        said: dict[str, msgspec.Raw] = decode_json(path.read_bytes(), dict[str, msgspec.Raw])
-        write_whole(path, msgspec.json.format(msgspec.json.encode({**said, "secrets": {}})) + b"\n")

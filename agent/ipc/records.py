@@ -13,8 +13,6 @@ name, fsynced and renamed, and carry `RECORD_VERSION`.
         job/             the job-side sockets: cotenant.sock, rank-0.sock, ...
         logs/rank-0.log  bounded; beside it rank-0.errors, where standard error is kept apart
 
-Supervisors outlive the agents that started them, so we read records of the version before in today's form:
-`renewed` has all differences, and goes when we no longer read that version.
 """
 
 from __future__ import annotations
@@ -36,10 +34,10 @@ from cotenant.controller.domain import (
     LaunchKind,
     Outcome,
     Profile,
+    SeenBatch,
     SeenLength,
     StartAttempt,
 )
-from cotenant.controller.wire import decode_json
 from cotenant.profiler.indicators.sources import Wanted
 
 ORDER: Final = "order.json"
@@ -71,7 +69,7 @@ def job_socket(folder: Path) -> Path:
 FOLDER_NAME: Final = re.compile(r"(?P<job>[0-9A-Za-z_]+)-a(?P<attempt>\d+)")
 
 
-RECORD_VERSION: Final = 2
+RECORD_VERSION: Final = 1
 
 
 class RankOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,7 +131,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     start: StartAttempt
     """The command, as it came; what a setting of this agent overrules is changed in it."""
     secrets: dict[str, str] = {}
-    """In memory alone, but in orders of agents of 0.1.0: see `files.py`."""
+    """In memory alone: see `files.py`."""
     world_size: int
     ranks: tuple[RankOrder, ...]
     torch_limit_mib: int | None = None
@@ -217,7 +215,7 @@ class Status(Capabilities, frozen=True, kw_only=True):
     started: bool = False
     """The worker processes have been started."""
     launch: LaunchKind = ""
-    """How; empty: not yet, or by a supervisor that knows one way only."""
+    """How; empty: not yet."""
     launch_why: str = ""
     """Why not warm, for a person."""
     resumable: bool | None = None
@@ -235,6 +233,7 @@ class Status(Capabilities, frozen=True, kw_only=True):
     step_s: float | None = None
     loss: float | None = None
     length: SeenLength = SeenLength()
+    batch: SeenBatch = SeenBatch()
     memory_mib: float | None = None
     duty_cycle: float | None = None
     saving: bool = False
@@ -285,25 +284,3 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def step(self) -> int:
         return self.status.step
-
-
-INNER: Final[dict[type, tuple[str, type[msgspec.Struct], dict[str, object]]]] = {
-    Order: ("start", StartAttempt, {"command": "StartAttempt", "command_id": 0}),
-    Result: ("status", Status, {}),
-}
-"""What is a record of its own today: its name, its kind, and the fields that we dropped."""
-
-
-def renewed(data: bytes, kind: type) -> bytes:
-    """The JSON of a record, which was written by version 1.
-
-    Raises:
-        BadMessage: it is no JSON object.
-    """
-    if kind not in INNER:
-        return data
-    name, inner, unknown = INNER[kind]
-    said: dict[str, msgspec.Raw] = decode_json(data, dict[str, msgspec.Raw])
-    del said["version"]
-    held = {field: said.pop(field) for field in inner.__struct_fields__ if field in said}
-    return msgspec.json.encode({**said, "version": RECORD_VERSION, name: {**unknown, **held}})

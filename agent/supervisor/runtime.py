@@ -46,7 +46,6 @@ from cotenant.agent.ipc import (
     Result,
     StatusNow,
     WarmOffer,
-    forgotten_on_disk,
     read_record,
     taken,
     write_record,
@@ -436,19 +435,10 @@ def main(arguments: list[str]) -> int:
     if os.getsid(0) != os.getpid():
         os.setsid()
     write_record(folder / SUPERVISOR_FILE, own_identity(), durable=False)  # Flushed once the ranks run.
-    _forget_on_disk(folder)
     reaper = _reaper(folder) if order.mps else None
     become_subreaper()
     Supervisor(folder, order, has_reaper=reaper is not None).run()
     return 0
-
-
-def _forget_on_disk(folder: Path) -> None:
-    """What an older agent wrote to the order; a disk that is full is tried again by the next agent."""
-    try:
-        forgotten_on_disk(folder)
-    except (BadRecord, OSError) as error:
-        print(f"secrets stay in {folder / ORDER}: {error}", file=sys.stderr, flush=True)
 
 
 def _reaper(folder: Path) -> int | None:

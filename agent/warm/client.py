@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
-from msgspec import UNSET
 
 from cotenant.agent.host.cgroups import RANKS, AttemptCgroup
 from cotenant.agent.host.facts import identity_of, open_pidfd
@@ -261,7 +260,7 @@ def _ask(
             "words": program.words,
             "is_on_path": program.is_on_path,
         },
-        "input": None if order.launch.input is UNSET else msgspec.structs.asdict(order.launch.input),
+        "input": order.launch.input and msgspec.structs.asdict(order.launch.input),
         "ranks": [
             {
                 "rank": rank.rank,

@@ -35,7 +35,7 @@ class Damaged(CheckpointError):
 
 
 class TooNew(CheckpointError):
-    """Written by a newer version: refused, never guessed at."""
+    """Written in another version: refused, never guessed at."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,9 @@ class Manifest:
             version = content["version"]
         except (ValueError, RecursionError, KeyError, TypeError) as error:
             raise Damaged(f"{where}: not a manifest ({error})") from None
-        if not isinstance(version, int) or version > MANIFEST_VERSION:
+        if version != MANIFEST_VERSION:
             raise TooNew(
-                f"{where} has manifest version {version}, this cotenant reads up to {MANIFEST_VERSION}: "
+                f"{where} has manifest version {version}, this cotenant reads {MANIFEST_VERSION}: "
                 "upgrade cotenant on this host"
             )
         try:

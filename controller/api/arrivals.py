@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import msgspec
-from msgspec import UNSET
 
 from cotenant.controller.api.submissions import Accepted, Denied, accept
 from cotenant.controller.api.views import Now, ago
@@ -112,7 +111,7 @@ class Arrivals:
         )
 
     def _promised_at(self, specs: Sequence[JobSpec]) -> str | None:
-        ends = [spec.promised_s for spec in specs if isinstance(spec.promised_s, float)]
+        ends = [spec.promised_s for spec in specs if spec.promised_s is not None]
         return Now(self._core.clock.now_s(), self._core.clock.wall()).utc(max(ends)) if ends else None
 
     def _submitted_before(self, key: SubmissionKey) -> tuple[JobId, ...] | None:
@@ -242,9 +241,8 @@ def promising(
     """The jobs with the ends that they are promised; or without, and why. Raises: Denied: no such end can be
     promised.
     """
-    specs = tuple(
-        msgspec.structs.replace(spec, promised_s=UNSET) for spec in specs
-    )  # Only the controller promises.
+    # Only the controller promises.
+    specs = tuple(msgspec.structs.replace(spec, promised_s=None) for spec in specs)
     if asked is None:
         return specs, ()
     found = engine.promise_for(specs, now_s)

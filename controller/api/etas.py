@@ -37,9 +37,9 @@ class EtaBoard:
         """None of a job that has ended."""
         if job.phase in ENDED:
             return None
-        answer = self._newest()
+        answer, policy = self._newest(), policy_label(self._core.state.engine)
         eta = self._by_job.get(job.job_id)
-        is_known = answer.policy == policy_label(self._core.state.engine) and eta is not None
+        is_known = answer.policy == policy and eta is not None
         return EtaView(
             job_id=job.job_id,
             name=job.spec.name,
@@ -50,7 +50,7 @@ class EtaBoard:
             finish=times_of(eta.finish, eta.is_length_known, answer.now_s, now) if eta and is_known else None,
             is_calibrated=bool(eta and is_known and eta.is_calibrated),
             basis=basis(job.phase, eta, answer) if eta and is_known else _nothing(job),
-            policy=policy_label(self._core.state.engine),
+            policy=policy,
             hit_rate=self._held[0],
             hits_of=self._held[1],
             told_at=now.utc(answer.now_s) if is_known else None,

@@ -60,11 +60,15 @@ def submission_kind(spec: JobSpec) -> wire.SubmissionKind:
     return "script" if spec.launch.slurm or program in SHELLS else "command"
 
 
-def rows_of(found: Iterable[Job], request: wire.ListJobs) -> list[ListingRow]:
-    """One for each that is wanted, in order."""
+def wanted_jobs(found: Iterable[Job], request: wire.ListJobs) -> list[Job]:
     words = request.text.lower().split()
+    return [job for job in found if is_wanted(job, request, words)]
+
+
+def rows_of(wanted: Iterable[Job], request: wire.ListJobs) -> list[ListingRow]:
+    """One row for each job, in order."""
     place = place_of_end if request.ended else place_of_arrival
-    rows = [ListingRow(job, place(job)) for job in found if is_wanted(job, request, words)]
+    rows = [ListingRow(job, place(job)) for job in wanted]
     rows.sort(key=lambda row: row.place, reverse=request.ended)
     return rows
 

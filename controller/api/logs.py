@@ -10,8 +10,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
-from msgspec import UNSET
-
 from cotenant.controller.api.permissions import one_job
 from cotenant.controller.api.submissions import Denied
 from cotenant.controller.domain import ENDED, AttemptNo, HostId, Job, JobId, Phase
@@ -138,7 +136,7 @@ class LogRequests:
             attempts=tuple(s.attempt for s in record.attempts),
             ranks=ranks,
             missing=missing,
-            is_error=reply.is_error or UNSET,
+            is_error=reply.is_error,
         )
         self._answer(asked, part)
 

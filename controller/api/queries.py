@@ -15,7 +15,7 @@ from cotenant.controller.api import sharing, views
 from cotenant.controller.api.changes import verbs_open
 from cotenant.controller.api.etas import EtaBoard, ahead_lines
 from cotenant.controller.api.job_settings import settings_open
-from cotenant.controller.api.listing import ListingRow, array_view, folded, rows_of
+from cotenant.controller.api.listing import ListingRow, array_view, folded, rows_of, wanted_jobs
 from cotenant.controller.api.permissions import jobs_named, may_touch, one_job, policies_offered
 from cotenant.controller.domain import (
     ENDED,
@@ -77,13 +77,16 @@ class Queries:
         meanwhile; of ended jobs, the time of the end says so."""
         jobs = self._core.state.engine.jobs
         found = jobs_named(self._core, request.job_ids) if request.job_ids else jobs.values()
-        rows = rows_of(found, request)
-        by_state = Counter(row.job.phase for row in rows)
+        wanted = wanted_jobs(found, request)
+        by_state = Counter([job.phase for job in wanted])
+        if request.page and not request.ended and not request.fold:
+            wanted = [job for job in wanted if job.number > request.after]  # No rows of pages that are read.
+        rows = rows_of(wanted, request)
         if request.fold:
             rows = folded(rows, jobs.values(), by_end=request.ended)
         if request.ended and request.before is not None:
             rows = [row for row in rows if row.place < request.before]
-        elif request.page and not request.ended:
+        elif request.page and not request.ended and request.fold:
             rows = [row for row in rows if row.place[1] > request.after]
         limit = min(max(1, request.limit), LIMIT_MAX if request.page else LIST_MAX)
         page = rows[: min(limit, max(1, request.page), LIST_MAX) if request.page else limit]

@@ -145,12 +145,14 @@ def no_verb(words: list[str]) -> Problem:
 
 @contextmanager
 def without_collecting() -> Iterator[None]:
-    """For imports: nearly all that they make stays, and looking for the rest is a tenth of a start."""
+    """For imports: nearly all that they make stays to the end. The collector looks at none of it, neither now
+    nor when the interpreter ends: each would be a tenth of a short verb."""
     was_on = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
+        gc.freeze()
         if was_on:
             gc.enable()
 

@@ -87,8 +87,6 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """A policy's whole answer to one event: the journal keeps it beside the event."""
 
     actions: tuple[AnyAction, ...] = ()
-    policy_state: bytes | None = None
-    """Written by versions before `Policy.observe` only: the policy's state after this decision."""
 
 
 NOTHING = Decision()

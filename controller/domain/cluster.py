@@ -13,7 +13,6 @@ from math import inf
 from typing import Final, Literal, NamedTuple, Protocol
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
 from cotenant.controller.domain.ids import DeviceId, HostId
 from cotenant.controller.domain.job import Job
@@ -52,9 +51,9 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     """Where co-tenants time-slice: why not through MPS. Where they use MPS: further notes."""
     limits_jobs: bool = False
     """The kernel there can limit what a job as a whole takes of its memory."""
-    divides: bool | UnsetType = UNSET
+    divides: bool = False
     """Parts of it can be given out, and a job be held to its part: to cores, or by MPS or the kernel to
-    memory. Unset: they cannot, or its agent does not know of parts."""
+    memory."""
     state: DeviceState = "ok"
     """The agent's judgement; a device that is not ok is not healthy either."""
     healthy: bool = True
@@ -151,8 +150,6 @@ class Host(msgspec.Struct, kw_only=True):
     """The host itself said that it caused one of them."""
     joined_s: float = 0.0
     reason: Reason | None = None
-    knows_epochs: bool = False
-    """Its agent tells the histories of journals apart."""
     clears_at_s: float | None = None
     """When its jobs are asked to save and leave, because it goes away; None: it stays."""
     left_s: float = inf
@@ -183,11 +180,6 @@ class Host(msgspec.Struct, kw_only=True):
         if self.failures_in_row < SUSPECT_AFTER:
             return False
         return self.failed_itself or len(self.failed_users) > 1
-
-    @property
-    def is_without_epochs(self) -> bool:
-        """Its agent is here and would look for a job's checkpoints under its number alone."""
-        return not (self.knows_epochs or self.lost or self.silent)
 
     @property
     def takes_work(self) -> bool:

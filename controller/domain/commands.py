@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Literal
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
 from cotenant.controller.domain.ids import AttemptNo, CommandId, DeviceId, HostId, JobId
 from cotenant.controller.domain.job_spec import Launch as LaunchSpec
@@ -42,27 +41,25 @@ class StartAttempt(Command, frozen=True, kw_only=True, tag="StartAttempt"):
     """Per device, while sharing; None = no cap."""
     host_memory_mib: int
     cpus: int
-    resume_attempt: AttemptNo | None = None
-    """Of the newest durable checkpoint that the ledger knows of; the job may find a newer one that verifies.
-    Not sent, for no agent reads it: it is in the digests that a journal keeps of commands."""
     resume_step: int
+    """Of the newest durable checkpoint that the ledger knows; the job may find a newer one that verifies."""
     checkpoint_every_s: float
     profile_s: float = 0.0
     """T_prof: how long it is profiled in place while it runs alone; 0 = not at all."""
     name: str = ""
     user: str = ""
-    job_class: Literal["", "hp", "spot"] = ""
-    """Decides the priority of an MPS client; empty: an older controller does not say, normal priority."""
+    job_class: Literal["hp", "spot"] = "hp"
+    """Decides the priority of an MPS client."""
     epoch: str = ""
-    """Token of the epoch in which it was launched. Here and below, empty: before there were epochs."""
+    """Token of the epoch in which it was launched."""
     job_epoch: str = ""
     """Of that in which its job arrived: the job's number and this are its identity, on disk as well."""
-    time_left_s: float | UnsetType = UNSET
+    time_left_s: float | None = None
     """To its time limit; only said of Slurm scripts, which read it."""
-    step_batch: tuple[int, int] | UnsetType = UNSET
+    step_batch: tuple[int, int] | None = None
     """Rows per worker, and for how many workers, that make up a step of an elastic job wherever it runs."""
-    fraction: float | UnsetType = UNSET
-    """Of its one device; unset: all of it, as of all its devices."""
+    fraction: float = 1.0
+    """Of each of its devices; below 1: of its only one."""
 
 
 class StopAttempt(Command, frozen=True, kw_only=True, tag="StopAttempt"):

@@ -9,14 +9,13 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
 from cotenant.controller.domain.allocations import Allocation, AllocationQueue
 from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.ids import AttemptNo, Epoch, HostId, JobId
 from cotenant.controller.domain.job import ToldEta
 from cotenant.controller.domain.job_spec import JobSpec, LaunchKind
-from cotenant.controller.domain.perf import Profile
+from cotenant.controller.domain.perf import Profile, SeenBatch
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
@@ -90,7 +89,8 @@ class AttemptSeen(msgspec.Struct, frozen=True, kw_only=True):
     running: bool
     """False: it has ended here and its `AttemptEnded` is (again) on its way."""
     epoch: str = ""
-    """Token of the epoch in which it was launched. Here and below, empty: unknown; numbers must do."""
+    """Token of the epoch in which it was launched. Here and below, empty: unknown, for its host's records of
+    it are damaged; numbers must do."""
     job_epoch: str = ""
     """Of the epoch in which its job arrived."""
 
@@ -110,12 +110,8 @@ class HostJoined(Event, frozen=True, kw_only=True, tag="HostJoined"):
 
     report: HostReport
     attempts: tuple[AttemptSeen, ...] = ()
-    keeps: tuple[JobId, ...] = ()
-    """Jobs without an attempt here of which it keeps something (checkpoints, a fence)."""
     kept: tuple[JobKept, ...] = ()
-    """The same jobs, with their epochs."""
-    knows_epochs: bool = False
-    """False: an older agent, which goes by numbers alone."""
+    """Jobs without an attempt here of which it keeps something (checkpoints, a fence)."""
     leaves_in_s: float | None = None
     """When it goes away (`HostReport.leaves_unix_s`), from now on; None: it stays."""
 
@@ -211,6 +207,7 @@ class ProgressSeen(Event, frozen=True, kw_only=True, omit_defaults=True, tag="Pr
     step_s: float | None
     total_steps: int | None = None
     """In all, as far as could be seen of the script."""
+    batch: SeenBatch = SeenBatch()
 
 
 class CheckpointDurable(Event, frozen=True, kw_only=True, tag="CheckpointDurable"):
@@ -305,9 +302,8 @@ class Computed(Event, frozen=True, kw_only=True, tag="Computed"):
     error: str = ""
     job_id: JobId | None = None
     """That job; None for a policy's."""
-    document: bytes | UnsetType = UNSET
-    """What numbers cannot hold: a trained model, as whoever asked for it wants it. Unset, it is in no
-    digest."""
+    document: bytes | None = None
+    """What numbers cannot hold: a trained model, as whoever asked for it wants it."""
 
 
 class AlarmRang(Event, frozen=True, kw_only=True, tag="AlarmRang"):

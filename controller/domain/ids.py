@@ -49,7 +49,7 @@ class Epoch(msgspec.Struct, frozen=True, kw_only=True):
     """One start of a controller on one journal, and what followed until the next."""
 
     number: int = 0
-    """Rises along every history, and above what any agent has followed. 0: before there were epochs."""
+    """Rises along every history, and above what any agent has followed. 0: before the first."""
     token: str = ""
     """Random: two histories that part have the same numbers, and never the same tokens."""
 
@@ -96,6 +96,6 @@ def standing(
     if followed.confirmed > reports_seen:
         return "restored"
     if not followed.epoch.token:
-        return "follows"  # It obeyed controllers that knew no epochs.
+        return "follows"  # Its notes were cut off before the first epoch.
     reached = next((each.reached for each in reversed(past) if each.token == followed.epoch.token), -1)
     return "follows" if followed.reached <= reached else "restored"

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Final, Literal
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
 from cotenant.controller.domain.ids import JobId
 from cotenant.controller.domain.perf import Profile
@@ -79,16 +78,21 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     watchdog_s: float | None = None
     """`--watchdog`: seconds without an optimizer step after which it hangs; 0 = never; None = the agent's
     rule."""
-    input: InputFile | UnsetType = UNSET
-    """What its one rank reads as its standard input; unset: nothing."""
-    errors_apart: bool | UnsetType = UNSET
+    input: InputFile | None = None
+    """What its one rank reads as its standard input."""
+    errors_apart: bool = False
     """Its log says which parts of rank 0's output were standard error (`run` into a pipe or a file). The
     order between the two streams is then that of their arrival; else it is exact."""
-    slurm: SlurmScript | UnsetType = UNSET
-    """It came with `#SBATCH` lines. Unset, no message and no digest has it."""
+    slurm: SlurmScript | None = None
+    """It came with `#SBATCH` lines."""
     uid: int = 0
     gid: int = 0
     groups: tuple[int, ...] = ()
+
+    @property
+    def may_be_split(self) -> bool:
+        """A hook in its processes checks whether its batches can be, and says hello when it knows."""
+        return "accumulate" in self.zero_code
 
 
 class Dependency(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,7 +127,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     cpus: int = 0
     host_memory_mib: int = 0
     batch_size: int | None = None
-    """Per worker; of an elastic job on gpus_max. None = unknown: never accumulated."""
+    """Per worker; of an elastic job on gpus_max. None = not said: as it is seen (`Job.batch_size`)."""
     iterations: int | None = None
     """Optimizer steps in all."""
     expected_s: float | None = None
@@ -138,12 +142,12 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     retries: int = 0
     after: tuple[Dependency, ...] = ()
     hold: bool = False
-    array_limit: int | UnsetType = UNSET
-    """So many tasks of its array may wait for devices or have them at once; unset: all."""
-    requeues: int | UnsetType = UNSET
-    """At its time limit it queues again, with another such limit, up to so many times; unset: never."""
-    promised_s: float | UnsetType = UNSET
-    """By then, in seconds of the journal, it is promised to have ended; unset: nothing is promised."""
+    array_limit: int = 0
+    """So many tasks of its array may wait for devices or have them at once; 0: all."""
+    requeues: int = 0
+    """At its time limit it queues again, with another such limit, up to so many times."""
+    promised_s: float | None = None
+    """By then, in seconds of the journal, it is promised to have ended; None: nothing is promised."""
     profile: Profile | None = None
     profiling: Literal["auto", "never", "only"] = "auto"
     """auto: measured in place, while its first attempt runs alone, if no like job was before. only: it runs
@@ -252,7 +256,7 @@ def _problem(spec: JobSpec) -> str:
             f"priority must be {-PRIORITY_MAX} to {PRIORITY_MAX}, got {spec.priority}",
         ),
         (spec.retries < 0, f"retries must not be negative, got {spec.retries}"),
-        ((spec.array_limit or 0) < 0, f"an array's limit must not be negative, got {spec.array_limit}"),
+        (spec.array_limit < 0, f"an array's limit must not be negative, got {spec.array_limit}"),
         (
             spec.is_elastic and not (spec.takes(spec.gpus_min) and spec.takes(spec.gpus_max)),
             (
@@ -261,7 +265,7 @@ def _problem(spec: JobSpec) -> str:
             ),
         ),
         (
-            (spec.requeues or 0) < 0 or (bool(spec.requeues) and spec.time_limit_s is None),
+            spec.requeues < 0 or (spec.requeues > 0 and spec.time_limit_s is None),
             f"to be queued again at its time limit it needs one, and a number of times, got {spec.requeues}",
         ),
         (any(d.job_id == spec.job_id for d in spec.after), "a job cannot wait for itself"),

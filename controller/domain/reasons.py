@@ -164,7 +164,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "learned-inactive": "the model of {0} was no better than ordering by size where it was tried: {1} orders",
     "scored": "rank {0}: {1} ({2}) {3}, {4} ({5} GPU{5:s}) {6}, waited {7} {8}",
     "priority-first": "priority {0} goes before job {1}, which the policy wanted to start there",
-    "turn-comes": "its turn comes in about {0} s: fifo would have served it then, and it goes first",
+    "turn-comes": "its turn comes in about {0}: fifo would have served it by then, and it goes first",
     "turn-late": "its turn has come: it goes first as soon as fewer late jobs are before it",
     "turn": "waited {0} s, by when fifo would have served it, and goes first",
     "turn-preempts": "is late and takes the devices of {0}",
@@ -268,6 +268,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "goes on alone",
     "outgrown": "ran out of the {0} MiB of device memory that were planned for it so that others may share "
     "its devices; it goes on alone, without a limit",
+    "unsplit": "its batches cannot be split after all ({0}); it goes on with whole ones",
     "gpu-fault": "{0}",
     "mps-limit": "each of its processes that opens a GPU may use its part of the {0} MiB that were planned "
     "for a worker (MPS limits processes): as many parts as such processes were seen of one, one on a first "

@@ -89,7 +89,7 @@ def cores_of(fraction: float, cores: int) -> int:
 def fraction_of(job: Job, device: Device) -> float:
     """How much of the device the job takes; 1: all of it."""
     asked = job.spec.gpu_fraction
-    if asked >= 1.0 or device.divides is not True or why_undivided(job):
+    if asked >= 1.0 or not device.divides or why_undivided(job):
         return 1.0
     return cores_of(asked, len(device.cores)) / len(device.cores) if device.kind == "cpu" else asked
 

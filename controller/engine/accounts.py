@@ -19,7 +19,6 @@ import msgspec
 
 from cotenant.controller.domain import ENDED, ON_DEVICES, Job, JobId, Phase, XiSource, kind_of, signature
 from cotenant.controller.engine.attempt_records import (
-    AttemptAccount,
     AttemptRecord,
     Cause,
     Foretold,
@@ -81,12 +80,10 @@ def together(
     earlier counts from then on, by time."""
     found: dict[tuple[JobId, ...], SharedWork] = {}
     for attempt in attempts:
-        if attempt.account is None:
-            continue
         for spell in attempt.account.spells:
             part = _part_since(spell.from_s, spell.to_s, since_s)
             if part > 0.0:
-                row = _row(jobs, job, attempt, attempt.account, spell, part)
+                row = _row(jobs, job, attempt, spell, part)
                 known = found.get(spell.beside)
                 found[spell.beside] = row if known is None else known.and_later(row)
     return list(found.values())
@@ -99,16 +96,11 @@ def _part_since(from_s: float, to_s: float, since_s: float) -> float:
 
 
 def _row(
-    jobs: Mapping[JobId, Job],
-    job: Job,
-    attempt: AttemptRecord,
-    account: AttemptAccount,
-    spell: Spell,
-    part: float,
+    jobs: Mapping[JobId, Job], job: Job, attempt: AttemptRecord, spell: Spell, part: float
 ) -> SharedWork:
     step_s, steps, seconds = job.solo_step_s, spell.steps * part, spell.seconds * part
     alone_s = None if step_s is None else step_s * steps
-    forecast = _slowest(account.forecasts, spell.beside)
+    forecast = _slowest(attempt.account.forecasts, spell.beside)
     is_known = all((other := jobs.get(o)) is not None and other.solo_step_s is not None for o in spell.beside)
     slowdown = None if forecast is None else forecast.xi * job.split_slowdown(attempt.accumulation_steps)
     return SharedWork(
@@ -140,7 +132,7 @@ def promises(
     ends, from its launch; None before both have finished."""
     found = []
     for attempt in attempts:
-        promise = attempt.account.promise if attempt.account is not None else None
+        promise = attempt.account.promise
         if promise is not None:
             other = jobs.get(promise.beside)
             ends_s = [each.ended_s for each in (job, other) if each is not None and each.phase is Phase.DONE]
@@ -237,21 +229,22 @@ def interruptions_of(
     for number, attempt in enumerate(known):
         if not attempt.cause or attempt.ended_s is None or attempt.outcome in ("finished", "cancelled"):
             continue
-        if attempt.ended_s >= since_s and attempt.account is not None:
+        if attempt.ended_s >= since_s:
             after = known[number + 1] if number + 1 < len(known) else None
             sums = found.setdefault(attempt.cause, Interrupted())
-            _add_interruption(sums, job, attempt, attempt.account, after)
+            _add_interruption(sums, job, attempt, after)
 
 
 def _add_interruption(
-    sums: Interrupted, job: Job, attempt: AttemptRecord, account: AttemptAccount, after: AttemptRecord | None
+    sums: Interrupted, job: Job, attempt: AttemptRecord, after: AttemptRecord | None
 ) -> None:
     sums.count += 1
+    account = attempt.account
     if attempt.trains_since_s is None:
         sums.futile_device_s += account.load_device_s + account.leave_device_s
     else:
         sums.save_device_s += account.leave_device_s
-    if after is not None and after.account is not None and not (after.cause and after.trains_since_s is None):
+    if after is not None and not (after.cause and after.trains_since_s is None):
         sums.load_device_s += after.account.load_device_s
     if after is None and job.phase in ENDED:
         return  # Nothing is done once more.
@@ -291,10 +284,9 @@ def held_by(attempts: Sequence[AttemptRecord], since_s: float, now_s: float) -> 
     """The job's share of device-seconds since `since_s`."""
     held_device_s = 0.0
     for each in attempts:
-        if each.account is not None:
-            end_s = now_s if each.ended_s is None else each.ended_s
-            account, part = each.account, _part_since(each.launched_s, end_s, since_s)
-            held_device_s += part * (account.load_device_s + account.train_device_s + account.leave_device_s)
+        end_s = now_s if each.ended_s is None else each.ended_s
+        account, part = each.account, _part_since(each.launched_s, end_s, since_s)
+        held_device_s += part * (account.load_device_s + account.train_device_s + account.leave_device_s)
     return held_device_s
 
 

@@ -62,17 +62,20 @@ class Admission:
         if self.fair_share is not None or self.limits is not None:
             self._ledger.entered = []
 
-    def admit(self) -> None:
-        """After an event: decides who may wait for devices now, and in which order."""
+    def admit(self) -> list[Job]:
+        """After an event: decides who may wait for devices now, and in which order.
+
+        Returns the jobs whose phase the event and this have changed."""
         ledger = self._ledger
         if ledger.entered is None:
-            return
+            return []
         changed, ledger.entered = ledger.entered, []
         if self.fair_share is not None:
             self.fair_share.rank(self._dispatch, changed)
         if self.limits is not None:
             self.limits.admit(self._dispatch, changed)
-        ledger.entered.clear()
+        changed, ledger.entered = [*changed, *ledger.entered], []
+        return changed
 
     def never(self, spec: JobSpec) -> Reason | None:
         """Why a job would be over a limit all by itself."""

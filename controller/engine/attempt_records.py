@@ -236,8 +236,8 @@ class AttemptRecord(msgspec.Struct, kw_only=True):
     launch: LaunchKind = ""
     launch_why: str = ""
     """Why a host did not start it warm."""
-    account: AttemptAccount | None = None
-    """What it had of its devices; None: it ended before the history kept this."""
+    account: AttemptAccount = msgspec.field(default_factory=AttemptAccount)
+    """What it had of its devices."""
     cause: Cause = ""
     """Why its job had to leave its devices, if somebody else was the reason."""
     waited_s: float = 0.0

@@ -1,7 +1,7 @@
 """What a host has of jobs, compared with the ledger: the table, and what a row does. Rule: an attempt is the
 ledger's only if its number, its job's arrival and its launch are: this history and one that a restored
 journal has lost may both have used a number. The engine ends what is not the ledger's, and never uses its
-number again. An empty epoch (of an older version) matches every epoch.
+number again. An unknown epoch, of an attempt whose records on its host are damaged, matches every epoch.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _judged(dispatch: Dispatch, event: HostJoined) -> Iterator[Claim]:
     """Every line of the inventory."""
     for seen in event.attempts:
         yield _judge(dispatch, seen, "running" if seen.running else "ended")
-    for kept in event.kept or (JobKept(job_id=job_id) for job_id in event.keeps):
+    for kept in event.kept:
         yield _judge(dispatch, kept, "kept")
 
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection
 from typing import Literal
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
 from cotenant.controller.domain import (
     CHECKPOINTING,
@@ -58,7 +57,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     keep_ended: int = 10_000
     began_hour: int = 0
     """The hour, counted from 1970 in UTC, in which the journal's time began; 0 = unknown."""
-    lengths_by_command: bool | UnsetType = UNSET
+    lengths_by_command: bool = True
     """False: how long a job took says nothing of the next one with its command."""
     predictor: InterferenceModel | None = None
     """The whole model, so that a replay needs no file; None = the duty-cycle rule."""
@@ -109,9 +108,6 @@ class Dispatch:
         """Free devices (or devices with a co-tenant that stays) become this job's; its hosts are told."""
         ledger, now_s = self.ledger, self.ledger.now_s
         gang = ledger.holdings.gang(placement.devices)
-        is_first = job.first_start_s is None
-        if job.epoch and is_first and any(host.is_without_epochs for host in ledger.hosts.values()):
-            ledger.forget_epoch(job)
         ledger.begin_attempt(job, placement, gang, ledger.epoch.token)
         ledger.holdings.occupy(job, gang)
         partners = ledger.partners(job) if ledger.holdings.shared_count else ()
@@ -284,9 +280,9 @@ class Dispatch:
         return True
 
     def start_ageing(self, job: Job) -> None:
-        ageing_s = self.config.policy.ageing_s
+        ageing_s, now_s = self.config.policy.ageing_s, self.ledger.now_s
         if ageing_s > 0 and not job.aged and not self.takes_turns:
-            due_s = self.ledger.now_s + max(0.0, ageing_s - job.queued_s)
+            due_s = max(now_s, now_s + ageing_s - job.queued_s - (now_s - job.phase_since_s))
             self.wake_at(due_s, "age", job.job_id, job.attempt)
 
     def current(self, job_id: JobId, attempt: AttemptNo) -> Job | None:
@@ -353,9 +349,11 @@ def start_commands(
     is_capped = shared or placement.capped or placement.beside
     profile_s = config.profile_s if not job.profile_given and is_profiled(job, shared) else 0.0
     limit_left_s = job.limit_left_s(ledger.now_s) if job.spec.launch.slurm else None
-    step_batch: tuple[int, int] | UnsetType = UNSET
-    if spec.gpus_max > spec.gpus_min and spec.batch_size is not None:
-        step_batch = spec.batch_size, spec.gpus_max
+    step_batch = (
+        (spec.batch_size, spec.gpus_max)
+        if spec.gpus_max > spec.gpus_min and spec.batch_size is not None
+        else None
+    )
     return [
         StartAttempt(
             command_id=command_id(),
@@ -371,7 +369,6 @@ def start_commands(
             memory_cap_mib=placement.memory_mib if is_capped else None,
             host_memory_mib=spec.host_memory_mib,
             cpus=spec.cpus,
-            resume_attempt=AttemptNo(newest.attempt) if newest else None,
             resume_step=newest.step if newest else 0,
             checkpoint_every_s=config.checkpoint_every_s,
             profile_s=profile_s,
@@ -380,9 +377,9 @@ def start_commands(
             job_class=spec.job_class,
             epoch=job.attempt_epoch,
             job_epoch=job.epoch,
-            time_left_s=UNSET if limit_left_s is None else limit_left_s,
+            time_left_s=limit_left_s,
             step_batch=step_batch,
-            fraction=placement.fraction if placement.fraction < 1.0 else UNSET,
+            fraction=placement.fraction,
         )
         for member in gang
     ]

@@ -110,7 +110,7 @@ def _settle(dispatch: Dispatch, job: Job) -> None:
     if outcome == "finished":
         dispatch.ledger.finishes(job)
         learn_duration(dispatch.ledger.estimates, job, dispatch.ledger.now_s)
-        if dispatch.config.lengths_by_command is False:
+        if not dispatch.config.lengths_by_command:
             dispatch.ledger.estimates.by_command.clear()
         if dispatch.ledger.profiles.known:
             learn_whole_life(dispatch.ledger, job)
@@ -123,7 +123,7 @@ def _settle(dispatch: Dispatch, job: Job) -> None:
         end(dispatch, job, FINISH, reason)
     elif cause == "time-limit":
         assert reason is not None
-        if job.limits_over < (job.spec.requeues or 0) and reason.code == "time-limit":
+        if job.limits_over < job.spec.requeues and reason.code == "time-limit":
             requeue(dispatch, job, LEAVE, reason)
         else:
             end(dispatch, job, Change.FAIL, reason)
@@ -132,7 +132,7 @@ def _settle(dispatch: Dispatch, job: Job) -> None:
         if job.phase is CHECKPOINTING:
             learn_pause(dispatch.ledger, job)
         requeue(dispatch, job, LEAVE, reason)
-    elif cause in ("lost", "crowded"):
+    elif cause in ("lost", "crowded", "unsplit"):
         assert reason is not None
         requeue(dispatch, job, Change.LEAVE, reason)
     elif cause == "faulted":

@@ -17,7 +17,6 @@ from types import ModuleType
 from typing import Any, Final, get_type_hints
 
 import msgspec
-from msgspec import UNSET
 
 from cotenant.controller.domain import (  # fmt: skip  # fmt: skip
     LOADING,
@@ -91,8 +90,8 @@ class Snapshot(msgspec.Struct, kw_only=True):
     policy_name: str
     policy_parameters: Parameters
     policy_state: bytes
-    promises: SavedPromises = msgspec.field(default_factory=SavedPromises)
-    turns: SavedTurns = msgspec.field(default_factory=SavedTurns)
+    promises: SavedPromises
+    turns: SavedTurns
 
 
 SNAPSHOT_VERSION = 1
@@ -311,17 +310,14 @@ class Engine:
         else:
             HANDLERS[type(event)](dispatch, event)
         if type(event) is ev.JobArrived and event.spec.job_id in ledger.jobs:
-            if event.spec.promised_s is not UNSET:
+            if event.spec.promised_s is not None:
                 promises.accept(ledger.jobs[event.spec.job_id])
             ledger.has_parts |= event.spec.gpu_fraction < 1.0
         if ledger.entered is not None:
-            entered = tuple(ledger.entered)
-            self._admission.admit()
+            entered = self._admission.admit()
             if self._turns.share:
                 self._turns.follow(event, entered, marks=dispatch.takes_turns)
         policy, is_asked = self._policy, type(event) not in UNASKED
-        if recorded is not None and recorded.policy_state is not None:
-            policy.load(recorded.policy_state)
         if recorded is not None:
             decision = recorded
         else:
@@ -335,7 +331,7 @@ class Engine:
             if recorded is None:
                 decision = guarded
         if decision.actions:
-            decision = self._commit(decision, is_recorded=recorded is not None)
+            decision = self._commit(decision)
         self.decision = decision
         if dispatch.vacated and ledger.holdings.claims:
             dispatch.launch_reserved()
@@ -354,7 +350,7 @@ class Engine:
 
     # --- Actions of the policy ---------------------------------------------------------------------
 
-    def _commit(self, decision: Decision, *, is_recorded: bool) -> Decision:
+    def _commit(self, decision: Decision) -> Decision:
         """Carry out what the ledger allows. Returns the decision without what the hosts have no cores or main
         memory for: that is not recorded."""
         # An action alone takes nothing from anybody for somebody else.
@@ -367,8 +363,8 @@ class Engine:
                 case _ if action in kept_back:
                     refusal = because("refused-profiling")
                 case Place() | Share() | Resize() if (
-                    not is_recorded and (refusal := exceeds_hosts(self._ledger, action)) is not None
-                ):
+                    refusal := exceeds_hosts(self._ledger, action)
+                ) is not None:
                     beyond_hosts.append(action)
                 case Place() | Share():
                     refusal = self._place(action)
@@ -381,7 +377,7 @@ class Engine:
         if not beyond_hosts:
             return decision
         kept = tuple(action for action in decision.actions if action not in beyond_hosts)
-        return Decision(actions=kept, policy_state=decision.policy_state)
+        return Decision(actions=kept)
 
     def _carry_out(self, action: Hold | Defer | Wake | Compute | Resize) -> Reason | None:
         """Do it if the ledger allows; else the reason why not."""
@@ -468,7 +464,9 @@ class Engine:
         """Under a policy that takes turns jobs do not age: late ones are marked (`turns.py`)."""
         before = self._dispatch.takes_turns
         self._dispatch.takes_turns = self._turns.share > 0.0 and takes_turns(self._policy)
-        if before and not self._dispatch.takes_turns:
+        if self._dispatch.takes_turns:
+            self._turns.look_again()
+        elif before:
             for job in self._ledger.queued():
                 self._dispatch.start_ageing(job)
 
@@ -500,6 +498,10 @@ class Engine:
         heapq.heapify(self._dispatch.alarms)
         self.next_alarm_s = self._dispatch.alarms[0].at_s if self._dispatch.alarms else None
         self._admission.restore()
+        if snapshot.turns.jobs and not self._turns.share and takes_turns(self._policy):
+            for job in self._ledger.queued():  # Turns have been switched off.
+                self._dispatch.start_ageing(job)
+            self.next_alarm_s = self._dispatch.alarms[0].at_s if self._dispatch.alarms else None
         if self._validate:
             self._ledger.check()
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
-from msgspec import UNSET
 
 from cotenant.controller.domain import (
     ON_DEVICES,
@@ -192,7 +191,7 @@ class History:
                 attempt_record.launch, attempt_record.launch_why = event.launch, event.launch_why
             return
         if isinstance(event, ev.ProgressSeen):
-            self._count(attempt_record, event.step, now_s)
+            attempt_record.account.count(now_s, event.step)
             return
         attempt_record.end_step = max(attempt_record.end_step, event.step)
         if isinstance(event, ev.FirstStepDone):
@@ -227,19 +226,17 @@ class History:
                 return  # It leaves, and is not running any more.
             self._correct_start(event.job_id, attempt_record, attempt_record.assumed_s, now_s)
             attempt_record.assumed_s = None
-        self._count(attempt_record, event.step, now_s)
+        attempt_record.account.count(now_s, event.step)
         if attempt_record.first_step_s is None:
             attempt_record.first_step_s, attempt_record.first_step = now_s, event.step
 
     def _correct_start(self, job_id: JobId, mine: AttemptRecord, assumed_s: float, now_s: float) -> None:
         """The first step comes only now: what was counted since it was assumed was loading, and nobody
         trained beside the job in that time."""
-        if mine.account is not None:
-            mine.account.loaded_until(now_s)
+        mine.account.loaded_until(now_s)
         for other_id in mine.co_tenants:
             for theirs in self.attempts(other_id):
-                if theirs.account is not None:
-                    theirs.account.loaded_beside(job_id, assumed_s, now_s)
+                theirs.account.loaded_beside(job_id, assumed_s, now_s)
 
     def _policy_now(self, engine: Engine) -> None:
         known = self._saved.policies
@@ -258,18 +255,12 @@ class History:
 
     # --- Accounts ----------------------------------------------------------------------------------
 
-    def _count(self, attempt_record: AttemptRecord, step: int, now_s: float) -> None:
-        if attempt_record.account is not None:
-            attempt_record.account.count(now_s, step)
-
     def _turn(self, engine: Engine, job_id: JobId) -> None:
         """A job's co-tenants, or what it does on its devices, may have changed: the account goes on with a
         new span."""
         attempt_record = self._open.get(job_id)
         if attempt_record is None:
             return
-        if attempt_record.account is None:
-            attempt_record.account = AttemptAccount()
         before, piece = attempt_record.account.now, piece_now(engine, job_id, attempt_record.devices)
         if before is None or (before.doing, before.beside, before.share) != (
             piece.doing,
@@ -300,7 +291,7 @@ class History:
             end_step=command.resume_step,
             account=AttemptAccount(promise=promise_of(engine.jobs[job_id].placement)),
             waited_s=engine.jobs[job_id].wait_s,
-            fraction=1.0 if command.fraction is UNSET else command.fraction,
+            fraction=command.fraction,
         )
         self._keep_open(job_id, attempt_record)
         known_before = self._saved.stretches.setdefault(job_id, [])
@@ -352,9 +343,8 @@ class History:
         for host_id in set(attempt_record.hosts):
             del self._on_host[host_id][job_id]
         attempt_record.ended_s = engine.now_s
-        if attempt_record.account is not None:
-            is_orderly = isinstance(event, ev.AttemptEnded) and event.outcome in ("finished", "stopped")
-            attempt_record.account.end(engine.now_s, attempt_record.end_step if is_orderly else None)
+        is_orderly = isinstance(event, ev.AttemptEnded) and event.outcome in ("finished", "stopped")
+        attempt_record.account.end(engine.now_s, attempt_record.end_step if is_orderly else None)
         ended_now = (each for each in engine.forgotten if each.job_id == job_id)
         job = engine.jobs.get(job_id) or next(ended_now, None)
         if job is None:
@@ -429,6 +419,6 @@ def promise_of(placement: Placement | None) -> Promise | None:
 def expect(attempt_record: AttemptRecord, forecast: Foretold) -> None:
     """Keeps the first forecast about each co-tenant."""
     account = attempt_record.account
-    if account is not None and all(known.beside != forecast.beside for known in account.forecasts):
+    if all(known.beside != forecast.beside for known in account.forecasts):
         account.forecasts.append(forecast)
         del account.forecasts[:-FORECASTS_KEPT]

@@ -51,7 +51,6 @@ def on_joined(dispatch: Dispatch, event: ev.HostJoined) -> None:
     if hurt:
         dispatch.drop_reservations(host.host_id, because("host-changed", host.host_id), hurt)
     _heard_again(dispatch, host.host_id)
-    host.knows_epochs = event.knows_epochs
     claims.settle(dispatch, host, event)
 
 

@@ -219,7 +219,7 @@ class Ledger(Records):
         found = next((task for task in waiting if task.reason.code == ARRAY_LIMIT), None)
         return (
             None
-            if found is None or self._is_full(array_of(job.job_id), job.spec.array_limit or 0, found)
+            if found is None or self._is_full(array_of(job.job_id), job.spec.array_limit, found)
             else found
         )
 

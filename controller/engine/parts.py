@@ -68,7 +68,7 @@ def with_parts(ledger: Ledger, event: AnyEvent, decision: Decision) -> Decision:
     actions = [_moved(action, moved) for action in decision.actions if not _is_for(action, moved)]
     if moved:  # What was meant for them may be somebody else's.
         actions.append(Wake(at_s=ledger.now_s, reason=because("part-frees")))
-    return Decision(actions=(*actions, *joining), policy_state=decision.policy_state)
+    return Decision(actions=(*actions, *joining))
 
 
 def _moved(action: AnyAction, moved: dict[JobId, Place]) -> AnyAction:

@@ -307,7 +307,7 @@ class PriorityGuard:
             actions = [
                 each for each in actions if not (isinstance(each, Wake) and each.at_s <= self._ledger.now_s)
             ]
-        return Decision(actions=tuple(actions), policy_state=self._decision.policy_state)
+        return Decision(actions=tuple(actions))
 
     def _give_way(self, job: Job, start: Start, kept: KeptDevices) -> None:
         """The one of greater priority starts if it can; the job starts elsewhere if it can, or another one

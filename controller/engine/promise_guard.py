@@ -86,7 +86,7 @@ class PromiseGuard:
             ]
         if tuple(self._out) == tuple(before):
             return decision
-        return Decision(actions=tuple(self._out), policy_state=decision.policy_state)
+        return Decision(actions=tuple(self._out))
 
     # --- What the policy wants ---------------------------------------------------------------------
 

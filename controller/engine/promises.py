@@ -171,7 +171,7 @@ class Promises:
     def accept(self, job: Job) -> None:
         """A job has arrived that was promised an end."""
         until_s = job.spec.promised_s
-        if job.promise or not isinstance(until_s, float):
+        if job.promise or until_s is None:
             return
         needs_s = need_s(job, self._ledger.now_s)
         self._ledger.promise(job, "open")

@@ -26,10 +26,12 @@ from cotenant.controller.domain import ENDED, QUEUED, AnyEvent, Job, JobId, Reas
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.dispatch import Dispatch
 from cotenant.controller.engine.estimating import had_s
+from cotenant.controller.engine.ledger import ASIDE
+from cotenant.controller.policies.base import is_possible
 
 SPARED: Final = 8
 TRIED_MAX: Final = 64
-"""Jobs, by their ends there, that are looked at after one event."""
+"""Waiting jobs, by their ends there, that are looked at after one event."""
 FIRST_S: Final = 3600.0
 """The length of a job of unknown length while none has ended."""
 WIDE_S: Final = 86_400.0
@@ -76,6 +78,7 @@ class SavedTurns(msgspec.Struct, kw_only=True):
     ended: int = 0
     ended_s: float = 0.0
     """Seconds of training of all of them."""
+    alarm_s: float = -1.0
 
 
 class Turns:
@@ -88,11 +91,14 @@ class Turns:
         self._gpus, self._busy = 0, 0
         self._played: dict[JobId, PlayedJob] = {}
         self._waiting: list[tuple[int, int, JobId]] = []
-        """Heap of the jobs that wait there: negative priority, number."""
+        """Heap of the jobs that wait there: negative priority, number. An entry that is not true any more is
+        skipped."""
+        self._too_wide: list[tuple[int, int, JobId]] = []
+        """Jobs that wait there and ask for more devices than there are now."""
         self._ends: list[tuple[float, int, JobId]] = []
         """Heap of the ends there; an entry that is not true any more is skipped."""
         self._order: list[tuple[float, int, JobId]] = []
-        """Sorted: the jobs that have begun there, have not ended here and are not marked."""
+        """Sorted: the jobs that have begun there, wait here and are not marked."""
         self._marked: dict[JobId, int] = {}
         """The marked jobs that have not ended, with their devices."""
         self._ended, self._ended_s = 0, 0.0
@@ -107,19 +113,28 @@ class Turns:
         """Takes in an event. `entered`: jobs whose phase has changed; `marks`: the policy takes turns."""
         now_s = self._ledger.now_s
         if type(event) not in FREQUENT or not self._gpus:
-            hosts = [host for host in self._ledger.hosts.values() if host.takes_work]
-            self._gpus = sum(len(host.report.devices) for host in hosts)
+            self._count_devices()
         self._play(now_s)
         for job in entered:
             if job.phase in ENDED:
                 self._end(job)
-            elif job.phase is QUEUED and job.job_id not in self._played:
-                self._arrive(job)
+            elif job.phase is QUEUED:
+                self._queue(job)
+            elif (one := self._played.get(job.job_id)) is not None:
+                self._unlist(one)
         if type(event) is ev.ProgressSeen and event.total_steps is not None:
             self._learn(event.job_id)
         self._begin(now_s)
         if marks:
             self._mark(now_s)
+
+    def _count_devices(self) -> None:
+        hosts = [host for host in self._ledger.hosts.values() if host.takes_work]
+        before, self._gpus = self._gpus, sum(len(host.report.devices) for host in hosts)
+        if self._gpus != before:
+            self._waiting += self._too_wide
+            self._too_wide = []
+            heapq.heapify(self._waiting)
 
     # --- What is played ------------------------------------------------------------------------------
 
@@ -130,10 +145,17 @@ class Turns:
         mean_s = self._ended_s / self._ended if self._ended else FIRST_S
         return job.expected_load_s + max(mean_s, 2.0 * trained_s)
 
-    def _arrive(self, job: Job) -> None:
-        spec, now_s = job.spec, self._ledger.now_s
-        one = PlayedJob(job.job_id, job.number, spec.gpus, spec.priority, now_s, self._length_s(job))
-        self._played[one.job_id] = one
+    def _queue(self, job: Job) -> None:
+        """A job waits here: it is new, or waits again, or its options have changed."""
+        spec, one = job.spec, self._played.get(job.job_id)
+        if one is None:
+            now_s, length_s = self._ledger.now_s, self._length_s(job)
+            one = PlayedJob(job.job_id, job.number, spec.gpus, spec.priority, now_s, length_s)
+            self._played[one.job_id] = one
+        elif one.begun_s >= 0.0:
+            self._list(one, job)
+            return
+        one.gpus, one.priority = spec.gpus, spec.priority
         heapq.heappush(self._waiting, (-one.priority, one.number, one.job_id))
 
     def _end(self, job: Job) -> None:
@@ -146,7 +168,7 @@ class Turns:
         if one is None:
             return
         self._unlist(one)
-        if one.is_over:
+        if one.is_over or (one.begun_s < 0.0 and one.gpus > self._gpus):
             del self._played[one.job_id]
             return
         one.length_s = job.load_s + job.run_s
@@ -164,6 +186,15 @@ class Turns:
             self._ends_at(one, max(self._ledger.now_s, one.begun_s + one.length_s))
             if is_listed:
                 insort(self._order, one.by_end)
+
+    def _list(self, one: PlayedJob, job: Job) -> None:
+        """Enter a job that has begun there in the order of ends, if it waits here and is not marked."""
+        self._unlist(one)
+        if job.aged:
+            self._marked[one.job_id] = job.spec.gpus
+        elif job.phase is QUEUED:
+            self._marked.pop(one.job_id, None)
+            insort(self._order, one.by_end)
 
     def _ends_at(self, one: PlayedJob, ends_s: float) -> None:
         one.ends_s = ends_s
@@ -195,7 +226,10 @@ class Turns:
         """Begins jobs there in order, as far as they fit. Nobody waits there for a job that is too wide."""
         while self._waiting:
             one = self._played.get(self._waiting[0][-1])
-            if one is not None and one.gpus <= self._gpus:
+            is_true = one is not None and one.begun_s < 0.0 and one.priority == -self._waiting[0][0]
+            if one is not None and is_true and one.gpus > self._gpus:
+                self._too_wide.append(self._waiting[0])
+            elif one is not None and is_true:
                 if self._busy + one.gpus > self._gpus:
                     return
                 self._busy += one.gpus
@@ -204,8 +238,8 @@ class Turns:
                 if job is not None and job.phase not in ENDED:
                     one.length_s = self._length_s(job)
                 self._ends_at(one, at_s + one.length_s)
-                if not self._has_ended(one.job_id) and one.job_id not in self._marked:
-                    insort(self._order, one.by_end)
+                if job is not None:
+                    self._list(one, job)
             heapq.heappop(self._waiting)
 
     def _has_ended(self, job_id: JobId) -> bool:
@@ -216,24 +250,25 @@ class Turns:
 
     def _mark(self, now_s: float) -> None:
         """Marks late jobs, and sets an alarm for the next time at which one may be."""
-        first = next((head for head in self._ledger.heads() if not head.aged), None)
-        if first is None or not self._order:
+        ledger = self._ledger
+        first = next((each for each in ledger.queued() if not each.aged), None)
+        if first is None or not (self._order or self._waiting):
             return
-        taken, limit = sum(self._marked.values()), self.limit
-        next_s, at = self._ends[0][0] if self._ends else float("inf"), 0
-        while at < min(len(self._order), TRIED_MAX) and not (self._marked and taken >= limit):
+        taken, limit = sum(self._taken(job_id) for job_id in self._marked), self.limit
+        next_s, at = self._ends[0][0] if self._ends and self._waiting else float("inf"), 0
+        while at < min(len(self._order), TRIED_MAX) and not (taken and taken >= limit):
             one = self._played[self._order[at][-1]]
-            job = self._ledger.jobs[one.job_id]
-            late_s = self._late_s(one, job) if job.phase is QUEUED else float("inf")
-            if late_s > now_s or self._must_stand_back(job, first):
-                next_s, at = min(next_s, max(late_s, now_s + NEAR_S)), at + 1
+            job = ledger.jobs[one.job_id]
+            turn_s = max(self._late_s(one, job), self._stands_back_until_s(job, first))
+            if turn_s > now_s or not is_possible(ledger, job):
+                next_s, at = min(next_s, turn_s if turn_s > now_s else next_s), at + 1
                 continue
-            if self._marked and taken + one.gpus > limit:
+            if taken and taken + job.spec.gpus > limit:
                 return
             del self._order[at]
-            self._marked[one.job_id] = one.gpus
-            taken += one.gpus
-            self._ledger.age(job, because("turn", now_s - one.submitted_s))
+            self._marked[one.job_id] = job.spec.gpus
+            taken += job.spec.gpus
+            ledger.age(job, because("turn", now_s - one.submitted_s))
         if next_s < float("inf") and not now_s < self._alarm_s <= next_s:
             self._alarm_s = next_s
             self._dispatch.wake_at(next_s, "turn", "", 0)
@@ -241,16 +276,21 @@ class Turns:
     def _late_s(self, one: PlayedJob, job: Job) -> float:
         """From when on the waiting job is late."""
         fifo_s = one.ends_s - one.submitted_s
-        if one.gpus > self.limit:
+        if job.spec.gpus > self.limit:
             return one.submitted_s + WIDE_RATIO * fifo_s + WIDE_S
         left_s = job.remaining_s or 0.0
         return max(one.submitted_s, one.ends_s - left_s - job.expected_load_s + NEAR_S)
 
-    def _must_stand_back(self, job: Job, first: Job) -> bool:
-        """Whether a job of greater priority waits, or of a user who has had less, and this one has not waited
-        for `policy.ageing_s`."""
+    def _taken(self, job_id: JobId) -> int:
+        """The devices that a marked job takes of the limit: none while it is held or blocked."""
+        return 0 if self._ledger.jobs[job_id].phase in ASIDE else self._marked[job_id]
+
+    def _stands_back_until_s(self, job: Job, first: Job) -> float:
+        """While a job of greater priority waits, or of a user who has had less: until this one has waited for
+        `policy.ageing_s`."""
         waited_s = job.queued_s + self._ledger.now_s - job.phase_since_s
-        return first.rank < job.rank and waited_s < self._dispatch.config.policy.ageing_s
+        left_s = self._dispatch.config.policy.ageing_s - waited_s
+        return self._ledger.now_s + left_s if first.rank < job.rank else 0.0
 
     def when(self, job: Job) -> Reason | None:
         """When a waiting job's turn comes, if nothing is learned until then; None: nobody can say."""
@@ -259,7 +299,7 @@ class Turns:
             return None
         ends_s = one.ends_s if one.begun_s >= 0.0 else self._foreseen_end_s(one)
         late_s = self._late_s(msgspec.structs.replace(one, ends_s=ends_s), job)
-        return because("turn-late") if late_s <= now_s else because("turn-comes", round(late_s - now_s))
+        return because("turn-late") if late_s <= now_s else because("turn-comes", _about(late_s - now_s))
 
     def _foreseen_end_s(self, wanted: PlayedJob) -> float:
         """When a job ends there that waits there, played ahead without arrivals."""
@@ -286,16 +326,16 @@ class Turns:
     # --- Saving --------------------------------------------------------------------------------------
 
     def save(self) -> SavedTurns:
-        return SavedTurns(jobs=[*self._played.values()], ended=self._ended, ended_s=self._ended_s)
+        return SavedTurns(
+            jobs=[*self._played.values()], ended=self._ended, ended_s=self._ended_s, alarm_s=self._alarm_s
+        )
 
     def restore(self, saved: SavedTurns) -> None:
         """Takes over what was saved; the ledger has been restored before."""
-        jobs = self._ledger.jobs
-        self._ended, self._ended_s, self._gpus, self._busy = saved.ended, saved.ended_s, 0, 0
-        self._played = {one.job_id: one for one in saved.jobs}
-        self._marked = {
-            job.job_id: job.spec.gpus for job in jobs.values() if job.aged and job.phase not in ENDED
-        }
+        if not self.share:
+            return
+        self._ended, self._ended_s, self._alarm_s = saved.ended, saved.ended_s, saved.alarm_s
+        self._played, self._busy = {one.job_id: one for one in saved.jobs}, 0
         for one in saved.jobs:
             if one.begun_s < 0.0:
                 self._waiting.append((-one.priority, one.number, one.job_id))
@@ -303,8 +343,28 @@ class Turns:
             if not one.is_over:
                 self._busy += one.gpus
                 self._ends.append(one.by_end)
-            if not self._has_ended(one.job_id) and one.job_id not in self._marked:
-                self._order.append(one.by_end)
         heapq.heapify(self._waiting)
         heapq.heapify(self._ends)
+        self._count_devices()
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Who waits and is not marked is read from the ledger anew: jobs may have aged meanwhile."""
+        jobs = self._ledger.jobs
+        self._order, self._marked = [], {}
+        for job in jobs.values():
+            if job.aged and job.phase not in ENDED:
+                self._marked[job.job_id] = job.spec.gpus
+        for one in self._played.values():
+            here = jobs.get(one.job_id)
+            if one.begun_s >= 0.0 and here is not None and here.phase is QUEUED and not here.aged:
+                self._order.append(one.by_end)
         self._order.sort()
+
+
+def _about(seconds: float) -> str:
+    """A time as people say it, in one unit."""
+    for unit, unit_s in (("day", 86_400.0), ("hour", 3600.0)):
+        if seconds >= 2.0 * unit_s:
+            return f"{seconds / unit_s:.0f} {unit}s"
+    return f"{max(1.0, seconds / 60.0):.0f} min"

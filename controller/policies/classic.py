@@ -184,7 +184,7 @@ FIFO: Final = PolicyEntry(
     fifo,
     OrderParameters.parse,
     group=FIRST,
-    choose="you have no idea yet: nobody is surprised",
+    choose="people expect first come, first served",
 )
 
 SJF: Final = PolicyEntry(

@@ -160,7 +160,7 @@ NO_DEVICES = ("gains-nothing", "first-no-devices", "behind-no-devices", "fragmen
 class CotenantParameters(PatientParameters, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The parameters of `patient`, and those of policies that share."""
 
-    lookahead: int = 64
+    lookahead: int = 16
     """Queued jobs tried for sharing per event."""
     part: bool = True
     """Part pairs whose measured benefit is negative, and do not make such pairs again."""
@@ -266,6 +266,25 @@ class Cotenant(Patient):
     def round(self, view: View, asking: Iterable[Job], soon: ExpectedReleases | None = None) -> Round:
         return CheapestFirst(view, asking, self.parameters, soon, self._sharing)
 
+    def state_in_words(self, view: View) -> dict[str, str]:
+        """Three sentences on what it does now."""
+        firm = f"{view.firm_share:.0%} of the devices of the last jobs went to jobs that cannot resume"
+        by_size = (
+            "Short jobs go first; a job of unknown length is expected to need as long again as it has had, "
+            "and five minutes at first, until its loops tell."
+        )
+        easy = f"{firm}, so jobs start in the order of arrival, or where they do not delay the first (EASY)."
+        shares = (
+            "A job shares devices, or takes those of a longer job that can resume, where that costs all "
+            "concerned less time than waiting."
+        )
+        late = (
+            "A job that first come, first served would have finished by now goes first, on a part of the "
+            "devices, and is not preempted again."
+        )
+        order = easy if view.firm_share > FIRM_MAX else by_size
+        return {"order": order, "devices": shares, "late jobs": late}
+
     def explain(self, view: View, job: Job) -> Reason:
         if view.firm_share > FIRM_MAX:
             return why_waiting(view, job, "arrival", next(iter(by_arrival(view)), None))
@@ -288,8 +307,8 @@ in the order of arrival is better: whatever has started stays to its end."""
 
 
 def by_arrival(view: View) -> list[Job]:
-    """Waiting jobs by rank (priority, fair share), then arrival."""
-    return sorted(view.queued(), key=lambda job: (job.rank, job.number))
+    """Waiting jobs, late ones first, by rank (priority, fair share), then arrival."""
+    return sorted(view.queued(), key=lambda job: (not job.aged, job.rank * (not job.aged), job.number))
 
 
 def in_order_of_arrival(view: View, event: AnyEvent) -> Decision:
@@ -302,9 +321,9 @@ def in_order_of_arrival(view: View, event: AnyEvent) -> Decision:
 
 
 COTENANT: Final = PolicyEntry(
-    "weighs sharing, preempting and waiting by what all concerned lose, and does what costs least",
+    "short jobs first, shared or preempting where that costs less than waiting; late jobs get their turn",
     Cotenant,
     CotenantParameters.parse,
     group=FIRST,
-    choose="jobs have expected times and resume, and leave devices half idle",
+    choose="you do not know better: the default, with or without expected times",
 )

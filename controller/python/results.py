@@ -43,6 +43,8 @@ class ResultHead(msgspec.Struct, frozen=True):
     version: int
     attempt: int
     rank: int
+    ranks: int
+    """Of the attempt."""
     type: str = ""
     """Here and below, of what was raised."""
     message: str = ""
@@ -51,8 +53,6 @@ class ResultHead(msgspec.Struct, frozen=True):
     """It could not be pickled."""
     lost: str = ""
     """Why there is no result although the function returned."""
-    ranks: int = 0
-    """Of the attempt; 0: an older version wrote it."""
 
 
 def outcome(
@@ -105,9 +105,8 @@ def result_of(job_id: str, place: CallPlace | None, arrives_within_s: float = AR
     head, first = _load(job_id, None, place.folder, 0, arrives_within_s)
     if not place.each_rank:
         return first
-    ranks = head.ranks or len(list(place.folder.glob(folders.RESULT.format(rank="*"))))
     load = functools.partial(_load, job_id, head.attempt, place.folder, arrives_within_s=arrives_within_s)
-    return [first, *(load(rank)[1] for rank in range(1, ranks))]
+    return [first, *(load(rank)[1] for rank in range(1, head.ranks))]
 
 
 def _load(

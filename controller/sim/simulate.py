@@ -20,7 +20,6 @@ from contextlib import contextmanager
 from typing import Final
 
 import numpy as np
-from msgspec import UNSET
 
 from cotenant.controller.domain import LATE_SHARE, AnyCommand, Computed, ComputeRequest, PolicySettings
 from cotenant.controller.domain import events as ev
@@ -324,6 +323,6 @@ def answer_inline(command: ComputeRequest, compute: Compute) -> tuple[Computed, 
         values=found.values,
         error=found.error,
         job_id=command.job_id,
-        document=found.document or UNSET,
+        document=found.document or None,
     )
     return answer, time.process_time() - began_s

@@ -145,13 +145,11 @@ class Core:
 
     def _keep_forgotten(self) -> None:
         """Write what the engine has just forgotten, in the transaction of the event that pushed it out."""
-        state = self.state
-        for record in (*state.unwritten, *state.history.forgotten):
+        for record in self.state.history.forgotten:
             job = record.job
             self._on_their_way[job.job_id] = record
             self.journal.keep_job(job, msgspec.msgpack.encode(record))
             self._then.append(partial(self._is_kept, job.job_id))
-        state.unwritten = []
 
     def _is_kept(self, job_id: JobId) -> None:
         self._on_their_way.pop(job_id, None)

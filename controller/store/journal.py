@@ -36,7 +36,6 @@ from cotenant.controller.store.journal_file import (
     connect,
     create_if_missing,
     damaged,
-    raise_version,
 )  # fmt: skip
 from cotenant.controller.system.locks import Lock, LockTaken
 
@@ -181,7 +180,6 @@ class Journal:
 
     def begin_run(self, configuration: bytes, package: str, wall_s: float, up: Uptime = UNKNOWN) -> float:
         """Note a start; returns `now_s` of this moment: the clock goes on, never back."""
-        raise_version(self._reader)
         runs = self.runs()
         now_s, then_s = self._last_times
         if runs and runs[-1].now_s >= now_s:

@@ -27,8 +27,8 @@ import msgspec
 from cotenant.controller.system.files import sync_folder
 from cotenant.controller.system.paths import NETWORK_DISKS
 
-JOURNAL_VERSION: Final = 2
-"""Read: this one and the one before. Newer ones are refused."""
+JOURNAL_VERSION: Final = 1
+"""Journals of all other versions are refused."""
 
 _SCHEMA: Final = """
 CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -44,14 +44,11 @@ CREATE TABLE audit(id INTEGER PRIMARY KEY, wall_s REAL NOT NULL, now_s REAL NOT 
     uid INTEGER NOT NULL, verb TEXT NOT NULL, target TEXT NOT NULL, detail TEXT NOT NULL);
 CREATE TABLE quarantine(id INTEGER PRIMARY KEY, wall_s REAL NOT NULL, event BLOB NOT NULL,
     story TEXT NOT NULL);
-"""
-PAST_JOBS: Final = """
-CREATE TABLE IF NOT EXISTS past_jobs(number INTEGER PRIMARY KEY, array TEXT NOT NULL, job TEXT NOT NULL,
+CREATE TABLE past_jobs(number INTEGER PRIMARY KEY, array TEXT NOT NULL, job TEXT NOT NULL,
     phase TEXT NOT NULL, data BLOB NOT NULL);
-CREATE INDEX IF NOT EXISTS past_jobs_of_array ON past_jobs(array, job, phase);
+CREATE INDEX past_jobs_of_array ON past_jobs(array, job, phase);
 """
-"""Jobs that the engine has forgotten. A journal gets the table when a controller next opens it; programs that
-do not know it read the others as before."""
+"""`past_jobs`: jobs that the engine has forgotten."""
 
 
 class JournalError(Exception):
@@ -106,22 +103,16 @@ def create_if_missing(path: Path) -> None:
     sync_folder(path.parent)
 
 
-def raise_version(database: sqlite3.Connection) -> None:
-    """Before the first entry that an older program could not read: it must refuse the file from then on."""
-    database.executescript(PAST_JOBS)
-    database.execute(f"PRAGMA user_version={JOURNAL_VERSION}")
-
-
 def check_version(database: sqlite3.Connection, path: Path) -> None:
     version: int = database.execute("PRAGMA user_version").fetchone()[0]
     if version > JOURNAL_VERSION:
         package = database.execute("SELECT package FROM runs ORDER BY rowid DESC LIMIT 1").fetchone()
         wrote = f" by cotenant {package[0]}" if package else ""
         raise JournalError(
-            f"{path} was written{wrote} in journal version {version}, this program reads up to "
-            f"{JOURNAL_VERSION}: upgrade cotenant here"
+            f"{path} was written{wrote} in journal version {version}, this program reads {JOURNAL_VERSION}: "
+            "upgrade cotenant here"
         )
-    if version < max(1, JOURNAL_VERSION - 1):
+    if version < JOURNAL_VERSION:
         raise damaged(path, f"it has journal version {version}, which this program does not know")
 
 
@@ -153,7 +144,9 @@ BITE: Final = 200
 SHARE_MAX: Final = 0.1
 """Share of the time in which it may work."""
 DAMAGES_MAX: Final = 20
-TABLES: Final = ("meta", "runs", "entries", "snapshots", "submissions", "reports", "audit", "quarantine")
+TABLES: Final = (
+    "meta", "runs", "entries", "snapshots", "submissions", "reports", "audit", "quarantine", "past_jobs",
+)  # fmt: skip
 
 
 class Scrubbed(msgspec.Struct, frozen=True, kw_only=True):
@@ -267,7 +260,6 @@ def _snapshots(database: sqlite3.Connection) -> Iterator[Bite]:
 
 def _pages(database: sqlite3.Connection) -> Iterator[Bite]:
     """SQLite's own look at the structure of each table; those without checksums have no other."""
-    has_past = database.execute("SELECT 1 FROM sqlite_master WHERE name = 'past_jobs'").fetchone()
-    for table in (*TABLES, "past_jobs") if has_past else TABLES:
+    for table in TABLES:
         found = [row[0] for row in database.execute(f"PRAGMA quick_check({table})").fetchall()]
         yield table, 0, [f"table {table}: {line}" for line in found if line != "ok"]

@@ -28,7 +28,6 @@ from cotenant.controller.engine import (
     EngineConfig,
     EtaBook,
     History,
-    JobRecord,
     MakePolicy,
     SavedEtas,
     SavedHistory,
@@ -56,9 +55,9 @@ class Image(msgspec.Struct, kw_only=True):
     engine: EngineSnapshot
     history: SavedHistory
     compute_requests: list[ComputeRequest]
-    etas: SavedEtas = msgspec.field(default_factory=SavedEtas)
-    shadow: ShadowSet | None = None
-    allocations: Allocations = msgspec.field(default_factory=Allocations)
+    etas: SavedEtas
+    shadow: ShadowSet | None
+    allocations: Allocations
 
 
 class RecoveredState:
@@ -72,8 +71,6 @@ class RecoveredState:
         self.etas = EtaBook()
         self.shadow: ShadowSet | None = None
         self.allocations = Allocations()
-        self.unwritten: list[JobRecord] = []
-        """Jobs that were forgotten while the journal was read: an older version may not have written them."""
 
     def handle(self, event: AnyEvent, now_s: float) -> list[AnyCommand]:
         """Let something happen, now."""
@@ -162,7 +159,6 @@ def recover(journal: Journal, make_policy: MakePolicy, config: EngineConfig) -> 
             state, ran = _under(state, make_policy, ran, upcoming.pop(0).configuration)
         event, decision = read_entry(journal, entry)
         state.fold(event, decision, entry.now_s)
-        state.unwritten += state.history.forgotten
     return _under(state, make_policy, ran, pack(config))[0]
 
 
@@ -194,7 +190,6 @@ def _under(
         return state, after
     moved = RecoveredState(Engine(make_policy, unpack(after, EngineConfig)))
     moved.load(state.save())
-    moved.unwritten = state.unwritten
     return moved, after
 
 

@@ -22,12 +22,12 @@ class BadEndpoint(ValueError):
 
 def user_endpoint() -> str:
     """The one socket of this user: under XDG_RUNTIME_DIR, or a private folder in the temporary one."""
-    import tempfile
-
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     if runtime and Path(runtime).is_dir():
         folder = Path(runtime) / "cotenant"
     else:
+        import tempfile
+
         folder = Path(tempfile.gettempdir()) / f"cotenant-{os.getuid()}"
     return f"ipc://{folder / SOCKET_NAME}"
 

@@ -46,9 +46,8 @@ class Secrets:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.chmod(folder, 0o700)
         self._folder = folder
-        for pattern in (".*.tmp", "*.new"):  # Half written; the latter by a controller of 0.1.0.
-            for leftover in folder.glob(pattern):
-                leftover.unlink()
+        for half_written in folder.glob(".*.tmp"):
+            half_written.unlink()
         self._users: dict[str, list[JobId]] = {}
         """Of each file, the jobs that may still want it; those that are over are dropped from the end."""
         self._file_of: dict[str, str] = {}

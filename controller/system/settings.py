@@ -258,10 +258,11 @@ def from_environment(environ: Mapping[str, str]) -> Layer:
 
 def from_flags(flags: Mapping[str, object]) -> Layer:
     for key, value in flags.items():
+        if value is None:
+            continue
         if key not in types():
             raise SettingsError(f"unknown setting `{key}`; {nearest(key)}")
-        if value is not None:
-            yield key, as_typed(key, value) if isinstance(value, str) else value, "flag"
+        yield key, as_typed(key, value) if isinstance(value, str) else value, "flag"
 
 
 def as_typed(key: str, text: str) -> object:

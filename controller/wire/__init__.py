@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from cotenant.controller.wire.codec import *  # noqa: F403
     from cotenant.controller.wire.entrance import *  # noqa: F403
     from cotenant.controller.wire.job import *  # noqa: F403
-    from cotenant.controller.wire.versions import *  # noqa: F403
+    from cotenant.controller.wire.times import *  # noqa: F403
     from cotenant.controller.wire.views import *  # noqa: F403
 
 # fmt: off
@@ -41,9 +41,9 @@ _HOMES: Final = {
         "WaitJobs", "spec_view",
     ),
     "codec": (
-        "MESSAGE_BYTES_MAX", "SPEAKS", "UNKNOWN_REQUEST", "WIRE_VERSION", "BadMessage", "Json",
-        "PeerVersions", "WrongVersion", "decode", "decode_json", "decode_text", "encode", "in_version",
-        "is_of_before", "pack", "request_in", "unpack", "unpack_struct", "version_of",
+        "MESSAGE_BYTES_MAX", "UNKNOWN_REQUEST", "WIRE_VERSION", "BadMessage", "Json", "WrongVersion",
+        "decode", "decode_json", "decode_text", "encode", "pack", "refusal", "request_in", "unpack",
+        "unpack_struct",
     ),
     "entrance": (
         "FROM_AGENTS", "FROM_CLIENTS", "JOBS_MAX", "LAUNCH_BYTES_MAX", "LIMITS", "SECRETS_BYTES_MAX",
@@ -53,11 +53,10 @@ _HOMES: Final = {
         "DATAGRAM_BYTES_MAX", "DECISION_TIMEOUT_S", "ENV_ACCUMULATION_SCHEDULE", "ENV_ATTEMPT", "ENV_JOB",
         "ENV_MEMORY_FRACTION", "ENV_MEMORY_MIB", "ENV_SOCKET", "PROTOCOL_VERSION", "STEP_REPORT_PERIOD_S",
     ),
-    "versions": ("heard",),
+    "times": ("Utc", "utc", "wall_s"),
     "views": (
         "InterruptionView", "PairTotals", "ProfileView", "PromiseView", "ReportView", "SharingTotals",
-        "SharingView", "StepTimeView", "ThroughputView", "Utc", "profile_view", "throughput_view", "utc",
-        "wall_s",
+        "SharingView", "StepTimeView", "ThroughputView", "profile_view", "throughput_view",
     ),
 }
 # fmt: on

@@ -5,7 +5,7 @@ Delivery: ZeroMQ may lose, repeat and (over reconnects) reorder. Commands are se
 unacknowledged reports on disk, so that an unheard end survives its restart.
 
 Epochs: every start of a controller is one (`domain.epochs`). An agent follows that of its last `Welcome` and
-obeys no command of another. Older versions leave fields about epochs empty; we ignore them then.
+obeys no command of another.
 
 Lease: an agent counts its lease from the moment it *sent* the heartbeat that a `Renew` answers; the
 controller from the moment it sent that `Renew`, which is later. So the agent's always ends first.
@@ -29,6 +29,7 @@ from cotenant.controller.domain import (
     HostReport,
     JobId,
     JobKept,
+    SeenBatch,
     SeenLength,
 )
 
@@ -49,15 +50,12 @@ class Hello(AgentMessage, frozen=True, kw_only=True, tag="hello"):
     """Random per agent start: the controller refuses a second agent that claims a live host."""
     report: HostReport
     attempts: tuple[AttemptSeen, ...]
-    keeps: tuple[JobId, ...] = ()
-    """Other jobs of which this host keeps something and has not been told to forget."""
     number: int = 0
     """Counts the hellos of one session. The controller ignores one that arrives after a later one: its
     inventory lacks what has started since, and the controller would stop that."""
-    followed: Followed | None = None
-    """None: an older agent."""
+    followed: Followed = Followed()
     kept: tuple[JobKept, ...] = ()
-    """What `keeps` names, with epochs."""
+    """Other jobs of which this host keeps something and has not been told to forget."""
 
 
 class AttemptProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +71,7 @@ class AttemptProgress(msgspec.Struct, frozen=True, kw_only=True):
     """Peak per device so far."""
     duty_cycle: float | None = None
     length: SeenLength = SeenLength()
+    batch: SeenBatch = SeenBatch()
 
 
 class Heartbeat(AgentMessage, frozen=True, kw_only=True, tag="beat"):
@@ -82,7 +81,7 @@ class Heartbeat(AgentMessage, frozen=True, kw_only=True, tag="beat"):
     devices: tuple[DeviceReading, ...] = ()
     """Those that the agent has read since the last heartbeat; never journalled, and no decision uses them."""
     fork_servers: ForkServers | None = None
-    """Likewise; None: warm starts are off, or the agent is an older one."""
+    """Likewise; None: warm starts are off."""
 
     def __post_init__(self) -> None:
         if len(self.devices) > DEVICES_MAX:
@@ -153,7 +152,7 @@ class Welcome(AgentMessage, frozen=True, kw_only=True, tag="welcome"):
     """Random name of the controller's journal, made with it. Job and command numbers mean something only
     within one journal: an agent never mixes two (a new job 1 must not find the old job 1's checkpoints)."""
     epoch: Epoch = Epoch()
-    """What the agent follows from now on. Number 0: an older controller, which knows none."""
+    """What the agent follows from now on."""
     reached: int = 0
     """The last entry of the journal; here and below, on disk."""
     restored: bool = False

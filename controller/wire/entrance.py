@@ -121,7 +121,6 @@ LIMITS: Final[dict[tuple[type, str], Limit]] = {
     (cluster.Device, "local"): NAME,
     (agents.Hello, "session"): NAME,
     (agents.Hello, "attempts"): Limit("text", 0, count_max=100_000),
-    (agents.Hello, "keeps"): Limit("text", 64, count_max=100_000, total_max=2048 * KIB),
     (agents.Heartbeat, "session"): NAME,
     (agents.Heartbeat, "progress"): Limit("text", 0, count_max=10_000),
     (ev.AttemptEnded, "detail"): Limit("text", 2 * KIB),

@@ -1,5 +1,5 @@
-"""What people and programs read of times, profiles, sharing and preemption: each struct here is the JSON of
-the command line.
+"""What people and programs read of profiles, sharing and preemption: each struct here is the JSON of the
+command line.
 
 Rule: the controller makes a view, and `-o json` prints it as it came: msgspec's own JSON of the struct, with
 its `schema` first. What does not apply, or was not measured, is null; times are RFC 3339 in UTC, durations
@@ -9,11 +9,8 @@ can be compared; device-seconds are over all devices, each second of a device on
 
 from __future__ import annotations
 
-import re
-import time
-from calendar import timegm
 from collections.abc import Iterator
-from typing import Annotated, Final, overload
+from typing import Final
 
 import msgspec
 from msgspec import field
@@ -29,43 +26,12 @@ from cotenant.controller.domain import (
     Reach,
     XiSource,
 )
+from cotenant.controller.wire.times import Utc
 
 STEPS_SHOWN: Final = (1, 2, 4, 8)
 """Accumulation steps shown, as far as each micro-batch has a sample."""
 DEVICES_SHOWN: Final = 8
 """Devices shown at least; more for a job that has more."""
-
-
-# --- Times -----------------------------------------------------------------------------------------
-
-_TIME: Final = r"^[1-9][0-9]{3}-(0[1-9]|1[0-2])-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-6][0-9]\.[0-9]{3}Z\Z"
-_NUMBERS: Final = re.compile(r"[0-9]+")
-Utc = Annotated[str, msgspec.Meta(pattern=_TIME)]
-"""RFC 3339 as `utc` writes it; a message with any other form is refused."""
-
-
-@overload
-def utc(wall_s: float) -> Utc: ...
-@overload
-def utc(wall_s: float | None) -> Utc | None: ...
-def utc(wall_s: float | None) -> Utc | None:
-    """RFC 3339, to the millisecond."""
-    if wall_s is None:
-        return None
-    whole, part = divmod(round(wall_s * 1000), 1000)
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole)) + f".{part:03d}Z"
-
-
-@overload
-def wall_s(at: Utc) -> float: ...
-@overload
-def wall_s(at: Utc | None) -> float | None: ...
-def wall_s(at: Utc | None) -> float | None:
-    """The inverse of `utc`: seconds since the epoch."""
-    if at is None:
-        return None
-    year, month, day, hour, minute, second, part = map(int, _NUMBERS.findall(at))
-    return timegm((year, month, day, hour, minute, second)) + part / 1000
 
 
 class JsonView(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema"):

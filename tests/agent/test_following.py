@@ -1,4 +1,4 @@
-"""Whose orders an agent follows: epochs of journals, restored ones among them, and older controllers."""
+"""Whose orders an agent follows: epochs of journals, restored ones among them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from cotenant.agent.daemon.core.edge import (
     EndCame,
     FoundAttempt,
     RemoveCheckpoints,
-    Say,
     StartSupervisor,
 )
 from cotenant.agent.daemon.core.memory import AgentMemory
@@ -93,7 +92,6 @@ def test_what_it_follows_survives_a_restart_and_is_told_in_every_hello() -> None
     agent.hear(order(stop(command=9), SECOND, reached=41))
     again, effects = agent.restarted()
     [hello] = sent(Hello, effects)
-    assert hello.followed is not None
     assert (hello.followed.epoch, hello.followed.past, hello.followed.reached) == (SECOND, ("e1",), 41)
     assert AgentMemory(list(again.state.memory.notes())).epochs_past == ("e1",), "and a compaction"
 
@@ -135,7 +133,7 @@ def test_a_restored_journal_hears_all_that_is_here_before_it_is_obeyed() -> None
     assert hello.kept == (
         JobKept(job_id=JobId("7"), job_epoch="lost", attempt=AttemptNo(1), epoch="lost"),
     ), "what was forgotten may live again"
-    assert hello.followed is not None and (hello.followed.epoch, hello.followed.past) == (AFTER, ("lost",))
+    assert (hello.followed.epoch, hello.followed.past) == (AFTER, ("lost",))
 
 
 def test_reports_are_counted_anew_where_the_restored_journal_stands_and_name_their_epoch() -> None:
@@ -212,11 +210,3 @@ def test_an_attempt_that_the_spool_has_lost_knows_its_epoch_from_its_order() -> 
     agent = Agent()
     [hello] = sent(Hello, agent.say(Booted(found=(FoundAttempt(**KEY, alive=True, order=effect.order),))))
     assert [(seen.epoch, seen.job_epoch) for seen in hello.attempts] == [("e1", "e1")]
-
-
-def test_a_controller_of_the_version_before_is_obeyed_and_that_is_said() -> None:
-    agent = following()
-    effects = agent.hear(Welcome(session="s1", lease_s=None, reports_seen=0, journal="j"))
-    assert any("older than epochs" in said.text for said in only(Say, effects))
-    [started] = only(StartSupervisor, agent.hear(CommandDelivery(command=start())))
-    assert started.order.checkpoint_root == "/ckpt/j/7"

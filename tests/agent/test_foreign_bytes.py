@@ -28,7 +28,7 @@ from cotenant.agent.gpus.watchers import Line
 from cotenant.agent.host import folders, locks
 from cotenant.agent.ipc.channel import Deframer, framed
 from cotenant.agent.ipc.files import BadRecord, read_record
-from cotenant.agent.ipc.records import Durable, Order, ProcessIdentity, Result, Status
+from cotenant.agent.ipc.records import Durable, ProcessIdentity, Status
 from cotenant.agent.supervisor.core import coordination, rank_messages
 from cotenant.agent.supervisor.processes import termination
 from cotenant.checkpoint.disk.layout import Damaged, Manifest, TooNew
@@ -120,11 +120,6 @@ def record(value: msgspec.Struct) -> Kind:
     )
 
 
-def record_of_before(name: str, kind: type[msgspec.Struct]) -> Kind:
-    written = Path(__file__).parents[1] / "compat" / "attempt-1" / name
-    return Kind(written.read_bytes(), in_file(name, lambda path: read_record(path, kind)), (BadRecord,))
-
-
 def owner_in(path: Path) -> object:
     file = os.open(path, os.O_RDWR)
     try:
@@ -190,8 +185,6 @@ KINDS: dict[str, Kind] = {
     "a gang's word": Kind(coordination.payload(WORD), lambda data, _: coordination.parse_payload(data)),
     "an order": record(of(1000)),
     "a result": record(RESULT),
-    "an order of the version before": record_of_before("order.json", Order),
-    "a result of the version before": record_of_before("result.json", Result),
     "a status": record(STATUS),
     "an identity": record(ProcessIdentity(pid=1, start_ticks=2, boot_id="b")),
     "marks of GPUs": record(MARKS),

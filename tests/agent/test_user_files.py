@@ -170,7 +170,7 @@ def act_in(theirs: Path, chance: random.Random, number: int) -> None:
 @pytest.mark.root
 @AS_ROOT
 def test_the_link_that_made_root_remove_any_folder(ground: Path) -> None:
-    """The sockets' folder of an attempt of 0.1.0 was the user's: he put a link in its place."""
+    """A link in the place of the sockets' outer folder, as a user could put who owned that."""
     canary = canary_in(ground)
     before = seen(canary)
     shared = ground / "tmp"
@@ -181,7 +181,7 @@ def test_the_link_that_made_root_remove_any_folder(ground: Path) -> None:
     short = shared / "cotenant-0123456789ab"
     short.symlink_to(canary)
     os.chown(short, USER, USER, follow_symlinks=False)
-    (attempt / JOB).symlink_to(short)
+    (attempt / JOB).symlink_to(short / "j")
     remove_short_folder(attempt)
     assert seen(canary) == before
     assert not os.path.lexists(short)

@@ -1,14 +1,16 @@
-"""Write what else must stay readable: keys, a checkpoint, an attempt's records, an agent's spool, frames.
+"""Write one fixture of each format in its present version.
 
-    python -m tests.compat.make_fixtures
+    python -m tests.compat.make_fixtures journal past-job    # others: keys checkpoint records spool wire
 
-Run it once per version of what it writes, before that version is released, and never again: the files are the
+Run it once per version of a format, before that version is released, and never again: the files are the
 promise. The keys are nobody's.
 """
 
 from __future__ import annotations
 
 import json
+import sqlite3
+import sys
 import tempfile
 from pathlib import Path
 
@@ -33,9 +35,11 @@ from cotenant.controller.domain import (
     StopAttempt,
     because,
 )
+from cotenant.controller.store import JOURNAL_VERSION
 from cotenant.controller.system import keys
-from cotenant.controller.wire import WIRE_VERSION, agents, clients, decode, encode, heard
+from cotenant.controller.wire import WIRE_VERSION, agents, clients, encode
 from tests.agent.daemon.test_spool import NOTES
+from tests.controller.station import Station, job, run_one
 
 HERE = Path(__file__).parent
 HOST, JOB, ONE = HostId("h1"), JobId("1"), AttemptNo(1)
@@ -44,14 +48,16 @@ DEVICE = Device(
 )
 
 
-def write_keys(folder: Path) -> None:
+def write_keys() -> None:
+    folder = HERE / "keys-1"
     keys.init_cluster(folder)
     keys.add_user(folder, "alice", 1001)
     keys.add_agent(folder, "h1")
 
 
-def write_checkpoint(folder: Path) -> None:
+def write_checkpoint() -> None:
     """A model and its optimizer after three steps, with the numbers that came of them beside it."""
+    folder = HERE / "checkpoint-1"
     torch.manual_seed(1)
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.Adam(model.parameters())
@@ -88,7 +94,7 @@ def a_start() -> StartAttempt:
     )
 
 
-def write_records(folder: Path) -> None:
+def write_records() -> None:
     order = Order(
         start=a_start(),
         world_size=1,
@@ -101,16 +107,60 @@ def write_records(folder: Path) -> None:
     )
     status = Status(job_id=JOB, attempt=ONE, step=7)
     result = Result(status=status, outcome="finished", exit_code=0, detail="exit code 0")
+    folder = HERE / "attempt-1"
     folder.mkdir(exist_ok=True)
     write_record(folder / "order.json", order, mode=0o644)
     write_record(folder / "result.json", result, mode=0o644)
 
 
-def write_spool(path: Path) -> None:
-    spool = Spool(path)
-    spool.load()
-    spool.append(NOTES)
-    spool.close()
+def write_spool() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        spool = Spool(Path(name) / "spool")
+        spool.load()
+        spool.append(NOTES)
+        spool.close()
+        (HERE / "spool-1.bin").write_bytes((Path(name) / "spool").read_bytes())
+
+
+def live(station: Station) -> None:
+    """Four jobs on one device: finished, running, queued, cancelled; a policy change in between."""
+    address = station.join("h1", devices=1)
+    station.ask(clients.Submit(specs=(job("first"),), idempotency_key="compat"))
+    for name in ("second", "third", "fourth"):
+        station.submit(name=name, memory_mib=4_000, expected_s=100.0)
+    run_one(station, address, JobId("1"))
+    station.ask(clients.SetPolicy(name="sjf"))
+    station.core.snapshot()
+    station.time_s += 5.0
+    run_one(station, address, JobId("2"), until="step")
+    station.ask(clients.ChangeJobs(verb="cancel", job_ids=(JobId("4"),)))
+
+
+def lived(folder: Path, keep_ended: int = 10_000) -> sqlite3.Connection:
+    """The journal of a station that has lived and closed."""
+    station = Station(folder, keep_ended=keep_ended)
+    live(station)
+    station.close()
+    return sqlite3.connect(folder / "journal.sqlite")
+
+
+def write_past_job() -> None:
+    """A job that only the journal knows."""
+    with tempfile.TemporaryDirectory() as name:
+        database = lived(Path(name), keep_ended=0)
+        ((data,),) = database.execute("SELECT data FROM past_jobs WHERE job = '1'")
+        database.close()
+    (HERE / "past-job-1.bin").write_bytes(data)
+
+
+def write_journal() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        database = lived(Path(name))
+        database.execute("UPDATE meta SET value = 'c0ffee00c0ffee00' WHERE key = 'name'")
+        database.execute("UPDATE runs SET pid = 1")
+        lines = [*database.iterdump(), f"PRAGMA user_version={JOURNAL_VERSION};"]
+        database.close()
+    (HERE / f"journal-{JOURNAL_VERSION}.sql").write_text("\n".join(lines) + "\n")
 
 
 def frames() -> dict[str, bytes]:
@@ -128,32 +178,31 @@ def frames() -> dict[str, bytes]:
         specs=(JobSpec(job_id=JobId(""), name="first", launch=Launch(argv=("true",))),), idempotency_key="k"
     )
     return {
-        "Hello": encode(agents.Hello(session="s", report=report, attempts=())),
+        "hello": encode(agents.Hello(session="s", report=report, attempts=())),
         "stop": encode(agents.CommandDelivery(command=stop)),
         "beat": encode(agents.Heartbeat(beat=4, session="s")),
         "submit": encode(clients.Request(request_id=1, body=submit)),
         "failure": encode(clients.Failure(request_id=1, code="refused", message="no", hint="")),
         "start": encode(agents.CommandDelivery(command=a_start())),
-        **{f"answer: {name}": encode(answer) for name, answer in answers().items()},
     }
 
 
-def answers() -> dict[str, clients.AnyReply]:
-    """Those that `wire-1-answers.json` has, as we say them."""
-    said = json.loads((HERE / "wire-1-answers.json").read_text())["answers"]
-    return {name: decode(bytes.fromhex(frame), clients.AnyReply, heard) for name, frame in said.items()}
-
-
-def main() -> None:
-    write_keys(HERE / "keys-1")
-    write_checkpoint(HERE / "checkpoint-1")
-    write_records(HERE / "attempt-2")
-    with tempfile.TemporaryDirectory() as name:
-        write_spool(Path(name) / "spool")
-        (HERE / "spool-1.bin").write_bytes((Path(name) / "spool").read_bytes())
+def write_wire() -> None:
     text = json.dumps({name: frame.hex() for name, frame in frames().items()}, indent=1)
     (HERE / f"wire-{WIRE_VERSION}.json").write_text(text + "\n")
 
 
+MAKERS = {
+    "keys": write_keys,
+    "checkpoint": write_checkpoint,
+    "records": write_records,
+    "spool": write_spool,
+    "journal": write_journal,
+    "past-job": write_past_job,
+    "wire": write_wire,
+}
+
+
 if __name__ == "__main__":
-    main()
+    for each in sys.argv[1:]:
+        MAKERS[each]()

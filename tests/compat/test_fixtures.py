@@ -1,31 +1,55 @@
-"""What an earlier version wrote is read: `make_fixtures.py` and `make_journal.py` made the files, once."""
+"""Each format's present version is read, as `make_fixtures.py` wrote it; an unknown one is refused with what
+to do."""
 
 from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
-from cotenant.agent.daemon.spool import Spool
-from cotenant.agent.ipc import Order, Result, forgotten_on_disk, read_record
-from cotenant.checkpoint.disk.layout import verify
+from cotenant.agent.daemon.spool import Spool, SpoolProblem
+from cotenant.agent.ipc import BadRecord, Order, Result, read_record
+from cotenant.agent.supervisor.core import rank_messages
+from cotenant.checkpoint.disk.layout import Manifest, TooNew, verify
 from cotenant.checkpoint.resuming import load_newest
-from cotenant.controller.engine import JobRecord
+from cotenant.controller.domain import JobId, Phase
+from cotenant.controller.engine import Engine, EngineConfig, JobRecord
+from cotenant.controller.policies import registry
+from cotenant.controller.store import Core, Journal, JournalError, RecoveredState, recover
+from cotenant.controller.store.recovery import Image
 from cotenant.controller.system import keys
-from cotenant.controller.wire import agents, clients, decode, unpack_struct
+from cotenant.controller.wire import BadMessage, WrongVersion, agents, clients, decode, unpack_struct
 from tests.agent.daemon.test_spool import NOTES
+from tests.building import journals
 from tests.compat.make_fixtures import frames
 
 HERE = Path(__file__).parent
 FRAMES = {
-    (version, name): bytes.fromhex(frame)
-    for version in (1, 2)
-    for name, frame in json.loads((HERE / f"wire-{version}.json").read_text()).items()
+    name: bytes.fromhex(frame) for name, frame in json.loads((HERE / "wire-1.json").read_text()).items()
 }
+KINDS: dict[str, Any] = {
+    "hello": agents.FromAgent,
+    "beat": agents.FromAgent,
+    "stop": agents.ToAgent,
+    "start": agents.ToAgent,
+    "submit": clients.Request,
+    "failure": clients.AnyReply,
+}
+
+
+def a_journal(folder: Path, *, read_from: Path, version: int = 1) -> Journal:
+    """The journal of a fixture, opened."""
+    database = sqlite3.connect(folder / "journal.sqlite")
+    database.executescript(read_from.read_text())
+    database.execute(f"PRAGMA user_version={version}")
+    database.close()
+    return journals.a_journal(folder)
 
 
 def test_keys(tmp_path: Path) -> None:
@@ -69,27 +93,12 @@ def tensors(value: object) -> list[torch.Tensor]:
     return [each for part in parts for each in tensors(part)]
 
 
-@pytest.mark.parametrize("version", ["1", "2"])
-def test_an_attempts_records(version: str) -> None:
-    order = read_record(HERE / f"attempt-{version}" / "order.json", Order)
-    assert order is not None and (order.version, order.launch.argv) == (2, ("python", "train.py"))
+def test_an_attempts_records() -> None:
+    order = read_record(HERE / "attempt-1" / "order.json", Order)
+    assert order is not None and (order.version, order.launch.argv) == (1, ("python", "train.py"))
     assert (order.start.memory_cap_mib, order.gang[0].host_id, order.is_first_host) == (4_000, "h1", True)
-    result = read_record(HERE / f"attempt-{version}" / "result.json", Result)
+    result = read_record(HERE / "attempt-1" / "result.json", Result)
     assert result is not None and (result.outcome, result.step) == ("finished", 7)
-
-
-@pytest.mark.parametrize(("name", "kind"), [("order.json", Order), ("result.json", Result)])
-def test_a_record_of_the_version_before_says_what_one_of_today_says(name: str, kind: type) -> None:
-    before, today = (read_record(HERE / f"attempt-{version}" / name, kind) for version in (1, 2))
-    assert before == today
-
-
-def test_secrets_in_an_order_of_the_version_before_go_and_nothing_else_does(tmp_path: Path) -> None:
-    """Who waits for that supervisor's end is of its version, too, and still has to read it."""
-    said = json.loads((HERE / "attempt-1" / "order.json").read_text())
-    (tmp_path / "order.json").write_text(json.dumps({**said, "secrets": {"A_TOKEN": "hush"}}))
-    forgotten_on_disk(tmp_path)
-    assert json.loads((tmp_path / "order.json").read_text()) == said
 
 
 def test_an_agents_spool(tmp_path: Path) -> None:
@@ -99,10 +108,85 @@ def test_an_agents_spool(tmp_path: Path) -> None:
     spool.close()
 
 
-@pytest.mark.parametrize(("version", "name"), FRAMES)
-def test_a_frame(version: int, name: str) -> None:
-    kinds: dict[str, Any] = {"submit": clients.Request, "stop": agents.ToAgent, "start": agents.ToAgent}
-    is_answer = name == "failure" or name.startswith("answer: ")
-    kind = clients.AnyReply if is_answer else kinds.get(name, agents.FromAgent)
-    said: Any = decode(FRAMES[version, name], kind)
-    assert said == decode(frames()[name], kind)
+@pytest.mark.parametrize("name", FRAMES)
+def test_a_frame(name: str) -> None:
+    assert decode(FRAMES[name], KINDS[name]) == decode(frames()[name], KINDS[name])
+
+
+def test_a_journal(tmp_path: Path) -> None:
+    journal = a_journal(tmp_path, read_from=HERE / "journal-1.sql")
+    core = Core(journal, registry.make, EngineConfig(), package="later", wall_s=5_000.0)
+    engine = core.state.engine
+    phases = {job_id: job.phase for job_id, job in engine.jobs.items()}
+    assert phases == {"1": Phase.DONE, "2": Phase.RUNNING, "3": Phase.QUEUED, "4": Phase.CANCELLED}
+    assert [record.outcome for record in core.state.history.attempts(JobId("1"))] == ["finished"]
+    assert journal.submission("root", "compat") == ("1",)
+    assert (journal.name, engine.epoch.number, len(engine.epochs_past)) == ("c0ffee00c0ffee00", 2, 1)
+    journal.close()
+
+
+# --- An unknown version is refused, with what to do ------------------------------------------------------
+
+
+def test_a_frame_of_an_unknown_version() -> None:
+    with pytest.raises(WrongVersion, match="speaks version 99, this is 1: upgrade cotenant here"):
+        decode(of_version_99(FRAMES["beat"], b"\x01"), agents.FromAgent)
+
+
+def test_a_journal_of_an_unknown_version(tmp_path: Path) -> None:
+    with pytest.raises(JournalError, match="journal version 99, this program reads 1: upgrade cotenant here"):
+        a_journal(tmp_path, read_from=HERE / "journal-1.sql", version=99)
+
+
+def test_a_snapshot_of_an_unknown_version_is_left_out_and_the_entries_read(tmp_path: Path) -> None:
+    journal = a_journal(tmp_path, read_from=HERE / "journal-1.sql")
+    ((_, data),) = journal.snapshots()
+    image = unpack_struct(data, Image)
+    image.engine.version = 99
+    with pytest.raises(BadMessage, match="snapshot of version 99"):
+        RecoveredState(Engine(registry.make)).load(msgspec.msgpack.encode(image))
+    journal.keep_snapshot(msgspec.msgpack.encode(image))
+    journal.flush()
+    assert len(recover(journal, registry.make, EngineConfig()).engine.jobs) == 4
+    journal.close()
+
+
+@pytest.mark.parametrize(("name", "kind"), [("order.json", Order), ("result.json", Result)])
+def test_a_record_of_an_unknown_version(tmp_path: Path, name: str, kind: type) -> None:
+    data = (HERE / "attempt-1" / name).read_bytes()
+    (tmp_path / name).write_bytes(of_version_99(data, b'"version": 1'))
+    with pytest.raises(BadRecord, match="has version 99, this cotenant reads 1: upgrade it"):
+        read_record(tmp_path / name, kind)
+
+
+def test_a_spool_of_an_unknown_version(tmp_path: Path) -> None:
+    (tmp_path / "spool").write_bytes(of_version_99((HERE / "spool-1.bin").read_bytes(), b"ctspool\x01"))
+    with pytest.raises(SpoolProblem, match="has version 99, this cotenant reads 1: upgrade it here"):
+        Spool(tmp_path / "spool").load()
+
+
+@pytest.mark.parametrize("version", ["99", "0"])
+def test_a_manifest_of_an_unknown_version(version: str) -> None:
+    path = HERE / "checkpoint-1" / "a1-s3" / "manifest.json"
+    data = path.read_bytes().replace(b'"version": 1', b'"version": ' + version.encode())
+    with pytest.raises(TooNew, match=f"manifest version {version}, this cotenant reads 1: upgrade"):
+        Manifest.from_json(data, path)
+
+
+def test_keys_of_an_unknown_version(tmp_path: Path) -> None:
+    data = (HERE / "keys-1" / keys.USERS_FILE).read_bytes()
+    (tmp_path / keys.USERS_FILE).write_bytes(of_version_99(data, b"version = 1"))
+    with pytest.raises(keys.KeyProblem, match="has version 99, this program reads 1: upgrade cotenant here"):
+        keys.Users(tmp_path)
+
+
+def test_a_rank_of_an_unknown_job_protocol_is_not_heard() -> None:
+    word = b'{"v":1,"m":"watched","rank":0}'
+    assert rank_messages.parse(word) is not None
+    assert rank_messages.parse(of_version_99(word, b'"v":1')) is None
+
+
+def of_version_99(data: bytes, version: bytes) -> bytes:
+    """The data with 99 in place of the 1 at the end of its first `version`."""
+    one = version[-1:]
+    return data.replace(version, version[:-1] + (b"99" if one == b"1" else bytes((99,))), 1)

@@ -7,7 +7,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any, get_args
 
-import msgpack
 import msgspec
 import pytest
 
@@ -20,14 +19,12 @@ from cotenant.controller.domain import (
     Decision,
     Epoch,
     Followed,
-    ForgetJob,
     HostId,
     JobId,
     JobKept,
     Past,
     Phase,
     StartAttempt,
-    StopAttempt,
     View,
     standing,
 )
@@ -37,15 +34,11 @@ from cotenant.controller.policies.toolkit import OrderParameters
 from cotenant.controller.wire import (
     CommandAck,
     CommandDelivery,
-    FromAgent,
-    Hello,
     HostRefused,
     NotFollowed,
     Report,
-    ToAgent,
     Welcome,
     clients,
-    decode,
 )
 from tests.controller.station import Station, hello, run_one
 
@@ -60,7 +53,7 @@ STANDINGS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "it followed an earlier one, not to its end": ({"epoch": Epoch(number=1, token="a")}, "follows"),
     "it has obeyed nobody": ({"journal": ""}, "follows"),
-    "it obeyed what knew no epochs": ({"confirmed": 7}, "follows"),
+    "its notes were cut off before the first epoch": ({"confirmed": 7}, "follows"),
     "it belongs to another journal": ({"journal": "k", "epoch": Epoch(number=9, token="z")}, "follows"),
     "it followed the one before beyond its end": (
         {"epoch": Epoch(number=2, token="b"), "reached": 21},
@@ -325,48 +318,3 @@ def test_nobody_pushes_numbers_to_where_they_cannot_be_written(story: Story) -> 
     assert story.station.submit(name="next") == "2"
     with pytest.raises(ValueError, match="there is no epoch"):
         Epoch(number=2**62)
-
-
-# --- Agents of the version before ----------------------------------------------------------------------
-
-
-def test_an_older_agent_works_as_before_and_the_log_says_what_it_lacks(
-    station: Station, caplog: pytest.LogCaptureFixture
-) -> None:
-    station.agent_says(b"agent-h1", hello("h1", followed=None))
-    assert "too old to notice a restored journal" in caplog.text
-    job_id = station.submit()
-    [start] = station.commands(b"agent-h1", StartAttempt)
-    assert start.job_epoch == "", "it would look for checkpoints under the number alone, and so do all others"
-    run_one(station, b"agent-h1", job_id)
-    assert station.core.state.engine.jobs[job_id].phase is Phase.DONE
-
-
-def test_an_agent_that_was_upgraded_keeps_what_it_started_before(station: Station) -> None:
-    station.agent_says(b"agent-h1", hello("h1", followed=None))
-    job_id = station.submit()
-    run_one(station, b"agent-h1", job_id, until="step")
-    station.gone.add(b"agent-h1")
-    seen = AttemptSeen(job_id=job_id, attempt=AttemptNo(1), running=True)
-    again = msgspec.structs.replace(hello("h1", session="s2"), attempts=(seen,))
-    station.agent_says(b"again", again)
-    assert station.commands(b"again", StopAttempt) == [] == station.commands(b"again", ForgetJob)
-    assert station.core.state.engine.jobs[job_id].phase is Phase.RUNNING
-
-
-def test_words_of_the_version_before_are_read_and_say_nothing_of_epochs() -> None:
-    """As the version before wrote them, and without what it did not know."""
-    spec = {
-        "m": "hello",
-        "session": "s",
-        "report": {"host_id": "h1", "devices": []},
-        "attempts": [],
-        "keeps": ["7"],
-    }
-    old: Hello = decode(msgpack.packb([1, spec]), FromAgent)
-    assert (old.followed, old.kept, old.keeps) == (None, (), ("7",))
-    ended = {"event": "AttemptEnded", "job_id": "7", "attempt": 1, "host_id": "h1", "outcome": "finished"}
-    report: Report = decode(msgpack.packb([1, {"m": "report", "sequence": 3, "event": ended}]), FromAgent)
-    assert (report.epoch, report.job_epoch) == ("", "")
-    welcome = {"m": "welcome", "session": "s", "lease_s": None, "reports_seen": 0, "journal": "j"}
-    assert decode(msgpack.packb([1, welcome]), ToAgent).epoch == Epoch()

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
+import msgspec
 import pytest
 import zmq
 
@@ -30,8 +31,6 @@ from cotenant.controller.wire import (
     agents,
     decode,
     encode,
-    in_version,
-    version_of,
 )
 from cotenant.controller.wire import clients as wire
 from tests.building.limits import within_s
@@ -346,15 +345,20 @@ def test_a_frame_of_another_version_is_told_what_to_upgrade(controllers: Control
     dealer = agent(controllers.bound).socket
     dealer.send_multipart([b"client", msgpack.packb([WIRE_VERSION + 1, {}])])
     assert dealer.poll(int(WAIT_S * 1000))
-    frame = dealer.recv()
-    assert version_of(frame) == WIRE_VERSION + 1, "else the newer one could not read why"
-    answer: Any = decode(in_version(frame, WIRE_VERSION), wire.AnyReply)
+    version, answered = msgpack.unpackb(dealer.recv())
+    assert version == WIRE_VERSION + 1, "else the newer one could not read why"
+    answer: Any = msgspec.convert(answered, wire.AnyReply)
     assert answer.code == "version" and "upgrade the controller" in answer.message
     newer = agent(controllers.bound)
     newer.socket.send(msgpack.packb([WIRE_VERSION + 1, {"m": "hello"}]))
     assert newer.socket.poll(int(WAIT_S * 1000))
-    refused: Any = decode(in_version(newer.socket.recv(), WIRE_VERSION), agents.ToAgent)
-    assert isinstance(refused, agents.HostRefused) and "upgrade the controller" in refused.why
+    version, answered = msgpack.unpackb(newer.socket.recv())
+    refused: Any = msgspec.convert(answered, agents.ToAgent)
+    assert (
+        version == WIRE_VERSION + 1
+        and isinstance(refused, agents.HostRefused)
+        and "upgrade the controller" in refused.why
+    )
 
 
 def test_a_message_that_is_too_large_never_arrives(controllers: Controllers, agent: Any) -> None:

@@ -23,7 +23,6 @@ from collections.abc import Iterator
 from typing import Final
 
 import msgspec
-from msgspec import UNSET
 
 from cotenant.agent.daemon.core import reporting
 from cotenant.agent.daemon.core.edge import (
@@ -108,8 +107,8 @@ class Attempts:
             mps=order is not None and bool(order.mps),
             uses_library=order is not None and order.start.resume_step > 0,
             memory_cap_mib=order.start.memory_cap_mib if order else None,
-            fraction=order.start.fraction or 1.0 if order else 1.0,
-            cores=order.ranks[0].cores if order and order.start.fraction else (),
+            fraction=order.start.fraction if order else 1.0,
+            cores=order.ranks[0].cores if order and order.start.fraction < 1.0 else (),
         )
 
     # --- Commands ----------------------------------------------------------------------------------
@@ -139,7 +138,7 @@ class Attempts:
             job_epoch=command.job_epoch,
             uses_library=command.resume_step > 0,
             memory_cap_mib=command.memory_cap_mib,
-            fraction=1.0 if command.fraction is UNSET else command.fraction,
+            fraction=command.fraction,
             profiled=command.profile_s > 0,
         )
         why = objection(command, self._tenants.config, self._tenants.attempts) or self._too_old(command)

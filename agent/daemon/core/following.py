@@ -25,8 +25,6 @@ class Following:
     def __init__(self, outbox: Outbox) -> None:
         self._out = outbox
         self._memory = outbox.memory
-        self._knows_epochs: bool | None = None
-        """Whether the controller does; None: it has not welcomed this start of the agent."""
         self._taken: set[JobKey] = set()
         """Jobs whose start was refused because the number was in use: listed in every hello."""
 
@@ -35,7 +33,7 @@ class Following:
         another journal is another job 1: its fences, reports and logs must not meet ours."""
         memory = self._memory
         mine = memory.journal
-        if mine == journal or (mine and not journal):
+        if mine == journal:
             return ""
         if mine and (running or memory.pending):
             return (
@@ -55,12 +53,6 @@ class Following:
         """Whether the agent may obey this controller. One whose journal was restored first learns what is
         here."""
         mine, theirs = self._memory.epoch, message.epoch
-        if not theirs.number:
-            if self._knows_epochs is not False:
-                self._out.say("the controller is older than epochs: a restored journal would go unnoticed")
-            self._knows_epochs = False
-            return "welcome"
-        self._knows_epochs = True
         if theirs == mine:
             return "greet-again" if message.restored else "welcome"
         if theirs.number <= mine.number:
@@ -83,7 +75,7 @@ class Following:
 
     def obeys(self, message: CommandDelivery) -> bool:
         """Answer an order of another epoch without obeying it."""
-        if message.epoch == self._memory.epoch.token or (not message.epoch and not self._knows_epochs):
+        if message.epoch == self._memory.epoch.token:
             return True
         self._out.send(NotFollowed(epoch=message.epoch))
         return False
@@ -98,7 +90,7 @@ class Following:
     def read_log(self, read: ReadLog) -> None:
         """Of the job that the request means, not of one with its number in a lost history."""
         attempt = self._memory.attempts.get((read.job_id, read.attempt))
-        if attempt is None or not read.job_epoch or attempt.job_epoch in ("", read.job_epoch):
+        if attempt is None or attempt.job_epoch in ("", read.job_epoch):
             self._out.add(AnswerLog(read=read))
             return
         nothing = LogReply(

@@ -70,7 +70,7 @@ class Attempt(Capabilities, frozen=True, kw_only=True):
     command_id: CommandId
     """The last command about it."""
     epoch: str = ""
-    """Token of the epoch in which it was launched. Here and below, empty: before there were epochs."""
+    """Token of the epoch in which it was launched. Here and below, empty: unknown."""
     job_epoch: str = ""
     devices: tuple[DeviceId, ...] = ()
     has_folder: bool = True

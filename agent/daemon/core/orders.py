@@ -22,7 +22,6 @@ from pathlib import PurePosixPath
 from typing import Final
 
 import msgspec
-from msgspec import UNSET
 
 from cotenant.agent.daemon.core.edge import AgentConfig
 from cotenant.agent.daemon.core.memory import Attempt
@@ -71,7 +70,7 @@ def _device_objection(
         return f"device {device_id} is not available: {device.note}"
     here = [attempt for attempt in running if device_id in attempt.devices]
     who = ", ".join(attempt.job_id for attempt in here)
-    if command.fraction is UNSET:
+    if command.fraction == 1.0:
         if any(attempt.fraction < 1.0 for attempt in here):
             return f"device {device_id} is divided among jobs {who}"
         if len(here) >= device.max_tenants:
@@ -89,7 +88,7 @@ def _device_objection(
 
 def part_cores(command: StartAttempt, device: Device, here: Iterable[Attempt]) -> tuple[int, ...]:
     """Of a slot's cores those that are to be this attempt's part: the first that no other has."""
-    assert command.fraction is not UNSET
+    assert command.fraction < 1.0
     taken = {core for attempt in here for core in attempt.cores}
     return tuple(core for core in device.cores if core not in taken)[
         : cores_of(command.fraction, len(device.cores))
@@ -99,7 +98,7 @@ def part_cores(command: StartAttempt, device: Device, here: Iterable[Attempt]) -
 def cores_for(command: StartAttempt, config: AgentConfig, running: Iterable[Attempt]) -> tuple[int, ...]:
     """The cores of an attempt that has a part of a CPU slot; empty: it has all those of its devices."""
     part = own_part(command, config.report.host_id)
-    if command.fraction is UNSET or part is None:
+    if command.fraction == 1.0 or part is None:
         return ()
     device = next(each for each in config.report.devices if each.device_id == part.devices[0])
     here = [attempt for attempt in running if device.device_id in attempt.devices]
@@ -283,7 +282,7 @@ def _client(
     command: StartAttempt, config: AgentConfig, processes_seen: int, pipe: str, uuid: str
 ) -> MpsClient:
     percentage = config.mps_percentage
-    if command.fraction is not UNSET:
+    if command.fraction < 1.0:
         percentage = min(percentage, max(1.0, round(100.0 * command.fraction)))
     return MpsClient(
         pipe_directory=pipe,

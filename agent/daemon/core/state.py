@@ -202,7 +202,7 @@ class AgentState:
         )
 
     def checkpoint_folder(self, job: JobKey) -> str:
-        """A job that arrived before there were epochs has a folder of its number alone."""
+        """Of the job's number and epoch, below the journal's name."""
         journal = f"/{self.memory.journal}" if self.memory.journal else ""
         return f"{self.config.checkpoint_root}{journal}/{'-'.join(filter(None, job))}"
 
@@ -378,15 +378,13 @@ class AgentState:
 
     def _greet(self, now_s: float) -> None:
         if self.registration.hello_due(now_s):
-            kept = self._following.kept()
             hello = Hello(
                 session=self.config.session,
                 report=self.config.report,
                 attempts=self.inventory(),
-                keeps=tuple(job.job_id for job in kept),
                 number=self.registration.next_hello(),
                 followed=self._following.followed(),
-                kept=kept,
+                kept=self._following.kept(),
             )
             self._out.send(hello)
 

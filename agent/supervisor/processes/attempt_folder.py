@@ -67,9 +67,8 @@ def remove_short_folder(folder: Path) -> None:
     with suppress(OSError), OpenFolder.at(folder) as attempt:
         said = Path(os.readlink(JOB, dir_fd=attempt.fd))  # An OSError: `job/` is a folder, or not there.
         attempt.unlink(JOB)
-        short = said.parent if said.name == _INNER else said  # Attempts of 0.1.0: all of it is the user's.
-        if _SHORT_NAME.fullmatch(short.name):
-            remove_tree(short)
+        if said.name == _INNER and _SHORT_NAME.fullmatch(said.parent.name):
+            remove_tree(said.parent)
 
 
 def open_output(path: Path, order: Order) -> int:

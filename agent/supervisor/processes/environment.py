@@ -26,7 +26,6 @@ import msgspec
 
 from cotenant.agent.ipc import MODULES, MpsClient, Order, RankOrder
 from cotenant.agent.supervisor.processes.slurm import slurm_environment
-from cotenant.controller.domain import SlurmScript
 from cotenant.controller.wire import job as protocol
 from cotenant.mps.environment import ClientLimits, MemoryLimit, client_environment, without_mps
 
@@ -100,7 +99,7 @@ def environment_of(
 def needs_cuda_indices(order: Order) -> bool:
     """deepspeed reads CUDA_VISIBLE_DEVICES as a list of numbers."""
     slurm = order.launch.slurm
-    if isinstance(slurm, SlurmScript) and slurm.numbers_devices:
+    if slurm and slurm.numbers_devices:
         return True
     return order.launch.mode == "host" and launcher_of(order.launch.argv) == "deepspeed"
 

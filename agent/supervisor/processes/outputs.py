@@ -178,7 +178,7 @@ class Outputs:
             except ValueError as error:
                 raise UnusableOutput(f"{order.launch.output!r}: {error}") from None
         log = LogWriter(self._folder / LOGS, rank.rank, order.log_bytes_max, owner_of(order))
-        errors_apart = rank.rank == 0 and order.launch.errors_apart is True
+        errors_apart = rank.rank == 0 and order.launch.errors_apart
         output = self._by_rank[rank.rank] = Output(log, extra, errors_apart=errors_apart)
         return output
 

@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 import msgspec
-from msgspec import UNSET
 
 from cotenant.agent.host.cgroups import RANKS, AttemptCgroup
 from cotenant.agent.host.facts import children_of, identity_of, open_pidfd
@@ -197,7 +196,7 @@ def _be_rank(
         ("user", lambda: drop_to(launch.uid, launch.gid, launch.groups)),
         ("process", lambda: _die_with(parent) if parent is not None else None),
         ("workdir", lambda: os.chdir(launch.workdir)),
-        ("process", lambda: _read_from(launch.input) if launch.input is not UNSET else None),
+        ("process", lambda: _read_from(launch.input) if launch.input is not None else None),
         ("command", lambda: os.execvpe(argv[0], list(argv), dict(env))),
     )
     try:

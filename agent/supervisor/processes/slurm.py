@@ -72,7 +72,7 @@ def slurm_environment(order: Order, rank: RankOrder, path: str) -> dict[str, str
 def warned_after_s(order: Order) -> float:
     """After what time we signal the script; inf: never. `srun` signals the tasks of steps itself."""
     slurm, left_s = order.launch.slurm, order.start.time_left_s
-    if not slurm or not slurm.signal_script or not isinstance(left_s, float):
+    if not slurm or not slurm.signal_script or left_s is None:
         return inf
     return max(0.0, left_s - slurm.signal_before_s)
 
@@ -121,7 +121,7 @@ def _times(order: Order, slurm: SlurmScript) -> dict[str, str]:
     if order.attempt > 1:
         words["SLURM_RESTART_COUNT"] = str(order.attempt - 1)
     left_s = order.start.time_left_s
-    if isinstance(left_s, float):
+    if left_s is not None:
         words["SLURM_JOB_END_TIME"] = str(int(now_s + left_s))
         if slurm.signal and not slurm.signal_script:
             words["COTENANT_STEP_SIGNAL"] = f"{slurm.signal}@{slurm.signal_before_s:g}"

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
 from cotenant.controller.cli.frame.asking import PATIENCE_S, asking, loaded_settings
 from cotenant.controller.cli.frame.command import argument, option
@@ -88,23 +87,23 @@ def with_streams(request: Submit, endpoint: str | None) -> Submit:
     source, problem = standard_input(0, spec, endpoint)
     if problem:
         tell(f"note: standard input is not passed on: {problem}")
-    errors_apart = UNSET if os.path.sameopenfile(1, 2) else True
+    errors_apart = not os.path.sameopenfile(1, 2)
     launch = msgspec.structs.replace(spec.launch, input=source, errors_apart=errors_apart)
     return msgspec.structs.replace(request, specs=(msgspec.structs.replace(spec, launch=launch),))
 
 
-def standard_input(stream: int, spec: JobSpec, endpoint: str | None) -> tuple[InputFile | UnsetType, str]:
+def standard_input(stream: int, spec: JobSpec, endpoint: str | None) -> tuple[InputFile | None, str]:
     """What the job is to read, or why it cannot have what we have. Of a terminal or of /dev/null nobody
     expects it. A stream is a descriptor."""
     found = os.fstat(stream)
     if stat.S_ISSOCK(found.st_mode):
-        return UNSET, "it is a socket, which another process cannot open (`cat | cotenant run ...`)"
+        return None, "it is a socket, which another process cannot open (`cat | cotenant run ...`)"
     if not stat.S_ISFIFO(found.st_mode) and not stat.S_ISREG(found.st_mode):
-        return UNSET, ""
+        return None, ""
     if spec.gpus_max > 1 or spec.launch.mode == "host":
-        return UNSET, "only a job of one rank, without a launcher such as torchrun, has one"
+        return None, "only a job of one rank, without a launcher such as torchrun, has one"
     if socket_path(paths.client_endpoint(loaded_settings(endpoint).settings)) is None:
-        return UNSET, "the controller is on another machine (a file there: `-- sh -c 'CMD < FILE'`)"
+        return None, "the controller is on another machine (a file there: `-- sh -c 'CMD < FILE'`)"
     offset = os.lseek(stream, 0, os.SEEK_CUR) if stat.S_ISREG(found.st_mode) else 0
     path = f"/proc/{os.getpid()}/fd/{stream}"
     return InputFile(path=path, device=found.st_dev, inode=found.st_ino, offset=offset), ""

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import click
 import msgspec
@@ -24,9 +24,6 @@ from cotenant.controller.cli.frame.command import Declared, argument, option
 from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, write_json, write_lines
 from cotenant.controller.cli.frame.problem import OK, Problem
 from cotenant.controller.cli.frame.screen import tell
-from cotenant.controller.cli.jobs.arrival import FORESEEN_COLUMNS, foresee, foresight, in_json, in_short
-from cotenant.controller.cli.jobs.eta import in_words
-from cotenant.controller.cli.jobs.profile_series import behind, planned
 from cotenant.controller.cli.submission.build import Sbatch, Submission, Submitter, submission
 from cotenant.controller.cli.submission.options import (
     CONTAINERS,
@@ -40,7 +37,10 @@ from cotenant.controller.client import Client
 from cotenant.controller.domain import JobId
 from cotenant.controller.system import paths
 from cotenant.controller.system.endpoint import socket_path
-from cotenant.controller.wire import ListEtas, SpecView, Submit, Submitted, spec_view, wall_s
+from cotenant.controller.wire import Submit, Submitted, wall_s
+
+if TYPE_CHECKING:
+    from cotenant.controller.wire import SpecView
 
 _PREFIX: Final = "job_"
 _CONTAINER: Final = "container"
@@ -219,6 +219,8 @@ def submit(
             "usage", "--profile full is for one job, not for an array", "profile it first: cotenant profile"
         )
     if what_if:
+        from cotenant.controller.cli.jobs.arrival import foresee
+
         foresee(request, "json" if as_json else "table", endpoint)
         return OK
     with asking(endpoint) as client:
@@ -233,6 +235,8 @@ def submit(
 
 def checked(client: Client, request: Submit, policy: str, as_json: bool) -> None:
     """Says what the controller would do, under `policy` too if one is named."""
+    from cotenant.controller.cli.jobs.arrival import FORESEEN_COLUMNS, foresight, in_json, in_short
+
     reply = client.ask(request, timeout_s=SUBMIT_TIMEOUT_S)
     foreseen = foresight(client, request, policy)
     if as_json:
@@ -275,6 +279,9 @@ def first_eta(client: Client, job_id: JobId, within_s: float = ETA_WITHIN_S) -> 
     """When the job ends, if the controller finds it out soon and a person is at the terminal."""
     if not screen.is_terminal(sys.stderr):
         return ""
+    from cotenant.controller.cli.jobs.eta import in_words
+    from cotenant.controller.wire import ListEtas
+
     until_s = time.monotonic() + within_s
     while time.monotonic() < until_s:
         found = client.ask(ListEtas(job_ids=(job_id,))).etas
@@ -286,6 +293,8 @@ def first_eta(client: Client, job_id: JobId, within_s: float = ETA_WITHIN_S) -> 
 
 def with_series(client: Client, request: Submit) -> Submit:
     """The series that measures the job, and the job behind it. Says what that costs."""
+    from cotenant.controller.cli.jobs.profile_series import behind, planned
+
     spec = request.specs[0]
     plan = planned(client, spec)
     tell(f"profiling first: {plan.announcement()}")
@@ -294,6 +303,8 @@ def with_series(client: Client, request: Submit) -> Submit:
 
 def printed(request: Submit) -> SpecView | dict[str, Any]:
     """Secrets are named, never shown."""
+    from cotenant.controller.wire import spec_view
+
     specs = [spec_view(spec) for spec in request.specs]
     if not request.array_indices:
         return specs[0]

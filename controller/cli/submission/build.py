@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import UNSET
 
-from cotenant.controller.cli.submission import commands, directives, recording
+from cotenant.controller.cli.submission import commands, recording
 from cotenant.controller.cli.submission.commands import spawning
 from cotenant.controller.cli.submission.options import BY_KEY, BadSubmission, Options, merged, read
 from cotenant.controller.cli.submission.quantities import GpuRange
@@ -130,7 +129,7 @@ def _submission(source: _Source, flags: Options, where: Submitter) -> Submission
         zero_code=_zero_code(values),
         watchdog_s=values.get("watchdog"),
         warm=not values.get("cold", False),
-        slurm=_placed(source.slurm, where) if source.slurm is not None else UNSET,
+        slurm=_placed(source.slurm, where) if source.slurm is not None else None,
     )
     path = {**environment.open}.get("PATH", os.defpath)
     spec = _spec(values, launch, code_sha256(source.argv, Path(launch.workdir), path))
@@ -190,6 +189,8 @@ def _source(words: Sequence[str]) -> _Source:
 
         file = yaml_file.read_job_file(path)
         return _Source(argv=file.command, options=file.options)
+    from cotenant.controller.cli.submission import directives
+
     if directives.is_script(path):
         script = directives.read_script(path)
         return _Source(
@@ -204,6 +205,8 @@ def _source(words: Sequence[str]) -> _Source:
 
 def _slurm_source(words: Sequence[str], sbatch: Sbatch) -> _Source:
     """A script, whatever its file is called; its output goes where Slurm's would."""
+    from cotenant.controller.cli.submission import directives
+
     path, text = Path(words[0]), sbatch.text
     if text is None and not path.is_file():
         raise BadSubmission(f"{path} does not exist", commands.near_file(str(path), Path()), missing=True)
@@ -260,8 +263,8 @@ def _spec(values: dict[str, Any], launch: Launch, code: str) -> JobSpec:
             retries=values.get("retries", 0),
             after=tuple(each for group in values.get("after", ()) for each in group),
             hold=values.get("hold", False),
-            array_limit=(values["array"].limit if "array" in values else 0) or UNSET,
-            requeues=values.get("requeue_at_limit") or UNSET,
+            array_limit=values["array"].limit if "array" in values else 0,
+            requeues=values.get("requeue_at_limit") or 0,
             profile=None if isinstance(profile, str) else profile,
             profiling="never" if profile == "never" else "auto",
             code_sha256=code,
@@ -278,12 +281,13 @@ def _gpus(values: dict[str, Any]) -> GpuRange:
 
 
 def _zero_code(values: dict[str, Any]) -> tuple[str, ...]:
-    """What the hook is asked to do. A batch of unknown size is never split, nor is one that never shares."""
+    """What the hook is asked to do. The batches of a job that never shares are never split."""
     how = values.get("accumulate", "auto")
-    splits = how != "never" and values.get("batch_size") is not None and values.get("share") != "never"
+    splits = how != "never" and values.get("share") != "never"
     words = {
         "accumulate": splits,
         "mean": splits and how == "mean",
+        "quiet": splits and not values.keys() & {"accumulate", "batch_size"},
         "checkpoint": _saves(values),
         "progress": values.get("progress") != "never",
     }

@@ -20,13 +20,13 @@ SHOWN_MAX: Final = 60
 """Characters of a wrong value that are repeated to whoever gave it."""
 
 _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-_WITH_UNITS: Final = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?[smhd])+")
-_SLURM: Final = re.compile(r"(?:([0-9]{1,9})-)?([0-9]{1,9})(?::([0-9]{1,9}))?(?::([0-9]{1,9}))?")
-_CLOCK: Final = re.compile(r"[0-9]{1,2}:[0-9][0-9]")
-_SIZE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(?:I?B)?", re.IGNORECASE | re.ASCII)
-_WHOLE: Final = re.compile(r"[+-]?[0-9]{1,18}")
+_WITH_UNITS: Final = r"(?:[0-9]+(?:\.[0-9]+)?[smhd])+"
+_SLURM: Final = r"(?:([0-9]{1,9})-)?([0-9]{1,9})(?::([0-9]{1,9}))?(?::([0-9]{1,9}))?"
+_CLOCK: Final = r"[0-9]{1,2}:[0-9][0-9]"
+_SIZE: Final = r"(?ai)([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(?:I?B)?"
+_WHOLE: Final = r"[+-]?[0-9]{1,18}"
 _IN_MIB: Final = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0 * 1024.0}
-_ARRAY_PART: Final = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?")
+_ARRAY_PART: Final = r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?"
 
 DURATION_FORMS: Final = "90s, 10m, 2h, 1h30m, MINUTES, MM:SS, HH:MM:SS or D-HH[:MM[:SS]]"
 
@@ -47,9 +47,9 @@ def duration_s(text: str) -> float:
 
 
 def _duration_s(text: str) -> float | None:
-    if _WITH_UNITS.fullmatch(text):
+    if re.fullmatch(_WITH_UNITS, text):
         return sum(float(part[:-1]) * _UNITS_S[part[-1]] for part in re.findall(r"[0-9.]+[smhd]", text))
-    match = _SLURM.fullmatch(text)
+    match = re.fullmatch(_SLURM, text)
     if match is None:
         return None
     days, first, second, third = (int(part) if part is not None else None for part in match.groups())
@@ -72,7 +72,7 @@ def moment(text: str, now: datetime | None = None) -> datetime:
     try:
         if text.startswith("+"):
             return now + timedelta(seconds=duration_s(text[1:]))
-        if _CLOCK.fullmatch(text):
+        if re.fullmatch(_CLOCK, text):
             today = datetime.combine(now.date(), time.fromisoformat(text.zfill(5)), now.tzinfo)
             return today if today > now else today + timedelta(days=1)
         found = datetime.fromisoformat(text)
@@ -88,7 +88,7 @@ def moment(text: str, now: datetime | None = None) -> datetime:
 
 def size_mib(text: str) -> int:
     """MiB of `8G`, `512M`, `1.5GiB` or a bare number of MiB, rounded up."""
-    match = _SIZE.fullmatch(text.strip())
+    match = re.fullmatch(_SIZE, text.strip())
     if match is None:
         raise ValueError(f"must be a size such as 8G or 512M, got {shown(text)}")
     mib = float(match[1]) * _IN_MIB[match[2].upper()]
@@ -101,7 +101,7 @@ def size_mib(text: str) -> int:
 
 def count(text: str, at_least: int = 1) -> int:
     """A whole number."""
-    if not _WHOLE.fullmatch(text.strip()):
+    if not re.fullmatch(_WHOLE, text.strip()):
         raise ValueError(f"must be a whole number, got {shown(text)}")
     value = int(text)
     if value < at_least:
@@ -146,7 +146,7 @@ def from_zero(text: str) -> int:
 
 def priority(text: str) -> int:
     """A whole number, negative ones included."""
-    if not _WHOLE.fullmatch(text.strip()):
+    if not re.fullmatch(_WHOLE, text.strip()):
         raise ValueError(f"must be a whole number, got {shown(text)}")
     number = int(text)
     if abs(number) > PRIORITY_MAX:
@@ -190,7 +190,7 @@ def array_tasks(text: str) -> ArrayTasks:
 def _indices(text: str) -> tuple[int, ...]:
     found: set[int] = set()
     for part in text.split(","):
-        match = _ARRAY_PART.fullmatch(part.strip())
+        match = re.fullmatch(_ARRAY_PART, part.strip())
         if match is None:
             raise ValueError(f"must be indices such as 0-9, 1,3,7 or 0-20:5, got {shown(text)}")
         first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)

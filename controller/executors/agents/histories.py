@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 
-from cotenant.controller.domain import AttemptEnded, HostId, Standing, standing
+from cotenant.controller.domain import AttemptEnded, Standing, standing
 from cotenant.controller.engine import agree
 from cotenant.controller.store import Core
 from cotenant.controller.wire import Hello, Report
@@ -24,26 +24,14 @@ class Histories:
         """Until then attempts may run on leases from before this start."""
         self._knows_restored = False
         """An agent has shown that this journal was restored from a copy."""
-        self._without: set[HostId] = set()
-        """Hosts whose agents know no epochs, as the log has said."""
 
     def standing(self, hello: Hello, reports_seen: int) -> Standing:
-        """How the agent's history and this journal's relate; an older agent cannot tell."""
-        host_id, engine = hello.report.host_id, self._core.state.engine
-        if hello.followed is None:
-            if host_id not in self._without:
-                self._without.add(host_id)
-                log.warning(
-                    "host %s: its cotenant is too old to notice a restored journal: upgrade it", host_id
-                )
-            return "follows"
-        self._without.discard(host_id)
-        name = self._core.journal.name
+        """How the agent's history and this journal's relate."""
+        engine, name = self._core.state.engine, self._core.journal.name
         return standing(hello.followed, name, engine.epoch, engine.epochs_past, reports_seen)
 
     def refusal(self, hello: Hello) -> str:
         """To an agent that has gone over to another controller."""
-        assert hello.followed is not None
         self._core.counters["superseded"] += 1
         host_id, theirs = hello.report.host_id, hello.followed.epoch.number
         log.error("host %s follows epoch %d of another controller: is a second one running?", host_id, theirs)
@@ -56,7 +44,6 @@ class Histories:
         """The journal lacks what an agent has followed; attempts of that history must not be taken for ours.
         True: another epoch has begun, once in a run, and beyond each that an agent has followed."""
         core, followed = self._core, hello.followed
-        assert followed is not None
         if self._knows_restored and core.state.engine.epoch.number > followed.epoch.number:
             return False
         self._knows_restored = True

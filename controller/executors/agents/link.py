@@ -130,7 +130,7 @@ class AgentExecutor:
             case wire.Report():
                 return self._report(link, host_id, message)
             case wire.CommandAck():
-                if message.epoch in ("", self._core.state.engine.epoch.token):
+                if message.epoch == self._core.state.engine.epoch.token:
                     self._delivery.seen(host_id, message.command_id)
             case wire.NotFollowed():
                 self._not_followed(host_id, message)
@@ -213,9 +213,7 @@ class AgentExecutor:
         joined = HostJoined(
             report=message.report,
             attempts=message.attempts,
-            keeps=message.keeps if not message.kept else (),
             kept=message.kept,
-            knows_epochs=message.followed is not None,
             leaves_in_s=self._left_s(message.report),
         )
         self._core.happen(joined)

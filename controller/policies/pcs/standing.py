@@ -18,7 +18,7 @@ LEAVING = (Phase.CHECKPOINTING, Phase.STOPPING)
 def size_gpu_s(job: Job, now_s: float) -> float:
     """Training of the whole job on the fewest devices that it takes, done and to do, x those devices;
     infinite if unknown. It stands still while the job waits, and while it runs as expected, on any number."""
-    left_s = job.remaining_now_s(now_s)
+    left_s = job.known_left_s(now_s)
     return float("inf") if left_s is None else _whole_s(job, left_s, now_s) * job.spec.gpus_min
 
 

@@ -236,7 +236,7 @@ def _with_reasons(decision: Decision, chosen: Chosen) -> Decision:
         else action
         for action in decision.actions
     )
-    return Decision(actions=actions, policy_state=decision.policy_state)
+    return Decision(actions=actions)
 
 
 class _ChosenView:

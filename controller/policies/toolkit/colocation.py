@@ -250,11 +250,10 @@ class Colocation(Stateless, ABC):
     def admit(self, plan: Plan, waiting: Iterable[Job], waited_for: Job | None) -> None:
         """Try the first of these jobs in order; none behind an aged one, whose devices a newcomer would
         hold."""
-        slots = self.slots(plan)
-        if not slots:
-            return
         first = islice(waiting, self._options.lookahead)
-        while batch := list(islice(first, TOGETHER)):
+        batch = list(islice(first, TOGETHER))
+        slots = self.slots(plan) if batch else None  # It looks at every tenant.
+        while batch and slots:
             able = self.expect(plan, batch, slots)
             for job in batch:
                 may_join = job.number in able and why_alone(job) is None
@@ -266,6 +265,7 @@ class Colocation(Stateless, ABC):
                         return
                 elif job is waited_for:
                     return
+            batch = list(islice(first, TOGETHER))
 
     def slots(self, plan: Plan) -> ShareableSlots:
         return ShareableSlots(plan, self.observations)

@@ -39,7 +39,7 @@ def place_in_order(
     order while devices are left. Devices are kept for a late job that does not fit (`late.py`): if smaller
     ones went on passing it by, it would starve. A job that is not possible now is never waited for.
     """
-    view, free, kept = plan.view, plan.free_everywhere, KeptForLate(plan)
+    view, free, kept = plan.view, plan.free_everywhere, KeptForLate(plan, preempts=False)
     candidates = Candidates(view)
     while (job := candidates.next()) is not None:
         if plan.actions and plan.is_placed(job.spec.job_id):

@@ -1,9 +1,9 @@
 """Late jobs, whose turn it is (`engine/turns.py`): whom they may preempt, and what is kept for those that
 cannot start.
 
-Rule: a job starts on devices that are kept for a late one only if it can be preempted, or is expected to end
-before the late one could start. A job that has never run may start there as well while the late one was
-marked less than `GRACE_S` ago: most such jobs are short or can resume, and nobody knows before.
+Rule: a job starts on devices that are kept for a late one only if late ones may preempt it, or its length is
+known and it ends before the late one could start. A job that has never run may start there as well while the
+late one was marked less than `GRACE_S` ago: most such jobs are short or can resume, and nobody knows before.
 """
 
 from __future__ import annotations
@@ -13,7 +13,12 @@ from typing import Final
 
 from cotenant.controller.domain import RUNNING, DeviceId, Job, Plan
 from cotenant.controller.policies.base import is_possible
-from cotenant.controller.policies.toolkit.reservations import Reservation, end_if_started, reserve
+from cotenant.controller.policies.toolkit.reservations import (
+    NEVER_S,
+    Reservation,
+    end_if_started,
+    reserve,
+)
 from cotenant.controller.policies.toolkit.victims import longest_first
 
 GRACE_S: Final = 14_400.0
@@ -45,8 +50,9 @@ def not_late(plan: Plan, newcomer: Job) -> Iterator[Job]:
 class KeptForLate:
     """Devices that are kept for late jobs: a job starts there only if it can be preempted, or ends before."""
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    def __init__(self, plan: Plan, *, preempts: bool) -> None:
+        """`preempts`: late jobs preempt under this policy (`whole_queue.py`)."""
+        self._plan, self._preempts = plan, preempts
         self._kept: list[Reservation] = []
         self._late: list[Job] = []
         self._devices: set[DeviceId] = set()
@@ -54,7 +60,7 @@ class KeptForLate:
     def keep(self, job: Job) -> None:
         """Keep devices for a late job that cannot start now."""
         trial = self._plan.fork()
-        for other in not_late(self._plan, job):
+        for other in not_late(self._plan, job) if self._preempts else ():
             trial.suppose_left(other)
         for other, kept in zip(self._late, self._kept, strict=True):
             trial.suppose_placed(other, kept.devices)
@@ -67,10 +73,12 @@ class KeptForLate:
     def find_free(self, job: Job) -> tuple[DeviceId, ...] | None:
         """Devices for a job that keep no late one waiting longer."""
         devices = self._plan.find_free(job)
-        if devices is None or self._devices.isdisjoint(devices) or job.preemptible:
+        can_leave = self._preempts and job.preemptible
+        if devices is None or self._devices.isdisjoint(devices) or can_leave:
             return devices
         now_s = self._plan.view.now_s
-        ends_s = end_if_started(job, now_s)
+        is_known = job.known_left_s(now_s) is not None
+        ends_s = end_if_started(job, now_s) if is_known else NEVER_S
         is_new = job.attempt == 0 and job.spec.resumable is None
         if all(
             (is_new and now_s - late.aged_s < GRACE_S) or ends_s <= kept.start_s

@@ -12,8 +12,9 @@ count of which memory and step time are known; a job whose whole batch is not kn
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from itertools import islice
 from math import inf
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -52,24 +53,24 @@ Batches = dict[tuple[object, ...], "tuple[SubBatch, ...]"]
 def accumulation_choices(job: Job) -> Iterator[int]:
     """s = 1, 2, 4, ... down to a sub-batch of 1; only 1 for a job that cannot accumulate."""
     yield 1
-    if job.spec.batch_size is None or not job.can_accumulate:
+    if job.batch_size is None or not job.can_accumulate:
         return
     s = 2
-    while s < job.spec.batch_size:
+    while s < job.batch_size:
         yield s
         s *= 2
-    if job.spec.batch_size > 1:
-        yield job.spec.batch_size
+    if job.batch_size > 1:
+        yield job.batch_size
 
 
 def slowdown(job: Job, accumulation_steps: int) -> float | None:
     """Step time at s / step time at the whole batch; None where it is not known."""
     if accumulation_steps == 1:
         return 1.0
-    if job.profile is None or job.spec.batch_size is None:
+    if job.profile is None or job.batch_size is None:
         return None
-    whole = step_s(job.profile, job.spec.batch_size, 1, job.gang)
-    part = step_s(job.profile, job.spec.batch_size, accumulation_steps, job.gang)
+    whole = step_s(job.profile, job.batch_size, 1, job.gang)
+    part = step_s(job.profile, job.batch_size, accumulation_steps, job.gang)
     return max(1.0, part / whole) if whole and part else None
 
 
@@ -85,7 +86,7 @@ class SubBatch(NamedTuple):
 
 def sub_batches(job: Job) -> tuple[SubBatch, ...]:
     """The candidates of Algorithm 2 of which memory and time are known, the whole batch first."""
-    batch = job.spec.batch_size
+    batch = job.batch_size
     found = []
     for s in accumulation_choices(job):
         needed, slower = peak_mib(job, s), slowdown(job, s)
@@ -98,7 +99,7 @@ def known_batches(job: Job, known: Batches) -> tuple[SubBatch, ...]:
     """The ways to split a waiting job's batch; none unless the memory of the whole batch is known. Worked out
     once for all jobs that cannot differ in it."""
     spec = job.spec
-    split = None if spec.batch_size is None else (spec.batch_size, job.can_accumulate, job.gang)
+    split = None if job.batch_size is None else (job.batch_size, job.can_accumulate, job.gang)
     key = (id(job.profile), spec.memory_mib, split)
     if key not in known:
         choices = sub_batches(job)
@@ -153,8 +154,12 @@ class Ratios(NamedTuple):
     """False where the place does not suit the job, or the pair is not made again."""
 
 
+DEVICES_MAX: Final = 1024
+"""Shareable devices that one decision looks at: in a large cluster some of the first ones will do."""
+
+
 class ShareableSlots:
-    """All shareable slots of a plan, in the order of their first devices."""
+    """The shareable slots of a plan, in the order of their first devices."""
 
     def __init__(self, plan: Plan, observations: int | None = None) -> None:
         """`observations`: how many prove a measured loss, after which the pair is not made again; None:
@@ -167,7 +172,7 @@ class ShareableSlots:
         found: dict[tuple[JobId, Place], list[DeviceId]] = {}
         able: dict[JobId, int] = {}
         takes_work = {host_id: host.takes_work for host_id, host in view.hosts.items()}
-        for device_id in view.shareable():
+        for device_id in islice(view.shareable(), DEVICES_MAX):
             device = view.devices[device_id]
             staying = plan.staying(device_id) if plan.actions else view.tenants(device_id)
             if len(staying) != 1 or not takes_work[device.host_id]:

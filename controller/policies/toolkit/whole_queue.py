@@ -100,14 +100,14 @@ def whom_to_ask(plan: Plan, event: AnyEvent) -> QueueScope | None:
     """
     if not isinstance(event, ROUTINE) or plan.any_free():
         return Candidates(plan.view)
-    if not plan.view.newcomers():
-        return None
-    return Candidates(plan.view) if is_aged_waiting(plan.view) else NewcomersOnly(plan.view)
+    if is_aged_waiting(plan.view):
+        return Candidates(plan.view)
+    return NewcomersOnly(plan.view) if plan.view.newcomers() else None
 
 
 def rearrange(plan: Plan, order: QueueOrder, waiting: QueueScope) -> None:
     """Give each job in order free devices, else those of jobs that stand behind it, else nothing."""
-    any_free, kept = plan.any_free(), KeptForLate(plan)
+    any_free, kept = plan.any_free(), KeptForLate(plan, preempts=True)
     while (job := waiting.next()) is not None:
         if plan.is_placed(job.job_id):
             waiting.again(job)

@@ -184,8 +184,6 @@ class RecordedPolicy:
 
     def decide(self, view: View, event: AnyEvent) -> Decision:
         decision = self._follower.recorded
-        if decision.policy_state is not None:
-            self._recorded.load(decision.policy_state)
         self._follower.ask(view, event, self._recorded)
         return decision
 

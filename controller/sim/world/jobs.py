@@ -14,7 +14,6 @@ from typing import Any, Final, Protocol
 
 import msgspec
 import numpy as np
-from msgspec import UNSET
 
 from cotenant.controller.domain import (
     Device,
@@ -66,7 +65,7 @@ def _host(
             local=str(n),
             memory_mib=cluster.memory_mib,
             max_tenants=max_tenants,
-            divides=divides or UNSET,
+            divides=divides,
         )
         for n in range(shape.gpus)
     )

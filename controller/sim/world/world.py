@@ -278,7 +278,7 @@ class World:
         assert run.doing is WAITS, f"job {row} was started while it {run.doing.name.lower()}"
         now_s = self.now_s
         run.waited_s += now_s - run.since_s
-        run.fraction = command.fraction or 1.0
+        run.fraction = command.fraction
         run.shared = self.devices.occupy(run, command.gang, now_s)
         if run.shared and row not in self.had_it_waited_s:
             self.had_it_waited_s[row] = self._had_it_waited_s(row, run)

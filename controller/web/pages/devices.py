@@ -110,7 +110,7 @@ def tile(line: DeviceLine) -> DeviceTile:
         used_x=None if used is None or whole_mib is None else round(min(100.0, 100.0 * used / whole_mib), 1),
         memory=f"planned {size(device.planned_mib)}, used {size(used)}, of {size(whole_mib)}",
         tenants=[
-            _tenant(job_id, by_id.get(job_id), planned_of(device, number), kind_of(number))
+            _tenant(job_id, by_id.get(job_id), device.jobs_planned_mib[number], kind_of(number))
             for number, job_id in enumerate(device.jobs)
         ],
         source=_source(line),
@@ -120,11 +120,8 @@ def tile(line: DeviceLine) -> DeviceTile:
 
 def slices(device: DeviceView, whole_mib: int | None) -> list[BarPart]:
     """As wide as their planned memory; where nobody knows it, all alike."""
-    count = len(device.jobs)
-    known = [planned_of(device, number) for number in range(count)]
-    parts: list[float] = []
-    for each in known:
-        parts.append(100.0 / count if each is None or whole_mib is None else 100.0 * each / whole_mib)
+    planned = device.jobs_planned_mib
+    parts = [100.0 * each / whole_mib if whole_mib else 100.0 / len(planned) for each in planned]
     scale = min(1.0, 100.0 / sum(parts)) if sum(parts) else 1.0
     found, x = [], 0.0
     for number, part in enumerate(parts):
@@ -133,16 +130,11 @@ def slices(device: DeviceView, whole_mib: int | None) -> list[BarPart]:
     return found
 
 
-def planned_of(device: DeviceView, number: int) -> int | None:
-    """None: a controller of before does not say."""
-    return device.jobs_planned_mib[number] if number < len(device.jobs_planned_mib) else None
-
-
 def kind_of(number: int) -> str:
     return SLICES[number % len(SLICES)]
 
 
-def _tenant(job_id: JobId, job: JobView | None, planned_mib: int | None, kind: str) -> TenantLine:
+def _tenant(job_id: JobId, job: JobView | None, planned_mib: int, kind: str) -> TenantLine:
     if job is None:
         return TenantLine(job_id, "", size(planned_mib), None, None, kind)
     return TenantLine(job_id, job.name, size(planned_mib), share_done(job), job.left_s, kind)

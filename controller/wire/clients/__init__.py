@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from cotenant.controller.wire.clients.jobs import *  # noqa: F403
     from cotenant.controller.wire.clients.past import *  # noqa: F403
     from cotenant.controller.wire.clients.policies import *  # noqa: F403
+    from cotenant.controller.wire.clients.submissions import *  # noqa: F403
 
 # fmt: off
 _HOMES: Final = {
@@ -37,9 +38,8 @@ _HOMES: Final = {
     "jobs": (
         "ArrayView", "AttemptView", "ChangeJobs", "EtaScoreView", "EtaTimes", "EtaView", "Etas", "Explain",
         "Explained", "ExplanationView", "JobDetails", "JobReply", "JobRequest", "JobView", "Jobs",
-        "ListEtas", "ListJobs", "LogPart", "PromiseAsked", "PromiseCounts", "PromisedEndView", "ReadJobLog",
-        "SetJobs", "ShowJob", "Shown", "SpecView", "SpeedupView", "SubmissionKind", "Submit", "Submitted",
-        "WaitJobs", "spec_view",
+        "ListEtas", "ListJobs", "LogPart", "PromiseCounts", "PromisedEndView", "ReadJobLog",
+        "SetJobs", "ShowJob", "Shown", "SpecView", "SpeedupView", "SubmissionKind", "WaitJobs", "spec_view",
     ),
     "past": (
         "AccountingReply", "AccountingRequest", "GetTimeline", "GetUsage", "ListPastJobs", "PastJobView",
@@ -52,6 +52,7 @@ _HOMES: Final = {
         "PolicyRequest", "PolicyView", "PreviewPolicy", "PreviewedAction", "SetPolicy", "SetShadow",
         "ShadowDifference", "ShadowView", "Shadowed", "policy_offers",
     ),
+    "submissions": ("PromiseAsked", "Submit", "Submitted"),
 }
 # fmt: on
 if not TYPE_CHECKING:

@@ -24,7 +24,8 @@ from cotenant.controller.domain import (
     Verdict,
 )
 from cotenant.controller.wire.clients.base import Done, Question, Reply
-from cotenant.controller.wire.views import IndicatorView, JsonView, ReportView, ThroughputView, Utc
+from cotenant.controller.wire.times import Utc
+from cotenant.controller.wire.views import IndicatorView, JsonView, ReportView, ThroughputView
 
 
 class ListNodes(Question["Nodes"], frozen=True, kw_only=True, tag="nodes"):
@@ -101,7 +102,7 @@ class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
     jobs: tuple[JobId, ...] = ()
     parts: tuple[float, ...] = ()
     """Of each of these jobs, where the device is divided among them."""
-    jobs_planned_mib: tuple[int, ...] = ()
+    jobs_planned_mib: tuple[int, ...]
     """Of each of `jobs`, in their order."""
 
     @property
@@ -237,7 +238,7 @@ class ControllerStatus(Reply, frozen=True, kw_only=True, tag="status-view"):
     journal_checked_s: float | None = None
     """Since that scrub ended; None: there was none since the start."""
     asker: str = ""
-    """Who asked, as their key says; empty: a controller of before does not say."""
+    """Who asked, as their key says."""
     asker_is_admin: bool = False
 
 

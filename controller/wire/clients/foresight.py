@@ -7,8 +7,10 @@ from msgspec import field
 
 from cotenant.controller.domain import JobId
 from cotenant.controller.wire.clients.base import Question, Reply
-from cotenant.controller.wire.clients.jobs import EtaTimes, EtaView, Submit
-from cotenant.controller.wire.views import JsonView, Utc
+from cotenant.controller.wire.clients.jobs import EtaTimes, EtaView
+from cotenant.controller.wire.clients.submissions import Submit
+from cotenant.controller.wire.times import Utc
+from cotenant.controller.wire.views import JsonView
 
 
 class ForeseeArrival(Question["Foreseen"], frozen=True, kw_only=True, tag="foresee"):

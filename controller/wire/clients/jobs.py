@@ -5,19 +5,13 @@ from __future__ import annotations
 from typing import Final, Literal
 
 import msgspec
-from msgspec import UNSET, UnsetType, field
+from msgspec import field
 
 from cotenant.controller.domain import ChangeVerb, EtaKind, JobId, JobSpec, LaunchKind, Phase, PromiseState
 from cotenant.controller.wire.clients.base import Done, Question, Reply
-from cotenant.controller.wire.views import (
-    JsonView,
-    ProfileView,
-    PromiseView,
-    SharingView,
-    ThroughputView,
-    Utc,
-    wall_s,
-)
+from cotenant.controller.wire.clients.submissions import Submit, Submitted
+from cotenant.controller.wire.times import Utc, wall_s
+from cotenant.controller.wire.views import JsonView, ProfileView, PromiseView, SharingView, ThroughputView
 
 GIVEN_UP: Final = ("held-infra", "workdir-missing")
 """Reasons of a hold that no person asked for."""
@@ -25,32 +19,6 @@ GIVEN_UP: Final = ("held-infra", "workdir-missing")
 
 SubmissionKind = Literal["array", "function", "script", "command"]
 """What was submitted: a task of an array (whatever it runs), a Python function, a batch script, a command."""
-
-
-class PromiseAsked(msgspec.Struct, frozen=True, kw_only=True):
-    """Asks for a promised end."""
-
-    within_s: float | None = None
-    """In so many seconds; None: the earliest that can be promised."""
-    is_optional: bool = False
-    """Where none can be promised the jobs are submitted without."""
-
-
-class Submit(Question["Submitted"], frozen=True, kw_only=True, tag="submit"):
-    """`specs` carry placeholder ids (`new-0`, ...); dependencies inside the batch name those.
-
-    With `array` the specs become tasks `N_0 .. N_k` of one number. `idempotency_key` makes a repeat
-    of the same submission return the first one's ids.
-    """
-
-    specs: tuple[JobSpec, ...]
-    array_indices: tuple[int, ...] = ()
-    secrets: dict[str, str] = field(default_factory=dict)
-    idempotency_key: str = ""
-    dry_run: bool = False
-    default_class: bool = False
-    """No class was named: jobs get that of their organisation. Older clients always name one."""
-    promise: PromiseAsked | None = None
 
 
 class ListJobs(Question["Jobs"], frozen=True, kw_only=True, tag="jobs"):
@@ -249,6 +217,10 @@ class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
     """As far as could be seen of its script."""
     total_note: str | None = None
     """What that rests on, or why it was not seen."""
+    batch_rows: int | None = None
+    """Per worker, as said or seen; null: not known, so it stays whole."""
+    batch_note: str | None = None
+    """Where that was seen, or why it is not known; null of a batch size that came with the submission."""
     step_s: float | None
     loss: float | None
     resumable: bool
@@ -313,7 +285,7 @@ class AttemptView(JsonView, frozen=True, kw_only=True, tag="attempt/1"):
     outcome: str
     reason: str
     cause: str = ""
-    """Why it had to leave its devices, if for another job or by a person; empty from an older controller."""
+    """Why it had to leave its devices, if for another job or by a person."""
     exact: bool | None = None
     launch: LaunchKind = ""
     launch_why: str = ""
@@ -387,14 +359,6 @@ class ExplanationView(JsonView, frozen=True, kw_only=True, tag="explanation/1"):
     now: Utc
 
 
-class Submitted(Reply, frozen=True, kw_only=True, tag="submitted"):
-    job_ids: tuple[JobId, ...]
-    notes: tuple[str, ...] = ()
-    """What the user should know at once, e.g. why it cannot start yet."""
-    promised_at: Utc | None = None
-    """By then all of them are promised to have ended."""
-
-
 class Jobs(Reply, frozen=True, kw_only=True, tag="job-list"):
     jobs: tuple[JobView, ...]
     now: Utc
@@ -436,8 +400,8 @@ class LogPart(Reply, frozen=True, kw_only=True, tag="log-part"):
     """All attempts that have logs, so that a reader can join them in order."""
     ranks: int
     missing: str = ""
-    is_error: bool | UnsetType = UNSET
-    """It is standard error, which was asked for apart; else unset, as older commands know it."""
+    is_error: bool = False
+    """It is standard error, which was asked for apart."""
 
 
 class EtaScoreView(JsonView, frozen=True, kw_only=True, tag="eta-score/1"):

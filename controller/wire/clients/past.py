@@ -12,7 +12,8 @@ from msgspec import field
 from cotenant.controller.domain import DeviceId, JobId, Phase
 from cotenant.controller.wire.clients.base import Question, Reply
 from cotenant.controller.wire.clients.jobs import AttemptView, JobView
-from cotenant.controller.wire.views import JsonView, Utc
+from cotenant.controller.wire.times import Utc
+from cotenant.controller.wire.views import JsonView
 
 
 class GetUsage(Question["UsageRows"], frozen=True, kw_only=True, tag="usage"):

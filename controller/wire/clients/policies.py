@@ -10,12 +10,13 @@ from msgspec import field
 
 from cotenant.controller.domain import ClassReport, JobId
 from cotenant.controller.wire.clients.base import Done, Parameters, Question, Reply
-from cotenant.controller.wire.views import JsonView, Utc
+from cotenant.controller.wire.times import Utc
+from cotenant.controller.wire.views import JsonView
 
 
 class GetPolicy(Question["Policies"], frozen=True, kw_only=True, tag="policy"):
     offers: bool = True
-    """List all policies that could be set as well; older controllers always do."""
+    """List all policies that could be set as well."""
 
 
 class SetPolicy(Question[Done], frozen=True, kw_only=True, tag="set-policy"):

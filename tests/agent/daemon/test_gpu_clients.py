@@ -303,11 +303,7 @@ def test_what_the_tenants_of_a_device_may_take_together_is_never_more_than_it_ha
         assert mib <= device.memory_mib
 
 
-@pytest.mark.parametrize(
-    ("job_class", "priority"),
-    [("spot", "1"), ("hp", None), ("", None)],
-    ids=("spot", "hp", "older controller"),
-)
+@pytest.mark.parametrize(("job_class", "priority"), [("spot", "1"), ("hp", None)])
 def test_spot_stands_back_behind_hp(job_class: Any, priority: str | None) -> None:
     assert mps_of(order_of(start(job_class=job_class))).get("priority") == priority
 

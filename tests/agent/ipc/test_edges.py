@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import select
 import signal
@@ -17,13 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.agent.daemon.connections import Line
-from cotenant.agent.daemon.core import AnyAgentEvent, EndCame, GangMessageCame
 from cotenant.agent.host.facts import children_of, identity_of, is_alive, open_pidfd, own_identity, stat_of
 from cotenant.agent.ipc.channel import (
     FRAME_BYTES_MAX,
     Deframer,
-    GangOut,
     LeaseNow,
     SaveNow,
     StopNow,
@@ -35,13 +31,9 @@ from cotenant.agent.ipc.channel import (
     write_message,
 )
 from cotenant.agent.ipc.files import BadRecord, read_record, write_record
-from cotenant.agent.ipc.records import CONTROL, RECORD_VERSION, RESULT, ProcessIdentity
-from cotenant.controller.domain import AttemptNo, HostId, JobId
+from cotenant.agent.ipc.records import RECORD_VERSION, ProcessIdentity
 from cotenant.controller.wire import BadMessage, codec
 from tests.building.frames import receive_message, send_message
-
-OLDER = codec.WIRE_VERSION - 1
-OF_BEFORE = Path(__file__).parents[2] / "compat" / "attempt-1"
 
 # --- Files -----------------------------------------------------------------------------------------
 
@@ -138,75 +130,6 @@ def test_blocking_and_asyncio_ends_understand_each_other_at_a_deep_path(tmp_path
 
     with listener:
         assert asyncio.run(talk()) == WORDS[0]
-
-
-def test_a_supervisor_from_before_an_upgrade_is_spoken_to_in_its_version(tmp_path: Path) -> None:
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(str(tmp_path / CONTROL))
-    listener.listen()
-
-    def older(heard: list[bytes]) -> None:
-        peer, _ = listener.accept()
-        with peer:
-            peer.sendall(framed(GangOut(to_host=HostId("h"), payload=b"x"), OLDER))
-            heard.append(peer.recv(4096))
-
-    async def talk() -> bytes:
-        heard: list[bytes] = []
-        came = asyncio.Event()
-        line = Line(
-            (JobId("1"), AttemptNo(1)),
-            tmp_path,
-            post=lambda event: came.set() if isinstance(event, GangMessageCame) else None,
-            log=lambda _text: None,
-        )
-        running = asyncio.create_task(line.run())
-        supervisor = asyncio.create_task(asyncio.to_thread(older, heard))
-        await came.wait()
-        line.tell(StopNow(save=True, deadline_s=1.0, reason="x"))
-        await supervisor
-        line.close()
-        running.cancel()
-        return heard[0]
-
-    with listener:
-        assert codec.version_of(asyncio.run(talk())[4:]) == OLDER, "behind the four bytes of its length"
-
-
-def test_the_end_of_an_attempt_from_before_an_upgrade_is_read(tmp_path: Path) -> None:
-    """Its supervisor says the result as well, in the form of then."""
-    (tmp_path / RESULT).write_bytes((OF_BEFORE / RESULT).read_bytes())
-    before = json.loads((OF_BEFORE / RESULT).read_text())
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(str(tmp_path / CONTROL))
-    listener.listen()
-
-    def older() -> None:
-        peer, _ = listener.accept()
-        with peer:
-            peer.sendall(framed({"m": "ended", "result": before}))
-            peer.recv(1)
-
-    async def listened() -> AnyAgentEvent:
-        ended: asyncio.Future[AnyAgentEvent] = asyncio.get_running_loop().create_future()
-        line = Line(
-            (JobId("1"), AttemptNo(1)),
-            tmp_path,
-            post=lambda event: ended.set_result(event) if isinstance(event, EndCame) else None,
-            log=lambda text: ended.set_exception(AssertionError(text)),
-        )
-        running = asyncio.create_task(line.run())
-        supervisor = asyncio.create_task(asyncio.to_thread(older))
-        try:
-            return await ended
-        finally:
-            line.close()
-            await supervisor
-            running.cancel()
-
-    with listener:
-        end = asyncio.run(listened())
-    assert isinstance(end, EndCame) and (end.result.outcome, end.result.status.step) == ("finished", 7)
 
 
 def test_the_end_of_a_stream_in_the_middle_of_a_message_is_the_end() -> None:

@@ -17,8 +17,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from msgspec import UNSET
-
 from cotenant.agent.host import folders
 from cotenant.agent.host.cgroups import RANKS, AttemptCgroup, find_cgroups, group_tag
 from cotenant.agent.ipc import Order, WarmOffer
@@ -153,7 +151,7 @@ class Environment:
                 workdir=str(workdir),
                 mode=mode,
                 uid=os.geteuid(),
-                input=UNSET if self.input is None else input_file(self.input),
+                input=None if self.input is None else input_file(self.input),
             ),
             warm=WarmOffer(server=str(server.address), first_word_s=self.first_word_s),
         )

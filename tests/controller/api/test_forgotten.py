@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -116,13 +115,3 @@ def test_a_number_that_nobody_ever_had_is_not_found(small: Station) -> None:
         refused = small.ask(clients.ShowJob(job_id=JobId(unknown)))
         assert isinstance(refused, clients.Failure)
         assert (refused.code, refused.message) == ("not-found", f"no job {unknown}")
-
-
-def test_what_an_older_version_forgot_since_its_last_snapshot_is_known_again(tmp_path: Path) -> None:
-    with_ended_jobs(tmp_path).close()
-    database = sqlite3.connect(tmp_path / "journal.sqlite")
-    database.execute("DROP TABLE past_jobs")
-    database.close()
-    again = Station(tmp_path, keep_ended=2)
-    assert again.ask(clients.ShowJob(job_id=JobId("2_0"))).job.phase == "cancelled"
-    again.close()

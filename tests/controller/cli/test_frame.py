@@ -45,9 +45,10 @@ def modules_after(*words: str, at: Path) -> set[str]:
 OF_A_QUESTION_ABOUT_JOBS = (
     "domain.cluster", "domain.faces", "domain.ids", "domain.indicators", "domain.job", "domain.job_spec",
     "domain.lifecycle", "domain.perf", "domain.profiles", "domain.reasons", "domain.settings", "domain.texts",
-    "domain.throughput", "wire.clients", "wire.clients.base", "wire.clients.jobs", "wire.codec", "wire.views",
+    "domain.throughput", "wire.clients", "wire.clients.base", "wire.clients.jobs",
+    "wire.clients.submissions", "wire.codec", "wire.times", "wire.views",
 )  # fmt: skip
-"""A question needs no module of other questions, of agents, of a version before ours, or of deciding."""
+"""A question needs no module of other questions, of agents, or of deciding."""
 
 
 def test_help_imports_next_to_nothing(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from msgspec import UNSET
 
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.terminal import WaitingLine
@@ -601,7 +600,7 @@ def test_what_run_passes_on_of_its_standard_input(at_home: Path, monkeypatch: py
         source, problem = standard_input(file.fileno(), spec_on(), here)
         assert isinstance(source, InputFile) and not problem
         assert (os.path.realpath(source.path), source.offset) == (str(at_home / "words"), 4)
-        assert standard_input(nothing.fileno(), spec_on(), here) == (UNSET, "")
+        assert standard_input(nothing.fileno(), spec_on(), here) == (None, "")
         assert "a job of one rank" in standard_input(file.fileno(), spec_on(gpus_min=2, gpus_max=2), here)[1]
         assert "on another machine" in standard_input(file.fileno(), spec_on(), there)[1]
         assert "it is a socket" in standard_input(ours.fileno(), spec_on(), here)[1]

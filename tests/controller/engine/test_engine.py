@@ -16,11 +16,13 @@ from cotenant.controller.domain import (
     JobId,
     JobSpec,
     LaunchKind,
+    PolicySettings,
     SaveAttempt,
     StartAttempt,
     StopAttempt,
 )
 from cotenant.controller.domain import events as ev
+from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.engine.engine import HANDLERS
 from cotenant.controller.policies import registry
 from tests.controller.building import Desk, profile, report, spec
@@ -427,7 +429,7 @@ def test_a_victim_resumes_from_its_durable_step_with_a_new_attempt_number() -> N
     desk.start(2)
     desk.end(2)
     (start,) = [c for c in desk.commands if isinstance(c, StartAttempt)]
-    assert (start.attempt, start.resume_attempt, start.resume_step) == (2, 1, 40)
+    assert (start.attempt, start.resume_step) == (2, 40)
     assert desk.job(1).preemptions == 1
 
 
@@ -760,8 +762,8 @@ def test_a_host_that_still_keeps_an_ended_job_is_told_again_to_forget_it() -> No
     desk.run(1)
     desk.end(1)
     desk.run(2)
-    kept = (JobId("1"), JobId("2"), JobId("77"))
-    desk.tell(ev.HostJoined(report=report("a", 2), attempts=(seen(2, 1),), keeps=kept))
+    kept = tuple(ev.JobKept(job_id=JobId(name)) for name in ("1", "2", "77"))
+    desk.tell(ev.HostJoined(report=report("a", 2), attempts=(seen(2, 1),), kept=kept))
     forgotten = [c.job_id for c in desk.commands if isinstance(c, ForgetJob)]
     assert forgotten == ["1", "77"]
 
@@ -934,3 +936,17 @@ def test_what_can_never_run_here_is_known_at_submission() -> None:
     desk.tell(ev.HostDrained(host_id=A, by="root"))
     assert never(gpus=2) == "None"
     assert desk.engine.never_fits(JobSpec(job_id=JobId("1"), profile=profile(8, (1, 1.0, 1.0)))) is None
+
+
+def test_a_new_controller_begins_with_cotenant_and_one_that_has_a_journal_goes_on_with_its_own() -> None:
+    fresh = Engine(registry.make, EngineConfig())
+    assert (fresh.config.policy.name, fresh.policy_name) == ("auto", "cotenant")
+    before = Engine(registry.make, EngineConfig(policy=PolicySettings(name="fifo")))
+    before.handle(ev.HostJoined(report=report()), 0.0)
+    before.handle(ev.JobArrived(spec=spec(1)), 1.0)
+    fresh.restore(before.snapshot())
+    assert fresh.policy_name == "fifo"
+    fresh.handle(ev.PolicyChanged(name="sjf", by="root"), 2.0)
+    again = Engine(registry.make, EngineConfig())
+    again.restore(fresh.snapshot())
+    assert again.policy_name == "sjf"

@@ -10,6 +10,9 @@ from cotenant.controller.engine.estimating import estimate_arrival
 from cotenant.controller.engine.ledger import Estimates
 from tests.controller.building import Desk, profile, report, spec
 
+UNKNOWN = (300.0, "unknown length")
+"""What is expected of a job of which nothing is known, and the source."""
+
 
 def finished(desk: Desk, job: int, seconds: float, **more: object) -> None:
     desk.run(job, **more)
@@ -17,9 +20,9 @@ def finished(desk: Desk, job: int, seconds: float, **more: object) -> None:
     desk.end(job)
 
 
-def test_the_users_word_comes_first_then_the_profile_then_the_same_command_then_the_cluster() -> None:
+def test_the_users_word_comes_first_then_the_profile_then_the_same_command() -> None:
     none = Estimates()
-    assert estimate_arrival(none, spec(1)) == (None, "none")
+    assert estimate_arrival(none, spec(1)) == UNKNOWN
     known = spec(1, expected_s=70.0, iterations=10, batch_size=8, profile=profile(8, (1, 2.0, 1.0)))
     assert estimate_arrival(none, known) == (70.0, "user")
     profiled = spec(1, iterations=10, batch_size=8, profile=profile(8, (1, 2.0, 1.0)))
@@ -31,7 +34,7 @@ def test_the_users_word_comes_first_then_the_profile_then_the_same_command_then_
     desk.submit(5, argv=("python", "x.py"), hold=True)
     assert (desk.job(5).remaining_s, desk.job(5).estimate_source) == (30.0, "same command")
     desk.submit(6, argv=("python", "z.py"), hold=True)
-    assert (desk.job(6).remaining_s, desk.job(6).estimate_source) == (60.0, "cluster median")
+    assert (desk.job(6).remaining_s, desk.job(6).estimate_source) == UNKNOWN
 
 
 def test_only_running_counts_as_run_time() -> None:
@@ -51,7 +54,7 @@ def test_a_failed_job_teaches_nothing() -> None:
     desk.wait(40)
     desk.end(1, "user-failed")
     desk.submit(2, argv=("python", "x.py"), hold=True)
-    assert desk.job(2).estimate_source == "none"
+    assert (desk.job(2).remaining_s, desk.job(2).estimate_source) == UNKNOWN
 
 
 def test_remaining_time_passes_while_running_and_stands_still_otherwise() -> None:
@@ -160,7 +163,7 @@ def test_one_of_its_kind_says_how_long_a_job_will_take() -> None:
     like = Profile(step_s=0.5, total_steps=40)
     assert estimate_arrival(Estimates(), spec(1), like) == (20.0, "like job")
     assert estimate_arrival(Estimates(), spec(1, iterations=10), like) == (5.0, "profile")
-    assert estimate_arrival(Estimates(recent=[7.0]), spec(1), Profile(step_s=0.5)) == (7.0, "cluster median")
+    assert estimate_arrival(Estimates(recent=[7.0]), spec(1), Profile(step_s=0.5)) == UNKNOWN
 
 
 def test_a_guess_orders_and_is_not_shown() -> None:
@@ -168,8 +171,74 @@ def test_a_guess_orders_and_is_not_shown() -> None:
     finished(desk, 1, 100.0, argv=("python", "x.py"))
     desk.run(2, argv=("python", "y.py"))
     job = desk.job(2)
-    assert (job.remaining_s, job.known_left_s(desk.now_s)) == (100.0, None)
+    assert (job.remaining_s, job.known_left_s(desk.now_s)) == (300.0, None)
     desk.wait(500.0)
     desk.progress(2, 1, 1.0)
-    assert job.remaining_s == pytest.approx(50.0), "a tenth of what it has had"
-    assert (job.estimate_source, job.known_left_s(desk.now_s)) == ("cluster median, overrun", None)
+    assert (job.estimate_source, job.known_left_s(desk.now_s)) == ("unknown length", None)
+
+
+def judgements(desk: Desk, seconds: float) -> list[tuple[float, float]]:
+    """When job 1 was judged again in so much time, and what it was then expected to have left."""
+    found, until_s = [], desk.now_s + seconds
+    while (alarm_s := desk.engine.next_alarm_s) is not None and alarm_s <= until_s:
+        desk.now_s = max(desk.now_s, alarm_s)
+        desk.tell(ev.AlarmRang())
+        if desk.job(1).remaining_at_s == desk.now_s:
+            found.append((desk.now_s, desk.job(1).remaining_s))
+    desk.now_s = until_s
+    return found
+
+
+def test_a_job_of_unknown_length_is_judged_again_when_it_has_had_half_as_much_again() -> None:
+    """It is expected to need as much as it has had, and five minutes at least."""
+    desk = Desk("fifo")
+    desk.run(1)
+    assert judgements(desk, 1600.0) == [
+        (150.0, 300.0), (300.0, 300.0), (450.0, 450.0), (675.0, 675.0), (1012.5, 1012.5), (1518.75, 1518.75),
+    ]  # fmt: skip
+
+
+def test_what_it_had_before_a_preemption_counts() -> None:
+    desk = Desk("fifo")
+    desk.run(1)
+    desk.wait(1000.0)
+    desk.progress(1, 1000, 1.0)
+    desk.tell(ev.PreemptRequested(job_id=desk.job(1).job_id, by="root"))
+    desk.durable(1, 1000)
+    desk.end(1, "stopped", step=1000)
+    desk.wait(5000.0)
+    job = desk.job(1)
+    begun_s = desk.now_s
+    desk.start(1)
+    assert (job.remaining_s, job.estimate_source) == (1000.0, "unknown length")
+    assert judgements(desk, 600.0) == [(begun_s + 500.0, 1500.0)], "once: the first attempt's alarm is over"
+
+
+def test_a_job_that_is_only_taken_to_run_is_judged_once_at_a_time() -> None:
+    desk = Desk("fifo")
+    desk.submit(1)
+    desk.begin(1)
+    desk.wait(100.0)
+    desk.start(1)
+    begun_s = desk.now_s
+    times_s = [at_s for at_s, _ in judgements(desk, 1000.0)]
+    assert len(times_s) == len(set(times_s))
+    assert max(times_s) > begun_s + 300.0
+    assert len(times_s) <= 5
+
+
+@pytest.mark.parametrize("how", ["tells", "ends"])
+def test_a_job_whose_length_is_known_is_judged_no_more(how: str) -> None:
+    desk = Desk("fifo")
+    desk.run(1)
+    desk.wait(200.0)
+    job = desk.job(1)
+    if how == "tells":
+        of = {"job_id": job.job_id, "attempt": job.attempt}
+        desk.tell(ev.ProgressSeen(**of, step=200, step_s=1.0, total_steps=5000))
+        assert job.remaining_s == pytest.approx(4800.0)
+        assert job.known_left_s(desk.now_s) == pytest.approx(4800.0)
+    else:
+        desk.end(1)
+    desk.wait(9000.0)
+    assert not any(alarm.kind == "judge" for alarm in desk.engine.snapshot().alarms)

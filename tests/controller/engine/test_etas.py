@@ -71,14 +71,14 @@ def test_each_source_is_judged_by_what_it_said_first() -> None:
     ]
 
 
-def test_the_clusters_median_is_nobodys_estimate() -> None:
+def test_what_a_job_of_unknown_length_has_had_is_nobodys_estimate() -> None:
     desk = Watched()
     for job in (1, 2):
         desk.run(job, argv=("x", str(job)))
         desk.wait(30)
         desk.end(job)
     desk.submit(3, argv=("y",))
-    assert desk.job(3).estimate_source == "cluster median"
+    assert desk.job(3).estimate_source == "unknown length"
     assert desk.book.claims[JobId("3")] == []
     assert desk.book.pools.arrivals[-1].told_s is None
 

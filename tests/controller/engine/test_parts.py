@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from msgspec import UNSET
 
 from cotenant.controller.domain import JobId, LimitSettings, Place, StartAttempt, because
 from cotenant.controller.domain import events as ev
@@ -135,8 +134,8 @@ def test_a_part_joins_no_job_that_has_the_whole_device() -> None:
 
 
 UNDIVIDED: dict[str, tuple[Any, dict[str, Any], str]] = {
-    "one core": (slots(divides=UNSET, cores=(0,)), {}, "a/cpu0 cannot be divided"),
-    "no MPS": (gpus(divides=UNSET, sharing="time-slicing"), {}, "a/0 cannot be divided"),
+    "one core": (slots(divides=False, cores=(0,)), {}, "a/cpu0 cannot be divided"),
+    "no MPS": (gpus(divides=False, sharing="time-slicing"), {}, "a/0 cannot be divided"),
     "never shares": (gpus(), {"share": "never"}, "it was submitted with --share never"),
 }
 

@@ -153,7 +153,8 @@ def test_a_command_is_repeated_until_seen(station: Station) -> None:
     station.tick(1.0)
     commands = station.commands(address)
     assert len(commands) == 2 and commands[0] == commands[1]
-    station.agent_says(address, CommandAck(command_id=commands[0].command_id))
+    seen = CommandAck(command_id=commands[0].command_id, epoch=station.core.state.engine.epoch.token)
+    station.agent_says(address, seen)
     station.tick(10.0)
     assert len(station.commands(address)) == 2
 

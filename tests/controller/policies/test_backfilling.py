@@ -59,11 +59,16 @@ def test_a_long_job_passes_on_devices_that_the_head_does_not_need() -> None:
     assert "on devices that job 3 does not need" in at.why(4)
 
 
-def test_nobody_passes_a_head_whose_start_cannot_be_foreseen() -> None:
+def test_a_job_of_unknown_length_is_expected_to_need_as_much_as_it_has_had() -> None:
     at = desk(2)
-    at.run(1)  # Nothing is said of its length.
+    at.run(1)  # Nothing is said of its length: five minutes.
     job(at, 2, gpus=2, expected_s=50.0)
-    assert job(at, 3, gpus=1, expected_s=1.0) == "queued"
+    assert job(at, 3, gpus=1, expected_s=295.0) == "queued"
+    assert job(at, 4, gpus=1) == "queued"
+    assert job(at, 5, gpus=1, expected_s=1.0) == "loading"
+    at.end(5)
+    at.wait(500.0)
+    assert (at.phase(3), at.phase(4)) == ("loading", "queued"), "job 1 has had 450 s"
 
 
 def test_a_job_past_its_estimate_counts_as_ending_now() -> None:

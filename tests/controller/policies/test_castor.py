@@ -185,13 +185,16 @@ def test_shared_first_fills_the_gang_from_shareable_devices() -> None:
 
 def test_nobody_is_made_a_guest_while_an_aged_job_waits_for_those_devices() -> None:
     desk = Desk("castor", report("a", 2), ageing_s=100.0)
-    desk.run(1, **with_(LIGHT, 5000.0))
+    for number in (1, 4):
+        desk.run(number, **with_(LIGHT, 5000.0))
     desk.submit(2, gpus=2, expected_s=10.0)  # Its memory is not known: it cannot share.
     desk.wait(200)
-    desk.submit(3, **with_(LIGHT, 5.0))
+    desk.submit(3, **with_(LIGHT, 6000.0), resumable=False)
     assert desk.phase(3) == "queued"
     assert desk.why(3).startswith("behind job 2, which has waited 200.00 s and goes first")
     desk.end(1)
+    assert (desk.phase(2), desk.phase(3)) == ("queued", "queued"), "the device is kept"
+    desk.end(4)
     assert (desk.phase(2), desk.phase(3)) == ("loading", "queued")
 
 

@@ -14,6 +14,8 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.policies.castor.cost import Beside, CastorCost, balances, beside, best_set, outcome
 from cotenant.controller.policies.castor.policy import Castor, CastorParameters, paying, places_of
 from cotenant.controller.policies.castor.sharing import ranked
+from cotenant.controller.policies.cotenant import Sharing
+from cotenant.controller.policies.toolkit import ColocationParameters
 from cotenant.controller.policies.toolkit.shareable_slots import ShareableSlot, sub_batches
 from tests.controller.building import Desk, profile, report
 
@@ -95,7 +97,7 @@ def test_castor_ranks_as_algorithm_2_does_one_room_after_the_other(desk: Desk, s
 @given(desk=clusters())
 def test_the_balance_beside_each_tenant_is_that_of_the_plain_reckoning(desk: Desk) -> None:
     plan, job = waiting(desk)
-    if desk.phase(99) != "queued" or job.remaining_s is None:
+    if desk.phase(99) != "queued" or (mine_s := job.known_left_s(plan.view.now_s)) is None:
         return
     slots, choices = CastorCost().slots(plan), sub_batches(job)
     if not choices or choices[0].accumulation_steps != 1:
@@ -103,7 +105,7 @@ def test_the_balance_beside_each_tenant_is_that_of_the_plain_reckoning(desk: Des
     waits_s, balance = slots.wait_s(job), balances(plan.view, (job,), slots)
     for slot, net_s in zip(slots, (balance.gain_s - balance.cost_s)[0].tolist(), strict=True):
         fitting = [choice for choice in choices if choice.needed_mib <= slot.left_mib]
-        left_s = slot.partner.remaining_now_s(plan.view.now_s)
+        left_s = slot.partner.known_left_s(plan.view.now_s)
         allowed = slots.why_not_again(job, slot.partner) is None
         if (
             not (fitting and allowed and slot.admits(plan.view, job, plan.view.scheduling_class(job)))
@@ -116,7 +118,33 @@ def test_the_balance_beside_each_tenant_is_that_of_the_plain_reckoning(desk: Des
         if 1.0 / (one.mine * slowdown) + 1.0 / one.theirs <= 1.0:
             assert np.isnan(net_s)
         else:
-            assert net_s == pytest.approx(outcome(job.remaining_s, slowdown, waits_s, [one]).net_s)
+            assert net_s == pytest.approx(outcome(mine_s, slowdown, waits_s, [one]).net_s)
+
+
+@settings(max_examples=FEWER)
+@given(desk=clusters())
+def test_cotenant_judges_unknown_lengths_by_the_mean_over_their_quartiles(desk: Desk) -> None:
+    """Each of both sides a third, all or three times of what is expected, the longer one beside the
+    shorter."""
+    plan, job = waiting(desk)
+    slots, choices, now_s = Sharing(ColocationParameters()).slots(plan), sub_batches(job), plan.view.now_s
+    if desk.phase(99) != "queued" or not choices or choices[0].accumulation_steps != 1:
+        return
+    waits_s, balance = slots.wait_s(job), balances(plan.view, (job,), slots)
+    for slot, net_s in zip(slots, (balance.gain_s - balance.cost_s)[0].tolist(), strict=True):
+        if np.isnan(net_s):
+            continue
+        fitting = [choice for choice in choices if choice.needed_mib <= slot.left_mib]
+        slowdown = min(choice.slowdown for choice in fitting)
+        one = beside(plan.view, job, slots, slot)
+        mine_is_known = job.known_left_s(now_s) is not None
+        theirs_is_known = slot.partner.known_left_s(now_s) is not None
+        nets = []
+        for mine, theirs in ((1 / 3, 3.0), (1.0, 1.0), (3.0, 1 / 3)):
+            partner = one._replace(left_s=one.left_s * (1.0 if theirs_is_known else theirs))
+            left_s = (job.remaining_s or 0.0) * (1.0 if mine_is_known else mine)
+            nets.append(outcome(left_s, slowdown, waits_s, [partner]).net_s)
+        assert net_s == pytest.approx(sum(nets) / 3)
 
 
 @settings(max_examples=FEWER)
@@ -126,7 +154,7 @@ def test_pruning_loses_no_better_set(desk: Desk) -> None:
     plan, job = waiting(desk)
     policy = CastorCost()
     slots, choices = policy.slots(plan), sub_batches(job)
-    if desk.phase(99) != "queued" or job.spec.gpus == 1 or job.remaining_s is None or not choices:
+    if desk.phase(99) != "queued" or job.spec.gpus == 1 or job.known_left_s(0.0) is None or not choices:
         return
     found = policy.join(plan, job, slots)
     if choices[0].accumulation_steps != 1:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cotenant.controller.domain import (
+    AnyEvent,
+    Decision,
+    DeviceId,
     Interference,
     Job,
     JobId,
@@ -18,20 +23,24 @@ from cotenant.controller.domain import (
     Preempt,
     Reason,
     Share,
+    View,
     XiSource,
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
 from cotenant.controller.policies import registry
-from cotenant.controller.policies.cotenant import Sharing, by_record
+from cotenant.controller.policies.base import Parameters, Policy
+from cotenant.controller.policies.cotenant import FIRM_MAX, Sharing, by_record
 from cotenant.controller.policies.patient import PatientParameters, spare
-from cotenant.controller.sim import Cluster, Physics, Workload, simulate
+from cotenant.controller.sim import Cluster, Knowledge, Physics, Workload, simulate
+from cotenant.controller.sim.preparing import informed
 from tests.controller.building import Desk, profile, report, spec
 from tests.controller.building import engine as made
 from tests.controller.histories import HOSTS, STEPS, WAITS_S, Step, event_of
 from tests.controller.policies.test_classic import Before, later, queued, running, then
 from tests.controller.policies.test_patient import check_pays, workloads
 from tests.controller.policies.test_whole_queue import planned
+from tests.controller.sim.workloads import JobRow, cluster, workload
 
 COSTS: dict[str, Any] = {"load_s": 10.0, "pause_s": 5.0, "batch_size": 32}
 """To change a job for another costs its load and two pauses, 20 s; the pause itself is waited for."""
@@ -102,8 +111,17 @@ ROWS: list[Row] = [
     ("nobody shares behind a job that has aged and waits", [TWO],
      then(running(job(900, LIGHT, job_class="hp"), job(900, LIGHT, job_class="hp")),
           queued(3, **job(1, gpus=2, share="never")), later(200)), job(2, LIGHT), []),
-    ("a job of unknown length neither preempts nor shares", [report("a", 1)], running(job(900, LIGHT)),
-     job(None, LIGHT), []),
+    # Unknown lengths.
+    ("a newcomer of unknown length shares", [report("a", 1)], running(job(900, LIGHT)), job(None, LIGHT),
+     ["share 9 on a/cpu0 with s=1"]),
+    ("and is a partner", [report("a", 1)], running(job(None, LIGHT)), job(900, LIGHT),
+     ["share 9 on a/cpu0 with s=1"]),
+    ("a newcomer of unknown length preempts as one of five minutes", [report("a", 1)], running(job(900)),
+     job(None), ["preempt 1 for 9", "place 9 on a/cpu0"]),
+    ("one of five minutes preempts where it would be held up and hold up for 240 s", [report("a", 1)],
+     running(job(900, HEAVY)), job(300, HEAVY), ["preempt 1 for 9", "place 9 on a/cpu0"]),
+    ("two of unknown length that get no more done than taking turns never share", [report("a", 1)],
+     running(job(None, resumable=False)), job(None), []),
 ]
 # fmt: on
 
@@ -345,3 +363,80 @@ def test_where_nobody_can_share_it_is_patient(workload: Workload) -> None:
         simulate(replace(workload), cluster, name, physics=alone) for name in ("cotenant", "patient")
     )
     np.testing.assert_array_equal(mine.jct_s, theirs.jct_s)
+
+
+# --- Where most cannot resume ----------------------------------------------------------------------------
+
+
+class Beside:
+    """A policy whose decisions are compared with those of `cotenant` on the same view."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy, self._cotenant = policy, registry.make("cotenant", {})
+        self.compared = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._policy, name)
+
+    def decide(self, view: View, event: AnyEvent) -> Decision:
+        decision = self._policy.decide(view, event)
+        if view.firm_share > FIRM_MAX:
+            self.compared += bool(decision.actions)
+            assert starts(self._cotenant.decide(view, event)) == starts(decision)
+        return decision
+
+
+def starts(decision: Decision) -> list[tuple[str, JobId, tuple[DeviceId, ...]]]:
+    return [(type(each).__name__, each.job_id, each.devices) for each in decision.actions]  # type: ignore[union-attr]
+
+
+@given(seed=st.integers(0, 2**32), ageing_s=st.sampled_from([0.0, 300.0]))
+@settings(max_examples=10)
+def test_where_three_quarters_cannot_resume_it_is_easy_backfilling_in_the_order_of_arrival(
+    seed: int, ageing_s: float
+) -> None:
+    chance, rows, at_s = random.Random(seed), [], 0.0
+    for _ in range(60):
+        rows.append(JobRow(at_s, float(chance.randint(10, 2000)), chance.choice((1, 1, 2, 4, 6))))
+        at_s += float(chance.randint(0, 150))
+    jobs = informed(workload(*rows), Knowledge(resumable=0.0), seed, np.ones(len(rows), np.bool_))
+    made: list[Beside] = []
+
+    def make(name: str, parameters: Parameters) -> Any:
+        made.append(Beside(registry.make(name, parameters)))
+        return made[-1]
+
+    simulate(jobs, cluster(2, 4), "fifo", {"backfill": "easy"}, make_policy=make, ageing_s=ageing_s)
+    assert made[-1].compared > 5
+
+
+@pytest.mark.parametrize(("firm", "wanted"), [(7, "checkpointing"), (9, "running")])
+def test_it_preempts_as_long_as_a_quarter_of_what_was_asked_for_could_resume(firm: int, wanted: str) -> None:
+    desk = Desk("cotenant", report("a", 1))
+    for number in range(10, 20):
+        desk.submit(number, **job(10.0))
+        desk.start(number, resumable=number - 10 >= firm)
+        if number < 19:
+            desk.end(number)
+    assert desk.engine.view().firm_share == pytest.approx(firm / 10)
+    desk.end(19)
+    desk.submit(1, **job(9000.0))
+    desk.start(1)  # It can: of eleven.
+    desk.submit(2, **job(10.0))
+    assert desk.phase(1) == wanted
+    if wanted == "running":
+        assert desk.why(2) == "first in arrival order; it needs 1 device, and 0 are free"
+
+
+def test_a_late_job_goes_before_priorities_there_too() -> None:
+    desk = Desk("cotenant", report("a", 1), ageing_s=100.0)
+    for number in range(10, 20):
+        desk.submit(number, **job(10.0))
+        desk.start(number, resumable=False)
+        if number < 19:
+            desk.end(number)
+    desk.submit(1, **job(10.0))
+    desk.wait(101.0)
+    desk.submit(2, **job(10.0), priority=5)
+    desk.end(19)
+    assert (desk.phase(1), desk.phase(2)) == ("loading", "queued")

@@ -193,7 +193,7 @@ class TestToldWhileItRuns:
         """It loads for 30 s, and tells 60 s later that it has 1,000 s in all."""
         outcome, heard = run(known(PROGRESS, JobRow(0, 1000.0)))
         assert heard.progress() == [(90.0, 1_000_000)]
-        assert {source for at_s, source, _ in heard.sources if at_s < 90.0} == {"none"}
+        assert {source for at_s, source, _ in heard.sources if at_s < 90.0} == {"unknown length"}
         ((_, source, left_s),) = [each for each in heard.sources if each[0] == 90.0]
         assert source == "loops" and left_s == pytest.approx(940.0)
         assert times(outcome, 0) == close(0, 30, 1000, 0)
@@ -215,21 +215,21 @@ class TestToldWhileItRuns:
         for jobs in (silent, known(NONE, JobRow(0, 1000.0))):
             _, heard = run(jobs)
             assert heard.progress() == [(30.0 + 60.0 * 2**n, None) for n in range(5)]
-            assert {source for _, source, _ in heard.sources} == {"none"}
+            assert {source for _, source, _ in heard.sources} == {"unknown length"}
 
-    def test_what_earlier_jobs_took_is_a_guess_even_of_the_same_model(self) -> None:
-        """And a report past the guess corrects it, as in production."""
-        sources: dict[float, str] = {}
+    def test_what_earlier_jobs_took_says_nothing_even_of_the_same_model(self) -> None:
+        """A job is expected to need as much as it has had, five minutes at least."""
+        lefts: dict[float, tuple[str, float | None]] = {}
 
         def look(engine: Engine, event: ev.AnyEvent, commands: Sequence[AnyCommand]) -> None:
             if (job := engine.jobs.get(JobId("2"))) is not None:
-                sources[engine.now_s] = job.estimate_source
+                lefts[engine.now_s] = job.estimate_source, job.remaining_now_s(engine.now_s)
 
-        lengths = ((0, 10.0), (0, 20.0), (200, 300.0))
+        lengths = ((0, 10.0), (0, 20.0), (200, 600.0))
         three = known(NONE, *(JobRow(at_s, length_s, model="a") for at_s, length_s in lengths))
         simulate(three, cluster(1), "fifo", look=look)
-        assert sources[200.0] == "cluster median"
-        assert sources[200.0 + 30.0 + 60.0] == "cluster median, overrun"
+        assert lefts[200.0] == ("unknown length", 300.0)
+        assert lefts[200.0 + 30.0 + 450.0] == ("unknown length", 450.0)
 
 
 class TestResuming:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,13 +23,10 @@ from cotenant.controller.domain import (
     ProfilePoint,
     View,
 )
-from cotenant.controller.engine import EngineConfig
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters, Policy
-from cotenant.controller.store.core import Core
 from cotenant.controller.store.recovery import RecoveredState, replay
 from cotenant.controller.wire import clients
-from tests.building.journals import a_journal
 from tests.controller.station import Station, job, report, run_one
 
 Make = Callable[..., Station]
@@ -209,28 +205,3 @@ def test_history_is_recovered_with_the_state(stations: Make) -> None:
     assert before[0].outcome == "finished" and before[0].ended_s is not None and before[0].first_step == 1
     station = stations()
     assert station.ask(clients.ShowJob(job_id=job_id)).attempts == before
-
-
-@pytest.mark.parametrize("version", [1, 2])
-def test_journals_of_this_version_and_the_one_before_stay_readable(tmp_path: Path, version: int) -> None:
-    """The fixtures were written by `tests/compat/make_journal.py` of those versions and never change."""
-    fixture = Path(__file__).resolve().parents[2] / "compat" / f"journal-{version}.sql"
-    database = sqlite3.connect(tmp_path / "journal.sqlite")
-    database.executescript(fixture.read_text())
-    database.close()
-    journal = a_journal(tmp_path)
-    core = Core(journal, registry.make, EngineConfig(), package="later", wall_s=5_000.0)
-    phases = {job_id: job.phase for job_id, job in core.state.engine.jobs.items()}
-    assert phases == {"1": Phase.DONE, "2": Phase.RUNNING, "3": Phase.QUEUED, "4": Phase.CANCELLED}
-    assert [attempt_record.outcome for attempt_record in core.state.history.attempts(JobId("1"))] == [
-        "finished"
-    ]
-    assert journal.submission("root", "compat") == ("1",)
-    assert journal.name == "c0ffee00c0ffee00"
-    engine = core.state.engine
-    assert engine.epoch.number == version and len(engine.epochs_past) == version - 1
-    assert (engine.jobs[JobId("2")].epoch == "") == (version == 1), "what came before epochs has none"
-    journal.close()
-    database = sqlite3.connect(tmp_path / "journal.sqlite")
-    assert database.execute("PRAGMA user_version").fetchone() == (2,), "older programs must refuse it now"
-    database.close()

@@ -76,7 +76,7 @@ def test_holders_who_share_keep_out_who_wants_it_alone(tmp_path: Path) -> None:
 
 
 def test_secrets_that_were_half_written_go_with_the_next_start(tmp_path: Path) -> None:
-    for name in (".7.json.123.tmp", "7.new", "8.json"):
+    for name in (".7.json.123.tmp", "8.json"):
         (tmp_path / name).write_bytes(b'{"A":')
     Secrets(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["8.json"]

@@ -7,7 +7,7 @@ import pytest
 
 from cotenant.controller.wire import clients
 from cotenant.controller.wire.codec import BadMessage, decode, encode
-from cotenant.controller.wire.views import utc, wall_s
+from cotenant.controller.wire.times import utc, wall_s
 
 NODES = clients.Nodes(request_id=1, nodes=(), now=utc(1_763_629_200.0))
 

@@ -87,6 +87,7 @@ def node() -> NodeView:
             state="ok",
             healthy=True,
             note="",
+            jobs_planned_mib=(),
         )
         for d in (CPU0, CPU1)
     )
