@@ -34,8 +34,8 @@ __all__ = [
     "COLUMNS", "GZIP_MAGIC", "BadChoice", "Cluster", "HostAsk", "Knowledge",
     "NoPairTable", "Outcome", "Physics", "PolicyChoice", "Report", "Scenario", "SimulatedHost", "Task",
     "TaskProgress", "TaskRun", "TextTable", "Trace", "TraceProblem", "WorkerLost", "Workload", "World",
-    "answer_inline", "busiest", "column_map", "decoded", "describe", "informed", "nearest", "open_trace", "pair_data",
-    "policies_named", "prepare", "read", "run_all", "sample", "scenario", "shown", "simulate",
+    "answer_inline", "busiest", "column_map", "decoded", "describe", "informed", "nearest", "open_trace",
+    "pair_data", "policies_named", "prepare", "read", "run_all", "sample", "scenario", "shown", "simulate",
     "synthesise", "synthesise_spot", "table", "tasks", "unpacked", "windows", "workload_of", "write_csv",
 ]
 # fmt: on
