@@ -26,9 +26,7 @@ import numpy as np
 
 from cotenant.controller.domain import AnyCommand, AnyEvent
 from cotenant.controller.engine import Engine
-from cotenant.controller.sim import Cluster, Scenario, pair_data, scenario, simulate
-from cotenant.controller.sim.world.knowledge import Knowledge
-from cotenant.controller.sim.world.world import World
+from cotenant.controller.sim import Cluster, Knowledge, Scenario, World, pair_data, scenario, simulate
 
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "results" / "bench-default.md"
 WAITING: Final = 5_000

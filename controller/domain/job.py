@@ -221,7 +221,6 @@ class Job(msgspec.Struct, kw_only=True):
     rank: int = 0
     """Waiting jobs are ordered by this first, the lowest before the others: priority, and fair share."""
     aged: bool = False
-    aged_s: float = 0.0
     queued_s: float = 0.0
     """Time it could have run and did not; time held or blocked does not age it."""
 

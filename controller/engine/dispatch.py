@@ -100,7 +100,7 @@ class Dispatch:
         self.alarms: list[Alarm] = []
         self.out: list[AnyCommand] = []
         self.takes_turns = False
-        """Late jobs are marked by `turns.py`; else they age by themselves."""
+        """Late jobs are marked by `lateness.py`; else they age by themselves."""
         self.vacated: list[DeviceId] = []
         """Since this event began."""
 

@@ -55,11 +55,11 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import claims, hosts, parts, placing, reports, requests, resizing
 from cotenant.controller.engine.admission import Admission
 from cotenant.controller.engine.dispatch import Alarm, Dispatch, EngineConfig
+from cotenant.controller.engine.lateness import Lateness, SavedLateness
 from cotenant.controller.engine.ledger import Ledger, SavedLedger
 from cotenant.controller.engine.placing import exceeds_hosts, spared
 from cotenant.controller.engine.priority_guard import guard_priorities, why_kept, why_not_preempted
 from cotenant.controller.engine.promises import Promises, SavedPromises
-from cotenant.controller.engine.turns import SavedTurns, Turns
 from cotenant.controller.policies.base import (
     Parameters,
     Policy,
@@ -91,7 +91,7 @@ class Snapshot(msgspec.Struct, kw_only=True):
     policy_parameters: Parameters
     policy_state: bytes
     promises: SavedPromises
-    turns: SavedTurns
+    lateness: SavedLateness
 
 
 SNAPSHOT_VERSION = 1
@@ -143,8 +143,8 @@ class Engine:
         self._dispatch = Dispatch(self._ledger, self.config)
         self._validate = validate
         self._admission = Admission(self._dispatch, self.config)
-        self._turns = Turns(self._dispatch, self.config.policy.late_share)
-        if self._turns.share:
+        self._lateness = Lateness(self._dispatch, self.config.policy.late_share)
+        if self._lateness.share:
             self._ledger.entered = []
         self._take_turns()
         self._promises = Promises(self._dispatch)
@@ -247,7 +247,7 @@ class Engine:
         try:
             ledger = self._ledger
             of_parts, behind = parts.why_waiting(ledger, job), self._admission.explain(job)
-            turn = self._turns.when(job) if self._dispatch.takes_turns else None
+            turn = self._lateness.when(job) if self._dispatch.takes_turns else None
             turns = () if turn is None else (turn,)
             return [*self._causes(job), *of_parts, *behind, *turns, *self._not_offered(job), job.reason]
         finally:
@@ -315,8 +315,8 @@ class Engine:
             ledger.has_parts |= event.spec.gpu_fraction < 1.0
         if ledger.entered is not None:
             entered = self._admission.admit()
-            if self._turns.share:
-                self._turns.follow(event, entered, marks=dispatch.takes_turns)
+            if self._lateness.share and (entered or type(event) not in UNASKED):
+                self._lateness.follow(event, entered, marks=dispatch.takes_turns)
         policy, is_asked = self._policy, type(event) not in UNASKED
         if recorded is not None:
             decision = recorded
@@ -461,11 +461,11 @@ class Engine:
         self._promises.preempts = preempts(self._policy)
 
     def _take_turns(self) -> None:
-        """Under a policy that takes turns jobs do not age: late ones are marked (`turns.py`)."""
+        """Under a policy that takes turns jobs do not age: late ones are marked (`lateness.py`)."""
         before = self._dispatch.takes_turns
-        self._dispatch.takes_turns = self._turns.share > 0.0 and takes_turns(self._policy)
+        self._dispatch.takes_turns = self._lateness.share > 0.0 and takes_turns(self._policy)
         if self._dispatch.takes_turns:
-            self._turns.look_again()
+            self._lateness.look_again()
         elif before:
             for job in self._ledger.queued():
                 self._dispatch.start_ageing(job)
@@ -484,7 +484,7 @@ class Engine:
             policy_parameters=self.policy_parameters,
             policy_state=self._policy.save(),
             promises=self._promises.saved,
-            turns=self._turns.save(),
+            lateness=self._lateness.save(),
         )
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -493,13 +493,13 @@ class Engine:
         self._policy.load(snapshot.policy_state)
         self._ledger.load(snapshot.ledger, snapshot.now_s)
         self._promises.restore(snapshot.promises)
-        self._turns.restore(snapshot.turns)
+        self._lateness.restore(snapshot.lateness)
         self._dispatch.alarms = list(snapshot.alarms)
         heapq.heapify(self._dispatch.alarms)
         self.next_alarm_s = self._dispatch.alarms[0].at_s if self._dispatch.alarms else None
         self._admission.restore()
-        if snapshot.turns.jobs and not self._turns.share and takes_turns(self._policy):
-            for job in self._ledger.queued():  # Turns have been switched off.
+        if snapshot.lateness.jobs and not self._lateness.share and takes_turns(self._policy):
+            for job in self._ledger.queued():  # Lateness have been switched off.
                 self._dispatch.start_ageing(job)
             self.next_alarm_s = self._dispatch.alarms[0].at_s if self._dispatch.alarms else None
         if self._validate:

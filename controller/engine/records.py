@@ -204,7 +204,7 @@ class Records(Phases):
 
     def age(self, job: Job, reason: Reason) -> None:
         """The job has waited so long that all others wait for it."""
-        job.aged, job.aged_s = True, self.now_s
+        job.aged = True
         if job.phase is QUEUED:
             job.reason = reason
         self._moved(job)

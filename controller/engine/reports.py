@@ -250,7 +250,7 @@ def _ring(dispatch: Dispatch, alarm: Alarm) -> None:
         leave_if_due(dispatch, HostId(alarm.subject))
         return
     if alarm.kind in ("promise", "turn"):
-        return  # `promises.py` and `turns.py` look after each event.
+        return  # `promises.py` and `lateness.py` look after each event.
     if alarm.kind == "reunite":
         dispatch.ledger.pairs.reunite(alarm.subject, dispatch.ledger.now_s)
         return

@@ -13,7 +13,7 @@ controller's own journal).
 from cotenant.controller.sim import scenario, windows
 from cotenant.controller.sim.choices import BadChoice, PolicyChoice, policies_named
 from cotenant.controller.sim.compare import Report, Task, TaskProgress, TaskRun, WorkerLost, run_all
-from cotenant.controller.sim.preparing import prepare
+from cotenant.controller.sim.preparing import informed, prepare
 from cotenant.controller.sim.scenario import Scenario, open_trace, tasks, workload_of
 from cotenant.controller.sim.simulate import answer_inline, simulate
 from cotenant.controller.sim.traces.mapped import column_map
@@ -34,8 +34,8 @@ __all__ = [
     "COLUMNS", "GZIP_MAGIC", "BadChoice", "Cluster", "HostAsk", "Knowledge",
     "NoPairTable", "Outcome", "Physics", "PolicyChoice", "Report", "Scenario", "SimulatedHost", "Task",
     "TaskProgress", "TaskRun", "TextTable", "Trace", "TraceProblem", "WorkerLost", "Workload", "World",
-    "answer_inline", "busiest", "column_map", "decoded", "describe", "nearest", "open_trace", "pair_data",
-    "policies_named", "prepare", "read", "run_all", "sample", "scenario", "shown", "simulate",
+    "answer_inline", "busiest", "column_map", "decoded", "describe", "informed", "nearest", "open_trace",
+    "pair_data", "policies_named", "prepare", "read", "run_all", "sample", "scenario", "shown", "simulate",
     "synthesise", "synthesise_spot", "table", "tasks", "unpacked", "windows", "workload_of", "write_csv",
 ]
 # fmt: on

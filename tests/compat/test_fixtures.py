@@ -21,8 +21,7 @@ from cotenant.checkpoint.resuming import load_newest
 from cotenant.controller.domain import JobId, Phase
 from cotenant.controller.engine import Engine, EngineConfig, JobRecord
 from cotenant.controller.policies import registry
-from cotenant.controller.store import Core, Journal, JournalError, RecoveredState, recover
-from cotenant.controller.store.recovery import Image
+from cotenant.controller.store import Core, Image, Journal, JournalError, RecoveredState, recover
 from cotenant.controller.system import keys
 from cotenant.controller.wire import BadMessage, WrongVersion, agents, clients, decode, unpack_struct
 from tests.agent.daemon.test_spool import NOTES

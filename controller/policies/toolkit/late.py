@@ -1,15 +1,13 @@
-"""Late jobs, whose turn it is (`engine/turns.py`): whom they may preempt, and what is kept for those that
+"""Late jobs, whose turn it is (`engine/lateness.py`): whom they may preempt, and what is kept for those that
 cannot start.
 
 Rule: a job starts on devices that are kept for a late one only if late ones may preempt it, or its length is
-known and it ends before the late one could start. A job that has never run may start there as well while the
-late one was marked less than `GRACE_S` ago: most such jobs are short or can resume, and nobody knows before.
+known and it ends before the late one could start.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 from cotenant.controller.domain import RUNNING, DeviceId, Job, Plan
 from cotenant.controller.policies.base import is_possible
@@ -20,8 +18,6 @@ from cotenant.controller.policies.toolkit.reservations import (
     reserve,
 )
 from cotenant.controller.policies.toolkit.victims import longest_first
-
-GRACE_S: Final = 14_400.0
 
 
 def late_waiting(plan: Plan) -> Job | None:
@@ -79,12 +75,8 @@ class KeptForLate:
         now_s = self._plan.view.now_s
         is_known = job.known_left_s(now_s) is not None
         ends_s = end_if_started(job, now_s) if is_known else NEVER_S
-        is_new = job.attempt == 0 and job.spec.resumable is None
-        if all(
-            (is_new and now_s - late.aged_s < GRACE_S) or ends_s <= kept.start_s
-            for late, kept in zip(self._late, self._kept, strict=True)
-            if not set(kept.devices).isdisjoint(devices)
-        ):
+        here = [kept for kept in self._kept if not set(kept.devices).isdisjoint(devices)]
+        if all(ends_s <= kept.start_s for kept in here):
             return devices
         apart = self._plan.fork()
         for (host_id, type), free in list(apart.view.free.devices.items()):

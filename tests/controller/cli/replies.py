@@ -149,7 +149,7 @@ def device(local: str = "cpu0", host: str = "laptop", **more: Any) -> wire.Devic
     known: dict[str, Any] = {
         "kind": "cpu", "type": "cpu", "memory_mib": 4096, "reserve_mib": 0, "planned_mib": 0,
         "max_tenants": 2, "sharing": "time-slicing", "sharing_note": "", "cores": (0,), "state": "ok",
-        "healthy": True, "note": "",
+        "healthy": True, "note": "", "jobs_planned_mib": (),
     }  # fmt: skip
     return wire.DeviceView(device_id=DeviceId(f"{host}/{local}"), **{**known, **more})
 

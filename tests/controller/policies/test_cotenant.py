@@ -32,8 +32,7 @@ from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters, Policy
 from cotenant.controller.policies.cotenant import FIRM_MAX, Sharing, by_record
 from cotenant.controller.policies.patient import PatientParameters, spare
-from cotenant.controller.sim import Cluster, Knowledge, Physics, Workload, simulate
-from cotenant.controller.sim.preparing import informed
+from cotenant.controller.sim import Cluster, Knowledge, Physics, Workload, informed, simulate
 from tests.controller.building import Desk, profile, report, spec
 from tests.controller.building import engine as made
 from tests.controller.histories import HOSTS, STEPS, WAITS_S, Step, event_of

@@ -71,7 +71,7 @@ class PlayedJob(msgspec.Struct, array_like=True):
         return self.ends_s, self.number, self.job_id
 
 
-class SavedTurns(msgspec.Struct, kw_only=True):
+class SavedLateness(msgspec.Struct, kw_only=True):
     """The fifo that is played, and the jobs that have ended here."""
 
     jobs: list[PlayedJob] = []
@@ -81,7 +81,7 @@ class SavedTurns(msgspec.Struct, kw_only=True):
     alarm_s: float = -1.0
 
 
-class Turns:
+class Lateness:
     """Plays fifo beside the cluster, and marks the jobs whose turn it is."""
 
     def __init__(self, dispatch: Dispatch, share: float) -> None:
@@ -325,12 +325,12 @@ class Turns:
 
     # --- Saving --------------------------------------------------------------------------------------
 
-    def save(self) -> SavedTurns:
-        return SavedTurns(
+    def save(self) -> SavedLateness:
+        return SavedLateness(
             jobs=[*self._played.values()], ended=self._ended, ended_s=self._ended_s, alarm_s=self._alarm_s
         )
 
-    def restore(self, saved: SavedTurns) -> None:
+    def restore(self, saved: SavedLateness) -> None:
         """Takes over what was saved; the ledger has been restored before."""
         if not self.share:
             return

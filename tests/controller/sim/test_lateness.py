@@ -13,12 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cotenant.controller.domain import ENDED, QUEUED, AnyCommand, AnyEvent, JobId
-from cotenant.controller.engine import Engine, turns
-from cotenant.controller.policies.toolkit import late
-from cotenant.controller.sim.preparing import informed
-from cotenant.controller.sim.simulate import simulate
-from cotenant.controller.sim.world.knowledge import Knowledge
-from tests.controller.engine.test_turns import check_marks
+from cotenant.controller.engine import Engine, lateness
+from cotenant.controller.sim import Knowledge, informed, simulate
+from tests.controller.engine.test_lateness import check_marks
 from tests.controller.sim.workloads import JobRow, cluster, workload
 
 GPUS, SHARE = 16, 0.75
@@ -63,11 +60,13 @@ class Waits:
                 self.beyond_s = max(self.beyond_s, engine.now_s - self._due_s(engine, job.job_id))
 
     def _due_s(self, engine: Engine, job_id: JobId) -> float:
-        one, limit = engine._turns._played[job_id], engine._turns.limit
+        one, limit = engine._lateness._played[job_id], engine._lateness.limit
         if one.begun_s < 0.0:
             return engine.now_s
         fifo_s = one.ends_s - one.submitted_s
-        due_s = one.submitted_s + (fifo_s if one.gpus <= limit else turns.WIDE_RATIO * fifo_s + turns.WIDE_S)
+        due_s = one.submitted_s + (
+            fifo_s if one.gpus <= limit else lateness.WIDE_RATIO * fifo_s + lateness.WIDE_S
+        )
         before_s = self._marked_s.get(job_id, engine.now_s)
         for other, marked_s in self._marked_s.items():
             if other != job_id and marked_s <= before_s:
@@ -87,10 +86,9 @@ def waits(policy: str, rows: list[JobRow], late_share: float = SHARE, **more: An
 
 def most_s(policy: str, rows: list[JobRow], *, firm: bool = False, slowed: float = 1.0) -> float:
     """How long a job may wait once it is due: until all who run then have ended, where they cannot be
-    preempted, else until they have loaded and saved; and for those that start within the grace, while nobody
-    knows whether they can resume."""
+    preempted, else until they have loaded and saved."""
     held_s = max(row.duration_s for row in rows) * slowed if firm or policy == "sjf" else 0.0
-    return (late.GRACE_S if firm else 0.0) + held_s + 3.0 * (LOAD_S + PAUSE_S) + NEAR_S
+    return held_s + 3.0 * (LOAD_S + PAUSE_S) + NEAR_S
 
 
 @pytest.mark.parametrize("policy", TAKING_TURNS)
@@ -166,7 +164,7 @@ def test_what_is_played_is_fifo(policy: str, seed: int) -> None:
     played: dict[int, float] = {}
 
     def look(engine: Engine, event: AnyEvent, commands: Sequence[AnyCommand]) -> None:
-        for one in engine._turns._played.values():
+        for one in engine._lateness._played.values():
             if one.begun_s >= 0.0:
                 played[int(one.job_id)] = one.ends_s
 
