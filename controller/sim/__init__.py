@@ -22,7 +22,7 @@ from cotenant.controller.sim.traces.schema import write_csv
 from cotenant.controller.sim.traces.spot import synthesise_spot
 from cotenant.controller.sim.traces.synth import synthesise
 from cotenant.controller.sim.traces.table import GZIP_MAGIC, TextTable, decoded, table, unpacked
-from cotenant.controller.sim.traces.trace import Trace, TraceProblem, describe, nearest, shown
+from cotenant.controller.sim.traces.trace import Labels, Trace, TraceProblem, describe, nearest, shown
 from cotenant.controller.sim.windows import busiest, sample
 from cotenant.controller.sim.world.knowledge import Knowledge
 from cotenant.controller.sim.world.outcome import Outcome
@@ -31,7 +31,7 @@ from cotenant.controller.sim.world.workload import Cluster, HostAsk, SimulatedHo
 from cotenant.controller.sim.world.world import World
 
 __all__ = [
-    "COLUMNS", "GZIP_MAGIC", "BadChoice", "Cluster", "HostAsk", "Knowledge",
+    "COLUMNS", "GZIP_MAGIC", "BadChoice", "Cluster", "HostAsk", "Knowledge", "Labels",
     "NoPairTable", "Outcome", "Physics", "PolicyChoice", "Report", "Scenario", "SimulatedHost", "Task",
     "TaskProgress", "TaskRun", "TextTable", "Trace", "TraceProblem", "WorkerLost", "Workload", "World",
     "answer_inline", "busiest", "column_map", "decoded", "describe", "informed", "nearest", "open_trace",

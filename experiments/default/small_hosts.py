@@ -11,8 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from cotenant.controller.sim import Cluster, Trace
-from cotenant.controller.sim.traces.trace import Labels
+from cotenant.controller.sim import Cluster, Labels, Trace
 
 LOAD: Final = 0.8
 DAYS: Final = {1: 10.0, 2: 4.0}
