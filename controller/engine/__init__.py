@@ -16,11 +16,12 @@ from cotenant.controller.engine.etas import (
     claim_of, image_of, policy_label, question_of, run_s, to_compare,
 )
 from cotenant.controller.engine.history import History, JobRecord, SavedHistory
+from cotenant.controller.engine.lateness import WIDE_RATIO, WIDE_S
 from cotenant.controller.engine.ledger import Ledger, SavedLedger
 
 __all__ = [
-    "LAG_REPORTS", "LAG_S", "SNAPSHOT_VERSION", "VERDICTS", "Alarm", "ArrivalEffect", "AttemptIs",
-    "AttemptRecord", "Delay", "Engine", "EngineConfig", "EtaAnswer", "EtaBook", "EtaQuestion", "History",
+    "LAG_REPORTS", "LAG_S", "SNAPSHOT_VERSION", "VERDICTS", "WIDE_RATIO", "WIDE_S", "Alarm",
+    "ArrivalEffect", "AttemptIs", "AttemptRecord", "Delay", "Engine", "EngineConfig", "EtaAnswer", "EtaBook", "EtaQuestion", "History",
     "HistoryNote", "JobEta", "JobIs", "JobRecord", "Ledger", "LengthClaim", "MakePolicy", "SavedEtas",
     "SavedHistory", "SavedLedger", "Snapshot", "StateIs", "SupposedJob", "accounts", "action_in_words",
     "agree", "cheapest_change", "claim_of", "image_of", "memory_cap_mib", "policy_label", "question_of",

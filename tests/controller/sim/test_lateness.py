@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cotenant.controller.domain import ENDED, QUEUED, AnyCommand, AnyEvent, JobId
-from cotenant.controller.engine import Engine, lateness
+from cotenant.controller.engine import WIDE_RATIO, WIDE_S, Engine
 from cotenant.controller.sim import Knowledge, informed, simulate
 from tests.controller.engine.test_lateness import check_marks
 from tests.controller.sim.workloads import JobRow, cluster, workload
@@ -64,9 +64,7 @@ class Waits:
         if one.begun_s < 0.0:
             return engine.now_s
         fifo_s = one.ends_s - one.submitted_s
-        due_s = one.submitted_s + (
-            fifo_s if one.gpus <= limit else lateness.WIDE_RATIO * fifo_s + lateness.WIDE_S
-        )
+        due_s = one.submitted_s + (fifo_s if one.gpus <= limit else WIDE_RATIO * fifo_s + WIDE_S)
         before_s = self._marked_s.get(job_id, engine.now_s)
         for other, marked_s in self._marked_s.items():
             if other != job_id and marked_s <= before_s:
