@@ -21,10 +21,10 @@ from cotenant.controller.engine.ledger import Ledger, SavedLedger
 
 __all__ = [
     "LAG_REPORTS", "LAG_S", "SNAPSHOT_VERSION", "VERDICTS", "WIDE_RATIO", "WIDE_S", "Alarm",
-    "ArrivalEffect", "AttemptIs", "AttemptRecord", "Delay", "Engine", "EngineConfig", "EtaAnswer", "EtaBook", "EtaQuestion", "History",
-    "HistoryNote", "JobEta", "JobIs", "JobRecord", "Ledger", "LengthClaim", "MakePolicy", "SavedEtas",
-    "SavedHistory", "SavedLedger", "Snapshot", "StateIs", "SupposedJob", "accounts", "action_in_words",
-    "agree", "cheapest_change", "claim_of", "image_of", "memory_cap_mib", "policy_label", "question_of",
-    "run_s", "to_compare",
+    "ArrivalEffect", "AttemptIs", "AttemptRecord", "Delay", "Engine", "EngineConfig", "EtaAnswer",
+    "EtaBook", "EtaQuestion", "History", "HistoryNote", "JobEta", "JobIs", "JobRecord", "Ledger",
+    "LengthClaim", "MakePolicy", "SavedEtas", "SavedHistory", "SavedLedger", "Snapshot", "StateIs",
+    "SupposedJob", "accounts", "action_in_words", "agree", "cheapest_change", "claim_of", "image_of",
+    "memory_cap_mib", "policy_label", "question_of", "run_s", "to_compare",
 ]
 # fmt: on

@@ -31,11 +31,11 @@ from cotenant.controller.sim.world.workload import Cluster, HostAsk, SimulatedHo
 from cotenant.controller.sim.world.world import World
 
 __all__ = [
-    "COLUMNS", "GZIP_MAGIC", "BadChoice", "Cluster", "HostAsk", "Knowledge", "Labels",
-    "NoPairTable", "Outcome", "Physics", "PolicyChoice", "Report", "Scenario", "SimulatedHost", "Task",
-    "TaskProgress", "TaskRun", "TextTable", "Trace", "TraceProblem", "WorkerLost", "Workload", "World",
-    "answer_inline", "busiest", "column_map", "decoded", "describe", "informed", "nearest", "open_trace",
-    "pair_data", "policies_named", "prepare", "read", "run_all", "sample", "scenario", "shown", "simulate",
-    "synthesise", "synthesise_spot", "table", "tasks", "unpacked", "windows", "workload_of", "write_csv",
+    "COLUMNS", "GZIP_MAGIC", "BadChoice", "Cluster", "HostAsk", "Knowledge", "Labels", "NoPairTable",
+    "Outcome", "Physics", "PolicyChoice", "Report", "Scenario", "SimulatedHost", "Task", "TaskProgress",
+    "TaskRun", "TextTable", "Trace", "TraceProblem", "WorkerLost", "Workload", "World", "answer_inline",
+    "busiest", "column_map", "decoded", "describe", "informed", "nearest", "open_trace", "pair_data",
+    "policies_named", "prepare", "read", "run_all", "sample", "scenario", "shown", "simulate", "synthesise",
+    "synthesise_spot", "table", "tasks", "unpacked", "windows", "workload_of", "write_csv",
 ]
 # fmt: on

@@ -18,7 +18,7 @@ __all__ = [
     "BITE", "DECISION_BOUNDS_S", "DISK_BYTES_MIN", "JOURNAL_NAME", "JOURNAL_VERSION", "RESERVE_BYTES",
     "Clock", "ControllerRun", "Core", "Decided", "Effect", "Entry", "Fatal", "Image", "Journal",
     "JournalDamaged", "JournalError", "JournalMissing", "Poisoned", "RecoveredState", "Scrub", "Scrubbed",
-    "ShadowSet", "Stuck", "Uptime", "check_version", "checksum", "damaged", "digest", "let_follow", "read_entry",
-    "recover", "replay", "scrub", "uptime",
+    "ShadowSet", "Stuck", "Uptime", "check_version", "checksum", "damaged", "digest", "let_follow",
+    "read_entry", "recover", "replay", "scrub", "uptime",
 ]
 # fmt: on

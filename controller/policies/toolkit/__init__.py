@@ -27,13 +27,13 @@ from cotenant.controller.policies.toolkit.whole_queue import (
 )
 
 __all__ = [
-    "NEVER", "Backfill", "ClassParameters", "CoTenant", "Colocation", "ColocationParameters", "ExpectedFree",
-    "KeptForLate", "late_waiting",
-    "ExpectedReleases", "FreedDevices", "Mask", "NewcomerParameters", "NewcomerRule", "NewcomersOnly",
-    "Numbers", "OrderParameters", "PassingParameters", "Place", "ShareableSlot", "ShareableSlots",
-    "SubBatch", "Together", "TwoClasses", "WakeUp", "Why", "find_pods", "find_room", "is_anybody_left",
-    "is_kept_together", "is_suitable", "known_batches", "least_slowdown", "longest_first", "newcomers",
-    "nobody", "place_in_order", "place_ordered", "preemptible_jobs", "rearrange", "reclaim", "reserve",
-    "reserved", "slowdown", "sub_batches", "take_room", "victims_for", "whom_to_ask", "worth_preempting",
+    "NEVER", "Backfill", "ClassParameters", "CoTenant", "Colocation", "ColocationParameters",
+    "ExpectedFree", "KeptForLate", "late_waiting", "ExpectedReleases", "FreedDevices", "Mask",
+    "NewcomerParameters", "NewcomerRule", "NewcomersOnly", "Numbers", "OrderParameters",
+    "PassingParameters", "Place", "ShareableSlot", "ShareableSlots", "SubBatch", "Together", "TwoClasses",
+    "WakeUp", "Why", "find_pods", "find_room", "is_anybody_left", "is_kept_together", "is_suitable",
+    "known_batches", "least_slowdown", "longest_first", "newcomers", "nobody", "place_in_order",
+    "place_ordered", "preemptible_jobs", "rearrange", "reclaim", "reserve", "reserved", "slowdown",
+    "sub_batches", "take_room", "victims_for", "whom_to_ask", "worth_preempting",
 ]
 # fmt: on
