@@ -50,7 +50,7 @@ PATHS: dict[str, tuple[str, frozenset[str]]] = {
     "agent/daemon/warm_starts.py": (STATE, frozenset((".mkdir", "open", "os.rmdir"))),
     "agent/warm/spawn.py": (STATE, frozenset((".bind", ".unlink"))),
     "agent/daemon/supervisors.py": (STATE, frozenset((".glob", ".iterdir", ".mkdir", ".read_bytes", "open",
-    "os.open"))), "agent/ipc/files.py": (STATE, frozenset((".open", ".read_bytes", "os.replace"))),
+    "os.open"))), "agent/ipc/files.py": (STATE, frozenset((".open", "os.replace"))),
     "agent/ipc/channel.py": (STATE, frozenset((".open_unix_connection", "os.open"))),
     "agent/gpus/mps_edge.py": (STATE, frozenset((".iterdir",))),
     "agent/gpus/nvml_watch.py": (KERNEL, frozenset(("os.open",))),

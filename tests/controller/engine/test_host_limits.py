@@ -157,17 +157,6 @@ def test_the_engine_refuses_what_the_host_has_not_and_does_not_record_it() -> No
     ]
 
 
-def test_a_recorded_placement_beyond_a_host_is_carried_out() -> None:
-    """Journals hold some, from before there were these limits."""
-    at = Desk("fifo", big("a", 4))
-    at.submit(0, cpus=6)
-    place = Place(job_id=JobId("1"), devices=(DeviceId("a/cpu1"),), reason=because("next-event"))
-    at.engine.fold(ev.JobArrived(spec=spec(1, cpus=6)), Decision(actions=(place,)), at.now_s)
-    assert at.phase(1) == "loading"
-    at.submit(2, cpus=1)
-    assert at.phase(2) == "queued"
-
-
 @pytest.mark.parametrize("name", ["gfs", "gfs-rise", "yarn-cs", "fgd", "lyra"])
 def test_an_hp_job_preempts_where_the_memory_it_needs_comes_free(name: str) -> None:
     """On host a a device is free, and nobody who could leave it has any memory to give."""

@@ -112,7 +112,7 @@ def test_the_error_of_another_rank_is_found(cluster: FakeCluster) -> None:
     ended = job.view()
     folder = folder_of(cluster, job.id)
     (folder / "result-0.pickle").unlink()
-    inside._tell(folder, 1, {"version": 1, "attempt": 1, "rank": 1}, KeyError("rank 1"), "text")
+    inside._tell(folder, 1, {"version": 1, "attempt": 1, "rank": 1, "ranks": 2}, KeyError("rank 1"), "text")
     cluster.is_now(job.id, Phase.FAILED, "exit code 1", attempt=ended.attempt)
     with pytest.raises(KeyError, match="rank 1"):
         cotenant.job(job.id).result()
