@@ -10,15 +10,13 @@ from cotenant.controller.store.journal_file import (
     BITE, JOURNAL_VERSION, JournalDamaged, JournalError, JournalMissing, Scrub, Scrubbed, check_version,
     checksum, damaged, scrub,
 )
-from cotenant.controller.store.recovery import (
-    Image, RecoveredState, ShadowSet, digest, read_entry, recover, replay,
-)
+from cotenant.controller.store.recovery import RecoveredState, ShadowSet, digest, read_entry, recover, replay
 
 __all__ = [
     "BITE", "DECISION_BOUNDS_S", "DISK_BYTES_MIN", "JOURNAL_NAME", "JOURNAL_VERSION", "RESERVE_BYTES",
-    "Clock", "ControllerRun", "Core", "Decided", "Effect", "Entry", "Fatal", "Image", "Journal",
-    "JournalDamaged", "JournalError", "JournalMissing", "Poisoned", "RecoveredState", "Scrub", "Scrubbed",
-    "ShadowSet", "Stuck", "Uptime", "check_version", "checksum", "damaged", "digest", "let_follow",
-    "read_entry", "recover", "replay", "scrub", "uptime",
+    "Clock", "ControllerRun", "Core", "Decided", "Effect", "Entry", "Fatal", "Journal", "JournalDamaged",
+    "JournalError", "JournalMissing", "Poisoned", "RecoveredState", "Scrub", "Scrubbed", "ShadowSet", "Stuck",
+    "Uptime", "check_version", "checksum", "damaged", "digest", "let_follow", "read_entry", "recover",
+    "replay", "scrub", "uptime",
 ]
 # fmt: on
