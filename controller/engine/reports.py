@@ -155,6 +155,8 @@ def on_ended(dispatch: Dispatch, event: ev.AttemptEnded) -> None:
     job = dispatch.current(event.job_id, event.attempt)
     if job is None or event.host_id not in job.hosts_left:
         known = dispatch.ledger.jobs.get(event.job_id)
+        if known is not None and known.phase not in ENDED:
+            dispatch.ledger.was_on(known, event.host_id)
         if known is not None and event.host_id in known.strays:
             claims.stray_gone(dispatch, known, event.host_id)
         return

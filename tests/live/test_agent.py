@@ -326,35 +326,6 @@ def test_a_secret_reaches_the_job_and_no_disk(controller: Controller, agents: Ag
     assert controller.end().outcome == "finished"
 
 
-def test_a_secret_that_an_older_agent_wrote_goes_with_the_next_start(
-    controller: Controller, agents: Agents, workdir: Path
-) -> None:
-    first = agents.start()
-    session = controller.agent_of("h1").session
-    controller.start(workdir)
-    controller.until(lambda: controller.heard(AttemptStarted))
-    first.kill()
-    first.wait()
-    path = agents.state("h1") / "attempts" / "7-a1" / "order.json"
-    order = msgspec.json.decode(path.read_bytes())
-    path.write_bytes(msgspec.json.encode({**order, "secrets": {"A_TOKEN": "hush"}}))
-    agents.start()
-    controller.agent_of("h1", session_not=session)
-    assert msgspec.json.decode(path.read_bytes()) == order
-    (workdir / "go").touch()
-    assert controller.end().outcome == "finished"
-
-
-DAMAGE = {
-    "order.json": b"[" * 100_000,
-    "supervisor.json": b'{"version": 1, "job_id": "\xff"}',
-    "status.json": b"",
-    "token": b"",
-}
-"""A kind for each; what is said of every kind is in tests/agent/test_foreign_bytes.py."""
-
-
-@pytest.mark.parametrize(("name", "data"), DAMAGE.items(), ids=DAMAGE.keys())
 def test_a_damaged_record_is_put_aside_and_the_attempt_goes_on(
     controller: Controller, agents: Agents, workdir: Path, name: str, data: bytes
 ) -> None:

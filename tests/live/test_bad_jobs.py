@@ -113,7 +113,7 @@ def test_a_working_directory_that_is_gone_at_the_start(person: Person) -> None:
     blocker = person.submit("--", "sh", "-c", "while [ ! -e on ]; do echo here; sleep 0.05; done")
     with person.begun("run", "--workdir", str(folder), "--", "true") as running:
         assert running.stderr is not None
-        assert any("queued" in line for line in running.stderr), "no line says that it waits"
+        assert any("waits" in line for line in running.stderr), "no line says that it waits"
         folder.rmdir()
         person.write("on", "")
         assert running.wait(PATIENCE_S) == 125, "it never started"

@@ -392,7 +392,7 @@ def test_identity_comes_from_the_key(controllers: Controllers, cluster: Path) ->
     assert caught.value.failure.code == "not-allowed"
     with pytest.raises(Refusal, match="only admins may"):
         alice.ask(wire.SetPolicy(name="sjf"))
-    assert admin.ask(wire.SetPolicy(name="sjf")).lines == ("policy is sjf (it was fifo)",)
+    assert admin.ask(wire.SetPolicy(name="sjf")).lines == ("policy is sjf (it was cotenant)",)
     alice.ask(wire.ChangeJobs(verb="cancel", job_ids=(job_id,)))
 
 

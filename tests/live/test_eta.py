@@ -41,8 +41,8 @@ def test_what_is_told_of_real_jobs_is_compared_with_what_comes(cluster: Cluster)
     cluster.until(look)
     known = [eta for eta in seen[0].etas if eta.finish is not None]
     ends_s = [wall_s(eta.finish.p50_at) for eta in known if eta.finish and eta.finish.p50_at]
-    assert ends_s == sorted(ends_s), "under fifo who came first ends first"
-    assert all("roll-outs of fifo" in eta.basis for eta in known)
+    assert ends_s == sorted(ends_s), "of equal jobs who came first ends first"
+    assert all("roll-outs of cotenant" in eta.basis for eta in known)
     cluster.until(lambda jobs: all_done(jobs, ids))
     counted = outcomes(told(cluster))
     assert counted >= 1
