@@ -200,12 +200,6 @@ class Profiles(msgspec.Struct, kw_only=True):
             if known.job_id == job_id and known.profile == before:
                 known.profile = after
 
-    def refuse_parts(self, before: Profile, whole: Profile) -> None:
-        """A job was seen to refuse a batch in parts: all that have its profile get whole ones."""
-        for known in self.known.values():
-            if known.profile == before:
-                known.profile = whole
-
     def complete(self, job_id: JobId) -> bool:
         """Nothing more can be learned from this job; whether anything was."""
         unfinished = [

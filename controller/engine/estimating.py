@@ -33,7 +33,6 @@ from cotenant.controller.domain import (
     SpeedCurve,
     StoredProfile,
     base_key,
-    batch_of,
     because,
     beginning,
     curve_of,
@@ -81,9 +80,7 @@ def estimate_arrival(
 
 def _whole_step_s(spec: JobSpec, profile: Profile) -> float | None:
     """Of the whole batch; without its size, as it was measured."""
-    batch = batch_of(profile).rows if spec.batch_size is None else spec.batch_size
-    known = None if batch is None else step_s(profile, batch, 1, spec.gang)
-    return profile.step_s if known is None else known
+    return profile.step_s if spec.batch_size is None else step_s(profile, spec.batch_size, 1, spec.gang)
 
 
 def steps_in_all(job: Job) -> tuple[int | None, str]:
@@ -176,7 +173,6 @@ def learn_progress(ledger: Ledger, job: Job, event: ProgressSeen) -> None:
     now_s, step_s = ledger.now_s, event.step_s
     remaining_s, source = job.remaining_now_s(now_s), None
     ledger.see_length(job, event.total_steps)
-    ledger.see_batch(job, event.batch)
     if step_s is None or job.placement is None:
         ledger.progressed(job, event.step, remaining_s)
         return
@@ -417,7 +413,7 @@ def _keep_profile(ledger: Ledger, job: Job, event: ProfileLearned, hosts: int) -
         gpus=spec.gpus_min,
         hosts=hosts,
         device_type=event.device_type,
-        batch_size=job.batch_size,
+        batch_size=spec.batch_size,
         profile=event.profile,
         learned_s=ledger.now_s,
         job_id=job.job_id,

@@ -13,7 +13,6 @@ from cotenant.controller.domain import (
     Phase,
     SaveAttempt,
     alone_step_s,
-    batch_of,
     because,
 )
 from cotenant.controller.domain import events as ev
@@ -52,8 +51,7 @@ def on_arrived(dispatch: Dispatch, event: ev.JobArrived) -> None:
         resumable=spec.resumable is True,
         profile=profile,
         profile_given=profile is not None,
-        batch_seen=batch_of(profile),
-        solo_step_s=alone_step_s(profile, spec.gang),
+        solo_step_s=alone_step_s(profile, spec.batch_size, spec.gang),
         remaining_s=remaining_s,
         estimate_source=source,
         expected_load_s=load_s,

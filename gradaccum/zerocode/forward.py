@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
@@ -127,11 +128,7 @@ class Audit:
     """Remembers which graph nodes belong to which forward pass, by their numbers; keeps no tensor alive."""
 
     def __init__(self) -> None:
-        # Kept up to date per pass: every step asks, and most have one.
-        self._passes: list[_Pass] = []
-        self._starts: list[int] = []
-        self._outputs: dict[int, _Pass] = {}
-        """By number, the newest pass that gave it out."""
+        self._passes: deque[_Pass] = deque(maxlen=PASSES_MAX)
 
     def begin(self) -> int:
         return _number_now()
@@ -141,18 +138,7 @@ class Audit:
         outputs = frozenset(
             int(each.grad_fn._sequence_nr()) for each in tensors_of(output) if each.grad_fn is not None
         )
-        if len(self._passes) == PASSES_MAX:
-            self._forget(self._passes.pop(0))
-        new = _Pass(began, _number_now(), outputs, name, ours)
-        self._passes.append(new)
-        self._starts.append(began)
-        self._outputs.update(dict.fromkeys(outputs, new))
-
-    def _forget(self, old: _Pass) -> None:
-        del self._starts[0]
-        for number in old.outputs:
-            if self._outputs[number] is old:
-                del self._outputs[number]
+        self._passes.append(_Pass(began, _number_now(), outputs, name, ours))
 
     def twice(self) -> tuple[str, bool] | None:
         """A gradient that is differentiated again reaches into the forward passes; the audit does not follow
@@ -163,7 +149,9 @@ class Audit:
         """What the losses use besides outputs, and whether their gradient is wrong by it; None if nothing."""
         if not self._passes:
             return None
-        passes, starts, outputs = self._passes, self._starts, self._outputs
+        passes = list(self._passes)
+        starts = [each.began for each in passes]
+        outputs: frozenset[int] = frozenset().union(*(each.outputs for each in passes))
         waiting = [loss.grad_fn for loss in losses if loss.grad_fn is not None]
         seen = set(waiting)
         found: _Pass | None = None
