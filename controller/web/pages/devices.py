@@ -102,6 +102,7 @@ def tile(line: DeviceLine) -> DeviceTile:
     used = reading.memory_used_mib if reading is not None else None
     whole_mib = device.memory_mib if device.memory_mib > 1 else None  # 1: nobody knows, as of a MIG instance.
     by_id = {job.job_id: job for job in line.jobs}
+    planned_mib = dict(zip(device.jobs, device.jobs_planned_mib, strict=False))
     return DeviceTile(
         line=line,
         state=line.trouble or "ok",
@@ -110,7 +111,7 @@ def tile(line: DeviceLine) -> DeviceTile:
         used_x=None if used is None or whole_mib is None else round(min(100.0, 100.0 * used / whole_mib), 1),
         memory=f"planned {size(device.planned_mib)}, used {size(used)}, of {size(whole_mib)}",
         tenants=[
-            _tenant(job_id, by_id.get(job_id), device.jobs_planned_mib[number], kind_of(number))
+            _tenant(job_id, by_id.get(job_id), planned_mib.get(job_id, 0), kind_of(number))
             for number, job_id in enumerate(device.jobs)
         ],
         source=_source(line),

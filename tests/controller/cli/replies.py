@@ -149,7 +149,7 @@ def device(local: str = "cpu0", host: str = "laptop", **more: Any) -> wire.Devic
     known: dict[str, Any] = {
         "kind": "cpu", "type": "cpu", "memory_mib": 4096, "reserve_mib": 0, "planned_mib": 0,
         "max_tenants": 2, "sharing": "time-slicing", "sharing_note": "", "cores": (0,), "state": "ok",
-        "healthy": True, "note": "", "jobs_planned_mib": (),
+        "healthy": True, "note": "",
     }  # fmt: skip
     known["jobs_planned_mib"] = (0,) * len(more.get("jobs", ()))
     return wire.DeviceView(device_id=DeviceId(f"{host}/{local}"), **{**known, **more})
