@@ -326,6 +326,16 @@ def test_a_secret_reaches_the_job_and_no_disk(controller: Controller, agents: Ag
     assert controller.end().outcome == "finished"
 
 
+DAMAGE = {
+    "order.json": b"[" * 100_000,
+    "supervisor.json": b'{"version": 1, "job_id": "\xff"}',
+    "status.json": b"",
+    "token": b"",
+}
+"""A kind for each; what is said of every kind is in tests/agent/test_foreign_bytes.py."""
+
+
+@pytest.mark.parametrize(("name", "data"), DAMAGE.items(), ids=DAMAGE.keys())
 def test_a_damaged_record_is_put_aside_and_the_attempt_goes_on(
     controller: Controller, agents: Agents, workdir: Path, name: str, data: bytes
 ) -> None:
