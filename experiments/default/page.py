@@ -166,7 +166,7 @@ METHOD: Final = f"""\
 * Nothing is shared (`--pairs none`): this is about order and preemption alone. Starts are warm, load and
   pause times modelled. Who resumes and who tells is drawn once for all policies, with the window's number
   as the seed; what cannot resume is never preempted.
-* 64 GPUs: eight hosts of eight, empty at first; VCs {", ".join(cells.VCS)}; up to three windows of
+* 64 GPUs: eight hosts of eight, empty at first; VCs {", ".join(cells.VCS)}; up to two windows of
   {cells.WINDOW_JOBS} consecutive jobs from the first row on, arrivals stretched until each offers its
   load.
 * Small hosts: generated tries and sweeps (`experiments/default/small_hosts.py`), seeds 1 to 6, ten days

@@ -8,10 +8,8 @@ the gate on the process is the user's. What a script can see is Python's own: a 
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import ctypes
-import gc
 import importlib
 import importlib.machinery
 import importlib.util
@@ -202,7 +200,6 @@ def sign(address: int, value: str) -> None:
 
 def _forget_the_server() -> None:
     """State that a cold process would have had of its own."""
-    atexit.register(gc.unfreeze)  # What stays frozen is never freed: nanobind (triton) reports it as leaked.
     numpy_random: Any = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()  # `random` sees to that itself.

@@ -11,6 +11,7 @@ followed by the descriptors of its ranks' outputs; a memory file with what to im
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import gc
@@ -21,6 +22,7 @@ import select
 import signal
 import socket
 import sys
+import types
 
 from . import nanny, safety
 
@@ -104,9 +106,27 @@ def _prepare(wanted: dict[str, Any]) -> tuple[dict[str, str], safety.Packages]:
                 raise safety.Unsafe("import-ends", f"{name}: {type(error).__name__}") from None
     added = before.changes(seen)
     packages = safety.Packages()
-    gc.collect()
-    gc.freeze()
+    _freeze()
     return added, packages
+
+
+def _freeze() -> None:
+    """Take what the imports made from the collector: a rank that looks at it copies it.
+
+    What stays frozen is not freed at a rank's end if it is part of a cycle. That is given up only where
+    somebody would see it, for looking at it all costs as much as a second at the end.
+    """
+    gc.collect()
+    if any(map(_is_missed_unless_freed, {type(each) for each in gc.get_objects()})):
+        atexit.register(gc.unfreeze)  # The ranks'; our own end runs nothing.
+    gc.freeze()
+
+
+def _is_missed_unless_freed(kind: type) -> bool:
+    """Its objects run Python when they are freed, or are nanobind's (triton), which reports leaks."""
+    if "nanobind" in (kind.__module__, type(kind).__module__):
+        return True
+    return any(isinstance(vars(base).get("__del__"), types.FunctionType) for base in kind.__mro__)
 
 
 def _serve(

@@ -40,7 +40,7 @@ from cotenant.controller.wire import (
 )
 
 MANY_STEPS: Final = 1_000_000
-PROFILE_S: Final = (10.0, 20.0, 40.0)
+PROFILE_S: Final = (12.0, 24.0, 48.0)
 """T_prof of the demo's jobs: long enough for the slowest at s = 1 and 2; where other load on the cores kept
 a job from being measured, twice more."""
 WANTED: Final = (1, 2)
@@ -56,7 +56,7 @@ LARGE_BLOCKS_APART: Final = {
 }
 """glibc gives large tensors back when they are freed, so that less memory at a larger s shows at once; in
 huge pages, where the kernel offers them, for in small ones this would take most of the time."""
-SLOW_DISK: Final = {"DEMO_LINK_KIB_PER_S": "96"}
+SLOW_DISK: Final = {"DEMO_LINK_KIB_PER_S": "48"}
 """Jobs that read from the slow disk leave their device idle more than half of the time."""
 
 POLL_S: Final = 0.05

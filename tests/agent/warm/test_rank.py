@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from cotenant.agent.warm.forkserver import server as forkserver
 from cotenant.agent.warm.spawn import ForkServer
 from tests.agent.warm.servers import Environment, bare_environment, said
 
@@ -230,3 +232,15 @@ def test_ranks_outlive_their_server(environment: Environment, tmp_path: Path) ->
     running.close()
     assert ended.codes == {0: -signal.SIGINT}
     assert "KeyboardInterrupt" in ended.outputs[0]
+
+
+def test_only_what_somebody_would_miss_is_looked_at_when_a_rank_ends() -> None:
+    class Closes:
+        def __del__(self) -> None:
+            pass
+
+    function = type("nb_func", (), {"__module__": "nanobind"})
+    missed = {
+        kind: forkserver._is_missed_unless_freed(kind) for kind in (Closes, function, socket.socket, dict)
+    }
+    assert missed == {Closes: True, function: True, socket.socket: False, dict: False}

@@ -10,7 +10,6 @@ from cotenant.controller.cli.demo.workloads import slow_disk, training
 
 def build(options: training.Options) -> training.TrainingTask:
     train, held_out = training.split_held_out(*training.load_digits())
-    files, folder = slow_disk.store(train, options.seed)
     width = 32 * options.scale
     model = nn.Sequential(
         nn.Conv2d(1, width // 2, 3, padding=1),
@@ -23,10 +22,9 @@ def build(options: training.Options) -> training.TrainingTask:
     )
     return training.TrainingTask(
         model=model,
-        train=files,
+        train=slow_disk.store(train, options.seed),
         held_out=held_out,
         loss=functional.cross_entropy,
-        owned=(folder,),
     )
 
 

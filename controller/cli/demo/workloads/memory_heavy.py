@@ -29,7 +29,7 @@ class Stage(nn.Module):
         self.mix = nn.Conv2d(channels, channels, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + functional.gelu(self.mix(self.norm(x)))
+        return x + functional.relu(self.mix(self.norm(x)))
 
 
 class Enlarged(nn.Module):
@@ -50,14 +50,8 @@ def build(options: training.Options) -> training.TrainingTask:
         nn.Flatten(),
         nn.Linear(channels * 64, training.CLASS_COUNT),
     )
-    samples: Dataset[Any] = train
-    owned: tuple[object, ...] = ()
-    if options.slow_disk:
-        samples, folder = slow_disk.store(train, options.seed)
-        owned = (folder,)
-    return training.TrainingTask(
-        model=model, train=samples, held_out=held_out, loss=functional.cross_entropy, owned=owned
-    )
+    samples: Dataset[Any] = slow_disk.store(train, options.seed) if options.slow_disk else train
+    return training.TrainingTask(model=model, train=samples, held_out=held_out, loss=functional.cross_entropy)
 
 
 if __name__ == "__main__":

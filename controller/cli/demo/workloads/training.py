@@ -20,7 +20,7 @@ import json
 import math
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -40,7 +40,7 @@ _HELD_OUT_BATCH = 32
 
 SIDE_PIXELS = 8
 CLASS_COUNT = 10
-_HOLD_OUT_EVERY = 6
+_HOLD_OUT_EVERY = 18
 
 
 @dataclass(frozen=True)
@@ -66,13 +66,12 @@ class Options:
 
 @dataclass(frozen=True)
 class TrainingTask:
-    """What one script trains. `owned` is kept alive until the training ends."""
+    """What one script trains."""
 
     model: nn.Module
     train: Dataset[Any]
     held_out: TensorDataset
     loss: Callable[[Tensor, Tensor], Tensor]
-    owned: Sequence[object] = ()
 
 
 def main(
@@ -254,7 +253,7 @@ def load_digits() -> tuple[Tensor, Tensor]:
 
 
 def split_held_out(images: Tensor, labels: Tensor) -> tuple[TensorDataset, TensorDataset]:
-    """Every sixth sample is kept for measuring the loss; the rest trains."""
+    """Every eighteenth sample is kept for measuring the loss; the rest trains."""
     held_out = torch.arange(len(labels)) % _HOLD_OUT_EVERY == 0
     return TensorDataset(images[~held_out], labels[~held_out]), TensorDataset(
         images[held_out], labels[held_out]
