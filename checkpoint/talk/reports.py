@@ -74,6 +74,10 @@ class Introduction:
     def cannot_resume(self, reason: str) -> None:
         self._correct(resumable=False, resumable_note=reason)
 
+    def leaves_only(self) -> None:
+        """It need not be saved now and then."""
+        self._correct(leaves_only=True)
+
     def stops_looking(self) -> None:
         """From now on the watchdog leaves it alone."""
         if self._fields:
@@ -83,7 +87,7 @@ class Introduction:
         self._fields = {}
 
     def _correct(self, **fields: Any) -> None:
-        if self._channel is not None:
+        if self._channel is not None and self._fields:
             self._fields.update(fields)
             self._channel.tell(protocol.HELLO, **self._fields)
 

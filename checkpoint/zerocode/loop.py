@@ -16,13 +16,14 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
 from torch.utils.data import DataLoader
 
 from cotenant.checkpoint.session import Session
-from cotenant.checkpoint.zerocode.findings import Findings, Variables, look
+from cotenant.checkpoint.zerocode.findings import Variables, look
 from cotenant.checkpoint.zerocode.pattern import LoopPlan, NotPlain, plan_of
+from cotenant.checkpoint.zerocode.values import Values
 
+OVER = "its training loop is over"
 FRAMES_BETWEEN_MAX = 6
 """Between a loop over batches and its loader: a progress bar, say."""
 
@@ -64,26 +65,45 @@ class Driver:
         counted = builtins.range(*args)
         frame = sys._getframe(1)
         assert self._plan is not None
+        if self._session is not None:
+            return self._inner_range(counted, frame)
         if not self._is_at(frame, self._plan.epoch_lines):
             return counted
-        if self._names.get("range") == self._range:
+        if self._names.get("range") == self._range and not self._plan.over_range:
             del self._names["range"]
         try:
-            findings = look(frame, self._plan)
-            self._variables = Variables(frame, findings.variables, self._plan.owner, counted.start)
-            session = _session(findings, self._variables)
+            values = look(frame, self._plan)
+            self._variables = Variables(frame, self._plan, values, counted.start)
+            session = _session(values, self._variables)
         except NotPlain as error:
             self._begun(None, str(error))
             return counted
         session.keep_within_epochs()
         self._session, self._fresh = session, True
         self._begun(session, "")
-        return self._epochs(session, range(self._variables.first, counted.stop, counted.step))
+        counted = range(self._variables.first, counted.stop, counted.step)
+        return Epochs(counted, self._left(session, counted))
 
-    def _epochs(self, session: Session, counted: range) -> Iterator[int]:
-        for position in session.epochs(len(counted)):
-            self._open = False
-            yield counted[position]
+    def _left(self, session: Session, counted: range) -> Iterator[int]:
+        """Of the epochs, or of the steps of a loop without batches."""
+        assert self._plan is not None
+        over_steps = self._plan.batch_lines is None
+        try:
+            for position in session.iterations(len(counted)) if over_steps else session.epochs(len(counted)):
+                self._open = False
+                yield counted[position]
+                if not (self._open or over_steps):
+                    session.cannot_resume("its loop over batches is over no DataLoader")
+        except GeneratorExit:
+            session.cannot_resume(OVER)
+            raise
+        session.cannot_resume(OVER)
+
+    def _inner_range(self, counted: range, frame: types.FrameType) -> Any:
+        assert self._plan is not None
+        if not self._plan.over_range or self._open or not self._is_at(frame, self._plan.batch_lines):
+            return counted
+        return self._opened(counted, frame)
 
     def _enumerate(self, iterable: Any, start: int = 0) -> Any:
         frame = sys._getframe(1)
@@ -92,8 +112,12 @@ class Driver:
             start += max(0, self._session.batch)
         return builtins.enumerate(iterable, start)
 
-    def _is_at(self, frame: types.FrameType, lines: tuple[int, int]) -> bool:
-        return frame.f_code.co_filename == self._file and lines[0] <= frame.f_lineno <= lines[1]
+    def _is_at(self, frame: types.FrameType, lines: tuple[int, int] | None) -> bool:
+        return (
+            lines is not None
+            and frame.f_code.co_filename == self._file
+            and lines[0] <= frame.f_lineno <= lines[1]
+        )
 
     # What stands for the loader's iterator.
 
@@ -111,31 +135,55 @@ class Driver:
             frame = frame.f_back
         else:
             return None
+        return self._opened(loader, frame)
+
+    def _opened(self, loader: Any, frame: types.FrameType) -> Iterator[Any]:
+        """The batches that are left, in the frame that has the loop over them."""
+        session, variables = self._session, self._variables
+        assert session is not None and variables is not None
         self._open = True
         batches = len(loader) if _has_length(loader) else None
         if batches is None or batches < 2:
             said = "does not say how many batches it has" if batches is None else "has one batch only"
             session.cannot_resume(f"its loader {said}, so it could not be stopped within an epoch")
+        self._check(session, frame)
         if self._fresh and session.resumed is not None and session.batch > 0:
-            self._put_back_again(session)
+            session.put_back_again()
         self._fresh = False
-        return session.batches(loader)
+        return self._batches(session, loader, variables)
 
-    def _put_back_again(self, session: Session) -> None:
-        """In the middle of an epoch: what the script has just set for a new one was not part of it."""
+    def _batches(self, session: Session, loader: Any, variables: Variables) -> Iterator[Any]:
+        yield from session.batches(loader)
+        variables.batches_ended()
+
+    def _check(self, session: Session, frame: types.FrameType | None) -> None:
+        """What the script has made since its loop began may be more than can be saved."""
         assert self._variables is not None
-        for name, value in session.restored_extra.items():
-            self._variables[name] = value.clone() if isinstance(value, torch.Tensor) else value
+        try:
+            self._variables.begin(frame)
+        except NotPlain as error:
+            session.cannot_resume(str(error))
 
 
-def _session(findings: Findings, variables: Variables) -> Session:
-    if len(findings.scalers) > 1:
-        raise NotPlain("it has more than one GradScaler")
+class Epochs:
+    """What a script's loop gets in place of a range."""
+
+    def __init__(self, counted: range, left: Iterator[int]) -> None:
+        self._counted, self._left = counted, left
+
+    def __iter__(self) -> Iterator[int]:
+        return self._left
+
+    def __len__(self) -> int:
+        return len(self._counted)
+
+
+def _session(values: Values, variables: Variables) -> Session:
     return Session(
-        findings.models,
-        findings.optimizers,
-        findings.schedulers,
-        findings.scalers[0] if findings.scalers else None,
+        values.models,
+        values.optimizers,
+        values.schedulers,
+        values.scalers[0] if values.scalers else None,
         extra=variables,
         accumulates="it is not known before the first step",
     )

@@ -44,6 +44,8 @@ class RankHello(RankMessage, frozen=True, kw_only=True, tag=protocol.HELLO):
     """It says where its training thread is when it is asked."""
     trials: bool = False
     """Also another one than was ordered, merely to measure it."""
+    leaves_only: bool = False
+    """It is saved when it is asked to leave, or when somebody says so, and not now and then."""
     accumulates_note: Annotated[str, Meta(max_length=1000)] = ""
     """Why it cannot accumulate."""
     resumable_note: Annotated[str, Meta(max_length=1000)] = ""

@@ -206,8 +206,10 @@ class Supervision:
                 coordination.report_soon(now_s)
                 self._profiling.first_step(now_s)
                 self._watchdog.stepped(step)
-                if self._save_s == inf and coordination.is_first and self._order.start.checkpoint_every_s > 0:
-                    self._save_s = now_s + self._order.start.checkpoint_every_s
+                every_s = self._order.start.checkpoint_every_s
+                is_saved = not any(hello.leaves_only for hello in progress.hellos.values())
+                if self._save_s == inf and coordination.is_first and every_s > 0 and is_saved:
+                    self._save_s = now_s + every_s
             case StepDone(rank=rank, step=step):
                 self._publishing.progressed(progress.step(word))
                 coordination.saw_step(rank, step, now_s)

@@ -142,8 +142,8 @@ def _resumable(job: JobView) -> str:
         return f"no: {job.resumable_note}"
     if not job.step:
         so_far = "no" if job.ended_at else "not so far"
-        return f"{so_far}: the script has made no step, and has not said that it can (see --checkpoint auto)"
-    return "no: the script has not said that it can (see --checkpoint auto)"
+        return f"{so_far}: the script has made no step, and has not said that it can"
+    return "no: the script has not said that it can (cotenant.checkpoint; docs/zero-code.md)"
 
 
 def _in_vain(job: JobView) -> str:

@@ -224,7 +224,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "checkpoint",
         "auto|never",
         choice("auto", "never"),
-        "whether a script is saved and resumed without changing it (default: never)",
+        "whether a script is saved and resumed without changing it (default: when asked to leave; auto: also "
+        "now and then)",
     ),
     Option(
         "progress",
