@@ -11,7 +11,7 @@ import logging
 import sys
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -31,6 +31,7 @@ from cotenant.checkpoint.talk.channel import SupervisorChannel
 from cotenant.checkpoint.talk.reports import Introduction, ProgressReporter, WindowReports
 from cotenant.checkpoint.training import data
 from cotenant.checkpoint.training.data import Cursor
+from cotenant.checkpoint.training.rng import Sources
 from cotenant.checkpoint.training.state import Extra, TrainingState
 
 KEEP: Final = 2
@@ -160,7 +161,12 @@ class Session:
                 self._sampler.set_epoch(epoch)
             self._cursor.start_epoch(epoch)
             yield epoch
-            self._boundary()  # the batch loop may have been left with `break`
+            if self.stopping:
+                raise SystemExit(0)  # the script caught our exit and went on: its peers are gone
+            if self._cursor.batch_is_open:  # Its loop was left with `break`: it wants no more of this epoch.
+                self._cursor.leave_epoch()
+                if self._stepped or not self._watched:
+                    self._complete()
         gang.settle()
 
     def iterations(self, count: int) -> Iterator[int]:
@@ -462,6 +468,10 @@ class Session:
         """After which step the present epoch is over, and how many it has, for loops that do not use
         `batches`."""
         self._agreement.epoch = (step, batches)
+
+    def look_into_data(self, state_of: Callable[[Any], Sources]) -> None:
+        """What has state of its own in a loader, beside random generators."""
+        self._cursor.sources_of = state_of
 
     def keep_within_epochs(self) -> None:
         """Never stop at the last step of an epoch, however short: what follows could need its last batch."""

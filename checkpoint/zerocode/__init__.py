@@ -52,7 +52,7 @@ class Reporter:
     def driven(self, session: Session | None, reason: str) -> None:
         """The script's loops have begun, with a session or without one for this reason."""
         self._driving, self.not_resumable = session, reason
-        if session is not None and self._leaves_only:
+        if session is not None and self._leaves_only and not reason:
             session.save_when_leaving()
 
     def decided(self, reason: str | None) -> None:
@@ -71,6 +71,9 @@ class Reporter:
 
     def stepped(self, optimizer: Any) -> None:
         """The first optimizer that steps is the one that counts; another one when that is gone."""
+        if self._driving is not None and self.not_resumable:
+            self._driving.cannot_resume(self.not_resumable)
+            self._driving = None
         if self._reporting is None:
             return
         if self._main is None or self._main() is None:

@@ -13,11 +13,14 @@ import types
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from typing import Any, Final
 
+import torch
+
 from cotenant.checkpoint.disk.layout import CheckpointError
-from cotenant.checkpoint.training import rng
+from cotenant.checkpoint.training import data, rng
 from cotenant.checkpoint.zerocode.pattern import LoopPlan, NotPlain
+from cotenant.checkpoint.zerocode.places import DATA
 from cotenant.checkpoint.zerocode.restoring import put_back
-from cotenant.checkpoint.zerocode.values import Values
+from cotenant.checkpoint.zerocode.values import Values, copied
 
 FIRST_EPOCH: Final = "range()"
 MODES: Final = "training()"
@@ -64,6 +67,38 @@ def with_line(plan: LoopPlan, look: Callable[[str, Any], Any], name: str, value:
         raise NotPlain(f"line {line}: {text}" if line is not None else text) from None
 
 
+class DataState(rng.Sources):
+    """What has state in a loader: random generators, and what its data set and sampler change as they are
+    read. It is one thing where the epoch's order was drawn, and another one in the middle of it."""
+
+    def __init__(self, loader: Any, values: Values) -> None:
+        super().__init__(*data.parts_of(loader))
+        self._loader, self._values = loader, values
+
+    def capture(self) -> list[Any]:
+        try:
+            tree = {name: self._values.taken(f"its {name}", each) for name, each in self._parts()}
+        except NotPlain:
+            tree = {}  # The job has said by now that it cannot be saved.
+        return [*super().capture(), ["changed", copied(tree)]]
+
+    def restore(self, states: list[Any]) -> str | None:
+        for name, each in self._parts():
+            if name in states[-1][1]:
+                put_back(f"its {name}", each, states[-1][1][name], self._values.stored)
+        return super().restore(states[:-1])
+
+    def _parts(self) -> Iterator[tuple[str, Any]]:
+        names = ("dataset", "sampler", "batch_sampler")
+        return ((name, each) for name in names if isinstance(each := getattr(self._loader, name, None), DATA))
+
+
+def _is_shared(value: Any, held: Any) -> bool:
+    if isinstance(value, torch.Tensor) and isinstance(held, torch.Tensor):
+        return value.data_ptr() == held.data_ptr()
+    return isinstance(value, (list, dict)) and value is held
+
+
 class Variables(MutableMapping[str, Any]):
     """A script's variables as plain values, and where its epochs begin. Those of the function that has the
     loop over batches are there as `FUNCTION().NAME` while it runs."""
@@ -75,18 +110,36 @@ class Variables(MutableMapping[str, Any]):
         self.first = first
         """Of the first attempt's range: a script that goes on from a snapshot of its own asks for fewer."""
 
-    def begin(self, frame: types.FrameType | None) -> None:
-        """A loop over batches, in this frame; or, without one, a step. Raises NotPlain: a variable is not
-        known, or was set to something else."""
+    def begin(self, frame: types.FrameType, loader: Any) -> None:
+        """A loop over the batches of a loader, in this frame.
+
+        Raises:
+            NotPlain: a variable is not known, or was set to something else.
+        """
         self.has_begun = True
-        if frame is not None and frame is not self._frame:
+        if frame is not self._frame:
             self._inner = frame
+        self._check_order(loader)
         self._values.is_checking = True
         try:
+            self._values.taken("its loader", loader)
             for name in self:
                 self._tree(name)
         finally:
             self._values.is_checking = False
+
+    def _check_order(self, loader: Any) -> None:
+        """The order of an epoch is drawn again after a resume, from what it was drawn from before."""
+        held = [
+            each for part in data.parts_of(loader)[1:4] for each in getattr(part, "__dict__", {}).values()
+        ]
+        for name, value in _scope(self._frame, self._plan).items():
+            if name in self._plan.stored and any(_is_shared(value, each) for each in held):
+                line = self._plan.line_of(name)
+                raise NotPlain(f"line {line}: {name} changes in the loop, and its loader draws by it")
+
+    def state_of(self, loader: Any) -> DataState:
+        return DataState(loader, self._values)
 
     def batches_ended(self) -> None:
         """The frame, and all that it holds, may go."""

@@ -19,11 +19,13 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from cotenant.checkpoint.session import Session
+from cotenant.checkpoint.training import data
 from cotenant.checkpoint.zerocode.findings import Variables, look
 from cotenant.checkpoint.zerocode.pattern import LoopPlan, NotPlain, plan_of
+from cotenant.checkpoint.zerocode.places import DISPLAYS, is_scripts_own
 from cotenant.checkpoint.zerocode.values import Values
 
-OVER = "its training loop is over"
+OVER = "it trains on after the loop that is saved"
 FRAMES_BETWEEN_MAX = 6
 """Between a loop over batches and its loader: a progress bar, say."""
 
@@ -79,6 +81,7 @@ class Driver:
             self._begun(None, str(error))
             return counted
         session.keep_within_epochs()
+        session.look_into_data(self._variables.state_of)
         self._session, self._fresh = session, True
         self._begun(session, "")
         counted = range(self._variables.first, counted.stop, counted.step)
@@ -93,11 +96,12 @@ class Driver:
                 self._open = False
                 yield counted[position]
                 if not (self._open or over_steps):
-                    session.cannot_resume("its loop over batches is over no DataLoader")
+                    line = self._plan.batch_lines[0] if self._plan.batch_lines else 0
+                    session.cannot_resume(f"line {line}: the loop over batches is over no DataLoader")
         except GeneratorExit:
-            session.cannot_resume(OVER)
+            self._begun(session, OVER)
             raise
-        session.cannot_resume(OVER)
+        self._begun(session, OVER)
 
     def _inner_range(self, counted: range, frame: types.FrameType) -> Any:
         assert self._plan is not None
@@ -127,15 +131,15 @@ class Driver:
         if session is None or plan is None or self._open:
             return None
         frame: types.FrameType | None = sys._getframe(2)
-        for _ in range(FRAMES_BETWEEN_MAX):
-            if frame is None:
-                return None
+        between: list[types.FrameType] = []
+        while frame is not None and len(between) < FRAMES_BETWEEN_MAX:
             if self._is_at(frame, plan.batch_lines):
-                break
+                if any(map(_reads_ahead, between)):
+                    session.cannot_resume(f"line {frame.f_lineno}: its batches may be read ahead")
+                return self._opened(loader, frame)
+            between.append(frame)
             frame = frame.f_back
-        else:
-            return None
-        return self._opened(loader, frame)
+        return None
 
     def _opened(self, loader: Any, frame: types.FrameType) -> Iterator[Any]:
         """The batches that are left, in the frame that has the loop over them."""
@@ -146,7 +150,12 @@ class Driver:
         if batches is None or batches < 2:
             said = "does not say how many batches it has" if batches is None else "has one batch only"
             session.cannot_resume(f"its loader {said}, so it could not be stopped within an epoch")
-        self._check(session, frame)
+        for caveat in data.caveats(loader, data.SKIP_AUTO):
+            session.cannot_resume(caveat)
+        try:  # What the script has made since its loop began may be more than can be saved.
+            variables.begin(frame, loader)
+        except NotPlain as error:
+            session.cannot_resume(str(error))
         if self._fresh and session.resumed is not None and session.batch > 0:
             session.put_back_again()
         self._fresh = False
@@ -155,14 +164,6 @@ class Driver:
     def _batches(self, session: Session, loader: Any, variables: Variables) -> Iterator[Any]:
         yield from session.batches(loader)
         variables.batches_ended()
-
-    def _check(self, session: Session, frame: types.FrameType | None) -> None:
-        """What the script has made since its loop began may be more than can be saved."""
-        assert self._variables is not None
-        try:
-            self._variables.begin(frame)
-        except NotPlain as error:
-            session.cannot_resume(str(error))
 
 
 class Epochs:
@@ -187,6 +188,14 @@ def _session(values: Values, variables: Variables) -> Session:
         extra=variables,
         accumulates="it is not known before the first step",
     )
+
+
+def _reads_ahead(frame: types.FrameType) -> bool:
+    """Whether what stands between a loop and its loader may have fetched a batch that was not asked for."""
+    name = str(frame.f_globals.get("__name__", ""))
+    if is_scripts_own(name):
+        return "next" in frame.f_code.co_names
+    return name.partition(".")[0] not in (*DISPLAYS, "cotenant")
 
 
 def _has_length(loader: Any) -> bool:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cotenant.checkpoint.carried import carried_by_epochs, stored, target_names
+from cotenant.checkpoint.carried import carried_by_epochs, is_read, stored, target_names
 
 _NO_LOOP = (
     "no loop over range(...) with a training loop over batches in it was found in the script: no line of it "
@@ -35,6 +35,9 @@ _WRITES: Final = frozenset((
     "save", "dump", "savefig", "to_csv", "to_json", "write", "write_text", "write_bytes", "writerow",
     "writerows", "save_pretrained",
 ))  # fmt: skip
+_TRAINERS: Final = frozenset(
+    ("SGD", "Adam", "AdamW", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "LBFGS")
+)
 _ENTROPY: Final = frozenset(("SystemRandom", "urandom", "uuid4", "uuid1", "token_hex", "token_bytes"))
 _SEEDED: Final = frozenset(("default_rng", "RandomState", "SeedSequence", "PCG64", "Random"))
 """Without a seed they take one that is never the same."""
@@ -82,6 +85,7 @@ class _Scope:
     functions: Mapping[str, ast.FunctionDef]
     methods: Mapping[str, ast.FunctionDef]
     owner: str
+    tree: ast.Module
     behind: Sequence[ast.AST]
     """Code that may run in a loop although it does not name it: methods of other classes, lambdas, and
     functions that are handed on."""
@@ -126,6 +130,7 @@ def plan_of(source: str) -> LoopPlan:
     except SyntaxError as error:
         raise NotPlain(f"the script cannot be read: {error}") from None
     _refuse_entropy(tree)
+    _refuse_caught_exits(tree)
     plans = [_plan(loop, scope) for scope, top in _scopes(tree) for loop in _ranges(top)]
     found = [plan for plan in plans if plan is not None]
     inner = {plan.batch_lines for plan in found}
@@ -143,13 +148,13 @@ def _scopes(tree: ast.Module) -> Iterator[tuple[_Scope, list[ast.AST]]]:
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     functions = {node.name: node for node in _outside_classes(tree) if isinstance(node, ast.FunctionDef)}
     behind = list(_handed_on(tree, functions))
-    yield _Scope(functions, {}, "", [*behind, *_methods(classes)]), list(_outside_classes(tree))
+    yield _Scope(functions, {}, "", tree, [*behind, *_methods(classes)]), list(_outside_classes(tree))
     for each in classes:
         methods = {node.name: node for node in each.body if isinstance(node, ast.FunctionDef)}
         others = [*behind, *_methods([other for other in classes if other is not each])]
         for method in methods.values():
             owner = method.args.args[0].arg if method.args.args else ""
-            yield _Scope(functions, methods, owner, others), list(ast.walk(method))
+            yield _Scope(functions, methods, owner, tree, others), list(ast.walk(method))
 
 
 def _methods(classes: Sequence[ast.ClassDef]) -> list[ast.AST]:
@@ -274,6 +279,7 @@ def _over_steps(epochs: ast.For, scope: _Scope) -> LoopPlan:
 def _made(
     epochs: ast.For, batches: ast.For | None, function: ast.FunctionDef | None, scope: _Scope
 ) -> LoopPlan:
+    tree = scope.tree
     if batches is not None:
         _check_batches(batches)
         if any(scope.trains(node) for part in scope.followed(*batches.body) for node in ast.walk(part)):
@@ -281,7 +287,10 @@ def _made(
     core = scope.followed(epochs)
     nodes = scope.followed(epochs, *scope.behind)
     _refuse_never_cleared(epochs, nodes)
-    names = set().union(*(_free(node) for node in nodes))
+    _refuse_made(core)
+    _refuse_rewritten(tree, nodes)
+    _refuse_called_again(tree, epochs)
+    names = set().union(*(_free(node) for node in nodes)) - stored(epochs.body)
     names |= set(carried_by_epochs(epochs, batches if function is None else None))
     names |= {name for top in nodes for each in ast.walk(top) for name in _from_outside(each)}
     if scope.owner:
@@ -295,7 +304,7 @@ def _made(
         inner=_of_function(batches, function) if function is not None and batches is not None else (),
         function="" if function is None else function.name,
         stored=frozenset(_stored_attributes(nodes)),
-        keeps_gradients=not _is_always_cleared(epochs if batches is None else batches, scope),
+        keeps_gradients=not _is_always_cleared(epochs if batches is None else batches, core, scope),
         over_range=batches is not None and _range_in(_unwrapped(batches.iter)) is not None,
         lines=_lines(core) | _lines(nodes) | _lines(core),
     )
@@ -303,17 +312,13 @@ def _made(
 
 def _of_function(batches: ast.For, function: ast.FunctionDef) -> tuple[str, ...]:
     """What a function that has the loop over batches keeps in variables of its own from step to step."""
-    after = function.body[function.body.index(batches) + 1 :]
-    bound = stored(function.body)
-    read = {
-        node.id
-        for statement in (*batches.body, *after)
-        for node in ast.walk(statement)
-        if isinstance(node, ast.Name)
-    }
+    at = function.body.index(batches)
+    before, after = function.body[:at], function.body[at + 1 :]
     arguments = {each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)}
-    kept = (bound & read) | (arguments & stored(batches.body))
-    return tuple(sorted(kept - target_names(batches)))
+    kept = stored(before) | stored(batches.body) - arguments | arguments & stored(function.body)
+    return tuple(
+        name for name in sorted(kept - target_names(batches)) if is_read(name, (batches.body, after))
+    )
 
 
 def _from_outside(node: ast.AST) -> Sequence[str]:
@@ -362,8 +367,15 @@ def _refuse_never_cleared(epochs: ast.For, nodes: Sequence[ast.AST]) -> None:
         raise NotPlain(f"line {epochs.lineno}: nothing in this loop clears the gradients")
 
 
-def _is_always_cleared(loop: ast.For, scope: _Scope) -> bool:
-    """Each time round, by a statement of its own in the loop, or in a function that the loop always calls."""
+def _is_always_cleared(loop: ast.For, nodes: Sequence[ast.AST], scope: _Scope) -> bool:
+    """Each time round, by statements of their own in the loop, or in functions that the loop always calls."""
+    clears = {
+        id(n)
+        for top in nodes
+        for n in ast.walk(top)
+        if isinstance(n, ast.Call) and _called_name(n) == "zero_grad"
+    }
+    always = set[int]()
     bodies: list[Sequence[ast.stmt]] = [loop.body]
     for body in bodies:
         for statement in body:
@@ -374,11 +386,11 @@ def _is_always_cleared(loop: ast.For, scope: _Scope) -> bool:
             for call in ast.walk(statement):
                 if isinstance(call, ast.Call):
                     if _called_name(call) == "zero_grad":
-                        return True
+                        always.add(id(call))
                     function = scope.called(call.func)
                     if function is not None and function.body not in bodies:
                         bodies.append(function.body)
-    return False
+    return bool(always) and always == clears
 
 
 def _refuse_written_before(
@@ -402,11 +414,11 @@ def _refuse_written_before(
             )
 
 
-def _opens_to_write(call: ast.Call) -> bool:
+def _opens_to_write(call: ast.Call, letters: str = "wax+") -> bool:
     given = (*call.args, *(word.value for word in call.keywords))
     words = [each.value for each in given if isinstance(each, ast.Constant)]
     modes = [word for word in words if isinstance(word, str) and len(word) < 4]
-    return _called_name(call) == "open" and any(set(mode) & set("wax+") for mode in modes)
+    return _called_name(call) == "open" and any(set(mode) & set(letters) for mode in modes)
 
 
 def _stored_attributes(nodes: Sequence[ast.AST]) -> Iterator[str]:
@@ -434,7 +446,7 @@ def _unwrapped(expression: ast.expr) -> ast.expr:
 
 
 def _check_batches(batches: ast.For) -> None:
-    """`loader`, `enumerate(loader)`, `tqdm(loader)`, also `self.loader`; and it ends when the loader does."""
+    """`loader`, `enumerate(loader)`, `tqdm(loader)`, also `self.loader`."""
     expression = _unwrapped(batches.iter)
     is_range = _range_in(expression) is not None
     if isinstance(expression, ast.Call) and not is_range and len(expression.args) == 1:
@@ -443,26 +455,65 @@ def _check_batches(batches: ast.For) -> None:
         expression = expression.value
     if not isinstance(expression, ast.Name) and not is_range:
         raise NotPlain(f"line {batches.lineno}: the loop over batches is not over a loader with a name")
-    if _jumps_out(batches):
-        raise NotPlain(f"line {batches.lineno}: the loop over batches can be left before its end")
 
 
-def _jumps_out(loop: ast.For) -> bool:
-    """It has a `break` of its own, or a `return`: where the epoch ends depends on more than its batches."""
+def _refuse_caught_exits(tree: ast.Module) -> None:
+    """A script that is asked to leave does so by SystemExit; one that goes on then would do more than one
+    that was not asked."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ExceptHandler) and not any(isinstance(n, ast.Raise) for n in ast.walk(node)):
+            names = (
+                {n.id for n in ast.walk(node.type) if isinstance(n, ast.Name)}
+                if node.type
+                else {"BaseException"}
+            )
+            if names & {"BaseException", "SystemExit"}:
+                raise NotPlain(f"line {node.lineno}: it catches its own exit")
 
-    def walk(statements: Sequence[ast.stmt], own: bool) -> Iterator[bool]:
-        for statement in statements:
-            if isinstance(statement, ast.Return) or (own and isinstance(statement, ast.Break)):
-                yield True
-            if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-                continue
-            inside = own and not isinstance(statement, (ast.For, ast.While))
-            for field in ("body", "orelse", "finalbody"):
-                yield from walk(getattr(statement, field, []), inside)
-            for handler in getattr(statement, "handlers", []):
-                yield from walk(handler.body, inside)
 
-    return any(walk(loop.body, True))
+def _refuse_made(nodes: Sequence[ast.AST]) -> None:
+    """What trains must be there when the loop begins: a new process makes it then."""
+    for call in (n for top in nodes for n in ast.walk(top) if isinstance(n, ast.Call)):
+        name = _called_name(call)
+        copies = name == "deepcopy" and call.args and isinstance(call.args[0], (ast.Name, ast.Attribute))
+        if copies:
+            raise NotPlain(f"line {call.lineno}: a copy is made in the loop, of what may be a module")
+        if name in _TRAINERS or (name.endswith(("LR", "WarmRestarts")) and name[:1].isupper()):
+            raise NotPlain(f"line {call.lineno}: {name} is made in the loop")
+
+
+def _refuse_rewritten(tree: ast.Module, nodes: Sequence[ast.AST]) -> None:
+    """A file that the loop appends to must not be begun anew when the script begins again."""
+    inside = {id(call) for top in nodes for call in ast.walk(top) if isinstance(call, ast.Call)}
+    appends = any(_opens_to_write(c, "a") for top in nodes for c in ast.walk(top) if isinstance(c, ast.Call))
+    for call in (node for node in ast.walk(tree) if appends and isinstance(node, ast.Call)):
+        removes = _called_name(call) in ("unlink", "rmtree", "remove") and isinstance(
+            call.func, ast.Attribute
+        )
+        if id(call) not in inside and (_opens_to_write(call, "wx") or removes):
+            raise NotPlain(f"line {call.lineno}: a file is begun anew here, which the loop appends to")
+
+
+def _refuse_called_again(tree: ast.Module, epochs: ast.For) -> None:
+    """Only the first training is driven, so there must be no other."""
+    within = [
+        n
+        for n in ast.walk(tree)
+        if isinstance(n, ast.FunctionDef) and n.lineno <= epochs.lineno <= (n.end_lineno or 0)
+    ]
+    loops = (ast.For, ast.While, ast.ListComp, ast.GeneratorExp)
+    for function in within:
+        calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and _called_name(n) == function.name]
+        repeated = {id(n) for loop in ast.walk(tree) if isinstance(loop, loops) for n in ast.walk(loop)}
+        again = calls[1:] or [call for call in calls if id(call) in repeated]
+        if again:
+            raise NotPlain(f"line {again[0].lineno}: {function.name}() trains more than once")
+    for loop in ast.walk(tree):
+        is_around = (
+            isinstance(loop, (ast.For, ast.While)) and _holds(loop, epochs.lineno) and loop is not epochs
+        )
+        if is_around and not (isinstance(loop, ast.For) and _range_in(loop.iter) is not None):
+            raise NotPlain(f"line {loop.lineno}: this loop trains more than once")  # type: ignore[attr-defined]
 
 
 # --- Objects that change while they work ------------------------------------------------------------------

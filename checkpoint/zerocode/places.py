@@ -21,8 +21,10 @@ from typing import Any, Final, NamedTuple
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils._contextlib import _DecoratorContextManager
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from cotenant.checkpoint.training import rng
 from cotenant.checkpoint.zerocode.pattern import NotPlain, changed_attributes
 
 PLAIN: Final = frozenset((bool, int, float, complex, str, bytes, type(None)))
@@ -40,11 +42,14 @@ _CONSTANT: Final = (
     torch.dtype,
     torch.device,
     torch.Size,
+    _DecoratorContextManager,
     torch.autocast,
 )
-_DISPLAYS: Final = ("tqdm",)
+DISPLAYS: Final = ("tqdm", "rich")
 """Packages whose objects only show where a loop is."""
 _ATTRIBUTES: Final = (argparse.Namespace, types.SimpleNamespace)
+_ACTIVE: Final = (types.FunctionType, types.MethodType, functools.partial, Dataset, Sampler)
+"""Of what a data set holds: more than data."""
 PARTS_MAX: Final = 64
 """Of a data set's list: one that is longer is data."""
 DATA: Final = (DataLoader, Dataset, Sampler)
@@ -74,7 +79,7 @@ def is_scripts_own(module: str) -> bool:
 
 
 def is_display(value: Any) -> bool:
-    return type(value).__module__.partition(".")[0] in _DISPLAYS
+    return type(value).__module__.partition(".")[0] in DISPLAYS
 
 
 def places(path: str, value: Any, stored: frozenset[str]) -> Iterator[Place]:
@@ -84,6 +89,8 @@ def places(path: str, value: Any, stored: frozenset[str]) -> Iterator[Place]:
         stored: attributes that the loop sets or changes, of whatever object.
     """
     kind = type(value)
+    if is_display(value):
+        return
     if isinstance(value, types.FunctionType):
         yield from _of_function(value)
     elif isinstance(value, types.MethodType):
@@ -112,9 +119,7 @@ def places(path: str, value: Any, stored: frozenset[str]) -> Iterator[Place]:
         yield Place("class", kind)
         yield from (Place(name, each, value) for name, each in vars(value).items())
     elif not (
-        isinstance(value, (*_CONSTANT, frozenset))
-        or kind.__module__ in ("torch", "typing", "functools")
-        or is_display(value)
+        isinstance(value, (*_CONSTANT, frozenset)) or kind.__module__ in ("torch", "typing", "functools")
     ):
         raise NotPlain(f"{path} is a {kind.__name__}, whose state only the script knows")
     elif isinstance(value, types.BuiltinFunctionType) and not isinstance(value.__self__, types.ModuleType):
@@ -134,6 +139,7 @@ def _of_function(value: types.FunctionType) -> Iterator[Place]:
     defaults = (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
     if kept := tuple(each for each in defaults if type(each) not in PLAIN):
         yield Place("defaults", kept)
+    yield from (Place(name, each, value) for name, each in vars(value).items())
     if module != "__main__":
         yield Place("module", sys.modules.get(module))
 
@@ -141,8 +147,7 @@ def _of_function(value: types.FunctionType) -> Iterator[Place]:
 def _of_namespace(value: Any) -> Iterator[Place]:
     """Of a module or class of the script: what is no code."""
     for name, each in list(vars(value).items()):
-        is_code = isinstance(each, (types.FunctionType, types.ModuleType, type, classmethod, staticmethod))
-        is_code |= isinstance(each, (property, types.GetSetDescriptorType, types.MemberDescriptorType))
+        is_code = isinstance(each, (types.ModuleType, type)) or hasattr(type(each), "__get__")
         if not (is_code or name.startswith("__") or name == "_abc_impl" or isinstance(value, enum.EnumMeta)):
             yield Place(name, each, value)
 
@@ -174,10 +179,8 @@ def _of_data(value: Any, stored: frozenset[str]) -> Iterator[Place]:
     found = {place.key: place for place in _changed(value, stored)}
     for name, each in getattr(value, "__dict__", {}).items():
         first = each[0] if isinstance(each, (list, tuple)) and 0 < len(each) <= PARTS_MAX else each
-        is_code = isinstance(
-            first, (types.FunctionType, types.MethodType, functools.partial, Dataset, Sampler)
-        )
-        if is_code or (is_scripts_own(type(first).__module__) and hasattr(first, "__dict__")):
+        is_own = is_scripts_own(type(first).__module__) and hasattr(first, "__dict__")
+        if is_own or isinstance(first, _ACTIVE) or rng.is_generator(each):
             found.setdefault(name, Place(name, each, value))
     yield from found.values()
 

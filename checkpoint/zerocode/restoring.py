@@ -157,7 +157,7 @@ def _set(path: str, place: Place, value: Any) -> None:
         owner.cell_contents = value
     elif owner is None:
         raise NotPlain(f"{path}.{place.key} cannot be put back")
-    elif isinstance(owner, (type, types.ModuleType, torch.nn.Module)):
+    elif isinstance(owner, (type, types.ModuleType, types.FunctionType, torch.nn.Module)):
         setattr(owner, name, value)
     else:
         vars(owner)[name] = value  # A frozen data class would refuse.

@@ -44,7 +44,7 @@ class Values:
     saved as such."""
 
     def __init__(self, plan: LoopPlan) -> None:
-        self._stored, self._keeps_gradients = plan.stored, plan.keeps_gradients
+        self.stored, self._keeps_gradients = plan.stored, plan.keeps_gradients
         self.models: list[torch.nn.Module] = []
         self.optimizers: list[torch.optim.Optimizer] = []
         self.schedulers: list[Any] = []
@@ -174,7 +174,7 @@ class Values:
         return not is_value and self._constant.get(path, value) is not value
 
     def _object(self, path: str, value: Any) -> Any:
-        held = list(places(path, value, self._stored))
+        held = list(places(path, value, self.stored))
         found = {place.key: self.taken(f"{path}.{place.key}", place.value) for place in held}
         found = {key: tree for key, tree in found.items() if tree is not KEPT}
         if id(value) not in self._made and _is_object(value):
@@ -218,7 +218,7 @@ class Values:
             return KEPT
         is_scalar, shape = not hasattr(value, "__setitem__"), list(value.shape)
         name = path.rpartition(".")[2]
-        if value.nbytes > READ_MAX_BYTES and name not in self._stored and self._is_unchanged(path, value, 0):
+        if value.nbytes > READ_MAX_BYTES and name not in self.stored and self._is_unchanged(path, value, 0):
             return KEPT
         content = value.tobytes()
         if not is_scalar and self._is_unchanged(path, value, zlib.crc32(content)):
@@ -263,6 +263,15 @@ class Values:
         known.append(value)
 
 
+def copied(tree: Any) -> Any:
+    """With tensors of its own, for what goes on to change."""
+    if isinstance(tree, torch.Tensor):
+        return tree.clone()
+    if type(tree) is dict:
+        return {key: copied(each) for key, each in tree.items()}
+    return type(tree)(map(copied, tree)) if type(tree) in (list, tuple) else tree
+
+
 def _tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     yield from model.named_parameters()
     yield from model.named_buffers()
@@ -275,7 +284,8 @@ def _class_named(value: Any) -> dict[str, str]:
 def _is_object(value: Any) -> bool:
     """One that is made of its attributes."""
     special = (type, torch.nn.Module, Dataset, Sampler, DataLoader, LRScheduler, types.FunctionType)
-    return is_scripts_own(type(value).__module__) and not isinstance(value, special)
+    is_own = is_scripts_own(type(value).__module__) and not is_display(value)
+    return is_own and not isinstance(value, special)
 
 
 def _is_numpy(value: Any) -> bool:
