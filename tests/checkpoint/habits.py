@@ -8,15 +8,15 @@ is; whether it was expected is the business of `test_habits.py`. The scripts kno
 
 from __future__ import annotations
 
+import argparse
 import math
 import random
 import select
-import sys
 import tempfile
 import time
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -53,7 +53,7 @@ SAVED: Final = "saved.pt"
 class Kind(Enum):
     EXACT = "resumed bit for bit"
     REFUSED = "refused"
-    UNHEARD = "not heard of: no optimizer has made a step"
+    UNHEARD = "not heard of"
     DIFFERENT = "silently different"
     INEXACT = "said not to be exact"
     NOT_STOPPED = "called resumable, and does not stop"
@@ -70,8 +70,9 @@ class Outcome:
     """After which steps it stopped."""
 
 
-def outcome_of(warm: Warm, folder: Path, name: str) -> Outcome:
-    return _Script(warm, folder, name).outcome()
+def outcome_of(warm: Warm, folder: Path, name: str, seed: int = 0) -> Outcome:
+    """The seed decides, together with the name, after which steps it is to stop."""
+    return _Script(warm, folder, name, seed).outcome()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,10 +96,10 @@ class _Attempt:
 class _Script:
     """One script in a folder of its own, in which all of its attempts run."""
 
-    def __init__(self, warm: Warm, folder: Path, name: str) -> None:
+    def __init__(self, warm: Warm, folder: Path, name: str, seed: int) -> None:
+        self._draw = random.Random(f"{name} {seed}")
         self._warm = warm
         self._folder = folder
-        self._name = name
         self._path = SCRIPTS / f"{name}.py"
         self._steps = 0
 
@@ -106,8 +107,7 @@ class _Script:
         whole = self._start("whole", "logs-whole", seed=SEED_OF_JOB, env={})
         whole.wait()
         self._steps = int(whole.result(0)["steps"])
-        draw = random.Random(self._name)
-        wanted = sorted(draw.sample(range(1, self._steps), STOPS)) if self._steps > STOPS else [1] * STOPS
+        wanted = sorted(self._draw.sample(range(1, max(self._steps, STOPS + 1)), STOPS))
         stops: list[int] = []
         for number in range(1, STOPS + 2):
             attempt = self._attempt(number, wanted[number - 1] if number <= STOPS else None)
@@ -135,7 +135,7 @@ class _Script:
         if attempt.complaint:
             return Outcome(kind=Kind.NOT_STOPPED, said=attempt.complaint, stops=stops)
         if attempt.hello is None:
-            return Outcome(kind=Kind.UNHEARD, stops=stops)
+            return Outcome(kind=Kind.UNHEARD, said="no optimizer has made a step", stops=stops)
         if not attempt.is_resumable:
             return Outcome(kind=Kind.REFUSED, said=str(attempt.hello.get("resumable_note", "")), stops=stops)
         return Outcome(kind=Kind.EXACT, stops=stops)
@@ -157,10 +157,10 @@ class _Script:
             env = supervisor.env(self._folder / "root", number, **words)
             gang = self._start("job", f"logs-{number}", seed=number, env=env)
             if stop is not None:
-                _listen(supervisor, gang, until="first_step")
+                _listen(supervisor, gang, until=_waits)
                 if (_last(supervisor, "hello") or {}).get("resumable") is True:
                     complaint = "it made no step that a stop could be agreed for"
-                    if _last(supervisor, "first_step"):
+                    if _waits(supervisor):
                         agreed = _agree(supervisor, gang, stop, self._steps)
                         killed = agreed is None
                         complaint = "no step was accepted for a stop" if killed else ""
@@ -187,25 +187,38 @@ def _last_line(output: str) -> str:
     return lines[-1] if lines else "it printed nothing"
 
 
-def _listen(supervisor: Supervisor, gang: Gang, until: str = "") -> None:
-    """Until the rank has said this word, or has ended and everything that it said was heard."""
+def _waits(supervisor: Supervisor) -> bool:
+    """Whether the rank has made a step since it called itself resumable, and so waits to be stopped."""
+    names = ["resumable" if word.get("resumable") is True else word["m"] for word in supervisor.heard]
+    return "resumable" in names and "first_step" in names[names.index("resumable") :]
+
+
+def _has_ended(_: Supervisor) -> bool:
+    """Nothing that it says is its last word."""
+    return False
+
+
+def _listen(supervisor: Supervisor, gang: Gang, until: Callable[[Supervisor], bool] = _has_ended) -> None:
+    """Until the rank waits, or has ended and everything that it said was heard."""
     give_up_at_s = time.monotonic() + DEADLINE_S
-    while _last(supervisor, until) is None:
+    while not until(supervisor):
         ended = gang.warm.ended(gang.pids[0])
         left_s = 0.0 if ended else max(0.0, give_up_at_s - time.monotonic())
-        ready, _, _ = select.select([supervisor, *([] if ended else [gang.warm])], [], [], left_s)
+        sources: list[Supervisor | Warm] = [supervisor] if ended else [supervisor, gang.warm]
+        ready, _, _ = select.select(sources, [], [], left_s)
         if supervisor in ready:
             supervisor.hear()
         elif ended:
             return
         elif not ready:
             gang.kill()
-            raise AssertionError(f"neither {until} nor the end\n{gang.output()}")
+            raise AssertionError(f"it does not end\n{gang.output()}")
 
 
 def _agree(supervisor: Supervisor, gang: Gang, wanted: int, steps: int) -> int | None:
     """The nearest later step that the rank accepts, else the nearest earlier one; it waits meanwhile."""
-    for proposal, step in enumerate([*range(wanted, steps), *range(wanted - 1, 0, -1)], 1):
+    candidates: list[int] = [*range(wanted, steps), *range(wanted - 1, 0, -1)]
+    for proposal, step in enumerate(candidates, 1):
         supervisor.tell("stop_at", proposal=proposal, step=step, phase="propose")
         (answer,) = supervisor.wait_for("confirm", proposal=proposal, gang=gang)
         if answer["ok"]:
@@ -271,10 +284,16 @@ def _table(outcomes: Mapping[str, Outcome]) -> Iterator[str]:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description="Print what became of each script, as Markdown.")
+    parser.add_argument("names", nargs="*", default=NAMES, metavar="NAME")
+    parser.add_argument("--seed", type=int, default=0, help="of the steps after which they are stopped")
+    options = parser.parse_args()
     warm = Warm(MODULES)
     try:
         with tempfile.TemporaryDirectory(prefix="h") as folder:
-            outcomes = {name: outcome_of(warm, Path(folder) / name, name) for name in sys.argv[1:] or NAMES}
+            outcomes = {
+                name: outcome_of(warm, Path(folder) / name, name, options.seed) for name in options.names
+            }
     finally:
         warm.close()
     print("\n".join(_table(outcomes)))

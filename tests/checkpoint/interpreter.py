@@ -32,20 +32,18 @@ INSTALLED = Path(__file__).parent / "scripts" / "installed"
 
 
 def hold_for_a_proposal() -> None:
-    """At the first step boundary of a script that can be saved. The supervisor has heard of that step."""
+    """At the first step boundary at which the script can be saved. The supervisor has heard of that step."""
     arrive = SupervisorChannel.arrive
 
     def held(channel: SupervisorChannel, step: int) -> StepVerdict:
-        SupervisorChannel.arrive = arrive  # type: ignore[method-assign]
-        with channel._changed:
-            channel._changed.wait_for(lambda: channel._agreement._promises or not can_save(channel), HOLD_S)
+        agreement = channel._agreement
+        if agreement.can_save:
+            SupervisorChannel.arrive = arrive  # type: ignore[method-assign]
+            with channel._changed:
+                channel._changed.wait_for(lambda: agreement._promises, HOLD_S)
         return arrive(channel, step)
 
-    SupervisorChannel.arrive = held  # type: ignore[method-assign]
-
-
-def can_save(channel: SupervisorChannel) -> bool:
-    return channel._agreement.can_save
+    SupervisorChannel.arrive = held  # type: ignore[method-assign, assignment]
 
 
 class StepCount:

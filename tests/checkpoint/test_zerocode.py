@@ -207,7 +207,9 @@ def test_a_script_with_an_unknown_object_runs_on_and_says_what_is_unknown(
     warm: Warm, tmp_path: Path, replaced: str, by: str, reason: str
 ) -> None:
     text = (HERE / "scripts" / "plain.py").read_text().replace(replaced, by)
-    meter = "append = lambda self, row: None\nMeter = type('Meter', (), {'__slots__': ('a',), 'append': append})\n"
+    meter = (
+        "slots = {'__slots__': ('a',), 'append': lambda self, row: None}\nMeter = type('Meter', (), slots)\n"
+    )
     script = tmp_path / "script.py"
     script.write_text(meter + text.replace("torch.tensor(per_epoch)", "torch.zeros(1)"))
     env = {"COTENANT_ZERO_CODE": "checkpoint"}

@@ -30,9 +30,9 @@ class EarlyStopping:
 
 
 def run(out):
-    torch.manual_seed(22)
+    torch.manual_seed(9)
     x = torch.randn(80, 4)
-    y = x.abs().sum(1, keepdim=True)
+    y = x.abs().sum(1, keepdim=True) + torch.randn(80, 1)
     train = DataLoader(TensorDataset(x[:60], y[:60]), batch_size=6, shuffle=True)
     valid = DataLoader(TensorDataset(x[60:], y[60:]), batch_size=20)
     model = nn.Sequential(nn.Linear(4, 40), nn.ReLU(), nn.Linear(40, 1))
