@@ -351,6 +351,9 @@ class Session:
         return agreed_ahead(windows, self.step, self._counter.ordered_at(last)) if windows else ()
 
     def _save(self, saver_: Saver, *, wait: bool, tidy: bool = True) -> bool:
+        if not self._agreement.can_save:  # It was not yet known when this step was agreed on.
+            self._tell(protocol.FAILED, what="save", error="a resume from this step would fail")
+            return False
         own = self._own()
         if own is None:
             return False

@@ -32,7 +32,7 @@ def install(standing: Any, wanted: Sequence[str], when_imported: Any = None) -> 
     reporter = Reporter(leaves_only=CHECKPOINT not in wanted)
     standing.observers.append(reporter)
     if CHECKPOINT in wanted or LEAVE in wanted:
-        reporter.not_resumable = Driver(sys.modules["__main__"], reporter.driven).begin()
+        reporter.not_resumable = Driver(sys.modules["__main__"], reporter).begin()
         if when_imported is not None:
             hugging_face.watch(when_imported, reporter.driven)
     return reporter
@@ -49,9 +49,16 @@ class Reporter:
         self._main: weakref.ref[Any] | None = None
         self._count_sessions()
 
+    @property
+    def has_steps(self) -> bool:
+        """Steps are counted, and no loop is driven: one that begins now is not the first that trains."""
+        return self._reporting is not None
+
     def driven(self, session: Session | None, reason: str) -> None:
         """The script's loops have begun, with a session or without one for this reason."""
         self._driving, self.not_resumable = session, reason
+        if self._reporting is not None:
+            self._reporting.cannot_resume(reason)
         if session is not None and self._leaves_only and not reason:
             session.save_when_leaving()
 

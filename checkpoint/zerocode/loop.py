@@ -13,32 +13,45 @@ import functools
 import logging
 import sys
 import types
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Protocol
 
 from torch.utils.data import DataLoader
 
 from cotenant.checkpoint.session import Session
 from cotenant.checkpoint.training import data
 from cotenant.checkpoint.zerocode.findings import Variables, look
-from cotenant.checkpoint.zerocode.pattern import LoopPlan, NotPlain, plan_of
+from cotenant.checkpoint.zerocode.pattern import LoopPlan, plan_of
 from cotenant.checkpoint.zerocode.places import DISPLAYS, is_scripts_own
+from cotenant.checkpoint.zerocode.refusals import NotPlain
 from cotenant.checkpoint.zerocode.values import Values
 
 OVER = "it trains on after the loop that is saved"
+BEFORE = "it trains before the loop that would be saved, to find a learning rate, say"
 FRAMES_BETWEEN_MAX = 6
 """Between a loop over batches and its loader: a progress bar, say."""
 
 log = logging.getLogger("cotenant.checkpoint")
 
 
-class Driver:
-    """The loops of one script. `begun` is called with the Session, or with the reason why there is none."""
+class Observer(Protocol):
+    """Who is told about a script's loops."""
 
-    def __init__(self, main: types.ModuleType, begun: Callable[[Session | None, str], None]) -> None:
+    @property
+    def has_steps(self) -> bool:
+        """The script has trained already, in no loop that is driven."""
+
+    def driven(self, session: Session | None, reason: str) -> None:
+        """Its loop has begun: the Session, or the reason why there is none."""
+
+
+class Driver:
+    """The loops of one script."""
+
+    def __init__(self, main: types.ModuleType, observer: Observer) -> None:
         self._names = vars(main)
         self._file = str(self._names.get("__file__", ""))
-        self._begun = begun
+        self._observer, self._begun = observer, observer.driven
         self._plan: LoopPlan | None = None
         self._session: Session | None = None
         self._variables: Variables | None = None
@@ -46,6 +59,8 @@ class Driver:
         """The training loop has had its batches of this epoch."""
         self._fresh = False
         """No loop over batches has begun in this process."""
+        self._length: int | None = None
+        """Batches of the epoch before."""
 
     def begin(self) -> str:
         """Prepare the script's namespace; returns why it cannot be done, empty if it can."""
@@ -74,6 +89,8 @@ class Driver:
         if self._names.get("range") == self._range and not self._plan.over_range:
             del self._names["range"]
         try:
+            if self._observer.has_steps:
+                raise NotPlain(BEFORE)
             values = look(frame, self._plan)
             self._variables = Variables(frame, self._plan, values, counted.start)
             session = _session(values, self._variables)
@@ -150,6 +167,11 @@ class Driver:
         if batches is None or batches < 2:
             said = "does not say how many batches it has" if batches is None else "has one batch only"
             session.cannot_resume(f"its loader {said}, so it could not be stopped within an epoch")
+        if self._length not in (None, batches):  # A stop may be agreed for what is now an epoch's last step.
+            session.cannot_resume(
+                f"its loader has {batches} batches, and had {self._length} in the last epoch"
+            )
+        self._length = batches
         for caveat in data.caveats(loader, data.SKIP_AUTO):
             session.cannot_resume(caveat)
         try:  # What the script has made since its loop began may be more than can be saved.

@@ -11,37 +11,30 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import functools
-import inspect
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
 
 from cotenant.checkpoint.carried import carried_by_epochs, is_read, stored, target_names
+from cotenant.checkpoint.zerocode.changes import BEGINNINGS, stored_attributes
+from cotenant.checkpoint.zerocode.refusals import (
+    WRAPPERS,
+    NotPlain,
+    called_name,
+    holds,
+    range_in,
+    refuse_called_again,
+    refuse_caught_exits,
+    refuse_entropy,
+    refuse_made,
+    refuse_never_cleared,
+    refuse_rewritten,
+    refuse_written_again,
+)
 
 _NO_LOOP = (
     "no loop over range(...) with a training loop over batches in it was found in the script: no line of it "
     "calls backward() and step(), so its loop may be in another module"
 )
-_WRAPPERS: Final = frozenset(("enumerate", "tqdm", "trange", "track"))
-"""Calls whose first argument is the loader, and which have the batches of it, one by one."""
-_BEGINNINGS: Final = frozenset(("__init__", "__post_init__", "reset_parameters", "_init_weights", "setup"))
-_IN_PLACE: Final = frozenset((
-    "append", "appendleft", "extend", "add", "update", "pop", "popleft", "popitem", "insert", "remove",
-    "discard", "clear", "setdefault", "sort", "reverse", "shuffle",
-))  # fmt: skip
-_WRITES: Final = frozenset((
-    "save", "dump", "savefig", "to_csv", "to_json", "write", "write_text", "write_bytes", "writerow",
-    "writerows", "save_pretrained",
-))  # fmt: skip
-_TRAINERS: Final = frozenset(
-    ("SGD", "Adam", "AdamW", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "LBFGS")
-)
-_ENTROPY: Final = frozenset(("SystemRandom", "urandom", "uuid4", "uuid1", "token_hex", "token_bytes"))
-_SEEDED: Final = frozenset(("default_rng", "RandomState", "SeedSequence", "PCG64", "Random"))
-"""Without a seed they take one that is never the same."""
-_CLOCKS: Final = frozenset(("time", "time_ns", "now", "getpid", "perf_counter"))
 
 
 @dataclass(frozen=True)
@@ -72,10 +65,6 @@ class LoopPlan:
         parts = path.split("[")[0].split(".")
         found = (self.lines.get(".".join(parts[:count])) for count in range(len(parts), 0, -1))
         return next((line for line in found if line is not None), None)
-
-
-class NotPlain(Exception):
-    """The script does something else; the text says what."""
 
 
 @dataclass(frozen=True)
@@ -129,8 +118,8 @@ def plan_of(source: str) -> LoopPlan:
         tree = ast.parse(source)
     except SyntaxError as error:
         raise NotPlain(f"the script cannot be read: {error}") from None
-    _refuse_entropy(tree)
-    _refuse_caught_exits(tree)
+    refuse_entropy(tree)
+    refuse_caught_exits(tree)
     plans = [_plan(loop, scope) for scope, top in _scopes(tree) for loop in _ranges(top)]
     found = [plan for plan in plans if plan is not None]
     inner = {plan.batch_lines for plan in found}
@@ -160,7 +149,7 @@ def _scopes(tree: ast.Module) -> Iterator[tuple[_Scope, list[ast.AST]]]:
 def _methods(classes: Sequence[ast.ClassDef]) -> list[ast.AST]:
     """All but what runs when an object is made."""
     methods = [node for each in classes for node in each.body if isinstance(node, ast.FunctionDef)]
-    return [method for method in methods if method.name not in _BEGINNINGS]
+    return [method for method in methods if method.name not in BEGINNINGS]
 
 
 def _handed_on(tree: ast.Module, functions: Mapping[str, ast.FunctionDef]) -> Iterator[ast.AST]:
@@ -181,62 +170,25 @@ def _outside_classes(top: ast.AST) -> Iterator[ast.AST]:
 
 def _ranges(nodes: list[ast.AST]) -> Iterator[ast.For]:
     for node in nodes:
-        if isinstance(node, ast.For) and _range_in(node.iter) is not None:
+        if isinstance(node, ast.For) and range_in(node.iter) is not None:
             yield node
-
-
-def _range_in(expression: ast.expr) -> ast.Call | None:
-    """`range(...)`, also in a progress bar."""
-    while isinstance(expression, ast.Call):
-        name = _called_name(expression)
-        if name == "range":
-            return expression if isinstance(expression.func, ast.Name) else None
-        if name not in _WRAPPERS or name == "enumerate" or not expression.args:
-            return None
-        expression = expression.args[0]
-    return None
-
-
-def _called_name(call: ast.Call) -> str:
-    function = call.func
-    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
 def _why_none(tree: ast.Module) -> str:
     """With the line of the step that is in no such loop."""
     calls = [
-        node for node in ast.walk(tree) if isinstance(node, ast.Call) and _called_name(node) == "backward"
+        node for node in ast.walk(tree) if isinstance(node, ast.Call) and called_name(node) == "backward"
     ]
     if not calls:
         return _NO_LOOP
     line = min(call.lineno for call in calls)
-    loops = [node for node in ast.walk(tree) if isinstance(node, (ast.For, ast.While)) and _holds(node, line)]
+    loops = [node for node in ast.walk(tree) if isinstance(node, (ast.For, ast.While)) and holds(node, line)]
     if not loops:
         return f"line {line}: backward() is in no loop over batches within a loop over range(...)"
     outer = min(loops, key=lambda loop: loop.lineno)
     return (
         f"line {outer.lineno}: the loop around backward() is none over range(...) with one over batches in it"
     )
-
-
-def _holds(loop: ast.For | ast.While, line: int) -> bool:
-    return loop.lineno <= line <= (loop.end_lineno or line)
-
-
-def _refuse_entropy(tree: ast.Module) -> None:
-    """What takes a seed that no other process has makes other data after a resume."""
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Call):
-            continue
-        name = _called_name(node)
-        words = [*node.args, *node.keywords]
-        inside = {
-            _called_name(each) for word in words for each in ast.walk(word) if isinstance(each, ast.Call)
-        }
-        if name in _ENTROPY or (name in _SEEDED and not words) or (name == "seed" and not words):
-            raise NotPlain(f"line {node.lineno}: {name}() takes another seed each time the script runs")
-        if "seed" in name and inside & _CLOCKS:
-            raise NotPlain(f"line {node.lineno}: the seed is another one each time the script runs")
 
 
 def _plan(epochs: ast.For, scope: _Scope) -> LoopPlan | None:
@@ -286,26 +238,26 @@ def _made(
             raise NotPlain(f"line {epochs.lineno}: within this loop there are two around each step")
     core = scope.followed(epochs)
     nodes = scope.followed(epochs, *scope.behind)
-    _refuse_never_cleared(epochs, nodes)
-    _refuse_made(core)
-    _refuse_rewritten(tree, nodes)
-    _refuse_called_again(tree, epochs)
+    refuse_never_cleared(epochs, nodes)
+    refuse_made(core)
+    refuse_rewritten(tree, nodes)
+    refuse_called_again(tree, epochs)
     names = set().union(*(_free(node) for node in nodes)) - stored(epochs.body)
     names |= set(carried_by_epochs(epochs, batches if function is None else None))
     names |= {name for top in nodes for each in ast.walk(top) for name in _from_outside(each)}
     if scope.owner:
         names.add(scope.owner)
     names.discard(epochs.target.id)  # type: ignore[attr-defined]
-    _refuse_written_before(epochs, batches, function, scope)
+    refuse_written_again(_before_batches(epochs, batches, function, scope))
     return LoopPlan(
         epoch_lines=_head(epochs),
         batch_lines=None if batches is None else _head(batches),
         names=tuple(sorted(names)),
         inner=_of_function(batches, function) if function is not None and batches is not None else (),
         function="" if function is None else function.name,
-        stored=frozenset(_stored_attributes(nodes)),
+        stored=frozenset(stored_attributes(nodes)),
         keeps_gradients=not _is_always_cleared(epochs if batches is None else batches, core, scope),
-        over_range=batches is not None and _range_in(_unwrapped(batches.iter)) is not None,
+        over_range=batches is not None and range_in(_unwrapped(batches.iter)) is not None,
         lines=_lines(core) | _lines(nodes) | _lines(core),
     )
 
@@ -353,27 +305,13 @@ def _head(loop: ast.For) -> tuple[int, int]:
     return loop.lineno, loop.iter.end_lineno or loop.lineno
 
 
-def _refuse_never_cleared(epochs: ast.For, nodes: Sequence[ast.AST]) -> None:
-    """Then a step may have any number of gradients behind it; and no form may change that a new process must
-    have from its beginning."""
-    calls = [node for top in nodes for node in ast.walk(top) if isinstance(node, ast.Call)]
-    for call in calls:
-        if _called_name(call) == "add_param_group":
-            raise NotPlain(f"line {call.lineno}: the optimizer gets more parameters in the loop")
-    clears = {"zero_grad", "zero_", "zero_grad_"} & {_called_name(call) for call in calls}
-    sets = any(isinstance(n, ast.Attribute) and n.attr == "grad" and isinstance(n.ctx, (ast.Store, ast.Del))
-               for top in nodes for n in ast.walk(top))  # fmt: skip
-    if not clears and not sets:
-        raise NotPlain(f"line {epochs.lineno}: nothing in this loop clears the gradients")
-
-
 def _is_always_cleared(loop: ast.For, nodes: Sequence[ast.AST], scope: _Scope) -> bool:
     """Each time round, by statements of their own in the loop, or in functions that the loop always calls."""
     clears = {
         id(n)
         for top in nodes
         for n in ast.walk(top)
-        if isinstance(n, ast.Call) and _called_name(n) == "zero_grad"
+        if isinstance(n, ast.Call) and called_name(n) == "zero_grad"
     }
     always = set[int]()
     bodies: list[Sequence[ast.stmt]] = [loop.body]
@@ -385,7 +323,7 @@ def _is_always_cleared(loop: ast.For, nodes: Sequence[ast.AST], scope: _Scope) -
                 continue
             for call in ast.walk(statement):
                 if isinstance(call, ast.Call):
-                    if _called_name(call) == "zero_grad":
+                    if called_name(call) == "zero_grad":
                         always.add(id(call))
                     function = scope.called(call.func)
                     if function is not None and function.body not in bodies:
@@ -393,12 +331,12 @@ def _is_always_cleared(loop: ast.For, nodes: Sequence[ast.AST], scope: _Scope) -
     return bool(always) and always == clears
 
 
-def _refuse_written_before(
+def _before_batches(
     epochs: ast.For, batches: ast.For | None, function: ast.FunctionDef | None, scope: _Scope
-) -> None:
-    """What comes before the loop over batches runs again after a resume: with what was trained since."""
+) -> list[ast.AST]:
+    """What runs again after a resume within an epoch: all that comes before the loop over batches."""
     if batches is None:
-        return
+        return []
     parts: list[ast.AST] = []
     if function is None:
         parts += epochs.body[: epochs.body.index(batches)]
@@ -407,40 +345,12 @@ def _refuse_written_before(
         calls = [any(scope.called(n.func) is function for n in ast.walk(s) if isinstance(n, ast.Call))
                  for s in epochs.body]  # fmt: skip
         parts += epochs.body[: calls.index(True)] if True in calls else []
-    for node in (each for top in scope.followed(*parts) for each in ast.walk(top)):
-        if isinstance(node, ast.Call) and (_called_name(node) in _WRITES or _opens_to_write(node)):
-            raise NotPlain(
-                f"line {node.lineno}: a file is written before the epoch's batches, and would be again"
-            )
-
-
-def _opens_to_write(call: ast.Call, letters: str = "wax+") -> bool:
-    given = (*call.args, *(word.value for word in call.keywords))
-    words = [each.value for each in given if isinstance(each, ast.Constant)]
-    modes = [word for word in words if isinstance(word, str) and len(word) < 4]
-    return _called_name(call) == "open" and any(set(mode) & set(letters) for mode in modes)
-
-
-def _stored_attributes(nodes: Sequence[ast.AST]) -> Iterator[str]:
-    for node in (each for top in nodes for each in ast.walk(top)):
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, (ast.Store, ast.Del)):
-            yield node.attr
-        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, (ast.Store, ast.Del)):
-            if isinstance(node.value, (ast.Attribute, ast.Name)):
-                yield _last_name(node.value)
-        elif isinstance(node, ast.Call) and _called_name(node) in _IN_PLACE:
-            for each in (getattr(node.func, "value", None), *node.args[:1]):
-                if isinstance(each, ast.Attribute):
-                    yield each.attr
-
-
-def _last_name(node: ast.Attribute | ast.Name) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else node.id
+    return scope.followed(*parts)
 
 
 def _unwrapped(expression: ast.expr) -> ast.expr:
     """What is in `enumerate(...)` and progress bars."""
-    while isinstance(expression, ast.Call) and expression.args and _called_name(expression) in _WRAPPERS:
+    while isinstance(expression, ast.Call) and expression.args and called_name(expression) in WRAPPERS:
         expression = expression.args[0]
     return expression
 
@@ -448,113 +358,10 @@ def _unwrapped(expression: ast.expr) -> ast.expr:
 def _check_batches(batches: ast.For) -> None:
     """`loader`, `enumerate(loader)`, `tqdm(loader)`, also `self.loader`."""
     expression = _unwrapped(batches.iter)
-    is_range = _range_in(expression) is not None
+    is_range = range_in(expression) is not None
     if isinstance(expression, ast.Call) and not is_range and len(expression.args) == 1:
         expression = expression.args[0]  # Some other bar, or a function that returns its loader.
     while isinstance(expression, ast.Attribute):
         expression = expression.value
     if not isinstance(expression, ast.Name) and not is_range:
         raise NotPlain(f"line {batches.lineno}: the loop over batches is not over a loader with a name")
-
-
-def _refuse_caught_exits(tree: ast.Module) -> None:
-    """A script that is asked to leave does so by SystemExit; one that goes on then would do more than one
-    that was not asked."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ExceptHandler) and not any(isinstance(n, ast.Raise) for n in ast.walk(node)):
-            names = (
-                {n.id for n in ast.walk(node.type) if isinstance(n, ast.Name)}
-                if node.type
-                else {"BaseException"}
-            )
-            if names & {"BaseException", "SystemExit"}:
-                raise NotPlain(f"line {node.lineno}: it catches its own exit")
-
-
-def _refuse_made(nodes: Sequence[ast.AST]) -> None:
-    """What trains must be there when the loop begins: a new process makes it then."""
-    for call in (n for top in nodes for n in ast.walk(top) if isinstance(n, ast.Call)):
-        name = _called_name(call)
-        copies = name == "deepcopy" and call.args and isinstance(call.args[0], (ast.Name, ast.Attribute))
-        if copies:
-            raise NotPlain(f"line {call.lineno}: a copy is made in the loop, of what may be a module")
-        if name in _TRAINERS or (name.endswith(("LR", "WarmRestarts")) and name[:1].isupper()):
-            raise NotPlain(f"line {call.lineno}: {name} is made in the loop")
-
-
-def _refuse_rewritten(tree: ast.Module, nodes: Sequence[ast.AST]) -> None:
-    """A file that the loop appends to must not be begun anew when the script begins again."""
-    inside = {id(call) for top in nodes for call in ast.walk(top) if isinstance(call, ast.Call)}
-    appends = any(_opens_to_write(c, "a") for top in nodes for c in ast.walk(top) if isinstance(c, ast.Call))
-    for call in (node for node in ast.walk(tree) if appends and isinstance(node, ast.Call)):
-        removes = _called_name(call) in ("unlink", "rmtree", "remove") and isinstance(
-            call.func, ast.Attribute
-        )
-        if id(call) not in inside and (_opens_to_write(call, "wx") or removes):
-            raise NotPlain(f"line {call.lineno}: a file is begun anew here, which the loop appends to")
-
-
-def _refuse_called_again(tree: ast.Module, epochs: ast.For) -> None:
-    """Only the first training is driven, so there must be no other."""
-    within = [
-        n
-        for n in ast.walk(tree)
-        if isinstance(n, ast.FunctionDef) and n.lineno <= epochs.lineno <= (n.end_lineno or 0)
-    ]
-    loops = (ast.For, ast.While, ast.ListComp, ast.GeneratorExp)
-    for function in within:
-        calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and _called_name(n) == function.name]
-        repeated = {id(n) for loop in ast.walk(tree) if isinstance(loop, loops) for n in ast.walk(loop)}
-        again = calls[1:] or [call for call in calls if id(call) in repeated]
-        if again:
-            raise NotPlain(f"line {again[0].lineno}: {function.name}() trains more than once")
-    for loop in ast.walk(tree):
-        is_around = (
-            isinstance(loop, (ast.For, ast.While)) and _holds(loop, epochs.lineno) and loop is not epochs
-        )
-        if is_around and not (isinstance(loop, ast.For) and _range_in(loop.iter) is not None):
-            raise NotPlain(f"line {loop.lineno}: this loop trains more than once")  # type: ignore[attr-defined]
-
-
-# --- Objects that change while they work ------------------------------------------------------------------
-
-
-@functools.cache
-def changed_attributes(kind: type) -> frozenset[str]:
-    """Attributes that methods of a class set or change in place, other than those that run when an object is
-    made. Raises NotPlain: its source is not there."""
-    found: set[str] = set()
-    for base in kind.__mro__:
-        if base.__module__ == kind.__module__ or base.__module__ == "__main__":
-            found |= _changed_by(base)
-    return frozenset(found)
-
-
-def _changed_by(kind: type) -> set[str]:
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
-    except (OSError, TypeError, SyntaxError):
-        raise NotPlain(f"the source of {kind.__name__} cannot be read") from None
-    methods = [node for node in tree.body[0].body if isinstance(node, ast.FunctionDef)]  # type: ignore[attr-defined]
-    return {
-        name
-        for method in methods
-        if method.name not in _BEGINNINGS and method.args.args
-        for node in ast.walk(method)
-        if (name := _changes(node, method.args.args[0].arg))
-    }
-
-
-def _changes(node: Any, owner: str) -> str:
-    """The attribute of `owner` that a statement or expression changes; empty: none."""
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _IN_PLACE:
-        node = node.func.value
-    elif isinstance(node, ast.Call) and _called_name(node) in _IN_PLACE and node.args:
-        node = node.args[0]
-    elif not isinstance(getattr(node, "ctx", None), (ast.Store, ast.Del)):
-        return ""
-    while isinstance(node, (ast.Subscript, ast.Attribute)):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == owner:
-            return node.attr
-        node = node.value
-    return ""

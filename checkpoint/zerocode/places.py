@@ -25,7 +25,8 @@ from torch.utils._contextlib import _DecoratorContextManager
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from cotenant.checkpoint.training import rng
-from cotenant.checkpoint.zerocode.pattern import NotPlain, changed_attributes
+from cotenant.checkpoint.zerocode.changes import changed_attributes
+from cotenant.checkpoint.zerocode.refusals import NotPlain
 
 PLAIN: Final = frozenset((bool, int, float, complex, str, bytes, type(None)))
 """Types whose values a checkpoint holds as they are."""
@@ -186,8 +187,8 @@ def _of_data(value: Any, stored: frozenset[str]) -> Iterator[Place]:
 
 
 def _changed(value: Any, stored: frozenset[str]) -> Iterator[Place]:
-    names = stored
-    if is_scripts_own(type(value).__module__):
-        names |= changed_attributes(type(value))
+    names, kind = stored, type(value)
+    if is_scripts_own(kind.__module__):
+        names |= changed_attributes(kind)  # type: ignore[arg-type]
     for name in sorted(names & getattr(value, "__dict__", {}).keys()):
         yield Place(name, vars(value)[name], value)

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from cotenant.checkpoint.training import rng
-from cotenant.checkpoint.zerocode.pattern import NotPlain
 from cotenant.checkpoint.zerocode.places import PLAIN, Place, is_scripts_own, places
+from cotenant.checkpoint.zerocode.refusals import NotPlain
 from cotenant.checkpoint.zerocode.values import MAPPINGS, MARK
 
 
@@ -34,8 +34,7 @@ def put_back(path: str, old: Any, tree: Any, stored: frozenset[str]) -> Any:
         mine = old if isinstance(old, (list, tuple)) else ()
         return type(tree)(put_back(f"{path}[{i}]", _at(mine, i), each, stored) for i, each in enumerate(tree))
     if type(tree) is dict:
-        mine = old if type(old) is dict else {}
-        return _filled(path, mine, tree, stored)
+        return _filled(path, old if type(old) is dict else {}, tree, stored)
     if isinstance(tree, torch.Tensor):
         return _tensor_back(old, tree)
     return tree
@@ -82,18 +81,23 @@ def _marked(path: str, old: Any, tree: dict[str, Any], stored: frozenset[str]) -
         return type(old)[tree["name"]]
     if what == "array":
         return _array_back(old, tree)
-    if what == "set":
+    if what in ("set", "deque"):
+        return _collection_back(path, old, tree, stored)
+    return _mapping_back(path, old, tree, stored)
+
+
+def _collection_back(path: str, old: Any, tree: dict[str, Any], stored: frozenset[str]) -> Any:
+    mine: set[Any] | collections.deque[Any]
+    if tree[MARK] == "set":
         mine = old if type(old) is set else set()
         mine.clear()
         mine.update(tree["items"])
         return mine
-    if what == "deque":
-        mine = old if type(old) is collections.deque else collections.deque(maxlen=tree["most"])
-        items = [put_back(f"{path}[{i}]", _at(mine, i), each, stored) for i, each in enumerate(tree["items"])]
-        mine.clear()
-        mine.extend(items)
-        return mine
-    return _mapping_back(path, old, tree, stored)
+    mine = old if type(old) is collections.deque else collections.deque(maxlen=tree["most"])
+    items = [put_back(f"{path}[{i}]", _at(mine, i), each, stored) for i, each in enumerate(tree["items"])]
+    mine.clear()
+    mine.extend(items)
+    return mine
 
 
 def _mapping_back(path: str, old: Any, tree: dict[str, Any], stored: frozenset[str]) -> Any:

@@ -20,8 +20,9 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from cotenant.checkpoint.training import rng
-from cotenant.checkpoint.zerocode.pattern import LoopPlan, NotPlain
+from cotenant.checkpoint.zerocode.pattern import LoopPlan
 from cotenant.checkpoint.zerocode.places import DATA, PLAIN, is_display, is_scripts_own, places
+from cotenant.checkpoint.zerocode.refusals import NotPlain
 
 MAPPINGS: Final = (dict, collections.OrderedDict, collections.defaultdict, collections.Counter)
 
@@ -203,7 +204,14 @@ class Values:
             return KEPT
         if value.requires_grad and value.is_leaf:
             raise NotPlain(f"{path} is a trainable tensor of no module")
+        if self._is_part_of_model(value):
+            if self._constant.get(path) is value:
+                return KEPT  # A new process makes it a part of the model as well.
+            raise NotPlain(f"{path} is no copy: it has the memory of a model, and changes with it")
         return KEPT if self._is_unchanged(path, value, value._version) else value.detach()
+
+    def _is_part_of_model(self, value: torch.Tensor) -> bool:
+        return any(_at(each) == _at(value) != 0 for model in self.models for _, each in _tensors(model))
 
     def _is_unchanged(self, path: str, value: Any, version: int) -> bool:
         """The same object in the same place, and nobody has written to it."""
@@ -275,6 +283,11 @@ def copied(tree: Any) -> Any:
 def _tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     yield from model.named_parameters()
     yield from model.named_buffers()
+
+
+def _at(tensor: torch.Tensor) -> int:
+    """Where its memory begins; 0: it has none that could be shared."""
+    return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else 0
 
 
 def _class_named(value: Any) -> dict[str, str]:

@@ -132,7 +132,7 @@ class _Script:
         difference = first_difference(*(self._saved(cwd) for cwd in ("whole", "job")))
         if difference:
             return Outcome(kind=Kind.DIFFERENT, said=difference, stops=stops)
-        if attempt.complaint:
+        if attempt.complaint and attempt.is_resumable:
             return Outcome(kind=Kind.NOT_STOPPED, said=attempt.complaint, stops=stops)
         if attempt.hello is None:
             return Outcome(kind=Kind.UNHEARD, said="no optimizer has made a step", stops=stops)

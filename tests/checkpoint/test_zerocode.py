@@ -12,7 +12,8 @@ import torch
 
 from cotenant.checkpoint.talk.agreement import Agreement, Confirm
 from cotenant.checkpoint.talk.protocol import SupervisorDatagram
-from cotenant.checkpoint.zerocode.pattern import LoopPlan, NotPlain, plan_of
+from cotenant.checkpoint.zerocode.pattern import LoopPlan, plan_of
+from cotenant.checkpoint.zerocode.refusals import NotPlain
 from tests.checkpoint.ranks import Gang, Supervisor, Warm, launch
 
 pytestmark = pytest.mark.usefixtures("warm")
