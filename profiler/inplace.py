@@ -159,6 +159,11 @@ class InPlace:
         return self._window
 
     @property
+    def has_first(self) -> bool:
+        """A window at the ordered s is over on all ranks, since they have promised another."""
+        return len(self._visits) > 1
+
+    @property
     def is_open(self) -> bool:
         """A window has begun."""
         return self._opened_s < math.inf

@@ -306,9 +306,7 @@ class Job(msgspec.Struct, kw_only=True):
         profile = self.profile
         if (profile is not None and profile.accumulates is False) or self.spec.is_elastic:
             return False  # What an elastic one accumulates follows from its number of devices.
-        return self.accumulates or (
-            profile is not None and any(p.accumulation_steps > 1 for p in profile.points)
-        )
+        return self.accumulates or (profile is not None and profile.s_max > 1)
 
     def split_slowdown(self, accumulation_steps: int, devices: int | None = None) -> float:
         """Step time at s / step time at the whole batch, alone; 1 where nothing is known. Of an elastic job:

@@ -63,6 +63,16 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     throughput: ThroughputModel | None = None
     """Fitted to the points, where they determine it."""
 
+    @property
+    def knows_whole(self) -> bool:
+        """Whether step time and memory of the whole batch were measured: enough to share with it whole."""
+        return self.at(1) is not None or None not in (self.step_s, self.memory_mib_peak)
+
+    @property
+    def s_max(self) -> int:
+        """The most micro-batches that it was measured with."""
+        return max((point.accumulation_steps for point in self.points), default=1)
+
     def at(self, accumulation_steps: int, gang: Gang | None = None) -> ProfilePoint | None:
         """The measured point for exactly this s (and this gang, if one is named), or None."""
         for point in self.points:

@@ -335,11 +335,11 @@ def remaining_from(ledger: Ledger, job: Job, step: int) -> float | None:
     return None if left_s is None else left_s + max(0, job.step - step) * pace_s
 
 
-def known_profile(ledger: Ledger, spec: JobSpec) -> Profile | None:
+def known_profile(ledger: Ledger, spec: JobSpec, before: Profile | None = None) -> Profile | None:
     """Said with the submission, else kept from a like job of the same user on the same type of device.
 
     None where the job could be given several types: what was measured on one does not hold on another; nor
-    on a part of it.
+    on a part of it. None as well if it is what the job was given before.
     """
     if spec.profile is not None or spec.profiling == "only" or not spec.code_sha256:
         return spec.profile
@@ -348,7 +348,7 @@ def known_profile(ledger: Ledger, spec: JobSpec) -> Profile | None:
     types = {spec.gpu_type} if spec.gpu_type else {device.type for device in ledger.devices.values()}
     if len(types) != 1:
         return None
-    return ledger.profiles.use(key_of(spec, max(1, spec.nodes), types.pop()))
+    return ledger.profiles.use(key_of(spec, max(1, spec.nodes), types.pop()), before)
 
 
 def give_profile(ledger: Ledger, job: Job, profile: Profile) -> None:
@@ -375,9 +375,9 @@ def learn_profile(ledger: Ledger, job: Job, event: ProfileLearned) -> None:
 
 
 def learn_whole_life(ledger: Ledger, job: Job) -> None:
-    """A job has finished alone within the time of a profile: what was measured is all that its kind needs,
-    unless its batch can be split in ways that were not tried."""
-    if job.attempt != 1 or job.co_tenants or job.accumulates:
+    """A job has finished alone within the time of a profile: a second look at its kind would show no more. A
+    batch is split only in ways that there was time to try."""
+    if job.attempt != 1 or job.co_tenants:
         return
     if ledger.profiles.complete(job.job_id):
         _give_its_like(ledger, job)
@@ -391,12 +391,12 @@ def _give_its_like(ledger: Ledger, job: Job) -> None:
     alike = [
         other
         for other in ledger.queued()
-        if other.profile is None
+        if other.spec.profile is None
         and other.attempt == 0
         and (other.spec.user, other.spec.code_sha256) == (mine.user, mine.code_sha256)
     ]
     for other in alike:
-        if (profile := known_profile(ledger, other.spec)) is not None:
+        if (profile := known_profile(ledger, other.spec, other.profile)) is not None:
             give_profile(ledger, other, profile)
 
 

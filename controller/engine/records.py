@@ -319,7 +319,7 @@ class Records(Phases):
 
     def learn_profile(self, job: Job, profile: Profile, *, given: bool = False) -> None:
         """What was measured of it, or (`given`) of a job like it."""
-        job.profile, job.profile_given = profile, job.profile_given or given
+        job.profile, job.profile_given = profile, given
         alone_s = alone_step_s(profile, job.spec.batch_size, job.gang)
         if alone_s is not None:
             job.solo_step_s = alone_s

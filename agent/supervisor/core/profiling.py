@@ -39,7 +39,7 @@ class Profiling:
         self._window: ToRank | None = None
         self._others_mib = 0.0
         self._was_alone = True
-        self._told_complete = False
+        self._told_first = self._told_complete = False
         self._is_wanted = order.start.profile_s > 0 and order.is_first_host
 
     def started(self, now_s: float) -> None:
@@ -140,17 +140,18 @@ class Profiling:
             inplace.agreed(AccumulationWindow(start=window.step, until=window.until, s=window.s))
 
     def take_result(self, *, is_over: bool = False) -> Profile | None:
-        """The profile where there is something new to tell: it is complete, the job has a co-tenant, or its
-        attempt is over."""
+        """The profile where there is something new to tell: the ordered s was measured, all is complete, the
+        job has a co-tenant, or its attempt is over."""
         inplace = self._inplace
         if inplace is None or self._told_complete:
             return None
         lost_co_tenants = self._was_alone and not self._coordination.is_alone
         self._was_alone = self._coordination.is_alone
         complete = inplace.is_complete
-        if not (complete or lost_co_tenants or is_over) or not (inplace.take_news() or complete):
+        first = inplace.has_first and not self._told_first
+        if not (complete or first or lost_co_tenants or is_over) or not (inplace.take_news() or complete):
             return None
-        self._told_complete = complete
+        self._told_first, self._told_complete = inplace.has_first, complete
         status = self._progress.status
         load_s = None if self._first_step_s is None else self._first_step_s - self._started_s
         found = inplace.profile(load_s=load_s, peak_mib=status.memory_mib, others_mib=self._others_mib)

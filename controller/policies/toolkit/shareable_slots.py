@@ -64,10 +64,10 @@ def accumulation_choices(job: Job) -> Iterator[int]:
 
 
 def slowdown(job: Job, accumulation_steps: int) -> float | None:
-    """Step time at s / step time at the whole batch; None where it is not known."""
+    """Step time at s / step time at the whole batch; None beyond the greatest s that was measured."""
     if accumulation_steps == 1:
         return 1.0
-    if job.profile is None or job.spec.batch_size is None:
+    if job.profile is None or job.spec.batch_size is None or accumulation_steps > job.profile.s_max:
         return None
     whole = step_s(job.profile, job.spec.batch_size, 1, job.gang)
     part = step_s(job.profile, job.spec.batch_size, accumulation_steps, job.gang)

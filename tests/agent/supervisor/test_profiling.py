@@ -178,8 +178,23 @@ def test_within_t_prof_every_s_is_measured_while_the_job_trains_for_itself() -> 
     assert profile.load_s is not None and 2.0 <= profile.load_s < 2.5
     assert not job.supervision.is_profiling
     told = {status.profile_no for status in job.statuses}
-    assert told == {0, 1}, "told once, when it is complete"
+    assert told == {0, 1, 2}, "told when the whole batch is known, and when all is"
     assert job.ends().result.status.profile == profile
+
+
+def test_the_whole_batch_is_known_before_its_parts() -> None:
+    job = Job().loads()
+    while job.status.profile is None:
+        job.trains(STEP_S)
+    assert [(p.accumulation_steps, p.memory_mib) for p in job.status.profile.points] == [(1, 500.0)]
+    assert not is_over(job) and job.supervision.is_profiling
+    assert job.now_s < 10.0, "a part of the 30 s"
+
+
+def test_a_batch_that_cannot_be_split_is_told_as_soon() -> None:
+    job = Job(accumulates=False).loads().trains(20.0)
+    assert job.status.profile is not None and not is_over(job)
+    assert [point.accumulation_steps for point in job.status.profile.points] == [1]
 
 
 def test_the_measured_pace_of_the_job_is_that_at_the_ordered_s() -> None:
@@ -205,13 +220,13 @@ def test_a_co_tenant_interrupts_and_what_was_measured_until_then_is_told() -> No
     windows = len(job.windows)
     job.happens(CoTenantsChanged(alone=False))
     profile = job.status.profile
-    assert profile is not None and not is_over(job)
+    assert profile is not None and not is_over(job) and job.status.profile_no == 2
     assert profile.points and profile.points[0].accumulation_steps == 1
     job.trains(60.0)
     assert len(job.windows) == windows, "beside a co-tenant nothing is tried"
     job.happens(CoTenantsChanged(alone=True))
     job.trains(60.0)
-    assert is_over(job) and job.status.profile_no == 2
+    assert is_over(job) and job.status.profile_no == 3
 
 
 def test_a_job_that_ends_early_leaves_what_was_measured() -> None:
