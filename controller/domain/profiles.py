@@ -194,10 +194,10 @@ class Profiles(msgspec.Struct, kw_only=True):
         while len(self.known) > PROFILES_MAX:
             del self.known[next(iter(self.known))]
 
-    def revise(self, job_id: JobId, before: Profile, after: Profile) -> None:
-        """More has become known of what was measured on a job."""
+    def revise(self, before: Profile, after: Profile) -> None:
+        """More has become known of what was measured."""
         for known in self.known.values():
-            if known.job_id == job_id and known.profile == before:
+            if known.profile == before:
                 known.profile = after
 
     def complete(self, job_id: JobId) -> bool:

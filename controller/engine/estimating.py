@@ -80,7 +80,9 @@ def estimate_arrival(
 
 def _whole_step_s(spec: JobSpec, profile: Profile) -> float | None:
     """Of the whole batch; without its size, as it was measured."""
-    return profile.step_s if spec.batch_size is None else step_s(profile, spec.batch_size, 1, spec.gang)
+    batch = profile.batch.rows if spec.batch_size is None else spec.batch_size
+    known = None if batch is None else step_s(profile, batch, 1, spec.gang)
+    return profile.step_s if known is None else known
 
 
 def steps_in_all(job: Job) -> tuple[int | None, str]:
@@ -173,6 +175,7 @@ def learn_progress(ledger: Ledger, job: Job, event: ProgressSeen) -> None:
     now_s, step_s = ledger.now_s, event.step_s
     remaining_s, source = job.remaining_now_s(now_s), None
     ledger.see_length(job, event.total_steps)
+    ledger.see_batch(job, event.batch)
     if step_s is None or job.placement is None:
         ledger.progressed(job, event.step, remaining_s)
         return
@@ -413,7 +416,7 @@ def _keep_profile(ledger: Ledger, job: Job, event: ProfileLearned, hosts: int) -
         gpus=spec.gpus_min,
         hosts=hosts,
         device_type=event.device_type,
-        batch_size=spec.batch_size,
+        batch_size=job.batch_size,
         profile=event.profile,
         learned_s=ledger.now_s,
         job_id=job.job_id,

@@ -281,14 +281,17 @@ def _gpus(values: dict[str, Any]) -> GpuRange:
 
 
 def _zero_code(values: dict[str, Any]) -> tuple[str, ...]:
-    """What the hook is asked to do. A batch of unknown size is never split, nor is one that never shares."""
-    how = values.get("accumulate", "auto")
-    splits = how != "never" and values.get("batch_size") is not None and values.get("share") != "never"
+    """What the hook is asked to do. The batches of a job that never shares are never split; nor are those of
+    one that is not to be watched, unless that is asked for."""
+    how, counts = values.get("accumulate", "auto"), values.get("progress") != "never"
+    is_asked = bool(values.keys() & {"accumulate", "batch_size"})
+    splits = how != "never" and values.get("share") != "never" and (counts or is_asked)
     words = {
         "accumulate": splits,
         "mean": splits and how == "mean",
+        "quiet": splits and not is_asked,
         "checkpoint": _saves(values),
-        "progress": values.get("progress") != "never",
+        "progress": counts,
     }
     return tuple(word for word, wanted in words.items() if wanted)
 

@@ -21,6 +21,7 @@ from cotenant.agent.supervisor.core.edge import (
     TellRank,
 )
 from cotenant.agent.supervisor.core.rank_messages import (
+    BatchSeen,
     FirstStepReached,
     LengthSeen,
     RankHello,
@@ -29,7 +30,7 @@ from cotenant.agent.supervisor.core.rank_messages import (
     WindowReport,
 )
 from cotenant.agent.supervisor.core.supervision import Supervision
-from cotenant.controller.domain import HostId, SeenLength
+from cotenant.controller.domain import HostId, Launch, SeenBatch, SeenLength
 from cotenant.profiler.indicators.sources import Indicator, Reading, Timed
 from tests.building import orders
 
@@ -317,3 +318,46 @@ def test_no_alarm_rings_for_ever_whatever_the_job_has_said() -> None:
     job = Job().loads().trains(60.0)
     assert is_over(job)
     job.rings(100.0)
+
+
+def test_a_batch_that_was_seen_is_measured_in_parts_as_one_that_was_said() -> None:
+    job = Job(sub_batch=None)
+    job.now_s += 1.0
+    for rank, rows in ((1, 16), (0, 8), (1, 4)):
+        job.happens(RankMessageCame(word=BatchSeen(v=1, rank=rank, rows=rows, note="line 41")))
+    job.loads().trains(120.0)
+    assert job.status.batch == SeenBatch(rows=8, note="line 41"), "the lowest rank's word counts"
+    found = job.status.profile
+    assert found is not None and found.batch == job.status.batch
+    assert [(p.accumulation_steps, p.sub_batch) for p in found.points] == [(1, 8), (2, 4), (4, 2), (8, 1)]
+
+
+def test_a_batch_of_unknown_size_has_no_points() -> None:
+    job = Job(sub_batch=None)
+    job.happens(RankMessageCame(word=BatchSeen(v=1, rank=0, rows=None, note="its first batches differ")))
+    found = job.loads().trains(120.0).status.profile
+    assert found is not None and (found.points, found.batch) == ((), SeenBatch())
+
+
+def test_the_check_after_the_first_step_takes_nothing_from_the_profile() -> None:
+    """The hook says hello when its check is over: until then nothing is taken for a profile."""
+    job = Job(sub_batch=None, launch=Launch(argv=("x",), zero_code=("accumulate", "progress")))
+    job.now_s += 1.0
+    job.happens(RankMessageCame(word=BatchSeen(v=1, rank=0, rows=8, note="line 41")))
+    for rank in (0, 1):
+        job.happens(RankMessageCame(word=FirstStepReached(v=1, rank=rank, step=1)))
+    job.rings(40.0)
+    assert job.status.profile is None, "longer than the time of a profile"
+    job.loads()
+    for rank in (0, 1):
+        job.happens(RankMessageCame(word=StepDone(v=1, rank=rank, step=1)))
+    found = job.trains(120.0).status.profile
+    assert found is not None and [p.accumulation_steps for p in found.points] == [1, 2, 4, 8]
+
+
+def test_a_hook_that_never_says_hello_is_watched_from_outside() -> None:
+    job = Job(sub_batch=None, launch=Launch(argv=("x",), zero_code=("accumulate", "progress")))
+    job.happens(RankMessageCame(word=FirstStepReached(v=1, rank=0, step=1)))
+    job.rings(200.0)
+    assert job.status.profile_complete
+    assert job.status.profile is not None and job.status.profile.source == "from outside"
