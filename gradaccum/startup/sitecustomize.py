@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 ENV_ZERO_CODE = "COTENANT_ZERO_CODE"
-"""Which parts are wanted: `accumulate`, `checkpoint` or `leave`, `progress`, with commas."""
+"""Which parts are wanted: `accumulate`, `checkpoint` or `leave`, `progress`, `quiet`, with commas."""
 PROGRESS = "progress"
 ENV_STACKS_SIGNAL = "COTENANT_STACKS_SIGNAL"
 """The number of a signal at which this process writes the stacks of all its threads to stderr and goes on."""
@@ -102,7 +102,8 @@ def _torch_is_there(startup: Startup, wanted: list[str]) -> Any:
             resuming.install(standing, wanted, startup.when_imported)
         except Exception as error:  # noqa: BLE001  # whatever it is, the script must run
             text = "cotenant: the zero-code hook does not work here ({}: {}); the script runs without it\n"
-            sys.stderr.write(text.format(type(error).__name__, error))
+            if "quiet" not in wanted:
+                sys.stderr.write(text.format(type(error).__name__, error))
 
     return begin
 

@@ -75,6 +75,13 @@ class LengthSeen(RankMessage, frozen=True, kw_only=True, tag=protocol.LENGTH):
     """What that rests on, or why it cannot be seen."""
 
 
+class BatchSeen(RankMessage, frozen=True, kw_only=True, tag=protocol.BATCH):
+    rows: Annotated[int, Meta(ge=1, le=2**53)] | None = None
+    """Per worker; None: not known."""
+    note: Annotated[str, Meta(max_length=1000)] = ""
+    """Where that was read, or why it is not known."""
+
+
 class Saving(RankMessage, frozen=True, kw_only=True, tag=protocol.SAVING):
     step: Count
 
@@ -120,6 +127,7 @@ AnyRankWord = (
     | FirstStepReached
     | StepDone
     | LengthSeen
+    | BatchSeen
     | Saving
     | DurableSaid
     | StepConfirmed

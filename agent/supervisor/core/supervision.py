@@ -39,6 +39,7 @@ from cotenant.agent.supervisor.core.profiling import Profiling
 from cotenant.agent.supervisor.core.progress import Publishing, RankProgress
 from cotenant.agent.supervisor.core.rank_messages import (
     AnyRankWord,
+    BatchSeen,
     DurableSaid,
     FirstStepReached,
     LengthSeen,
@@ -217,6 +218,8 @@ class Supervision:
                 self._watchdog.stepped(step)
             case LengthSeen():
                 self._publishing.progressed(progress.length(word))
+            case BatchSeen():
+                self._publishing.progressed(progress.batch(word))
             case WindowReport(rank=rank, step=step):
                 self._say(coordination.reached(rank, step, now_s))
                 if self._profiling.window_over(word, now_s):

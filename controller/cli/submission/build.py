@@ -283,18 +283,21 @@ def _gpus(values: dict[str, Any]) -> GpuRange:
 
 
 def _zero_code(values: dict[str, Any], where: Submitter) -> tuple[str, ...]:
-    """What the hook is asked to do. A batch of unknown size is never split, nor is one that never shares."""
+    """What the hook is asked to do. The batches of a job that never shares are never split; nor are those of
+    one that is not to be watched, unless that is asked for."""
     saves = values.get("checkpoint", "leave" if where.saves_scripts else "never")
     if values.get("resumable") is False:
         saves = "never"
-    how = values.get("accumulate", "auto")
-    splits = how != "never" and values.get("batch_size") is not None and values.get("share") != "never"
+    how, counts = values.get("accumulate", "auto"), values.get("progress") != "never"
+    is_asked = bool(values.keys() & {"accumulate", "batch_size"})
+    splits = how != "never" and values.get("share") != "never" and (counts or is_asked)
     words = {
         "accumulate": splits,
         "mean": splits and how == "mean",
+        "quiet": splits and not is_asked,
         "checkpoint": saves == "auto",
         "leave": saves == "leave",
-        "progress": values.get("progress") != "never",
+        "progress": counts,
     }
     return tuple(word for word, wanted in words.items() if wanted)
 
