@@ -17,8 +17,8 @@ import torch
 
 from cotenant.checkpoint.disk.layout import CheckpointError
 from cotenant.checkpoint.training import data, rng
+from cotenant.checkpoint.zerocode.contents import DATA
 from cotenant.checkpoint.zerocode.pattern import LoopPlan
-from cotenant.checkpoint.zerocode.places import DATA
 from cotenant.checkpoint.zerocode.refusals import NotPlain
 from cotenant.checkpoint.zerocode.restoring import put_back
 from cotenant.checkpoint.zerocode.values import Values, copied

@@ -20,9 +20,9 @@ from torch.utils.data import DataLoader
 
 from cotenant.checkpoint.session import Session
 from cotenant.checkpoint.training import data
+from cotenant.checkpoint.zerocode.contents import DISPLAYS, is_scripts_own
 from cotenant.checkpoint.zerocode.findings import Variables, look
 from cotenant.checkpoint.zerocode.pattern import LoopPlan, plan_of
-from cotenant.checkpoint.zerocode.places import DISPLAYS, is_scripts_own
 from cotenant.checkpoint.zerocode.refusals import NotPlain
 from cotenant.checkpoint.zerocode.values import Values
 
@@ -34,7 +34,7 @@ FRAMES_BETWEEN_MAX = 6
 log = logging.getLogger("cotenant.checkpoint")
 
 
-class Observer(Protocol):
+class LoopObserver(Protocol):
     """Who is told about a script's loops."""
 
     @property
@@ -48,7 +48,7 @@ class Observer(Protocol):
 class Driver:
     """The loops of one script."""
 
-    def __init__(self, main: types.ModuleType, observer: Observer) -> None:
+    def __init__(self, main: types.ModuleType, observer: LoopObserver) -> None:
         self._names = vars(main)
         self._file = str(self._names.get("__file__", ""))
         self._observer, self._begun = observer, observer.driven

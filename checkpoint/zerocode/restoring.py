@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from cotenant.checkpoint.training import rng
-from cotenant.checkpoint.zerocode.places import PLAIN, Place, is_scripts_own, places
+from cotenant.checkpoint.zerocode.contents import PLAIN, Content, contents, is_scripts_own
 from cotenant.checkpoint.zerocode.refusals import NotPlain
 from cotenant.checkpoint.zerocode.values import MAPPINGS, MARK
 
@@ -129,15 +129,15 @@ def _object_back(path: str, old: Any, tree: dict[str, Any], stored: frozenset[st
         if old is not None or not is_scripts_own(kind.__module__):
             raise NotPlain(f"{path} was a {tree['type']}, and is a {type(old).__name__} now")
         old = kind.__new__(kind)
-    mine = {place.key: place for place in places(path, old, stored)}
-    for key, each in tree["places"].items():
-        place = mine.get(key)
-        if place is None:
-            place = Place(key, None, old if not isinstance(old, torch.nn.Module) else None)
-        new = put_back(f"{path}.{key}", place.value, each, stored)
-        is_same = new is place.value or (type(new) in PLAIN and repr(new) == repr(place.value))
-        if key not in mine or not (is_same or _is_like(new, place.value)):
-            _set(path, place, new)
+    mine = {content.key: content for content in contents(path, old, stored)}
+    for key, each in tree["contents"].items():
+        content = mine.get(key)
+        if content is None:
+            content = Content(key, None, old if not isinstance(old, torch.nn.Module) else None)
+        new = put_back(f"{path}.{key}", content.value, each, stored)
+        is_same = new is content.value or (type(new) in PLAIN and repr(new) == repr(content.value))
+        if key not in mine or not (is_same or _is_like(new, content.value)):
+            _set(path, content, new)
     return old
 
 
@@ -155,12 +155,12 @@ def _is_like(new: Any, old: Any) -> bool:
     return type(new) is tuple is type(old) and len(new) == len(old) and all(map(operator.is_, new, old))
 
 
-def _set(path: str, place: Place, value: Any) -> None:
-    owner, name = place.owner, place.key.rpartition(".")[2]
+def _set(path: str, content: Content, value: Any) -> None:
+    owner, name = content.owner, content.key.rpartition(".")[2]
     if isinstance(owner, types.CellType):
         owner.cell_contents = value
     elif owner is None:
-        raise NotPlain(f"{path}.{place.key} cannot be put back")
+        raise NotPlain(f"{path}.{content.key} cannot be put back")
     elif isinstance(owner, (type, types.ModuleType, types.FunctionType, torch.nn.Module)):
         setattr(owner, name, value)
     else:

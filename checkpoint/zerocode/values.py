@@ -20,8 +20,8 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from cotenant.checkpoint.training import rng
+from cotenant.checkpoint.zerocode.contents import DATA, PLAIN, contents, is_display, is_scripts_own
 from cotenant.checkpoint.zerocode.pattern import LoopPlan
-from cotenant.checkpoint.zerocode.places import DATA, PLAIN, is_display, is_scripts_own, places
 from cotenant.checkpoint.zerocode.refusals import NotPlain
 
 MAPPINGS: Final = (dict, collections.OrderedDict, collections.defaultdict, collections.Counter)
@@ -175,16 +175,16 @@ class Values:
         return not is_value and self._constant.get(path, value) is not value
 
     def _object(self, path: str, value: Any) -> Any:
-        held = list(places(path, value, self.stored))
-        found = {place.key: self.taken(f"{path}.{place.key}", place.value) for place in held}
+        held = list(contents(path, value, self.stored))
+        found = {content.key: self.taken(f"{path}.{content.key}", content.value) for content in held}
         found = {key: tree for key, tree in found.items() if tree is not KEPT}
         if id(value) not in self._made and _is_object(value):
             missing = [each.key for each in held if each.key not in found and each.key != "class"]
             if missing:
                 raise NotPlain(f"{path}.{missing[0]} is not kept, for its {type(value).__name__} is new")
-            return {MARK: "object", **_class_named(value), "places": found}
+            return {MARK: "object", **_class_named(value), "contents": found}
         if found:
-            return {MARK: "object", **_class_named(value), "places": found}
+            return {MARK: "object", **_class_named(value), "contents": found}
         if not isinstance(value, torch.nn.Module):
             self._as_before(path, value)
         return KEPT

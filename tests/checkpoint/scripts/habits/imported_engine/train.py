@@ -1,9 +1,9 @@
-"""The main file of a project, whose loop over batches is in engine.py."""
+"""The main file of a project, whose loop over batches is in training_engine.py."""
 
 import argparse
 
-import engine
 import torch
+import training_engine as engine
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 

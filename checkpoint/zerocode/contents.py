@@ -56,7 +56,7 @@ PARTS_MAX: Final = 64
 DATA: Final = (DataLoader, Dataset, Sampler)
 
 
-class Place(NamedTuple):
+class Content(NamedTuple):
     """One thing that an object holds. `owner`: whose attribute it is; None: it cannot be replaced."""
 
     key: str
@@ -83,7 +83,7 @@ def is_display(value: Any) -> bool:
     return type(value).__module__.partition(".")[0] in DISPLAYS
 
 
-def places(path: str, value: Any, stored: frozenset[str]) -> Iterator[Place]:
+def contents(path: str, value: Any, stored: frozenset[str]) -> Iterator[Content]:
     """What an object that is no plain value holds. Raises NotPlain: nobody knows.
 
     Args:
@@ -95,9 +95,13 @@ def places(path: str, value: Any, stored: frozenset[str]) -> Iterator[Place]:
     if isinstance(value, types.FunctionType):
         yield from _of_function(value)
     elif isinstance(value, types.MethodType):
-        yield Place("self", value.__self__)
+        yield Content("self", value.__self__)
     elif isinstance(value, functools.partial):
-        yield from (Place("func", value.func), Place("args", value.args), Place("keywords", value.keywords))
+        yield from (
+            Content("func", value.func),
+            Content("args", value.args),
+            Content("keywords", value.keywords),
+        )
     elif isinstance(value, types.ModuleType):
         if is_scripts_own(value.__name__) and value.__name__ != "__main__":
             yield from _of_namespace(value)
@@ -107,7 +111,7 @@ def places(path: str, value: Any, stored: frozenset[str]) -> Iterator[Place]:
     elif isinstance(value, torch.nn.Module):
         yield from _of_module(value, stored)
     elif isinstance(value, LRScheduler):
-        yield Place("lr_lambdas", tuple(getattr(value, "lr_lambdas", ())))
+        yield Content("lr_lambdas", tuple(getattr(value, "lr_lambdas", ())))
     elif isinstance(value, DataLoader):
         yield from _of_loader(path, value, stored)
     elif isinstance(value, (Dataset, Sampler)):
@@ -117,78 +121,78 @@ def places(path: str, value: Any, stored: frozenset[str]) -> Iterator[Place]:
             value, (list, dict, tuple)
         ):
             raise NotPlain(f"{path} is a {kind.__name__}, whose state only the script knows")
-        yield Place("class", kind)
-        yield from (Place(name, each, value) for name, each in vars(value).items())
+        yield Content("class", kind)
+        yield from (Content(name, each, value) for name, each in vars(value).items())
     elif not (
         isinstance(value, (*_CONSTANT, frozenset)) or kind.__module__ in ("torch", "typing", "functools")
     ):
         raise NotPlain(f"{path} is a {kind.__name__}, whose state only the script knows")
     elif isinstance(value, types.BuiltinFunctionType) and not isinstance(value.__self__, types.ModuleType):
-        yield Place("self", value.__self__)
+        yield Content("self", value.__self__)
 
 
-def _of_function(value: types.FunctionType) -> Iterator[Place]:
+def _of_function(value: types.FunctionType) -> Iterator[Content]:
     """A script's function keeps values in its closure and its defaults, and in the module that it is from."""
     module = value.__module__ or ""
     if not is_scripts_own(module):
         return
     for name, cell in zip(value.__code__.co_freevars, value.__closure__ or ()):
         try:
-            yield Place(name, cell.cell_contents, cell)
+            yield Content(name, cell.cell_contents, cell)
         except ValueError:
             continue  # Not set yet.
     defaults = (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
     if kept := tuple(each for each in defaults if type(each) not in PLAIN):
-        yield Place("defaults", kept)
-    yield from (Place(name, each, value) for name, each in vars(value).items())
+        yield Content("defaults", kept)
+    yield from (Content(name, each, value) for name, each in vars(value).items())
     if module != "__main__":
-        yield Place("module", sys.modules.get(module))
+        yield Content("module", sys.modules.get(module))
 
 
-def _of_namespace(value: Any) -> Iterator[Place]:
+def _of_namespace(value: Any) -> Iterator[Content]:
     """Of a module or class of the script: what is no code."""
     for name, each in list(vars(value).items()):
         is_code = isinstance(each, (types.ModuleType, type)) or hasattr(type(each), "__get__")
         if not (is_code or name.startswith("__") or name == "_abc_impl" or isinstance(value, enum.EnumMeta)):
-            yield Place(name, each, value)
+            yield Content(name, each, value)
 
 
-def _of_module(value: torch.nn.Module, stored: frozenset[str]) -> Iterator[Place]:
+def _of_module(value: torch.nn.Module, stored: frozenset[str]) -> Iterator[Content]:
     """Hooks, and attributes that a module of the script changes while it works."""
     for name, part in value.named_modules():
         inside = f"{name}." if name else ""
         for hooks in (part._forward_hooks, part._forward_pre_hooks, part._backward_hooks):
             for number, hook in hooks.items():
-                yield Place(f"{inside}hook {number}", hook)
+                yield Content(f"{inside}hook {number}", hook)
         known = {*part._parameters, *part._buffers, *part._modules}
-        for place in _changed(part, stored):
-            if place.key not in known:
-                yield Place(f"{inside}{place.key}", place.value, part)
+        for content in _changed(part, stored):
+            if content.key not in known:
+                yield Content(f"{inside}{content.key}", content.value, part)
 
 
-def _of_loader(path: str, value: DataLoader[Any], stored: frozenset[str]) -> Iterator[Place]:
+def _of_loader(path: str, value: DataLoader[Any], stored: frozenset[str]) -> Iterator[Content]:
     for name in ("dataset", "sampler", "batch_sampler", "collate_fn"):
         each = getattr(value, name, None)
         if value.num_workers and any(True for _ in _changed(each, stored)):
             raise NotPlain(f"{path}: its {type(each).__name__} changes while worker processes read it")
         if each is not None and not isinstance(each, (list, tuple)):
-            yield Place(name, each)
+            yield Content(name, each)
 
 
-def _of_data(value: Any, stored: frozenset[str]) -> Iterator[Place]:
+def _of_data(value: Any, stored: frozenset[str]) -> Iterator[Content]:
     """What is changed, and what may change itself, such as an augmentation of the script's; not the data."""
-    found = {place.key: place for place in _changed(value, stored)}
+    found = {content.key: content for content in _changed(value, stored)}
     for name, each in getattr(value, "__dict__", {}).items():
         first = each[0] if isinstance(each, (list, tuple)) and 0 < len(each) <= PARTS_MAX else each
         is_own = is_scripts_own(type(first).__module__) and hasattr(first, "__dict__")
         if is_own or isinstance(first, _ACTIVE) or rng.is_generator(each):
-            found.setdefault(name, Place(name, each, value))
+            found.setdefault(name, Content(name, each, value))
     yield from found.values()
 
 
-def _changed(value: Any, stored: frozenset[str]) -> Iterator[Place]:
+def _changed(value: Any, stored: frozenset[str]) -> Iterator[Content]:
     names, kind = stored, type(value)
     if is_scripts_own(kind.__module__):
         names |= changed_attributes(kind)  # type: ignore[arg-type]
     for name in sorted(names & getattr(value, "__dict__", {}).keys()):
-        yield Place(name, vars(value)[name], value)
+        yield Content(name, vars(value)[name], value)
