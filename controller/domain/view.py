@@ -144,11 +144,6 @@ class View(Protocol):
         """The hour, counted from 1970, in which the journal's time began; 0: not known."""
 
     @property
-    def firm_share(self) -> float:
-        """Of the devices that the last jobs asked for, the share of jobs that cannot resume; 0 while few
-        have started."""
-
-    @property
     def jobs(self) -> Mapping[JobId, Job]: ...
 
     @property

@@ -41,7 +41,7 @@ from cotenant.controller.domain import (
     signature,
     step_s,
 )
-from cotenant.controller.engine.ledger import STARTED_KEPT, Estimates, Ledger
+from cotenant.controller.engine.ledger import Estimates, Ledger
 
 KEPT_PER_COMMAND = 20
 KEPT_RECENT = 200
@@ -121,13 +121,6 @@ def learn_load(ledger: Ledger, job: Job, load_s: float) -> None:
             estimates.launch_kinds[key] = job.launched
         if len(estimates.launch_kinds) > COMMANDS_KEPT:
             del estimates.launch_kinds[next(iter(estimates.launch_kinds))]
-
-
-def learn_resumability(ledger: Ledger, job: Job) -> None:
-    """A job has started for the first time: by now its library has said whether it can resume."""
-    started = ledger.estimates.started
-    started.append(job.spec.gpus if job.resumable else -job.spec.gpus)
-    del started[:-STARTED_KEPT]
 
 
 def learn_pause(ledger: Ledger, job: Job) -> None:

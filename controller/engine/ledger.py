@@ -51,10 +51,6 @@ ASIDE = ENDED | {Phase.BLOCKED, Phase.HELD}
 """Phases in which a task takes no place of its array."""
 
 
-STARTED_MIN = 10
-STARTED_KEPT = 200
-
-
 class Estimates(msgspec.Struct, kw_only=True):
     """Run times of ended jobs, to estimate jobs whose users declare nothing."""
 
@@ -68,8 +64,6 @@ class Estimates(msgspec.Struct, kw_only=True):
     """How the last job started, by command and overall: the next one will likely start the same way."""
     pauses: dict[str, list[float]] = {}
     """Stop request to devices free, likewise."""
-    started: list[int] = []
-    """The devices of the last jobs that started for the first time; negative for those that cannot resume."""
     curves: dict[str, tuple[tuple[int, float], ...]] = {}
     """Step times of elastic jobs by number of devices, by command."""
 
@@ -182,13 +176,6 @@ class Ledger(Records):
             self.epochs_past = [*self.epochs_past, Past(token=self.epoch.token, reached=after)][-PAST_KEPT:]
         self.epoch = epoch
         self.epochs_of_run = [*(self.epochs_of_run if goes_on else ()), epoch.token]
-
-    @property
-    def firm_share(self) -> float:
-        started = self.estimates.started
-        if len(started) < STARTED_MIN:
-            return 0.0
-        return -sum(gpus for gpus in started if gpus < 0) / sum(map(abs, started))
 
     def must_wait(self, job: Job) -> Reason | None:
         """Why a waiting job may not get devices yet: by a history that this journal has lost it may be

@@ -36,7 +36,6 @@ from cotenant.controller.engine.estimating import (
     learn_load,
     learn_profile,
     learn_progress,
-    learn_resumability,
     observe_sharing,
     remaining_from,
 )  # fmt: skip
@@ -98,8 +97,6 @@ def on_first_step(dispatch: Dispatch, event: ev.FirstStepDone) -> None:
                 clear_suspicion(dispatch, host)
         if job.spec.load_s is None:
             learn_load(ledger, job, load_s)
-    if is_loading and job.attempt == 1:
-        learn_resumability(ledger, job)
     ledger.first_step(job, event.step, assumed=event.assumed)
     if is_loading:
         _judge(dispatch, job)

@@ -52,7 +52,7 @@ from cotenant.controller.domain import (
     because,
     why_alone,
 )
-from cotenant.controller.policies.base import FIRST, PolicyEntry, is_quiet, why_waiting
+from cotenant.controller.policies.base import FIRST, PolicyEntry
 from cotenant.controller.policies.castor.cost import CastorCost, CostSlots, Set, best_share
 from cotenant.controller.policies.patient import Patient, PatientParameters, Round, cost_s, needs_s, why_gain
 from cotenant.controller.policies.toolkit import (
@@ -63,7 +63,6 @@ from cotenant.controller.policies.toolkit import (
     ShareableSlots,
     late_waiting,
     longest_first,
-    place_ordered,
     take_room,
     victims_for,
 )
@@ -254,8 +253,6 @@ class Cotenant(Patient):
         apart = self._sharing.part_after(view, event)
         if apart is not None:
             return Decision(actions=(apart,))
-        if view.firm_share > FIRM_MAX:
-            return in_order_of_arrival(view, event)
         plan, is_partial = self.arrange(view, event)
         if plan is None:
             return NOTHING
@@ -268,12 +265,10 @@ class Cotenant(Patient):
 
     def state_in_words(self, view: View) -> dict[str, str]:
         """Three sentences on what it does now."""
-        firm = f"{view.firm_share:.0%} of the devices of the last jobs went to jobs that cannot resume"
-        by_size = (
+        order = (
             "Short jobs go first; a job of unknown length is expected to need as long again as it has had, "
             "and five minutes at first, until its loops tell."
         )
-        easy = f"{firm}, so jobs start in the order of arrival, or where they do not delay the first (EASY)."
         shares = (
             "A job shares devices, or takes those of a longer job that can resume, where that costs all "
             "concerned less time than waiting."
@@ -282,12 +277,9 @@ class Cotenant(Patient):
             "A job that first come, first served would have finished by now goes first, on a part of the "
             "devices, and is not preempted again."
         )
-        order = easy if view.firm_share > FIRM_MAX else by_size
         return {"order": order, "devices": shares, "late jobs": late}
 
     def explain(self, view: View, job: Job) -> Reason:
-        if view.firm_share > FIRM_MAX:
-            return why_waiting(view, job, "arrival", next(iter(by_arrival(view)), None))
         reason = super().explain(view, job)
         if reason.code not in NO_DEVICES or job.remaining_s is None or not view.on_devices():
             return reason
@@ -299,25 +291,6 @@ class Cotenant(Patient):
         if no_share is None:
             return because("next-event")
         return why_waits(plan, job, slots.wait_s(job), no_share)
-
-
-FIRM_MAX: Final = 0.75
-"""Where a greater share of the devices that jobs asked for went to jobs that cannot resume, EASY backfilling
-in the order of arrival is better: whatever has started stays to its end."""
-
-
-def by_arrival(view: View) -> list[Job]:
-    """Waiting jobs, late ones first, by rank (priority, fair share), then arrival."""
-    return sorted(view.queued(), key=lambda job: (not job.aged, job.rank * (not job.aged), job.number))
-
-
-def in_order_of_arrival(view: View, event: AnyEvent) -> Decision:
-    """EASY backfilling (`toolkit/in_order.py`), by what is expected of each length."""
-    if not view.queued_count() or not view.free.everywhere or is_quiet(view, event):
-        return NOTHING
-    plan = Plan(view)
-    place_ordered(plan, by_arrival(view), "arrival", "easy")
-    return plan.decision()
 
 
 COTENANT: Final = PolicyEntry(

@@ -23,7 +23,7 @@ from experiments.default import small_hosts
 from experiments.shared import kept_runs, paths
 
 FOLDER: Final = paths.CACHE / "default"
-VERSION: Final = 1
+VERSION: Final = 2
 """Of the result's form and of what a run means: raise it when a policy or the simulated world changes."""
 
 VCS: Final = ("0e4a51", "b436b2", "ee9e8c", "6c71a0", "103959")

@@ -136,8 +136,14 @@ def _seed_alike(startup: Startup, job: str) -> None:
     import zlib
 
     number = zlib.crc32("{}/{}".format(job, os.environ.get("RANK", "0")).encode())
+
+    def seed(module: Any, word: str) -> None:
+        set_seed = getattr(module, word, None)
+        if set_seed is not None:  # A module of that name may be somebody else's.
+            set_seed(number)
+
     for name, word in _SEEDS.items():
-        startup.when_imported(name, lambda module, word=word: getattr(module, word)(number))
+        startup.when_imported(name, lambda module, word=word: seed(module, word))
 
 
 def _watch(startup: Startup) -> None:

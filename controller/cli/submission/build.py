@@ -283,12 +283,12 @@ def _gpus(values: dict[str, Any]) -> GpuRange:
 
 
 def _zero_code(values: dict[str, Any], where: Submitter) -> tuple[str, ...]:
-    """What the hook is asked to do. The batches of a job that never shares are never split; nor are those of
-    one that is not to be watched, unless that is asked for."""
-    saves = values.get("checkpoint", "leave" if where.saves_scripts else "never")
+    """What the hook is asked to do. The batches of a job that never shares are never split. A job that is not
+    to be watched is neither split nor saved, unless that is asked for."""
+    how, counts = values.get("accumulate", "auto"), values.get("progress") != "never"
+    saves = values.get("checkpoint", "leave" if where.saves_scripts and counts else "never")
     if values.get("resumable") is False:
         saves = "never"
-    how, counts = values.get("accumulate", "auto"), values.get("progress") != "never"
     is_asked = bool(values.keys() & {"accumulate", "batch_size"})
     splits = how != "never" and values.get("share") != "never" and (counts or is_asked)
     words = {

@@ -78,10 +78,6 @@ class ClassView:
         return self._view.began_hour
 
     @property
-    def firm_share(self) -> float:
-        return self._view.firm_share
-
-    @property
     def jobs(self) -> Mapping[JobId, Job]:
         return self._view.jobs
 

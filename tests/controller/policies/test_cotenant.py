@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from cotenant.controller.domain import (
-    AnyEvent,
-    Decision,
-    DeviceId,
     Interference,
     Job,
     JobId,
@@ -23,23 +18,20 @@ from cotenant.controller.domain import (
     Preempt,
     Reason,
     Share,
-    View,
     XiSource,
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
 from cotenant.controller.policies import registry
-from cotenant.controller.policies.base import Parameters, Policy
-from cotenant.controller.policies.cotenant import FIRM_MAX, Sharing, by_record
+from cotenant.controller.policies.cotenant import Sharing, by_record
 from cotenant.controller.policies.patient import PatientParameters, spare
-from cotenant.controller.sim import Cluster, Knowledge, Physics, Workload, informed, simulate
+from cotenant.controller.sim import Cluster, Physics, Workload, simulate
 from tests.controller.building import Desk, profile, report, spec
 from tests.controller.building import engine as made
 from tests.controller.histories import HOSTS, STEPS, WAITS_S, Step, event_of
 from tests.controller.policies.test_classic import Before, later, queued, running, then
 from tests.controller.policies.test_patient import check_pays, workloads
 from tests.controller.policies.test_whole_queue import planned
-from tests.controller.sim.workloads import JobRow, cluster, workload
 
 COSTS: dict[str, Any] = {"load_s": 10.0, "pause_s": 5.0, "batch_size": 32}
 """To change a job for another costs its load and two pauses, 20 s; the pause itself is waited for."""
@@ -364,70 +356,25 @@ def test_where_nobody_can_share_it_is_patient(workload: Workload) -> None:
     np.testing.assert_array_equal(mine.jct_s, theirs.jct_s)
 
 
-# --- Where most cannot resume ----------------------------------------------------------------------------
+# --- Where nothing can resume ----------------------------------------------------------------------------
 
 
-class Beside:
-    """A policy whose decisions are compared with those of `cotenant` on the same view."""
-
-    def __init__(self, policy: Policy) -> None:
-        self._policy, self._cotenant = policy, registry.make("cotenant", {})
-        self.compared = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._policy, name)
-
-    def decide(self, view: View, event: AnyEvent) -> Decision:
-        decision = self._policy.decide(view, event)
-        if view.firm_share > FIRM_MAX:
-            self.compared += bool(decision.actions)
-            assert starts(self._cotenant.decide(view, event)) == starts(decision)
-        return decision
+def test_small_jobs_pass_a_wide_one_until_that_is_late() -> None:
+    desk = Desk("cotenant", report("a", 4), ageing_s=100.0)
+    desk.submit(1, **job(10_000.0))
+    desk.start(1, resumable=False)
+    desk.submit(2, **job(10.0), gpus=4)
+    desk.submit(3, **job(20_000.0))
+    desk.start(3, resumable=False)
+    assert desk.phase(2) == "queued"
+    desk.wait(101.0)
+    desk.submit(4, **job(10.0))
+    assert (desk.phase(2), desk.phase(4)) == ("queued", "loading"), "it ends before the wide one can start"
+    desk.submit(5, **job(20_000.0))
+    assert desk.phase(5) == "queued", "the devices are kept for the wide one"
 
 
-def starts(decision: Decision) -> list[tuple[str, JobId, tuple[DeviceId, ...]]]:
-    return [(type(each).__name__, each.job_id, each.devices) for each in decision.actions]  # type: ignore[union-attr]
-
-
-@given(seed=st.integers(0, 2**32), ageing_s=st.sampled_from([0.0, 300.0]))
-@settings(max_examples=10)
-def test_where_three_quarters_cannot_resume_it_is_easy_backfilling_in_the_order_of_arrival(
-    seed: int, ageing_s: float
-) -> None:
-    chance, rows, at_s = random.Random(seed), [], 0.0
-    for _ in range(60):
-        rows.append(JobRow(at_s, float(chance.randint(10, 2000)), chance.choice((1, 1, 2, 4, 6))))
-        at_s += float(chance.randint(0, 150))
-    jobs = informed(workload(*rows), Knowledge(resumable=0.0), seed, np.ones(len(rows), np.bool_))
-    made: list[Beside] = []
-
-    def make(name: str, parameters: Parameters) -> Any:
-        made.append(Beside(registry.make(name, parameters)))
-        return made[-1]
-
-    simulate(jobs, cluster(2, 4), "fifo", {"backfill": "easy"}, make_policy=make, ageing_s=ageing_s)
-    assert made[-1].compared > 5
-
-
-@pytest.mark.parametrize(("firm", "wanted"), [(7, "checkpointing"), (9, "running")])
-def test_it_preempts_as_long_as_a_quarter_of_what_was_asked_for_could_resume(firm: int, wanted: str) -> None:
-    desk = Desk("cotenant", report("a", 1))
-    for number in range(10, 20):
-        desk.submit(number, **job(10.0))
-        desk.start(number, resumable=number - 10 >= firm)
-        if number < 19:
-            desk.end(number)
-    assert desk.engine.view().firm_share == pytest.approx(firm / 10)
-    desk.end(19)
-    desk.submit(1, **job(9000.0))
-    desk.start(1)  # It can: of eleven.
-    desk.submit(2, **job(10.0))
-    assert desk.phase(1) == wanted
-    if wanted == "running":
-        assert desk.why(2) == "first in arrival order; it needs 1 device, and 0 are free"
-
-
-def test_a_late_job_goes_before_priorities_there_too() -> None:
+def test_a_late_job_goes_before_priorities() -> None:
     desk = Desk("cotenant", report("a", 1), ageing_s=100.0)
     for number in range(10, 20):
         desk.submit(number, **job(10.0))
