@@ -216,7 +216,7 @@ def facts_now(
 
 
 def unequal_facts(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """One phrase per difference, `thing: old then, new now`. The size of a whole batch may become known later."""
+    """One phrase per difference, `thing: old then, new now`. A batch's size may become known later."""
     found = []
     for key, label in _LABELS.items():
         is_learned = key == "sub_batch" and None in (then.get(key), now.get(key))
