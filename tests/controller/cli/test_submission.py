@@ -134,6 +134,17 @@ def test_the_hook_is_asked_for_where_it_can_be_of_use(
     assert unwatched.zero_code == asked, "nobody splits or saves what is not to be watched"
 
 
+@pytest.mark.parametrize(
+    ("texts", "word"), [({}, None), ({"checkpoint": "auto"}, "checkpoint"), ({"checkpoint": "never"}, None)]
+)
+def test_a_user_whose_scripts_are_never_saved_can_ask_for_it(
+    tmp_path: Path, texts: dict[str, str], word: str | None
+) -> None:
+    where = Submitter(folder=tmp_path, environ=ENVIRON, same_machine=True, saves_scripts=False)
+    (spec,) = submission(PYTHON, given(**texts), where).request.specs
+    assert {"leave", "checkpoint"} & set(spec.launch.zero_code) == ({word} if word else set())
+
+
 @pytest.mark.parametrize(("given", "seconds"), [("auto", None), ("off", 0.0), ("Never", 0.0), ("2h", 7200.0)])
 def test_the_watchdog_is_declared_or_switched_off(tmp_path: Path, given: str, seconds: float | None) -> None:
     assert spec_of(tmp_path, *PYTHON, watchdog=given).launch.watchdog_s == seconds
