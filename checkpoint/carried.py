@@ -104,16 +104,9 @@ def carried_by_epochs(epochs: ast.For, batches: ast.For | None) -> tuple[str, ..
     return tuple(sorted(found))
 
 
-def carried_by_batches(batches: ast.For, function: ast.FunctionDef) -> tuple[str, ...]:
-    """The same for a loop over batches in a function of its own."""
-    after = function.body[function.body.index(batches) + 1 :]
-    bound = stored(batches.body) - target_names(batches)
-    lost = set()
-    for name in bound:
-        first = next((found for found in (_first(part, name) for part in (batches.body, after)) if found), "")
-        if first == "read":
-            lost.add(name)
-    return tuple(sorted(lost))
+def is_read(name: str, parts: Sequence[Sequence[ast.stmt]]) -> bool:
+    """Whether, where these parts run one after the other, a name may be read before it is bound."""
+    return next((found for found in (_first(part, name) for part in parts) if found), "") == "read"
 
 
 def _first(statements: Sequence[ast.stmt], name: str) -> str:

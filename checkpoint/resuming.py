@@ -216,10 +216,11 @@ def facts_now(
 
 
 def unequal_facts(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """One phrase per difference, `thing: old then, new now`."""
+    """One phrase per difference, `thing: old then, new now`. A batch's size may become known later."""
     found = []
     for key, label in _LABELS.items():
-        if then.get(key) != now.get(key):
+        is_learned = key == "sub_batch" and None in (then.get(key), now.get(key))
+        if then.get(key) != now.get(key) and not is_learned:
             found.append(f"{label}: {_said(then.get(key))} then, {_said(now.get(key))} now")
     return found
 

@@ -11,7 +11,7 @@ import logging
 import sys
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -31,6 +31,7 @@ from cotenant.checkpoint.talk.channel import SupervisorChannel
 from cotenant.checkpoint.talk.reports import Introduction, ProgressReporter, WindowReports
 from cotenant.checkpoint.training import data
 from cotenant.checkpoint.training.data import Cursor
+from cotenant.checkpoint.training.rng import Sources
 from cotenant.checkpoint.training.state import Extra, TrainingState
 
 KEEP: Final = 2
@@ -82,8 +83,8 @@ class Session:
         self._loss: Any = None
         self._stage = staging
         self._first = True
-        self.restored_extra: dict[str, Any] = {}
-        """What a resume has put into `extra` (plain values only), as it was loaded."""
+        self._loaded: LoadedCheckpoint | None = None
+        """What a resume may have to put back twice; until the first step."""
         self._saver: Saver | None = None
         self._channel: SupervisorChannel | None = None
         self._progress: ProgressReporter | None = None
@@ -160,7 +161,23 @@ class Session:
                 self._sampler.set_epoch(epoch)
             self._cursor.start_epoch(epoch)
             yield epoch
-            self._boundary()  # the batch loop may have been left with `break`
+            if self.stopping:
+                raise SystemExit(0)  # the script caught our exit and went on: its peers are gone
+            if self._cursor.batch_is_open:  # Its loop was left with `break`: it wants no more of this epoch.
+                self._cursor.leave_epoch()
+                if self._stepped or not self._watched:
+                    self._complete()
+        gang.settle()
+
+    def iterations(self, count: int) -> Iterator[int]:
+        """The steps that are left of `count`, from 0, of a loop that draws its batches by itself."""
+        for number in range(self._cursor.position.epoch, count):
+            self._agreement.epoch = (self.step + count - number, count)
+            self._cursor.start_epoch(number)
+            yield number
+            self._cursor.start_epoch(number + 1)
+            if self._stepped or not self._watched:
+                self._complete()
         gang.settle()
 
     def batches(self, loader: Any, skip: str = data.SKIP_AUTO) -> Iterator[Any]:
@@ -291,14 +308,15 @@ class Session:
         self._report_at_s = self._progress.due_at_s
 
     def _first_step_done(self) -> None:
-        self._first = False
+        self._first, self._loaded = False, None
         self._find_counter()
         self._state.first_step_done()
         note = getattr(sys.modules.get("sitecustomize"), "note_modules", None)
         if note is not None:  # Of `gradaccum/startup`, unless the environment has one of its own.
             note()
-        if self._stage and self._saver is not None:  # the optimizer has its state now
-            self._saver.prepare(self._own())
+        own = self._own() if self._stage and self._saver is not None else None
+        if own is not None and self._saver is not None:  # the optimizer has its state now
+            self._saver.prepare(own)
 
     def _obey(self, channel: SupervisorChannel, verdict: StepVerdict) -> None:
         if self._counter.windows != (windows := tuple(self._agreement.windows)):
@@ -333,12 +351,25 @@ class Session:
         return agreed_ahead(windows, self.step, self._counter.ordered_at(last)) if windows else ()
 
     def _save(self, saver_: Saver, *, wait: bool, tidy: bool = True) -> bool:
+        if not self._agreement.can_save:  # It was not yet known when this step was agreed on.
+            self._tell(protocol.FAILED, what="save", error="a resume from this step would fail")
+            return False
+        own = self._own()
+        if own is None:
+            return False
         lineage = self._lineage.manifest_fields(self._ahead())
         manifest = {"job": self._env.job, "facts": self._facts(), **lineage}
-        return saver_.save(self.step, self._own(), manifest, wait=wait, tidy=tidy)
+        return saver_.save(self.step, own, manifest, wait=wait, tidy=tidy)
 
-    def _own(self) -> dict[str, Any]:
-        return {**self._state.own(self._env.rank), "position": self._cursor.capture()}
+    def _own(self) -> dict[str, Any] | None:
+        """This rank's state; None, and nothing can be saved, where `extra` holds what no checkpoint can."""
+        try:
+            return {**self._state.own(self._env.rank), "position": self._cursor.capture()}
+        except CheckpointError as error:
+            log.warning("nothing can be saved: %s", error)
+            self._tell(protocol.FAILED, what="save", error=str(error))
+            self.cannot_resume(str(error))
+            return None
 
     def _current_loss(self) -> Any:
         """As the script or `gradaccum` has told it, else what the script keeps in a variable `loss`."""
@@ -407,7 +438,7 @@ class Session:
         self._repeat_windows(manifest)
         self._find_counter()  # the facts are about the step that comes next
         differences = put_back(loaded, env, self._state, self._cursor, self._facts)
-        self.restored_extra = dict(loaded.own["extra"])
+        self._loaded = loaded
         resumed = self._lineage.take_over(loaded.name, manifest, differences)
         if env.rank == 0:
             kind = "exact" if resumed.exact else f"equivalent, not exact ({resumed.note})"
@@ -420,6 +451,13 @@ class Session:
         _, windows = recorded(manifest.history, manifest.step)
         ordered = self._counter.ordered_at
         self._agreement.agree(window for window in windows if window.s >= ordered(window.start))
+
+    def put_back_again(self) -> None:
+        """All that the checkpoint holds, once more, in the middle of an epoch: what the script has just done
+        for a new one was not part of it."""
+        loaded, self._loaded = self._loaded, None
+        if loaded is not None:
+            self._state.load(loaded.shared, loaded.own, loaded.own_is_mine)
 
     def accumulation_known(self, reason: str | None) -> None:
         """What was not known when the session was made: batches can be split (None), or why not."""
@@ -434,9 +472,18 @@ class Session:
         `batches`."""
         self._agreement.epoch = (step, batches)
 
+    def look_into_data(self, state_of: Callable[[Any], Sources]) -> None:
+        """What has state of its own in a loader, beside random generators."""
+        self._cursor.sources_of = state_of
+
     def keep_within_epochs(self) -> None:
         """Never stop at the last step of an epoch, however short: what follows could need its last batch."""
         self._agreement.epoch_batches_min = 2
+
+    def save_when_leaving(self) -> None:
+        """And not now and then: there is nothing to prepare for saves in the background."""
+        self._stage = False
+        self._introduction.leaves_only()
 
     def cannot_resume(self, reason: str) -> None:
         """A resume from what was saved here would fail."""

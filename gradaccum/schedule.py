@@ -88,6 +88,8 @@ class Progress:
     counted_for_us: bool = False
     """Someone else counts steps (a checkpoint Session); else the end of each `split` is one."""
     last_steps: int = 1
+    first_rows: list[int] = field(default_factory=list)
+    """Of the first batches that a script's modules were called with, where the zero-code hook sees them."""
     last_loss: Any = None
     explicit: bool = False
     """The script splits its batches itself with `split` or `backward`: nobody else may."""

@@ -88,7 +88,7 @@ class InPlace:
         """`budget_s` is T_prof, in seconds alone from the first step on."""
         self._budget_s = budget_s
         self._ordered = ordered
-        self._batch_size = batch_size
+        self._batch_size, self._is_said = batch_size, batch_size is not None
         self._choices = choices(ordered, batch_size)
         self._visits: list[int] = []
         self._spent_s = 0.0
@@ -115,6 +115,11 @@ class InPlace:
         self.is_outside = False
         """The job does not use the library: there are no windows. All that it does alone from its first step
         on counts; without steps, from when it is watched."""
+
+    def learn_batch(self, rows: int | None) -> None:
+        """The batch as it was seen, where nobody has said it: there may be smaller sub-batches to visit."""
+        if not self._is_said and rows not in (None, self._batch_size):
+            self._batch_size, self._choices = rows, choices(self._ordered, rows)
 
     def watch_from_outside(self) -> None:
         """The ranks have said nothing."""
@@ -157,6 +162,11 @@ class InPlace:
     def window(self) -> AccumulationWindow | None:
         """Agreed and not over."""
         return self._window
+
+    @property
+    def has_first(self) -> bool:
+        """A window at the ordered s is over on all ranks, since they have promised another."""
+        return len(self._visits) > 1
 
     @property
     def is_open(self) -> bool:

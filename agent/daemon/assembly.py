@@ -240,6 +240,7 @@ def _config(
         log_bytes_max=agent.log_bytes_max,
         checkpoint_root=checkpoint_root,
         checkpoint_every_s=checkpoint_every_s,
+        saves_scripts=settings.checkpoint.scripts == "auto",
         jobside_path=jobside_path,
         cgroup_root=cgroup_root,
         device_regions=device_regions,

@@ -34,6 +34,7 @@ from cotenant.controller.domain import (
     LaunchKind,
     Outcome,
     Profile,
+    SeenBatch,
     SeenLength,
     StartAttempt,
 )
@@ -232,6 +233,7 @@ class Status(Capabilities, frozen=True, kw_only=True):
     step_s: float | None = None
     loss: float | None = None
     length: SeenLength = SeenLength()
+    batch: SeenBatch = SeenBatch()
     memory_mib: float | None = None
     duty_cycle: float | None = None
     saving: bool = False

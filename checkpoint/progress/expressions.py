@@ -108,6 +108,12 @@ class Names:
             return Counted(inner.items, min(inner.count, self.number(node.args[1])))
         raise NotSeen(f"`{ast.unparse(node)}` does not say its length")
 
+    def source(self, node: ast.expr) -> Any:
+        """What gives a loop its items, whether or not it says its length. Raises NotSeen."""
+        while isinstance(node, ast.Call) and node.args and _called(node) in (*WRAPPERS, "islice"):
+            node = node.args[0]
+        return _unwrapped(self.value(node))
+
     def is_off(self, test: ast.expr) -> bool:
         """Whether a condition is an option of the script that is not set, and stays so."""
         if not isinstance(test, ast.Attribute):
@@ -166,10 +172,15 @@ def _length(value: Any) -> Any:
         return _MISSING
 
 
+def _unwrapped(value: Any) -> Any:
+    """What a progress bar goes over; anything else as it is."""
+    is_bar = any(kind.__name__ == "tqdm" for kind in type(value).__mro__)
+    return vars(value).get("iterable") if is_bar else value
+
+
 def _of_object(value: Any, node: ast.expr) -> Counted:
     """A loader, a list, a progress bar around one of them."""
-    if any(kind.__name__ == "tqdm" for kind in type(value).__mro__):
-        value = vars(value).get("iterable")
+    value = _unwrapped(value)
     count = _length(value) if hasattr(type(value), "__iter__") and not isinstance(value, str) else _MISSING
     if not isinstance(count, int):
         raise NotSeen(f"`{ast.unparse(node)}` does not say its length")

@@ -21,7 +21,7 @@ from typing import Any, Final, Union
 
 from cotenant.checkpoint.progress.expressions import Counted, Names, NotSeen
 
-__all__ = ["Loaders", "NotSeen", "Turns", "frames_from", "turns_in"]
+__all__ = ["Loaders", "NotSeen", "Turns", "frames_from", "loops_at", "turns_in"]
 
 FRAMES_MAX: Final = 64
 SOURCE_LINES_MAX: Final = 20_000
@@ -90,7 +90,7 @@ def turns_in(frames: Iterable[types.FrameType], loaders: Loaders, session: Any =
     """session: the Session that drives the loop over batches, if one does. Raises NotSeen."""
     found: list[_Seen] = []
     for frame in frames:
-        here = _loops_at(frame)
+        here = loops_at(frame)
         if not here:
             continue
         names = Names(frame)
@@ -180,7 +180,7 @@ class _Scope:
     loops: tuple[_Loop, ...]
 
 
-def _loops_at(frame: types.FrameType) -> list[_Loop]:
+def loops_at(frame: types.FrameType) -> list[_Loop]:
     """In whose bodies a frame stands, the innermost first."""
     code, line = frame.f_code, frame.f_lineno
     scopes = _scopes(code.co_filename, id(frame.f_globals.get("__loader__")))

@@ -23,6 +23,7 @@ from multiprocessing import util
 from typing import Any, Final
 
 from cotenant.checkpoint.progress import loops
+from cotenant.checkpoint.progress.batches import BatchRows, rows_seen
 from cotenant.checkpoint.progress.expressions import Names
 from cotenant.checkpoint.progress.loops import Loaders, NotSeen, Turns
 from cotenant.checkpoint.progress.losses import as_number, loss_variable
@@ -73,17 +74,17 @@ class StepReporter:
     def __init__(self, loaders: Loaders, turns_in: Callable[..., Any] = loops.turns_in) -> None:
         """`turns_in`: what sees the loops around a step."""
         self._loaders, self._turns_in = loaders, turns_in
-        self._handle: Any = None
         self._start_anew()
 
     def begin(self, register: Callable[[Any], Any]) -> None:
-        self._handle = register(self._hook())
+        register(self._hook())
         os.register_at_fork(after_in_child=self._start_anew)
 
     def _start_anew(self) -> None:
         """Also in a process that was forked: what its parent has counted is the parent's."""
         self.steps = 0
         self.length = Length()
+        self.batch: BatchRows | None = None
         self._main: weakref.ref[Any] | None = None
         self._main_id = 0
         self._out: socket.socket | None = None
@@ -95,6 +96,7 @@ class StepReporter:
         self._told = (0, 0.0)
         """Step and time of the last report."""
         self._told_length: tuple[int | None, str] = (None, "")
+        self._told_batch = False
         self._told_memory = 0
 
     def _hook(self) -> Callable[..., None]:
@@ -136,6 +138,8 @@ class StepReporter:
             self._look_at = 2 * steps
             self._rank = _rank(self._rank)
             self._look(steps, session)
+        if self.batch is not None and not self._told_batch:  # Before the first step: a profile begins there.
+            self._told_batch = self._say(protocol.BATCH, rows=self.batch.rows, note=self.batch.note)
         if session is None:
             self._told_first = self._told_first or self._say(protocol.FIRST_STEP, step=steps)
             before, before_s = self._told
@@ -201,6 +205,9 @@ class StepReporter:
         if session is not None:
             steps = session.step + 1  # It counts this one when the script asks for the next batch.
         frames = list(loops.frames_from(sys._getframe(1)))
+        accumulation = sys.modules.get("cotenant.gradaccum")
+        first = () if accumulation is None else accumulation.PROGRESS.first_rows
+        self.batch = self.batch or rows_seen(frames, first)
         try:
             known = steps_left(frames)
             if known is not None:
@@ -220,10 +227,9 @@ class StepReporter:
                 self._say(protocol.LENGTH, total=None, note=why)
 
     def _leave(self) -> None:
+        """The hook stays, and does nothing: torch goes through its hooks while one of them runs."""
         self._look_at = sys.maxsize
         self._due_s = float("inf")
-        if self._handle is not None:
-            self._handle.remove()
 
 
 def speaking() -> Any:

@@ -41,6 +41,7 @@ WATCHED: Final = "watched"
 FIRST_STEP: Final = "first_step"
 STEP: Final = "step"
 LENGTH: Final = "length"
+BATCH: Final = "batch"
 SAVING: Final = "saving"
 DURABLE: Final = "durable"
 CONFIRM: Final = "confirm"
@@ -60,7 +61,8 @@ PHASE_COMMIT: Final = "commit"
 PHASE_WITHDRAW: Final = "withdraw"
 
 FROM_RANK: Final = (
-    HELLO, WATCHED, FIRST_STEP, STEP, LENGTH, SAVING, DURABLE, CONFIRM, STOPPED, STRETCH, STANDING, FAILED,
+    HELLO, WATCHED, FIRST_STEP, STEP, LENGTH, BATCH, SAVING, DURABLE, CONFIRM, STOPPED, STRETCH, STANDING,
+    FAILED,
 )  # fmt: skip
 TO_RANK: Final = (STOP_AT, SAVE_AT, ACCUMULATE_AT, LOOK, ROOM)
 PHASES: Final = (PHASE_PROPOSE, PHASE_COMMIT, PHASE_WITHDRAW)

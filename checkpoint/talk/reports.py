@@ -54,9 +54,7 @@ class Introduction:
         fields: dict[str, Any] = {"world_size": self._env.world_size, "step": step}
         is_open = channel.open()
         fields["turns"] = fields["looks"] = is_open
-        # In a script that knows nothing of us, a later batch that cannot be split is an error: that is not
-        # risked for a mere measurement.
-        fields["trials"] = is_open and (accumulates is None or not self._env.zero_code)
+        fields["trials"] = is_open
         fields["resumable"] = is_open and self._agreement.can_save
         fields["accumulates"], fields["accumulates_note"] = _accumulates(accumulates, models)
         if resumed is not None:
@@ -74,6 +72,10 @@ class Introduction:
     def cannot_resume(self, reason: str) -> None:
         self._correct(resumable=False, resumable_note=reason)
 
+    def leaves_only(self) -> None:
+        """It need not be saved now and then."""
+        self._correct(leaves_only=True)
+
     def stops_looking(self) -> None:
         """From now on the watchdog leaves it alone."""
         if self._fields:
@@ -83,7 +85,7 @@ class Introduction:
         self._fields = {}
 
     def _correct(self, **fields: Any) -> None:
-        if self._channel is not None:
+        if self._channel is not None and self._fields:
             self._fields.update(fields)
             self._channel.tell(protocol.HELLO, **self._fields)
 
@@ -113,10 +115,11 @@ class ProgressReporter:
 
     def report(self, now_s: float, step: int, steps_used: int, loss: Any) -> None:
         """`step` steps are complete, and a report is due."""
-        if self._first:
-            self._first = False
+        steps, elapsed_s = step - self._reported_step, now_s - self._reported_at_s
+        if self._first:  # No times: this session may have been made at the end of that step.
+            self._first, steps, elapsed_s = False, 0, 0.0
             self._channel.tell(protocol.FIRST_STEP, step=step)
-        self._say(step, step - self._reported_step, now_s - self._reported_at_s, steps_used, loss)
+        self._say(step, steps, elapsed_s, steps_used, loss)
         self._reported_at_s = now_s
         self.due_at_s = now_s + protocol.STEP_REPORT_PERIOD_S
 

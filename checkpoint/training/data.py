@@ -26,6 +26,8 @@ class Cursor:
         self.remembers = False
         """Whether random state is worth recording: there is somewhere to save it to."""
         self._differs = differs
+        self.sources_of: Callable[[Any], rng.Sources] = sources_of
+        """What has state of its own in a loader."""
         self._pending: Position | None = None
         self._rng: dict[str, Any] | None = None
         self._sources: rng.Sources | None = None
@@ -81,13 +83,19 @@ class Cursor:
             self._rows = None
             self._exhausted = False
 
+    def leave_epoch(self) -> None:
+        """The batch that was handed out is done with, and the others of its epoch are not wanted."""
+        self.batch_is_open = False
+        self.position = Position(epoch=self.position.epoch + 1)
+        self._rows = None
+
     def opened(self, loader: Any, skip: str) -> Iterator[Any]:
         """The batches that are left of this epoch."""
         self._rows = rows_of(loader)
         if not self.remembers:
             return iter(loader)
         pending, self._pending = self._pending, None
-        self._sources = sources_of(loader)
+        self._sources = self.sources_of(loader)
         if pending is not None:
             for caveat in caveats(loader, skip):
                 self._differs(caveat)
@@ -165,10 +173,15 @@ class Position:
 
 def sources_of(loader: Any) -> rng.Sources:
     """The random generators that decide a loader's order and content."""
+    return rng.Sources(*parts_of(loader))
+
+
+def parts_of(loader: Any) -> tuple[Any, ...]:
+    """The objects that decide a loader's order and content, itself first."""
     sampler = getattr(loader, "sampler", None)
     batch_sampler = getattr(loader, "batch_sampler", None)
     inner = getattr(batch_sampler, "sampler", None)
-    return rng.Sources(loader, sampler, batch_sampler, inner, getattr(loader, "dataset", None))
+    return loader, sampler, batch_sampler, inner, getattr(loader, "dataset", None)
 
 
 def iterate_from(loader: Any, batches: int, skip: str) -> Iterator[Any]:

@@ -70,14 +70,14 @@ class Sources:
         return len(self._found)
 
     def capture(self) -> list[Any]:
-        return [_generator_state(generator) for generator in self._found]
+        return [generator_state(generator) for generator in self._found]
 
     def restore(self, states: list[Any]) -> str | None:
         """None, or why the states do not fit."""
         if [state[0] for state in states] != [_kind(generator) for generator in self._found]:
             return f"the loader has {len(self._found)} random generators, the checkpoint {len(states)}"
         for generator, (kind, state) in zip(self._found, states):
-            _set_generator(generator, kind, state)
+            set_generator(generator, kind, state)
         return None
 
 
@@ -103,7 +103,7 @@ def _kind(value: Any) -> str:
     return ""
 
 
-def _generator_state(generator: Any) -> tuple[str, Any]:
+def generator_state(generator: Any) -> tuple[str, Any]:
     kind = _kind(generator)
     if kind == "torch":
         return kind, generator.get_state()
@@ -114,7 +114,7 @@ def _generator_state(generator: Any) -> tuple[str, Any]:
     return kind, _numpy_legacy_state(generator.get_state(legacy=True))
 
 
-def _set_generator(generator: Any, kind: str, state: Any) -> None:
+def set_generator(generator: Any, kind: str, state: Any) -> None:
     if kind == "torch":
         generator.set_state(state.clone())
     elif kind == "python":

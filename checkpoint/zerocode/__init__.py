@@ -7,6 +7,7 @@ script with neither gets one that only reports.
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -20,16 +21,18 @@ from cotenant.checkpoint.zerocode.loop import Driver
 __all__ = ["CHECKPOINT", "Reporter", "install"]
 
 CHECKPOINT: Final = "checkpoint"
-NOT_ASKED = "checkpoints were not asked for (--checkpoint auto)"
+LEAVE: Final = "leave"
+"""The same, saved only when asked to leave: what is done where nothing is said."""
+NOT_ASKED = "checkpoints were not wanted (--checkpoint never)"
 
 
 def install(standing: Any, wanted: Sequence[str], when_imported: Any = None) -> Reporter:
     """Begin. standing: what `cotenant.gradaccum.zerocode.install` returned; its verdict is told.
     `when_imported(name, callback)` says when a framework's module is there."""
-    reporter = Reporter()
+    reporter = Reporter(leaves_only=CHECKPOINT not in wanted)
     standing.observers.append(reporter)
-    if CHECKPOINT in wanted:
-        reporter.not_resumable = Driver(sys.modules["__main__"], reporter.driven).begin()
+    if CHECKPOINT in wanted or LEAVE in wanted:
+        reporter.not_resumable = Driver(sys.modules["__main__"], reporter).begin()
         if when_imported is not None:
             hugging_face.watch(when_imported, reporter.driven)
     return reporter
@@ -38,16 +41,26 @@ def install(standing: Any, wanted: Sequence[str], when_imported: Any = None) -> 
 class Reporter:
     """Observes the hook's verdict and steps (see `cotenant.gradaccum.zerocode.Observer`)."""
 
-    def __init__(self, not_resumable: str = NOT_ASKED) -> None:
-        self.not_resumable = not_resumable
+    def __init__(self, not_resumable: str = NOT_ASKED, *, leaves_only: bool = False) -> None:
+        self.not_resumable, self._leaves_only = not_resumable, leaves_only
         self._driving: Session | None = None
         self._reporting: Session | None = None
         self._sessions: list[Session] = []
+        self._main: weakref.ref[Any] | None = None
         self._count_sessions()
+
+    @property
+    def has_steps(self) -> bool:
+        """Steps are counted, and no loop is driven: one that begins now is not the first that trains."""
+        return self._reporting is not None
 
     def driven(self, session: Session | None, reason: str) -> None:
         """The script's loops have begun, with a session or without one for this reason."""
         self._driving, self.not_resumable = session, reason
+        if self._reporting is not None:
+            self._reporting.cannot_resume(reason)
+        if session is not None and self._leaves_only and not reason:
+            session.save_when_leaving()
 
     def decided(self, reason: str | None) -> None:
         """Before the first step is counted."""
@@ -64,7 +77,15 @@ class Reporter:
         """The hook has told the supervisor itself."""
 
     def stepped(self, optimizer: Any) -> None:
-        if self._reporting is not None:
+        """The first optimizer that steps is the one that counts; another one when that is gone."""
+        if self._driving is not None and self.not_resumable:
+            self._driving.cannot_resume(self.not_resumable)
+            self._driving = None
+        if self._reporting is None:
+            return
+        if self._main is None or self._main() is None:
+            self._main = weakref.ref(optimizer)
+        if self._main() is optimizer:
             self._reporting.step_done()
 
     def _refuse_to_start_again(self) -> None:

@@ -1,236 +1,230 @@
-"""The objects that a script's loop works with, found in its own variables when the loop begins.
+"""The objects that a script's loop works with, found in its own variables when the loop begins, and read and
+put back while it runs.
 
 Rule: one variable that is neither saved nor known to be constant makes the script not resumable, and is
-named. A resume that forgets one object looks right and is wrong.
+named with its line.
 """
 
 from __future__ import annotations
 
 import ctypes
-import dataclasses
-import enum
-import inspect
-import os
 import sys
 import types
-from collections.abc import Iterable, Iterator, MutableMapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from typing import Any, Final
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
-from torch.optim.lr_scheduler import LRScheduler
-from torch.utils.data import DataLoader, Dataset, Sampler
 
-from cotenant.checkpoint.training import rng
-from cotenant.checkpoint.zerocode.pattern import LoopPlan, NotPlain
-
-PLAIN: Final = (bool, int, float, str, bytes, type(None))
-_CONSTANT: Final = (
-    *PLAIN,
-    complex,
-    type,
-    range,
-    slice,
-    enum.Enum,
-    os.PathLike,
-    types.ModuleType,
-    types.FunctionType,
-    types.BuiltinFunctionType,
-    types.MethodType,
-    types.SimpleNamespace,
-    torch.dtype,
-    torch.device,
-    torch.Size,
-    DataLoader,
-    Dataset,
-    Sampler,
-)
-
-
-@dataclass
-class Findings:
-    """What goes into a Session."""
-
-    models: list[torch.nn.Module] = field(default_factory=list)
-    optimizers: list[torch.optim.Optimizer] = field(default_factory=list)
-    schedulers: list[Any] = field(default_factory=list)
-    scalers: list[Any] = field(default_factory=list)
-    variables: list[str] = field(default_factory=list)
-    """Names whose values are saved with each rank's own state, or by their own `state_dict`."""
-
-
-def look(frame: types.FrameType, plan: LoopPlan) -> Findings:
-    """Raises NotPlain."""
-    found = Findings()
-    scope = {**frame.f_globals, **frame.f_locals}
-    owner = vars(scope[plan.owner]) if plan.owner else {}
-    scope |= {f"{plan.owner}.{name}": value for name, value in owner.items()}
-    for name in dict.fromkeys((*plan.used, *plan.carried)):
-        try:
-            if name in scope:
-                _sort(found, name, scope[name], name in plan.carried, name in plan.changed)
-            elif "." in name and name not in plan.carried:
-                _check_inherited(name, type(scope[plan.owner]))
-        except NotPlain as error:
-            raise NotPlain(
-                f"line {plan.lines[name]}: {error}" if name in plan.lines else str(error)
-            ) from None
-    found.variables += [name for name in plan.carried if name not in scope]
-    found.models = _roots(found.models)
-    if not found.optimizers or not found.models:
-        raise NotPlain("its loop names no optimizer and model that were made before it")
-    known = {id(p) for model in found.models for p in model.parameters()}
-    for optimizer in found.optimizers:
-        if any(id(p) not in known for group in optimizer.param_groups for p in group["params"]):
-            raise NotPlain(f"{type(optimizer).__name__} trains parameters of no module that its loop names")
-    return found
-
-
-def _sort(found: Findings, name: str, value: Any, carried: bool, changed: bool) -> None:
-    if isinstance(value, torch.nn.Module):
-        if value.state_dict():
-            _add(found.models, value)
-    elif isinstance(value, torch.optim.Optimizer):
-        _add(found.optimizers, value)
-    elif isinstance(value, LRScheduler):
-        _add(found.schedulers, value)
-    elif isinstance(value, torch.amp.GradScaler):
-        _add(found.scalers, value)
-    elif carried or isinstance(value, (list, dict)) or rng.is_generator(value) or _is_stateful(value):
-        if not (is_plain(value) or rng.is_generator(value) or _is_stateful(value)):
-            raise NotPlain(f"{name} holds more than plain values ({type(value).__name__})")
-        found.variables.append(name)
-    elif isinstance(value, torch.Tensor):
-        if value.requires_grad:
-            raise NotPlain(f"{name} is a trainable tensor of no module")
-        if changed:
-            found.variables.append(name)
-    elif changed or not (isinstance(value, _CONSTANT) or _is_constant_object(value)):
-        raise NotPlain(f"{name} is a {type(value).__name__}, whose state only the script knows")
-
-
-def _check_inherited(name: str, kind: type) -> None:
-    """A constant of the class; what comes from elsewhere has not been read."""
-    value = inspect.getattr_static(kind, name.partition(".")[2], None)
-    if not isinstance(value, PLAIN) or value is None:
-        raise NotPlain(f"{name} is no attribute of its own (a base class's, or made on demand)")
-
-
-def _is_constant_object(value: Any) -> bool:
-    """Options, tuples of constants, functions in other clothes."""
-    if isinstance(value, (tuple, frozenset)):
-        return all(isinstance(each, _CONSTANT) or _is_constant_object(each) for each in value)
-    if dataclasses.is_dataclass(value):
-        return all(isinstance(each, _CONSTANT) or _is_constant_object(each) for each in vars(value).values())
-    return type(value).__module__ in ("argparse", "functools", "torch", "typing")
-
-
-def is_plain(value: Any) -> bool:
-    """What a checkpoint can hold: numbers, texts, tensors without a graph, and lists and dicts of them."""
-    if isinstance(value, torch.Tensor):
-        return value.grad_fn is None and not value.requires_grad
-    if type(value) in (list, tuple):
-        return all(is_plain(each) for each in value)
-    if type(value) is dict:
-        return all(isinstance(key, PLAIN) and is_plain(each) for key, each in value.items())
-    return type(value) in PLAIN
-
-
-def _is_stateful(value: Any) -> bool:
-    return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
-
-
-def _add(known: list[Any], value: Any) -> None:
-    if not any(value is each for each in known):
-        known.append(value)
-
-
-def _roots(models: Iterable[torch.nn.Module]) -> list[torch.nn.Module]:
-    """Without those that are part of another one. A module in DDP counts as DDP's."""
-    models = list(models)
-    parts = {id(part) for model in models for part in model.modules() if part is not model}
-    roots = [model for model in models if id(model) not in parts]
-    for model in roots:
-        if any(isinstance(part, DistributedDataParallel) for part in model.modules() if part is not model):
-            raise NotPlain("DistributedDataParallel inside another module")
-    return roots
-
+from cotenant.checkpoint.disk.layout import CheckpointError
+from cotenant.checkpoint.training import data, rng
+from cotenant.checkpoint.zerocode.contents import DATA
+from cotenant.checkpoint.zerocode.pattern import LoopPlan
+from cotenant.checkpoint.zerocode.refusals import NotPlain
+from cotenant.checkpoint.zerocode.restoring import put_back
+from cotenant.checkpoint.zerocode.values import Values, copied
 
 FIRST_EPOCH: Final = "range()"
-"""Among a script's variables, and no name of one."""
+MODES: Final = "training()"
+"""Among a script's variables, and no names of any."""
+
+
+def look(frame: types.FrameType, plan: LoopPlan) -> Values:
+    """Raises NotPlain."""
+    values, scope = Values(plan), _scope(frame, plan)
+    for name, value in scope.items():  # Once to find models: their parameters are theirs wherever they are.
+        try:
+            values.look(name, value)
+        except NotPlain:
+            continue
+    values.know_models()
+    for name, value in scope.items():
+        with_line(plan, values.look, name, value)
+    if not values.optimizers or not values.models:
+        raise NotPlain("its loop names no optimizer and model that were made before it")
+    if len(values.scalers) > 1:
+        raise NotPlain("it has more than one GradScaler")
+    known = {id(p) for model in values.models for p in model.parameters()}
+    for optimizer in values.optimizers:
+        if any(id(p) not in known for group in optimizer.param_groups for p in group["params"]):
+            raise NotPlain(f"{type(optimizer).__name__} trains parameters of no module that its loop names")
+    values.keep_roots()
+    return values
+
+
+def _scope(frame: types.FrameType, plan: LoopPlan) -> dict[str, Any]:
+    """By name: those of the plan that there are, builtin ones left out."""
+    scope = {**frame.f_globals, **frame.f_locals}
+    ours = ("range", "enumerate")
+    return {name: scope[name] for name in plan.names if name in scope and name not in ours}
+
+
+def with_line(plan: LoopPlan, look: Callable[[str, Any], Any], name: str, value: Any) -> Any:
+    """What `look` says of a variable; if it refuses, with the line where the script mentions it."""
+    try:
+        return look(name, value)
+    except NotPlain as error:
+        text = str(error)
+        line = plan.line_of(text.split()[0].rstrip(":")) or plan.line_of(name)
+        raise NotPlain(f"line {line}: {text}" if line is not None else text) from None
+
+
+class DataState(rng.Sources):
+    """What has state in a loader: random generators, and what its data set and sampler change as they are
+    read. It is one thing where the epoch's order was drawn, and another one in the middle of it."""
+
+    def __init__(self, loader: Any, values: Values) -> None:
+        super().__init__(*data.parts_of(loader))
+        self._loader, self._values = loader, values
+
+    def capture(self) -> list[Any]:
+        try:
+            tree = {name: self._values.taken(f"its {name}", each) for name, each in self._parts()}
+        except NotPlain:
+            tree = {}  # The job has said by now that it cannot be saved.
+        return [*super().capture(), ["changed", copied(tree)]]
+
+    def restore(self, states: list[Any]) -> str | None:
+        for name, each in self._parts():
+            if name in states[-1][1]:
+                put_back(f"its {name}", each, states[-1][1][name], self._values.stored)
+        return super().restore(states[:-1])
+
+    def _parts(self) -> Iterator[tuple[str, Any]]:
+        names = ("dataset", "sampler", "batch_sampler")
+        return ((name, each) for name in names if isinstance(each := getattr(self._loader, name, None), DATA))
+
+
+def _is_shared(value: Any, held: Any) -> bool:
+    if isinstance(value, torch.Tensor) and isinstance(held, torch.Tensor):
+        return value.data_ptr() == held.data_ptr()
+    return isinstance(value, (list, dict)) and value is held
 
 
 class Variables(MutableMapping[str, Any]):
-    """Some of a running frame's variables and of the attributes of one of its objects, to read and to put
-    back; and where its epochs begin."""
+    """A script's variables as plain values, and where its epochs begin. Those of the function that has the
+    loop over batches are there as `FUNCTION().NAME` while it runs."""
 
-    def __init__(self, frame: types.FrameType, names: Iterable[str], owner: str = "", first: int = 0) -> None:
-        self._frame = frame
-        self._names = tuple(names)
-        self._owner = owner
+    def __init__(self, frame: types.FrameType, plan: LoopPlan, values: Values, first: int = 0) -> None:
+        self._frame, self._plan, self._values = frame, plan, values
+        self._inner: types.FrameType | None = None
+        self.has_begun = False
         self.first = first
         """Of the first attempt's range: a script that goes on from a snapshot of its own asks for fewer."""
 
+    def begin(self, frame: types.FrameType, loader: Any) -> None:
+        """A loop over the batches of a loader, in this frame.
+
+        Raises:
+            NotPlain: a variable is not known, or was set to something else.
+        """
+        self.has_begun = True
+        if frame is not self._frame:
+            self._inner = frame
+        self._check_order(loader)
+        self._values.is_checking = True
+        try:
+            self._values.taken("its loader", loader)
+            for name in self:
+                self._tree(name)
+        finally:
+            self._values.is_checking = False
+
+    def _check_order(self, loader: Any) -> None:
+        """The order of an epoch is drawn again after a resume, from what it was drawn from before."""
+        held = [
+            each for part in data.parts_of(loader)[1:4] for each in getattr(part, "__dict__", {}).values()
+        ]
+        for name, value in _scope(self._frame, self._plan).items():
+            if name in self._plan.stored and any(_is_shared(value, each) for each in held):
+                line = self._plan.line_of(name)
+                raise NotPlain(f"line {line}: {name} changes in the loop, and its loader draws by it")
+
+    def state_of(self, loader: Any) -> DataState:
+        return DataState(loader, self._values)
+
+    def batches_ended(self) -> None:
+        """The frame, and all that it holds, may go."""
+        self._inner = None
+
     def __getitem__(self, name: str) -> Any:
+        try:
+            return self._tree(name)
+        except NotPlain as error:
+            raise CheckpointError(str(error)) from None
+
+    def _tree(self, name: str) -> Any:
+        """The session saves generators and what has a state_dict by itself."""
         if name == FIRST_EPOCH:
             return self.first
-        if name not in self._names:
-            raise KeyError(name)
-        return self._scope(name)[self._key(name)]
+        if name == MODES:
+            return self._values.modes()
+        value = self._variable(name)
+        if rng.is_generator(value) or self._values.saves_itself(value):
+            return value
+        return with_line(self._plan, self._values.taken, name, value)
 
-    def __setitem__(self, name: str, value: Any) -> None:
-        """Lists and dicts keep their identity: others may hold them as well."""
+    def __setitem__(self, name: str, tree: Any) -> None:
         if name == FIRST_EPOCH:
-            self.first = value
+            self.first = tree
             return
+        if name == MODES:
+            self._values.set_modes(tree)
+            return
+        frame, inside = self._place(name)
+        if frame is None:
+            return  # It is put back when its function's loop begins.
+        is_there, old = True, None
         try:
-            old = self[name]
+            old = self._variable(name)
         except KeyError:
-            old = None
-        if type(old) is list and type(value) is list:
-            old[:] = value
-        elif type(old) is dict and type(value) is dict:
-            old.clear()
-            old.update(value)
-        elif isinstance(old, torch.Tensor) and isinstance(value, torch.Tensor) and old.shape == value.shape:
-            old.copy_(value)
-        elif rng.is_generator(old) or _is_stateful(old):
-            return  # these were put back into the object itself
-        else:
-            self._bind(name, value)
+            is_there = False
+        try:
+            new = put_back(name, old, tree, self._plan.stored)
+        except NotPlain as error:
+            if not is_there and not self.has_begun:
+                return  # The epoch makes it before its loop over batches.
+            raise CheckpointError(f"the checkpoint does not fit this script: {error}") from None
+        if new is not old:
+            self._bind(frame, inside, new)
 
     def __delitem__(self, name: str) -> None:
         raise TypeError("a script's variables are not deleted")
 
     def __iter__(self) -> Iterator[str]:
-        return iter([FIRST_EPOCH, *(name for name in self._names if self._key(name) in self._scope(name))])
+        return iter([FIRST_EPOCH, MODES, *self._names()])
 
     def __len__(self) -> int:
         return len(list(iter(self)))
 
-    def _key(self, name: str) -> str:
-        return name[len(self._owner) + 1 :] if self._is_attribute(name) else name
+    def _names(self) -> Iterable[str]:
+        yield from _scope(self._frame, self._plan)
+        if self._inner is not None:
+            variables = self._inner.f_locals
+            yield from (self._path(name) for name in self._plan.inner if name in variables)
 
-    def _is_attribute(self, name: str) -> bool:
-        return bool(self._owner) and name.startswith(f"{self._owner}.")
+    def _path(self, name: str) -> str:
+        return f"{self._plan.function}().{name}"
 
-    def _scope(self, name: str) -> Any:
-        variables = self._frame.f_locals  # a new look at them, each time
-        if self._is_attribute(name):
-            return vars(variables[self._owner])
-        return variables if name in variables else self._frame.f_globals
+    def _place(self, name: str) -> tuple[types.FrameType | None, str]:
+        inside = name.removeprefix(f"{self._plan.function}().")
+        return (self._frame if inside == name or not self._plan.function else self._inner), inside
 
-    def _bind(self, name: str, value: Any) -> None:
-        scope = self._scope(name)
-        if self._is_attribute(name):
-            setattr(self._frame.f_locals[self._owner], self._key(name), value)
+    def _variable(self, name: str) -> Any:
+        frame, inside = self._place(name)
+        if frame is None:
+            raise KeyError(name)
+        variables = frame.f_locals  # A new look at them, each time.
+        return variables[inside] if inside in variables else frame.f_globals[inside]
+
+    def _bind(self, frame: types.FrameType, name: str, value: Any) -> None:
+        is_local = name in frame.f_code.co_varnames or name in (
+            *frame.f_code.co_cellvars,
+            *frame.f_code.co_freevars,
+        )
+        if not is_local:
+            frame.f_globals[name] = value
             return
-        is_global = self._frame.f_locals is self._frame.f_globals or scope is self._frame.f_globals
-        if is_global and name not in self._frame.f_code.co_varnames:
-            self._frame.f_globals[name] = value
-            return
-        self._frame.f_locals[name] = value
+        frame.f_locals[name] = value
         if sys.version_info < (3, 13):
             # Before PEP 667 a frame's variables are a copy; this is how debuggers write them back.
-            ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(self._frame), ctypes.c_int(0))
+            ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))

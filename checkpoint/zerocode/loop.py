@@ -13,29 +13,45 @@ import functools
 import logging
 import sys
 import types
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Protocol
 
-import torch
 from torch.utils.data import DataLoader
 
 from cotenant.checkpoint.session import Session
-from cotenant.checkpoint.zerocode.findings import Findings, Variables, look
-from cotenant.checkpoint.zerocode.pattern import LoopPlan, NotPlain, plan_of
+from cotenant.checkpoint.training import data
+from cotenant.checkpoint.zerocode.contents import DISPLAYS, is_scripts_own
+from cotenant.checkpoint.zerocode.findings import Variables, look
+from cotenant.checkpoint.zerocode.pattern import LoopPlan, plan_of
+from cotenant.checkpoint.zerocode.refusals import NotPlain
+from cotenant.checkpoint.zerocode.values import Values
 
+OVER = "it trains on after the loop that is saved"
+BEFORE = "it trains before the loop that would be saved, to find a learning rate, say"
 FRAMES_BETWEEN_MAX = 6
 """Between a loop over batches and its loader: a progress bar, say."""
 
 log = logging.getLogger("cotenant.checkpoint")
 
 
-class Driver:
-    """The loops of one script. `begun` is called with the Session, or with the reason why there is none."""
+class LoopObserver(Protocol):
+    """Who is told about a script's loops."""
 
-    def __init__(self, main: types.ModuleType, begun: Callable[[Session | None, str], None]) -> None:
+    @property
+    def has_steps(self) -> bool:
+        """The script has trained already, in no loop that is driven."""
+
+    def driven(self, session: Session | None, reason: str) -> None:
+        """Its loop has begun: the Session, or the reason why there is none."""
+
+
+class Driver:
+    """The loops of one script."""
+
+    def __init__(self, main: types.ModuleType, observer: LoopObserver) -> None:
         self._names = vars(main)
         self._file = str(self._names.get("__file__", ""))
-        self._begun = begun
+        self._observer, self._begun = observer, observer.driven
         self._plan: LoopPlan | None = None
         self._session: Session | None = None
         self._variables: Variables | None = None
@@ -43,6 +59,8 @@ class Driver:
         """The training loop has had its batches of this epoch."""
         self._fresh = False
         """No loop over batches has begun in this process."""
+        self._length: int | None = None
+        """Batches of the epoch before."""
 
     def begin(self) -> str:
         """Prepare the script's namespace; returns why it cannot be done, empty if it can."""
@@ -64,26 +82,49 @@ class Driver:
         counted = builtins.range(*args)
         frame = sys._getframe(1)
         assert self._plan is not None
+        if self._session is not None:
+            return self._inner_range(counted, frame)
         if not self._is_at(frame, self._plan.epoch_lines):
             return counted
-        if self._names.get("range") == self._range:
+        if self._names.get("range") == self._range and not self._plan.over_range:
             del self._names["range"]
         try:
-            findings = look(frame, self._plan)
-            self._variables = Variables(frame, findings.variables, self._plan.owner, counted.start)
-            session = _session(findings, self._variables)
+            if self._observer.has_steps:
+                raise NotPlain(BEFORE)
+            values = look(frame, self._plan)
+            self._variables = Variables(frame, self._plan, values, counted.start)
+            session = _session(values, self._variables)
         except NotPlain as error:
             self._begun(None, str(error))
             return counted
         session.keep_within_epochs()
+        session.look_into_data(self._variables.state_of)
         self._session, self._fresh = session, True
         self._begun(session, "")
-        return self._epochs(session, range(self._variables.first, counted.stop, counted.step))
+        counted = range(self._variables.first, counted.stop, counted.step)
+        return Epochs(counted, self._left(session, counted))
 
-    def _epochs(self, session: Session, counted: range) -> Iterator[int]:
-        for position in session.epochs(len(counted)):
-            self._open = False
-            yield counted[position]
+    def _left(self, session: Session, counted: range) -> Iterator[int]:
+        """Of the epochs, or of the steps of a loop without batches."""
+        assert self._plan is not None
+        over_steps = self._plan.batch_lines is None
+        try:
+            for position in session.iterations(len(counted)) if over_steps else session.epochs(len(counted)):
+                self._open = False
+                yield counted[position]
+                if not (self._open or over_steps):
+                    line = self._plan.batch_lines[0] if self._plan.batch_lines else 0
+                    session.cannot_resume(f"line {line}: the loop over batches is over no DataLoader")
+        except GeneratorExit:
+            self._begun(session, OVER)
+            raise
+        self._begun(session, OVER)
+
+    def _inner_range(self, counted: range, frame: types.FrameType) -> Any:
+        assert self._plan is not None
+        if not self._plan.over_range or self._open or not self._is_at(frame, self._plan.batch_lines):
+            return counted
+        return self._opened(counted, frame)
 
     def _enumerate(self, iterable: Any, start: int = 0) -> Any:
         frame = sys._getframe(1)
@@ -92,8 +133,12 @@ class Driver:
             start += max(0, self._session.batch)
         return builtins.enumerate(iterable, start)
 
-    def _is_at(self, frame: types.FrameType, lines: tuple[int, int]) -> bool:
-        return frame.f_code.co_filename == self._file and lines[0] <= frame.f_lineno <= lines[1]
+    def _is_at(self, frame: types.FrameType, lines: tuple[int, int] | None) -> bool:
+        return (
+            lines is not None
+            and frame.f_code.co_filename == self._file
+            and lines[0] <= frame.f_lineno <= lines[1]
+        )
 
     # What stands for the loader's iterator.
 
@@ -103,42 +148,76 @@ class Driver:
         if session is None or plan is None or self._open:
             return None
         frame: types.FrameType | None = sys._getframe(2)
-        for _ in range(FRAMES_BETWEEN_MAX):
-            if frame is None:
-                return None
+        between: list[types.FrameType] = []
+        while frame is not None and len(between) < FRAMES_BETWEEN_MAX:
             if self._is_at(frame, plan.batch_lines):
-                break
+                if any(map(_reads_ahead, between)):
+                    session.cannot_resume(f"line {frame.f_lineno}: its batches may be read ahead")
+                return self._opened(loader, frame)
+            between.append(frame)
             frame = frame.f_back
-        else:
-            return None
+        return None
+
+    def _opened(self, loader: Any, frame: types.FrameType) -> Iterator[Any]:
+        """The batches that are left, in the frame that has the loop over them."""
+        session, variables = self._session, self._variables
+        assert session is not None and variables is not None
         self._open = True
         batches = len(loader) if _has_length(loader) else None
         if batches is None or batches < 2:
             said = "does not say how many batches it has" if batches is None else "has one batch only"
             session.cannot_resume(f"its loader {said}, so it could not be stopped within an epoch")
+        if self._length not in (None, batches):  # A stop may be agreed for what is now an epoch's last step.
+            session.cannot_resume(
+                f"its loader has {batches} batches, and had {self._length} in the last epoch"
+            )
+        self._length = batches
+        for caveat in data.caveats(loader, data.SKIP_AUTO):
+            session.cannot_resume(caveat)
+        try:  # What the script has made since its loop began may be more than can be saved.
+            variables.begin(frame, loader)
+        except NotPlain as error:
+            session.cannot_resume(str(error))
         if self._fresh and session.resumed is not None and session.batch > 0:
-            self._put_back_again(session)
+            session.put_back_again()
         self._fresh = False
-        return session.batches(loader)
+        return self._batches(session, loader, variables)
 
-    def _put_back_again(self, session: Session) -> None:
-        """In the middle of an epoch: what the script has just set for a new one was not part of it."""
-        assert self._variables is not None
-        for name, value in session.restored_extra.items():
-            self._variables[name] = value.clone() if isinstance(value, torch.Tensor) else value
+    def _batches(self, session: Session, loader: Any, variables: Variables) -> Iterator[Any]:
+        yield from session.batches(loader)
+        variables.batches_ended()
 
 
-def _session(findings: Findings, variables: Variables) -> Session:
-    if len(findings.scalers) > 1:
-        raise NotPlain("it has more than one GradScaler")
+class Epochs:
+    """What a script's loop gets in place of a range."""
+
+    def __init__(self, counted: range, left: Iterator[int]) -> None:
+        self._counted, self._left = counted, left
+
+    def __iter__(self) -> Iterator[int]:
+        return self._left
+
+    def __len__(self) -> int:
+        return len(self._counted)
+
+
+def _session(values: Values, variables: Variables) -> Session:
     return Session(
-        findings.models,
-        findings.optimizers,
-        findings.schedulers,
-        findings.scalers[0] if findings.scalers else None,
+        values.models,
+        values.optimizers,
+        values.schedulers,
+        values.scalers[0] if values.scalers else None,
         extra=variables,
         accumulates="it is not known before the first step",
     )
+
+
+def _reads_ahead(frame: types.FrameType) -> bool:
+    """Whether what stands between a loop and its loader may have fetched a batch that was not asked for."""
+    name = str(frame.f_globals.get("__name__", ""))
+    if is_scripts_own(name):
+        return "next" in frame.f_code.co_names
+    return name.partition(".")[0] not in (*DISPLAYS, "cotenant")
 
 
 def _has_length(loader: Any) -> bool:

@@ -1,9 +1,10 @@
-"""Does a script follow the plain pattern, and what does its loop carry from one step to the next?
+"""Does a script follow the plain pattern, and which of its variables does its loop work with?
 
-Rule: the plain pattern is one `for NAME in range(...)` over epochs with one loop over a loader's batches in
-it, or in a function of the script that it calls, or in a method of the class that has the loop. What the loop
-carries in variables and attributes must be named here, or a resumed run would start with the values of the
-first step; when in doubt a name counts as carried. Whoever is refused hears the line that is in the way.
+Rule: the plain pattern is one `for NAME in range(...)` that trains: over epochs, with one loop over the
+batches of a loader in it, or in a function of the script that it calls, or in a method of the class that has
+the loop; or over steps, without such a loop. What the loop works with must be named here, or a resumed run
+would start with the values of the first step; when in doubt a name counts. Whoever is refused hears the line
+that is in the way.
 """
 
 from __future__ import annotations
@@ -13,7 +14,22 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from cotenant.checkpoint.carried import carried_by_batches, carried_by_epochs, stored
+from cotenant.checkpoint.carried import carried_by_epochs, is_read, stored, target_names
+from cotenant.checkpoint.zerocode.changes import BEGINNINGS, stored_attributes
+from cotenant.checkpoint.zerocode.refusals import (
+    WRAPPERS,
+    NotPlain,
+    called_name,
+    holds,
+    range_in,
+    refuse_called_again,
+    refuse_caught_exits,
+    refuse_entropy,
+    refuse_made,
+    refuse_never_cleared,
+    refuse_rewritten,
+    refuse_written_again,
+)
 
 _NO_LOOP = (
     "no loop over range(...) with a training loop over batches in it was found in the script: no line of it "
@@ -23,27 +39,32 @@ _NO_LOOP = (
 
 @dataclass(frozen=True)
 class LoopPlan:
-    """Where the loops of a script are, and what they need. `self.NAME` is an attribute of the object whose
-    method has the loops."""
+    """Where the loops of a script are, and what they need."""
 
     epoch_lines: tuple[int, int]
     """First and last line of the head of `for NAME in range(...)`."""
-    batch_lines: tuple[int, int]
-    """Those of the loop over batches."""
-    carried: tuple[str, ...]
-    """Names of the epoch loop's function whose values outlive a step, and attributes that the loop sets."""
-    used: tuple[str, ...]
-    """Names that the epoch loop reads, or the script's functions that it calls: what it works with."""
-    changed: tuple[str, ...]
-    """Those of them that are changed in place: an item or attribute set, a method like `add_` called."""
-    owner: str = ""
-    """The name of that object; empty: the loops are in no method."""
+    batch_lines: tuple[int, int] | None
+    """Those of the loop over batches; None: the range is one over steps."""
+    names: tuple[str, ...]
+    """Of the epoch loop's function, and global ones: what the loop works with, or leaves for a next step."""
+    inner: tuple[str, ...] = ()
+    """Names of the function that has the loop over batches, if it is another one."""
+    function: str = ""
+    """The name of that function."""
+    over_range: bool = False
+    """The loop over batches is over a range."""
+    stored: frozenset[str] = frozenset()
+    """Attributes that the loop sets, of whatever object."""
+    keeps_gradients: bool = False
+    """They may last from one step to the next."""
     lines: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    """By name: the first line that mentions it."""
+    """By name, or `name.attribute`: the first line that mentions it."""
 
-
-class NotPlain(Exception):
-    """The script does something else; the text says what."""
+    def line_of(self, path: str) -> int | None:
+        """Of the longest beginning of a path of names that is in the script."""
+        parts = path.split("[")[0].split(".")
+        found = (self.lines.get(".".join(parts[:count])) for count in range(len(parts), 0, -1))
+        return next((line for line in found if line is not None), None)
 
 
 @dataclass(frozen=True)
@@ -53,24 +74,23 @@ class _Scope:
     functions: Mapping[str, ast.FunctionDef]
     methods: Mapping[str, ast.FunctionDef]
     owner: str
+    tree: ast.Module
+    behind: Sequence[ast.AST]
+    """Code that may run in a loop although it does not name it: methods of other classes, lambdas, and
+    functions that are handed on."""
 
     def called(self, node: ast.AST) -> ast.FunctionDef | None:
         """The function that a name or attribute stands for, if it is the script's."""
         if isinstance(node, ast.Name):
             return self.functions.get(node.id)
-        return self.methods.get(node.attr) if self.is_own(node) else None  # type: ignore[attr-defined]
+        is_own = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+        if is_own and node.value.id == self.owner:  # type: ignore[attr-defined]
+            return self.methods.get(node.attr)  # type: ignore[attr-defined]
+        return None
 
-    def is_own(self, node: ast.AST) -> bool:
-        """`self.NAME`."""
-        return (
-            isinstance(node, ast.Attribute)
-            and isinstance(node.value, ast.Name)
-            and node.value.id == self.owner
-        )
-
-    def followed(self, top: ast.AST) -> list[ast.AST]:
-        """It and the script's functions that it names, and those that these name."""
-        found: list[ast.AST] = [top]
+    def followed(self, *tops: ast.AST) -> list[ast.AST]:
+        """These and the script's functions that they name, and those that these name."""
+        found: list[ast.AST] = list(tops)
         for node in found:
             for each in ast.walk(node):
                 function = self.called(each)
@@ -80,15 +100,16 @@ class _Scope:
 
     def trains(self, node: ast.AST) -> bool:
         """A loop over something that calls something's `backward` and something's `step`."""
-        if not isinstance(node, ast.For):
-            return False
-        names = {
+        return isinstance(node, ast.For) and {"backward", "step"} <= self.calls(node)
+
+    def calls(self, node: ast.AST) -> set[str]:
+        """The names of all methods that are called in it."""
+        return {
             call.func.attr
             for part in self.followed(node)
             for call in ast.walk(part)
             if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
         }
-        return {"backward", "step"} <= names
 
 
 def plan_of(source: str) -> LoopPlan:
@@ -97,11 +118,12 @@ def plan_of(source: str) -> LoopPlan:
         tree = ast.parse(source)
     except SyntaxError as error:
         raise NotPlain(f"the script cannot be read: {error}") from None
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.Global, ast.Nonlocal)):
-            raise NotPlain(f"line {node.lineno}: {', '.join(node.names)} can change from anywhere")
+    refuse_entropy(tree)
+    refuse_caught_exits(tree)
     plans = [_plan(loop, scope) for scope, top in _scopes(tree) for loop in _ranges(top)]
     found = [plan for plan in plans if plan is not None]
+    inner = {plan.batch_lines for plan in found}
+    found = [plan for plan in found if plan.epoch_lines not in inner]
     if not found:
         raise NotPlain(_why_none(tree))
     if len(found) > 1:
@@ -114,12 +136,29 @@ def _scopes(tree: ast.Module) -> Iterator[tuple[_Scope, list[ast.AST]]]:
     """Each method of a class by itself, and everything that is in no class."""
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     functions = {node.name: node for node in _outside_classes(tree) if isinstance(node, ast.FunctionDef)}
-    yield _Scope(functions, {}, ""), list(_outside_classes(tree))
+    behind = list(_handed_on(tree, functions))
+    yield _Scope(functions, {}, "", tree, [*behind, *_methods(classes)]), list(_outside_classes(tree))
     for each in classes:
         methods = {node.name: node for node in each.body if isinstance(node, ast.FunctionDef)}
+        others = [*behind, *_methods([other for other in classes if other is not each])]
         for method in methods.values():
             owner = method.args.args[0].arg if method.args.args else ""
-            yield _Scope(functions, methods, owner), list(ast.walk(method))
+            yield _Scope(functions, methods, owner, tree, others), list(ast.walk(method))
+
+
+def _methods(classes: Sequence[ast.ClassDef]) -> list[ast.AST]:
+    """All but what runs when an object is made."""
+    methods = [node for each in classes for node in each.body if isinstance(node, ast.FunctionDef)]
+    return [method for method in methods if method.name not in BEGINNINGS]
+
+
+def _handed_on(tree: ast.Module, functions: Mapping[str, ast.FunctionDef]) -> Iterator[ast.AST]:
+    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Lambda):
+            yield node
+        elif isinstance(node, ast.Name) and node.id in functions and id(node) not in called:
+            yield functions[node.id]
 
 
 def _outside_classes(top: ast.AST) -> Iterator[ast.AST]:
@@ -131,25 +170,19 @@ def _outside_classes(top: ast.AST) -> Iterator[ast.AST]:
 
 def _ranges(nodes: list[ast.AST]) -> Iterator[ast.For]:
     for node in nodes:
-        call = node.iter if isinstance(node, ast.For) else None
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "range":
-            assert isinstance(node, ast.For)
+        if isinstance(node, ast.For) and range_in(node.iter) is not None:
             yield node
 
 
 def _why_none(tree: ast.Module) -> str:
     """With the line of the step that is in no such loop."""
     calls = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr == "backward"
+        node for node in ast.walk(tree) if isinstance(node, ast.Call) and called_name(node) == "backward"
     ]
     if not calls:
         return _NO_LOOP
     line = min(call.lineno for call in calls)
-    loops = [node for node in ast.walk(tree) if isinstance(node, (ast.For, ast.While)) and _holds(node, line)]
+    loops = [node for node in ast.walk(tree) if isinstance(node, (ast.For, ast.While)) and holds(node, line)]
     if not loops:
         return f"line {line}: backward() is in no loop over batches within a loop over range(...)"
     outer = min(loops, key=lambda loop: loop.lineno)
@@ -158,59 +191,90 @@ def _why_none(tree: ast.Module) -> str:
     )
 
 
-def _holds(loop: ast.For | ast.While, line: int) -> bool:
-    return loop.lineno <= line <= (loop.end_lineno or line)
-
-
 def _plan(epochs: ast.For, scope: _Scope) -> LoopPlan | None:
-    """The plan of a loop over a range, None if no training loop is in it."""
-    if not isinstance(epochs.target, ast.Name):
+    """The plan of a loop over a range, None if it does not train, or is part of another one that does."""
+    if not isinstance(epochs.target, ast.Name) or not scope.trains(epochs):
         return None
     inner = [node for node in epochs.body if scope.trains(node)]
     if len(inner) == 1:
         assert isinstance(inner[0], ast.For)
-        return _made(epochs, inner[0], carried_by_epochs(epochs, inner[0]), scope)
+        return _made(epochs, inner[0], None, scope)
     called = [
         function
         for statement in epochs.body
         for node in ast.walk(statement)
         if isinstance(node, ast.Call) and (function := scope.called(node.func)) is not None
     ]
-    training = [each for each in called if any(scope.trains(node) for node in each.body)]
-    if inner or len(training) != 1:
+    training = [each for each in called if any(scope.trains(node) for node in ast.walk(each))]
+    if inner or len(training) > 1:
         return None
-    batches = next(node for node in training[0].body if scope.trains(node))
-    assert isinstance(batches, ast.For)
-    _refuse_lost(batches, training[0])
-    return _made(epochs, batches, carried_by_epochs(epochs, None), scope)
+    if not training:
+        return _over_steps(epochs, scope)
+    loops = [node for node in training[0].body if scope.trains(node)]
+    if len(loops) != 1:
+        raise NotPlain(
+            f"line {training[0].lineno}: the loop over batches in {training[0].name}() is not its own"
+        )
+    assert isinstance(loops[0], ast.For)
+    return _made(epochs, loops[0], training[0], scope)
 
 
-def _made(epochs: ast.For, batches: ast.For, carried: tuple[str, ...], scope: _Scope) -> LoopPlan:
-    _check_batches(batches, scope)
+def _over_steps(epochs: ast.For, scope: _Scope) -> LoopPlan:
     nodes = scope.followed(epochs)
-    used = set().union(*(_free(node) for node in nodes)) - {scope.owner}
-    own = [each for node in nodes for each in ast.walk(node) if scope.is_own(each)]
+    for loop in (node for top in nodes for node in ast.walk(top) if isinstance(node, (ast.For, ast.While))):
+        calls = scope.calls(loop)
+        if loop is not epochs and "backward" in calls and "step" in calls:
+            raise NotPlain(f"line {loop.lineno}: this loop trains within another, and is none over batches")
+    return _made(epochs, None, None, scope)
+
+
+def _made(
+    epochs: ast.For, batches: ast.For | None, function: ast.FunctionDef | None, scope: _Scope
+) -> LoopPlan:
+    tree = scope.tree
+    if batches is not None:
+        _check_batches(batches)
+        if any(scope.trains(node) for part in scope.followed(*batches.body) for node in ast.walk(part)):
+            raise NotPlain(f"line {epochs.lineno}: within this loop there are two around each step")
+    core = scope.followed(epochs)
+    nodes = scope.followed(epochs, *scope.behind)
+    refuse_never_cleared(epochs, nodes)
+    refuse_made(core)
+    refuse_rewritten(tree, nodes)
+    refuse_called_again(tree, epochs)
+    names = set().union(*(_free(node) for node in nodes)) - stored(epochs.body)
+    names |= set(carried_by_epochs(epochs, batches if function is None else None))
+    names |= {name for top in nodes for each in ast.walk(top) for name in _from_outside(each)}
     if scope.owner:
-        _refuse_handed_on(nodes, scope.owner)
-        names = {_name(each) for each in own if scope.called(each) is None}
-        used |= names
-        carried += tuple(sorted({_name(each) for each in own if isinstance(each.ctx, (ast.Store, ast.Del))}))  # type: ignore[attr-defined]
-    changed = {name for node in nodes for name in _changed(node, scope)}
-    lines: dict[str, int] = {}
-    for node in nodes:
-        for each in ast.walk(node):
-            if isinstance(each, ast.Name) or scope.is_own(each):
-                name, line = _name(each), each.lineno  # type: ignore[attr-defined]
-                lines[name] = min(line, lines.get(name, line))
+        names.add(scope.owner)
+    names.discard(epochs.target.id)  # type: ignore[attr-defined]
+    refuse_written_again(_before_batches(epochs, batches, function, scope))
     return LoopPlan(
         epoch_lines=_head(epochs),
-        batch_lines=_head(batches),
-        carried=carried,
-        used=tuple(sorted(used)),
-        changed=tuple(sorted(changed)),
-        owner=scope.owner,
-        lines=lines,
+        batch_lines=None if batches is None else _head(batches),
+        names=tuple(sorted(names)),
+        inner=_of_function(batches, function) if function is not None and batches is not None else (),
+        function="" if function is None else function.name,
+        stored=frozenset(stored_attributes(nodes)),
+        keeps_gradients=not _is_always_cleared(epochs if batches is None else batches, core, scope),
+        over_range=batches is not None and range_in(_unwrapped(batches.iter)) is not None,
+        lines=_lines(core) | _lines(nodes) | _lines(core),
     )
+
+
+def _of_function(batches: ast.For, function: ast.FunctionDef) -> tuple[str, ...]:
+    """What a function that has the loop over batches keeps in variables of its own from step to step."""
+    at = function.body.index(batches)
+    before, after = function.body[:at], function.body[at + 1 :]
+    arguments = {each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)}
+    kept = stored(before) | stored(batches.body) - arguments | arguments & stored(function.body)
+    return tuple(
+        name for name in sorted(kept - target_names(batches)) if is_read(name, (batches.body, after))
+    )
+
+
+def _from_outside(node: ast.AST) -> Sequence[str]:
+    return node.names if isinstance(node, (ast.Global, ast.Nonlocal)) else ()
 
 
 def _free(node: ast.AST) -> set[str]:
@@ -218,81 +282,86 @@ def _free(node: ast.AST) -> set[str]:
     loaded = {
         each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)
     }
-    if not isinstance(node, ast.FunctionDef):
-        return loaded
-    return loaded - {arg.arg for arg in ast.walk(node) if isinstance(arg, ast.arg)} - stored(node.body)
+    arguments = {each.arg for each in ast.walk(node) if isinstance(each, ast.arg)}
+    if isinstance(node, ast.Lambda):
+        return loaded - arguments
+    return loaded - arguments - stored(node.body) if isinstance(node, ast.FunctionDef) else loaded
 
 
-def _name(node: ast.AST) -> str:
-    """Of a name, or of an attribute of one."""
-    if isinstance(node, ast.Attribute):
-        return f"{_name(node.value)}.{node.attr}"
-    assert isinstance(node, ast.Name)
-    return node.id
-
-
-def _refuse_handed_on(nodes: list[ast.AST], owner: str) -> None:
-    """What becomes of the object's attributes must be in the methods that are read."""
-    for top in nodes:
-        attributes = {id(node.value) for node in ast.walk(top) if isinstance(node, ast.Attribute)}
-        for node in ast.walk(top):
-            if isinstance(node, ast.Name) and node.id in (owner, "super") and id(node) not in attributes:
-                raise NotPlain(
-                    f"line {node.lineno}: {node.id} is handed on, so its attributes may change anywhere"
-                )
+def _lines(nodes: Sequence[ast.AST]) -> dict[str, int]:
+    lines: dict[str, int] = {}
+    for each in (each for node in nodes for each in ast.walk(node)):
+        name = ""
+        if isinstance(each, ast.Name):
+            name = each.id
+        elif isinstance(each, ast.Attribute) and isinstance(each.value, ast.Name):
+            name = f"{each.value.id}.{each.attr}"
+        if name:
+            lines[name] = min(each.lineno, lines.get(name, each.lineno))  # type: ignore[attr-defined]
+    return lines
 
 
 def _head(loop: ast.For) -> tuple[int, int]:
     return loop.lineno, loop.iter.end_lineno or loop.lineno
 
 
-def _refuse_lost(batches: ast.For, function: ast.FunctionDef) -> None:
-    lost = carried_by_batches(batches, function)
-    if lost:
-        raise NotPlain(
-            f"line {batches.lineno}: {function.name}() carries {', '.join(lost)} from step to step, which "
-            "only it could restore"
-        )
-
-
-def _check_batches(batches: ast.For, scope: _Scope) -> None:
-    """`loader`, `enumerate(loader)`, `tqdm(loader)`, also `self.loader`; and it ends when the loader does."""
-    expression: ast.expr = batches.iter
-    if isinstance(expression, ast.Call) and expression.args:
-        expression = expression.args[0]
-    if not isinstance(expression, ast.Name) and not scope.is_own(expression):
-        raise NotPlain(f"line {batches.lineno}: the loop over batches is not over a loader with a name")
-    if _jumps_out(batches):
-        raise NotPlain(f"line {batches.lineno}: the loop over batches can be left before its end")
-
-
-def _jumps_out(loop: ast.For) -> bool:
-    """It has a `break` of its own, or a `return`: where the epoch ends depends on more than its batches."""
-
-    def walk(statements: Sequence[ast.stmt], own: bool) -> Iterator[bool]:
-        for statement in statements:
-            if isinstance(statement, ast.Return) or (own and isinstance(statement, ast.Break)):
-                yield True
-            if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+def _is_always_cleared(loop: ast.For, nodes: Sequence[ast.AST], scope: _Scope) -> bool:
+    """Each time round, by statements of their own in the loop, or in functions that the loop always calls."""
+    clears = {
+        id(n)
+        for top in nodes
+        for n in ast.walk(top)
+        if isinstance(n, ast.Call) and called_name(n) == "zero_grad"
+    }
+    always = set[int]()
+    bodies: list[Sequence[ast.stmt]] = [loop.body]
+    for body in bodies:
+        for statement in body:
+            if isinstance(statement, ast.With):
+                bodies.append(statement.body)
+            if not isinstance(statement, (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign)):
                 continue
-            inside = own and not isinstance(statement, (ast.For, ast.While))
-            for field in ("body", "orelse", "finalbody"):
-                yield from walk(getattr(statement, field, []), inside)
-            for handler in getattr(statement, "handlers", []):
-                yield from walk(handler.body, inside)
+            for call in ast.walk(statement):
+                if isinstance(call, ast.Call):
+                    if called_name(call) == "zero_grad":
+                        always.add(id(call))
+                    function = scope.called(call.func)
+                    if function is not None and function.body not in bodies:
+                        bodies.append(function.body)
+    return bool(always) and always == clears
 
-    return any(walk(loop.body, True))
+
+def _before_batches(
+    epochs: ast.For, batches: ast.For | None, function: ast.FunctionDef | None, scope: _Scope
+) -> list[ast.AST]:
+    """What runs again after a resume within an epoch: all that comes before the loop over batches."""
+    if batches is None:
+        return []
+    parts: list[ast.AST] = []
+    if function is None:
+        parts += epochs.body[: epochs.body.index(batches)]
+    else:
+        parts += function.body[: function.body.index(batches)]
+        calls = [any(scope.called(n.func) is function for n in ast.walk(s) if isinstance(n, ast.Call))
+                 for s in epochs.body]  # fmt: skip
+        parts += epochs.body[: calls.index(True)] if True in calls else []
+    return scope.followed(*parts)
 
 
-def _changed(top: ast.AST, scope: _Scope) -> Iterator[str]:
-    """Names whose object is changed in place where it can be seen."""
-    for node in ast.walk(top):
-        if not isinstance(node, (ast.Attribute, ast.Subscript)):
-            continue
-        if not (isinstance(node.value, ast.Name) and node.value.id != scope.owner) and not scope.is_own(
-            node.value
-        ):
-            continue
-        in_place = isinstance(node, ast.Attribute) and node.attr.endswith("_") and node.attr[-2:] != "__"
-        if in_place or isinstance(node.ctx, (ast.Store, ast.Del)):
-            yield _name(node.value)
+def _unwrapped(expression: ast.expr) -> ast.expr:
+    """What is in `enumerate(...)` and progress bars."""
+    while isinstance(expression, ast.Call) and expression.args and called_name(expression) in WRAPPERS:
+        expression = expression.args[0]
+    return expression
+
+
+def _check_batches(batches: ast.For) -> None:
+    """`loader`, `enumerate(loader)`, `tqdm(loader)`, also `self.loader`."""
+    expression = _unwrapped(batches.iter)
+    is_range = range_in(expression) is not None
+    if isinstance(expression, ast.Call) and not is_range and len(expression.args) == 1:
+        expression = expression.args[0]  # Some other bar, or a function that returns its loader.
+    while isinstance(expression, ast.Attribute):
+        expression = expression.value
+    if not isinstance(expression, ast.Name) and not is_range:
+        raise NotPlain(f"line {batches.lineno}: the loop over batches is not over a loader with a name")

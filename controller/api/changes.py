@@ -95,7 +95,7 @@ def why_not(verb: ChangeVerb, job: Job) -> str:
     if job.phase not in CHANGEABLE[verb]:
         return f"job {job.job_id} is {job.phase}: {ADVICE[verb]}"
     if verb in ("preempt", "checkpoint") and not job.resumable:
-        silent = "it does not use cotenant.checkpoint, and --checkpoint auto has not made it resumable"
+        silent = "it does not use cotenant.checkpoint, and could not be made resumable without"
         early = "it has made no step, and has not said that it can"
         why = job.resumable_note or (silent if job.step else early)
         return f"job {job.job_id} cannot resume: {why}"

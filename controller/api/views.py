@@ -97,6 +97,7 @@ def job_view(
     news = telemetry.get(job.job_id)
     current = news if news is not None and placed and news.attempt == job.attempt else None
     length = current.length if current else SeenLength(steps=job.total_steps)
+    batch = current.batch if current and current.batch.note else job.batch_seen
     newest = attempts[-1] if attempts else None
     shown = reason if reason is not None else job.reason
     held = job.placement
@@ -122,6 +123,8 @@ def job_view(
         start_assumed=job.start_assumed_s is not None,
         step=max(job.step, current.step if current else 0), iterations=spec.iterations,
         total_steps=length.steps, total_note=length.note or None,
+        batch_rows=batch.rows if spec.batch_size is None else spec.batch_size,
+        batch_note=(batch.note or None) if spec.batch_size is None else None,
         step_s=current.step_s if current and current.step_s is not None else job.step_s,
         loss=news.loss if news else None, resumable=job.resumable, **can, durable_step=job.durable_step,
         preemptions=job.preemptions, futile_preemptions=job.futile_preemptions,
@@ -170,7 +173,7 @@ def job_details(view: JobView, record: JobRecord, now: Now, *, whole: bool) -> J
         attempts=tuple(attempt_view(each, now) for each in record.attempts),
         profile=None if profile is None else profile_view(profile),
         profile_given=job.profile_given,
-        throughput=throughput_view(profile, job.spec.batch_size, job.spec.gang),
+        throughput=throughput_view(profile, job.batch_size, job.spec.gang),
     )
 
 

@@ -91,7 +91,7 @@ _HOMES: Final = {
         "PairTable", "Verdict", "is_beyond", "kind_of", "loses", "signature",
     ),
     "perf": (
-        "DEFAULT_XI", "Interference", "Profile", "ProfilePoint", "XiSource", "alone_step_s",
+        "DEFAULT_XI", "Interference", "Profile", "ProfilePoint", "SeenBatch", "XiSource", "alone_step_s",
         "duty_cycle_rule", "fit_step_model", "gain_of", "pair_timing", "shared_ends", "step_s",
     ),
     "plan": ("Freed", "HostType", "Plan"),

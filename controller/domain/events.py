@@ -15,7 +15,7 @@ from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.ids import AttemptNo, Epoch, HostId, JobId
 from cotenant.controller.domain.job import ToldEta
 from cotenant.controller.domain.job_spec import JobSpec, LaunchKind
-from cotenant.controller.domain.perf import Profile
+from cotenant.controller.domain.perf import Profile, SeenBatch
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
@@ -207,6 +207,7 @@ class ProgressSeen(Event, frozen=True, kw_only=True, omit_defaults=True, tag="Pr
     step_s: float | None
     total_steps: int | None = None
     """In all, as far as could be seen of the script."""
+    batch: SeenBatch = SeenBatch()
 
 
 class CheckpointDurable(Event, frozen=True, kw_only=True, tag="CheckpointDurable"):

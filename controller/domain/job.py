@@ -19,7 +19,7 @@ from cotenant.controller.domain import perf
 from cotenant.controller.domain.ids import AttemptNo, DeviceId, HostId, JobId
 from cotenant.controller.domain.job_spec import JobSpec, LaunchKind
 from cotenant.controller.domain.lifecycle import LOADING, RUNNING, Phase
-from cotenant.controller.domain.perf import Profile
+from cotenant.controller.domain.perf import Profile, SeenBatch
 from cotenant.controller.domain.reasons import Reason
 from cotenant.controller.domain.throughput import Gang, SpeedCurve, sized_gang
 
@@ -80,7 +80,7 @@ PromiseState = Literal["", "open", "kept", "broken", "void"]
 
 StopCause = Literal[
     "", "preempted", "cancelled", "time-limit", "user", "peer", "lost", "fenced", "crowded", "profiled",
-    "faulted", "resized",
+    "faulted", "resized", "unsplit",
 ]  # fmt: skip
 
 
@@ -205,6 +205,8 @@ class Job(msgspec.Struct, kw_only=True):
     estimate_source: str = "none"
     total_steps: int | None = None
     """Optimizer steps in all, as far as could be seen of the script."""
+    batch_seen: SeenBatch = SeenBatch()
+    """Of this job, or of one like it."""
     expected_load_s: float = LOAD_S
     """Expected time of its next load: declared, else measured on it or on jobs like it."""
     expected_pause_s: float = PAUSE_S
@@ -277,6 +279,11 @@ class Job(msgspec.Struct, kw_only=True):
         return self.spec.job_id
 
     @property
+    def batch_size(self) -> int | None:
+        """Per worker: as the user says it, else as it was seen; None: not known, so it stays whole."""
+        return self.batch_seen.rows if self.spec.batch_size is None else self.spec.batch_size
+
+    @property
     def gang(self) -> Gang:
         """The gang that it runs as, or asks for."""
         if self.placement is None or not self.hosts_left:
@@ -304,11 +311,11 @@ class Job(msgspec.Struct, kw_only=True):
     def can_accumulate(self) -> bool:
         """Seen live, or measured with more than one accumulation step; and never seen to refuse."""
         profile = self.profile
+        if self.accumulates_note and not self.accumulates:
+            return False  # Its own check has the last word, whatever was measured of its like.
         if (profile is not None and profile.accumulates is False) or self.spec.is_elastic:
             return False  # What an elastic one accumulates follows from its number of devices.
-        return self.accumulates or (
-            profile is not None and any(p.accumulation_steps > 1 for p in profile.points)
-        )
+        return self.accumulates or (profile is not None and profile.s_max > 1)
 
     def split_slowdown(self, accumulation_steps: int, devices: int | None = None) -> float:
         """Step time at s / step time at the whole batch, alone; 1 where nothing is known. Of an elastic job:
@@ -316,7 +323,7 @@ class Job(msgspec.Struct, kw_only=True):
         if self.spec.is_elastic:
             count = devices or (len(self.placement.devices) if self.placement else self.spec.gpus_min)
             return 1.0 if self.curve is None else self.curve.ratio(count, self.spec.gpus_min)
-        profile, batch = self.profile, self.spec.batch_size
+        profile, batch = self.profile, self.batch_size
         if accumulation_steps == 1 or profile is None or batch is None:
             return 1.0
         whole = perf.step_s(profile, batch, 1, self.gang)

@@ -89,6 +89,11 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     gid: int = 0
     groups: tuple[int, ...] = ()
 
+    @property
+    def may_be_split(self) -> bool:
+        """A hook in its processes checks whether its batches can be, and says hello when it knows."""
+        return "accumulate" in self.zero_code
+
 
 class Dependency(msgspec.Struct, frozen=True, kw_only=True):
     """`--after JOB` (`ok`: it must have finished well) or `--after any:JOB` (`any`: ended at all)."""
@@ -122,7 +127,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     cpus: int = 0
     host_memory_mib: int = 0
     batch_size: int | None = None
-    """Per worker; of an elastic job on gpus_max. None = unknown: never accumulated."""
+    """Per worker; of an elastic job on gpus_max. None = not said: as it is seen (`Job.batch_size`)."""
     iterations: int | None = None
     """Optimizer steps in all."""
     expected_s: float | None = None

@@ -16,6 +16,15 @@ from cotenant.controller.domain.throughput import Gang, ThroughputModel
 XiSource = Literal["observed", "measured", "predicted", "duty-cycle", "default"]
 
 
+class SeenBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """How many rows of a worker's batch a script gives its model at a time, as far as could be seen of it."""
+
+    rows: int | None = None
+    """None: not known."""
+    note: str = ""
+    """Where that was read, or why it is not known."""
+
+
 class ProfilePoint(msgspec.Struct, frozen=True, kw_only=True):
     """The measured needs of one worker at one sub-batch."""
 
@@ -54,14 +63,26 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     indicators: Indicators | None = None
     """Means and variances of Table 2 while it ran alone; None: not sampled."""
     step_s: float | None = None
-    """Seconds of a step as it was started, where no batch size was said: then there are no points."""
+    """Seconds of a step as it was started, where no batch size was known: then there are no points."""
     steps_by_devices: tuple[tuple[int, float], ...] = ()
     """Seconds of a step of one batch on so many devices, divided among them."""
     total_steps: int | None = None
     """Of the job it was measured on, as far as could be seen of its script."""
+    batch: SeenBatch = SeenBatch()
+    """Of that job."""
     source: str = "unknown"
     throughput: ThroughputModel | None = None
     """Fitted to the points, where they determine it."""
+
+    @property
+    def knows_whole(self) -> bool:
+        """Whether step time and memory of the whole batch were measured: enough to share with it whole."""
+        return self.at(1) is not None or None not in (self.step_s, self.memory_mib_peak)
+
+    @property
+    def s_max(self) -> int:
+        """The most micro-batches that it was measured with."""
+        return max((point.accumulation_steps for point in self.points), default=1)
 
     def at(self, accumulation_steps: int, gang: Gang | None = None) -> ProfilePoint | None:
         """The measured point for exactly this s (and this gang, if one is named), or None."""
@@ -73,14 +94,12 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
         return None
 
 
-def alone_step_s(profile: Profile | None, batch_size: int | None, gang: Gang) -> float | None:
+def alone_step_s(profile: Profile | None, gang: Gang) -> float | None:
     """Of the whole batch, as it was measured alone; None where it was not."""
     if profile is None:
         return None
     point = profile.at(1, gang)
-    if point is not None:
-        return point.step_s
-    return profile.step_s if batch_size is None else None
+    return profile.step_s if point is None else point.step_s
 
 
 def _is_of(point: ProfilePoint, gang: Gang | None) -> bool:

@@ -185,19 +185,19 @@ class Profiles(msgspec.Struct, kw_only=True):
     known: dict[str, StoredProfile] = {}
 
     def keep(self, key: str, known: StoredProfile) -> None:
-        """In place of the one before, unless that one was complete and this one is not."""
-        before = self.known.get(key)
-        if before is not None and before.is_complete and not known.is_complete:
+        """In place of the one before, unless this one is not complete and that one says more."""
+        before, points = self.known.get(key, known), len(known.profile.points)
+        if not known.is_complete and (before.is_complete or len(before.profile.points) > points):
             return
         self.known.pop(key, None)
         self.known[key] = known
         while len(self.known) > PROFILES_MAX:
             del self.known[next(iter(self.known))]
 
-    def revise(self, job_id: JobId, before: Profile, after: Profile) -> None:
-        """More has become known of what was measured on a job."""
+    def revise(self, before: Profile, after: Profile) -> None:
+        """More has become known of what was measured."""
         for known in self.known.values():
-            if known.job_id == job_id and known.profile == before:
+            if known.profile == before:
                 known.profile = after
 
     def complete(self, job_id: JobId) -> bool:
@@ -213,15 +213,20 @@ class Profiles(msgspec.Struct, kw_only=True):
             known.is_complete = True
         return bool(unfinished)
 
-    def use(self, key: str) -> Profile | None:
-        """For a new job of this kind; an incomplete one is not: the job will be measured."""
+    def use(self, key: str, before: Profile | None = None) -> Profile | None:
+        """For a new job of this kind, if it says more than what it was given before; an incomplete one as far
+        as it was measured, if that is the whole batch at least."""
         known = self.known.get(key) if key else None
-        if known is None or not known.is_complete:
+        if known is None or known.profile == before or not (known.is_complete or known.profile.knows_whole):
             return None
         del self.known[key]
         self.known[key] = known
         known.used += 1
         return known.profile
+
+    def is_unfinished(self, profile: Profile | None) -> bool:
+        """Whether it is kept and not complete: a job that was given it is measured as well."""
+        return any(not known.is_complete and known.profile == profile for known in self.known.values())
 
     def forget(self, keys: Iterable[str]) -> None:
         for key in keys:

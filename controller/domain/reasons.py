@@ -268,6 +268,7 @@ TEMPLATES: Final[dict[str, str]] = {
     "goes on alone",
     "outgrown": "ran out of the {0} MiB of device memory that were planned for it so that others may share "
     "its devices; it goes on alone, without a limit",
+    "unsplit": "its batches cannot be split after all ({0}); it goes on with whole ones",
     "gpu-fault": "{0}",
     "mps-limit": "each of its processes that opens a GPU may use its part of the {0} MiB that were planned "
     "for a worker (MPS limits processes): as many parts as such processes were seen of one, one on a first "

@@ -267,6 +267,10 @@ class CheckpointSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     host has one of its own."""
     keep_days: float = 7.0
     """How long the last checkpoint stays after the job's end."""
+    scripts: Literal["auto", "never"] = "auto"
+    """Whether scripts are saved when they are asked to leave, without changing them, where that is exact: of
+    jobs that say nothing of `--checkpoint`. On the submitting machine it is the user's word; an agent that
+    says `never` saves none of them."""
 
 
 class ProfilerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -347,7 +347,8 @@ def start_commands(
     port = first.port_first + (job.number * 31 + job.attempt) % first.port_count
     newest = job.newest_checkpoint if job.checkpoints else None
     is_capped = shared or placement.capped or placement.beside
-    profile_s = config.profile_s if not job.profile_given and is_profiled(job, shared) else 0.0
+    is_known = job.profile_given and not ledger.profiles.is_unfinished(job.profile)
+    profile_s = config.profile_s if not is_known and is_profiled(job, shared) else 0.0
     limit_left_s = job.limit_left_s(ledger.now_s) if job.spec.launch.slurm else None
     step_batch = (
         (spec.batch_size, spec.gpus_max)

@@ -132,7 +132,7 @@ def _settle(dispatch: Dispatch, job: Job) -> None:
         if job.phase is CHECKPOINTING:
             learn_pause(dispatch.ledger, job)
         requeue(dispatch, job, LEAVE, reason)
-    elif cause in ("lost", "crowded"):
+    elif cause in ("lost", "crowded", "unsplit"):
         assert reason is not None
         requeue(dispatch, job, Change.LEAVE, reason)
     elif cause == "faulted":

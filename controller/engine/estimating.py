@@ -80,7 +80,9 @@ def estimate_arrival(
 
 def _whole_step_s(spec: JobSpec, profile: Profile) -> float | None:
     """Of the whole batch; without its size, as it was measured."""
-    return profile.step_s if spec.batch_size is None else step_s(profile, spec.batch_size, 1, spec.gang)
+    batch = profile.batch.rows if spec.batch_size is None else spec.batch_size
+    known = None if batch is None else step_s(profile, batch, 1, spec.gang)
+    return profile.step_s if known is None else known
 
 
 def steps_in_all(job: Job) -> tuple[int | None, str]:
@@ -166,6 +168,7 @@ def learn_progress(ledger: Ledger, job: Job, event: ProgressSeen) -> None:
     now_s, step_s = ledger.now_s, event.step_s
     remaining_s, source = job.remaining_now_s(now_s), None
     ledger.see_length(job, event.total_steps)
+    ledger.see_batch(job, event.batch)
     if step_s is None or job.placement is None:
         ledger.progressed(job, event.step, remaining_s)
         return
@@ -328,11 +331,11 @@ def remaining_from(ledger: Ledger, job: Job, step: int) -> float | None:
     return None if left_s is None else left_s + max(0, job.step - step) * pace_s
 
 
-def known_profile(ledger: Ledger, spec: JobSpec) -> Profile | None:
+def known_profile(ledger: Ledger, spec: JobSpec, before: Profile | None = None) -> Profile | None:
     """Said with the submission, else kept from a like job of the same user on the same type of device.
 
     None where the job could be given several types: what was measured on one does not hold on another; nor
-    on a part of it.
+    on a part of it. None as well if it is what the job was given before.
     """
     if spec.profile is not None or spec.profiling == "only" or not spec.code_sha256:
         return spec.profile
@@ -341,7 +344,7 @@ def known_profile(ledger: Ledger, spec: JobSpec) -> Profile | None:
     types = {spec.gpu_type} if spec.gpu_type else {device.type for device in ledger.devices.values()}
     if len(types) != 1:
         return None
-    return ledger.profiles.use(key_of(spec, max(1, spec.nodes), types.pop()))
+    return ledger.profiles.use(key_of(spec, max(1, spec.nodes), types.pop()), before)
 
 
 def give_profile(ledger: Ledger, job: Job, profile: Profile) -> None:
@@ -368,9 +371,9 @@ def learn_profile(ledger: Ledger, job: Job, event: ProfileLearned) -> None:
 
 
 def learn_whole_life(ledger: Ledger, job: Job) -> None:
-    """A job has finished alone within the time of a profile: what was measured is all that its kind needs,
-    unless its batch can be split in ways that were not tried."""
-    if job.attempt != 1 or job.co_tenants or job.accumulates:
+    """A job has finished alone within the time of a profile: a second look at its kind would show no more. A
+    batch is split only in ways that there was time to try."""
+    if job.attempt != 1 or job.co_tenants:
         return
     if ledger.profiles.complete(job.job_id):
         _give_its_like(ledger, job)
@@ -384,12 +387,12 @@ def _give_its_like(ledger: Ledger, job: Job) -> None:
     alike = [
         other
         for other in ledger.queued()
-        if other.profile is None
+        if other.spec.profile is None
         and other.attempt == 0
         and (other.spec.user, other.spec.code_sha256) == (mine.user, mine.code_sha256)
     ]
     for other in alike:
-        if (profile := known_profile(ledger, other.spec)) is not None:
+        if (profile := known_profile(ledger, other.spec, other.profile)) is not None:
             give_profile(ledger, other, profile)
 
 
@@ -406,7 +409,7 @@ def _keep_profile(ledger: Ledger, job: Job, event: ProfileLearned, hosts: int) -
         gpus=spec.gpus_min,
         hosts=hosts,
         device_type=event.device_type,
-        batch_size=spec.batch_size,
+        batch_size=job.batch_size,
         profile=event.profile,
         learned_s=ledger.now_s,
         job_id=job.job_id,

@@ -80,7 +80,7 @@ def plain(
         return None
     found = Placement(
         devices=devices,
-        sub_batch=spec.batch_size,
+        sub_batch=job.batch_size,
         memory_mib=needed,
         capped=policy_shares and _may_get_co_tenants(ledger, job, devices),
         reason=action.reason,
@@ -134,7 +134,7 @@ def _not_divided(job: Job, count: int) -> Reason:
 def _check_accumulation(job: Job, steps: int) -> Reason | None:
     if steps == 1:
         return None
-    what, batch = f"job {job.job_id}", job.spec.batch_size
+    what, batch = f"job {job.job_id}", job.batch_size
     if job.spec.is_elastic:
         return because("refused-accumulation", what, steps, "it is elastic")
     if batch is None or not 1 <= steps <= batch:
@@ -241,7 +241,7 @@ def placement(ledger: Ledger, job: Job, action: Place | Share | Resize, *, polic
     if len(devices) > 1:
         devices = tuple(sorted(devices, key=lambda d: (ledger.devices[d].host_id, d)))
     steps = 1 if isinstance(action, Resize) else action.accumulation_steps
-    memory_mib, batch = job.needed_mib(steps), job.spec.batch_size
+    memory_mib, batch = job.needed_mib(steps), job.batch_size
     if job.spec.is_elastic:
         batch, steps = job.spec.rows(len(devices)), job.spec.micro_batches(len(devices))
     beside = (t for d in devices for t in ledger.tenants(d) if ledger.jobs[t].phase not in LEAVING)

@@ -32,6 +32,7 @@ from cotenant.controller.domain import (
     Profile,
     PromiseState,
     Reason,
+    SeenBatch,
     SharedPace,
     SpeedCurve,
     StopCause,
@@ -270,6 +271,11 @@ class Records(Phases):
         """How many steps the job will make, as seen in its script's loops."""
         job.total_steps = total_steps or job.total_steps
 
+    def see_batch(self, job: Job, batch: SeenBatch) -> None:
+        """How many rows its model gets at a time; a number stays known."""
+        if batch.rows is not None or (batch.note and job.batch_seen.rows is None):
+            job.batch_seen = batch
+
     def checkpointed(self, job: Job, record: CheckpointRecord) -> None:
         """The job can go on from this checkpoint, and will if it waits."""
         known = sorted((*job.checkpoints, record), key=lambda c: (c.attempt, c.step))
@@ -319,8 +325,9 @@ class Records(Phases):
 
     def learn_profile(self, job: Job, profile: Profile, *, given: bool = False) -> None:
         """What was measured of it, or (`given`) of a job like it."""
-        job.profile, job.profile_given = profile, job.profile_given or given
-        alone_s = alone_step_s(profile, job.spec.batch_size, job.gang)
+        job.profile, job.profile_given = profile, given
+        self.see_batch(job, profile.batch)
+        alone_s = alone_step_s(profile, job.gang)
         if alone_s is not None:
             job.solo_step_s = alone_s
         self._moved(job)

@@ -5,6 +5,7 @@ measurements), and alarms that ring. Rule: a report about any attempt but the pr
 from __future__ import annotations
 
 import heapq
+from typing import Final
 
 import msgspec
 
@@ -21,6 +22,7 @@ from cotenant.controller.domain import (  # fmt: skip
     Job,
     JobId,
     Phase,
+    Profile,
     because,
     fitting,
 )
@@ -38,6 +40,11 @@ from cotenant.controller.engine.estimating import (
     remaining_from,
 )  # fmt: skip
 from cotenant.controller.engine.hosts import leave_if_due
+from cotenant.controller.engine.ledger import Ledger
+
+REFUSED: Final = "gradaccum.exactness.Refused"
+"""The error by which an attempt ends before a gradient of a batch in parts would be wrong. Where nobody asked
+for parts, that is no failure of the program's."""
 
 
 def on_started(dispatch: Dispatch, event: ev.AttemptStarted) -> None:
@@ -155,9 +162,20 @@ def on_ended(dispatch: Dispatch, event: ev.AttemptEnded) -> None:
         crowded_out = blame_memory(dispatch.ledger, job)
         if crowded_out is not None:
             dispatch.ledger.blame_stop(job, "crowded", crowded_out)
+    if REFUSED in event.detail and not job.stop_cause and job.can_accumulate and job.spec.batch_size is None:
+        _never_split(dispatch.ledger, job)
+        dispatch.ledger.blame_stop(job, "unsplit", because("unsplit", event.detail))
     if event.gpu_fault:
         take_in_fault(dispatch, job, event)
     left_host(dispatch, job, event.host_id, event.outcome, event.detail, event.workdir_missing)
+
+
+def _never_split(ledger: Ledger, job: Job) -> None:
+    """A batch in parts was refused: the job and its like get whole ones from now on."""
+    before = job.profile or Profile()
+    whole = msgspec.structs.replace(before, accumulates=False)
+    ledger.profiles.revise(before, whole)
+    ledger.refine_profile(job, whole)
 
 
 def on_profile(dispatch: Dispatch, event: ev.ProfileLearned) -> None:
@@ -178,9 +196,9 @@ def on_forgotten(dispatch: Dispatch, event: ev.ProfilesForgotten) -> None:
 
 def _ask_for_law(dispatch: Dispatch, job: Job) -> None:
     """Requests a fit of the throughput model of its profile, if there is enough data."""
-    if job.profile is None or job.profile.throughput is not None or job.spec.batch_size is None:
+    if job.profile is None or job.profile.throughput is not None or job.batch_size is None:
         return
-    payload = fitting.question(job.profile, job.spec.batch_size, job.gang)
+    payload = fitting.question(job.profile, job.batch_size, job.gang)
     if payload is None:
         return
     number = dispatch.command_id()
@@ -210,7 +228,7 @@ def on_computed(dispatch: Dispatch, event: ev.Computed) -> None:
     if job is None or job.profile is None or law is None or law.steps != len(job.profile.points):
         return
     profile = msgspec.structs.replace(job.profile, throughput=law)
-    dispatch.ledger.profiles.revise(job.job_id, job.profile, profile)
+    dispatch.ledger.profiles.revise(job.profile, profile)
     dispatch.ledger.refine_profile(job, profile)
 
 

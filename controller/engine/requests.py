@@ -12,6 +12,7 @@ from cotenant.controller.domain import (
     Job,
     Phase,
     SaveAttempt,
+    SeenBatch,
     alone_step_s,
     because,
 )
@@ -51,7 +52,8 @@ def on_arrived(dispatch: Dispatch, event: ev.JobArrived) -> None:
         resumable=spec.resumable is True,
         profile=profile,
         profile_given=profile is not None,
-        solo_step_s=alone_step_s(profile, spec.batch_size, spec.gang),
+        batch_seen=SeenBatch() if profile is None else profile.batch,
+        solo_step_s=alone_step_s(profile, spec.gang),
         remaining_s=remaining_s,
         estimate_source=source,
         expected_load_s=load_s,

@@ -215,6 +215,7 @@ def _submission(words: list[str], options: Options, endpoint: str | None) -> Sub
         environ=os.environ,
         endpoint=controller,
         same_machine=socket_path(controller) is not None,
+        saves_scripts=loaded.settings.checkpoint.scripts == "auto",
     )
     try:
         return submission(words, options, where, command_only=True)

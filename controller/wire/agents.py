@@ -29,6 +29,7 @@ from cotenant.controller.domain import (
     HostReport,
     JobId,
     JobKept,
+    SeenBatch,
     SeenLength,
 )
 
@@ -70,6 +71,7 @@ class AttemptProgress(msgspec.Struct, frozen=True, kw_only=True):
     """Peak per device so far."""
     duty_cycle: float | None = None
     length: SeenLength = SeenLength()
+    batch: SeenBatch = SeenBatch()
 
 
 class Heartbeat(AgentMessage, frozen=True, kw_only=True, tag="beat"):

@@ -106,6 +106,9 @@ STEP: Final = "step"
 LENGTH: Final = "length"
 """{total: int | null, note}: how many steps there will be in all as far as can be seen, and what that rests
 on, or why it cannot be seen. May come without a hello."""
+BATCH: Final = "batch"
+"""{rows: int | null, note}: how many rows the model gets at a time, and where that was read, or why it is not
+known. Once, early; may come without a hello."""
 SAVING: Final = "saving"
 """{step}: training goes on (asynchronous) or has stopped here to save."""
 DURABLE: Final = "durable"
@@ -145,7 +148,8 @@ PHASE_COMMIT: Final = "commit"
 PHASE_WITHDRAW: Final = "withdraw"
 
 FROM_RANK: Final = (
-    HELLO, WATCHED, FIRST_STEP, STEP, LENGTH, SAVING, DURABLE, CONFIRM, STOPPED, STRETCH, STANDING, FAILED,
+    HELLO, WATCHED, FIRST_STEP, STEP, LENGTH, BATCH, SAVING, DURABLE, CONFIRM, STOPPED, STRETCH, STANDING,
+    FAILED,
 )  # fmt: skip
 TO_RANK: Final = (STOP_AT, SAVE_AT, ACCUMULATE_AT, LOOK, ROOM)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 ENV_ZERO_CODE = "COTENANT_ZERO_CODE"
-"""Which parts are wanted: `accumulate`, `checkpoint`, `progress`, with commas."""
+"""Which parts are wanted: `accumulate`, `checkpoint` or `leave`, `progress`, `quiet`, with commas."""
 PROGRESS = "progress"
 ENV_STACKS_SIGNAL = "COTENANT_STACKS_SIGNAL"
 """The number of a signal at which this process writes the stacks of all its threads to stderr and goes on."""
@@ -34,10 +34,13 @@ ENV_MEMORY_MIB = "COTENANT_MEMORY_MIB"
 """What this process may take of each of its CUDA devices; there is one of the two, or none."""
 ENV_MODULES = "COTENANT_MODULES"
 """A file to write the names of imported packages to, once: at the first step, or at the end."""
+ENV_JOB = "COTENANT_JOB"
 ENV_PROTOCOL, ENV_SOCKET, VERSION = "COTENANT_PROTOCOL", "COTENANT_SOCKET", "1"
 _TORCH = ("torch", "torch.nn", "torch.nn.functional", "torch.optim", "torch.utils.data", "torch.distributed")
 """What scripts import of torch, `torch` itself left out by some."""
 _watched: list[Any] = []
+_SEEDS = {"random": "seed", "numpy.random": "seed", "torch": "manual_seed"}
+"""By module with generators that all share: what seeds them."""
 _TELL_S = 0.2
 """The supervisor may be busy for so long; without this word it assumes that the script never steps."""
 _UNLIMITED = "cotenant: this process is not held to its part of the GPU ({})\n"
@@ -99,7 +102,8 @@ def _torch_is_there(startup: Startup, wanted: list[str]) -> Any:
             resuming.install(standing, wanted, startup.when_imported)
         except Exception as error:  # noqa: BLE001  # whatever it is, the script must run
             text = "cotenant: the zero-code hook does not work here ({}: {}); the script runs without it\n"
-            sys.stderr.write(text.format(type(error).__name__, error))
+            if "quiet" not in wanted:
+                sys.stderr.write(text.format(type(error).__name__, error))
 
     return begin
 
@@ -124,6 +128,22 @@ class WatchedSpec(importlib.machinery.ModuleSpec):
             spec.__class__ = importlib.machinery.ModuleSpec
         _tell_watched()
         return False
+
+
+def _seed_alike(startup: Startup, job: str) -> None:
+    """Before the script does anything, seed what it may not seed: as in the job's other attempts, and unlike
+    in any other job. What it makes before its loop, its data for one, is then the same again."""
+    import zlib
+
+    number = zlib.crc32("{}/{}".format(job, os.environ.get("RANK", "0")).encode())
+
+    def seed(module: Any, word: str) -> None:
+        set_seed = getattr(module, word, None)
+        if set_seed is not None:  # A module of that name may be somebody else's.
+            set_seed(number)
+
+    for name, word in _SEEDS.items():
+        startup.when_imported(name, lambda module, word=word: seed(module, word))
 
 
 def _watch(startup: Startup) -> None:
@@ -280,6 +300,8 @@ def _main() -> None:
         startup.when_imported("torch", _keep_to_share)
     if scale:
         startup.when_imported("torch.distributed.distributed_c10d", _scale_time_limits(scale))
+    if env.get(ENV_JOB) and {"checkpoint", "leave"} & set(wanted):
+        _seed_alike(startup, env[ENV_JOB])
     if wanted:
         startup.when_imported("torch", _torch_is_there(startup, wanted))
     if counts:

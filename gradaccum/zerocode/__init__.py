@@ -14,11 +14,13 @@ from cotenant.gradaccum.zerocode import adapters
 from cotenant.gradaccum.zerocode.patches import Patches
 from cotenant.gradaccum.zerocode.patches import NOT_ASKED, AccumulationStanding, Observer
 
-__all__ = ["ACCUMULATE", "MEAN", "AccumulationStanding", "Observer", "install"]
+__all__ = ["ACCUMULATE", "MEAN", "QUIET", "AccumulationStanding", "Observer", "install"]
 
 ACCUMULATE: Final = "accumulate"
 MEAN: Final = "mean"
 """The user says that the loss is a mean over rows: frameworks' own knobs may be turned."""
+QUIET: Final = "quiet"
+"""The user has said nothing of batches: nothing is written into the script's output."""
 
 
 def install(startup: Any = None, wanted: Sequence[str] = (ACCUMULATE,)) -> AccumulationStanding:
@@ -27,7 +29,7 @@ def install(startup: Any = None, wanted: Sequence[str] = (ACCUMULATE,)) -> Accum
     startup: its `when_imported(name, callback)` says when a framework is there. wanted: without "accumulate"
     steps are counted and nothing else is done.
     """
-    patches = Patches()
+    patches = Patches(is_quiet=QUIET in wanted)
     if ACCUMULATE not in wanted:
         patches.standing.refused = NOT_ASKED
         patches.count_steps()

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
@@ -105,7 +104,8 @@ def _versions(module: torch.nn.Module, leaves: tuple[Any, ...]) -> list[int]:
 
 
 PASSES_MAX: Final = 256
-"""Forward passes remembered; a loss that reaches further back is not followed."""
+"""Forward passes remembered at most, and half as many at least; a loss that reaches further back is not
+followed."""
 
 SIDE_CHANNEL: Final = (
     "the loss uses something that the forward pass of {0} leaves beside its outputs (a loss kept in an "
@@ -128,7 +128,10 @@ class Audit:
     """Remembers which graph nodes belong to which forward pass, by their numbers; keeps no tensor alive."""
 
     def __init__(self) -> None:
-        self._passes: deque[_Pass] = deque(maxlen=PASSES_MAX)
+        # Kept up to date per pass: every step asks, and most have one.
+        self._passes: list[_Pass] = []
+        self._starts: list[int] = []
+        self._outputs: set[int] = set()
 
     def begin(self) -> int:
         return _number_now()
@@ -138,7 +141,12 @@ class Audit:
         outputs = frozenset(
             int(each.grad_fn._sequence_nr()) for each in tensors_of(output) if each.grad_fn is not None
         )
+        if len(self._passes) == PASSES_MAX:  # The older half goes.
+            del self._passes[: PASSES_MAX // 2], self._starts[: PASSES_MAX // 2]
+            self._outputs = set().union(*(each.outputs for each in self._passes))
         self._passes.append(_Pass(began, _number_now(), outputs, name, ours))
+        self._starts.append(began)
+        self._outputs |= outputs
 
     def twice(self) -> tuple[str, bool] | None:
         """A gradient that is differentiated again reaches into the forward passes; the audit does not follow
@@ -149,9 +157,7 @@ class Audit:
         """What the losses use besides outputs, and whether their gradient is wrong by it; None if nothing."""
         if not self._passes:
             return None
-        passes = list(self._passes)
-        starts = [each.began for each in passes]
-        outputs: frozenset[int] = frozenset().union(*(each.outputs for each in passes))
+        passes, starts, outputs = self._passes, self._starts, self._outputs
         waiting = [loss.grad_fn for loss in losses if loss.grad_fn is not None]
         seen = set(waiting)
         found: _Pass | None = None

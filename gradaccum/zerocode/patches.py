@@ -39,7 +39,7 @@ from cotenant.gradaccum.zerocode.forward import DEPTH, Audit, inside, split_forw
 
 
 NOTHING_SEEN: Final = "no forward pass of a module with parameters was seen before the first optimizer step"
-NOT_ASKED: Final = "--batch-size was not given"
+NOT_ASKED: Final = "--accumulate never, or --share never"
 ONE_ROW: Final = "its batches have a single row"
 
 log = logging.getLogger("cotenant.gradaccum")
@@ -61,9 +61,11 @@ class Observer:
 class AccumulationStanding:
     """The verdict about one process. `leave` takes the patches out."""
 
-    def __init__(self, leave: Callable[[], None]) -> None:
+    def __init__(self, leave: Callable[[], None], *, is_quiet: bool = False) -> None:
         self.observers: list[Observer] = []
         self.refused: str | None = None
+        self.is_quiet = is_quiet
+        """Nobody asked for any of it: only the supervisor hears why batches stay whole."""
         self.by_framework = False
         """The framework's own accumulation was set instead: batches are whole as far as we see them."""
         self.good: WeakSet[torch.nn.Module] = WeakSet()
@@ -96,7 +98,7 @@ class AccumulationStanding:
 
     def note(self, text: str) -> None:
         """Something worth a line that changes nothing."""
-        if os.environ.get("RANK", "0") == "0":
+        if not self.is_quiet and os.environ.get("RANK", "0") == "0":
             log.warning("cotenant: %s", text)
 
     def optimizer_stepped(self, optimizer: Any, *_: Any) -> None:
@@ -126,14 +128,17 @@ class AccumulationStanding:
 SEARCH_STEPS: Final = 8
 """After so many steps no new module is looked for: every call of every module would go on paying for it."""
 
+ROWS_SEEN: Final = 4
+"""Batches of which the number of rows is kept."""
+
 WITHOUT_ROWS: Final = "it is called without a tensor that has rows"
 
 
 class Patches:
     """The changes of one process."""
 
-    def __init__(self) -> None:
-        self.standing = AccumulationStanding(self.leave)
+    def __init__(self, *, is_quiet: bool = False) -> None:
+        self.standing = AccumulationStanding(self.leave, is_quiet=is_quiet)
         self.audit = Audit()
         self._to_check: dict[torch.nn.Module, _Kept] = {}
         self._originals: list[tuple[Any, str, Any, Any]] = []
@@ -264,13 +269,19 @@ class Patches:
     def _call(
         self, original: Any, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Call | None:
-        """The call as something that can be cut, if the module is known to stand it."""
+        """The call as something that can be cut, if the module is known to stand it. Of a module that was
+        checked, or will be, only where it is to be cut: looking costs some of every step."""
+        is_known = module in self.standing.good or module in self._to_check
+        if is_known and self.standing.steps_now() == 1 and len(PROGRESS.first_rows) >= ROWS_SEEN:
+            return None
         try:
             call = Call(args, kwargs)
         except Uncut as error:
             if str(error) != WITHOUT_ROWS:
                 self._refuse(module, str(error))
             return None
+        if len(PROGRESS.first_rows) < ROWS_SEEN:
+            PROGRESS.first_rows.append(call.rows)
         if module in self.standing.good:
             reason = _mode_objection(module)
             if reason is not None:

@@ -66,9 +66,14 @@ class Warm:
     def ended(self, pid: int) -> bool:
         """Whether it has ended, as far as we have been told by now."""
         assert self._process.stdout is not None
-        while pid not in self._codes and select.select([self._process.stdout.fileno()], [], [], 0)[0]:
+        while pid not in self._codes and (b"\n" in self._pending or select.select([self], [], [], 0)[0]):
             self._next(time.monotonic() + DEADLINE_S)
         return pid in self._codes
+
+    def fileno(self) -> int:
+        """Something to read here may be the end of a rank."""
+        assert self._process.stdout is not None
+        return self._process.stdout.fileno()
 
     def close(self) -> None:
         assert self._process.stdin is not None and self._process.stdout is not None
@@ -199,6 +204,10 @@ class Supervisor:
             "COTENANT_SOCKET": str(self.path),
             **more,
         }
+
+    def fileno(self) -> int:
+        """Something to read here is a message of a rank."""
+        return self._socket.fileno()
 
     def tell(self, name: str, **fields: Any) -> None:
         message = json.dumps({"v": 1, "m": name, **fields}).encode()

@@ -69,6 +69,15 @@ def test_a_training_script_is_split_from_the_command_line_on(tmp_path: Path) -> 
     assert "this script's batches stay whole: Sequential: 0: BatchNorm1d in training mode" in ran.stderr
 
 
+def test_a_plain_submission_writes_nothing_although_its_batches_stay_whole(tmp_path: Path) -> None:
+    words = (str(HERE / "scripts" / "refused.py"), str(tmp_path / "x"), "batchnorm")
+    plain = python(*words, env={"OMP_NUM_THREADS": "1"})
+    path = os.pathsep.join([str(launch.STARTUP), *(p for p in sys.path if p)])
+    hooked = {"OMP_NUM_THREADS": "1", "PYTHONPATH": path, "COTENANT_ZERO_CODE": "accumulate,quiet,progress"}
+    ran = python(*words, env=hooked)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (plain.returncode, plain.stdout, plain.stderr)
+
+
 def test_the_environments_own_startup_file_still_runs(script: Path, tmp_path: Path) -> None:
     own = tmp_path / "own"
     own.mkdir()

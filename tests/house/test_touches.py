@@ -32,7 +32,7 @@ CHANGES = (
     Change(
         "zero_code",
         r'\b(ENV_ZERO_CODE|_?zero_code)\b|Option\(\s*"accumulate"',
-        5,
+        6,
         beyond=("checkpoint/", "gradaccum/", "controller/cli/jobs/verify.py"),
     ),
     Change("accumulates_note", r"\baccumulates_note\b", 7),

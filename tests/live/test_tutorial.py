@@ -43,7 +43,7 @@ def test_each_command_does_what_the_page_says(tmp_path: Path) -> None:
         person.write("train.py", script)
         assert "epoch 7: loss" in follows(person, first)
 
-        assert "sharing with" in follows(person, sharing)
+        assert "shares with" in follows(person, sharing)
         told = follows(person, outcome)
         assert "BESIDE JOB" in told and "won" in told, told
 

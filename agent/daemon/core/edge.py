@@ -38,6 +38,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_root: str
     checkpoint_every_s: float | None = None
     """Set for this agent: in place of the controller's for the gangs that this host leads."""
+    saves_scripts: bool = True
+    """Whether it saves scripts that know nothing of checkpoints where nothing is said about it."""
     jobside_path: str
     cgroup_root: str = ""
     """Where the agent may make groups for attempts; empty = nowhere."""

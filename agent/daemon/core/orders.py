@@ -147,6 +147,11 @@ def order_for(
 
 
 def _as_set_here(command: StartAttempt, config: AgentConfig) -> StartAttempt:
+    if not config.saves_scripts:
+        words = tuple(word for word in command.launch.zero_code if word != "leave")
+        command = msgspec.structs.replace(
+            command, launch=msgspec.structs.replace(command.launch, zero_code=words)
+        )
     if config.checkpoint_every_s is None:
         return command
     return msgspec.structs.replace(command, checkpoint_every_s=config.checkpoint_every_s)

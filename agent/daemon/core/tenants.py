@@ -179,6 +179,7 @@ class Tenants:
                 memory_mib=status.memory_mib,
                 duty_cycle=status.duty_cycle,
                 length=status.length,
+                batch=status.batch,
             )
             for status in statuses
             if status is not None and status.started

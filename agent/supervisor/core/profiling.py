@@ -17,7 +17,7 @@ from cotenant.agent.ipc import Order
 from cotenant.agent.supervisor.core.coordination import Coordination, Voice
 from cotenant.agent.supervisor.core.progress import RankProgress
 from cotenant.agent.supervisor.core.rank_messages import StepDone, ToRank, WindowReport
-from cotenant.controller.domain import Profile
+from cotenant.controller.domain import Profile, SeenBatch
 from cotenant.profiler.indicators.sources import Timed
 from cotenant.profiler.inplace import BLIND_AFTER_S, AccumulationWindow, InPlace
 
@@ -39,7 +39,9 @@ class Profiling:
         self._window: ToRank | None = None
         self._others_mib = 0.0
         self._was_alone = True
-        self._told_complete = False
+        self._told_first = self._told_complete = False
+        self._awaits_hello = order.launch.may_be_split
+        """The hook in its processes says hello once the check after the first step is over."""
         self._is_wanted = order.start.profile_s > 0 and order.is_first_host
 
     def started(self, now_s: float) -> None:
@@ -75,7 +77,7 @@ class Profiling:
     def first_step(self, now_s: float) -> None:
         if self._first_step_s is None:
             self._first_step_s = now_s
-            if self._inplace is not None and not self._progress.hellos:
+            if self._inplace is not None and not self._progress.hellos and not self._awaits_hello:
                 self._inplace.watch_steps()
 
     def stepped(self, word: StepDone, now_s: float) -> None:
@@ -117,13 +119,18 @@ class Profiling:
         if inplace is None:
             return []
         self._clock_s = now_s
+        inplace.learn_batch(self._progress.status.batch.rows)
         hellos = self._progress.hellos
         if hellos:
             inplace.watch_from_inside()
+        elif self._awaits_hello and self._first_step_s is not None:
+            if not inplace.is_outside and now_s >= self._first_step_s + BLIND_AFTER_S:
+                inplace.watch_steps()
         elif self._first_step_s is None and now_s >= self._started_s + BLIND_AFTER_S:
             inplace.watch_from_outside()
         alone = self._coordination.is_alone
-        inplace.clock(now_s, alone=alone, is_training=self._first_step_s is not None or inplace.is_outside)
+        trains = self._first_step_s is not None and (bool(hellos) or not self._awaits_hello)
+        inplace.clock(now_s, alone=alone, is_training=trains or inplace.is_outside)
         self._take_window(inplace)
         if not may_ask or not alone or self._first_step_s is None or not self._coordination.can_change_s:
             return []
@@ -140,21 +147,23 @@ class Profiling:
             inplace.agreed(AccumulationWindow(start=window.step, until=window.until, s=window.s))
 
     def take_result(self, *, is_over: bool = False) -> Profile | None:
-        """The profile where there is something new to tell: it is complete, the job has a co-tenant, or its
-        attempt is over."""
+        """The profile where there is something new to tell: the ordered s was measured, all is complete, the
+        job has a co-tenant, or its attempt is over."""
         inplace = self._inplace
         if inplace is None or self._told_complete:
             return None
         lost_co_tenants = self._was_alone and not self._coordination.is_alone
         self._was_alone = self._coordination.is_alone
         complete = inplace.is_complete
-        if not (complete or lost_co_tenants or is_over) or not (inplace.take_news() or complete):
+        first = inplace.has_first and not self._told_first
+        if not (complete or first or lost_co_tenants or is_over) or not (inplace.take_news() or complete):
             return None
-        self._told_complete = complete
+        self._told_first, self._told_complete = inplace.has_first, complete
         status = self._progress.status
         load_s = None if self._first_step_s is None else self._first_step_s - self._started_s
         found = inplace.profile(load_s=load_s, peak_mib=status.memory_mib, others_mib=self._others_mib)
-        return msgspec.structs.replace(found, total_steps=status.length.steps)
+        batch = SeenBatch() if status.batch.rows is None else status.batch
+        return msgspec.structs.replace(found, total_steps=status.length.steps, batch=batch)
 
     @property
     def is_complete(self) -> bool:

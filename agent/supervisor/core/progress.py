@@ -18,6 +18,7 @@ import msgspec
 from cotenant.agent.ipc import Durable, Order, Status
 from cotenant.agent.supervisor.core.edge import Publish
 from cotenant.agent.supervisor.core.rank_messages import (
+    BatchSeen,
     DurableSaid,
     FirstStepReached,
     LengthSeen,
@@ -25,7 +26,7 @@ from cotenant.agent.supervisor.core.rank_messages import (
     RankHello,
     StepDone,
 )
-from cotenant.controller.domain import SeenLength, cannot, capabilities_of_all, one_line
+from cotenant.controller.domain import SeenBatch, SeenLength, cannot, capabilities_of_all, one_line
 
 REPORTS_KEPT: Final = 31
 DURABLES_KEPT: Final = 4
@@ -47,7 +48,7 @@ class RankProgress:
         self.hellos: dict[int, RankHello] = {}
         self.steps: dict[int, int] = {}
         self._step_times: deque[float] = deque(maxlen=REPORTS_KEPT)
-        self._loss_rank = self._length_rank = NOBODY
+        self._loss_rank = self._length_rank = self._batch_rank = NOBODY
         self._memory_mib_peak: float | None = None
 
     def change(self, **fields: object) -> bool:
@@ -100,6 +101,13 @@ class RankProgress:
         self._length_rank = word.rank
         note = one_line(word.note)[:FAILURE_CHARS]
         return self.change(length=SeenLength(steps=word.total or None, note=note))
+
+    def batch(self, word: BatchSeen) -> bool:
+        """The lowest rank's word counts here as well: its steps are those that are measured."""
+        if word.rank > self._batch_rank:
+            return False
+        self._batch_rank = word.rank
+        return self.change(batch=SeenBatch(rows=word.rows, note=one_line(word.note)[:FAILURE_CHARS]))
 
     def durable(self, word: DurableSaid) -> bool:
         new = Durable(step=word.step, name=word.name, exact=word.exact)

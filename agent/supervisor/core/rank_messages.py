@@ -44,6 +44,8 @@ class RankHello(RankMessage, frozen=True, kw_only=True, tag=protocol.HELLO):
     """It says where its training thread is when it is asked."""
     trials: bool = False
     """Also another one than was ordered, merely to measure it."""
+    leaves_only: bool = False
+    """It is saved when it is asked to leave, or when somebody says so, and not now and then."""
     accumulates_note: Annotated[str, Meta(max_length=1000)] = ""
     """Why it cannot accumulate."""
     resumable_note: Annotated[str, Meta(max_length=1000)] = ""
@@ -71,6 +73,13 @@ class LengthSeen(RankMessage, frozen=True, kw_only=True, tag=protocol.LENGTH):
     """Steps in all; None: it cannot be seen."""
     note: Annotated[str, Meta(max_length=1000)] = ""
     """What that rests on, or why it cannot be seen."""
+
+
+class BatchSeen(RankMessage, frozen=True, kw_only=True, tag=protocol.BATCH):
+    rows: Annotated[int, Meta(ge=1, le=2**53)] | None = None
+    """Per worker; None: not known."""
+    note: Annotated[str, Meta(max_length=1000)] = ""
+    """Where that was read, or why it is not known."""
 
 
 class Saving(RankMessage, frozen=True, kw_only=True, tag=protocol.SAVING):
@@ -118,6 +127,7 @@ AnyRankWord = (
     | FirstStepReached
     | StepDone
     | LengthSeen
+    | BatchSeen
     | Saving
     | DurableSaid
     | StepConfirmed

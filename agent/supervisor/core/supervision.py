@@ -39,6 +39,7 @@ from cotenant.agent.supervisor.core.profiling import Profiling
 from cotenant.agent.supervisor.core.progress import Publishing, RankProgress
 from cotenant.agent.supervisor.core.rank_messages import (
     AnyRankWord,
+    BatchSeen,
     DurableSaid,
     FirstStepReached,
     LengthSeen,
@@ -206,8 +207,10 @@ class Supervision:
                 coordination.report_soon(now_s)
                 self._profiling.first_step(now_s)
                 self._watchdog.stepped(step)
-                if self._save_s == inf and coordination.is_first and self._order.start.checkpoint_every_s > 0:
-                    self._save_s = now_s + self._order.start.checkpoint_every_s
+                every_s = self._order.start.checkpoint_every_s
+                is_saved = not any(hello.leaves_only for hello in progress.hellos.values())
+                if self._save_s == inf and coordination.is_first and every_s > 0 and is_saved:
+                    self._save_s = now_s + every_s
             case StepDone(rank=rank, step=step):
                 self._publishing.progressed(progress.step(word))
                 coordination.saw_step(rank, step, now_s)
@@ -215,6 +218,8 @@ class Supervision:
                 self._watchdog.stepped(step)
             case LengthSeen():
                 self._publishing.progressed(progress.length(word))
+            case BatchSeen():
+                self._publishing.progressed(progress.batch(word))
             case WindowReport(rank=rank, step=step):
                 self._say(coordination.reached(rank, step, now_s))
                 if self._profiling.window_over(word, now_s):

@@ -209,6 +209,8 @@ def _protocol_words(order: Order, socket: Path) -> dict[str, str]:
         words[protocol.ENV_STEP_BATCH] = "x".join(map(str, order.start.step_batch))
     if order.launch.zero_code:
         words[protocol.ENV_ZERO_CODE] = ",".join(order.launch.zero_code)
+    if {"checkpoint", "leave"} & set(order.launch.zero_code):  # Sets have the same order in each attempt.
+        words["PYTHONHASHSEED"] = order.launch.env.get("PYTHONHASHSEED", "0")
     if order.torch_limit_mib is not None:
         words[protocol.ENV_MEMORY_MIB] = str(order.torch_limit_mib)
     return words

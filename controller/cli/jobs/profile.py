@@ -38,9 +38,6 @@ from cotenant.controller.domain import one_line
 from cotenant.controller.wire import ForgetProfiles, KnownProfile, KnownProfiles, ListProfiles
 
 MEASURE: Final = "measure"
-NO_BATCH: Final = (
-    "note: without --batch-size N no step times are kept: what a step takes depends on its batch"
-)
 
 
 class ProfileGroup(Group):
@@ -89,8 +86,6 @@ def measure(
         gpus = limits.get("gpus")
         plan = planned(client, request.specs[0], gpus_max=gpus and gpus.most, hosts_max=limits.get("nodes"))
         screen.tell(plan.announcement())
-        if plan.spec.batch_size is None:
-            screen.tell(NO_BATCH)
         run = SeriesRun(client, plan, request)
         completed = run.to_the_end()
         results = run.results()

@@ -91,7 +91,7 @@ def page(job: JobDetails, room: int | None, wide: bool = False) -> str:
         lines += ["", screen.table(ATTEMPT_COLUMNS, job.attempts, None if wide else room)]
     lines += sharing.table(job, None if wide else room)
     points = job.profile.points if job.profile is not None else ()
-    lines += throughput_lines(points, job.throughput, spec.batch_size)
+    lines += throughput_lines(points, job.throughput, spec.batch_size or job.batch_rows)
     return "\n".join(lines)
 
 
@@ -131,6 +131,7 @@ def standing(job: JobDetails) -> Iterator[tuple[str, str]]:
     if job.devices:
         yield "accumulation", _accumulation(job)
     yield "progress", _progress(job)
+    yield "batch", _batch(job)
     yield "profile", _profile(job)
     yield "resumable", _resumable(job)
 
@@ -142,8 +143,8 @@ def _resumable(job: JobView) -> str:
         return f"no: {job.resumable_note}"
     if not job.step:
         so_far = "no" if job.ended_at else "not so far"
-        return f"{so_far}: the script has made no step, and has not said that it can (see --checkpoint auto)"
-    return "no: the script has not said that it can (see --checkpoint auto)"
+        return f"{so_far}: the script has made no step, and has not said that it can"
+    return "no: the script has not said that it can (cotenant.checkpoint; docs/zero-code.md)"
 
 
 def _in_vain(job: JobView) -> str:
@@ -253,6 +254,14 @@ def _progress(job: JobView) -> str:
     if job.loss is not None:
         text += f", loss {job.loss:.4g}"
     return f"{text} ({job.total_note})" if job.total_note and not job.iterations else text
+
+
+def _batch(job: JobDetails) -> str:
+    """Rows per worker, and who says so."""
+    rows = job.spec.batch_size or job.batch_rows
+    if rows is None:
+        return f"not known: {job.batch_note}" if job.batch_note else ""
+    return f"{rows}, {job.batch_note or 'as submitted'}"
 
 
 def asked_for(spec: JobSpec, wide: bool) -> Iterator[tuple[str, str]]:

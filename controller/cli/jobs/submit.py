@@ -139,6 +139,7 @@ def prepared_submission(
         environ=os.environ,
         endpoint=controller,
         same_machine=socket_path(controller) is not None,
+        saves_scripts=loaded.settings.checkpoint.scripts == "auto",
     )
     try:
         made = submission(words, flags, where, command_only=command_only, sbatch=sbatch)

@@ -50,6 +50,8 @@ class Submitter(msgspec.Struct, frozen=True, kw_only=True):
     """Of the controller; what runs in a job of a Slurm script asks the same one."""
     same_machine: bool = True
     """The controller is this user's own: a command that cannot start here cannot start at all."""
+    saves_scripts: bool = True
+    """Whether scripts are saved and resumed without changing them where nothing is said about it."""
 
 
 class Sbatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,7 +128,7 @@ def _submission(source: _Source, flags: Options, where: Submitter) -> Submission
         uid=os.getuid(),
         gid=os.getgid(),
         groups=tuple(sorted(os.getgroups())),
-        zero_code=_zero_code(values),
+        zero_code=_zero_code(values, where),
         watchdog_s=values.get("watchdog"),
         warm=not values.get("cold", False),
         slurm=_placed(source.slurm, where) if source.slurm is not None else None,
@@ -280,21 +282,24 @@ def _gpus(values: dict[str, Any]) -> GpuRange:
     return found
 
 
-def _zero_code(values: dict[str, Any]) -> tuple[str, ...]:
-    """What the hook is asked to do. A batch of unknown size is never split, nor is one that never shares."""
-    how = values.get("accumulate", "auto")
-    splits = how != "never" and values.get("batch_size") is not None and values.get("share") != "never"
+def _zero_code(values: dict[str, Any], where: Submitter) -> tuple[str, ...]:
+    """What the hook is asked to do. The batches of a job that never shares are never split. A job that is not
+    to be watched is neither split nor saved, unless that is asked for."""
+    how, counts = values.get("accumulate", "auto"), values.get("progress") != "never"
+    saves = values.get("checkpoint", "leave" if where.saves_scripts and counts else "never")
+    if values.get("resumable") is False:
+        saves = "never"
+    is_asked = bool(values.keys() & {"accumulate", "batch_size"})
+    splits = how != "never" and values.get("share") != "never" and (counts or is_asked)
     words = {
         "accumulate": splits,
         "mean": splits and how == "mean",
-        "checkpoint": _saves(values),
-        "progress": values.get("progress") != "never",
+        "quiet": splits and not is_asked,
+        "checkpoint": saves == "auto",
+        "leave": saves == "leave",
+        "progress": counts,
     }
     return tuple(word for word, wanted in words.items() if wanted)
-
-
-def _saves(values: dict[str, Any]) -> bool:
-    return values.get("checkpoint") == "auto" and values.get("resumable") is not False
 
 
 def _name(argv: Sequence[str]) -> str:

@@ -212,7 +212,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("cpus", "N", count, "CPU cores per host"),
     Option("host_mem", "SIZE", size_mib, "main memory per host"),
     Option("name", "NAME", name, "a name to recognise it by", short="-J"),
-    Option("batch_size", "N", count, "batch per worker; known, it can be split to share a GPU"),
+    Option("batch_size", "N", count, "batch per worker; default: as its loader has it"),
     Option("iterations", "N", count, "optimizer steps in all; known, its end can be told"),
     Option(
         "accumulate",
@@ -224,7 +224,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "checkpoint",
         "auto|never",
         choice("auto", "never"),
-        "whether a script is saved and resumed without changing it (default: never)",
+        "whether a script is saved and resumed without changing it (default: when asked to leave; auto: also "
+        "now and then)",
     ),
     Option(
         "progress",

@@ -10,7 +10,16 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from cotenant.controller.domain import AttemptNo, HostBack, HostId, HostLost, HostSilent, JobId, ProgressSeen
+from cotenant.controller.domain import (  # fmt: skip
+    AttemptNo,
+    HostBack,
+    HostId,
+    HostLost,
+    HostSilent,
+    JobId,
+    ProgressSeen,
+    SeenBatch,
+)
 from cotenant.controller.wire import AttemptProgress
 
 DEAF_AFTER_S = 3.0
@@ -93,6 +102,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     step_s: float | None
     total_steps: int | None = None
+    batch: SeenBatch = SeenBatch()
 
 
 class ProgressFilter:
@@ -117,6 +127,7 @@ class ProgressFilter:
             step=news.step,
             step_s=news.step_s,
             total_steps=news.length.steps,
+            batch=news.batch,
         )
         return ProgressSeen(
             job_id=news.job_id,
@@ -124,6 +135,7 @@ class ProgressFilter:
             step=news.step,
             step_s=news.step_s,
             total_steps=news.length.steps,
+            batch=news.batch,
         )
 
     def _matters(self, told: Told, news: AttemptProgress, iterations: int | None, now_s: float) -> bool:
@@ -134,7 +146,7 @@ class ProgressFilter:
             return True
         if news.step_s is None or told.step_s is None:
             return news.step_s is not None
-        if news.length.steps != told.total_steps:
+        if (news.length.steps, news.batch) != (told.total_steps, told.batch):
             return True
         iterations = iterations or news.length.steps
         if iterations is None:

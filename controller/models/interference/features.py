@@ -86,8 +86,8 @@ def of_job(job: Job, names: tuple[str, ...]) -> tuple[float, ...]:
     """
     values = dict.fromkeys(names, math.nan)
     profile = job.profile
-    if job.spec.batch_size is not None:
-        values["batch"] = float(job.spec.batch_size)
+    if job.batch_size is not None:
+        values["batch"] = float(job.batch_size)
     if profile is None:
         return tuple(values[name] for name in names)
     if profile.duty_cycle is not None:

@@ -239,7 +239,7 @@ class Predictor:
         """Jobs with one profile and batch are one kind to a model. Found by identity: profiles are values
         that never change, and comparing two of them costs more than the answer."""
         kind = self._kinds.get(id(job.profile))
-        if kind is not None and kind.profile is job.profile and kind.batch_size == job.spec.batch_size:
+        if kind is not None and kind.profile is job.profile and kind.batch_size == job.batch_size:
             return kind
         if len(self._kinds) >= self._kinds_max:
             self._kinds.clear()
@@ -248,7 +248,7 @@ class Predictor:
         seen = float(self._weights[~np.isnan(values[0])].sum())
         factor = float(self._factors[band_of(self.model.bands, self._novelty.of(values))][0])
         self._count += 1
-        kind = _Kind(job.profile, job.spec.batch_size, self._count, values, seen >= SEEN_MIN, factor)
+        kind = _Kind(job.profile, job.batch_size, self._count, values, seen >= SEEN_MIN, factor)
         self._kinds[id(job.profile)] = kind
         return kind
 

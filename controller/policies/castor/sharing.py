@@ -75,7 +75,7 @@ def beside_all(view: View, jobs: Sequence[Job], slots: ShareableSlots) -> Newcom
     alike: dict[tuple[SchedulingClass, object], list[Job]] = defaultdict(list)
     for job in jobs:
         if slots.expected_left_s(job) is not None:
-            like = (job.spec.launch.argv, job.spec.batch_size, job.accumulates, id(job.profile))
+            like = (job.spec.launch.argv, job.batch_size, job.accumulates, id(job.profile))
             alike[view.scheduling_class(job), like] += [job]
     splits = [(known_batches(here[0], slots.batches), key[0], here) for key, here in alike.items()]
     kinds = [(choices, wanted, here) for choices, wanted, here in splits if choices]
@@ -197,7 +197,7 @@ def best_sharing(view: View, newcomer: Job, partner: Job, left_mib: int) -> Shar
 def no_memory(newcomer: Job, partner: Job, choices: tuple[SubBatch, ...], left_mib: int) -> Reason:
     """Nothing fits: the last, smallest candidate says by how much."""
     size, needed = (choices[-1].size, choices[-1].needed_mib) if choices else (0, 0)
-    what = f"a sub-batch of {size or 1}" if newcomer.spec.batch_size else "its whole batch"
+    what = f"a sub-batch of {size or 1}" if newcomer.batch_size else "its whole batch"
     return because("sharing-no-memory", partner.job_id, what, needed, left_mib)
 
 

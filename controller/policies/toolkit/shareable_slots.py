@@ -53,24 +53,24 @@ Batches = dict[tuple[object, ...], "tuple[SubBatch, ...]"]
 def accumulation_choices(job: Job) -> Iterator[int]:
     """s = 1, 2, 4, ... down to a sub-batch of 1; only 1 for a job that cannot accumulate."""
     yield 1
-    if job.spec.batch_size is None or not job.can_accumulate:
+    if job.batch_size is None or not job.can_accumulate:
         return
     s = 2
-    while s < job.spec.batch_size:
+    while s < job.batch_size:
         yield s
         s *= 2
-    if job.spec.batch_size > 1:
-        yield job.spec.batch_size
+    if job.batch_size > 1:
+        yield job.batch_size
 
 
 def slowdown(job: Job, accumulation_steps: int) -> float | None:
-    """Step time at s / step time at the whole batch; None where it is not known."""
+    """Step time at s / step time at the whole batch; None beyond the greatest s that was measured."""
     if accumulation_steps == 1:
         return 1.0
-    if job.profile is None or job.spec.batch_size is None:
+    if job.profile is None or job.batch_size is None or accumulation_steps > job.profile.s_max:
         return None
-    whole = step_s(job.profile, job.spec.batch_size, 1, job.gang)
-    part = step_s(job.profile, job.spec.batch_size, accumulation_steps, job.gang)
+    whole = step_s(job.profile, job.batch_size, 1, job.gang)
+    part = step_s(job.profile, job.batch_size, accumulation_steps, job.gang)
     return max(1.0, part / whole) if whole and part else None
 
 
@@ -86,7 +86,7 @@ class SubBatch(NamedTuple):
 
 def sub_batches(job: Job) -> tuple[SubBatch, ...]:
     """The candidates of Algorithm 2 of which memory and time are known, the whole batch first."""
-    batch = job.spec.batch_size
+    batch = job.batch_size
     found = []
     for s in accumulation_choices(job):
         needed, slower = peak_mib(job, s), slowdown(job, s)
@@ -99,7 +99,7 @@ def known_batches(job: Job, known: Batches) -> tuple[SubBatch, ...]:
     """The ways to split a waiting job's batch; none unless the memory of the whole batch is known. Worked out
     once for all jobs that cannot differ in it."""
     spec = job.spec
-    split = None if spec.batch_size is None else (spec.batch_size, job.can_accumulate, job.gang)
+    split = None if job.batch_size is None else (job.batch_size, job.can_accumulate, job.gang)
     key = (id(job.profile), spec.memory_mib, split)
     if key not in known:
         choices = sub_batches(job)

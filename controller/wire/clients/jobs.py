@@ -217,6 +217,10 @@ class JobView(JsonView, frozen=True, kw_only=True, tag="job/1"):
     """As far as could be seen of its script."""
     total_note: str | None = None
     """What that rests on, or why it was not seen."""
+    batch_rows: int | None = None
+    """Per worker, as said or seen; null: not known, so it stays whole."""
+    batch_note: str | None = None
+    """Where that was seen, or why it is not known; null of a batch size that came with the submission."""
     step_s: float | None
     loss: float | None
     resumable: bool

@@ -381,3 +381,16 @@ def test_a_jobs_own_word_on_the_watchdog_wins(
     order = order_of(start(watchdog_s=watchdog_s), config(watchdog_floor_s=floor_s))
     assert order.watch == rule
     assert ("COTENANT_STACKS_SIGNAL" in env_of(order)) == (rule is not None)
+
+
+# --- What this host never does ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("saves", "words"), [(True, ("leave", "progress")), (False, ("progress",))])
+def test_a_host_whose_scripts_are_never_saved_leaves_the_word_out(
+    saves: bool, words: tuple[str, ...]
+) -> None:
+    command = start()
+    launch = msgspec.structs.replace(command.launch, zero_code=("leave", "progress"))
+    command = msgspec.structs.replace(command, launch=launch)
+    assert order_of(command, config(saves_scripts=saves)).start.launch.zero_code == words

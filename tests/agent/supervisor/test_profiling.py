@@ -21,6 +21,7 @@ from cotenant.agent.supervisor.core.edge import (
     TellRank,
 )
 from cotenant.agent.supervisor.core.rank_messages import (
+    BatchSeen,
     FirstStepReached,
     LengthSeen,
     RankHello,
@@ -29,7 +30,7 @@ from cotenant.agent.supervisor.core.rank_messages import (
     WindowReport,
 )
 from cotenant.agent.supervisor.core.supervision import Supervision
-from cotenant.controller.domain import HostId, SeenLength
+from cotenant.controller.domain import HostId, Launch, SeenBatch, SeenLength
 from cotenant.profiler.indicators.sources import Indicator, Reading, Timed
 from tests.building import orders
 
@@ -178,8 +179,23 @@ def test_within_t_prof_every_s_is_measured_while_the_job_trains_for_itself() -> 
     assert profile.load_s is not None and 2.0 <= profile.load_s < 2.5
     assert not job.supervision.is_profiling
     told = {status.profile_no for status in job.statuses}
-    assert told == {0, 1}, "told once, when it is complete"
+    assert told == {0, 1, 2}, "told when the whole batch is known, and when all is"
     assert job.ends().result.status.profile == profile
+
+
+def test_the_whole_batch_is_known_before_its_parts() -> None:
+    job = Job().loads()
+    while job.status.profile is None:
+        job.trains(STEP_S)
+    assert [(p.accumulation_steps, p.memory_mib) for p in job.status.profile.points] == [(1, 500.0)]
+    assert not is_over(job) and job.supervision.is_profiling
+    assert job.now_s < 10.0, "a part of the 30 s"
+
+
+def test_a_batch_that_cannot_be_split_is_told_as_soon() -> None:
+    job = Job(accumulates=False).loads().trains(20.0)
+    assert job.status.profile is not None and not is_over(job)
+    assert [point.accumulation_steps for point in job.status.profile.points] == [1]
 
 
 def test_the_measured_pace_of_the_job_is_that_at_the_ordered_s() -> None:
@@ -205,13 +221,13 @@ def test_a_co_tenant_interrupts_and_what_was_measured_until_then_is_told() -> No
     windows = len(job.windows)
     job.happens(CoTenantsChanged(alone=False))
     profile = job.status.profile
-    assert profile is not None and not is_over(job)
+    assert profile is not None and not is_over(job) and job.status.profile_no == 2
     assert profile.points and profile.points[0].accumulation_steps == 1
     job.trains(60.0)
     assert len(job.windows) == windows, "beside a co-tenant nothing is tried"
     job.happens(CoTenantsChanged(alone=True))
     job.trains(60.0)
-    assert is_over(job) and job.status.profile_no == 2
+    assert is_over(job) and job.status.profile_no == 3
 
 
 def test_a_job_that_ends_early_leaves_what_was_measured() -> None:
@@ -302,3 +318,46 @@ def test_no_alarm_rings_for_ever_whatever_the_job_has_said() -> None:
     job = Job().loads().trains(60.0)
     assert is_over(job)
     job.rings(100.0)
+
+
+def test_a_batch_that_was_seen_is_measured_in_parts_as_one_that_was_said() -> None:
+    job = Job(sub_batch=None)
+    job.now_s += 1.0
+    for rank, rows in ((1, 16), (0, 8), (1, 4)):
+        job.happens(RankMessageCame(word=BatchSeen(v=1, rank=rank, rows=rows, note="line 41")))
+    job.loads().trains(120.0)
+    assert job.status.batch == SeenBatch(rows=8, note="line 41"), "the lowest rank's word counts"
+    found = job.status.profile
+    assert found is not None and found.batch == job.status.batch
+    assert [(p.accumulation_steps, p.sub_batch) for p in found.points] == [(1, 8), (2, 4), (4, 2), (8, 1)]
+
+
+def test_a_batch_of_unknown_size_has_no_points() -> None:
+    job = Job(sub_batch=None)
+    job.happens(RankMessageCame(word=BatchSeen(v=1, rank=0, rows=None, note="its first batches differ")))
+    found = job.loads().trains(120.0).status.profile
+    assert found is not None and (found.points, found.batch) == ((), SeenBatch())
+
+
+def test_the_check_after_the_first_step_takes_nothing_from_the_profile() -> None:
+    """The hook says hello when its check is over: until then nothing is taken for a profile."""
+    job = Job(sub_batch=None, launch=Launch(argv=("x",), zero_code=("accumulate", "progress")))
+    job.now_s += 1.0
+    job.happens(RankMessageCame(word=BatchSeen(v=1, rank=0, rows=8, note="line 41")))
+    for rank in (0, 1):
+        job.happens(RankMessageCame(word=FirstStepReached(v=1, rank=rank, step=1)))
+    job.rings(40.0)
+    assert job.status.profile is None, "longer than the time of a profile"
+    job.loads()
+    for rank in (0, 1):
+        job.happens(RankMessageCame(word=StepDone(v=1, rank=rank, step=1)))
+    found = job.trains(120.0).status.profile
+    assert found is not None and [p.accumulation_steps for p in found.points] == [1, 2, 4, 8]
+
+
+def test_a_hook_that_never_says_hello_is_watched_from_outside() -> None:
+    job = Job(sub_batch=None, launch=Launch(argv=("x",), zero_code=("accumulate", "progress")))
+    job.happens(RankMessageCame(word=FirstStepReached(v=1, rank=0, step=1)))
+    job.rings(200.0)
+    assert job.status.profile_complete
+    assert job.status.profile is not None and job.status.profile.source == "from outside"

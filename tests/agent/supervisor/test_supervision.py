@@ -459,6 +459,15 @@ def test_saves_come_at_their_period_from_the_first_step_on() -> None:
     assert len([word for word in story.words() if word[2] == "propose"]) == 2
 
 
+def test_a_script_that_is_saved_when_it_leaves_is_not_saved_before() -> None:
+    story = Story(checkpoint_every_s=10.0)
+    story.happens(Started())
+    story.says(msgspec.structs.replace(hello(0, 1), leaves_only=True))
+    story.says(FirstStepReached(v=1, rank=0, step=1))
+    story.until(1000.0)
+    assert story.words() == []
+
+
 def test_a_save_on_request_moves_the_next_one() -> None:
     story = Story(checkpoint_every_s=100.0).runs()
     story.now_s = 60.0

@@ -110,14 +110,16 @@ def test_every_flag_reaches_the_specification(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({}, ()),
-        ({"batch_size": "64"}, ("accumulate",)),
-        ({"batch_size": "64", "accumulate": "mean"}, ("accumulate", "mean")),
-        ({"batch_size": "64", "accumulate": "never"}, ()),
-        ({"batch_size": "64", "share": "never"}, ()),
-        ({"accumulate": "auto"}, ()),
-        ({"checkpoint": "auto"}, ("checkpoint",)),
-        ({"checkpoint": "auto", "resumable": "no"}, ()),
+        ({}, ("accumulate", "quiet", "leave")),
+        ({"share": "never"}, ("leave",)),
+        ({"batch_size": "64"}, ("accumulate", "leave")),
+        ({"batch_size": "64", "accumulate": "mean"}, ("accumulate", "mean", "leave")),
+        ({"batch_size": "64", "accumulate": "never"}, ("leave",)),
+        ({"batch_size": "64", "share": "never"}, ("leave",)),
+        ({"accumulate": "auto"}, ("accumulate", "leave")),
+        ({"checkpoint": "auto"}, ("accumulate", "quiet", "checkpoint")),
+        ({"checkpoint": "never"}, ("accumulate", "quiet")),
+        ({"checkpoint": "auto", "resumable": "no"}, ("accumulate", "quiet")),
         ({"batch_size": "64", "checkpoint": "auto"}, ("accumulate", "checkpoint")),
     ],
     ids=str,
@@ -126,7 +128,21 @@ def test_the_hook_is_asked_for_where_it_can_be_of_use(
     tmp_path: Path, given: dict[str, str], words: tuple[str, ...]
 ) -> None:
     assert spec_of(tmp_path, *PYTHON, **given).launch.zero_code == (*words, "progress")
-    assert spec_of(tmp_path, *PYTHON, **given, progress="never").launch.zero_code == words
+    unasked = {"leave"} | ({"accumulate", "quiet"} if "quiet" in words else set())
+    unwatched = spec_of(tmp_path, *PYTHON, **given, progress="never").launch
+    asked = tuple(word for word in words if word not in unasked)
+    assert unwatched.zero_code == asked, "nobody splits or saves what is not to be watched"
+
+
+@pytest.mark.parametrize(
+    ("texts", "word"), [({}, None), ({"checkpoint": "auto"}, "checkpoint"), ({"checkpoint": "never"}, None)]
+)
+def test_a_user_whose_scripts_are_never_saved_can_ask_for_it(
+    tmp_path: Path, texts: dict[str, str], word: str | None
+) -> None:
+    where = Submitter(folder=tmp_path, environ=ENVIRON, same_machine=True, saves_scripts=False)
+    (spec,) = submission(PYTHON, given(**texts), where).request.specs
+    assert {"leave", "checkpoint"} & set(spec.launch.zero_code) == ({word} if word else set())
 
 
 @pytest.mark.parametrize(("given", "seconds"), [("auto", None), ("off", 0.0), ("Never", 0.0), ("2h", 7200.0)])

@@ -212,17 +212,56 @@ def test_another_type_of_device_is_another_kind_and_so_is_one_that_is_not_known_
     assert made.job(4).profile is None
 
 
-def test_an_unfinished_profile_is_kept_to_be_seen_and_measured_anew() -> None:
+WHOLE = profile(8, (1, 2.0, 300.0), duty=0.4, source="in place")
+
+
+@pytest.mark.parametrize("measured", [WHOLE, Profile(step_s=2.0, memory_mib_peak=300.0)], ids=str)
+def test_an_unfinished_profile_is_known_as_far_as_it_goes_and_measured_anew(measured: Profile) -> None:
     made = desk("fifo", report("a", 2))
     runs(made, 1, **LIKE)
-    made.tell(learned(made, 1, is_complete=False))
+    made.tell(learned(made, 1, measured, is_complete=False))
     assert [known.is_complete for known in made.engine.known_profiles.values()] == [False]
     made.submit(2, **LIKE)
-    assert made.job(2).profile is None and [each.profile_s for each in starts(made)] == [T_PROF_S]
+    assert made.job(2).profile == measured
+    assert [each.profile_s for each in starts(made)] == [T_PROF_S]
     step(made, 2)
     made.tell(learned(made, 2))
+    assert made.job(2).profile == MEASURED and not made.job(2).profile_given
     made.tell(learned(made, 1, profile(8, (1, 9.0, 9.0)), is_complete=False))
     assert [known.profile for known in made.engine.known_profiles.values()] == [MEASURED]
+
+
+def test_an_unfinished_profile_that_does_not_know_the_whole_batch_is_nobodys() -> None:
+    made = desk("fifo", report("a", 2))
+    runs(made, 1, **LIKE)
+    made.tell(learned(made, 1, profile(8, (2, 2.2, 200.0)), is_complete=False))
+    made.submit(2, **LIKE)
+    assert made.job(2).profile is None
+
+
+def test_of_two_unfinished_profiles_the_one_that_says_more_stays() -> None:
+    made = desk("fifo", report("a", 2))
+    for job_id in (1, 2):
+        runs(made, job_id, **LIKE)
+    for job_id, measured in ((1, WHOLE), (2, MEASURED), (1, WHOLE)):
+        made.tell(learned(made, job_id, measured, is_complete=False))
+    assert [known.profile for known in made.engine.known_profiles.values()] == [MEASURED]
+
+
+def test_a_waiting_job_shares_whole_or_in_parts_as_soon_as_these_were_measured() -> None:
+    """Its like runs beside nobody meanwhile, and goes on measuring."""
+    whole, part = profile(8, (1, 2.0, 600.0), duty=0.2), (2, 2.2, 300.0)
+    made = desk("castor")
+    runs(made, 1, **LIKE, expected_s=5000.0)
+    made.submit(2, **LIKE, expected_s=100.0)
+    made.tell(learned(made, 1, whole, is_complete=False), after_s=6.0)
+    assert made.job(2).profile == whole and made.phase(2) == "queued"
+    said = " ".join(str(each) for each in made.engine.explain(JobId("2"), made.now_s))
+    assert "a sub-batch of 8 does not fit" in said, "no other is offered"
+    made.tell(learned(made, 1, profile(8, (1, 2.0, 600.0), part, duty=0.2)), after_s=T_PROF_S)
+    assert made.phase(2) == "loading" and made.job(2).placement.accumulation_steps == 2
+    [kept] = made.engine.known_profiles.values()
+    assert kept.used == 1
 
 
 def test_a_short_job_that_did_all_it_had_to_do_alone_is_known() -> None:
@@ -248,12 +287,14 @@ def test_the_next_of_an_unmodified_script_is_compared_with_its_like_alone() -> N
     assert made.job(1).solo_step_s == 0.25
 
 
-def test_one_whose_batch_can_be_split_is_measured_anew() -> None:
+def test_so_is_one_whose_batch_could_be_split_had_there_been_time() -> None:
     made = desk("fifo", report("a", 1))
     runs(made, 1, **LIKE)
-    made.tell(learned(made, 1, is_complete=False))
+    made.tell(learned(made, 1, WHOLE, is_complete=False))
     ends(made, 1)
-    assert [known.is_complete for known in made.engine.known_profiles.values()] == [False]
+    made.submit(2, **LIKE)
+    assert made.job(2).profile == WHOLE and not made.job(2).can_accumulate
+    assert [each.profile_s for each in starts(made)] == [0.0], "it would end as early"
 
 
 def test_what_is_forgotten_is_measured_anew() -> None:

@@ -176,7 +176,7 @@ def test_more_than_was_declared_counts_once_it_is_measured() -> None:
     desk.tell(ev.ProfileLearned(job_id=JobId("1"), profile=greedy))
     desk.submit(2, **job("y.py", 500.0))
     assert desk.phase(2) == "queued"
-    assert desk.why(2) == "even a sub-batch of 1 does not fit beside 1: 200 MiB needed, 150 MiB left"
+    assert desk.why(2) == "even a sub-batch of 4 does not fit beside 1: 200 MiB needed, 150 MiB left"
 
 
 def test_what_is_measured_while_sharing_leaves_the_plan_and_counts_for_the_next() -> None:

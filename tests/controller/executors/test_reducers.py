@@ -13,6 +13,7 @@ from cotenant.controller.domain import (
     HostSilent,
     JobId,
     ProgressSeen,
+    SeenBatch,
     SeenLength,
 )
 from cotenant.controller.executors.agents.reducers import HostWatch, ProgressFilter
@@ -148,3 +149,8 @@ def test_a_total_that_was_seen_is_told_at_once() -> None:
     told = progress.take(seen, None, 3.0)
     assert told is not None and told.total_steps == 100
     assert progress.take(msgspec.structs.replace(seen, step=7), None, 6.0) is None
+    batch = SeenBatch(rows=32, note="read from its loader, train.py line 41")
+    also = msgspec.structs.replace(seen, step=9, batch=batch)
+    told = progress.take(also, None, 9.0)
+    assert told is not None and told.batch == batch
+    assert progress.take(msgspec.structs.replace(also, step=11), None, 12.0) is None
