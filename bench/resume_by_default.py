@@ -29,6 +29,8 @@ from cotenant.controller.domain import ENDED, JobId
 from cotenant.controller.wire import ShowJob, WaitJobs
 
 COTENANT: Final = (sys.executable, "-m", "cotenant.controller.cli.main")
+KEPT_MEMORY: Final = ("MALLOC_TRIM_THRESHOLD_=4000000000", "MALLOC_MMAP_THRESHOLD_=4000000000")
+"""glibc gives no memory back: whether it does after a step is luck, and weighs more than what is measured."""
 PATIENCE_S: Final = 300.0
 SCRIPT: Final = """
 import json, sys, time
@@ -98,7 +100,8 @@ def one(client: Client, endpoint: str, folder: Path, size: str, way: str) -> dic
     out = folder / "told.json"
     out.unlink(missing_ok=True)
     width, epochs = SIZES[size]
-    words = ("submit", "--endpoint", endpoint, *WAYS[way], "--profile", "never", "--")
+    kept = [word for each in KEPT_MEMORY for word in ("--env", each)]
+    words = ("submit", "--endpoint", endpoint, *WAYS[way], *kept, "--profile", "never", "--")
     done = subprocess.run(
         [*COTENANT, *words, "python", "train.py", str(width), str(epochs), str(out)],
         env={"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "HOME": str(folder)},
