@@ -319,7 +319,9 @@ class Session:
             self._saver.prepare(own)
 
     def _obey(self, channel: SupervisorChannel, verdict: StepVerdict) -> None:
-        if self._counter.windows != (windows := tuple(self._agreement.windows)):
+        windows = tuple(self._agreement.windows)
+        # One that was agreed on before the last one's end is known already when it begins.
+        if self._counter.windows != windows or any(window.start == self.step for window in windows):
             self._next_window(channel, windows)
         if verdict is StepVerdict.WINDOW:
             return

@@ -251,6 +251,21 @@ def test_a_turn_is_kept_to_the_step_and_its_stretches_are_told(
     job.state.close()
 
 
+def test_a_turn_that_is_agreed_on_before_the_last_one_ends_has_a_stretch_of_its_own(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the two is a step with the whole batch: its memory is not that of the parts."""
+    job = Job(None)
+    job.train(1)
+    supervisor.agree(2, 5, 1)
+    supervisor.agree(6, 9, 4)
+    job.train(STEPS)
+    assert job.state.accumulation_history == "0:1,6:4,9:1"
+    stretches = supervisor.words(protocol.STRETCH)
+    assert [(w["first"], w["step"], w["s"]) for w in stretches] == [(0, 2, 1), (2, 5, 1), (5, 6, 1), (6, 9, 4)]
+    job.state.close()
+
+
 @pytest.mark.parametrize("saved_at", [3, 5, 8, 12])
 def test_a_run_saved_around_a_turn_and_resumed_repeats_the_same_arithmetic(
     saved_at: int, supervisor: Supervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -78,7 +78,7 @@ def test_the_second_starts_in_parts_that_were_never_asked_for(
     settings = {
         "agent__devices": "cpu:1",
         "agent__heartbeat_s": "0.3",
-        "agent__slot_memory_mib": str(2 * whole - (whole - parts) // 2),
+        "agent__slot_memory_mib": str(2 * whole - 1),
         "policy__name": "castor",
         "profiler__seconds": "40",
     }
