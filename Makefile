@@ -74,39 +74,39 @@ bench: $(READY) ## Measure everything in bench/; each script says what it measur
 chaos: $(READY) ## A storm on real jobs of two hosts: kills, freezes, jumping clocks: make chaos MINUTES=5 SEED=3
 	@$(VENV)/bin/python -m tests.live.storm --minutes $(MINUTES) --seed $(SEED)
 
-results-lazer: $(READY) ## docs/results/lazer.md: simulate what is missing (MINUTES=25 stops then; run it again to go on).
+results-lazer: $(READY) ## experiments/results/lazer.md: simulate what is missing (MINUTES=25 stops then; run it again to go on).
 	@$(VENV)/bin/python experiments/lazer/results_lazer.py --minutes $(MINUTES)
 
-results-castor: $(READY) ## docs/results/castor.md (simulated; MINUTES as above) and castor-predictor.md, from ../shared.
+results-castor: $(READY) ## experiments/results/castor.md (simulated; MINUTES as above) and castor-predictor.md, from ../shared.
 	@$(VENV)/bin/python experiments/castor/results_castor.py --minutes $(MINUTES)
 	@$(VENV)/bin/python experiments/castor/results_predictor.py
 
-results-patient: $(READY) ## docs/results/patient.md: simulate what is missing; WIDE=FILE adds a trace of wide gangs.
+results-patient: $(READY) ## experiments/results/patient.md: simulate what is missing; WIDE=FILE adds a trace of wide gangs.
 	@$(VENV)/bin/python experiments/patient/results_patient.py $(if $(WIDE),--wide $(WIDE))
 
-results-cotenant: $(READY) ## docs/results/cotenant.md: our own policy against patient, srtf and castor-cost; MINUTES as above.
+results-cotenant: $(READY) ## experiments/results/cotenant.md: our own policy against patient, srtf and castor-cost; MINUTES as above.
 	@$(VENV)/bin/python experiments/cotenant/results_cotenant.py --minutes $(MINUTES)
 
-results-default: $(READY) ## docs/results/default.md: the default against fifo, EASY, tiresias and patient; MINUTES as above.
+results-default: $(READY) ## experiments/results/default.md: the default against fifo, EASY, tiresias and patient; MINUTES as above.
 	@$(VENV)/bin/python experiments/default/results_default.py --minutes $(MINUTES)
 
-results-gfs: $(READY) ## docs/results/gfs.md (simulated; MINUTES as above) and gfs-forecast.md (demand of ../shared; ten CPU minutes).
+results-gfs: $(READY) ## experiments/results/gfs.md (simulated; MINUTES as above) and gfs-forecast.md (demand of ../shared; ten CPU minutes).
 	@$(VENV)/bin/python experiments/gfs/scheduling.py --minutes $(MINUTES)
 	@$(VENV)/bin/python experiments/gfs/forecast.py
 
-results-rltune: $(READY) ## docs/results/rltune.md: simulate what is missing (MINUTES as above), then write the page.
+results-rltune: $(READY) ## experiments/results/rltune.md: simulate what is missing (MINUTES as above), then write the page.
 	@$(VENV)/bin/python experiments/rltune/results_rltune.py --minutes $(MINUTES)
 
-results-placement: $(READY) ## docs/results/placement.md: waiting jobs placed together, beside best fit; MINUTES as above.
+results-placement: $(READY) ## experiments/results/placement.md: waiting jobs placed together, beside best fit; MINUTES as above.
 	@$(VENV)/bin/python experiments/rltune/placement.py --minutes $(MINUTES)
 
-results-pcs: $(READY) ## docs/results/pcs.md: PCS's figures in the fluid world; half a CPU hour.
+results-pcs: $(READY) ## experiments/results/pcs.md: PCS's figures in the fluid world; half a CPU hour.
 	@$(VENV)/bin/python experiments/pcs/results_pcs.py
 
-results-elastic: $(READY) ## docs/results/elastic.md: policies that resize jobs, beside rigid ones; MINUTES as above.
+results-elastic: $(READY) ## experiments/results/elastic.md: policies that resize jobs, beside rigid ones; MINUTES as above.
 	@$(VENV)/bin/python experiments/elastic/results_elastic.py --minutes $(MINUTES)
 
-results-eta: $(READY) ## docs/results/eta.md: are ETAs right? Simulates what is missing; MINUTES as above.
+results-eta: $(READY) ## experiments/results/eta.md: are ETAs right? Simulates what is missing; MINUTES as above.
 	@$(VENV)/bin/python experiments/eta/results_eta.py --minutes $(MINUTES)
 
 clean: ## Remove what was built or measured; .venv stays.

@@ -1,6 +1,6 @@
 """What an agent costs: CPU share and memory of a real agent process, idle and with busy attempts.
 
-Run `python bench/agent_footprint.py [--seconds 60] [--attempts 4] [--write docs/results/bench-agent.md]`.
+    python bench/agent_footprint.py [--seconds 60] [--attempts 4] [--write experiments/results/bench-agent.md]
 
 The agent is the real one, with real supervisors; the controller is a stub that answers heartbeats. Each
 attempt is a process that speaks the job-side protocol as fast as it may: a `step` every 0.1 s. CPU is time on

@@ -8,7 +8,7 @@ One job of one device, or a gang of 8, waits, and an alarm rings: timed is the w
 processor time. Three cases: sharing pays (it is decided and reasoned), it pays nowhere (every tenant was
 looked at in vain), and 64 such jobs wait (as many as are tried per event). The gang's tenants hold one device
 each: it needs eight partners. Prints a table, writes `castor_decision.json` beside itself and
-`docs/results/bench-castor.md`.
+`experiments/results/bench-castor.md`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ SIZES: Final = (16, 128, 1024)
 PER_HOST: Final = 8
 LIMITS_MS: Final = {16: 1.0, 1024: 20.0}
 RESULT: Final = Path(__file__).with_suffix(".json")
-PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "results" / "bench-castor.md"
+PAGE: Final = Path(__file__).resolve().parents[1] / "experiments" / "results" / "bench-castor.md"
 BATCH: Final = 32
 Row = dict[str, Any]
 

@@ -386,7 +386,7 @@ def main() -> None:
     )
     parser.add_argument("--agents", type=int, nargs="+", default=[1_000, 5_000])
     parser.add_argument("--seconds", type=float, default=30.0)
-    parser.add_argument("--write", type=Path, default=None, help="a page for docs/results")
+    parser.add_argument("--write", type=Path, default=None, help="a page for experiments/results")
     parser.add_argument("--note", default="", help="a line about the circumstances, for the page")
     options = parser.parse_args()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -8,7 +8,7 @@ teaches serves for the next: `decide` alone for a newcomer, and where 64 jobs wa
 **simulated**: 300 jobs of four VCs of Philly at loads 1, 2 and 4 on 16 hosts of 8: what an event costs the
 engine with the policy. This is what a cluster sees: most events ask few. All in processor time.
 
-Writes `docs/results/bench-cotenant.md`.
+Writes `experiments/results/bench-cotenant.md`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cotenant.controller.sim import Cluster, Scenario, pair_data, scenario, simu
 
 POLICIES: Final = ("castor-cost", "cotenant")
 DEVICES: Final = 128
-PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "results" / "bench-cotenant.md"
+PAGE: Final = Path(__file__).resolve().parents[1] / "experiments" / "results" / "bench-cotenant.md"
 VCS: Final = ("0e4a51", "6c71a0", "b436b2", "ee9e8c")
 LOADS: Final = (1.0, 2.0, 4.0)
 LIMIT_MS: Final = 1.0

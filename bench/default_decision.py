@@ -8,7 +8,7 @@ the others at a load of 2. Nobody says a length: 80 % of the jobs tell theirs a 
 all can resume; pairs slow each other down as Gavel measured on V100. Late jobs take their turns. Processor
 time of `Engine.handle`, of the events after which at least 5,000 jobs wait.
 
-Writes `docs/results/bench-default.md`.
+Writes `experiments/results/bench-default.md`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cotenant.controller.domain import AnyCommand, AnyEvent
 from cotenant.controller.engine import Engine
 from cotenant.controller.sim import Cluster, Knowledge, Scenario, World, pair_data, scenario, simulate
 
-PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "results" / "bench-default.md"
+PAGE: Final = Path(__file__).resolve().parents[1] / "experiments" / "results" / "bench-default.md"
 WAITING: Final = 5_000
 LOAD: Final = 2.0
 AIMS_MS: Final = {64: 3.0, 4096: 20.0}

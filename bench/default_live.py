@@ -316,7 +316,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--write", type=Path, default=None, help="a page for docs/results")
+    parser.add_argument("--write", type=Path, default=None, help="a page for experiments/results")
     options = parser.parse_args()
     os.environ["COTENANT_AGENT__OVERSUBSCRIBE"] = "true"  # Four slots, also on a machine with fewer cores.
     plan, references = submissions(), References()

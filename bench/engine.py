@@ -15,7 +15,7 @@ nor is anything that depends on the machine. `castor` (minutes) also at two load
 grow with the queue.
 
 Prints tables and writes `engine.json` beside itself, with the part that was not run as it was; the table of
-calls also goes into its section of `docs/results/bench-engine.md`.
+calls also goes into its section of `experiments/results/bench-engine.md`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ HOSTS, DEVICES = 16, 8
 MEMORY_MIB = 80_000
 FRONT = 1000
 RESULT = Path(__file__).with_suffix(".json")
-PAGE = RESULT.parents[1] / "docs" / "results" / "bench-engine.md"
+PAGE = RESULT.parents[1] / "experiments" / "results" / "bench-engine.md"
 SECTION = "## Calls per simulated job"
 TRACE, FEW, MANY = "philly/0e4a51", 300, 2_300
 SIMULATED = Cluster(hosts=8, gpus_per_host=8)

@@ -45,7 +45,7 @@ def main() -> None:
     )
     parser.add_argument("--jobs", type=int, default=1_000)
     parser.add_argument("--policies", default="fifo,srtf,tiresias,castor")
-    parser.add_argument("--write", type=Path, default=None, help="a page for docs/results")
+    parser.add_argument("--write", type=Path, default=None, help="a page for experiments/results")
     options = parser.parse_args()
     page = report([measured(name, options.jobs) for name in options.policies.split(",")], options)
     print(page)

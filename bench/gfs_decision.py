@@ -7,7 +7,7 @@ Clusters of 287 and 1,000 hosts of 8 devices, and one like the released trace's:
 10,412 devices. All are full: seven of ten devices are hp's, the others hold spot jobs of 1, 2, 4 and 8
 devices. One hp job arrives: of one device, of a whole host, or of four hosts, so that spot jobs have to
 leave; timed is the whole of `Policy.decide`, in processor time. Prints a table and writes
-`docs/results/bench-gfs.md`.
+`experiments/results/bench-gfs.md`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.policies import registry
 
-PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "results" / "bench-gfs.md"
+PAGE: Final = Path(__file__).resolve().parents[1] / "experiments" / "results" / "bench-gfs.md"
 POLICIES: Final = ("gfs", "gfs-rise")
 RELEASED: Final = (
     ("a100", 432, 8), ("a10", 2494, 1), ("h800", 219, 8), ("series-1", 420, 1), ("series-1", 569, 2),

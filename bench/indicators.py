@@ -1,6 +1,6 @@
 """What indicators cost: processor seconds per second of sampling, by source.
 
-Run `python bench/indicators.py [--seconds 30] [--write docs/results/bench-indicators.md]`.
+Run `python bench/indicators.py [--seconds 30] [--write experiments/results/bench-indicators.md]`.
 
 Costs are time on a core as the scheduler counts it, of the thread or process that does the work, so a busy
 machine changes them little. The side-by-side comparison is of a job's own progress while sampling is on and

@@ -1,6 +1,6 @@
 """Durable submissions per second, and how long a restart takes with 10,000 jobs.
 
-    python bench/journal.py [--seconds 5] [--jobs 10000] [--write docs/results/bench-journal.md]
+    python bench/journal.py [--seconds 5] [--jobs 10000] [--write experiments/results/bench-journal.md]
 
 The controller is the real one, a process of its own; a submission counts when its acknowledgement came,
 and that leaves after the commit is flushed to the disk. Beside it, in the same run and folder, what the
@@ -48,7 +48,7 @@ def main() -> None:
     )
     parser.add_argument("--seconds", type=float, default=5.0, help="per measurement")
     parser.add_argument("--jobs", type=int, default=10_000, help="for the restart")
-    parser.add_argument("--write", type=Path, default=None, help="a page for docs/results")
+    parser.add_argument("--write", type=Path, default=None, help="a page for experiments/results")
     parser.add_argument("--note", default="", help="a line about the circumstances, for the page")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="cotenant-bench-") as name:

@@ -17,7 +17,7 @@ optimisation: the posterior mean's minimum in that context; the others: the X wi
 for the last reading, stands what deferring never would have cost. One source is synthetic and says so: there
 F follows from the context, which shows what the search can find when there is something to find.
 
-Prints tables, writes `lazer_decision.json` beside itself and `docs/results/bench-lazer.md`.
+Prints tables, writes `lazer_decision.json` beside itself and `experiments/results/bench-lazer.md`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from cotenant.controller.training import compute
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 RESULT: Final = Path(__file__).with_suffix(".json")
-PAGE: Final = ROOT / "docs" / "results" / "bench-lazer.md"
+PAGE: Final = ROOT / "experiments" / "results" / "bench-lazer.md"
 VCS: Final = ("philly/ee9e8c", "philly/b436b2", "philly/6c71a0")
 X_MAX_S: Final = 100.0
 UNSEEN: Final = 200

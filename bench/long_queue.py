@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=15_000)
     parser.add_argument("--cancel", type=int, default=5_000)
     parser.add_argument("--runs", type=int, default=3, help="of each measurement; the median is shown")
-    parser.add_argument("--write", type=Path, default=None, help="a page for docs/results")
+    parser.add_argument("--write", type=Path, default=None, help="a page for experiments/results")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="cotenant-bench-") as name:
         rows = measured(Path(name), options)

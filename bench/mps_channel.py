@@ -1,6 +1,6 @@
 """Questions to an MPS control daemon: how many are answered, and how long that takes.
 
-    python bench/mps_channel.py [--questions 400] [--write docs/results/bench-mps-channel.md]
+    python bench/mps_channel.py [--questions 400] [--write experiments/results/bench-mps-channel.md]
 
 From 1 to 8 processes ask NVIDIA's own daemon at a time, through the channel (in turns, with a sentinel) and
 without it (one front end each, as one would by hand). Needs `nvidia-cuda-mps-control` and no GPU: no MPS
@@ -41,7 +41,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--questions", type=int, default=400, help="for each row")
-    parser.add_argument("--write", type=Path, default=None, help="a page for docs/results")
+    parser.add_argument("--write", type=Path, default=None, help="a page for experiments/results")
     parser.add_argument("--note", default="", help="a line about the circumstances, for the page")
     options = parser.parse_args()
     program = shutil.which(CONTROL)

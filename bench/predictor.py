@@ -13,7 +13,7 @@ processor time, so that it does not depend on what else the machine does. The bu
   jobs that were never asked about (features read from their profiles); `known`: asked before.
 * `beside many`: one newcomer beside 1,000 partners, none asked about before; jobs known, and new.
 
-Prints the table and writes `docs/results/bench-predictor.md`.
+Prints the table and writes `experiments/results/bench-predictor.md`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from cotenant.controller.models.interference.features import MEANS, VARIANCES, b
 from cotenant.controller.models.interference.predictor import Predictor
 from cotenant.controller.training import PairRows, boosting, interference
 
-PAGE: Final = Path(__file__).parent.parent / "docs" / "results" / "bench-predictor.md"
+PAGE: Final = Path(__file__).parent.parent / "experiments" / "results" / "bench-predictor.md"
 NAMES: Final = (*MEANS, *VARIANCES)
 MANY: Final = 1000
 REPEATS: Final = 300

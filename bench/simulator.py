@@ -1,7 +1,7 @@
 """How fast the simulator is: jobs per processor second, what a decision costs, and how much memory it takes.
 
     python bench/simulator.py [--policies fifo,sjf,srtf] [--vcs all] [--jobs N] [--parts vcs,growth,large]
-                              [--write docs/results/bench-simulator.md]
+                              [--write experiments/results/bench-simulator.md]
 
 Three parts, each run in a fresh process (so that peak memory is its own), in processor time without
 the making of the workload:
@@ -181,7 +181,7 @@ def main() -> int:
     parser.add_argument("--vcs", default="all", help="which of the nine, by comma")
     parser.add_argument("--jobs", type=int, default=None, help="only the first so many of each trace")
     parser.add_argument("--parts", default="vcs,growth,large")
-    parser.add_argument("--write", type=Path, default=None, help="a page for docs/results")
+    parser.add_argument("--write", type=Path, default=None, help="a page for experiments/results")
     parser.add_argument("--cell", default="", help=argparse.SUPPRESS)
     options = parser.parse_args()
     policies = options.policies.split(",")

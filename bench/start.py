@@ -95,7 +95,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--write", type=Path, default=None, help="a page for docs/results")
+    parser.add_argument("--write", type=Path, default=None, help="a page for experiments/results")
     parser.add_argument("--note", default="", help="a line about the circumstances, for the page")
     options = parser.parse_args()
     with ExitStack() as stack:

@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=30, help="jobs per side for the latency")
     parser.add_argument("--seconds", type=float, default=5.0, help="per side for the rate")
     parser.add_argument("--json", type=Path, default=None)
-    parser.add_argument("--write", type=Path, default=None, help="a page for docs/results")
+    parser.add_argument("--write", type=Path, default=None, help="a page for experiments/results")
     parser.add_argument("--note", default="", help="a line about the circumstances, for the page")
     options = parser.parse_args()
     with ExitStack() as stack:

@@ -64,7 +64,7 @@ from cotenant.controller.policies.toolkit import (  # fmt: skip
 
 
 class PatientParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The defaults are what docs/results/patient.md found best; the others are there to compare with."""
+    """The defaults are what experiments/results/patient.md found best; the others are for comparison."""
 
     gang: Literal["wait", "each"] = "wait"
     """When a gang may preempt: also where all its victims together lose less than its own wait is, or only

@@ -1,1 +1,1 @@
-"""Behind docs/results/castor.md: the runs, what is counted from them, and the page."""
+"""Behind results/castor.md: the runs, what is counted from them, and the page."""

@@ -1,4 +1,4 @@
-"""The runs behind docs/results/castor.md, one cell each, on samples of busiest periods; and the book that
+"""The runs behind results/castor.md, one cell each, on samples of busiest periods; and the book that
 looks them up, and makes means, ratios and intervals of them.
 
 Rule: what a cell runs on follows from the cell alone: the period from its trace, the sample and each job's

@@ -1,4 +1,4 @@
-"""What Castor's paper claims, and what came of it here: the table at the head of docs/results/castor.md;
+"""What Castor's paper claims, and what came of it here: the table at the head of results/castor.md;
 where it differs, and what that rests on as far as it can be counted.
 
 Rule: whether a claim holds is counted, not judged by eye; a tie (within 1 %) is not a win. A reason is given

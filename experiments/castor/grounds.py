@@ -1,4 +1,4 @@
-"""The samples on which policies are compared for docs/results/castor.md, and what the paper says of them.
+"""The samples on which policies are compared for results/castor.md, and what the paper says of them.
 
 Rule: a ground counts only with the seeds for which every one of its runs is there.
 """

@@ -13,7 +13,7 @@ beside the duty-cycle rule and the mean.
 A CPU slot time-slices, as a GPU without MPS does: what competes is time on the core, its caches and the
 memory's bandwidth. It says nothing about streaming multiprocessors.
 
-Writes `experiments/.cache/live_pairs.csv` and `docs/results/bench-live-pairs.md` (not with --anyway).
+Writes `experiments/.cache/live_pairs.csv` and `experiments/results/bench-live-pairs.md` (not with --anyway).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""docs/results/castor.md and its plots, from the runs on the disk; the claims are in `castor/claims.py`.
+"""results/castor.md and its plots, from the runs on the disk; the claims are in `castor/claims.py`.
 
 Rule: no number and no conclusion on the page is typed here: what is said is counted from the runs, whichever
 way it comes out.

@@ -1,4 +1,4 @@
-"""Castor against the others: runs what is missing, then writes docs/results/castor.md and its plots.
+"""Castor against the others: runs what is missing, then writes results/castor.md and its plots.
 
     python experiments/castor/results_castor.py               everything: some minutes on two cores
     python experiments/castor/results_castor.py --minutes 5   stop then: fewer seeds; a later call goes on

@@ -1,4 +1,4 @@
-"""The interference model on measured pairs: docs/results/castor-predictor.md and its pictures.
+"""The interference model on measured pairs: results/castor-predictor.md and its pictures.
 
     python experiments/castor/results_predictor.py            from ../shared, or COTENANT_SHARED_DATA
     python experiments/castor/results_predictor.py --out DIR  elsewhere

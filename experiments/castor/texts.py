@@ -1,4 +1,4 @@
-"""What docs/results/castor.md says beside its numbers: templates, filled from the runs.
+"""What results/castor.md says beside its numbers: templates, filled from the runs.
 
 Rule: a sentence that depends on a number has it in braces, or is chosen by it.
 """

@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=DATA, help="adaptdl_step_times.csv.gz")
     parser.add_argument("--live", action="store_true", help="also profile jobs on these cores (2 min)")
     parser.add_argument("--json", type=Path, default=None)
-    parser.add_argument("--write", type=Path, default=None, help="a page for docs/results")
+    parser.add_argument("--write", type=Path, default=None, help="a page for experiments/results")
     parser.add_argument("--pictures", type=Path, default=None, help="a folder for the two figures")
     options = parser.parse_args()
     result: dict[str, Any] = {"machine": machine.facts(numpy=np.__version__, scipy=scipy.__version__)}

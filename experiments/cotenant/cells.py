@@ -1,4 +1,4 @@
-"""The runs behind docs/results/cotenant.md: windows of Philly's VCs, each at the same offered loads.
+"""The runs behind results/cotenant.md: windows of Philly's VCs, each at the same offered loads.
 
 Rule: the policies of a cell get the same jobs. A window's arrivals are stretched or squeezed until its own
 jobs offer the load that the cell names; so load 1 is contended in every VC.

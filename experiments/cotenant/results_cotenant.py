@@ -1,4 +1,4 @@
-"""docs/results/cotenant.md: the product's own policy against patient, srtf, castor-cost and castor.
+"""results/cotenant.md: the product's own policy against patient, srtf, castor-cost and castor.
 
     python experiments/cotenant/results_cotenant.py              everything: fifty processor minutes
     python experiments/cotenant/results_cotenant.py --minutes 5  no new run after that; a second call goes on

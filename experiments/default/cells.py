@@ -1,4 +1,4 @@
-"""The runs behind docs/results/default.md: windows of Philly's VCs and generated small hosts, where some jobs
+"""The runs behind results/default.md: windows of Philly's VCs and generated small hosts, where some jobs
 resume, and some tell their length while they run.
 
 Rule: the policies of a window get the same jobs, with the same draws. Where a policy never looks at what was

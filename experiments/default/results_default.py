@@ -1,4 +1,4 @@
-"""docs/results/default.md: the default against fifo, EASY, tiresias and patient.
+"""results/default.md: the default against fifo, EASY, tiresias and patient.
 
     python experiments/default/results_default.py              everything
     python experiments/default/results_default.py --minutes 5  no new run after that; a second call goes on

@@ -257,7 +257,8 @@ def _all_claims(runs: Runs) -> Iterator[Claim]:
         short = [one.shortest_s for one in runs.windows(elastic(policy)) if one.shortest_s is not None]
         if short:
             yield Claim(
-                "[elastic.md](../elastic.md)", f"`{policy}`: nobody is resized within a lease of 300 s",
+                "[elastic.md](../../docs/elastic.md)",
+                f"`{policy}`: nobody is resized within a lease of 300 s",
                 f"the first after {min(short):.0f} s", "met" if min(short) >= 300.0 - 1e-6 else "**not met**",
             )  # fmt: skip
 
@@ -586,9 +587,10 @@ COSTS_SAID: Final = """
     ones too.
 """
 FAIR_SAID: Final = """
-    Finish-time fairness as in [the simulator](../simulator.md): rho is JCT / (time alone on the GPUs of the
-    trace x contention), the same reference in each row; above 1 a job ended later than with its equal
-    share. Means over windows. A P99 of two hundred jobs is two of them: short ones, that waited.
+    Finish-time fairness as in [the simulator](../../docs/simulator.md): rho is JCT / (time alone on the
+    GPUs of the trace x contention), the same reference in each row; above 1 a job ended later than
+    with its equal share. Means over windows. A P99 of two hundred jobs is two of them: short ones, that
+    waited.
 """
 LEASE_SAID: Final = """
     Flat leases in place of the default, 300 s or five times a job's load and pause (about 500 s with
@@ -600,10 +602,10 @@ PAUSE_SAID: Final = """
     36 min): over the same policy at x 1, and over `{base}` at the same prices.
 """
 FLUID_SAID: Final = """
-    The same windows in [the fluid world](../simulator.md#the-fluid-world), where shares flow and nothing
-    costs anything (there `srsf` and `fifo` are elastic too), then step by step towards whole devices: mean
-    completion time over that of the step before. The first two steps have no loads, no pauses and leases of
-    a second.
+    The same windows in [the fluid world](../../docs/simulator.md#the-fluid-world), where shares flow and
+    nothing costs anything (there `srsf` and `fifo` are elastic too), then step by step towards whole
+    devices: mean completion time over that of the step before. The first two steps have no loads, no pauses
+    and leases of a second.
 """
 ORDER_SAID: Final = """
     Mean completion time over that of `afs-l` in the same world. PCS's own figures, reproduced in

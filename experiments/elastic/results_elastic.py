@@ -1,4 +1,4 @@
-"""docs/results/elastic.md: what it brings to resize jobs, on whole devices, with pauses and loads.
+"""results/elastic.md: what it brings to resize jobs, on whole devices, with pauses and loads.
 
     python experiments/elastic/results_elastic.py              everything: twenty-five processor minutes
     python experiments/elastic/results_elastic.py --minutes 5  no new run after that; a second call goes on

@@ -1,4 +1,4 @@
-"""The runs behind docs/results/elastic.md: windows of three Philly VCs, each at the same load.
+"""The runs behind results/elastic.md: windows of three Philly VCs, each at the same load.
 
 Rule: all policies of a window get the same jobs with the same curves. A job has one size if its policy is
 rigid, that of the trace or one device, and 1 up to that of the trace if its policy resizes.

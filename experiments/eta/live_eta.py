@@ -1,5 +1,5 @@
 """Are ETAs right for real jobs? What each of sixty DDP jobs on two CPU slots was told when it came, and what
-came of it; writes docs/results/live-eta.md.
+came of it; writes experiments/results/live-eta.md.
 
     python experiments/eta/live_eta.py [--jobs 60] [--seed 7] [--load 0.9] [--policy srtf]   about 15 minutes
     python experiments/eta/live_eta.py --page                 only the page, from the run that is there

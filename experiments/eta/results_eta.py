@@ -1,4 +1,4 @@
-"""Are ETAs right? Three VCs under three policies: runs what is missing, then writes docs/results/eta.md.
+"""Are ETAs right? Three VCs under three policies: runs what is missing, then writes results/eta.md.
 
     python experiments/eta/results_eta.py               about 100 processor seconds a cell
     python experiments/eta/results_eta.py --minutes 20  begins no new run after so long

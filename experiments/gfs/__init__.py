@@ -1,1 +1,1 @@
-"""Behind docs/results/gfs-forecast.md: forecasters judged on real demand, and the page."""
+"""Behind results/gfs-forecast.md: forecasters judged on real demand, and the page."""

@@ -1,4 +1,4 @@
-"""Forecasters of demand on real hours: runs what is missing, then writes docs/results/gfs-forecast.md.
+"""Forecasters of demand on real hours: runs what is missing, then writes results/gfs-forecast.md.
 
     python experiments/gfs/forecast.py         five seeds on ../shared, or COTENANT_SHARED_DATA; ten CPU
     minutes python experiments/gfs/forecast.py --page  only the page, from the runs that are there

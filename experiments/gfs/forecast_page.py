@@ -1,4 +1,4 @@
-"""docs/results/gfs-forecast.md, from the runs: every number is counted here, every sentence follows from
+"""results/gfs-forecast.md, from the runs: every number is counted here, every sentence follows from
 one."""
 
 from __future__ import annotations

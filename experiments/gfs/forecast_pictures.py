@@ -1,4 +1,4 @@
-"""The pictures of docs/results/gfs-forecast.md: functions of numbers that return figures."""
+"""The pictures of results/gfs-forecast.md: functions of numbers that return figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/results/gfs.md: GFS's policies, their ablations, ours and the baselines over the generated workload.
+"""results/gfs.md: GFS's policies, their ablations, ours and the baselines over the generated workload.
 
     python experiments/gfs/scheduling.py                        # two days, five seeds: the page's
     python experiments/gfs/scheduling.py --days 5 --seeds 3 --minutes 20

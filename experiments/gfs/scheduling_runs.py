@@ -1,4 +1,4 @@
-"""The runs behind docs/results/gfs.md, kept one by one in experiments/.cache/gfs/; and by how much eq. 9
+"""The runs behind results/gfs.md, kept one by one in experiments/.cache/gfs/; and by how much eq. 9
 reserves more than hp jobs then ask for: by organisation, or with one quantile of all.
 
 Rule: the policies of a cell get the same jobs. What matters most is run first, a seed at a time, so that a

@@ -1,1 +1,1 @@
-"""Behind docs/results/lazer.md: the runs, what is counted from them, and the page."""
+"""Behind results/lazer.md: the runs, what is counted from them, and the page."""

@@ -1,4 +1,4 @@
-"""The runs behind docs/results/lazer.md, one cell each, kept on disk: a stop loses nothing that was finished;
+"""The runs behind results/lazer.md, one cell each, kept on disk: a stop loses nothing that was finished;
 and the book that looks them up, and makes ratios with intervals of them.
 
 Rule: a cell is all that its result depends on, and its file is named after that alone (not after the commit:

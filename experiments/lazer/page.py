@@ -1,4 +1,4 @@
-"""docs/results/lazer.md and its pictures, from the runs on the disk.
+"""results/lazer.md and its pictures, from the runs on the disk.
 
 Rule: no number and no conclusion on the page is typed here: what is said is counted from the runs, whichever
 way it comes out. A sentence that depends on a number has the number in braces, or is not here. Cells of
@@ -69,9 +69,9 @@ METHOD: Final = """`make results-lazer`: {runs} runs, {minutes:.0f} minutes of p
     first {jobs:,} jobs of each of {vcs} Philly VCs (those that have as many, the lightest left out), on
     {hosts} hosts of 8 GPUs; true durations known to the policies; seed 0. Each cell has {windows} warm
     windows of {window_jobs} counted jobs, before which as many run uncounted, on top of what sjf had
-    left running and waiting ([simulator.md](../simulator.md#windows)); where lazer has not done
-    learning by then ([lazer.md](../lazer.md#how-x-comes-about)), part of that is counted. Intervals are
-    paired block bootstraps: VCs are drawn, in each its cluster sizes, in each its windows. Load times,
+    left running and waiting ([simulator.md](../../docs/simulator.md#windows)); where lazer has not done
+    learning by then ([lazer.md](../../docs/lazer.md#how-x-comes-about)), part of that is counted. Intervals
+    are paired block bootstraps: VCs are drawn, in each its cluster sizes, in each its windows. Load times,
     which are modelled (`controller/sim/world/overheads.py`), are drawn once: to draw them again says
     nothing about other jobs. Four windows a cell keep the page cheap; a cell's own interval is rough,
     those over cells are the ones to cite. Generated traces are left out, since nobody ever ran them;

@@ -1,1 +1,1 @@
-"""Behind docs/results/patient.md: the runs and the page."""
+"""Behind results/patient.md: the runs and the page."""

@@ -1,4 +1,4 @@
-"""patient against what it was and srtf-full: runs what is missing, then writes docs/results/patient.md.
+"""patient against what it was and srtf-full: runs what is missing, then writes results/patient.md.
 
     python experiments/patient/results_patient.py              the bundled Philly VCs; ten processor minutes
     python experiments/patient/results_patient.py --wide FILE  and a trace of gangs as wide as its cluster

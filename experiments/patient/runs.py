@@ -1,4 +1,4 @@
-"""The runs behind docs/results/patient.md, one row each of a CSV beside the page.
+"""The runs behind results/patient.md, one row each of a CSV beside the page.
 
 Rule: a row is added when its run has finished and is never changed, so a stop loses nothing; the policies of
 a cell get the same jobs.

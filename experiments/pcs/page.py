@@ -1,4 +1,4 @@
-"""docs/results/pcs.md: PCS's figures, ours beside the paper's, with a verdict each.
+"""results/pcs.md: PCS's figures, ours beside the paper's, with a verdict each.
 
 Rule: a verdict is computed from the runs; a number of the paper's stands in `paper.json`.
 """

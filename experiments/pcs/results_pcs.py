@@ -1,4 +1,4 @@
-"""PCS's figures in the fluid world: runs what is missing, then writes docs/results/pcs.md.
+"""PCS's figures in the fluid world: runs what is missing, then writes results/pcs.md.
 
     python experiments/pcs/results_pcs.py         half an hour of processor time
     python experiments/pcs/results_pcs.py --page  only the page, from the runs that are there

@@ -1,4 +1,4 @@
-"""placement=milp beside best fit: runs what is missing, then writes docs/results/placement.md.
+"""placement=milp beside best fit: runs what is missing, then writes results/placement.md.
 
     python experiments/rltune/placement.py [--minutes 25]     eight processor minutes; what was run is kept
     python experiments/rltune/placement.py --page             only the page, from the runs that are there
@@ -214,7 +214,7 @@ DRAWN: Final = """
 """
 COST: Final = """
     What a decision costs: `python bench/placement.py`. What the option is:
-    [policies.md](../policies.md#placement).
+    [policies.md](../../docs/policies.md#placement).
 """
 
 

@@ -1,4 +1,4 @@
-"""The runs behind docs/results/rltune.md, one row each of a CSV beside the page.
+"""The runs behind results/rltune.md, one row each of a CSV beside the page.
 
 Rule: a row is added when its window has been simulated under its policy and is never changed; a stop loses
 nothing. Every policy gets the same windows, each with what sjf had left when it begins.

@@ -7,7 +7,7 @@ from typing import Final
 
 EXPERIMENTS: Final = Path(__file__).resolve().parents[1]
 ROOT: Final = EXPERIMENTS.parent
-RESULTS: Final = ROOT / "docs" / "results"
+RESULTS: Final = ROOT / "experiments" / "results"
 """The pages."""
 PICTURES: Final = ROOT / "docs" / "pictures"
 """Those of pages that have no folder of their own."""

@@ -1,4 +1,4 @@
-"""docs/results/slurm-steer.md: a real Slurm, steered, beside itself with multifactor and with fifo.
+"""results/slurm-steer.md: a real Slurm, steered, beside itself with multifactor and with fifo.
 
     python experiments/slurm/steer_slurm.py --seeds 3      # four minutes a seed; jobs sleep
 

@@ -262,7 +262,8 @@ def test_a_turn_that_is_agreed_on_before_the_last_one_ends_has_a_stretch_of_its_
     job.train(STEPS)
     assert job.state.accumulation_history == "0:1,6:4,9:1"
     stretches = supervisor.words(protocol.STRETCH)
-    assert [(w["first"], w["step"], w["s"]) for w in stretches] == [(0, 2, 1), (2, 5, 1), (5, 6, 1), (6, 9, 4)]
+    told = [(word["first"], word["step"], word["s"]) for word in stretches]
+    assert told == [(0, 2, 1), (2, 5, 1), (5, 6, 1), (6, 9, 4)]
     job.state.close()
 
 

@@ -1,4 +1,4 @@
-"""The runs and the page of docs/results/default.md."""
+"""The runs and the page of experiments/results/default.md."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def anchors(page: Path) -> set[str]:
 def test_every_page_is_listed() -> None:
     index = ROOT / "docs" / "README.md"
     listed = {(index.parent / link.partition("#")[0]).resolve() for link in LINK.findall(index.read_text())}
-    pages = {*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "results").glob("*.md")} - {index}
+    pages = {*(ROOT / "docs").glob("*.md"), *(ROOT / "experiments" / "results").glob("*.md")} - {index}
     assert sorted(named(page) for page in pages if page.resolve() not in listed) == []
 
 

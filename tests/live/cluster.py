@@ -199,7 +199,7 @@ class Cluster:
         words += ["--host", host, "--state-dir", str(self.state(host))]
         self.starts_warm |= WARM in settings
         # Several slots, also on a machine with one core. Most tests start a job or two of a kind, for which
-        # a server is as dear as a cold start (docs/results/bench-start.md). Those whom it serves ask for it.
+        # a server is as dear as a cold start (experiments/results/bench-start.md). Others ask for it.
         settings = (
             "launch.warm=false",
             "agent.oversubscribe=true",

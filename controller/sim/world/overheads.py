@@ -38,8 +38,8 @@ WRITE_BYTES_PER_S = 250e6
 
 WARM_START_UP_RATIO = 0.1
 """Of start-up, where ranks are forked from a server that has imported their packages. Measured for the
-imports on CPUs (docs/results/bench-start.md); what a CUDA context and NCCL take stays and was not measured,
-so on GPUs this is the best that can be hoped for."""
+imports on CPUs (experiments/results/bench-start.md); what a CUDA context and NCCL take stays and was not
+measured, so on GPUs this is the best that can be hoped for."""
 
 PARAMETERS: Mapping[str, int] = {
     "ConvNeXt": 88_591_464,  # ConvNeXt-B, torchvision's convnext_base (Liu et al., CVPR '22: 89 M).

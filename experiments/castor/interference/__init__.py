@@ -1,1 +1,1 @@
-"""Behind docs/results/castor-predictor.md: the nested study and its pictures."""
+"""Behind results/castor-predictor.md: the nested study and its pictures."""

@@ -1,4 +1,4 @@
-"""The pictures of docs/results/castor-predictor.md: functions of numbers that return figures.
+"""The pictures of results/castor-predictor.md: functions of numbers that return figures.
 
 Rule: no picture shows single rows of the measured tables, only counts and means over many: some of the tables
 are not ours to hand on.

@@ -1,4 +1,4 @@
-"""The interference model judged on pairs left out: everything docs/results/castor-predictor.md counts from.
+"""The interference model judged on pairs left out: everything results/castor-predictor.md counts from.
 
 Rule: nested. For each seed the pairs of models are split into five folds; the whole of `predictor train`,
 the choice of its settings included, sees four of them and is judged on the fifth. Nothing was tuned on a fold

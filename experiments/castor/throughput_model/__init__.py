@@ -1,1 +1,1 @@
-"""Behind docs/results/throughput.md: what is held out, live measurements, the page and its pictures."""
+"""Behind results/throughput.md: what is held out, live measurements, the page and its pictures."""

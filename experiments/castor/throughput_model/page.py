@@ -15,13 +15,13 @@ LIMITS: Final = {"mean": 0.085, "worst": 0.11, "seen": 0.25}
 HEAD: Final = """\
 # How far the throughput model is from measured step times
 
-Made by `python experiments/castor/throughput.py --live --write docs/results/throughput.md --pictures
+Made by `python experiments/castor/throughput.py --live --write experiments/results/throughput.md --pictures
 docs/pictures`. The protocol stands in that file and was committed before the first number was looked at; one
 clause was added since (of ncf, the largest batch was measured on one device only). The form of the law
 (logarithmic growth, three levels for a growth term, the priors) was chosen on the same data with another
 seed: what follows is held out for the numbers of each fit, but not for the choice of the law.
 
-[What the model is](../throughput-model.md).
+[What the model is](../../docs/throughput-model.md).
 """
 DATA: Final = """\
 The data: step times of six applications by batch size and placement on up to 64 GPUs, four to a host (Qiao et
@@ -29,9 +29,9 @@ al., OSDI 2021; Apache-2.0). Each application is fitted on its own. An error is 
 measured| / measured over held-out rows.
 """
 PICTURES: Final = """\
-![Error of each application](../pictures/throughput-errors.svg)
+![Error of each application](../../docs/pictures/throughput-errors.svg)
 
-![Predicted against measured](../pictures/throughput-scatter.svg)
+![Predicted against measured](../../docs/pictures/throughput-scatter.svg)
 """
 LIVE: Final = """\
 A slot is one core, which time-slices: this says that the law fits such jobs, not how GPUs behave. Each job
@@ -52,7 +52,7 @@ def tables(result: dict[str, Any]) -> str:
 
 
 def page(result: dict[str, Any]) -> str:
-    """The page for docs/results."""
+    """The page for experiments/results."""
     facts = result["machine"]
     machine = (
         f"Machine: {facts['cores']} cores ({facts['processor']}), {facts['memory_gib']} GiB.\n"
