@@ -6,6 +6,10 @@ Decisions are compared apart from the timing: a digest of every decision, refusa
 byte, and of the engine's state at the end.
 
     python bench/side_by_side.py --before HEAD~3 --runs castor:synth:earth:2000,patient:philly/6214e9:1000
+    python bench/side_by_side.py --before HEAD~3 --all
+
+`--all` compares decisions only: every policy on three Philly VCs, and 80 whole clusters with their faults
+(`same_decisions.py`). It takes about six minutes on two cores.
 """
 
 from __future__ import annotations
@@ -21,13 +25,13 @@ import tarfile
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from hashlib import sha256
+from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import machine
-
-from cotenant.controller.training import compute
+import same_decisions
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 DEFAULT: Final = "castor:synth:earth:1500,castor-cost:synth:earth:1500,patient:philly/6214e9:2000"
@@ -76,48 +80,10 @@ class Pair(NamedTuple):
 
 def simulated(asked: Asked, seed: int, failures_h: float | None, *, digest: bool) -> dict[str, Any]:
     """Processor seconds of a simulation and, instead of a time that means something, a digest."""
-    from cotenant.controller.engine import Engine
-    from cotenant.controller.sim import Scenario, policies_named, simulate, tasks
-
-    trace = f"{asked.trace}:{asked.jobs}" if asked.trace.startswith("synth:") else asked.trace
-    scenario = Scenario(trace=trace, jobs=asked.jobs, failures_mtbf_h=failures_h)
-    (task,) = tasks(scenario, policies_named(asked.policy), [seed])
-    said = sha256()
-    engines: list[Any] = []
+    run = partial(same_decisions.simulate_once, asked.policy, asked.trace, asked.jobs, seed, failures_h)
     if digest:
-        _listen(Engine, said, engines)
-    outcome = simulate(
-        task.workload,
-        task.cluster,
-        task.policy.name,
-        task.policy.parameters,
-        seed=seed,
-        physics=task.physics,
-        failures=task.failures,
-        compute=compute,
-    )
-    for engine in engines:
-        said.update(_bytes(engine.snapshot()))
-    return {"cpu_s": outcome.cpu_s, "digest": said.hexdigest()}
-
-
-def _listen(engine_type: Any, said: Any, engines: list[Any]) -> None:
-    handle = engine_type.handle
-
-    def heard(engine: Any, event: Any, now_s: float) -> Any:
-        if not engines:
-            engines.append(engine)
-        commands = handle(engine, event, now_s)
-        said.update(_bytes((engine.decision, engine.refusals, commands)))
-        return commands
-
-    engine_type.handle = heard
-
-
-def _bytes(value: Any) -> bytes:
-    import msgspec
-
-    return msgspec.msgpack.encode(value)
+        return {"digest": same_decisions.digest_of(run)}
+    return {"cpu_s": run().cpu_s}
 
 
 # --- Around it -----------------------------------------------------------------------------------------
@@ -138,10 +104,20 @@ def states(before: str) -> Iterator[tuple[Path, Path]]:
         yield one, other
 
 
+def program_of(path: Path, name: str, *words: str) -> list[str]:
+    """A state runs its own program, which knows where its modules are; one that lacks it runs ours."""
+    own = path / "cotenant" / "bench" / name
+    return [sys.executable, str(own if own.exists() else ROOT / "bench" / name), *words]
+
+
+def environment_of(path: Path) -> dict[str, str]:
+    """What imports `cotenant`, and `tests` beside it, from that state."""
+    return {**os.environ, "PYTHONPATH": f"{path}:{path / 'cotenant'}", "PYTHONHASHSEED": "0"}
+
+
 def asked_of(path: Path, asked: Asked, *more: str) -> dict[str, Any]:
-    command = [sys.executable, str(Path(__file__).resolve()), "--child", f"{asked[0]}:{asked[1]}:{asked[2]}"]
-    environment = {**os.environ, "PYTHONPATH": str(path), "PYTHONHASHSEED": "0"}
-    done = subprocess.run([*command, *more], env=environment, stdout=subprocess.PIPE, check=True)
+    command = program_of(path, "side_by_side.py", "--child", f"{asked[0]}:{asked[1]}:{asked[2]}", *more)
+    done = subprocess.run(command, env=environment_of(path), stdout=subprocess.PIPE, check=True)
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
@@ -161,6 +137,33 @@ def compared(asked: Asked, paths: tuple[Path, Path], rounds: int, seeds: int) ->
     return Pair(asked, *times, equal)
 
 
+def compare_all(paths: tuple[Path, Path]) -> bool:
+    """Whether both states decide the same everywhere; prints each run that differs."""
+    children = [
+        subprocess.Popen(
+            program_of(path, "same_decisions.py"),
+            env=environment_of(path),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for path in paths
+    ]
+    runs = different = 0
+    for lines in zip_longest(*(child.stdout or () for child in children), fillvalue="nothing\tended early"):
+        (before, what), (after, _) = (line.rstrip("\n").split("\t", 1) for line in lines)
+        runs += 1
+        if before != after:
+            different += 1
+            print(f"DIFFERENT: {what}", flush=True)
+        elif runs % 20 == 0:
+            print(f"{runs} runs, {different} different", file=sys.stderr, flush=True)
+    failed = [child.wait() for child in children]
+    print(
+        f"{runs} runs: {different} decided differently" if different else f"{runs} runs: decisions the same"
+    )
+    return not different and not any(failed) and runs > 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument(
@@ -169,6 +172,7 @@ def main() -> int:
     parser.add_argument("--runs", default=DEFAULT, help="POLICY:TRACE:JOBS, with commas between them")
     parser.add_argument("--rounds", type=int, default=5, help="pairs of timed runs")
     parser.add_argument("--seeds", type=int, default=1, help="seeds whose decisions are compared")
+    parser.add_argument("--all", action="store_true", help="decisions of every policy, without timing")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--digest", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
@@ -178,6 +182,9 @@ def main() -> int:
         found = simulated(Asked.read(flags.child), flags.seed, flags.failures, digest=flags.digest)
         print(json.dumps(found))
         return 0
+    if flags.all:
+        with states(flags.before) as paths:
+            return 0 if compare_all(paths) else 1
     print("| whole simulator | before, jobs/CPU s | after, jobs/CPU s | before / after | decisions |")
     print("| --- | --- | --- | --- | --- |", flush=True)
     all_equal = True
