@@ -276,7 +276,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--queued", default="1000,100000")
     parser.add_argument("--rounds", type=int, default=300)
-    parser.add_argument("--policies", default=",".join(registry.AVAILABLE))
+    parser.add_argument("--policies", default=",".join(registry.ours_available()))
     parser.add_argument("--parts", default="events,calls")
     options = parser.parse_args()
     result = json.loads(RESULT.read_text()) if RESULT.exists() else {}

@@ -37,13 +37,11 @@ import machine
 import numpy as np
 
 from cotenant.controller.domain import AnyEvent, Compute, Decision, View
-from cotenant.controller.policies import registry
-from cotenant.controller.policies.base import Parameters, Policy
-from cotenant.controller.policies.lazer.improvement import Improvement
-from cotenant.controller.policies.lazer.learning import KIND, Learner, Prediction, predicted
-from cotenant.controller.policies.lazer.parameters import LazerParameters
-from cotenant.controller.policies.lazer.policy import Lazer
-from cotenant.controller.policies.lazer.surrogate import (
+from cotenant.controller.papers.lazer.improvement import Improvement
+from cotenant.controller.papers.lazer.learning import KIND, Learner, Prediction, predicted
+from cotenant.controller.papers.lazer.parameters import LazerParameters
+from cotenant.controller.papers.lazer.policy import Lazer
+from cotenant.controller.papers.lazer.surrogate import (
     Context,
     Hyperparameters,
     Sample,
@@ -51,6 +49,8 @@ from cotenant.controller.policies.lazer.surrogate import (
     prior,
     scaled,
 )
+from cotenant.controller.policies import registry
+from cotenant.controller.policies.base import Parameters, Policy
 from cotenant.controller.sim import Physics, Scenario, open_trace, pair_data, simulate, workload_of
 from cotenant.controller.training import compute
 

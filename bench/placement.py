@@ -31,7 +31,8 @@ from cotenant.controller.domain import (
     PolicySettings,
 )
 from cotenant.controller.engine import Engine, EngineConfig
-from cotenant.controller.policies import placement, registry
+from cotenant.controller.papers.rltune import placement
+from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters, Policy
 
 HOSTS, GPUS, WAITING = 64, 8, 11

@@ -213,8 +213,8 @@ def check_policy(name: str, parameters: Mapping[str, str | int | float | bool]) 
         Denied: there is none, or it takes no such parameters.
     """
     try:
-        if name not in registry.AVAILABLE:
-            raise ValueError(f"no policy {name!r}; there are {', '.join(registry.AVAILABLE)}")
+        if not registry.is_ours(name):
+            raise ValueError(f"no policy {name!r}; there are {', '.join(registry.ours_available())}")
         registry.make(name, dict(parameters))
     except ValueError as error:
         raise Denied("usage", str(error), "`cotenant policy list` describes them") from None

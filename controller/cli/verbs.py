@@ -19,7 +19,8 @@ COMPLETE_VARIABLE: Final = "_COTENANT_COMPLETE"
 
 
 class Verb(NamedTuple):
-    """`module` is below `cotenant.controller.cli`; it has a function or an app of the verb's name."""
+    """`module` has a function or an app of the verb's name. It is below `cotenant.controller.cli`, or below
+    `cotenant.controller` where it belongs to a published system (`papers.`)."""
 
     name: str
     module: str
@@ -70,9 +71,9 @@ GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
         Verb("predictor", "offline.predictor", "train and judge a model of how jobs slow each other down"),
     ),
     "What if": (
-        Verb("forecast", "offline.forecast", "how well the demand of the next hours can be foreseen"),
+        Verb("forecast", "papers.gfs.verbs", "how well the demand of the next hours can be foreseen"),
         Verb("sim", "offline.sim", "policies over a trace; replay of a journal; traces"),
-        Verb("pcs", "offline.pcs", "trade-offs between speed and kept predictions; choose one"),
+        Verb("pcs", "papers.pcs.verbs", "trade-offs between speed and kept predictions; choose one"),
         Verb(
             "whatif",
             "offline.whatif",
@@ -152,7 +153,8 @@ def as_command(verb: Verb) -> click.Command:
 
     from cotenant.controller.cli.frame.command import command
 
-    module = importlib.import_module(f"cotenant.controller.cli.{verb.module}")
+    folder = "" if verb.module.startswith("papers.") else "cli."
+    module = importlib.import_module(f"cotenant.controller.{folder}{verb.module}")
     found = getattr(module, verb.name.replace("-", "_").replace(" ", "_"))
     if isinstance(found, click.Command):
         return found

@@ -6,11 +6,9 @@ domain, its own kind, numpy and the standard library.
 
 __all__ = [
     "base",
+    "castor",
     "classic",
-    "lazer",
-    "learned",
-    "lucid",
-    "placement",
     "plugins",
     "registry",
+    "scored",
 ]

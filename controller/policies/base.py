@@ -322,6 +322,18 @@ class PolicyEntry(NamedTuple):
     """When to choose it, in a line."""
     needs: tuple[str, str] | None = None
     """A library that it needs, and the extra that installs it."""
+    from_file: Callable[[Any, str], Parameters] | None = None
+    """Its parameters from a JSON document of its own form and the name of one in it (`config=FILE#NAME`);
+    raises ValueError. None: it has no such form."""
+
+
+class PlacementRule(NamedTuple):
+    """Another way to place waiting jobs than best fit."""
+
+    apply: Callable[[Policy], Policy]
+    """The policy with this placement."""
+    why_not: Callable[[Policy], str]
+    """Why a policy cannot be used with it; empty if it can."""
 
 
 FIRST: Final = "To begin with"
@@ -331,4 +343,5 @@ SHARE: Final = "With shared devices"
 KEPT: Final = "With predictions that hold"
 ELASTIC: Final = "For elastic jobs"
 CLASSES: Final = "Two classes, hp and spot"
+COMPARED: Final = "For comparison: other published systems, and parts of those above left out"
 """Headings of `cotenant policy list`."""

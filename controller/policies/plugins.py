@@ -1,7 +1,8 @@
-"""Plugins: policies in a package that offers them, or in a module that somebody names.
+"""Plugins: what installed packages offer by entry points, and policies in a module that somebody names.
 
 Rule: we import a plugin only when somebody names it, and report whatever is wrong in one line, before
-anything runs. After that it is like our own policies: the engine checks every action.
+anything runs. After that it is like our own policies: the engine checks every action. The published systems
+in `controller/papers/` come in the same way, so that nothing else depends on them.
 
 A package offers a policy by an entry point in the group `cotenant.policies`:
 
@@ -20,12 +21,15 @@ import re
 import traceback
 from collections.abc import Callable
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, distributions
 from typing import Any, Final, NamedTuple, cast
 
 from cotenant.controller.policies.base import Parameters, Policy
 
-GROUP: Final = "cotenant.policies"
+POLICIES: Final = "cotenant.policies"
+PLACEMENTS: Final = "cotenant.placements"
+"""Other ways to place waiting jobs than best fit (`registry.PlacementRule`)."""
+PAPERS: Final = "cotenant.controller.papers."
 MEMBERS: Final = ("queue_key", "decide", "observe", "explain", "save", "load")
 PATH: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]*")
@@ -47,14 +51,33 @@ def is_path(name: str) -> bool:
 
 
 @cache
-def offered() -> dict[str, EntryPoint]:
-    """The policies that installed packages offer, by name; of two with one name the first found. Imports
-    nothing."""
+def offered(group: str = POLICIES) -> dict[str, EntryPoint]:
+    """What installed packages offer in a group, by name; of two with one name ours, else the first found.
+    Imports nothing."""
+    # Each distribution is asked: of two with one name (an installed one, and what a build left in the working
+    # folder) `entry_points()` would see the first only, which may be older.
+    points = [point for each in distributions() for point in each.entry_points.select(group=group)]
     found: dict[str, EntryPoint] = {}
-    for point in sorted(entry_points(group=GROUP), key=lambda p: p.name):
+    for point in sorted(points, key=lambda p: (not is_ours(p), p.name)):
         if NAME.fullmatch(point.name):
             found.setdefault(point.name, point)
     return found
+
+
+def is_ours(point: EntryPoint) -> bool:
+    """Whether an entry point leads into this package."""
+    return point.value.startswith(PAPERS)
+
+
+def load(point: EntryPoint) -> Any:
+    """What an entry point of this package stands for."""
+    return load_from(point.value)
+
+
+def load_from(place: str) -> Any:
+    """What is at `MODULE:NAME` in this package."""
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(module), name)
 
 
 @cache

@@ -1,23 +1,23 @@
 """Which policies there are, how one is made by its name, and what stands in for one that is gone.
 
-Rule: `AVAILABLE` are ours. Plug-ins (`policies/plugins.py`) are in `available()`, which imports them: code
-that only wants ours does not pay for it. Rule: a controller starts even if the policy that its journal names
-is gone, since running jobs need it.
-Under a stand-in nothing new starts, every waiting job says why, and `cotenant policy set` ends it. It keeps
-the absent one's state, so that the policy goes on where it was once its package is back.
+Rule: nothing is imported before it is named. `CORE` are the policies that a lab runs; those of published
+systems (`controller/papers/`) and those of other packages come in by entry points (`policies/plugins.py`).
+Rule: a controller starts even if the policy that its journal names is gone, since running jobs need it. Under
+a stand-in nothing new starts, every waiting job says why, and `cotenant policy set` ends it. It keeps the
+absent one's state, so that the policy goes on where it was once its package is back.
 """
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from functools import cache
+from typing import Final, cast
 
 from cotenant.controller.domain import NOTHING, AnyEvent, Decision, Job, Reason, View, because
-from cotenant.controller.policies import placement, plugins
-from cotenant.controller.policies.attained import LAS, TIRESIAS
+from cotenant.controller.policies import plugins
 from cotenant.controller.policies.base import (
     CLASSES,
+    COMPARED,
     ELASTIC,
     FIRST,
     KEPT,
@@ -25,141 +25,124 @@ from cotenant.controller.policies.base import (
     PREEMPT,
     SHARE,
     Parameters,
+    PlacementRule,
     Policy,
     PolicyEntry,
 )
-from cotenant.controller.policies.baselines import CHRONUS, FGD, LYRA, YARN_CS
-from cotenant.controller.policies.castor.cost import CASTOR_COST
-from cotenant.controller.policies.castor.policy import CASTOR
-from cotenant.controller.policies.classic import FIFO, SJF, SRSF, SRTF, SSF
-from cotenant.controller.policies.cotenant import COTENANT
-from cotenant.controller.policies.elastic import AFS_L, MAX_MIN, THEMIS
-from cotenant.controller.policies.gfs.policy import entries as gfs_entries
-from cotenant.controller.policies.lazer.policy import LAZER
-from cotenant.controller.policies.learned import RLTUNE, SCORER
-from cotenant.controller.policies.lucid import LUCID
-from cotenant.controller.policies.multifactor import SLURM_MULTIFACTOR
-from cotenant.controller.policies.patient import PATIENT
-from cotenant.controller.policies.pcs import PCS
-from cotenant.controller.policies.remaining import (
-    INTERVAL,
-    INTERVAL_60,
-    INTERVAL_360,
-    INTERVAL_600,
-    SRTF_FULL,
-)
-from cotenant.controller.policies.scored import F1_ENTRY, QSSF, UNICEP, WFP3
-from cotenant.controller.policies.sjf_ffs import SJF_FFS
 
-
-class PolicyOption(NamedTuple):
-    """A parameter that policies take beside their own, since it does not concern their order."""
-
-    values: tuple[str, ...]
-    """The first is the default: the policy as it is."""
-    about: str
-    apply: Callable[[Policy], Policy]
-    """The policy with the other value."""
-    why_not: Callable[[Policy], str]
-    """Why a policy cannot take the option; empty if it can."""
-
-
-OPTIONS: Final = {
-    "placement": PolicyOption(
-        ("best-fit", "milp"),
-        "where waiting jobs go: each to the fullest host that holds it, or several chosen together",
-        placement.PlacedTogether,
-        placement.why_not,
-    ),
+CORE: Final = {
+    name: f"cotenant.controller.policies.{place}"
+    for name, place in {
+        "fifo": "classic:FIFO",
+        "sjf": "classic:SJF",
+        "srtf": "classic:SRTF",
+        "ssf": "classic:SSF",
+        "slurm-multifactor": "multifactor:SLURM_MULTIFACTOR",
+        "srsf": "classic:SRSF",
+        "tiresias": "attained:TIRESIAS",
+        "las": "attained:LAS",
+        "patient": "patient:PATIENT",
+        "castor": "castor.policy:CASTOR",
+        "cotenant": "cotenant:COTENANT",
+        "castor-cost": "castor.cost:CASTOR_COST",
+    }.items()
 }
+"""Name -> where its `PolicyEntry` is, in the order in which people are shown them."""
+
+GROUPS: Final = (FIRST, ORDER, PREEMPT, SHARE, KEPT, ELASTIC, CLASSES, COMPARED)
+"""The headings of the list, in the order in which people read them."""
 
 
-OURS: Final[dict[str, PolicyEntry]] = {
-    "fifo": FIFO,
-    "sjf": SJF,
-    "srtf": SRTF,
-    "srtf-full": SRTF_FULL,
-    "ssf": SSF,
-    "f1": F1_ENTRY,
-    "wfp3": WFP3,
-    "unicep": UNICEP,
-    "qssf": QSSF,
-    "slurm-multifactor": SLURM_MULTIFACTOR,
-    "scorer": SCORER,
-    "rltune": RLTUNE,
-    "srsf": SRSF,
-    "tiresias": TIRESIAS,
-    "las": LAS,
-    "interval": INTERVAL,
-    "interval-60": INTERVAL_60,
-    "interval-360": INTERVAL_360,
-    "interval-600": INTERVAL_600,
-    "patient": PATIENT,
-    "castor": CASTOR,
-    "cotenant": COTENANT,
-    "castor-cost": CASTOR_COST,
-    "sjf-ffs": SJF_FFS,
-    "lucid": LUCID,
-    "pcs": PCS,
-    "max-min": MAX_MIN,
-    "afs-l": AFS_L,
-    "themis": THEMIS,
-    "lazer": LAZER,
-    "yarn-cs": YARN_CS,
-    "fgd": FGD,
-    "lyra": LYRA,
-    "chronus": CHRONUS,
-    **gfs_entries(lambda name, parameters: make(name, parameters)),
-}
-"""By name, in the order in which people are shown them."""
+BEST_FIT: Final = "best-fit"
+PLACEMENT: Final = "placement"
+"""A parameter of every policy beside its own: where waiting jobs go. By best fit each goes to the fullest
+host that holds it; an installed package may bring other ways (`milp` chooses several together)."""
 
-GROUPS: Final = (FIRST, ORDER, PREEMPT, SHARE, KEPT, ELASTIC, CLASSES)
-"""Their headings, in the order in which people read them."""
+
+def placements() -> tuple[str, ...]:
+    """The values of `placement`, the default first. Imports nothing."""
+    return (BEST_FIT, *plugins.offered(plugins.PLACEMENTS))
+
+
+@cache
+def ours() -> dict[str, PolicyEntry]:
+    """Every policy of this package, by name: the lab's, then those of papers. Imports them."""
+    published = {
+        name: plugins.load(point) for name, point in plugins.offered().items() if plugins.is_ours(point)
+    }
+    return {name: find(name) for name in CORE} | {
+        name: entry for name, entry in published.items() if name not in CORE
+    }
+
+
+def is_ours(name: str) -> bool:
+    """Whether a policy of this name belongs to this package. Imports nothing."""
+    return name in CORE or (name in plugins.offered() and plugins.is_ours(plugins.offered()[name]))
+
+
+@cache
+def find(name: str) -> PolicyEntry:
+    """A policy of this package, by its name; imports that one only.
+
+    Raises:
+        KeyError: it is not one of this package.
+    """
+    if name in CORE:
+        return cast(PolicyEntry, plugins.load_from(CORE[name]))
+    if not is_ours(name):
+        raise KeyError(name)
+    return cast(PolicyEntry, plugins.load(plugins.offered()[name]))
 
 
 def lacks(name: str) -> str:
-    """What a policy needs and does not find here; empty if nothing. Imports nothing."""
-    needs = OURS[name].needs if name in OURS else None
+    """What a policy needs and does not find here; empty if nothing."""
+    needs = find(name).needs if is_ours(name) else None
     if needs is None or importlib.util.find_spec(needs[0]) is not None:
         return ""
     library, extra = needs
     return f'it learns with {library}, which is not installed: pip install ".[{extra}]" in the source folder'
 
 
-UNAVAILABLE: dict[str, str] = {name: why for name in OURS if (why := lacks(name))}
-"""Policies that are not available, and what they lack."""
-
-AVAILABLE: dict[str, str] = {name: entry.about for name, entry in OURS.items() if name not in UNAVAILABLE}
+@cache
+def ours_available() -> dict[str, str]:
+    """The policies of this package that can be made here: name -> what it is, in one line."""
+    return {name: entry.about for name, entry in ours().items() if not lacks(name)}
 
 
 def heading(name: str) -> dict[str, str]:
     """Its heading in `cotenant policy list`, and when to choose it; none for a policy that is not ours."""
-    entry = OURS.get(name)
-    return {"group": entry.group, "choose": entry.choose} if entry else {}
+    if not is_ours(name):
+        return {}
+    entry = find(name)
+    return {"group": entry.group, "choose": entry.choose}
 
 
 def available() -> dict[str, str]:
     """Ours, then those of other packages: name -> what it is, in one line."""
-    return AVAILABLE | {
+    return ours_available() | {
         name: found.about for name, found in _theirs().items() if isinstance(found, plugins.PluginPolicy)
     }
 
 
 def about(name: str) -> str:
     """What a policy is, in one line; empty where there is no such policy."""
-    return AVAILABLE[name] if name in AVAILABLE else available().get(name, "")
+    if is_ours(name):
+        return "" if lacks(name) else find(name).about
+    return available().get(name, "")
 
 
 def unavailable() -> dict[str, str]:
     """Policies that are not available, each with why."""
-    return UNAVAILABLE | {name: why for name, why in _theirs().items() if isinstance(why, str)}
+    return {name: why for name in ours() if (why := lacks(name))} | {
+        name: why for name, why in _theirs().items() if isinstance(why, str)
+    }
 
 
 def _theirs() -> dict[str, plugins.PluginPolicy | str]:
     """What other packages offer, or what is wrong with it. A name of ours stays ours."""
     found: dict[str, plugins.PluginPolicy | str] = {}
     for name in plugins.offered():
-        if name not in OURS:
+        if not is_ours(name):
             try:
                 found[name] = plugins.find(name)
             except ValueError as error:
@@ -169,7 +152,9 @@ def _theirs() -> dict[str, plugins.PluginPolicy | str]:
 
 def is_known(name: str) -> bool:
     """Whether `make` knows a policy of this name."""
-    return name in AVAILABLE or name in available() or (plugins.is_path(name) and not why_not(name))
+    if is_ours(name):
+        return not lacks(name)
+    return name in available() or (plugins.is_path(name) and not why_not(name))
 
 
 def why_not(name: str) -> str:
@@ -184,11 +169,12 @@ def why_not(name: str) -> str:
 def defaults(name: str) -> Parameters:
     """The parameters a policy takes, with their defaults (those of the paper); none where there is no such
     policy."""
-    options: Parameters = {option: each.values[0] for option, each in OPTIONS.items()}
-    if (entry := OURS.get(name)) is not None:
-        return (entry.parse({}).as_parameters() if entry.parse else {}) | options
+    placement: Parameters = {PLACEMENT: BEST_FIT}
+    if is_ours(name):
+        parse = find(name).parse
+        return (parse({}).as_parameters() if parse else {}) | placement
     try:
-        return options | dict(plugins.find(name).defaults)
+        return placement | dict(plugins.find(name).defaults)
     except ValueError:
         return {}
 
@@ -200,41 +186,42 @@ def make(name: str, parameters: Parameters) -> Policy:
         ValueError: unknown name, unknown parameter, a value out of range, or a missing library; the text
             says what to do.
     """
-    entry = OURS.get(name)
-    if entry is None:
+    if not is_ours(name):
         if name not in plugins.offered() and not plugins.is_path(name):
             raise ValueError(f"no policy {name!r}; there are {', '.join(available())}")
         plugins.find(name)
-    missing = lacks(name)
-    if missing:
+    elif missing := lacks(name):
         raise ValueError(f"policy {name} is not available: {missing}")
     unknown = set(parameters) - set(defaults(name))
     if unknown:
         takes = ", ".join(defaults(name)) or "no parameters"
         raise ValueError(f"policy {name} has no parameter {', '.join(sorted(unknown))}; it takes {takes}")
-    theirs = plugins.find(name).defaults if entry is None else {}
-    options = {option: parameters[option] for option in OPTIONS.keys() & parameters.keys() - theirs.keys()}
-    own = {option: value for option, value in parameters.items() if option not in options}
-    if entry is None:
-        policy = plugins.make(name, own)
-    else:
+    own = dict(parameters)
+    placement = own.pop(PLACEMENT, BEST_FIT) if _takes_placement(name) else BEST_FIT
+    if is_ours(name):
+        entry = find(name)
         policy = entry.make(entry.parse(own)) if entry.parse else entry.make()
-    return _with_options(policy, options)
+    else:
+        policy = plugins.make(name, own)
+    return _placed(policy, placement)
 
 
-def _with_options(policy: Policy, options: Parameters) -> Policy:
-    for name, value in sorted(options.items()):
-        option = OPTIONS[name]
-        if value not in option.values:
-            raise ValueError(
-                f"policy {policy.name}: {name} is one of {', '.join(option.values)}, got {value!r}"
-            )
-        if value == option.values[0]:
-            continue
-        if why := option.why_not(policy):
-            raise ValueError(f"policy {policy.name} cannot have {name}={value}: {why}")
-        policy = option.apply(policy)
-    return policy
+def _takes_placement(name: str) -> bool:
+    """Whether `placement` is ours to apply: a policy may have a parameter of that name itself."""
+    return is_ours(name) or PLACEMENT not in plugins.find(name).defaults
+
+
+def _placed(policy: Policy, value: str | int | float | bool) -> Policy:
+    if value not in placements():
+        raise ValueError(
+            f"policy {policy.name}: {PLACEMENT} is one of {', '.join(placements())}, got {value!r}"
+        )
+    if value == BEST_FIT:
+        return policy
+    rule: PlacementRule = plugins.load(plugins.offered(plugins.PLACEMENTS)[str(value)])
+    if why := rule.why_not(policy):
+        raise ValueError(f"policy {policy.name} cannot have {PLACEMENT}={value}: {why}")
+    return rule.apply(policy)
 
 
 class MissingPolicy:
@@ -275,7 +262,7 @@ def make_or_stand_in(name: str, parameters: Parameters) -> Policy:
 
 
 def make_for_roll_outs(name: str, parameters: Parameters) -> Policy:
-    """The policy without options: a roll-out asks it thousands of times, and an option costs more time than
-    it changes the ends of jobs."""
-    own = {each: value for each, value in parameters.items() if name not in OURS or each not in OPTIONS}
-    return make_or_stand_in(name, own)
+    """The policy with best fit: a roll-out asks it thousands of times, and another placement costs more time
+    than it changes the ends of jobs."""
+    kept = {each: value for each, value in parameters.items() if not is_ours(name) or each != PLACEMENT}
+    return make_or_stand_in(name, kept)

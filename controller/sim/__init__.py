@@ -16,6 +16,7 @@ from cotenant.controller.sim.compare import Report, Task, TaskProgress, TaskRun,
 from cotenant.controller.sim.preparing import informed, prepare
 from cotenant.controller.sim.scenario import Scenario, open_trace, tasks, workload_of
 from cotenant.controller.sim.simulate import answer_inline, simulate
+from cotenant.controller.sim.speedups import Speedup, as_elastic, by_curve, measured, speedups_of
 from cotenant.controller.sim.traces.mapped import column_map
 from cotenant.controller.sim.traces.reading import read
 from cotenant.controller.sim.traces.schema import write_csv
@@ -25,17 +26,20 @@ from cotenant.controller.sim.traces.table import GZIP_MAGIC, TextTable, decoded,
 from cotenant.controller.sim.traces.trace import Labels, Trace, TraceProblem, describe, nearest, shown
 from cotenant.controller.sim.windows import busiest, sample
 from cotenant.controller.sim.world.knowledge import Knowledge
-from cotenant.controller.sim.world.outcome import Outcome
+from cotenant.controller.sim.world.outcome import NAN, Columns, Outcome
 from cotenant.controller.sim.world.physics import COLUMNS, NoPairTable, Physics, pair_data
 from cotenant.controller.sim.world.workload import Cluster, HostAsk, SimulatedHost, Workload
 from cotenant.controller.sim.world.world import World
+from cotenant.controller.sim.worlds import OtherWorld, WorldPolicy
 
 __all__ = [
-    "COLUMNS", "GZIP_MAGIC", "BadChoice", "Cluster", "HostAsk", "Knowledge", "Labels", "NoPairTable",
-    "Outcome", "Physics", "PolicyChoice", "Report", "Scenario", "SimulatedHost", "Task", "TaskProgress",
-    "TaskRun", "TextTable", "Trace", "TraceProblem", "WorkerLost", "Workload", "World", "answer_inline",
-    "busiest", "column_map", "decoded", "describe", "informed", "nearest", "open_trace", "pair_data",
-    "policies_named", "prepare", "read", "run_all", "sample", "scenario", "shown", "simulate", "synthesise",
-    "synthesise_spot", "table", "tasks", "unpacked", "windows", "workload_of", "write_csv",
+    "COLUMNS", "GZIP_MAGIC", "NAN", "BadChoice", "Cluster", "Columns", "HostAsk", "Knowledge", "Labels",
+    "NoPairTable", "OtherWorld", "Outcome", "Physics", "PolicyChoice", "Report", "Scenario",
+    "SimulatedHost", "Speedup", "Task", "TaskProgress", "TaskRun", "TextTable", "Trace", "TraceProblem",
+    "WorkerLost", "Workload", "World", "WorldPolicy", "answer_inline", "as_elastic", "busiest",
+    "by_curve", "column_map", "decoded", "describe", "informed", "measured", "nearest", "open_trace",
+    "pair_data", "policies_named", "prepare", "read", "run_all", "sample", "scenario", "shown",
+    "simulate", "speedups_of", "synthesise", "synthesise_spot", "table", "tasks", "unpacked", "windows",
+    "workload_of", "write_csv",
 ]
 # fmt: on

@@ -9,13 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from cotenant.controller.policies import plugins, registry
 from cotenant.controller.policies.base import Parameters
-from cotenant.controller.policies.pcs import published_named
-from cotenant.controller.sim import fluid
 from cotenant.controller.sim.traces.trace import nearest
+from cotenant.controller.sim.worlds import other_world
 
 _CONFIG: Final = "config="
 _WORDS: Final = {"true": True, "yes": True, "false": False, "no": False}
@@ -86,7 +85,7 @@ def _is_number(word: str) -> bool:
 def _choice(words: list[str]) -> PolicyChoice:
     name, first = _split(words[0])
     given = [word for word in (first, *words[1:]) if word]
-    lacks = registry.UNAVAILABLE.get(name) or ("" if name in registry.AVAILABLE else _missing(name))
+    lacks = registry.lacks(name) if registry.is_ours(name) else _missing(name)
     if lacks:
         raise BadChoice(f"policy {name} is not available", lacks)
     return _with_parameters(name, given, registry.defaults(name), lambda found: registry.make(name, found))
@@ -94,9 +93,10 @@ def _choice(words: list[str]) -> PolicyChoice:
 
 def _fluid_choice(words: list[str]) -> PolicyChoice:
     name, _, first = words[0].partition(":")
-    policy = fluid.POLICIES.get(name)
+    there = other_world("fluid").policies
+    policy = there.get(name)
     if policy is None:
-        near = nearest(name, fluid.POLICIES) or f"there are {', '.join(fluid.POLICIES)}"
+        near = nearest(name, there) or f"there are {', '.join(there)}"
         raise BadChoice(f"there is no policy {name!r} in the fluid world", near)
     given = [word for word in (first, *words[1:]) if word]
     return _with_parameters(name, given, policy.defaults, policy.make)
@@ -105,8 +105,8 @@ def _fluid_choice(words: list[str]) -> PolicyChoice:
 def _with_parameters(
     name: str, words: list[str], known: Parameters, make: Callable[[Parameters], object]
 ) -> PolicyChoice:
-    is_file = name == "pcs"
-    files = [(word, _configuration(word)) for word in words if is_file and word.startswith(_CONFIG)]
+    read = registry.find(name).from_file if registry.is_ours(name) else None
+    files = [(word, _configuration(word, read)) for word in words if read and word.startswith(_CONFIG)]
     parameters: Parameters = {key: value for _, found in files for key, value in found.items()}
     parameters |= (_parameter(name, word, known) for word in words if word not in dict(files))
     try:
@@ -116,11 +116,11 @@ def _with_parameters(
     return PolicyChoice(name, parameters, tuple(files))
 
 
-def _configuration(word: str) -> Parameters:
-    """A configuration in a file of PCS's own form (`policies/pcs/wfq.py`)."""
+def _configuration(word: str, read: Callable[[Any, str], Parameters]) -> Parameters:
+    """The parameters in a file of the policy's own form."""
     path, _, name = word.removeprefix(_CONFIG).partition("#")
     try:
-        return published_named(json.loads(Path(path).expanduser().read_text()), name).as_parameters()
+        return read(json.loads(Path(path).expanduser().read_text()), name)
     except (OSError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise BadChoice(f"{path}: {error}") from None
 
@@ -128,7 +128,7 @@ def _configuration(word: str) -> Parameters:
 def _split(word: str) -> tuple[str, str]:
     """A policy's name, and its first parameter; a name of one's own has a colon in it (`MODULE:NAME`)."""
     name, _, rest = word.partition(":")
-    if name in registry.AVAILABLE or name in registry.UNAVAILABLE or not rest:
+    if registry.is_ours(name) or not rest:
         return name, rest
     second, _, first = rest.partition(":")
     return (f"{name}:{second}", first) if plugins.is_path(f"{name}:{second}") else (name, rest)

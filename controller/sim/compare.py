@@ -24,13 +24,13 @@ from cotenant.controller.engine import Engine
 from cotenant.controller.policies import registry
 from cotenant.controller.sim.choices import PolicyChoice
 from cotenant.controller.sim.eta import EtaTrial
-from cotenant.controller.sim.fluid import simulate_fluid
 from cotenant.controller.sim.results.placements import Placements
 from cotenant.controller.sim.results.summary import summarise
 from cotenant.controller.sim.simulate import Compute, Look, nothing, simulate
 from cotenant.controller.sim.world.outcome import Outcome
 from cotenant.controller.sim.world.physics import Failures, Physics
 from cotenant.controller.sim.world.workload import Cluster, Workload
+from cotenant.controller.sim.worlds import other_world
 from cotenant.controller.timeline import Timeline
 
 REPORT_EVERY_S: Final = 0.2
@@ -40,7 +40,7 @@ WORTH_A_PROCESS: Final = 20_000
 
 WorldName = Literal["devices", "elastic", "fluid"]
 """Hosts with devices, driven by the engine of production; the same with jobs that take more and fewer devices
-under policies that give them so; or shares of devices that flow (`fluid/`)."""
+under policies that give them so; or shares of devices that flow (`worlds.py`)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -227,7 +227,7 @@ def _run(number: int, task: Task, keep: bool, stop: StopFlag, report: Report, co
     what = task.workload, task.cluster, task.policy.name, task.policy.parameters
     try:
         if task.world == "fluid":
-            outcome = simulate_fluid(*what, seed=task.seed, asked=task.asked, watch=watch)
+            outcome = other_world("fluid").simulate(*what, seed=task.seed, asked=task.asked, watch=watch)
         else:
             outcome = simulate(
                 *what,

@@ -15,14 +15,15 @@ from cotenant.controller.domain import is_whole_number
 from cotenant.controller.policies import registry
 from cotenant.controller.sim.choices import PolicyChoice
 from cotenant.controller.sim.compare import Task, WorldName
-from cotenant.controller.sim.fluid import as_elastic, as_fluid, by_curve, measured
 from cotenant.controller.sim.preparing import prepare
+from cotenant.controller.sim.speedups import as_elastic, by_curve, measured
 from cotenant.controller.sim.traces.reading import read
 from cotenant.controller.sim.traces.trace import Trace, TraceProblem
 from cotenant.controller.sim.world.knowledge import COMPLETE, Knowledge
 from cotenant.controller.sim.world.overheads import launched
 from cotenant.controller.sim.world.physics import Failures, PairData, Physics, pair_data
 from cotenant.controller.sim.world.workload import Cluster, Workload
+from cotenant.controller.sim.worlds import other_world
 from cotenant.controller.trace_names import LIKE, SYNTH
 
 SPOT_DAYS: Final = 5.0
@@ -188,7 +189,7 @@ def tasks(scenario: Scenario, policies: Sequence[PolicyChoice], seeds: Sequence[
 
 def resizes(policy: PolicyChoice) -> bool:
     """Whether it gives elastic jobs more and fewer devices; under others each runs on all it asks for."""
-    return policy.name in registry.OURS and bool(
+    return registry.is_ours(policy.name) and bool(
         getattr(registry.make(policy.name, policy.parameters), "elastic", False)
     )
 
@@ -210,7 +211,7 @@ def workload_of(scenario: Scenario, trace: Trace, table: PairData | None, seed: 
         models=_models(trace, tuple(measured()) if by_model else () if table is None else table.models()),
     )
     if by_model:
-        return as_fluid(workload) if fluid else by_curve(workload)
+        return other_world("fluid").adapt(workload) if fluid else by_curve(workload)
     return workload
 
 

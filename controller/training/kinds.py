@@ -1,27 +1,22 @@
 """Which slow computations there are: the kind of a `Compute` action -> the function that answers it.
 
 A function gets the request's payload and returns numbers or a document, and the hash of the model it used.
-It may import what it likes: it runs in a child process. Same payload, same model, same numbers. Short ones
-are here, the others are named by their module.
+It may import what it likes: it runs in a child process. Same payload, same model, same numbers. Those of the
+core are here; a published system brings its own by an entry point in the group `cotenant.computations`.
 """
 
 from __future__ import annotations
 
-import importlib
 import statistics
 from collections.abc import Callable
 from typing import Final
 
 from cotenant.controller.domain import Reason, numbers, steps_in
-from cotenant.controller.wire import ComputeResult, Payload
+from cotenant.controller.policies import plugins
+from cotenant.controller.wire import ComputeQuestion, ComputeResult, Payload
 from cotenant.profiler.throughput import fit
 
-KINDS: Final[dict[str, str]] = {
-    "deferral-fit": "cotenant.controller.training.deferral:answer",
-    "forecast-train": "cotenant.controller.training.forecast.train:answer",
-    "mean": "cotenant.controller.training.kinds:mean",
-    "throughput-fit": "cotenant.controller.training.kinds:throughput",
-}
+GROUP: Final = "cotenant.computations"
 
 
 def compute(kind: str, payload: Payload) -> ComputeResult:
@@ -30,12 +25,21 @@ def compute(kind: str, payload: Payload) -> ComputeResult:
     Raises:
         ValueError: there is no such kind.
     """
-    place = KINDS.get(kind)
-    if place is None:
-        raise ValueError(f"no computation of kind {kind!r}; there are {', '.join(KINDS)}")
-    module, _, name = place.partition(":")
-    answer: Callable[[Payload], ComputeResult] = getattr(importlib.import_module(module), name)
-    return answer(payload)
+    computation: Callable[[Payload], ComputeResult] | None = KINDS.get(kind)
+    if computation is None:
+        offered = plugins.offered(GROUP)
+        if kind not in offered:
+            raise ValueError(f"no computation of kind {kind!r}; there are {', '.join((*KINDS, *offered))}")
+        computation = plugins.load(offered[kind])
+    return computation(payload)
+
+
+def answer(question: ComputeQuestion) -> ComputeResult:
+    """The answer to a question, or the error that the computation raised."""
+    try:
+        return compute(question.kind, question.payload)
+    except Exception as error:  # noqa: BLE001 - whatever a computation raises is its answer
+        return ComputeResult(error=f"{type(error).__name__}: {error}")
 
 
 def mean(payload: Payload) -> ComputeResult:
@@ -57,3 +61,6 @@ def throughput(payload: Payload) -> ComputeResult:
     if isinstance(found, Reason):
         raise ValueError(str(found))
     return ComputeResult(values=numbers(found))
+
+
+KINDS: Final[dict[str, Callable[[Payload], ComputeResult]]] = {"mean": mean, "throughput-fit": throughput}

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from cotenant.controller.policies.lucid import LucidParameters
+from cotenant.controller.papers.literature.lucid import LucidParameters
 from cotenant.controller.sim import pair_data
 from cotenant.controller.sim.results import plots
 from experiments.castor import cells, texts

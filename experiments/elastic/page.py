@@ -626,7 +626,7 @@ Run by hand, once: `themis` counts what a job has done as seconds of training, o
 one that runs looks further behind than it is, and it looks at the first 64 that wait. Counted exactly, and of
 all that wait, jobs changed places at the end of every lease: on the first 300 jobs of 0e4a51 15,304
 preemptions in place of 22, and a mean of 107.8 h in place of 102.2; on those of b436b2 200 h in place of 237.
-It stays as it is; `themis` in `controller/policies/elastic/division.py` says so."""
+It stays as it is; `themis` in `controller/papers/literature/elastic/division.py` says so."""
 METHOD: Final = """\
 * Exact estimates, seed 0, nothing fails and nothing is shared. MAX is what the trace says: nobody grows
   beyond what was asked for. Networks cost what the curves say, whichever hosts the devices are on.

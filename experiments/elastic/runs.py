@@ -21,9 +21,18 @@ import numpy as np
 from cotenant.controller.domain import AnyCommand, JobId
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import AttemptRecord, Engine, History
+from cotenant.controller.papers.pcs.fluid import simulate_fluid
 from cotenant.controller.policies.base import Parameters
-from cotenant.controller.sim import Cluster, Outcome, Physics, Scenario, Workload, scenario, simulate
-from cotenant.controller.sim.fluid import as_elastic, simulate_fluid
+from cotenant.controller.sim import (
+    Cluster,
+    Outcome,
+    Physics,
+    Scenario,
+    Workload,
+    as_elastic,
+    scenario,
+    simulate,
+)
 from cotenant.controller.sim.results.summary import summarise
 from experiments.pcs.runs import config
 from experiments.shared import kept_runs, paths

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from cotenant.controller.models.forecast import DAY_H
+from cotenant.controller.papers.gfs.forecast import DAY_H
 from cotenant.controller.sim.results.paired import ConfidenceInterval, Ratio, interval, ratio
 from experiments.gfs import forecast_pictures
 from experiments.gfs.forecast_runs import HORIZON_H, TEST_H, Row, Run

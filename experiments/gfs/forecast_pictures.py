@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from matplotlib.figure import Figure
 
-from cotenant.controller.models.forecast import DAY_H, WEEK_H
+from cotenant.controller.papers.gfs.forecast import DAY_H, WEEK_H
 from cotenant.controller.sim.results.plots import COLOURS, DASHES, HEIGHT_IN, WIDTH_IN
 from experiments.gfs.forecast_runs import HORIZON_H, Fan
 

@@ -13,8 +13,8 @@ from typing import Final, get_args
 import msgspec
 import numpy as np
 
-from cotenant.controller.models.forecast import DAY_H, MONTH_H
-from cotenant.controller.training.forecast import (
+from cotenant.controller.papers.gfs.forecast import DAY_H, MONTH_H
+from cotenant.controller.papers.gfs.training import (
     Aggregation,
     Answers,
     ForecastEvaluation,

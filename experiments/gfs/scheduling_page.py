@@ -124,8 +124,8 @@ def page(rows: Rows, asked: int, command: str, facts: str, reserved: Reserved) -
             "Classes, quota and preemption of GFS (ASPLOS '26) over a SYNTHETIC workload of {days} days, "
             "generated to meet what GFS publishes ({hosts} hosts of 8 GPUs; [traces](../../docs/traces.md)): "
             "{done} of {asked} runs were computed for this page, and each table says how many seeds it has. "
-            "The history of demand begins empty in each run but those that say otherwise, so the first day is "
-            "a cold start. Made by `{command}`.",
+            "The history of demand begins empty in each run but those that say otherwise, so the first day "
+            "is a cold start. Made by `{command}`.",
             days=runs.days, hosts=HOSTS, done=len(rows), asked=asked, command=command,
         ),
         "",

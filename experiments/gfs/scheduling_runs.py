@@ -16,7 +16,7 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from cotenant.controller.models.forecast import Demand, Floats, Forecaster, ForecastModel, LastChange
+from cotenant.controller.papers.gfs.forecast import Demand, Floats, Forecaster, ForecastModel, LastChange
 from cotenant.controller.sim import Scenario, Workload, policies_named, scenario, simulate, synthesise_spot
 from cotenant.controller.sim.results.summary import summarise
 from experiments.shared import paths

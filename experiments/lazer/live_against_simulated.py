@@ -83,7 +83,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=24)
     parser.add_argument("--seed", type=int, default=3)
     parser.add_argument("--load", type=float, default=1.0, help="offered load aimed at")
-    parser.add_argument("--policy", default="lazer", choices=sorted(registry.AVAILABLE))
+    parser.add_argument("--policy", default="lazer", choices=sorted(registry.ours_available()))
     parser.add_argument("-p", dest="parameters", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--runs", type=int, default=RUNS)
     parser.add_argument("--data", type=Path, default=paths.EXPERIMENTS / "lazer" / "live")

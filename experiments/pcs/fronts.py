@@ -11,10 +11,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from cotenant.controller.policies.pcs import WfqConfig, as_published
-from cotenant.controller.sim import Cluster
-from cotenant.controller.sim.fluid import fluid_jobs, simulate_fluid
-from cotenant.controller.training.pcs import (
+from cotenant.controller.papers.pcs import WfqConfig, as_published
+from cotenant.controller.papers.pcs.fluid import fluid_jobs, simulate_fluid
+from cotenant.controller.papers.pcs.preferences import (
     Found,
     JobWindow,
     Objective,
@@ -23,6 +22,7 @@ from cotenant.controller.training.pcs import (
     SearchSpace,
     evaluator,
 )
+from cotenant.controller.sim import Cluster
 from experiments.pcs import runs
 
 FEW, MANY = runs.EVALUATIONS, 1280

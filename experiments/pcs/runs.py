@@ -16,11 +16,18 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from cotenant.controller.papers.pcs import WfqConfig, from_published
+from cotenant.controller.papers.pcs.fluid import (
+    NEVER,
+    POLICIES,
+    FluidJob,
+    Play,
+    predicted_end_s,
+    simulate_fluid,
+)
+from cotenant.controller.papers.pcs.preferences import JobWindow, Objective, PreferenceSolver, evaluator
 from cotenant.controller.policies.base import Parameters
-from cotenant.controller.policies.pcs import Speedup, WfqConfig, from_published
-from cotenant.controller.sim import Cluster, Outcome, Scenario, Workload, open_trace, scenario
-from cotenant.controller.sim.fluid import NEVER, POLICIES, FluidJob, Play, predicted_end_s, simulate_fluid
-from cotenant.controller.training.pcs import JobWindow, Objective, PreferenceSolver, evaluator
+from cotenant.controller.sim import Cluster, Outcome, Scenario, Speedup, Workload, open_trace, scenario
 from experiments.shared import paths
 
 CACHE: Final = paths.CACHE / "pcs"

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import machine
 
-from cotenant.controller.policies.learned import ACTOR, SCORED, OrderModel, read_model
+from cotenant.controller.papers.rltune import ACTOR, SCORED, OrderModel, read_model
 from cotenant.controller.sim.results.paired import Ratio, ratio
 from experiments.rltune.runs import ESTIMATES, LOAD, POLICIES, TRAINED, UNSEEN, WINDOWS, Row, cells
 from experiments.shared.tables import header, row_of, said

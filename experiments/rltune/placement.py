@@ -28,7 +28,8 @@ sys.path.extend(str(Path(__file__).resolve().parents[2] / name) for name in ("",
 
 import machine
 
-from cotenant.controller.policies import placement, registry
+from cotenant.controller.papers.rltune import placement
+from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters, Policy
 from cotenant.controller.sim import Cluster, HostAsk, SimulatedHost, Workload, prepare, read, simulate
 from experiments.shared import kept_runs, paths

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cotenant.controller.models.forecast import DAY_H, WEEK_H, Demand
+from cotenant.controller.papers.gfs.forecast import DAY_H, WEEK_H, Demand
 
 
 def rhythmic(hours: int, seed: int, *, series: int = 2, missing: float = 0.0, dated: bool = False) -> Demand:

@@ -14,7 +14,7 @@ from cotenant.controller.policies import registry
 from tests.controller.building import engine, profile, report, spec
 from tests.controller.driver import Driver, Truth
 
-POLICIES = tuple(registry.AVAILABLE)
+POLICIES = tuple(registry.ours_available())
 
 
 def workload(driver: Driver, seed: int, jobs: int, *, load: float = 1.2) -> Driver:

@@ -63,8 +63,7 @@ agent.__main__                  controller.domain controller.system agent.daemon
 controller.models               controller.wire controller.domain
 controller.policies.base        controller.domain
 controller.policies.toolkit     controller.domain controller.policies.base
-controller.policies             controller.domain controller.models controller.policies.base
-                                controller.policies.toolkit
+controller.policies             controller.domain controller.policies.base controller.policies.toolkit
 controller.engine               controller.domain controller.models controller.policies.base
 # Acting on what was decided.
 controller.store                controller.domain controller.wire controller.system controller.engine
@@ -85,11 +84,9 @@ controller.sim                  controller.domain controller.wire controller.sys
                                 controller.policies.base controller.policies controller.engine
                                 controller.store controller.trace_names
 controller.training             controller.domain controller.wire controller.system controller.models
-                                controller.policies.base controller.policies controller.engine controller.sim
-                                controller.trace_names profiler
+                                controller.policies controller.engine controller.sim profiler
 # Steering another scheduler: our orders, its programs.
-controller.steer.core           controller.domain controller.policies.base controller.policies
-                                controller.engine
+controller.steer.core           controller.domain controller.policies.base controller.engine
 controller.steer                controller.system controller.policies.base controller.steer.core
 # Asking. A verb that computes by itself, on files, is in `cli.offline`.
 controller.client               controller.wire controller.system
@@ -106,6 +103,25 @@ controller.cli.offline          controller.domain controller.wire controller.sys
                                 controller.cli controller.trace_names
 controller.web.simulating       controller.wire controller.sim controller.training controller.cli
                                 controller.cli.offline
+# Published systems, fenced: they come in by name, and no layer above may name one.
+controller.papers.literature    controller.domain controller.policies.base controller.policies.toolkit
+                                controller.policies
+controller.papers.lazer         controller.domain controller.wire controller.policies.base
+                                controller.policies.toolkit controller.policies
+controller.papers.gfs           controller.domain controller.wire controller.models controller.policies.base
+                                controller.policies.toolkit controller.policies controller.sim
+                                controller.training
+controller.papers.gfs.verbs     controller.domain controller.sim controller.cli controller.cli.offline
+                                controller.papers.gfs
+controller.papers.pcs           controller.domain controller.policies.base controller.policies.toolkit
+                                controller.sim controller.training controller.papers.literature
+controller.papers.pcs.verbs     controller.wire controller.sim controller.cli controller.cli.offline
+                                controller.papers.pcs
+controller.papers.rltune        controller.domain controller.system controller.policies.base
+                                controller.policies.toolkit controller.policies controller.sim
+                                controller.training controller.trace_names
+controller.papers.rltune.verbs  controller.system controller.cli controller.cli.offline
+                                controller.papers.rltune
 """
 """Layer, and what it may import from besides itself. A module belongs to the layer with the longest name."""
 
@@ -121,7 +137,7 @@ def layers(table: str) -> dict[str, list[str]]:
 
 
 LAYERS = layers(TABLE)
-ROOTS = frozenset(("agent", "controller"))
+ROOTS = frozenset(("agent", "controller", "controller.papers"))
 """Folders that are no layer themselves: their own `__init__` imports nothing."""
 
 
@@ -238,6 +254,10 @@ BAD = {
     "sideways": ("agent.host.locks", "from cotenant.controller.engine import Engine"),
     "relative": ("controller.domain.pairs", "from ..engine import ledger"),
     "in no layer": ("controller.shelf.books", "import os"),
+    "into a paper, from what a lab runs": (
+        "controller.policies.registry",
+        "from cotenant.controller.papers.lazer.policy import LAZER",
+    ),
     "out of a root": ("controller", "from cotenant.controller.engine import Engine"),
 }
 

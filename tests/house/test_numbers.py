@@ -21,7 +21,7 @@ OURS = {
     "controller/system/locks.py": "the number of a process, in a file of our own",
     "controller/cli/doctor/host_checks.py": "the version of the kernel",
     "controller/cli/doctor/surroundings.py": "/proc/meminfo",
-    "controller/models/forecast/model.py": "which error a document of another version gets",
+    "controller/papers/gfs/forecast/model.py": "which error a document of another version gets",
     "controller/models/interference/predictor.py": "which error a document of another version gets",
 }
 """Files that read no number of anybody else, and what they read."""

@@ -10,8 +10,8 @@ from importlib.util import find_spec
 import pytest
 
 from cotenant.controller.domain import LOAD_S, PAUSE_S, JobId, Phase
-from cotenant.controller.policies.lazer.learning import Learner
-from cotenant.controller.policies.lazer.parameters import LazerParameters
+from cotenant.controller.papers.lazer.learning import Learner
+from cotenant.controller.papers.lazer.parameters import LazerParameters
 from cotenant.controller.wire import Explain, GetDecisions, SetPolicy
 from tests.live.cluster import SMALL, Cluster, Training
 

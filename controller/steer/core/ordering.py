@@ -39,7 +39,6 @@ from cotenant.controller.domain import (
 from cotenant.controller.engine import Ledger, SavedLedger
 from cotenant.controller.policies.base import Policy
 from cotenant.controller.policies.base import waiting as waiting_in_order
-from cotenant.controller.policies.learned import RlTune, Scorer
 from cotenant.controller.steer.core.estimates import Estimate
 from cotenant.controller.steer.core.queue import QueueJob, SlurmQueue
 
@@ -98,11 +97,12 @@ def in_order(policy: Policy, view: View) -> tuple[list[Job], list[Job]]:
 def _teller(
     policy: Policy, view: View, jobs: Sequence[Job], order: Sequence[Job]
 ) -> Callable[[Job, int], Reason | None]:
-    if isinstance(policy, Scorer):
-        return lambda job, rank: policy.why(view, job, rank)
-    if isinstance(policy, RlTune):
-        return lambda job, rank: policy.why(job, jobs, order)
-    return lambda job, rank: None
+    """The reason of a place, where the policy has one beyond its name."""
+    explain_order = getattr(policy, "explain_order", None)
+    if explain_order is None:
+        return lambda job, rank: None
+    found: Callable[[Job, int], Reason | None] = explain_order(view, jobs, order)
+    return found
 
 
 def as_view(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cotenant.controller.models.forecast import Demand
+from cotenant.controller.papers.gfs.forecast import Demand
 from tests.controller.demands import rhythmic
 
 if TYPE_CHECKING:

@@ -68,9 +68,9 @@ def test_policies_stand_under_headings_each_with_when_to_choose_it(
     assert json.loads(cotenant("policy", "list", "--json").out)["policies"][0]["choose"].startswith("devices")
 
 
-@pytest.mark.parametrize("name", registry.OURS)
+@pytest.mark.parametrize("name", registry.ours())
 def test_each_of_ours_is_told_in_plain_words_with_when_to_choose_it(name: str) -> None:
-    entry = registry.OURS[name]
+    entry = registry.ours()[name]
     assert entry.group in registry.GROUPS
     assert 10 < len(entry.choose) <= 110, name
     assert not {"Theorem", "eta", "xi", "oracle"} & set(entry.about.split()), entry.about

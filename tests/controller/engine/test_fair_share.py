@@ -107,7 +107,7 @@ def test_who_has_used_less_goes_first_and_explain_says_so() -> None:
     assert (desk.phase(9), desk.phase(1)) == ("loading", "queued")
 
 
-@pytest.mark.parametrize("policy", registry.AVAILABLE)
+@pytest.mark.parametrize("policy", registry.ours_available())
 def test_under_every_policy_who_has_used_less_goes_first(policy: str) -> None:
     desk = Desk(policy, report("a", 1), fair_share_half_life_s=HALF_LIFE_S)
     for number in (1, 2, 3):
@@ -184,7 +184,7 @@ HAPPENINGS = st.lists(
 )
 
 
-@given(policy=st.sampled_from(tuple(registry.AVAILABLE)), happenings=HAPPENINGS, jobs=st.booleans())
+@given(policy=st.sampled_from(tuple(registry.ours_available())), happenings=HAPPENINGS, jobs=st.booleans())
 @settings(deadline=None)
 def test_of_one_persons_equal_jobs_the_earlier_never_starts_after_the_later(
     policy: str, happenings: list[tuple[str, float]], jobs: bool

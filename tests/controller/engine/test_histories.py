@@ -20,7 +20,7 @@ from tests.controller.histories import HOSTS, STEPS, WAITS_S, Step, event_of
 from tests.controller.hostile import make_hostile
 from tests.controller.watching import Watcher
 
-POLICIES = tuple(registry.AVAILABLE)
+POLICIES = tuple(registry.ours_available())
 Told = tuple[ev.AnyEvent, float]
 
 

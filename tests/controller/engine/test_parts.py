@@ -36,7 +36,7 @@ def placed(desk: Desk) -> dict[str, tuple[str, ...]]:
     return {job_id: desk.devices(job_id) for job_id in desk.engine.jobs if desk.devices(job_id)}
 
 
-@pytest.mark.parametrize("policy", [*registry.AVAILABLE])
+@pytest.mark.parametrize("policy", [*registry.ours_available()])
 def test_two_halves_run_on_one_device_at_once(policy: str) -> None:
     desk = Desk(policy, slots())
     for job_id, expected_s in ((1, 5000.0), (2, 6000.0)):

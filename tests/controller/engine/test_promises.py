@@ -18,7 +18,7 @@ from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import preempts
 from tests.controller.building import Desk, report, spec
 
-POLICIES = sorted(set(registry.AVAILABLE) - {"las"})
+POLICIES = sorted(set(registry.ours_available()) - {"las"})
 
 
 def offered(desk: Desk, job_id: int, **more: Any) -> float | str:

@@ -91,13 +91,13 @@ def test_an_installed_policy_is_listed_with_its_first_line_and_its_defaults(pack
     package(widest="own_policies:Widest")
     assert registry.available()["widest"] == "Widest first"
     assert registry.defaults("widest") == {"narrow": False, "scale": 1.0, "placement": "best-fit"}
-    assert "widest" not in registry.AVAILABLE
+    assert "widest" not in registry.ours_available()
     assert registry.make("widest", {"scale": 2}).name == "widest"
 
 
 def test_what_is_offered_is_not_imported_by_knowing_of_it(package: Package) -> None:
     package("raise RuntimeError('imported')", widest="own_policies:Widest")
-    assert list(plugins.offered()) == ["widest"]
+    assert "widest" in plugins.offered()
     assert "own_policies" not in sys.modules
 
 
@@ -112,7 +112,7 @@ def test_one_that_cannot_be_imported_is_listed_with_where_and_why(package: Packa
 
 def test_a_name_of_ours_stays_ours(package: Package) -> None:
     package(fifo="own_policies:Widest")
-    assert registry.available()["fifo"] == registry.AVAILABLE["fifo"]
+    assert registry.available()["fifo"] == registry.ours_available()["fifo"]
     assert type(registry.make("fifo", {})).__module__.startswith("cotenant.")
 
 

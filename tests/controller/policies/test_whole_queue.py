@@ -9,9 +9,9 @@ from hypothesis import given, settings
 
 from cotenant.controller.domain import HostId, Plan, Wake
 from cotenant.controller.domain import events as ev
+from cotenant.controller.papers.literature.remaining import RemainingTime
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Candidates, is_quiet
-from cotenant.controller.policies.remaining import RemainingTime
 from cotenant.controller.policies.toolkit.whole_queue import rearrange
 from tests.controller.building import Desk, report
 from tests.controller.building import engine as made

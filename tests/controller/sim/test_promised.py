@@ -15,7 +15,7 @@ from cotenant.controller.sim.simulate import simulate
 from cotenant.controller.sim.world.physics import Physics
 from tests.controller.sim.workloads import JobRow, cluster, workload
 
-POLICIES = sorted(set(registry.AVAILABLE) - {"rltune", "scorer", "las"})
+POLICIES = sorted(set(registry.ours_available()) - {"rltune", "scorer", "las"})
 SHARING = {"castor", "castor-cost", "sjf-ffs", "lucid"}
 
 

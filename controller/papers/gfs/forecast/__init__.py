@@ -1,0 +1,28 @@
+"""How many GPUs will be asked for in the next hours, as quantiles; evaluated, never trained."""
+
+# fmt: off
+from cotenant.controller.papers.gfs.forecast.demand import (
+    DAY_H, MONTH_H, TOTAL, WEEK_H, Calendar, Demand, Floats, Hours,
+)
+from cotenant.controller.papers.gfs.forecast.errors import WINDOW, Scores, in_order, rolling, scores
+from cotenant.controller.papers.gfs.forecast.forecaster import Asker, Forecaster, ForecasterMemory
+from cotenant.controller.papers.gfs.forecast.methods import (
+    COLUMNS, LinearWeights, Naive, Rows, Table, gaussian, last_change, last_value, last_week_peak,
+    mean_and_spread, moving_average, rows_of, seasonal, units, windows,
+)
+from cotenant.controller.papers.gfs.forecast.model import (
+    ERRORS_MAX, HOURS_MIN, LEVELS, RETRAINING_KIND, ErrorTable, ForecastCard, ForecastModel,
+    ForecastModelProblem, LastChange, ModelFile, QuantileTrees, TrainerName, asked, errors_kept, of_file,
+    packed, question_in, read, unpacked, write,
+)
+
+__all__ = [
+    "COLUMNS", "DAY_H", "ERRORS_MAX", "HOURS_MIN", "LEVELS", "MONTH_H", "RETRAINING_KIND", "TOTAL",
+    "WEEK_H", "WINDOW", "Asker", "Calendar", "Demand", "ErrorTable", "Floats", "ForecastCard",
+    "ForecastModel", "ForecastModelProblem", "Forecaster", "ForecasterMemory", "Hours", "LastChange",
+    "LinearWeights", "ModelFile", "Naive", "QuantileTrees", "Rows", "Scores", "Table", "TrainerName", "asked",
+    "errors_kept", "gaussian", "in_order", "last_change", "last_value", "last_week_peak", "mean_and_spread",
+    "moving_average", "of_file", "packed", "question_in", "read", "rolling", "rows_of", "scores", "seasonal",
+    "units", "unpacked", "windows", "write",
+]
+# fmt: on

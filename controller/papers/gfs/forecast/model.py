@@ -1,0 +1,288 @@
+"""A trained forecaster as a document, which `papers/gfs/training/` writes and the controller reads; and a
+policy's request for one, with the answer, both as the journal holds them.
+
+Rule: bytes from elsewhere are bounded and checked before anything is done with them; one that is damaged, of
+another version or contradicts itself is refused in one line. The same training gives the same bytes.
+
+Rule: the journal holds the question and the whole model, so that recovery needs no training and no file. Both
+are bounded: one entry must stay far below what a message may be. With more series than a question holds it
+asks about the largest, and about all others together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import zlib
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+import numpy as np
+
+from cotenant.controller.domain import Trees
+from cotenant.controller.models.interference.forest import Forest
+from cotenant.controller.papers.gfs.forecast.demand import DAY_H, MONTH_H, Demand
+from cotenant.controller.papers.gfs.forecast.errors import WINDOW, Scores
+from cotenant.controller.papers.gfs.forecast.methods import COLUMNS, HORIZON_H_MAX, LinearWeights
+from cotenant.controller.wire import BadMessage, Payload, decode_json
+
+FORECAST_SCHEMA: Final = "forecast-model/1"
+HOURS_MIN: Final = 14 * DAY_H
+"""Hours of known demand; with fewer nothing is trained."""
+BYTES_MAX: Final = 32 * 1024 * 1024
+SERIES_MAX: Final = 2_001
+"""Including the total."""
+ERRORS_MAX: Final = 2_000_000
+"""Errors in a document: with many hundreds of series each has fewer of them."""
+LEVELS: Final = (0.5, 0.8, 0.9, 0.95)
+"""The median is the forecast; the others are the guarantees that policies ask for."""
+
+ErrorTable = tuple[tuple[tuple[tuple[float, ...], ...], ...], ...]
+"""By series, hours ahead and level."""
+
+
+class QuantileTrees(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="trees"):
+    """A forest per level; its rows are those of `rows_of`."""
+
+    columns: int
+    forests: tuple[Trees, ...]
+
+
+class LastChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="last-change"):
+    """Nothing was trained: last value + median hourly change of the hour."""
+
+    why: str
+    """For people: what is missing."""
+
+
+class ForecastCard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where a model comes from, and how good its kind was on hours that were kept out. The model itself was
+    then trained on all hours."""
+
+    file: str
+    """Of the demand."""
+    sha256: str
+    licence: str
+    """Of the demand."""
+    test_last_h: int
+    """The last so many hours were kept out of a training, and judged."""
+    scores: Scores
+    last_value: Scores
+    """The scores of the last value on the same hours."""
+
+
+class ForecastModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    schema: Literal["forecast-model/1"] = FORECAST_SCHEMA
+    fitted: QuantileTrees | LinearWeights | LastChange
+    series: tuple[str, ...]
+    """In order; the last is the total where there are several."""
+    horizon_h: int
+    levels: tuple[float, ...] = LEVELS
+    dated: bool
+    holidays: tuple[int, ...] = ()
+    """Days from 1970-01-01, of the training and of the year to come."""
+    errors: ErrorTable
+    """Per series, hours ahead and level: made on hours that the training had left out, oldest first, in units
+    of the series' hourly change; empty where the model is not corrected."""
+    hours: int
+    """Hours of demand that it was trained on."""
+    last_hour: int
+    """The last hour of that demand."""
+    seed: int
+    made_by: str
+    card: ForecastCard | None = None
+    """None: the controller trained it on its own demand."""
+
+    @property
+    def kind(self) -> str:
+        """As `cotenant forecast` names it."""
+        names = {QuantileTrees: "xgboost-cqr", LinearWeights: "orglinear", LastChange: "last-change"}
+        return names[type(self.fitted)]
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.series) <= SERIES_MAX or len(set(self.series)) != len(self.series):
+            raise ValueError(f"a model needs 1 to {SERIES_MAX} series, each once")
+        if not 1 <= self.horizon_h <= HORIZON_H_MAX:
+            raise ValueError(f"a horizon is 1 to {HORIZON_H_MAX} hours, not {self.horizon_h}")
+        if not self.levels or not all(0 < level < 1 for level in self.levels):
+            raise ValueError("levels lie between 0 and 1")
+        if any(a >= b for a, b in pairwise(self.levels)) or 0.5 not in self.levels:
+            raise ValueError("levels rise, and the median is one of them")
+        self._check_errors()
+        match self.fitted:
+            case QuantileTrees(columns=columns, forests=forests):
+                if columns != COLUMNS or len(forests) != len(self.levels):
+                    raise ValueError(f"{len(forests)} forests of {columns} columns; this version reads "
+                                     f"{len(self.levels)} of {COLUMNS}")  # fmt: skip
+            case LinearWeights(deviations=deviations, cycle=cycle, spread=spread):
+                if len(deviations) != len(self.series) or len(cycle) != self.horizon_h or not spread:
+                    raise ValueError("the weights are not those of these series and hours ahead")
+
+    def _check_errors(self) -> None:
+        if not self.errors:
+            return
+        tables = [levels for aheads in self.errors for levels in aheads]
+        if (
+            len(self.errors) != len(self.series)
+            or any(len(aheads) != self.horizon_h for aheads in self.errors)
+            or any(len(levels) != len(self.levels) for levels in tables)
+        ):
+            raise ValueError("errors must be given per series, hours ahead and level")
+        if not all(math.isfinite(error) for levels in tables for errors in levels for error in errors):
+            raise ValueError("an error is not a finite number")
+
+
+def errors_kept(series: int, horizon_h: int, levels: int, errors_max: int = ERRORS_MAX) -> int:
+    """How many errors of each series, hours ahead and level fit into a document."""
+    return max(1, min(WINDOW, errors_max // (series * horizon_h * levels)))
+
+
+class ForecastModelProblem(ValueError):
+    """Bytes that are no usable model; the text says why, in one line."""
+
+
+class _Tag(msgspec.Struct):
+    schema: str
+
+
+def write(model: ForecastModel) -> bytes:
+    return msgspec.json.encode(model) + b"\n"
+
+
+def read(data: bytes, name: str) -> ForecastModel:
+    """The model in a file's bytes.
+
+    Raises:
+        ForecastModelProblem: no JSON, no model, of another version, or with numbers that contradict each
+        other.
+    """
+    if len(data) > BYTES_MAX:
+        raise ForecastModelProblem(f"{name}: more than {BYTES_MAX} bytes; is it a forecast model?")
+    try:
+        tag: _Tag = decode_json(data, _Tag, bytes_max=BYTES_MAX)
+    except BadMessage as error:
+        raise ForecastModelProblem(f"{name}: not a forecast model ({error}); train it again") from None
+    if tag.schema != FORECAST_SCHEMA:
+        kind, _, version = tag.schema.partition("/")
+        newer = kind == FORECAST_SCHEMA.partition("/")[0] and version.isdecimal()
+        hint = "upgrade cotenant" if newer else "train it again"
+        text = f"{name}: its schema is {tag.schema!r}, this version reads {FORECAST_SCHEMA!r}; {hint}"
+        raise ForecastModelProblem(text)
+    try:
+        model: ForecastModel = decode_json(data, ForecastModel, bytes_max=BYTES_MAX)
+        if isinstance(model.fitted, QuantileTrees):
+            for trees in model.fitted.forests:
+                Forest(trees, COLUMNS)
+    except ValueError as error:  # BadMessage is one.
+        raise ForecastModelProblem(f"{name}: a damaged forecast model: {error}") from None
+    return model
+
+
+class ModelFile(NamedTuple):
+    """A model, and which file it was."""
+
+    model: ForecastModel
+    name: str
+    sha256: str
+
+
+def of_file(path: str) -> ModelFile:
+    """
+    Raises:
+        ForecastModelProblem: it cannot be read, or holds no usable model.
+    """
+    try:
+        with open(path, "rb") as file:
+            data = file.read(BYTES_MAX + 1)
+    except OSError as error:
+        raise ForecastModelProblem(f"{path} cannot be read: {error.strerror}") from None
+    return ModelFile(read(data, path), path.rpartition("/")[2], hashlib.sha256(data).hexdigest())
+
+
+RETRAINING_KIND: Final = "forecast-train"
+SERIES_ASKED_MAX: Final = 60
+OTHERS: Final = "(others)"
+PACKED_BYTES_MAX: Final = 2 * 1024 * 1024
+TrainerName = Literal["xgboost-cqr", "orglinear"]
+
+
+class TrainingQuestion(msgspec.Struct, frozen=True, kw_only=True):
+    """Asks for a model of this demand."""
+
+    names: tuple[str, ...]
+    values: list[float]
+    """Series after series, hour after hour."""
+    first_hour: int
+    dated: bool
+    horizon_h: int
+    levels: list[float]
+    trainer: TrainerName
+    country: str = ""
+    """Whose holidays are known; empty: none."""
+
+    def __post_init__(self) -> None:
+        if not self.names or len(self.values) % len(self.names):
+            raise ValueError(f"{len(self.values)} hours do not belong to {len(self.names)} series")
+        if not all(map(math.isfinite, self.values)):
+            raise ValueError("an hour's demand is no number")
+
+    @property
+    def demand(self) -> Demand:
+        values = np.array(self.values, np.float64).reshape(len(self.names), -1)
+        return Demand(names=self.names, values=values, first_hour=self.first_hour, dated=self.dated)
+
+
+def asked(
+    demand: Demand, *, horizon_h: int, levels: Sequence[float], trainer: TrainerName, country: str
+) -> Payload:
+    """The question as a payload; it holds no more than the last four weeks."""
+    values = demand.values[:, -MONTH_H:]
+    first_hour = demand.first_hour + demand.hours - values.shape[1]
+    names, values = _largest(demand.names, values)
+    return {
+        "names": json.dumps(names),
+        "values": values.ravel().tolist(),
+        "first_hour": first_hour,
+        "dated": int(demand.dated),
+        "horizon_h": horizon_h,
+        "levels": list(levels),
+        "trainer": trainer,
+        "country": country,
+    }
+
+
+def _largest(names: tuple[str, ...], values: np.ndarray) -> tuple[tuple[str, ...], np.ndarray]:
+    if len(names) <= SERIES_ASKED_MAX:
+        return names, values
+    order = sorted(range(len(names)), key=lambda at: (names[at] == OTHERS, -values[at].sum(), names[at]))
+    kept, rest = order[: SERIES_ASKED_MAX - 1], order[SERIES_ASKED_MAX - 1 :]
+    together = values[rest].sum(axis=0, keepdims=True)
+    return (*(names[at] for at in kept), OTHERS), np.vstack((values[kept], together))
+
+
+def question_in(payload: Payload) -> TrainingQuestion:
+    """Raises ValueError: the payload holds none."""
+    names: tuple[str, ...] = decode_json(str(payload.get("names", "")).encode(), tuple[str, ...])
+    return msgspec.convert({**payload, "names": names}, TrainingQuestion, strict=False)
+
+
+def packed(model: ForecastModel) -> bytes:
+    """Raises ForecastModelProblem: it is too large to be kept in a journal."""
+    data = zlib.compress(write(model), 6)
+    if len(data) > PACKED_BYTES_MAX:
+        raise ForecastModelProblem(f"a model of {len(data)} bytes is larger than {PACKED_BYTES_MAX}")
+    return data
+
+
+def unpacked(document: bytes, name: str) -> ForecastModel:
+    """Raises ForecastModelProblem."""
+    if len(document) > PACKED_BYTES_MAX:
+        raise ForecastModelProblem(f"{name}: {len(document)} bytes are more than {PACKED_BYTES_MAX}")
+    try:
+        data = zlib.decompressobj().decompress(document, BYTES_MAX)
+    except zlib.error as error:
+        raise ForecastModelProblem(f"{name}: not a packed forecast model ({error})") from None
+    return read(data, name)

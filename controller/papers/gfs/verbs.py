@@ -1,0 +1,392 @@
+"""`cotenant forecast`: how well could demand be foreseen here? Forecasters judged on a file of hourly demand.
+
+Rule: what a script reads goes to standard output; what a person should know besides (columns that were not
+used, missing hours, models that need a library) goes to standard error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from cotenant.controller.cli.frame import screen
+from cotenant.controller.cli.frame.command import argument, group, option
+from cotenant.controller.cli.frame.output import JsonFlag, OutputFlag, chosen, show_one
+from cotenant.controller.cli.frame.problem import Problem, nearest
+from cotenant.controller.cli.offline.files import contents, written
+from cotenant.controller.domain import one_line
+
+if TYPE_CHECKING:
+    from cotenant.controller.papers.gfs.forecast import ForecastCard, ForecastModel
+    from cotenant.controller.papers.gfs.training import DemandFile, ForecastEvaluation, Judged
+
+DemandArgument = Annotated[
+    str, argument(metavar="FILE", help="Hourly demand, .csv or .csv.gz: `hour` or `time`, gpus_active_NAME.")
+]
+EXTRAS: Final = {"torch": "train", "xgboost": "gfs"}
+LICENCE_MAX: Final = 200
+ColumnsFlag = Annotated[
+    str, option("--columns", metavar="A,B", help="Of the series, in GPUs.", show_default="gpus_active_*")
+]
+StartFlag = Annotated[
+    str, option("--start", metavar="DATE", help="Of hour 0, as 2024-10-01, where FILE has no `time`.")
+]
+HolidaysFlag = Annotated[
+    str, option("--holidays", metavar="COUNTRY", help="Its holidays are known: CN, DE, DE-BY.")
+]
+HorizonFlag = Annotated[int, option("--horizon-h", metavar="H", min=1, max=24, help="Hours ahead.")]
+TestLastFlag = Annotated[
+    int, option("--test-last-h", metavar="H", min=2, help="Kept out of training, and judged on.")
+]
+AggregationFlag = Annotated[
+    Literal["series", "pool", "paper"],
+    option(
+        "--aggregation",
+        metavar="series|pool|paper",
+        help="Judge each series; their total; or the total as the sum of the series' quantiles (eq. 9).",
+    ),
+]
+ModelsFlag = Annotated[
+    str, option("--models", metavar="A,B", help="Only these.", show_default="all", complete=lambda t: [])
+]
+TrainingSeedFlag = Annotated[int, option("--seed", metavar="S", min=0, help="Of the trainings.")]
+
+NAMES_SHOWN: Final = 6
+
+
+@group()
+def forecast() -> None:
+    """How many GPUs will be asked for in the next hours? Forecasters judged on your own demand.
+
+    \b
+    For example:
+      cotenant forecast evaluate demand.csv
+      cotenant forecast evaluate demand.csv.gz --horizon-h 4 --test-last-h 672 -o json
+      cotenant forecast train demand.csv --out demand.json
+    """
+
+
+@forecast.part("evaluate")
+def evaluate(
+    file: DemandArgument,
+    horizon_h: HorizonFlag = 4,
+    test_last_h: TestLastFlag = 672,
+    aggregation: AggregationFlag = "series",
+    models: ModelsFlag = "",
+    columns: ColumnsFlag = "",
+    start: StartFlag = "",
+    holidays: HolidaysFlag = "",
+    seed: TrainingSeedFlag = 0,
+    output: OutputFlag = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Train forecasters on all but the last hours of a file, and judge them on these.
+
+    Every row of FILE is an hour, every column gpus_active_NAME an organisation, or a pool of one GPU type.
+    Hours may be missing. Errors are in GPUs; a pinball loss is what a quantile costs; coverage is the share
+    of hours at or below it.
+
+    \b
+    For example:
+      cotenant forecast evaluate demand.csv --horizon-h 4 --test-last-h 672 -o json
+      cotenant forecast evaluate demand.csv --aggregation pool --models xgboost-cqr,last-value
+      cotenant forecast evaluate demand.csv --start 2024-10-01 --holidays CN
+    """
+    form = chosen(output, as_json)
+    wanted = _models(models)
+    found = _demand(file, columns, start)
+    days = _holidays(holidays, found)
+    from cotenant.controller.papers.gfs.training import TooFewHours
+    from cotenant.controller.papers.gfs.training import evaluate as judge
+
+    try:
+        with _bar(len(wanted)) as tell:
+            result = judge(
+                found.demand, horizon_h=horizon_h, test_last_h=test_last_h, seed=seed, models=wanted,
+                holidays=days, tell=tell,
+            )  # fmt: skip
+    except TooFewHours as error:
+        raise Problem("refused", f"{file}: {error}", "give more hours, or a smaller --test-last-h") from None
+    for model, library in result.left_out.items():
+        extra = EXTRAS[library]
+        screen.tell(
+            f'{model} is not judged: it needs {library}: pip install ".[{extra}]" in the source folder'
+        )
+    if not result.answers:
+        raise Problem("refused", "no model is left to judge", "leave --models out")
+    rows = result.judged(aggregation)
+    value = {
+        "schema": "forecast-evaluation/1", "horizon_h": horizon_h, "test_last_h": test_last_h,
+        "aggregation": aggregation, "series": list(found.demand.names), "hours": found.demand.hours,
+        "missing_hours": found.missing, "seed": seed, "models": [_as_json(row) for row in rows],
+    }  # fmt: skip
+    show_one(form, value, rows[0].model, rows, lambda it: evaluation_page(result, it, horizon_h, aggregation))
+
+
+@forecast.part("train")
+def train(
+    file: DemandArgument,
+    out: Annotated[str, option("--out", metavar="MODEL", help="The file to write.")],
+    model: Annotated[
+        Literal["xgboost-cqr", "orglinear"],
+        option("--model", metavar="xgboost-cqr|orglinear", help="What to train."),
+    ] = "xgboost-cqr",
+    horizon_h: Annotated[
+        int,
+        option("--horizon-h", metavar="H", min=1, max=24, help="Hours ahead; gfs asks for `hours` + 1."),
+    ] = 4,
+    test_last_h: Annotated[
+        int, option("--test-last-h", metavar="H", min=2, help="Judged on, before all hours are trained on.")
+    ] = 168,
+    columns: ColumnsFlag = "",
+    start: StartFlag = "",
+    holidays: HolidaysFlag = "",
+    licence: Annotated[
+        str, option("--licence", metavar="TEXT", help="Of the demand; kept with the model.")
+    ] = "",
+    seed: Annotated[
+        int, option("--seed", metavar="S", min=0, help="The same seed and file, the same model.")
+    ] = 0,
+    output: OutputFlag = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Train a forecaster on all hours of a file, for `gfs:model=MODEL`.
+
+    The model says how good it is: another training, of all but the last hours, is judged on these. Series
+    are named as the organisations whose demand they are. To use it takes neither torch nor XGBoost.
+
+    \b
+    For example:
+      cotenant forecast train demand.csv --out demand.json
+      cotenant forecast train demand.csv --model orglinear --start 2024-10-01 --holidays CN --out demand.json
+      cotenant sim compare synth:gfs-2x:2 --policies gfs,gfs:model=demand.json
+    """
+    form = chosen(output, as_json)
+    path = Path(out).expanduser()
+    if not path.parent.is_dir():
+        raise Problem("refused", f"{path.parent} is no folder", "make it, or choose another --out")
+    found = _demand(file, columns, start)
+    days = _holidays(holidays, found)
+    from cotenant.controller.papers.gfs.forecast import write
+    from cotenant.controller.papers.gfs.training import train as fit
+
+    with _bar(3) as tell:
+        card = _card(file, found, model, horizon_h, test_last_h, seed, days, licence, tell)
+        tell(2, model)
+        trained = fit(found.demand, horizon_h, seed, kind=model, holidays=days, card=card)
+    written(path, write(trained))
+    show_one(form, _card_as_json(trained, path), str(path), trained, lambda it: model_page(it, path))
+
+
+def _card(
+    file: str, found: DemandFile, model: str, horizon_h: int, test_last_h: int, seed: int,
+    days: frozenset[int], licence: str, tell: Callable[[int, str], None],
+) -> ForecastCard:  # fmt: skip
+    """Raises Problem: too few hours, or the library is missing."""
+    import hashlib
+
+    from cotenant.controller.papers.gfs.forecast import ForecastCard, Scores
+    from cotenant.controller.papers.gfs.training import TooFewHours
+    from cotenant.controller.papers.gfs.training import evaluate as judge
+
+    try:
+        result = judge(
+            found.demand, horizon_h=horizon_h, test_last_h=test_last_h, seed=seed,
+            models=("last-value", model), holidays=days, tell=tell,
+        )  # fmt: skip
+    except TooFewHours as error:
+        raise Problem("refused", f"{file}: {error}", "give more hours, or a smaller --test-last-h") from None
+    if result.left_out:
+        library = result.left_out[model]
+        raise Problem("refused", f"{model} is trained with {library}, which is not installed",
+                      f'pip install ".[{EXTRAS[library]}]" in the source folder')  # fmt: skip
+    last, own = (
+        Scores(**{name: getattr(row, name) for name in Scores.__struct_fields__}) for row in result.judged()
+    )
+    return ForecastCard(
+        file=Path(file).name,
+        sha256=hashlib.sha256(contents(file)).hexdigest(),
+        licence=one_line(licence)[:LICENCE_MAX],
+        test_last_h=test_last_h,
+        scores=own,
+        last_value=last,
+    )
+
+
+def _card_as_json(model: ForecastModel, path: Path) -> dict[str, Any]:
+    import msgspec
+
+    return {
+        "schema": "forecast-training/1",
+        "file": str(path),
+        "model": model.kind,
+        "horizon_h": model.horizon_h,
+        "levels": model.levels,
+        "series": model.series,
+        "hours": model.hours,
+        "seed": model.seed,
+        "made_by": model.made_by,
+        "card": msgspec.to_builtins(model.card),
+    }
+
+
+FIELDS: Final = (
+    "model", "mae", "rmse", "mape", "pinball_90", "pinball_95", "coverage_90", "coverage_95", "train_cpu_s",
+)  # fmt: skip
+
+
+def _as_json(row: Judged) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in FIELDS}
+
+
+def _models(text: str) -> tuple[str, ...]:
+    """Raises Problem."""
+    from cotenant.controller.papers.gfs.training import MODELS
+
+    words = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip())) or tuple(MODELS)
+    for word in words:
+        if word not in MODELS:
+            near = nearest(word, MODELS, 0.6)
+            hint = f"did you mean {near}?" if near else f"models are {', '.join(MODELS)}"
+            raise Problem("usage", f"--models: there is no model {word!r}", hint)
+    return tuple(sorted(words, key=list(MODELS).index))
+
+
+def _demand(file: str, columns: str, start: str) -> DemandFile:
+    """Raises Problem."""
+    from cotenant.controller.papers.gfs.training import read
+    from cotenant.controller.sim import TraceProblem
+
+    names = [name.strip() for name in columns.split(",") if name.strip()]
+    try:
+        begins = date.fromisoformat(start) if start else None
+    except ValueError:
+        raise Problem("usage", f"--start {start!r} is no date", "write it as 2024-10-01") from None
+    try:
+        found = read(contents(file), Path(file).name, columns=names, start=begins)
+    except TraceProblem as error:
+        raise Problem("usage", error.message, error.hint) from None
+    if found.ignored:
+        screen.tell(f"{Path(file).name}: columns without a meaning here: {listed(found.ignored)}")
+    if found.missing:
+        screen.tell(f"{Path(file).name}: {screen.plural(found.missing, 'hour')} with something missing")
+    return found
+
+
+def _holidays(country: str, found: DemandFile) -> frozenset[int]:
+    """Raises Problem."""
+    if not country:
+        return frozenset()
+    from cotenant.controller.papers.gfs.training import NoHolidays, days_of
+
+    try:
+        return days_of(country, found.demand)
+    except NoHolidays as error:
+        raise Problem("usage", f"--holidays {country}: {error}") from None
+
+
+@contextmanager
+def _bar(total: int) -> Iterator[Callable[[int, str], None]]:
+    """A function to tell progress to; on a terminal it moves a bar on standard error."""
+    import sys
+
+    if not screen.is_terminal(sys.stderr):
+        yield lambda _done, _model: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=30),
+        MofNCompleteColumn(),
+        TextColumn("models"),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    line = bar.add_task("", total=total)
+    with bar:
+        yield lambda done, model: bar.update(line, completed=done, description=f"{model:<16}")
+
+
+def evaluation_page(
+    result: ForecastEvaluation, rows: tuple[Judged, ...], horizon_h: int, aggregation: str
+) -> str:
+    from cotenant.controller.papers.gfs.training import MODELS
+
+    last = next((row.mae for row in rows if row.model == "last-value"), None)
+    columns = (
+        screen.Column("MODEL", lambda row: row.model),
+        screen.Column("MAE, GPUS", lambda row: f"{row.mae:.1f}", right=True),
+        screen.Column("MAE / LAST", lambda row: f"{row.mae / last:.2f}" if last else "", rank=1, right=True),
+        screen.Column("RMSE, GPUS", lambda row: f"{row.rmse:.1f}", rank=4, right=True),
+        screen.Column("MAPE", lambda row: _percent(row.mape), rank=5, right=True),
+        screen.Column("LOSS .9, GPUS", lambda row: f"{row.pinball_90:.1f}", rank=2, right=True),
+        screen.Column("LOSS .95, GPUS", lambda row: f"{row.pinball_95:.1f}", rank=7, right=True),
+        screen.Column("WITHIN .9", lambda row: _percent(row.coverage_90), right=True),
+        screen.Column("WITHIN .95", lambda row: _percent(row.coverage_95), rank=6, right=True),
+        screen.Column("CPU, s", lambda row: f"{row.train_cpu_s:.1f}" if row.train_cpu_s else "", 8, True),
+        screen.Column("WHAT", lambda row: MODELS[row.model], rank=9),
+    )
+    return "\n".join(
+        (
+            _what(result, horizon_h, aggregation),
+            "",
+            screen.table(columns, rows, screen.terminal_width()),
+            "",
+            _verdict(rows, last),
+        )
+    )
+
+
+def _what(result: ForecastEvaluation, horizon_h: int, aggregation: str) -> str:
+    names = result.names[:-1] if len(result.names) > 1 else result.names
+    shown = listed(names)
+    subject = {
+        "series": f"{len(names)} series ({shown})" if len(names) > 1 else shown,
+        "pool": f"the total of {len(names)} series",
+        "paper": f"the total of {len(names)} series, quantiles summed over them",
+    }[aggregation]
+    hours = f"1 to {horizon_h} hours" if horizon_h > 1 else "1 hour"
+    return f"{subject}; {hours} ahead from {len(result.origins)} origins; errors in GPUs"
+
+
+def _verdict(rows: tuple[Judged, ...], last: float | None) -> str:
+    first, best = rows[0], min(rows, key=lambda row: row.mae)
+    text = f"{first.model} is off by {first.mae:.1f} GPUs on average"
+    if last and first.model != "last-value":
+        change = 100 * (first.mae / last - 1)
+        text += f", {abs(change):.0f} % {'less' if change < 0 else 'more'} than the last value"
+    text += f"; {_percent(first.coverage_90)} of the hours stay within its .9 quantile."
+    if best.mae < first.mae:
+        text += f" {best.model} is nearer: {best.mae:.1f}."
+    return screen.wrapped(text, 0)
+
+
+def listed(names: tuple[str, ...]) -> str:
+    return one_line(", ".join(names[:NAMES_SHOWN]) + (", ..." if len(names) > NAMES_SHOWN else ""))
+
+
+def _percent(share: float | None) -> str:
+    return screen.NONE if share is None else f"{100 * share:.1f} %"
+
+
+def model_page(model: ForecastModel, path: Path) -> str:
+    """The model card."""
+    card, found = model.card, "a year of holidays ahead, " if model.holidays else ""
+    names = model.series[:-1] if len(model.series) > 1 else model.series
+    lines = [f"{path}: {model.kind} for {listed(names)}, 1 to {model.horizon_h} hours ahead"]
+    if card is not None:
+        licence = f" ({card.licence})" if card.licence else ""
+        lines.append(f"  trained on {model.hours} hours of {card.file}{licence}, {found}seed {model.seed}")
+        own, last = card.scores, card.last_value
+        lines.append(
+            f"  on its last {card.test_last_h} hours, by a training without them: off by {own.mae:.1f} GPUs, "
+            f"the last value by {last.mae:.1f}; {_percent(own.coverage_90)} within its .9 quantile"
+        )
+    lines.append(f"  use it: cotenant policy set gfs model={path}")
+    return "\n".join(lines)

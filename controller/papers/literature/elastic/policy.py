@@ -1,0 +1,337 @@
+"""Turns the number of devices that each job should have into actions. Rule: a change costs a save and a load,
+so the policy makes one only where it helps. A waiting job gets free devices, up to its part; if they are too
+few, jobs above their part make room: elastic ones shrink, others are preempted. Jobs grow only when no
+waiting job could start, and only if they end earlier by more than the change takes. No job loses devices
+before its lease is over, or while it loads.
+
+Rule: an elastic job grows on the host it is on: its next checkpoint can be read there, and its workers stay
+together. A gang that one host cannot hold is spread as other policies spread it, on its fewest devices.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Final
+
+import msgspec
+
+from cotenant.controller.domain import (
+    LOADING,
+    NOTHING,
+    QUEUED,
+    RUNNING,
+    AnyEvent,
+    Decision,
+    DeviceId,
+    Job,
+    Plan,
+    Reason,
+    View,
+    Wake,
+    because,
+)
+from cotenant.controller.papers.literature.elastic.division import (
+    SizeClaim,
+    Sizes,
+    afs_l,
+    claim_of,
+    held_by,
+    max_min,
+    themis,
+)
+from cotenant.controller.policies.base import (
+    ELASTIC,
+    Parameters,
+    PolicyEntry,
+    first_aged,
+    is_possible,
+    is_quiet,
+    why_impossible,
+)
+from cotenant.controller.policies.toolkit import WakeUp
+
+PLACED: Final = (RUNNING, LOADING)
+
+
+class ElasticParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    min_lease_s: float = 300.0
+    """A job keeps its devices at least so long (`policy.resize_lease_s` holds as well)."""
+    lease_factor: float = 5.0
+    """And at least so many times what it costs to load and to save."""
+
+    def __post_init__(self) -> None:
+        if not (1.0 <= self.min_lease_s <= 1e6 and 0.0 <= self.lease_factor <= 1e3):
+            raise ValueError(
+                "min_lease_s must be from 1 to 1000000 and lease_factor from 0 to 1000, "
+                f"got {self.min_lease_s} and {self.lease_factor}"
+            )
+
+    @classmethod
+    def parse(cls, parameters: Parameters) -> ElasticParameters:
+        """Raises ValueError for a wrong name, type or range."""
+        return msgspec.convert(parameters, cls, strict=False)
+
+    def as_parameters(self) -> Parameters:
+        return msgspec.structs.asdict(self)
+
+
+class Elastic(ABC):
+    """A policy with a division, and the time for which it last asked to be woken."""
+
+    name = ""
+    elastic = True
+    """The policy resizes jobs: a simulation may make them elastic."""
+
+    def __init__(self, parameters: ElasticParameters | None = None) -> None:
+        self.parameters = parameters if parameters is not None else ElasticParameters()
+        self._look = WakeUp()
+
+    def queue_key(self, job: Job) -> tuple[float, ...]:
+        return ()
+
+    @abstractmethod
+    def divide(self, view: View, claims: Sequence[SizeClaim], gpus: int) -> Sizes:
+        """How many devices each of them is to have, of so many."""
+
+    def claims(self, view: View) -> tuple[tuple[SizeClaim, ...], int]:
+        """Claims of all jobs that have devices or could get some, and the number of devices."""
+        gpus = sum(
+            view.hosts[device.host_id].takes_work and device.healthy for device in view.devices.values()
+        )
+        placed = [job for job in view.on_devices() if job.phase in PLACED]
+        promised = [view.jobs[job_id] for job_id in view.claimants()]
+        jobs = {job.job_id: job for job in (*placed, *promised, *self.in_reach(view, gpus))}
+        return tuple(claim_of(job, view.now_s) for job in jobs.values()), gpus
+
+    def in_reach(self, view: View, gpus: int) -> Iterable[Job]:
+        """Jobs of the queue that could get devices: as many as could have one each, where the division gives
+        those behind them none."""
+        return islice(view.queued(), gpus)
+
+    def lease_s(self, job: Job) -> float:
+        cost_s = job.expected_load_s + job.expected_pause_s
+        return max(self.parameters.min_lease_s, self.parameters.lease_factor * cost_s)
+
+    def decide(self, view: View, event: AnyEvent) -> Decision:
+        if is_quiet(view, event):
+            return NOTHING
+        round_ = ElasticRound(self, view)
+        round_.serve()
+        plan, at_s = round_.plan, round_.look_again_s()
+        if at_s is not None and not (self._look.is_set(view.now_s) and (self._look.at_s or 0.0) <= at_s):
+            plan.actions.append(Wake(at_s=at_s, reason=because("elastic-look")))
+        return plan.decision()
+
+    def observe(self, view: View, event: AnyEvent, decision: Decision) -> None:
+        self._look.observe(view.now_s, decision)
+
+    def explain(self, view: View, job: Job) -> Reason:
+        structural = why_impossible(view, job)
+        if structural is not None:
+            return structural
+        aged = first_aged(view)
+        if aged is not None and aged.number != job.number:
+            return because("behind-aged", aged.job_id, aged.queued_s + view.now_s - aged.phase_since_s)
+        part = ElasticRound(self, view).sizes.get(job.job_id, 0)
+        return because("elastic-waits", part, self.name) if part else because("elastic-none", self.name)
+
+    def save(self) -> bytes:
+        return self._look.save()
+
+    def load(self, state: bytes) -> None:
+        self._look.load(state)
+
+
+class ElasticMaxMin(Elastic):
+    name = "max-min"
+
+    def divide(self, view: View, claims: Sequence[SizeClaim], gpus: int) -> Sizes:
+        return max_min(claims, gpus, view.now_s)
+
+
+class ElasticAfsL(Elastic):
+    name = "afs-l"
+
+    def queue_key(self, job: Job) -> tuple[float, ...]:
+        return (float("inf") if job.remaining_s is None else job.remaining_s,)
+
+    def divide(self, view: View, claims: Sequence[SizeClaim], gpus: int) -> Sizes:
+        return afs_l(claims, gpus, view.now_s)
+
+
+class ElasticThemis(Elastic):
+    name = "themis"
+
+    def divide(self, view: View, claims: Sequence[SizeClaim], gpus: int) -> Sizes:
+        return themis(claims, gpus, view.now_s)
+
+
+class ElasticRound:
+    """One decision."""
+
+    def __init__(self, policy: Elastic, view: View) -> None:
+        self._policy, self._view = policy, view
+        self.plan = Plan(view)
+        self._again_s: list[float] = []
+        claims, gpus = policy.claims(view)
+        self._claims = {claim.job_id: claim for claim in claims}
+        self.sizes = policy.divide(view, claims, gpus)
+        self._waiting = [claim for claim in claims if claim.job.phase is QUEUED]
+
+    def look_again_s(self) -> float | None:
+        """The earliest time at which something becomes possible by time alone."""
+        return min(self._again_s, default=None)
+
+    def serve(self) -> None:
+        is_served = True
+        for claim in self._waiting:
+            if claim.job_id in self.sizes or claim.job.aged:
+                is_served &= self._begin(claim)
+            if (
+                claim.job.aged
+                and not self.plan.is_placed(claim.job_id)
+                and is_possible(self._view, claim.job)
+            ):
+                return  # Nobody passes it.
+        if is_served:
+            for claim in self._growing():
+                self._grow(claim)
+
+    # --- Jobs that wait ----------------------------------------------------------------------------
+
+    def _begin(self, claim: SizeClaim) -> bool:
+        """Places a waiting job. Returns whether it has devices now, or others leave them for it."""
+        job, wanted = claim.job, self.sizes.get(claim.job_id, claim.least)
+        on_one = job.spec.nodes < 2
+        devices = self._free_for(self.plan, job, claim, wanted) if on_one else self.plan.find_free(job)
+        if on_one and (devices is None or len(devices) < wanted):
+            trial = self._room_for(claim, wanted)
+            if trial is not None:
+                trial.actions[:0] = self.plan.actions
+                self.plan = trial
+                return True
+        if devices is None:
+            devices = self.plan.find_free(job)
+        if devices is None:
+            return False
+        self.plan.place(job, devices, self._why_placed(claim, len(devices)))
+        return True
+
+    def _why_placed(self, claim: SizeClaim, devices: int) -> Reason:
+        return because("elastic-place", self._policy.name, self.sizes.get(claim.job_id, claim.least), devices)
+
+    def _free_for(self, plan: Plan, job: Job, claim: SizeClaim, wanted: int) -> tuple[DeviceId, ...] | None:
+        """Free devices of one host: as many as it is to have, else the most that one has of what it takes."""
+        best: tuple[int, int, str, tuple[DeviceId, ...]] | None = None
+        scheduling_class = self._view.scheduling_class(job)
+        for host_id, host in self._view.hosts.items():
+            if not host.takes_work or host_id in job.avoid or not plan.can_take(host_id, scheduling_class):
+                continue
+            for type in (scheduling_class.gpu_type,) if scheduling_class.gpu_type else plan.view.free.types:
+                free = plan.free_devices(host_id, type)
+                size = claim.at_most(min(wanted, len(free)))
+                if size and (best is None or (-size, len(free), host_id) < best[:3]):
+                    best = (-size, len(free), host_id, tuple(free[:size]))
+        return None if best is None else best[3]
+
+    def _room_for(self, claim: SizeClaim, wanted: int) -> Plan | None:
+        """The plan with a place for it, if jobs above their part make enough room."""
+        trial = self.plan.fork()
+        for other in self._above_their_part():
+            self._make_room(trial, other, claim.job)
+            devices = self._free_for(trial, claim.job, claim, wanted)
+            if devices is not None and len(devices) == wanted:
+                trial.place(claim.job, devices, self._why_placed(claim, wanted))
+                return trial
+        return None
+
+    def _above_their_part(self) -> list[SizeClaim]:
+        """Jobs that may lose devices now, furthest above their part first; notes when the others may."""
+        found = []
+        for claim in self._claims.values():
+            job, held = claim.job, held_by(claim.job)
+            above = held - self.sizes.get(claim.job_id, 0)
+            if above > 0 and self._may_change(job):
+                found.append((-above, -job.number, claim))
+        return [claim for _, _, claim in sorted(found, key=lambda each: each[:2])]
+
+    def _may_change(self, job: Job) -> bool:
+        if job.phase is not RUNNING or not job.preemptible or job.aged or self.plan.is_leaving(job.job_id):
+            return False
+        over_s = job.phase_since_s + self._policy.lease_s(job)
+        if over_s > self._view.now_s + 1e-6:
+            self._again_s.append(over_s)
+            return False
+        return True
+
+    def _make_room(self, trial: Plan, claim: SizeClaim, newcomer: Job) -> None:
+        """Shrinks a job to its part, or preempts it if that is none."""
+        job, part = claim.job, self.sizes.get(claim.job_id, 0)
+        assert job.placement is not None
+        name, held = self._policy.name, len(job.placement.devices)
+        if part == 0:
+            trial.suppose_left(job)
+            trial.preempt(job, newcomer, because("elastic-preempted", newcomer.job_id, name))
+            return
+        why = because("elastic-shrinks", held, part, name, newcomer.job_id)
+        trial.resize(job, job.placement.devices[:part], why)
+
+    # --- Jobs that grow ----------------------------------------------------------------------------
+
+    def _growing(self) -> list[SizeClaim]:
+        """Jobs below their part that may be changed, the largest gain first."""
+        found = []
+        for claim in self._claims.values():
+            held, part = held_by(claim.job), self.sizes.get(claim.job_id, 0)
+            if 0 < held < part and claim.job.resize_to is None and self._may_change(claim.job):
+                gain_s = claim.left_s * (1.0 / claim.speedup(held) - 1.0 / claim.speedup(part))
+                found.append((-gain_s, claim.job.number, claim))
+        return [claim for _, _, claim in sorted(found, key=lambda each: each[:2])]
+
+    def _grow(self, claim: SizeClaim) -> None:
+        job = claim.job
+        assert job.placement is not None
+        own, part = job.placement.devices, self.sizes[claim.job_id]
+        known = self._view.devices
+        hosts = {known[device].host_id for device in own}
+        if len(hosts) > 1:
+            return
+        host_id, type = next(iter(hosts)), known[own[0]].type
+        free = self.plan.free_devices(host_id, type)
+        size = claim.at_most(min(part, len(own) + len(free)))
+        cost_s = job.expected_load_s + job.expected_pause_s
+        if size <= len(own):
+            return
+        gain_s = claim.left_s * (1.0 / claim.speedup(len(own)) - 1.0 / claim.speedup(size))
+        if gain_s <= cost_s:
+            return
+        devices = tuple(sorted((*own, *free[: size - len(own)])))
+        why = because("elastic-grows", len(own), size, self._policy.name, gain_s, cost_s)
+        self.plan.resize(job, devices, why)
+
+
+MAX_MIN: Final = PolicyEntry(
+    "equal numbers of devices for elastic jobs; what a job cannot use goes to the others",
+    ElasticMaxMin,
+    ElasticParameters.parse,
+    group=ELASTIC,
+    choose="elastic jobs of many people are to get the same",
+)
+
+AFS_L: Final = PolicyEntry(
+    "elastic jobs get devices one by one where these shorten most, short jobs first (AFS-L)",
+    ElasticAfsL,
+    ElasticParameters.parse,
+    group=ELASTIC,
+    choose="jobs are elastic (--gpus MIN-MAX) and the mean completion time counts",
+)
+
+THEMIS: Final = PolicyEntry(
+    "elastic jobs furthest behind their fair finish time first, as many devices as they can use (Themis)",
+    ElasticThemis,
+    ElasticParameters.parse,
+    group=ELASTIC,
+    choose="jobs are elastic and nobody is to fall behind an equal share",
+)

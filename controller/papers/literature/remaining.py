@@ -1,0 +1,233 @@
+"""Shortest remaining time first over the whole queue: `srtf-full` at each event, `interval-N` every N
+seconds.
+
+Source: Lazer section 3.1, where SRTF runs on job arrival or completion, and Pollux, Muri and Optimus are
+SRTF run every 60, 360 and 600 s. The schedule is the one order over jobs that wait and jobs that run: a job
+that loads may be preempted (its load is then for nothing: a futile preemption), a reservation replaced.
+
+Departs from the paper in that a job that saves its state is left to do so, and in that devices that it leaves
+over are taken before anybody else is preempted.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from cotenant.controller.domain import NOTHING, AnyEvent, Decision, Job, Plan, Reason, View, Wake, because
+from cotenant.controller.policies.base import (
+    COMPARED,
+    Candidates,
+    Parameters,
+    PolicyEntry,
+    Stateless,
+    is_quiet,
+    why_waiting,
+)
+from cotenant.controller.policies.classic import by_remaining
+from cotenant.controller.policies.toolkit import (  # fmt: skip
+    WakeUp,
+    Why,
+    find_room,
+    rearrange,
+    reserved,
+    take_room,
+    whom_to_ask,
+    worth_preempting,
+)
+
+
+class RemainingTime:
+    """The order of SRTF."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def behind(self, plan: Plan, job: Job) -> Iterator[Job]:
+        """Jobs with more remaining time, most first."""
+        mine_s, now_s = job.remaining_s, plan.view.now_s
+        longer = worth_preempting(plan, job)
+        waiting = [r for r in reserved(plan) if _is_longer(r, mine_s) and not r.aged]
+        if not waiting:
+            return longer
+        waiting.sort(key=lambda r: (-(r.remaining_s or 0.0), r.number))
+        return heapq.merge(longer, waiting, key=lambda j: (-(j.remaining_now_s(now_s) or 0.0), j.number))
+
+    def is_last(self, job: Job) -> bool:
+        return True
+
+    def make_room(self, plan: Plan, job: Job, behind: Iterator[Job]) -> bool:
+        room = find_room(plan, job, behind)
+        if room is not None:
+            take_room(plan, job, room, self.name, why_shorter(plan.view, job, room.victims))
+        return room is not None
+
+
+def _is_longer(job: Job, than_s: float | None) -> bool:
+    return job.remaining_s is not None and than_s is not None and job.remaining_s > than_s
+
+
+def why_shorter(view: View, newcomer: Job, victims: Sequence[Job]) -> Why:
+    """Compares the remaining times."""
+    mine_s = newcomer.remaining_s or 0.0
+    left_s = {victim.job_id: victim.remaining_now_s(view.now_s) or 0.0 for victim in victims}
+    names = ", ".join(left_s)
+    return Why(
+        because("preempts", mine_s, min(left_s.values(), default=0.0), names),
+        {job_id: because("preempted-for", newcomer.job_id, mine_s, left) for job_id, left in left_s.items()},
+    )
+
+
+class SrtfFull(Stateless):
+    """Shortest remaining time first among all jobs, whenever something changes."""
+
+    name = "srtf-full"
+    preempts = True
+    takes_turns = True
+
+    def __init__(self) -> None:
+        self._order = RemainingTime(self.name)
+
+    def queue_key(self, job: Job) -> tuple[float, ...]:
+        return by_remaining(job)
+
+    def decide(self, view: View, event: AnyEvent) -> Decision:
+        if not view.queued_count() or is_quiet(view, event):
+            return NOTHING
+        plan = Plan(view)
+        waiting = whom_to_ask(plan, event)
+        if waiting is not None:
+            rearrange(plan, self._order, waiting)
+        return Decision(actions=tuple(plan.actions)) if plan.actions else NOTHING
+
+    def explain(self, view: View, job: Job) -> Reason:
+        return why_none_longer(view, job, self.name)
+
+
+class IntervalParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How often the queue is looked at."""
+
+    interval_s: float = 360.0
+    """Seconds from one look to the next (Lazer section 3.1: 60, 360 and 600)."""
+
+    def __post_init__(self) -> None:
+        if not 1.0 <= self.interval_s <= 1e6:
+            raise ValueError(f"interval: interval_s must be from 1 to 1000000, got {self.interval_s}")
+
+    @classmethod
+    def parse(cls, parameters: Parameters) -> IntervalParameters:
+        """Raises ValueError for a wrong name, type or range."""
+        return msgspec.convert(parameters, cls, strict=False)
+
+    def as_parameters(self) -> Parameters:
+        return {"interval_s": self.interval_s}
+
+
+class IntervalPolicy:
+    """Shortest remaining time first among all jobs, at multiples of `interval_s` and at no other time.
+
+    After a pass nothing more can be done until something happens: jobs that run only come nearer to their
+    end. So only an event that finds jobs waiting asks for the next pass, and idle time costs nothing. It
+    remembers only the wake-up that it has asked for.
+    """
+
+    preempts = True
+    takes_turns = True
+
+    def __init__(self, name: str = "interval", parameters: IntervalParameters | None = None) -> None:
+        self.name = name
+        self.parameters = parameters if parameters is not None else IntervalParameters()
+        self._order = RemainingTime(name)
+        self._look = WakeUp()
+
+    def queue_key(self, job: Job) -> tuple[float, ...]:
+        return by_remaining(job)
+
+    def decide(self, view: View, event: AnyEvent) -> Decision:
+        if not view.queued_count() or self._look.is_set(view.now_s):
+            return NOTHING
+        if self._look.is_due(view.now_s):
+            plan = Plan(view)
+            rearrange(plan, self._order, Candidates(view))
+            return Decision(actions=tuple(plan.actions)) if plan.actions else NOTHING
+        if is_quiet(view, event):
+            return NOTHING
+        return Decision(actions=(Wake(at_s=self._next_s(view.now_s), reason=self._reason()),))
+
+    def _next_s(self, now_s: float) -> float:
+        """The first multiple after now."""
+        step_s = self.parameters.interval_s
+        at_s = (math.floor(now_s / step_s) + 1) * step_s
+        return at_s if at_s > now_s else at_s + step_s
+
+    def _reason(self) -> Reason:
+        return because("looks-every", self.name, self.parameters.interval_s)
+
+    def observe(self, view: View, event: AnyEvent, decision: Decision) -> None:
+        self._look.observe(view.now_s, decision)
+
+    def explain(self, view: View, job: Job) -> Reason:
+        reason = why_none_longer(view, job, self.name)
+        return self._reason() if reason.code == "next-event" else reason
+
+    def save(self) -> bytes:
+        return self._look.save()
+
+    def load(self, state: bytes) -> None:
+        self._look.load(state)
+
+
+def why_none_longer(view: View, job: Job, order: str) -> Reason:
+    """Why a job waits where everybody may take devices from those who have more left."""
+    reason = why_waiting(view, job, order)
+    if reason.code not in ("first-no-devices", "behind-no-devices", "fragmented"):
+        return reason
+    plan = Plan(view)
+    if job.remaining_s is None or next(worth_preempting(plan, job), None) is not None:
+        return reason
+    firm = [other.job_id for other in view.on_devices() if not other.preemptible]
+    if firm and len(firm) == len(view.on_devices()):
+        return because("not-preemptible", ", ".join(firm[:5]))
+    return because("outlives", job.remaining_s) if view.on_devices() else reason
+
+
+SRTF_FULL: Final = PolicyEntry(
+    "shortest remaining time first; every waiting job may preempt longer ones, at each event",
+    SrtfFull,
+    group=COMPARED,
+    choose="preempting costs next to nothing; else srtf or patient",
+)
+
+INTERVAL: Final = PolicyEntry(
+    "srtf-full that looks at the queue every interval_s seconds only",
+    partial(IntervalPolicy, "interval"),
+    IntervalParameters.parse,
+    group=COMPARED,
+    choose="srtf-full preempts too often",
+)
+
+INTERVAL_60: Final = PolicyEntry(
+    "srtf-full once a minute (what Lazer compares with as Pollux)",
+    lambda: IntervalPolicy("interval-60", IntervalParameters(interval_s=60.0)),
+    group=COMPARED,
+    choose="a result of Lazer's paper is to be compared with",
+)
+
+INTERVAL_360: Final = PolicyEntry(
+    "srtf-full every 6 minutes (what Lazer compares with as Muri)",
+    lambda: IntervalPolicy("interval-360", IntervalParameters(interval_s=360.0)),
+    group=COMPARED,
+    choose="a result of Lazer's paper is to be compared with",
+)
+
+INTERVAL_600: Final = PolicyEntry(
+    "srtf-full every 10 minutes (what Lazer compares with as Optimus)",
+    lambda: IntervalPolicy("interval-600", IntervalParameters(interval_s=600.0)),
+    group=COMPARED,
+    choose="a result of Lazer's paper is to be compared with",
+)

@@ -1,0 +1,252 @@
+"""Any order, with the placements of its first waiting jobs chosen together.
+
+Rule: the policy decides who starts. It is asked twice: as it is, and with the placements that a solver chose
+for the first waiting jobs in its order, which `Plan.find_free` then gives them. The second answer counts only
+if everybody starts who starts in the first, nobody more is preempted and nobody more shares; else the first
+one does.
+
+So a solver that finds nothing within its limit changes nothing; and both answers are ordinary decisions,
+recorded as such: recovery asks no solver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any, Final, NamedTuple, cast
+
+import msgspec
+
+from cotenant.controller.domain import (
+    AnyAction,
+    AnyEvent,
+    Decision,
+    DeviceId,
+    HostId,
+    HostType,
+    Job,
+    JobId,
+    Place,
+    Plan,
+    Preempt,
+    Reason,
+    Resize,
+    SchedulingClass,
+    Share,
+    View,
+    because,
+    render,
+)
+from cotenant.controller.papers.rltune.placement.candidates import (
+    Choice,
+    FreePlace,
+    JobGroup,
+    Waiting,
+    choice_of,
+    choices_of,
+    free_places,
+)
+from cotenant.controller.papers.rltune.placement.highs import LIBRARY, Highs, is_installed
+from cotenant.controller.papers.rltune.placement.program import Solver, Taking, program_of
+from cotenant.controller.policies.base import PlacementRule, Policy, is_possible, is_quiet, waiting
+
+JOBS_MAX: Final = 10
+LOOKED_AT_MAX: Final = 256
+"""Waiting jobs, to find those that fit."""
+Chosen = Mapping[JobId, tuple[DeviceId, ...]]
+
+
+def why_not(policy: Policy, library: str = LIBRARY) -> str:
+    """Why a policy cannot be used with this; empty if it can."""
+    if getattr(policy, "places_by_itself", False):
+        return f"{policy.name} places jobs by a rule of its own, not by best fit"
+    if not is_installed(library):
+        return (
+            f'it is solved with {library}, which is not installed: pip install ".[milp]" in the source folder'
+        )
+    return ""
+
+
+class PlacedTogether:
+    """A policy, and a solver for its placements."""
+
+    def __init__(self, policy: Policy, solver: Solver | None = None) -> None:
+        self.inner, self.name = policy, policy.name
+        self._solver = solver if solver is not None else Highs()
+
+    def __getattr__(self, name: str) -> Any:
+        """Attributes of the inner policy beyond the protocol."""
+        return getattr(self.inner, name)
+
+    def queue_key(self, job: Job) -> tuple[float, ...]:
+        return self.inner.queue_key(job)
+
+    def decide(self, view: View, event: AnyEvent) -> Decision:
+        first = self.inner.decide(view, event)
+        if view.queued_count() < 2 or not view.free.everywhere or is_quiet(view, event):
+            return first
+        chosen = self._chosen(view, event, first)
+        if not chosen:
+            return first
+        second = self.inner.decide(cast(View, _ChosenView(view, chosen)), event)
+        return _with_reasons(second, chosen) if is_no_worse(second, first) else first
+
+    def observe(self, view: View, event: AnyEvent, decision: Decision) -> None:
+        self.inner.observe(view, event, decision)
+
+    def explain(self, view: View, job: Job) -> Reason:
+        return self.inner.explain(view, job)
+
+    def save(self) -> bytes:
+        return self.inner.save()
+
+    def load(self, state: bytes) -> None:
+        self.inner.load(state)
+
+    def _chosen(self, view: View, event: AnyEvent, first: Decision) -> Chosen:
+        """Places for several jobs that are better than those of best fit; empty: there are none."""
+        plan = Plan(view)
+        places = free_places(plan)
+        if sum(here.free > 0 for here in places.values()) < 2:
+            return {}  # Nobody has a choice.
+        groups, following = groups_of(plan, places, waiting(self.inner, view, event), first, self._is_strict)
+        if sum(len(each.jobs) for each in groups) < 2 or all(len(each.choices) == 1 for each in groups):
+            return {}
+        program = program_of(groups, places, following)
+        values = self._solver.solve(program)
+        if values is None or is_best_fit(groups, picked := program.picked(values)):
+            return {}
+        return devices_of(plan, groups, picked)
+
+    @property
+    def _is_strict(self) -> bool:
+        """Whether nobody passes a job that does not fit, or only who does not delay it."""
+        return getattr(getattr(self.inner, "parameters", None), "backfill", "any") != "any"
+
+
+def groups_of(
+    plan: Plan,
+    places: Mapping[HostType, FreePlace],
+    ordered: Iterable[Job],
+    first: Decision,
+    is_strict: bool,
+) -> tuple[Sequence[JobGroup], SchedulingClass | None]:
+    """The first waiting jobs that best fit starts on what is free, or that would find devices were they
+    alone; and the class of the next one, if there is one."""
+    view, started = plan.view, starts_on_free(plan.view, first)
+    placed = {action.job_id for action in first.actions if isinstance(action, Place | Share)} - started.keys()
+    found = dict[tuple[SchedulingClass, Sequence[HostId]], JobGroup]()
+    count, is_blocked, may_pass = 0, False, not is_strict
+    for job in islice(ordered, LOOKED_AT_MAX):
+        devices, key = started.get(job.job_id, ()), (view.scheduling_class(job), job.avoid)
+        if not devices and (is_blocked or job.job_id in placed):
+            continue
+        if key not in found:
+            found[key] = JobGroup(key[0], [], choices_of(plan, places, job), {})
+        group = found[key]
+        if devices:
+            group = found[key] = _with_best_fit(group, choice_of(view, devices))
+        if group.choices:
+            if count == JOBS_MAX:
+                return [each for each in found.values() if each.jobs], key[0]
+            found[key] = group._replace(jobs=[*group.jobs, Waiting(job, count, bool(devices), may_pass)])
+            count += 1
+        if not devices and (is_strict or job.aged) and is_possible(view, job):
+            is_blocked, may_pass = not group.choices, False
+    return [each for each in found.values() if each.jobs], None
+
+
+def _with_best_fit(group: JobGroup, choice: Choice) -> JobGroup:
+    """Counts one more job of the group on best fit's choice."""
+    choices = group.choices if choice in group.choices else [choice, *group.choices]
+    return group._replace(
+        choices=choices, best_fit={**group.best_fit, choice: group.best_fit.get(choice, 0) + 1}
+    )
+
+
+def is_best_fit(groups: Sequence[JobGroup], picked: Mapping[Taking, int]) -> bool:
+    """Whether the solution equals best fit's."""
+    theirs = {(n, choice): count for n, each in enumerate(groups) for choice, count in each.best_fit.items()}
+    return theirs == {(each.group, groups[each.group].choices[each.choice]): n for each, n in picked.items()}
+
+
+def starts_on_free(view: View, decision: Decision) -> dict[JobId, tuple[DeviceId, ...]]:
+    """Who starts at once, and where."""
+    return {
+        action.job_id: action.devices
+        for action in decision.actions
+        if isinstance(action, Place) and not any(view.tenants(device_id) for device_id in action.devices)
+    }
+
+
+def devices_of(plan: Plan, groups: Sequence[JobGroup], picked: Mapping[Taking, int]) -> Chosen:
+    """Devices for the choices: who needs most memory of a device first, so that those who need less do not
+    take what only these can use. Empty: they cannot all have them."""
+    found: dict[JobId, tuple[DeviceId, ...]] = {}
+    for number in sorted(range(len(groups)), key=lambda n: (-groups[n].scheduling_class.memory_mib, n)):
+        group, trial = groups[number], plan.fork()
+        mine = [(each.choice, count) for each, count in picked.items() if each.group == number]
+        choices = [group.choices[choice] for choice, count in sorted(mine) for _ in range(count)]
+        must = [each.job for each in group.jobs if each.must_start]
+        more = [each.job for each in group.jobs if not each.must_start]
+        for job, choice in zip([*must, *more], choices, strict=False):
+            devices: list[DeviceId] = []
+            for (host_id, type), count in choice:
+                fitting = trial.fitting(host_id, type, group.scheduling_class)
+                if len(fitting) < count:
+                    return {}
+                devices += fitting[:count]
+            trial.suppose_placed(job, tuple(devices))
+            found[job.job_id] = tuple(devices)
+        plan = trial
+    return found
+
+
+class _Tally(NamedTuple):
+    started: frozenset[JobId]
+    preempted: int
+    shared: int
+    resized: int
+
+
+def _tally(actions: Sequence[AnyAction]) -> _Tally:
+    return _Tally(
+        frozenset(each.job_id for each in actions if isinstance(each, Place | Share)),
+        sum(isinstance(each, Preempt) for each in actions),
+        sum(isinstance(each, Share) for each in actions),
+        sum(isinstance(each, Resize) for each in actions),
+    )
+
+
+def is_no_worse(second: Decision, first: Decision) -> bool:
+    """Everybody starts who would start; nobody more is preempted, shares, or is given other devices."""
+    ours, theirs = _tally(second.actions), _tally(first.actions)
+    return ours.started >= theirs.started and all(a <= b for a, b in zip(ours[1:], theirs[1:], strict=True))
+
+
+def _with_reasons(decision: Decision, chosen: Chosen) -> Decision:
+    """Each start at a chosen place says so."""
+    places = [action for action in decision.actions if isinstance(action, Place)]
+    moved = {action.job_id for action in places if chosen.get(action.job_id) == action.devices}
+    actions = tuple(
+        msgspec.structs.replace(
+            action, reason=because("placed-together", render(action.reason), len(moved) - 1)
+        )
+        if isinstance(action, Place) and action.job_id in moved and len(moved) > 1
+        else action
+        for action in decision.actions
+    )
+    return Decision(actions=actions)
+
+
+class _ChosenView:
+    """The view, with places that were chosen beforehand."""
+
+    def __init__(self, view: View, chosen: Chosen) -> None:
+        self._view, self.chosen = view, chosen
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._view, name)
+
+
+MILP: Final = PlacementRule(PlacedTogether, why_not)

@@ -1,0 +1,117 @@
+"""How fast jobs of a trace are on more devices: measured curves, and what a job without one gets.
+
+Rule: a curve is a measurement of a model (Hwang et al., AFS, NSDI '21, as published with PCS); a job takes
+that of its model. Our choices, where the table is silent:
+
+* A trace that names none of these models gets them drawn by the seed, as PCS draws them.
+* A job whose model was measured on too few devices takes the first curve, in order of names, that was
+  measured on enough. A job wider than every curve is refused: nobody knows how fast it is.
+* What the trace says of a job (a time on so many devices) is its work in device-seconds at the pace of one
+  device alone: time x devices. So alone on all of its devices it takes longer than the trace says, as its
+  curve falls behind; published PCS reads the trace the same way.
+"""
+
+from __future__ import annotations
+
+import csv
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from importlib.resources import files
+
+import numpy as np
+
+from cotenant.controller.sim.traces.table import decoded, unpacked
+from cotenant.controller.sim.traces.trace import TraceProblem
+from cotenant.controller.sim.world.workload import Workload
+
+
+class Speedup:
+    """The pace on 0, 1, 2 ... devices, over that on one; the last is the most the job can use."""
+
+    __slots__ = ("_worst", "values")
+
+    def __init__(self, values: Sequence[float]) -> None:
+        """`values`: on 1, 2 ... devices; the first is 1."""
+        if not values or values[0] != 1.0 or min(values) <= 0.0:
+            raise ValueError(
+                f"a speedup begins with 1 on one device and stays above 0, got {list(values[:4])}"
+            )
+        self.values = (0.0, *values)
+        worst: list[float] = []
+        for gpus, value in enumerate(values, 1):
+            worst.append(max(worst[-1] if worst else -value, -value / gpus))
+        self._worst = worst
+        """The least efficiency up to so many devices, negative: so it never falls."""
+
+    @property
+    def gpus_max(self) -> int:
+        return len(self.values) - 1
+
+    def at(self, gpus: float) -> float:
+        """The pace on a share of devices, at most `gpus_max`."""
+        whole = int(gpus)
+        values = self.values
+        if whole >= len(values) - 1:
+            return values[-1]
+        return values[whole] + (gpus - whole) * (values[whole + 1] - values[whole])
+
+    def cap(self, zeta: float) -> int:
+        """Devices before the first number on which each does less than `zeta` of what one alone does; at
+        least 1."""
+        return max(1, bisect_right(self._worst, -zeta))
+
+
+@cache
+def measured() -> dict[str, tuple[float, ...]]:
+    """Model -> speedup on 1, 2 ... devices."""
+    file = "pcs_scaling.csv.gz"
+    packed = (files("cotenant.controller.sim") / "data" / file).read_bytes()
+    found: dict[str, list[float]] = defaultdict(list)
+    for row in csv.DictReader(decoded(unpacked(packed, file), file).splitlines()):
+        found[row["model"]].append(float(row["speedup"]))
+        assert int(row["gpus"]) == len(found[row["model"]]), "a curve has no gaps"
+    return {model: tuple(values) for model, values in found.items()}
+
+
+@cache
+def speedup(model: str, gpus: int) -> Speedup:
+    """The speedup of a job of that model that uses at most so many devices.
+
+    Raises: TraceProblem: no curve is as wide.
+    """
+    curves = measured()
+    own = curves.get(model, ())
+    if len(own) < gpus:
+        wide = [name for name in sorted(curves) if len(curves[name]) >= gpus]
+        if not wide:
+            most = max(map(len, curves.values()))
+            raise TraceProblem(
+                f"a job of {gpus} GPUs has no speedup curve: the widest was measured on {most}",
+                hint="use a smaller cluster: jobs wider than it are left out",
+            )
+        own = curves[wide[0]]
+    return Speedup(own[:gpus])
+
+
+def by_curve(workload: Workload) -> Workload:
+    """The same jobs with times alone on all of their devices, as their curves say."""
+    gpus = workload.gpus.astype(np.float64)
+    alone = gpus / np.array([curve.values[-1] for curve in speedups_of(workload)])
+    return replace(workload, duration_s=workload.duration_s * alone, expected_s=workload.expected_s * alone)
+
+
+def as_elastic(workload: Workload) -> Workload:
+    """Jobs of `by_curve` that take any number of devices up to all of theirs."""
+    return replace(workload, speedups=tuple(tuple(curve.values[1:]) for curve in speedups_of(workload)))
+
+
+def speedups_of(workload: Workload) -> list[Speedup]:
+    """The speedup curve of each job, in the order of the jobs."""
+    names = (*workload.models, "")  # -1, no model, is the last.
+    return [
+        speedup(names[model], gpus)
+        for model, gpus in zip(workload.model.tolist(), workload.gpus.tolist(), strict=True)
+    ]

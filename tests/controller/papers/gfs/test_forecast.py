@@ -1,0 +1,257 @@
+"""Numerics of the forecasts: against plain loops and references, and what must hold for any demand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cotenant.controller.papers.gfs.forecast.demand import Calendar, Demand
+from cotenant.controller.papers.gfs.forecast.errors import (
+    WINDOW,
+    correction,
+    enough,
+    in_order,
+    pinball,
+    rolling,
+    scores,
+)
+from cotenant.controller.papers.gfs.forecast.methods import (
+    COLUMNS,
+    Naive,
+    gaussian,
+    last_change,
+    last_value,
+    last_week_peak,
+    moving_average,
+    rows_of,
+    seasonal,
+    units,
+    windows,
+)
+from tests.controller.demands import rhythmic
+
+# --- Demand and calendar -----------------------------------------------------------------------------
+
+
+def demand(*rows: list[float]) -> Demand:
+    return Demand(names=tuple("abcdefgh"[: len(rows)]), values=np.array(rows, np.float64))
+
+
+def test_a_missing_hour_takes_the_last_known_value_and_stays_missing() -> None:
+    nan = math.nan
+    sparse = demand([nan, 3.0, nan, nan, 5.0], [0.0, nan, 2.0, 2.0, nan])
+    assert sparse.filled().tolist() == [[3.0, 3.0, 3.0, 3.0, 5.0], [0.0, 0.0, 2.0, 2.0, 2.0]]
+
+
+def test_the_total_of_an_hour_is_known_where_nearly_all_of_it_is() -> None:
+    nan = math.nan
+    total = demand([nan, 95.0, 95.0, nan], [10.0, nan, 3.0, 4.0]).with_total()
+    assert total.names == ("a", "b", "total")
+    assert [None if math.isnan(each) else each for each in total.values[2]] == [None, 105.0, 98.0, None]
+    assert total.with_total() is total
+
+
+def test_without_any_hour_in_common_there_is_no_total() -> None:
+    assert demand([math.nan, 5.0], [5.0, math.nan]).with_total().names == ("a", "b")
+
+
+def test_one_series_is_its_own_total() -> None:
+    assert demand([1.0, 2.0]).with_total().names == ("a",)
+
+
+def test_a_series_that_has_not_begun_has_no_demand() -> None:
+    assert demand([math.nan, math.nan], [1.0, 2.0]).filled().tolist() == [[0.0, 0.0], [1.0, 2.0]]
+
+
+@pytest.mark.parametrize("values", [[[1.0, -0.5]], [[1.0, math.inf]]])
+def test_what_is_no_demand_is_refused(values: list[list[float]]) -> None:
+    with pytest.raises(ValueError, match="demand"):
+        Demand(names=("a",), values=np.array(values))
+
+
+def test_the_calendar_of_a_known_day() -> None:
+    """2024-10-01, a Tuesday and the first day of a week of holidays in China, is day 19,997."""
+    calendar = Calendar(19_997 * 24, True, frozenset((19_997,)))
+    at = np.array([-1, 0, 23, 24])
+    assert calendar.hour_of_day(at).tolist() == [23, 0, 23, 0]
+    assert calendar.weekday(at).tolist() == [0, 1, 1, 2]
+    assert calendar.holiday(at).tolist() == [0, 1, 1, 0]
+
+
+def test_without_dates_there_are_no_holidays() -> None:
+    assert Calendar.of(demand([1.0, 2.0]), (0, 1)).holiday(np.arange(48)).sum() == 0
+
+
+# --- Naive forecasts ---------------------------------------------------------------------------------
+
+
+def test_naive_forecasts_of_a_day_that_repeats() -> None:
+    day = np.concatenate((np.zeros(12), np.full(12, 10.0)))
+    filled, origins = np.tile(day, 10)[None], np.array([24 * 8 + 10])
+    assert last_value(filled, origins, 3).tolist() == [[[0.0, 0.0, 0.0]]]
+    assert seasonal(filled, origins, 3).tolist() == [[[0.0, 10.0, 10.0]]]
+    assert last_change(filled, origins, 3).tolist() == [[[0.0, 10.0, 10.0]]]
+    assert last_week_peak(filled, origins, 3).tolist() == [[[10.0, 10.0, 10.0]]]
+
+
+@pytest.mark.parametrize("days", [0, 1, 3, 6])
+def test_before_a_week_is_known_the_change_is_none(days: int) -> None:
+    """A median of a few days' changes is their noise: each organisation's adds to what is reserved."""
+    hours = 24 * days + 10
+    assert last_change(np.arange(float(hours))[None], np.array([hours - 1]), 2).tolist() == [
+        [[hours - 1.0, hours - 1.0]]
+    ]
+
+
+def test_once_a_week_is_known_the_change_of_the_hour_counts() -> None:
+    filled, origins = np.arange(24.0 * 8)[None], np.array([24 * 7])
+    assert last_change(filled, origins, 2).tolist() == [[[24 * 7 + 1.0, 24 * 7 + 2.0]]]
+
+
+@pytest.mark.parametrize("function", [last_value, seasonal, last_change, last_week_peak])
+def test_naive_forecasts_do_not_look_ahead(function: Naive, seed: int) -> None:
+    filled = rhythmic(400, seed).filled()
+    origins = np.array([5, 30, 200, 300])
+    changed = filled.copy()
+    changed[:, 301:] = 999.0
+    assert np.array_equal(function(filled, origins, 4), function(changed, origins, 4))
+
+
+# --- Rows of the trees -------------------------------------------------------------------------------
+
+
+def test_rows_do_not_look_ahead_and_know_no_level(seed: int) -> None:
+    series = rhythmic(900, seed).filled()[0]
+    origins, calendar = np.array([40, 500, 800]), Calendar()
+    rows = rows_of(series, origins, 4, calendar)
+    assert rows.shape == (12, COLUMNS)
+    changed = series.copy()
+    changed[801:] = 0.0
+    assert np.array_equal(rows_of(changed, origins, 4, calendar), rows, equal_nan=True)
+    # Ten times the demand is the same to the trees; of a shift only the size (the last column) is seen.
+    assert np.allclose(rows_of(10 * series, origins, 4, calendar), rows, rtol=1e-4, atol=1e-4, equal_nan=True)
+
+
+def test_the_first_hours_have_missing_values_not_zeros(seed: int) -> None:
+    rows = rows_of(rhythmic(100, seed).filled()[0], np.array([0, 30]), 1, Calendar())
+    assert np.isnan(rows[0, :16]).all()
+    assert np.isnan(rows[1]).any()
+    assert not np.isnan(rows[1, :9]).any()
+
+
+def test_units_are_the_mean_hourly_change() -> None:
+    series = np.array([0.0, 2.0, 1.0, 5.0])
+    assert units(series, np.array([1, 3])).tolist() == pytest.approx([2.0, 7.0 / 3])
+    assert units(np.zeros(5), np.array([4])).tolist() == [0.01]
+    long = rhythmic(1500, 1).filled()[0]
+    assert units(long, np.array([1400]))[0] == pytest.approx(np.abs(np.diff(long[1400 - 672 : 1401])).mean())
+
+
+# --- Decomposition and quantiles ---------------------------------------------------------------------
+
+
+def test_the_moving_average_is_padded_by_reflection(seed: int) -> None:
+    inputs = np.random.default_rng(seed).normal(size=(3, 60))
+    padded = np.pad(inputs, ((0, 0), (12, 12)), mode="reflect")
+    plain = [[row[at : at + 25].mean() for at in range(60)] for row in padded]
+    assert np.allclose(moving_average(inputs, 25), plain)
+    assert padded[0, :12].tolist() == inputs[0, 12:0:-1].tolist(), "the end itself is not repeated"
+
+
+def test_windows_end_at_their_origin() -> None:
+    series = np.arange(10.0)
+    assert windows(series, np.array([1, 9]), 4).tolist() == [[0.0, 0.0, 0.0, 1.0], [6.0, 7.0, 8.0, 9.0]]
+
+
+def test_gaussian_quantiles() -> None:
+    found = gaussian(np.array([[10.0]]), np.array([[2.0]]), (0.5, 0.9, 0.95))
+    assert found.ravel().tolist() == pytest.approx([10.0, 12.5631, 13.2897], abs=1e-4)
+
+
+# --- Errors as they are observed ---------------------------------------------------------------------
+
+
+def test_the_correction_is_the_conformal_rank() -> None:
+    errors = np.arange(1.0, 11.0)
+    assert correction(errors, 0.9) == 10.0  # ceil(11 * .9) = 10.
+    assert correction(errors, 0.5) == 6.0
+    assert correction(errors, 0.95) == 10.0
+    assert (enough(10, 0.9), enough(10, 0.95)) == (True, False)
+    assert correction(np.empty(0), 0.9) == 0.0
+
+
+def test_an_error_counts_once_its_hour_was_seen() -> None:
+    """At origin i the forecasts made up to i - h can be judged for h hours ahead."""
+    errors = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert rolling(errors, 1, 0.99).tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert rolling(errors, 3, 0.99).tolist() == [0.0, 0.0, 0.0, 1.0, 2.0]
+    assert rolling(errors, 3, 0.99, np.array([9.0])).tolist() == [9.0, 9.0, 9.0, 9.0, 9.0]
+    assert rolling(np.array([math.nan, 2.0, 3.0]), 1, 0.99).tolist() == [0.0, 0.0, 2.0]
+
+
+def test_old_errors_are_forgotten() -> None:
+    errors = np.concatenate((np.full(WINDOW, 100.0), np.ones(WINDOW + 1)))
+    found = rolling(errors, 1, 0.9)
+    assert (found[WINDOW], found[-1]) == (100.0, 1.0)
+
+
+@settings(max_examples=30)
+@given(
+    st.integers(0, 2**32 - 1), st.sampled_from((0.8, 0.9, 0.95)), st.integers(1, 6),
+    st.sampled_from(("normal", "exponential", "standard_cauchy")),
+)  # fmt: skip
+def test_exchangeable_errors_are_covered(seed: int, level: float, ahead: int, kind: str) -> None:
+    """Split conformal: the coverage of n + 1 exchangeable errors is at least the level, and hardly more."""
+    drawn = np.random.default_rng(seed)
+    errors = getattr(drawn, kind)(size=3000)
+    found = rolling(errors, ahead, level)
+    covered = float((errors <= found)[1000:].mean())
+    assert level - 0.035 <= covered <= level + 0.035
+
+
+# --- Scores ------------------------------------------------------------------------------------------
+
+
+def test_scores_of_a_case_done_by_hand() -> None:
+    truth = np.array([10.0, 0.0, 20.0, math.nan])
+    found = scores(
+        truth,
+        np.array([8.0, 1.0, 20.0, 5.0]),
+        np.array([12.0, 2.0, 19.0, 5.0]),
+        np.array([12.0, 0.0, 25.0, 5.0]),
+    )
+    assert found.mae == pytest.approx(1.0)
+    assert found.rmse == pytest.approx(math.sqrt(5 / 3))
+    assert found.mape == pytest.approx(0.1)  # An hour without demand has no share.
+    assert found.pinball_90 == pytest.approx((0.2 + 0.2 + 0.9) / 3)
+    assert found.coverage_90 == pytest.approx(2 / 3)
+    assert found.coverage_95 == 1.0
+
+
+@given(
+    st.lists(st.floats(0, 1000), min_size=2, max_size=40), st.floats(0.05, 0.95), st.floats(0, 1000)
+)  # fmt: skip
+def test_no_constant_has_a_lower_pinball_loss_than_the_quantile(
+    values: list[float], level: float, other: float
+) -> None:
+    truth = np.array(values)
+    best = float(np.quantile(truth, level, method="inverted_cdf"))
+    loss, worse = (float(pinball(truth, np.array(q), level).mean()) for q in (best, other))
+    assert loss <= worse + 1e-9 * (1 + worse)
+
+
+@given(st.lists(st.lists(st.floats(-100, 100), min_size=4, max_size=4), min_size=1, max_size=10))
+def test_quantiles_neither_cross_nor_fall_below_zero(rows: list[list[float]]) -> None:
+    found = in_order(np.array(rows), (0.5, 0.8, 0.9, 0.95))
+    assert (np.diff(found, axis=-1) >= 0).all()
+    assert (found >= 0).all()
+
+
+def test_nothing_known_cannot_be_scored() -> None:
+    nothing = np.array([math.nan])
+    with pytest.raises(ValueError, match="no hour"):
+        scores(nothing, nothing, nothing, nothing)
