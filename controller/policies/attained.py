@@ -34,7 +34,7 @@ from cotenant.controller.domain import (
     because,
 )
 from cotenant.controller.policies.base import FIRST, PREEMPT, Parameters, PolicyEntry, is_quiet, why_waiting
-from cotenant.controller.policies.toolkit import (  # fmt: skip
+from cotenant.controller.policies.toolkit import (
     WakeUp,
     Why,
     find_room,

@@ -55,12 +55,14 @@ from cotenant.controller.domain import (
 from cotenant.controller.policies.base import FIRST, PolicyEntry
 from cotenant.controller.policies.castor.cost import CastorCost, CostSlots, Set, best_share
 from cotenant.controller.policies.patient import Patient, PatientParameters, Round, cost_s, needs_s, why_gain
-from cotenant.controller.policies.toolkit import (
+from cotenant.controller.policies.sharing import (
     ColocationParameters,
     CoTenant,
     ExpectedReleases,
-    FreedDevices,
     ShareableSlots,
+)
+from cotenant.controller.policies.toolkit import (
+    FreedDevices,
     late_waiting,
     longest_first,
     take_room,

@@ -47,11 +47,10 @@ from cotenant.controller.policies.base import (
     why_waiting,
 )
 from cotenant.controller.policies.classic import UNKNOWN_S
-from cotenant.controller.policies.toolkit import (  # fmt: skip
-    ExpectedReleases,
+from cotenant.controller.policies.sharing import ExpectedReleases, Together
+from cotenant.controller.policies.toolkit import (
     FreedDevices,
     NewcomersOnly,
-    Together,
     WakeUp,
     Why,
     find_room,

@@ -35,6 +35,7 @@ EXPORT_NAMES = (
     "controller.papers.rltune",
     "controller.papers.literature.elastic",
     "controller.papers.pcs",
+    "controller.policies.sharing",
     "controller.policies.toolkit",
     "controller.sim",
     "controller.papers.pcs.fluid",

@@ -63,7 +63,9 @@ agent.__main__                  controller.domain controller.system agent.daemon
 controller.models               controller.wire controller.domain
 controller.policies.base        controller.domain
 controller.policies.toolkit     controller.domain controller.policies.base
+controller.policies.sharing     controller.domain controller.policies.base controller.policies.toolkit
 controller.policies             controller.domain controller.policies.base controller.policies.toolkit
+                                controller.policies.sharing
 controller.engine               controller.domain controller.models controller.policies.base
 # Acting on what was decided.
 controller.store                controller.domain controller.wire controller.system controller.engine
@@ -105,7 +107,7 @@ controller.web.simulating       controller.wire controller.sim controller.traini
                                 controller.cli.offline
 # Published systems, fenced: they come in by name, and no layer above may name one.
 controller.papers.literature    controller.domain controller.policies.base controller.policies.toolkit
-                                controller.policies
+                                controller.policies.sharing controller.policies
 controller.papers.lazer         controller.domain controller.wire controller.policies.base
                                 controller.policies.toolkit controller.policies
 controller.papers.gfs           controller.domain controller.wire controller.models controller.policies.base

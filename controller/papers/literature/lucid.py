@@ -24,7 +24,7 @@ from typing import Final, Literal, NamedTuple
 from cotenant.controller.domain import Interference, Job, Plan, Reason, View, XiSource, because, peak_mib
 from cotenant.controller.policies.base import COMPARED, PolicyEntry
 from cotenant.controller.policies.classic import by_service
-from cotenant.controller.policies.toolkit import (
+from cotenant.controller.policies.sharing import (
     Colocation,
     ColocationParameters,
     CoTenant,

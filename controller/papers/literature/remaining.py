@@ -30,7 +30,7 @@ from cotenant.controller.policies.base import (
     why_waiting,
 )
 from cotenant.controller.policies.classic import by_remaining
-from cotenant.controller.policies.toolkit import (  # fmt: skip
+from cotenant.controller.policies.toolkit import (
     WakeUp,
     Why,
     find_room,

@@ -18,7 +18,7 @@ from cotenant.controller.policies.base import COMPARED, PolicyEntry
 from cotenant.controller.policies.castor.policy import GangHosts, places_of
 from cotenant.controller.policies.castor.sharing import no_memory
 from cotenant.controller.policies.classic import by_remaining
-from cotenant.controller.policies.toolkit import (
+from cotenant.controller.policies.sharing import (
     Colocation,
     ColocationParameters,
     CoTenant,

@@ -34,7 +34,7 @@ from cotenant.controller.policies.castor.sharing import (
     why_unknown,
 )
 from cotenant.controller.policies.classic import by_remaining
-from cotenant.controller.policies.toolkit import (
+from cotenant.controller.policies.sharing import (
     NEVER,
     Colocation,
     ColocationParameters,

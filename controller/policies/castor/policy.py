@@ -25,7 +25,7 @@ from cotenant.controller.policies.castor.sharing import (
     with_all,
 )
 from cotenant.controller.policies.classic import by_remaining
-from cotenant.controller.policies.toolkit import (
+from cotenant.controller.policies.sharing import (
     Colocation,
     ColocationParameters,
     CoTenant,

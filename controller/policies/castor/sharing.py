@@ -36,7 +36,7 @@ from cotenant.controller.domain import (
     pair_timing,
     peak_mib,
 )
-from cotenant.controller.policies.toolkit import (
+from cotenant.controller.policies.sharing import (
     Mask,
     Numbers,
     ShareableSlots,

@@ -15,8 +15,8 @@ from cotenant.controller.policies.castor.cost import Beside, CastorCost, balance
 from cotenant.controller.policies.castor.policy import Castor, CastorParameters, paying, places_of
 from cotenant.controller.policies.castor.sharing import ranked
 from cotenant.controller.policies.cotenant import Sharing
-from cotenant.controller.policies.toolkit import ColocationParameters
-from cotenant.controller.policies.toolkit.shareable_slots import ShareableSlot, sub_batches
+from cotenant.controller.policies.sharing import ColocationParameters
+from cotenant.controller.policies.sharing.shareable_slots import ShareableSlot, sub_batches
 from tests.controller.building import Desk, profile, report
 
 SECONDS = st.floats(1.0, 5000.0)

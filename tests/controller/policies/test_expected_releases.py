@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cotenant.controller.domain import DeviceId, HostReport, Job, JobId, Plan, View
-from cotenant.controller.policies.toolkit.expected_releases import ExpectedReleases, Together
+from cotenant.controller.policies.sharing.expected_releases import ExpectedReleases, Together
 from tests.controller.building import Desk, report
 
 Promises = list[tuple[Job, tuple[DeviceId, ...]]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -99,6 +100,18 @@ def test_what_is_offered_is_not_imported_by_knowing_of_it(package: Package) -> N
     package("raise RuntimeError('imported')", widest="own_policies:Widest")
     assert "widest" in plugins.offered()
     assert "own_policies" not in sys.modules
+
+
+def test_a_controller_under_fifo_loads_neither_a_paper_nor_numpy() -> None:
+    code = (
+        "import sys, cotenant.controller.server; from cotenant.controller.policies import registry\n"
+        "registry.make('fifo', {})\n"
+        "loaded = [name for name in sys.modules if name.startswith('cotenant.controller.papers')]\n"
+        "assert not loaded and 'numpy' not in sys.modules, loaded\n"
+        "registry.make('yarn-cs', {})\n"
+        "assert 'cotenant.controller.papers.literature.two_class' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_one_that_cannot_be_imported_is_listed_with_where_and_why(package: Package) -> None:

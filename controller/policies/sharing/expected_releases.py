@@ -32,8 +32,8 @@ from cotenant.controller.domain import (
     SchedulingClass,
     View,
 )
-from cotenant.controller.policies.toolkit.shareable_slots import Place, is_suitable
-from cotenant.controller.policies.toolkit.victims import devices_by_host, is_kept_together
+from cotenant.controller.policies.sharing.shareable_slots import Place, is_suitable
+from cotenant.controller.policies.toolkit import devices_by_host, is_kept_together
 
 NEVER_S: Final = float("inf")
 

@@ -56,9 +56,8 @@ from cotenant.controller.domain import (
     why_alone,
 )
 from cotenant.controller.policies.base import QUIET, Parameters, Stateless, why_waiting
-from cotenant.controller.policies.toolkit.in_order import place_in_order
-from cotenant.controller.policies.toolkit.late import late_waiting
-from cotenant.controller.policies.toolkit.shareable_slots import ShareableSlots
+from cotenant.controller.policies.sharing.shareable_slots import ShareableSlots
+from cotenant.controller.policies.toolkit import late_waiting, place_in_order
 
 
 def parting(

@@ -1,0 +1,23 @@
+"""What policies that share devices use: whom a job may join, which slots are open to it, what waiting costs.
+
+It computes with numpy; an order that shares nothing does not load it.
+"""
+
+# fmt: off
+from cotenant.controller.policies.sharing.colocation import (
+    CoTenant, Colocation, ColocationParameters, nobody,
+)
+from cotenant.controller.policies.sharing.expected_releases import (
+    NEVER, ExpectedFree, ExpectedReleases, Together,
+)
+from cotenant.controller.policies.sharing.shareable_slots import (
+    Mask, Numbers, Place, ShareableSlot, ShareableSlots, SubBatch, is_suitable, known_batches,
+    least_slowdown, slowdown, sub_batches,
+)
+
+__all__ = [
+    "NEVER", "CoTenant", "Colocation", "ColocationParameters", "ExpectedFree", "ExpectedReleases", "Mask",
+    "Numbers", "Place", "ShareableSlot", "ShareableSlots", "SubBatch", "Together", "is_suitable",
+    "known_batches", "least_slowdown", "nobody", "slowdown", "sub_batches",
+]
+# fmt: on
