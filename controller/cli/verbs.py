@@ -28,6 +28,12 @@ class Verb(NamedTuple):
     passes_words: bool = False
     """Everything from the first word on belongs to the user's command."""
 
+    @property
+    def full_module(self) -> str:
+        """The module's name, as it is imported."""
+        folder = "" if self.module.startswith("papers.") else "cli."
+        return f"cotenant.controller.{folder}{self.module}"
+
 
 GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
     "Start here": (
@@ -153,8 +159,7 @@ def as_command(verb: Verb) -> click.Command:
 
     from cotenant.controller.cli.frame.command import command
 
-    folder = "" if verb.module.startswith("papers.") else "cli."
-    module = importlib.import_module(f"cotenant.controller.{folder}{verb.module}")
+    module = importlib.import_module(verb.full_module)
     found = getattr(module, verb.name.replace("-", "_").replace(" ", "_"))
     if isinstance(found, click.Command):
         return found

@@ -18,9 +18,9 @@ from cotenant.controller.policies.toolkit.whole_queue import (
 
 __all__ = [
     "Backfill", "ClassParameters", "FreedDevices", "KeptForLate", "NewcomerParameters", "NewcomerRule",
-    "NewcomersOnly", "OrderParameters", "PassingParameters", "TwoClasses", "WakeUp", "Why", "devices_by_host", "find_pods",
-    "find_room", "is_anybody_left", "is_kept_together", "late_waiting", "longest_first", "newcomers",
-    "place_in_order", "place_ordered", "preemptible_jobs", "rearrange", "reclaim", "reserve", "reserved",
-    "take_room", "victims_for", "whom_to_ask", "worth_preempting",
+    "NewcomersOnly", "OrderParameters", "PassingParameters", "TwoClasses", "WakeUp", "Why",
+    "devices_by_host", "find_pods", "find_room", "is_anybody_left", "is_kept_together", "late_waiting",
+    "longest_first", "newcomers", "place_in_order", "place_ordered", "preemptible_jobs", "rearrange",
+    "reclaim", "reserve", "reserved", "take_room", "victims_for", "whom_to_ask", "worth_preempting",
 ]
 # fmt: on

@@ -83,7 +83,7 @@ VERBS: dict[str, tuple[list[str], int, tuple[str, ...]]] = {
 
 
 def takes_jobs(verb: str) -> bool:
-    function = getattr(import_module(f"cotenant.controller.cli.{BY_NAME[verb].module}"), verb, None)
+    function = getattr(import_module(BY_NAME[verb].full_module), verb, None)
     if not inspect.isfunction(function):
         return False
     hints = get_type_hints(function, include_extras=True).values()

@@ -136,7 +136,7 @@ def test_a_verb_with_parts_alone_says_what_they_are_in_whole_sentences(
 
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
 def test_every_verb_is_where_the_table_says(verb: Verb) -> None:
-    module = importlib.import_module(f"cotenant.controller.cli.{verb.module}")
+    module = importlib.import_module(verb.full_module)
     assert hasattr(module, verb.name.replace("-", "_"))
     assert as_command(verb) is not None
 
