@@ -1,1 +1,1 @@
-"""The agent of a host obeys: it starts, watches and ends what the controller asks for."""
+"""The agent of a host: it starts, watches and ends the attempts that the controller asks for."""

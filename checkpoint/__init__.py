@@ -1,4 +1,4 @@
-"""Save, verify, load, and stop at an agreed step, inside the user's own training process.
+"""Checkpoints inside the user's training process: save, verify and load state, and stop at an agreed step.
 
 Rule: standard library and torch only, Python 3.9 and torch 2.5 upwards, nothing of cotenant besides.
 `Session` is all that a script needs; see docs/job-protocol.md for what it says to its supervisor.

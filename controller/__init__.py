@@ -1,1 +1,1 @@
-"""The controller: decides which job runs where, with whom, and who has to wait."""
+"""The controller: it decides which job runs where, beside which other job, and which jobs wait."""

@@ -1,4 +1,4 @@
-"""One process per host: it talks to the controller and starts a supervisor per attempt."""
+"""The agent's daemon, one per host: it talks to the controller and starts a supervisor for each attempt."""
 
 __all__ = [
     "assembly", "connections", "runtime", "spool", "supervisors", "tasks", "warm_starts",

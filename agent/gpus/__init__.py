@@ -1,4 +1,4 @@
-"""All about GPUs that only an agent needs: what state they are in, who holds their memory, MPS."""
+"""GPUs as an agent sees them: their states and errors, the processes that hold their memory, and MPS."""
 
 # fmt: off
 from cotenant.agent.gpus import conditions, mps_watch

@@ -1,4 +1,4 @@
-"""This machine: devices, cores, cgroups, locks, ports, folders, who a process is."""
+"""The machine under an agent: devices, cores, cgroups, locks, ports, folders, and process identities."""
 
 __all__ = [
     "cgroups", "checkpoint_root", "devices", "facts", "folders", "indicators", "locks", "user_files",

@@ -1,4 +1,4 @@
-"""What daemon and supervisors say to each other: files in an attempt's folder, messages on its socket."""
+"""How daemon and supervisors communicate: files in an attempt's folder, and messages on its socket."""
 
 # fmt: off
 from cotenant.agent.ipc.channel import (

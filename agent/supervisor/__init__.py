@@ -1,1 +1,1 @@
-"""One process per attempt: it starts the workers, stays when the agent goes, and writes how they ended."""
+"""The supervisor of one attempt: it starts the workers, outlives the agent, and records how they ended."""

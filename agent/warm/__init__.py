@@ -1,4 +1,4 @@
-"""Starting ranks from a process that has imported their packages before, where that is the same as a cold
-start."""
+"""Warm starts: ranks are forked from a process that has already imported their packages, where that equals
+a cold start."""
 
 __all__ = ["client", "pool", "refusals", "spawn"]

@@ -1,4 +1,4 @@
-"""Steps, and how many there will be, of scripts that know nothing of cotenant.
+"""Progress of unchanged scripts: how many optimizer steps they have made, and how many there will be.
 
 Rule: the script must not be able to tell. Torch's own hook counts. We ask no device, print nothing, start no
 thread, and a failure here ends the counting and not the script. What we cannot see for certain is unknown.

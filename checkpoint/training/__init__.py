@@ -1,4 +1,4 @@
-"""What a training state consists of, and how it is taken from a script's objects and put back.
+"""The training state: what it consists of, and how it is taken from a script's objects and restored.
 
 Reading order: `state.py`, `snapshot.py` (its trees), `rng.py`, `data.py` (where it stands in its data).
 """

@@ -1,4 +1,4 @@
-"""Reporting and checkpoints for scripts that know nothing of cotenant.
+"""Reporting and checkpoints for unchanged scripts, which do not import cotenant.
 
 Rule: one session per process speaks. The script's own comes first, then the one that drives its loops; a
 script with neither gets one that only reports.

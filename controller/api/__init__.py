@@ -1,4 +1,4 @@
-"""Requests of users checked and answered: handlers, and views of what there is."""
+"""The controller's API: handlers check and answer users' requests, views are what users are shown."""
 
 # fmt: off
 from cotenant.controller.api import metrics

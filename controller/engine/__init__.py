@@ -1,4 +1,4 @@
-"""The engine: events in, commands out; the cluster's state and everything that keeps it in order.
+"""The engine: it takes an event and the time, changes the cluster's state, and returns commands.
 
 Rule: pure. Nothing here reads a clock, a socket or a file; `engine.py` is the one way in.
 """

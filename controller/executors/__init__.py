@@ -1,6 +1,7 @@
-"""What an executor is: it carries out decisions on its hosts, and reports what happens there. Rule: it
-decides nothing. It gets decisions once they are durable, in order, and turns reports into events. What it
-keeps beside the journal it can lose at any moment.
+"""Executors: they carry out decisions on their hosts, and report what happens there.
+
+Rule: an executor decides nothing. It gets decisions once they are durable, in order, and turns reports into
+events. It can lose at any moment what it keeps beside the journal.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every event and every decision, durable before anything acts on them; state recovered from them."""
+"""The journal: events and decisions are durable before anything acts on them; recovery reads them back."""
 
 # fmt: off
 from cotenant.controller.store.committing import DISK_BYTES_MIN, RESERVE_BYTES, Decided, Effect, let_follow

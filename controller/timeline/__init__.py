@@ -1,4 +1,4 @@
-"""What happened on the devices, drawn: the values, one renderer to SVG, one export for Perfetto.
+"""Timelines of devices: who held which device when, one renderer to SVG, and one export for Perfetto.
 
 Rule: pure. The demo, `cotenant timeline`, the page and the simulator say what happened in the same values,
 and nobody else draws it.

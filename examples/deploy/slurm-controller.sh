@@ -1,5 +1,5 @@
 #!/bin/bash
-# The controller as a Slurm job that submits its successor: sbatch slurm-controller.sh. See docs/slurm-alloc.md.
+# The controller as a Slurm job that submits its successor: sbatch slurm-controller.sh. See docs/slurm.md.
 #SBATCH --job-name=cotenant-controller --ntasks=1 --time=7-0
 set -u
 kept=~/cotenant-controller here=$(mktemp -d)/state

@@ -1,4 +1,4 @@
-"""Gradient accumulation for scripts that know nothing of it.
+"""Gradient accumulation for unchanged scripts, which do not import it.
 
 Rule: the script stays as it is. `install` is called once torch has been imported and before the script's own
 code goes on; from then on the outermost module's forward pass is split by rows where a check on real rows of

@@ -1,5 +1,5 @@
 """The manifests for Kubernetes, read without a cluster: the fields that their kinds require, names that must
-agree, and commands and settings that are real. No cluster has seen them, as docs/kubernetes.md says."""
+agree, and commands and settings that are real. No cluster has seen them, as docs/operating.md says."""
 
 from __future__ import annotations
 
@@ -161,6 +161,11 @@ def test_the_queue_of_the_agents_is_there() -> None:
 
 
 def test_the_page_names_the_hosts_as_jobset_does() -> None:
-    page = (FOLDER.parents[2] / "docs" / "kubernetes.md").read_text()
+    page = (FOLDER.parent / "README.md").read_text()
     assert f"{the('JobSet')['metadata']['name']}-{agents_job()['name']}-0-$n" in page
-    assert "**Not tried yet.**" in page
+
+
+def test_the_pages_say_that_no_cluster_has_seen_them() -> None:
+    operating = (FOLDER.parents[2] / "docs" / "operating.md").read_text()
+    assert "**Not tried yet.**" in operating.partition("## Kubernetes\n")[2]
+    assert "No cluster has seen these manifests" in (FOLDER.parent / "README.md").read_text()

@@ -1,4 +1,4 @@
-"""What the agent decides, from events and the time alone. Pure."""
+"""The agent's decisions, pure: what it starts, ends, reports and remembers, from events and time alone."""
 
 # fmt: off
 from cotenant.agent.daemon.core.edge import (

@@ -1,4 +1,4 @@
-"""What the supervisor decides, from events and the time alone. Pure."""
+"""The supervisor's decisions, pure: when an attempt stops, saves or hangs, and how it ended."""
 
 # fmt: off
 from cotenant.agent.supervisor.core import rank_messages

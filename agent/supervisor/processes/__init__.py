@@ -1,4 +1,4 @@
-"""How the supervisor acts: workers, their environment, their output, their end."""
+"""The supervisor's actions: it starts workers with their environment, keeps their output, and ends them."""
 
 # fmt: off
 from cotenant.agent.supervisor.processes import ranks

@@ -1,4 +1,4 @@
-"""Runs under the user's interpreter and uid: a process that has imported what jobs import, and forks them.
+"""The fork server of warm starts: it runs as the user, has imported what jobs import, and forks their ranks.
 
 Rule: standard library only, Python 3.9, and nothing of ours: only this folder is copied beside a job, under
 the name `cotenant_forkserver`, and is off `sys.path` again before anything of the user's runs.

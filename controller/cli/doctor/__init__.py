@@ -1,1 +1,1 @@
-"""What works on this machine, what does not, and what to do about it."""
+"""`cotenant doctor`: checks of this machine, each with what was found and what to do about it."""

@@ -1,1 +1,1 @@
-"""What every verb shares: how questions are asked, how tables, errors and help pages read."""
+"""What every verb shares: asking the controller, and printing tables, errors and help pages."""

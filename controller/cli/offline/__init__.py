@@ -1,1 +1,1 @@
-"""Verbs that compute here, on files, instead of asking a controller: simulation, what if, predictor."""
+"""Verbs that compute on files instead of asking a controller: simulation, what-if, predictor, forecasts."""

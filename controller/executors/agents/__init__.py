@@ -1,4 +1,4 @@
-"""Our agents as executors: commands out, reports in, leases."""
+"""The executor for our agents: it delivers commands, takes reports and grants leases."""
 
 from cotenant.controller.executors.agents.link import AgentExecutor
 

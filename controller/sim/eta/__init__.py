@@ -1,4 +1,4 @@
-"""When every job ends, under the policy in force: the engine of production rolled out into possible futures.
+"""When every job will end under the policy in force: roll-outs of the engine into possible futures.
 
     engine, pools -> roll-outs (`rollout.py`) -> an interval for each job, calibrated (`intervals.py`)
 

@@ -1,3 +1,3 @@
-"""What came of simulated runs: rows, numbers with their intervals, documents and plots, who held what."""
+"""Results of simulated runs: rows, numbers with intervals, documents, plots, and who held which device."""
 
 __all__ = ["document", "paired", "placements", "plots", "summary"]

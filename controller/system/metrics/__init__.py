@@ -1,4 +1,4 @@
-"""Which metrics there are, and the endpoint that answers Prometheus."""
+"""The table of metrics, and the endpoint that answers Prometheus."""
 
 # fmt: off
 from cotenant.controller.system.metrics.endpoint import Address, Endpoint, MetricsProblem, opened

@@ -1,11 +1,11 @@
-"""Every metric there is, with its labels and meaning. docs/metrics.md is made from it.
+"""Every metric there is, with its labels and meaning. examples/deploy/prometheus/README.md shows it.
 
 Rule: Prometheus's conventions: base units (seconds, bytes, shares of 1), the unit last, `_total` for what
 only rises. A value that is missing has no series; it is never 0. What happens seldom is there with 0 from the
 start: Prometheus cannot see a counter rise that begins with 1. A label is never called `job` or `instance`:
 Prometheus sets these itself, and renames ours.
 
-    python -m cotenant.controller.system.metrics.table        prints the tables of docs/metrics.md
+    python -m cotenant.controller.system.metrics.table        prints these tables
 """
 
 from __future__ import annotations

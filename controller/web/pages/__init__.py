@@ -1,4 +1,5 @@
-"""The pages, in the order of the menu. A further one is a module here, its template, and its line below."""
+"""The pages of `cotenant web`, in the order of the menu. To add one, add its module, its template, and its
+line below."""
 
 from typing import Final
 

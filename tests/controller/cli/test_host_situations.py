@@ -598,7 +598,7 @@ def test_the_page_in_the_docs_is_what_such_a_host_gets(
     lines = page(run_all(facts_of(situation, driver))).split("\n")
     assert lines[0].startswith("1 fails, ") and lines[1].startswith("fail  GPUs ")
     shown = {" ".join(line.split()) for line in lines[1:] if line[6:].split("  ")[0] not in VARIES}
-    text = (Path(__file__).resolve().parents[3] / "docs" / "administration.md").read_text()
+    text = (Path(__file__).resolve().parents[3] / "docs" / "operating.md").read_text()
     told = " ".join(text.split())
     missing = [line for line in shown if line not in told]
     assert len(shown) > 20 and [line for line in missing if line != "-> start one"] == []

@@ -237,7 +237,7 @@ def test_a_pair_that_shares_has_its_measured_ratio_and_its_benefit() -> None:
 
 
 def test_the_documentation_has_every_metric() -> None:
-    page = (ROOT / "docs" / "metrics.md").read_text()
+    page = (ROOT / "examples" / "deploy" / "prometheus" / "README.md").read_text()
     for metrics in (CONTROLLER, AGENT):
         assert markdown(metrics) in page, (
             "print the tables: python -m cotenant.controller.system.metrics.table"

@@ -31,7 +31,8 @@ DASHBOARD = DEPLOY / "grafana" / "cotenant.json"
 PROMETHEUS = DEPLOY / "prometheus"
 RULES = (PROMETHEUS / "cotenant-recording.yml", PROMETHEUS / "cotenant-alerts.yml")
 STORIES = PROMETHEUS / "cotenant-alerts.test.yml"
-PAGE = ROOT / "docs" / "metrics.md"
+PAGE = PROMETHEUS / "README.md"
+OPERATING = ROOT / "docs" / "operating.md"
 EVERYTHING: Final = (*CONTROLLER, *AGENT)
 PROMETHEUS_OWN: Final = {"job", "instance", "alertname", "alertstate", "severity", "trouble"}
 """Labels that are not ours: Prometheus's, and one that a panel makes up."""
@@ -113,7 +114,7 @@ def test_every_metric_is_documented_and_asked_for(metric: Metric) -> None:
 
 
 def test_the_documentation_names_nothing_that_does_not_exist() -> None:
-    texts = [PAGE.read_text(), (DEPLOY / "README.md").read_text(), STORIES.read_text()]
+    texts = [PAGE.read_text(), OPERATING.read_text(), (DEPLOY / "README.md").read_text(), STORIES.read_text()]
     for text in texts:
         found = set(re.findall(r"(?<![\w:/.-])cotenant_\w+", text))
         assert found <= set(SERIES) | {metric.name for metric in EVERYTHING}

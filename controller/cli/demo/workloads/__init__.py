@@ -1,1 +1,1 @@
-"""The demo's training scripts. Rule: they are programs; nothing but themselves and tests imports them."""
+"""The demo's training scripts. Rule: they are programs; only they themselves and tests import them."""
