@@ -322,7 +322,7 @@ def jobs(
     those that have ended too. Raises RequestRefused: there is no such array.
     """
     from cotenant.controller.cli.jobs.queue import pages
-    from cotenant.controller.cli.submission.recording import user_name
+    from cotenant.controller.submission.recording import user_name
 
     owner = user_name() if user is None else user
     question = ListJobs(user=owner, include_ended=ended, limit=LISTED_MAX)

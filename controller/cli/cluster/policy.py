@@ -27,7 +27,6 @@ from cotenant.controller.cli.frame.output import (
     show_one,
     write_json,
 )
-from cotenant.controller.cli.frame.problem import Problem, suggestion
 from cotenant.controller.cli.frame.screen import (
     Column,
     duration,
@@ -40,6 +39,7 @@ from cotenant.controller.cli.frame.screen import (
 )
 from cotenant.controller.client import Client, Refusal
 from cotenant.controller.domain import ClassReport, PoolReport, for_people
+from cotenant.controller.present.problem import Problem, suggestion
 from cotenant.controller.wire import (
     NOT_AVAILABLE,
     GetPolicy,

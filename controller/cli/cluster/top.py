@@ -24,11 +24,12 @@ from cotenant.controller.cli.frame.output import (
     show_listing,
     write_json,
 )
-from cotenant.controller.cli.frame.problem import OK, heard
+from cotenant.controller.cli.frame.problem import heard
 from cotenant.controller.cli.frame.terminal import last_words
 from cotenant.controller.cli.jobs import show
 from cotenant.controller.client import Client, Refusal, Unreachable
 from cotenant.controller.domain import JobId, for_people, one_line
+from cotenant.controller.present.problem import OK
 from cotenant.controller.wire import (
     ChangeJobs,
     GetDecisions,

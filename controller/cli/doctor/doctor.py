@@ -36,7 +36,6 @@ from cotenant.controller.cli.frame.output import (
     chosen,
     show_listing,
 )
-from cotenant.controller.cli.frame.problem import FAILED, OK, Problem
 from cotenant.controller.cli.frame.screen import (
     LAST_WIDTH_MIN,
     cut,
@@ -49,6 +48,7 @@ from cotenant.controller.cli.frame.screen import (
     wrapped,
 )
 from cotenant.controller.domain import HostState, ProfilerSettings, for_people
+from cotenant.controller.present.problem import FAILED, OK, Problem
 from cotenant.controller.system import paths
 from cotenant.controller.system.endpoint import socket_path
 from cotenant.controller.system.keys import KeyProblem, find_key

@@ -15,11 +15,11 @@ from cotenant.controller.cli.frame import output, screen
 from cotenant.controller.cli.frame.asking import PATIENCE_S, asking, complete_job
 from cotenant.controller.cli.frame.command import argument, option
 from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, duration_of, write_json
-from cotenant.controller.cli.frame.problem import FAILED, OK, Problem
 from cotenant.controller.cli.frame.screen import duration, paint
 from cotenant.controller.cli.jobs.verify import STEPS, verify
 from cotenant.controller.client import Client
 from cotenant.controller.domain import ENDED, ChangeVerb, JobId, Phase, for_people, one_line
+from cotenant.controller.present.problem import FAILED, OK, Problem
 from cotenant.controller.wire import ChangeJobs, Jobs, JobView, WaitJobs
 
 VERIFY: Final = "verify"

@@ -24,9 +24,9 @@ from cotenant.controller.cli.frame.output import (
 from cotenant.controller.cli.frame.screen import Column, duration, local_time
 from cotenant.controller.cli.jobs.queue import LIMIT_MAX, PAGE, states_of, tell_rest
 from cotenant.controller.cli.jobs.view import exit_code, state_colour, steps
-from cotenant.controller.cli.submission.recording import user_name
 from cotenant.controller.client import Client
 from cotenant.controller.domain import JobId
+from cotenant.controller.submission.recording import user_name
 from cotenant.controller.wire import clients as wire
 
 SinceFlag = Annotated[

@@ -22,10 +22,10 @@ from cotenant.controller.cli.frame.output import (
     show_pages,
     whole_number,
 )
-from cotenant.controller.cli.frame.problem import Problem, suggestion
 from cotenant.controller.cli.jobs.view import COLUMNS, ENDED_COLUMNS, WIDE_COLUMNS
 from cotenant.controller.client import Client, Refusal, Unreachable
 from cotenant.controller.domain import ENDED, WAITING, JobId, Phase, one_line
+from cotenant.controller.present.problem import Problem, suggestion
 from cotenant.controller.wire import Jobs, ListJobs, wall_s
 
 PAGE: Final = 1_000
@@ -91,7 +91,7 @@ def queue(
       cotenant queue --json | jq '.jobs[] | select(.state == "queued") | .reason'
     """
     if mine:
-        from cotenant.controller.cli.submission.recording import user_name
+        from cotenant.controller.submission.recording import user_name
 
         user = user_name()
     form = chosen(output, as_json, LIST_FORMATS)

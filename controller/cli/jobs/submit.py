@@ -22,10 +22,12 @@ from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.asking import asking, loaded_settings
 from cotenant.controller.cli.frame.command import Declared, argument, option
 from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, write_json, write_lines
-from cotenant.controller.cli.frame.problem import OK, Problem
 from cotenant.controller.cli.frame.screen import tell
-from cotenant.controller.cli.submission.build import Sbatch, Submission, Submitter, submission
-from cotenant.controller.cli.submission.options import (
+from cotenant.controller.client import Client
+from cotenant.controller.domain import JobId
+from cotenant.controller.present.problem import OK, Problem
+from cotenant.controller.submission.build import Sbatch, Submission, Submitter, submission
+from cotenant.controller.submission.options import (
     CONTAINERS,
     OPTIONS,
     BadSubmission,
@@ -33,8 +35,6 @@ from cotenant.controller.cli.submission.options import (
     Options,
     read,
 )
-from cotenant.controller.client import Client
-from cotenant.controller.domain import JobId
 from cotenant.controller.system import paths
 from cotenant.controller.system.endpoint import socket_path
 from cotenant.controller.wire import Submit, Submitted, wall_s

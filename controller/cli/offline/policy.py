@@ -24,9 +24,9 @@ from cotenant.controller.cli.frame.output import (
     show_change,
     show_one,
 )
-from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.screen import Column, duration, local_time
 from cotenant.controller.policies.plugins import load_from
+from cotenant.controller.present.problem import Problem
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire import wall_s
 

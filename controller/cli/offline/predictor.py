@@ -23,9 +23,9 @@ from cotenant.controller.cli.frame.output import (
     write_json,
     write_lines,
 )
-from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.screen import Column
 from cotenant.controller.cli.offline.files import contents, journal_problem, written
+from cotenant.controller.present.problem import Problem
 
 if TYPE_CHECKING:
     from cotenant.controller.domain import InterferenceModel

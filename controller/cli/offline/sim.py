@@ -15,7 +15,7 @@ from cotenant.controller.cli.frame.output import (
     OutputFlag,
     chosen,
 )
-from cotenant.controller.cli.frame.problem import OK, ended_by
+from cotenant.controller.cli.frame.problem import ended_by
 from cotenant.controller.cli.offline import table as sim_table
 from cotenant.controller.cli.offline.backends import WorkersFlag
 from cotenant.controller.cli.offline.files import writable, write_results
@@ -40,6 +40,7 @@ from cotenant.controller.cli.offline.options import (
 from cotenant.controller.cli.offline.table import show_runs
 from cotenant.controller.cli.offline.trace import trace
 from cotenant.controller.cli.offline.whatif import AskedFlag, SinceFlag, replayed
+from cotenant.controller.present.problem import OK
 from cotenant.controller.sim import Knowledge, Scenario, Task, TaskRun
 from cotenant.controller.sim import windows as windowing
 from cotenant.controller.sim.results.document import document

@@ -19,7 +19,7 @@ from cotenant.controller.cli.frame.output import (
     duration_of,
     whole_number,
 )
-from cotenant.controller.cli.frame.problem import OK, Problem, ended_by
+from cotenant.controller.cli.frame.problem import ended_by
 from cotenant.controller.cli.jobs.arrival import foresee
 from cotenant.controller.cli.jobs.submit import prepared_submission
 from cotenant.controller.cli.offline import table as sim_table
@@ -36,6 +36,7 @@ from cotenant.controller.cli.offline.options import (
     takes_knowledge,
 )
 from cotenant.controller.cli.offline.table import show_runs
+from cotenant.controller.present.problem import OK, Problem
 from cotenant.controller.sim import Knowledge, PolicyChoice, TaskRun
 from cotenant.controller.sim.past import what_if
 from cotenant.controller.sim.past.journal import NothingToReplay

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.command import argument, group, option
 from cotenant.controller.cli.frame.output import JsonFlag, OutputFlag, chosen, show_one
-from cotenant.controller.cli.frame.problem import Problem, nearest
 from cotenant.controller.cli.offline.files import contents, written
 from cotenant.controller.domain import one_line
+from cotenant.controller.present.problem import Problem, nearest
 
 if TYPE_CHECKING:
     from cotenant.controller.papers.gfs.forecast import ForecastCard, ForecastModel

@@ -14,8 +14,8 @@ from cotenant.controller.cli.frame.output import (
     chosen,
     show_one,
 )
-from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.offline.backends import AddressFlag, BackendFlag, WorkersFlag
+from cotenant.controller.present.problem import Problem
 
 if TYPE_CHECKING:
     from cotenant.controller.papers.rltune import OrderModel

@@ -18,9 +18,9 @@ from cotenant.controller.cli.cluster.top_page import Moment
 from cotenant.controller.cli.cluster.top_page import page as top_page
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.output import as_text
-from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.terminal import TerminalFilter
 from cotenant.controller.domain import HIDDEN, JobId, JobSpec, Launch, is_one_line, one_line
+from cotenant.controller.present.problem import Problem
 from cotenant.controller.wire import clients as wire
 
 if TYPE_CHECKING:
