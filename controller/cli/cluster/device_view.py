@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from cotenant.controller.cli.frame import screen
-from cotenant.controller.cli.frame.screen import GAP, NONE, STATE_COLOURS, Column, duration, size
+from cotenant.controller.cli.frame.screen import GAP, STATE_COLOURS, Column
 from cotenant.controller.domain import HostId, HostState
+from cotenant.controller.present.units import NONE, duration, size
 from cotenant.controller.wire import DeviceView, JobView, NodeView
 
 STALE_S_MIN: Final = 5.0

@@ -27,19 +27,11 @@ from cotenant.controller.cli.frame.output import (
     show_one,
     write_json,
 )
-from cotenant.controller.cli.frame.screen import (
-    Column,
-    duration,
-    paint,
-    plural,
-    say,
-    tell,
-    value_text,
-    wrapped,
-)
+from cotenant.controller.cli.frame.screen import Column, paint, say, tell, wrapped
 from cotenant.controller.client import Client, Refusal
 from cotenant.controller.domain import ClassReport, PoolReport, for_people
 from cotenant.controller.present.problem import Problem, suggestion
+from cotenant.controller.present.units import duration, plural, value_text
 from cotenant.controller.wire import (
     NOT_AVAILABLE,
     GetPolicy,

@@ -13,9 +13,11 @@ from typing import Any, Final, NamedTuple
 
 from cotenant.controller.cli.cluster.device_view import DeviceLine, columns_for, legend, rows_of
 from cotenant.controller.cli.frame import screen
-from cotenant.controller.cli.frame.screen import Column, duration, paint, plural
+from cotenant.controller.cli.frame.screen import Column, paint
 from cotenant.controller.cli.jobs.view import COLUMNS
 from cotenant.controller.domain import ENDED, ON_DEVICES, HostState, Phase, for_people, one_line
+from cotenant.controller.present import units
+from cotenant.controller.present.units import duration, plural
 from cotenant.controller.wire import (
     ControllerStatus,
     Decisions,
@@ -138,7 +140,7 @@ def about(status: ControllerStatus) -> list[tuple[str, str]]:
         ("cotenant", "bold"),
         (f"policy {status.policy}", "cyan"),
         (f"{plural(status.hosts, 'host')}, {plural(status.devices, 'device')}", ""),
-        (screen.local_time(status.wall_s), ""),
+        (units.local_time(status.wall_s), ""),
         (f"up {duration(status.uptime_s)}", ""),
     ]
 

@@ -23,10 +23,12 @@ from cotenant.controller.cli.cluster.top_page import (
     urgency_among,
 )
 from cotenant.controller.cli.frame import screen
-from cotenant.controller.cli.frame.screen import GAP, NONE, Column, duration
+from cotenant.controller.cli.frame.screen import GAP, Column
 from cotenant.controller.cli.jobs.view import COLUMNS as JOB_COLUMNS
 from cotenant.controller.client import Unreachable
 from cotenant.controller.domain import ENDED, INDICATOR_NAMES, ON_DEVICES, WAITING, JobId, Phase, one_line
+from cotenant.controller.present import units
+from cotenant.controller.present.units import NONE, duration
 from cotenant.controller.wire import ControllerStatus, DecisionView, JobView
 
 JobVerb = Literal["cancel", "hold", "release"]
@@ -268,11 +270,11 @@ def _behind_it(job: JobView) -> str:
     if not job.step:
         return ""
     if not job.durable_step:
-        return f" Its {screen.plural(job.step, 'step')} ({duration(job.run_s)}) are lost."
+        return f" Its {units.plural(job.step, 'step')} ({duration(job.run_s)}) are lost."
     kept = f" Its checkpoint of step {job.durable_step} stays for a while"
     lost = max(0, job.step - job.durable_step)
     return (
-        f"{kept}, {screen.plural(lost, 'step')} after it {'is' if lost == 1 else 'are'} lost."
+        f"{kept}, {units.plural(lost, 'step')} after it {'is' if lost == 1 else 'are'} lost."
         if lost
         else f"{kept}."
     )

@@ -16,9 +16,10 @@ from cotenant.controller.cli.frame.output import (
     chosen,
     show_listing,
 )
-from cotenant.controller.cli.frame.screen import NONE, Column, duration, local_time
+from cotenant.controller.cli.frame.screen import Column
 from cotenant.controller.domain import JobId
 from cotenant.controller.present.problem import Problem
+from cotenant.controller.present.units import NONE, duration, local_time
 from cotenant.controller.wire import Etas, EtaTimes, EtaView, ListEtas, wall_s
 
 SCORE: Final = "score"

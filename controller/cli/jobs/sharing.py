@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Final
 
 from cotenant.controller.cli.frame import screen
-from cotenant.controller.cli.frame.screen import NONE, Column, device_hours
+from cotenant.controller.cli.frame.screen import Column
+from cotenant.controller.present.units import NONE, device_hours
 from cotenant.controller.wire import JobView, PromiseView, SharingView
 
 SHOWN_MAX: Final = 4

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from cotenant.controller.cli.frame.screen import NONE, STATE_COLOURS, Column, duration, local_time
+from cotenant.controller.cli.frame.screen import STATE_COLOURS, Column
 from cotenant.controller.cli.jobs.arrays import in_counts, task_range
 from cotenant.controller.cli.jobs.eta import age, early, late, likely
 from cotenant.controller.cli.jobs.sharing import OF_JOBS
+from cotenant.controller.present.units import NONE, duration, local_time
 from cotenant.controller.wire import JobView, PromisedEndView, wall_s
 
 

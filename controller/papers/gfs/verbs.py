@@ -17,6 +17,7 @@ from cotenant.controller.cli.frame.command import argument, group, option
 from cotenant.controller.cli.frame.output import JsonFlag, OutputFlag, chosen, show_one
 from cotenant.controller.cli.offline.files import contents, written
 from cotenant.controller.domain import one_line
+from cotenant.controller.present import units
 from cotenant.controller.present.problem import Problem, nearest
 
 if TYPE_CHECKING:
@@ -272,7 +273,7 @@ def _demand(file: str, columns: str, start: str) -> DemandFile:
     if found.ignored:
         screen.tell(f"{Path(file).name}: columns without a meaning here: {listed(found.ignored)}")
     if found.missing:
-        screen.tell(f"{Path(file).name}: {screen.plural(found.missing, 'hour')} with something missing")
+        screen.tell(f"{Path(file).name}: {units.plural(found.missing, 'hour')} with something missing")
     return found
 
 
@@ -372,7 +373,7 @@ def listed(names: tuple[str, ...]) -> str:
 
 
 def _percent(share: float | None) -> str:
-    return screen.NONE if share is None else f"{100 * share:.1f} %"
+    return units.NONE if share is None else f"{100 * share:.1f} %"
 
 
 def model_page(model: ForecastModel, path: Path) -> str:

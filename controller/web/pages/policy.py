@@ -18,8 +18,8 @@ from cotenant.controller.cli.cluster.fan_chart import fan_chart
 from cotenant.controller.cli.cluster.pairs import COLUMNS as PAIR_COLUMNS
 from cotenant.controller.cli.cluster.pairs import measured_pairs
 from cotenant.controller.cli.cluster.policy import classes_lines, in_words, parameters_of
-from cotenant.controller.cli.frame.screen import value_text
 from cotenant.controller.present.problem import Problem
+from cotenant.controller.present.units import value_text
 from cotenant.controller.web import rendering
 from cotenant.controller.web.access import change
 from cotenant.controller.web.page import Asking, Page, Params, surroundings

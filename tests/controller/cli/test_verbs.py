@@ -23,6 +23,7 @@ from cotenant.controller.cli.setup.owners import own
 from cotenant.controller.client import Client, Unreachable
 from cotenant.controller.domain import InputFile, JobId, JobSpec, Launch, Phase, Profile
 from cotenant.controller.policies import registry
+from cotenant.controller.present import units
 from cotenant.controller.wire import clients as wire
 from tests.building.limits import within_s
 
@@ -986,4 +987,4 @@ def test_a_last_column_that_wraps_says_everything() -> None:
     [(None, "-"), (0, "0s"), (59.6, "1m00s"), (192, "3m12s"), (7500, "2h05m"), (273_600, "3d04h")],
 )
 def test_durations_on_screen(seconds: float | None, text: str) -> None:
-    assert screen.duration(seconds) == text
+    assert units.duration(seconds) == text
