@@ -435,7 +435,7 @@ def card(job: JobView | None, title: str = "", problem: str = "") -> str:
 
 
 def _facts(job: JobView) -> list[str]:
-    from cotenant.controller.cli.jobs.eta import in_words
+    from cotenant.controller.present.etas import in_words
 
     where = ", ".join(job.devices)
     beside = f" beside job {', '.join(job.co_tenants)}" if job.co_tenants else ""

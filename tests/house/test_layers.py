@@ -91,7 +91,7 @@ controller.training             controller.domain controller.wire controller.sys
 controller.steer.core           controller.domain controller.policies.base controller.engine
 controller.steer                controller.system controller.policies.base controller.steer.core
 # The floor under every face, without click: what is said to people, and what a submission is.
-controller.present              controller.domain
+controller.present              controller.domain controller.wire
 controller.submission           controller.domain controller.wire controller.present
 # Asking. A verb that computes by itself, on files, is in `cli.offline`.
 controller.client               controller.wire controller.system

@@ -23,10 +23,11 @@ from cotenant.controller.cli.frame.output import (
     show_one,
     whole_number,
 )
-from cotenant.controller.cli.frame.screen import Column, paint
+from cotenant.controller.cli.frame.screen import paint
 from cotenant.controller.cli.jobs.history import SinceFlag, hours
 from cotenant.controller.cli.jobs.queue import tell_rest
 from cotenant.controller.present import units
+from cotenant.controller.present.tables import Column
 from cotenant.controller.present.units import NONE, device_hours, duration, local_time
 from cotenant.controller.wire import GetReport, InterruptionView, PairTotals, ReportView, wall_s
 from cotenant.controller.wire import clients as wire

@@ -12,12 +12,12 @@ from typing import Any, Final
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.asking import asking
 from cotenant.controller.cli.frame.output import Format, show_one
-from cotenant.controller.cli.frame.screen import Column
-from cotenant.controller.cli.jobs.eta import early, in_words, late, likely
 from cotenant.controller.client import Client, Refusal
 from cotenant.controller.domain import JobId
 from cotenant.controller.present import units
+from cotenant.controller.present.etas import early, in_words, late, likely
 from cotenant.controller.present.problem import Problem
+from cotenant.controller.present.tables import Column
 from cotenant.controller.present.units import duration, local_time
 from cotenant.controller.wire import ForeseenWidths, ForeseeWidths, Submit, wall_s
 from cotenant.controller.wire import clients as wire

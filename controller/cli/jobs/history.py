@@ -20,12 +20,12 @@ from cotenant.controller.cli.frame.output import (
     show_pages,
     whole_number,
 )
-from cotenant.controller.cli.frame.screen import Column
 from cotenant.controller.cli.jobs.queue import LIMIT_MAX, PAGE, states_of, tell_rest
-from cotenant.controller.cli.jobs.view import exit_code, state_colour, steps
 from cotenant.controller.client import Client
 from cotenant.controller.domain import JobId
 from cotenant.controller.present import units
+from cotenant.controller.present.jobs import exit_code, state_colour, steps
+from cotenant.controller.present.tables import Column
 from cotenant.controller.present.units import duration, local_time
 from cotenant.controller.submission.recording import user_name
 from cotenant.controller.wire import clients as wire

@@ -13,12 +13,12 @@ from typing import Any, Final
 
 import msgspec
 
-from cotenant.controller.cli.cluster.device_view import LEGEND
 from cotenant.controller.cli.frame import screen
-from cotenant.controller.cli.frame.screen import Column
 from cotenant.controller.cli.jobs.profile_series import SeriesPlan, SeriesResult
 from cotenant.controller.domain import ProfilePoint
 from cotenant.controller.present import units
+from cotenant.controller.present.devices import LEGEND
+from cotenant.controller.present.tables import Column
 from cotenant.controller.present.units import NONE, duration, local_time, size
 from cotenant.controller.wire import (
     KnownProfile,

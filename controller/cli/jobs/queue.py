@@ -22,10 +22,10 @@ from cotenant.controller.cli.frame.output import (
     show_pages,
     whole_number,
 )
-from cotenant.controller.cli.jobs.view import COLUMNS, ENDED_COLUMNS, WIDE_COLUMNS
 from cotenant.controller.client import Client, Refusal, Unreachable
 from cotenant.controller.domain import ENDED, WAITING, JobId, Phase, one_line
 from cotenant.controller.present import units
+from cotenant.controller.present.jobs import COLUMNS, ENDED_COLUMNS, WIDE_COLUMNS
 from cotenant.controller.present.problem import Problem, suggestion
 from cotenant.controller.wire import Jobs, ListJobs, wall_s
 

@@ -18,16 +18,16 @@ from cotenant.controller.cli.frame.output import (
     show_one,
     show_pages,
 )
-from cotenant.controller.cli.frame.screen import Column, paint, wrapped
-from cotenant.controller.cli.jobs import sharing
-from cotenant.controller.cli.jobs.arrays import ask_of_job, in_counts
-from cotenant.controller.cli.jobs.eta import in_words
+from cotenant.controller.cli.frame.screen import paint, wrapped
+from cotenant.controller.cli.jobs.arrays import ask_of_job
 from cotenant.controller.cli.jobs.profile_view import throughput_lines
 from cotenant.controller.cli.jobs.queue import listing, pages
-from cotenant.controller.cli.jobs.view import devices, exit_code, in_promise, left, state_colour
 from cotenant.controller.client import Client
 from cotenant.controller.domain import JobId, JobSpec, one_line
-from cotenant.controller.present import units
+from cotenant.controller.present import sharing, units
+from cotenant.controller.present.etas import in_words
+from cotenant.controller.present.jobs import devices, exit_code, in_counts, in_promise, left, state_colour
+from cotenant.controller.present.tables import Column
 from cotenant.controller.present.units import NONE, duration, local_time
 from cotenant.controller.wire import (
     AttemptView,
@@ -91,10 +91,19 @@ def page(job: JobDetails, room: int | None, wide: bool = False) -> str:
     ]
     if job.attempts:
         lines += ["", screen.table(ATTEMPT_COLUMNS, job.attempts, None if wide else room)]
-    lines += sharing.table(job, None if wide else room)
+    lines += _shared(job, None if wide else room)
     points = job.profile.points if job.profile is not None else ()
     lines += throughput_lines(points, job.throughput, spec.batch_size or job.batch_rows)
     return "\n".join(lines)
+
+
+def _shared(job: JobView, room: int | None) -> list[str]:
+    """What the job did beside others; nothing where it had its devices to itself."""
+    if not job.shared:
+        return []
+    said = sharing.in_words(job)
+    rows = screen.table(sharing.ROWS, job.shared, room)
+    return ["", rows, *(screen.wrapped(each, 2, room) for each in said)]
 
 
 def _promise(job: JobDetails) -> str:

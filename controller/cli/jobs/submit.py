@@ -281,7 +281,7 @@ def first_eta(client: Client, job_id: JobId, within_s: float = ETA_WITHIN_S) -> 
     """When the job ends, if the controller finds it out soon and a person is at the terminal."""
     if not screen.is_terminal(sys.stderr):
         return ""
-    from cotenant.controller.cli.jobs.eta import in_words
+    from cotenant.controller.present.etas import in_words
     from cotenant.controller.wire import ListEtas
 
     until_s = time.monotonic() + within_s

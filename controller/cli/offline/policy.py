@@ -24,10 +24,10 @@ from cotenant.controller.cli.frame.output import (
     show_change,
     show_one,
 )
-from cotenant.controller.cli.frame.screen import Column
 from cotenant.controller.policies.plugins import load_from
 from cotenant.controller.present import units
 from cotenant.controller.present.problem import Problem
+from cotenant.controller.present.tables import Column
 from cotenant.controller.present.units import duration, local_time
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire import wall_s

@@ -23,10 +23,10 @@ from cotenant.controller.cli.frame.output import (
     write_json,
     write_lines,
 )
-from cotenant.controller.cli.frame.screen import Column
 from cotenant.controller.cli.offline.files import contents, journal_problem, written
 from cotenant.controller.present import units
 from cotenant.controller.present.problem import Problem
+from cotenant.controller.present.tables import Column
 
 if TYPE_CHECKING:
     from cotenant.controller.domain import InterferenceModel

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Final
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.command import argument, group, option
 from cotenant.controller.cli.frame.output import JsonFlag, OutputFlag, chosen, show_one
-from cotenant.controller.cli.frame.screen import Column
 from cotenant.controller.cli.offline.options import (
     FormatFlag,
     SeedFlag,
@@ -20,6 +19,7 @@ from cotenant.controller.cli.offline.options import (
 from cotenant.controller.cli.offline.trace_list import sim_trace_list
 from cotenant.controller.present import units
 from cotenant.controller.present.problem import Problem
+from cotenant.controller.present.tables import Column
 from cotenant.controller.present.units import NONE, duration
 from cotenant.controller.sim import Trace, column_map, open_trace
 from cotenant.controller.trace_names import SYNTH

@@ -15,7 +15,6 @@ from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.asking import asking
 from cotenant.controller.cli.frame.command import argument, group, option
 from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, show_one
-from cotenant.controller.cli.frame.screen import Column
 from cotenant.controller.cli.offline.backends import AddressFlag, BackendFlag, WorkersFlag
 from cotenant.controller.cli.offline.files import contents, matplotlib_or_hint
 from cotenant.controller.cli.offline.options import (
@@ -32,6 +31,7 @@ from cotenant.controller.cli.offline.options import (
 from cotenant.controller.papers.pcs import published_named
 from cotenant.controller.present import units
 from cotenant.controller.present.problem import Problem
+from cotenant.controller.present.tables import Column
 from cotenant.controller.sim import Scenario, Workload, open_trace, scenario
 from cotenant.controller.wire import SetPolicy
 

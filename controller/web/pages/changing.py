@@ -17,8 +17,8 @@ from starlette.routing import Route
 
 from cotenant.controller.cli.cluster import top_view
 from cotenant.controller.cli.jobs.settings import setting
-from cotenant.controller.cli.jobs.view import devices
 from cotenant.controller.domain import CHANGEABLE, ENDED, WAITING, ChangeVerb, JobId, Phase
+from cotenant.controller.present.jobs import devices
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.units import NONE, duration, size
 from cotenant.controller.submission.options import BY_KEY, Option

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from cotenant.controller.cli.jobs.eta import age, early, in_words, late, likely
 from cotenant.controller.domain import JobId, Phase
+from cotenant.controller.present.etas import age, early, in_words, late, likely
 from cotenant.controller.present.units import local_time
 from cotenant.controller.wire import EtaTimes, EtaView, utc
 
