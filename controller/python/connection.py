@@ -19,9 +19,9 @@ from contextlib import contextmanager
 from typing import Final, TypeVar
 
 from cotenant.controller.cli.frame.asking import PATIENCE_S, asking, loaded_settings
-from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.client import Client, Refusal
 from cotenant.controller.domain import ENDED, WAITING, JobId, Phase, for_people, one_line
+from cotenant.controller.present.problem import Problem
 from cotenant.controller.python.errors import (
     CotenantError,
     JobPreempted,

@@ -322,7 +322,7 @@ def jobs(
     those that have ended too. Raises RequestRefused: there is no such array.
     """
     from cotenant.controller.cli.jobs.queue import pages
-    from cotenant.controller.cli.submission.recording import user_name
+    from cotenant.controller.submission.recording import user_name
 
     owner = user_name() if user is None else user
     question = ListJobs(user=owner, include_ended=ended, limit=LISTED_MAX)
@@ -435,7 +435,7 @@ def card(job: JobView | None, title: str = "", problem: str = "") -> str:
 
 
 def _facts(job: JobView) -> list[str]:
-    from cotenant.controller.cli.jobs.eta import in_words
+    from cotenant.controller.present.etas import in_words
 
     where = ", ".join(job.devices)
     beside = f" beside job {', '.join(job.co_tenants)}" if job.co_tenants else ""

@@ -1,6 +1,6 @@
 """Submitting from Python: a function, a command, many calls at once, or a batch as one request.
 
-Rule: a call becomes the request that a command line would have made (`controller/cli/submission/`); only
+Rule: a call becomes the request that a command line would have made (`controller/submission/`); only
 the command is ours where it is a function's. All jobs of a batch are accepted together or not at all. The
 command line's table alone says which options there are, what they mean and how to check them; here a Python
 value becomes the text that a user would have typed. `class` is no name in Python: `class_` is it.
@@ -18,10 +18,8 @@ from typing import Any, Final, Literal, TypeVar, overload
 import msgspec
 
 from cotenant.controller.cli.frame.asking import loaded_settings
-from cotenant.controller.cli.frame.problem import suggestion
-from cotenant.controller.cli.submission.build import Submission, Submitter, submission
-from cotenant.controller.cli.submission.options import BY_KEY, OPTIONS, BadSubmission, Option, Options, read
 from cotenant.controller.domain import Dependency, JobId, one_line
+from cotenant.controller.present.problem import suggestion
 from cotenant.controller.python.connection import translated
 from cotenant.controller.python.errors import BadCall
 from cotenant.controller.python.folders import CallPlace, ResultReference
@@ -30,6 +28,8 @@ from cotenant.controller.python.keywords import as_typed, asked_for, check_funct
 from cotenant.controller.python.packing import PackedCalls, discard, packed
 from cotenant.controller.python.results import home
 from cotenant.controller.python.sending import JobDraft, is_keyed, submitted
+from cotenant.controller.submission.build import Submission, Submitter, submission
+from cotenant.controller.submission.options import BY_KEY, OPTIONS, BadSubmission, Option, Options, read
 from cotenant.controller.system import paths
 from cotenant.controller.system.endpoint import socket_path
 

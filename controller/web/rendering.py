@@ -19,8 +19,8 @@ from typing import Any, Final, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from cotenant.controller.cli.frame.screen import duration, local_time, plural, size
-from cotenant.controller.cli.jobs.arrays import in_counts
+from cotenant.controller.present.jobs import in_counts
+from cotenant.controller.present.units import duration, local_time, plural, size
 from cotenant.controller.wire import wall_s
 
 FOLDER: Final = Path(__file__).parent

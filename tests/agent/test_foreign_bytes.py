@@ -32,8 +32,8 @@ from cotenant.agent.ipc.records import Durable, ProcessIdentity, Status
 from cotenant.agent.supervisor.core import coordination, rank_messages
 from cotenant.agent.supervisor.processes import termination
 from cotenant.checkpoint.disk.layout import Damaged, Manifest, TooNew
-from cotenant.controller.cli.submission import options
 from cotenant.controller.domain import AttemptNo, CommandId, JobId, StopAttempt, because
+from cotenant.controller.submission import options
 from cotenant.controller.system.keys import KeyProblem, read_key
 from cotenant.controller.system.secrets import BadSecrets, Secrets
 from cotenant.controller.system.settings import SettingsError, load

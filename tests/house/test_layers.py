@@ -90,20 +90,24 @@ controller.training             controller.domain controller.wire controller.sys
 # Steering another scheduler: our orders, its programs.
 controller.steer.core           controller.domain controller.policies.base controller.engine
 controller.steer                controller.system controller.policies.base controller.steer.core
+# The floor under every face, without click: what is said to people, and what a submission is.
+controller.present              controller.domain controller.wire
+controller.submission           controller.domain controller.wire controller.present
 # Asking. A verb that computes by itself, on files, is in `cli.offline`.
 controller.client               controller.wire controller.system
 controller.cli.demo.workloads   checkpoint gradaccum
 controller.cli                  controller.domain controller.wire controller.system controller.timeline
-                                controller.client mps profiler.driver profiler.indicators
-controller.python               controller.domain controller.wire controller.system controller.client
-                                controller.cli
+                                controller.present controller.submission controller.client mps
+                                profiler.driver profiler.indicators
+controller.python               controller.domain controller.wire controller.system controller.present
+                                controller.submission controller.client controller.cli
 controller.web                  controller.domain controller.wire controller.system controller.timeline
-                                controller.client controller.cli
+                                controller.present controller.submission controller.client controller.cli
 controller.cli.offline          controller.domain controller.wire controller.system controller.timeline
                                 controller.models controller.policies.base controller.policies
                                 controller.store controller.sim controller.training controller.steer
-                                controller.cli controller.trace_names
-controller.web.simulating       controller.wire controller.sim controller.training controller.cli
+                                controller.present controller.cli controller.trace_names
+controller.web.simulating       controller.wire controller.sim controller.training controller.present
                                 controller.cli.offline
 # Published systems, fenced: they come in by name, and no layer above may name one.
 controller.papers.literature    controller.domain controller.policies.base controller.policies.toolkit
@@ -113,17 +117,17 @@ controller.papers.lazer         controller.domain controller.wire controller.pol
 controller.papers.gfs           controller.domain controller.wire controller.models controller.policies.base
                                 controller.policies.toolkit controller.policies controller.sim
                                 controller.training
-controller.papers.gfs.verbs     controller.domain controller.sim controller.cli controller.cli.offline
-                                controller.papers.gfs
+controller.papers.gfs.verbs     controller.domain controller.sim controller.present controller.cli
+                                controller.cli.offline controller.papers.gfs
 controller.papers.pcs           controller.domain controller.policies.base controller.policies.toolkit
                                 controller.sim controller.training controller.papers.literature
-controller.papers.pcs.verbs     controller.wire controller.sim controller.cli controller.cli.offline
-                                controller.papers.pcs
+controller.papers.pcs.verbs     controller.wire controller.sim controller.present controller.cli
+                                controller.cli.offline controller.papers.pcs
 controller.papers.rltune        controller.domain controller.system controller.policies.base
                                 controller.policies.toolkit controller.policies controller.sim
                                 controller.training controller.trace_names
-controller.papers.rltune.verbs  controller.system controller.cli controller.cli.offline
-                                controller.papers.rltune
+controller.papers.rltune.verbs  controller.system controller.present controller.cli
+                                controller.cli.offline controller.papers.rltune
 """
 """Layer, and what it may import from besides itself. A module belongs to the layer with the longest name."""
 

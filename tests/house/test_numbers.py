@@ -26,7 +26,7 @@ OURS = {
 }
 """Files that read no number of anybody else, and what they read."""
 READ_PEOPLE = (
-    "controller/cli/submission",
+    "controller/submission",
     "controller/cli/slurm",
     "controller/steer",
     "controller/executors",

@@ -23,9 +23,12 @@ from cotenant.controller.cli.frame.output import (
     show_one,
     whole_number,
 )
-from cotenant.controller.cli.frame.screen import NONE, Column, device_hours, duration, local_time, paint
+from cotenant.controller.cli.frame.screen import paint
 from cotenant.controller.cli.jobs.history import SinceFlag, hours
 from cotenant.controller.cli.jobs.queue import tell_rest
+from cotenant.controller.present import units
+from cotenant.controller.present.tables import Column
+from cotenant.controller.present.units import NONE, device_hours, duration, local_time
 from cotenant.controller.wire import GetReport, InterruptionView, PairTotals, ReportView, wall_s
 from cotenant.controller.wire import clients as wire
 
@@ -81,7 +84,7 @@ def page(report: ReportView, room: int | None) -> str:
         lines += ["", paint("Kinds of jobs that shared, device-hours", "bold")]
         lines += [screen.table(PAIRS, best_and_worst(report.pairs), room)]
         left_out = len(report.pairs) - 2 * PAIRS_SHOWN + report.more_pairs
-        lines += [f"{screen.plural(left_out, 'pair')} between them: -o json"] if left_out > 0 else []
+        lines += [f"{units.plural(left_out, 'pair')} between them: -o json"] if left_out > 0 else []
     lines += ["", paint("Formulas", "bold")]
     lines += [
         f"  {name.removesuffix('_device_s')} = {screen.wrapped(text, 4, room)}"
@@ -102,14 +105,14 @@ def held_in_words(report: ReportView) -> Iterator[str]:
     yield f"{span}: devices were held for {hours(report.held_device_s)} device-hours"
     if report.forgotten_jobs:
         yield (
-            f"{screen.plural(report.forgotten_jobs, 'older job')} only the journal knows: counted in nothing "
+            f"{units.plural(report.forgotten_jobs, 'older job')} only the journal knows: counted in nothing "
             "here (controller.keep_ended)"
         )
 
 
 def _sharing(report: ReportView) -> Iterator[str]:
     shared = report.sharing
-    yield paint("Sharing", "bold") + f": {screen.plural(shared.jobs, 'job')} trained beside others"
+    yield paint("Sharing", "bold") + f": {units.plural(shared.jobs, 'job')} trained beside others"
     for name, amount in shared_work(report):
         unit = " device-hours" if name == ALONE else f"  ({WHY_UNKNOWN})" if name == NOT_COMPARED else ""
         yield f"  {name:<21}  {amount:>9}{unit}"
@@ -217,7 +220,7 @@ def usage(
     )
     if form in ("table", "wide"):
         if len(rows) > most:
-            screen.tell(f"{screen.plural(len(rows) - most, 'more row')}: see --limit")
+            screen.tell(f"{units.plural(len(rows) - most, 'more row')}: see --limit")
         tell_rest(0, last.forgotten_jobs)
 
 

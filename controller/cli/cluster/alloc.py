@@ -19,11 +19,13 @@ from cotenant.controller.cli.frame.output import (
     chosen,
     show_listing,
 )
-from cotenant.controller.cli.frame.problem import Problem
-from cotenant.controller.cli.frame.screen import Column, duration, say, tell
-from cotenant.controller.cli.submission.quantities import count, duration_s, size_mib
+from cotenant.controller.cli.frame.screen import say, tell
 from cotenant.controller.client import Client
 from cotenant.controller.domain import AllocationTerms, HostShape, one_line
+from cotenant.controller.present.problem import Problem
+from cotenant.controller.present.tables import Column
+from cotenant.controller.present.units import duration
+from cotenant.controller.submission.quantities import count, duration_s, size_mib
 from cotenant.controller.wire import clients as wire
 
 DECIDED_WITHIN_S: Final = 20.0

@@ -17,9 +17,10 @@ from cotenant.controller.cli.frame.output import (
     chosen,
     show_listing,
 )
-from cotenant.controller.cli.frame.screen import NONE, STATE_COLOURS, Column, duration, size
 from cotenant.controller.cli.setup.owners import owner
 from cotenant.controller.domain import HostId, sharing_in_words
+from cotenant.controller.present.tables import STATE_COLOURS, Column
+from cotenant.controller.present.units import NONE, duration, size
 from cotenant.controller.system import paths
 from cotenant.controller.wire import ChangeNode, DeviceView, ListNodes, Nodes, NodeView
 

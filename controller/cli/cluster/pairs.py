@@ -16,7 +16,8 @@ from cotenant.controller.cli.frame.output import (
     show_listing,
     whole_number,
 )
-from cotenant.controller.cli.frame.screen import NONE, Column, device_hours
+from cotenant.controller.present.tables import Column
+from cotenant.controller.present.units import NONE, device_hours
 from cotenant.controller.wire import ListPairs, PairView
 
 LIMIT_MAX: Final = 10_000

@@ -12,7 +12,6 @@ from typing import Annotated, Final, Literal
 import click
 import msgspec
 
-from cotenant.controller.cli.cluster.fan_chart import fan_chart
 from cotenant.controller.cli.frame import output
 from cotenant.controller.cli.frame.asking import asking, complete_policy
 from cotenant.controller.cli.frame.command import argument, group, option
@@ -27,19 +26,13 @@ from cotenant.controller.cli.frame.output import (
     show_one,
     write_json,
 )
-from cotenant.controller.cli.frame.problem import Problem, suggestion
-from cotenant.controller.cli.frame.screen import (
-    Column,
-    duration,
-    paint,
-    plural,
-    say,
-    tell,
-    value_text,
-    wrapped,
-)
+from cotenant.controller.cli.frame.screen import paint, say, tell, wrapped
 from cotenant.controller.client import Client, Refusal
 from cotenant.controller.domain import ClassReport, PoolReport, for_people
+from cotenant.controller.present.fan_chart import fan_chart
+from cotenant.controller.present.problem import Problem, suggestion
+from cotenant.controller.present.tables import Column
+from cotenant.controller.present.units import duration, plural, value_text
 from cotenant.controller.wire import (
     NOT_AVAILABLE,
     GetPolicy,

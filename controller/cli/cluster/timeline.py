@@ -10,8 +10,9 @@ from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.asking import asking
 from cotenant.controller.cli.frame.command import option
 from cotenant.controller.cli.frame.output import EndpointFlag, duration_of, whole_number, write_json
-from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.domain import for_people
+from cotenant.controller.present import units
+from cotenant.controller.present.problem import Problem
 from cotenant.controller.timeline import chrome_trace, render, timeline_of_view
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire import wall_s
@@ -62,7 +63,7 @@ def timeline(
     else:
         screen.say(json.dumps(chrome_trace(drawn)))
     if view.more:
-        screen.tell(f"{screen.plural(view.more, 'more job')}: see --limit")
+        screen.tell(f"{units.plural(view.more, 'more job')}: see --limit")
 
 
 def offset_s(at_s: float) -> float:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
-from cotenant.controller.cli.cluster.device_view import WIDE_COLUMNS, rows_of
 from cotenant.controller.cli.cluster.top_page import Moment, page
 from cotenant.controller.cli.cluster.top_view import JobVerb, trouble_in_words
 from cotenant.controller.cli.frame import screen
@@ -24,11 +23,13 @@ from cotenant.controller.cli.frame.output import (
     show_listing,
     write_json,
 )
-from cotenant.controller.cli.frame.problem import OK, heard
+from cotenant.controller.cli.frame.problem import heard
 from cotenant.controller.cli.frame.terminal import last_words
 from cotenant.controller.cli.jobs import show
 from cotenant.controller.client import Client, Refusal, Unreachable
 from cotenant.controller.domain import JobId, for_people, one_line
+from cotenant.controller.present.devices import WIDE_COLUMNS, rows_of
+from cotenant.controller.present.problem import OK
 from cotenant.controller.wire import (
     ChangeJobs,
     GetDecisions,

@@ -11,11 +11,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from cotenant.controller.cli.cluster.device_view import DeviceLine, columns_for, legend, rows_of
 from cotenant.controller.cli.frame import screen
-from cotenant.controller.cli.frame.screen import Column, duration, paint, plural
-from cotenant.controller.cli.jobs.view import COLUMNS
+from cotenant.controller.cli.frame.screen import paint
 from cotenant.controller.domain import ENDED, ON_DEVICES, HostState, Phase, for_people, one_line
+from cotenant.controller.present import tables, units
+from cotenant.controller.present.devices import DeviceLine, columns_for, legend, rows_of
+from cotenant.controller.present.jobs import COLUMNS
+from cotenant.controller.present.tables import Column
+from cotenant.controller.present.units import duration, plural
 from cotenant.controller.wire import (
     ControllerStatus,
     Decisions,
@@ -138,7 +141,7 @@ def about(status: ControllerStatus) -> list[tuple[str, str]]:
         ("cotenant", "bold"),
         (f"policy {status.policy}", "cyan"),
         (f"{plural(status.hosts, 'host')}, {plural(status.devices, 'device')}", ""),
-        (screen.local_time(status.wall_s), ""),
+        (units.local_time(status.wall_s), ""),
         (f"up {duration(status.uptime_s)}", ""),
     ]
 
@@ -205,7 +208,7 @@ def block(section: Section, width: int | None, room: int | None) -> str:
     lines = [title, screen.table(section.columns, shown, width)] if shown else [title]
     if shown and left:
         told = _in_words(left_out) if len(left_out) == left else ""
-        lines.append(screen.cut(f"  and {left} more{told}", width or 0))
+        lines.append(tables.cut(f"  and {left} more{told}", width or 0))
     return "\n".join(lines)
 
 

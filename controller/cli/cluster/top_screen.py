@@ -23,7 +23,6 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widget import Widget
 from textual.widgets import DataTable, Footer, Header, Input, Static
 
-from cotenant.controller.cli.cluster.device_view import legend
 from cotenant.controller.cli.cluster.top_page import Moment, phases_in_words
 from cotenant.controller.cli.cluster.top_view import (
     Choice,
@@ -41,6 +40,7 @@ from cotenant.controller.cli.cluster.top_view import (
 from cotenant.controller.cli.cluster.top_widgets import ChangeQuestion, PaneTable
 from cotenant.controller.client import Refusal, Unreachable
 from cotenant.controller.domain import JobId, Phase, one_line
+from cotenant.controller.present.devices import legend
 
 W = TypeVar("W", bound=Widget)
 T = TypeVar("T")

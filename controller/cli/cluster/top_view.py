@@ -12,8 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
-from cotenant.controller.cli.cluster.device_view import COLUMNS as DEVICE_COLUMNS
-from cotenant.controller.cli.cluster.device_view import WIDE_COLUMNS, DeviceLine, columns_for, rows_of
 from cotenant.controller.cli.cluster.top_page import (
     DECISION_COLUMNS,
     Moment,
@@ -22,11 +20,14 @@ from cotenant.controller.cli.cluster.top_page import (
     state_word,
     urgency_among,
 )
-from cotenant.controller.cli.frame import screen
-from cotenant.controller.cli.frame.screen import GAP, NONE, Column, duration
-from cotenant.controller.cli.jobs.view import COLUMNS as JOB_COLUMNS
 from cotenant.controller.client import Unreachable
 from cotenant.controller.domain import ENDED, INDICATOR_NAMES, ON_DEVICES, WAITING, JobId, Phase, one_line
+from cotenant.controller.present import tables, units
+from cotenant.controller.present.devices import COLUMNS as DEVICE_COLUMNS
+from cotenant.controller.present.devices import WIDE_COLUMNS, DeviceLine, columns_for, rows_of
+from cotenant.controller.present.jobs import COLUMNS as JOB_COLUMNS
+from cotenant.controller.present.tables import GAP, Column
+from cotenant.controller.present.units import NONE, duration
 from cotenant.controller.wire import ControllerStatus, DecisionView, JobView
 
 JobVerb = Literal["cancel", "hold", "release"]
@@ -121,12 +122,12 @@ def _pane(
     key: Callable[[Any], str],
 ) -> Pane:
     """Columns that fit, as wide as their texts; the last one takes what is left."""
-    cells = screen.cells_of(columns, rows, is_cut=True)
+    cells = tables.cells_of(columns, rows, is_cut=True)
     labels = [_label(column.title, choice) for column in columns]
-    widths = screen.widths_of(cells, [len(label) for label in labels])
-    kept = screen.that_fit(columns, widths, width)
+    widths = tables.widths_of(cells, [len(label) for label in labels])
+    kept = tables.that_fit(columns, widths, width)
     before = sum(widths[at] + len(GAP) for at in kept[:-1])
-    widths[kept[-1]] = max(screen.LAST_WIDTH_MIN, width - before)
+    widths[kept[-1]] = max(tables.LAST_WIDTH_MIN, width - before)
     return Pane(
         title=title,
         titles=tuple(columns[at].title for at in kept),
@@ -147,8 +148,8 @@ def _label(title: str, choice: Choice) -> str:
 
 
 def _placed(column: Column, text: str, width: int) -> str:
-    text = screen.cut(text, width)
-    return " " * (width - screen.columns_of(text)) + text if column.right else text
+    text = tables.cut(text, width)
+    return " " * (width - tables.columns_of(text)) + text if column.right else text
 
 
 def _colour(column: Column, row: Any) -> str:
@@ -268,11 +269,11 @@ def _behind_it(job: JobView) -> str:
     if not job.step:
         return ""
     if not job.durable_step:
-        return f" Its {screen.plural(job.step, 'step')} ({duration(job.run_s)}) are lost."
+        return f" Its {units.plural(job.step, 'step')} ({duration(job.run_s)}) are lost."
     kept = f" Its checkpoint of step {job.durable_step} stays for a while"
     lost = max(0, job.step - job.durable_step)
     return (
-        f"{kept}, {screen.plural(lost, 'step')} after it {'is' if lost == 1 else 'are'} lost."
+        f"{kept}, {units.plural(lost, 'step')} after it {'is' if lost == 1 else 'are'} lost."
         if lost
         else f"{kept}."
     )

@@ -14,7 +14,7 @@ from cotenant.controller.cli.doctor.agent_link import AgentAnswer
 from cotenant.controller.cli.doctor.enabling import EnablingStep
 from cotenant.controller.cli.doctor.gpu_host import HostFiles
 from cotenant.controller.cli.doctor.surroundings import Surroundings
-from cotenant.controller.cli.frame.problem import Problem
+from cotenant.controller.present.problem import Problem
 from cotenant.controller.system.settings import LoadedSettings
 from cotenant.controller.wire import ControllerStatus, Nodes, NodeView
 from cotenant.mps.detection import DetectedHost

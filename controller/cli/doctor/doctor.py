@@ -36,19 +36,11 @@ from cotenant.controller.cli.frame.output import (
     chosen,
     show_listing,
 )
-from cotenant.controller.cli.frame.problem import FAILED, OK, Problem
-from cotenant.controller.cli.frame.screen import (
-    LAST_WIDTH_MIN,
-    cut,
-    duration,
-    paint,
-    plural,
-    say,
-    size,
-    terminal_width,
-    wrapped,
-)
+from cotenant.controller.cli.frame.screen import paint, say, terminal_width, wrapped
 from cotenant.controller.domain import HostState, ProfilerSettings, for_people
+from cotenant.controller.present.problem import FAILED, OK, Problem
+from cotenant.controller.present.tables import LAST_WIDTH_MIN, cut
+from cotenant.controller.present.units import duration, plural, size
 from cotenant.controller.system import paths
 from cotenant.controller.system.endpoint import socket_path
 from cotenant.controller.system.keys import KeyProblem, find_key

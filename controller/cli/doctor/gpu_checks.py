@@ -22,8 +22,8 @@ from cotenant.controller.cli.doctor.check import (
     uuids_of,
 )
 from cotenant.controller.cli.doctor.enabling import EnablingStep, as_us
-from cotenant.controller.cli.frame.screen import plural, size
 from cotenant.controller.domain import HELD_MIB_MIN
+from cotenant.controller.present.units import plural, size
 from cotenant.profiler.driver.facts import (
     COMPUTE_DEFAULT,
     COMPUTE_MODES,

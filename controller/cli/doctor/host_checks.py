@@ -15,8 +15,8 @@ from cotenant.controller.cli.doctor import enabling
 from cotenant.controller.cli.doctor.check import Check, DoctorFacts, Verdict
 from cotenant.controller.cli.doctor.enabling import EnablingStep
 from cotenant.controller.cli.doctor.surroundings import Folder, SeenProcess, Torch, unit_of
-from cotenant.controller.cli.frame.screen import plural, size
 from cotenant.controller.domain import HostState
+from cotenant.controller.present.units import plural, size
 from cotenant.controller.system.paths import NETWORK_DISKS
 from cotenant.mps.detection import DetectedDevice, DetectedHost, has_static_partitioning, verdict
 from cotenant.profiler.driver.facts import GpuFacts

@@ -18,10 +18,10 @@ import msgspec
 
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.command import option
-from cotenant.controller.cli.frame.problem import Problem
-from cotenant.controller.cli.frame.screen import Column
-from cotenant.controller.cli.submission.quantities import count, duration_s
 from cotenant.controller.domain import HIDDEN, for_people, one_line
+from cotenant.controller.present.problem import Problem
+from cotenant.controller.present.tables import Column
+from cotenant.controller.submission.quantities import count, duration_s
 
 T = TypeVar("T")
 

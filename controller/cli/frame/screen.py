@@ -1,4 +1,4 @@
-"""How things look on a terminal: durations, times, sizes, tables, colour.
+"""How things look on a terminal: tables, colour, and what is asked there.
 
 Rule: colour and truncation are for terminals only. What goes into a pipe or a file is whole and plain. Cells
 of tables are one line each, and the terminal gets no control sequences but our own colours: everything for a
@@ -10,29 +10,27 @@ from __future__ import annotations
 import os
 import re
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, TextIO
 
-import msgspec
-
 from cotenant.controller.domain import one_line
+from cotenant.controller.present.tables import (
+    GAP,
+    LAST_WIDTH_MIN,
+    Column,
+    cell,
+    cells_of,
+    columns_of,
+    pieces_of,
+    that_fit,
+    widths_of,
+)
 
 RESET: Final = "\x1b[0m"
 COLOURS: Final = {
     "green": "\x1b[32m", "yellow": "\x1b[33m", "red": "\x1b[31m",
     "cyan": "\x1b[36m", "dim": "\x1b[2m", "bold": "\x1b[1m",
 }  # fmt: skip
-STATE_COLOURS: Final = {
-    "running": "green", "loading": "cyan", "checkpointing": "cyan", "stopping": "cyan", "reserved": "cyan",
-    "queued": "yellow", "blocked": "yellow", "held": "yellow",
-    "failed": "red", "cancelled": "dim", "done": "dim",
-    "ok": "green", "silent": "yellow", "drained": "yellow", "suspect": "yellow", "lost": "red",
-    "warn": "yellow", "fail": "red",
-}  # fmt: skip
-GAP: Final = "  "
-LAST_WIDTH_MIN: Final = 18
-NONE: Final = "-"
 
 
 def is_terminal(stream: TextIO | None = None) -> bool:
@@ -91,63 +89,6 @@ def hint(text: str) -> None:
         tell(paint(text, "dim", sys.stderr))
 
 
-# --- Values -----------------------------------------------------------------------------------------
-
-
-def duration(seconds: float | None) -> str:
-    """`0s`, `45s`, `3m12s`, `2h05m`, `3d04h`."""
-    if seconds is None:
-        return NONE
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    minutes, secs = divmod(whole, 60)
-    if minutes < 60:
-        return f"{minutes}m{secs:02d}s"
-    hours, mins = divmod(minutes, 60)
-    if hours < 24:
-        return f"{hours}h{mins:02d}m"
-    days, hours = divmod(hours, 24)
-    return f"{days}d{hours:02d}h"
-
-
-def device_hours(device_s: float | None) -> str:
-    """`+0.0123`: won or, with a minus, lost."""
-    return NONE if device_s is None else f"{device_s / 3600:+.3g}"
-
-
-def size(mib: float | None) -> str:
-    if mib is None:
-        return NONE
-    return f"{mib / 1024:.1f}G" if mib >= 1024 else f"{mib:.0f}M"
-
-
-def local_time(wall_s: float | None) -> str:
-    """For a person: today's times without the date."""
-    if wall_s is None:
-        return NONE
-    then, now = time.localtime(wall_s), time.localtime()
-    same_day = (then.tm_year, then.tm_yday) == (now.tm_year, now.tm_yday)
-    return time.strftime("%H:%M:%S" if same_day else "%Y-%m-%d %H:%M", then)
-
-
-def value_text(value: object) -> str:
-    """A setting or parameter, as it is written in a file."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, tuple):
-        return ",".join(value) or '""'
-    return f"{value:g}" if isinstance(value, float) else str(value) or '""'
-
-
-def plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
-
-
-def times(count: int) -> str:
-    return {0: "never", 1: "once", 2: "twice"}.get(count, f"{count} times")
-
-
 def wrapped(text: str, indent: int, width: int | None = None) -> str:
     """Lines that fit the width (default: the terminal's), all but the first indented; unchanged without a
     terminal."""
@@ -159,26 +100,6 @@ def wrapped(text: str, indent: int, width: int | None = None) -> str:
     blank = " " * indent
     first = textwrap.fill(blank + text, width, subsequent_indent=blank, break_on_hyphens=False)
     return first[indent:]
-
-
-# --- Tables -----------------------------------------------------------------------------------------
-
-
-class Column(msgspec.Struct, frozen=True):
-    """`text` takes a row. Where the screen is too narrow the columns with the highest `rank` go first."""
-
-    title: str
-    text: Callable[[Any], str]
-    rank: int = 0
-    """0 stays always."""
-    right: bool = False
-    limit: int = 0
-    """Longer texts are cut on a terminal; 0 = no limit."""
-    colour: Callable[[Any], str] | None = None
-    wraps: bool = False
-    """As the last column: what does not fit goes on in further lines, instead of being cut."""
-    ends: bool = False
-    """What is cut is cut in the middle: the end tells rows apart."""
 
 
 def table(columns: Sequence[Column], rows: Sequence[Any], width: int | None) -> str:
@@ -212,7 +133,7 @@ class Table:
             widths[last] = min(widths[last], max(LAST_WIDTH_MIN, width - indent))
         if not self._is_begun:
             self._is_begun = True
-            titles = (_cell(columns[at].title, widths[at], columns[at].right) for at in self._kept)
+            titles = (cell(columns[at].title, widths[at], columns[at].right) for at in self._kept)
             lines.append(paint(GAP.join(titles).rstrip(), "bold"))
         for row, line in zip(rows, cells, strict=True):
             lines += self._row(row, line, widths, indent)
@@ -221,91 +142,12 @@ class Table:
     def _row(self, row: Any, line: list[str], widths: list[int], indent: int) -> list[str]:
         """One line, or more if the last column wraps."""
         last = self._kept[-1]
-        pieces = _pieces(line[last], widths[last]) if self._columns[last].wraps else [line[last]]
+        pieces = pieces_of(line[last], widths[last]) if self._columns[last].wraps else [line[last]]
         line[last] = pieces[0]
         first = GAP.join([self._painted(at, row, line[at], widths[at]) for at in self._kept]).rstrip()
         return [first, *(" " * indent + self._painted(last, row, piece, 0) for piece in pieces[1:])]
 
     def _painted(self, at: int, row: Any, text: str, width: int) -> str:
         column = self._columns[at]
-        padded = _cell(text, width, column.right)
+        padded = cell(text, width, column.right)
         return paint(padded, column.colour(row)) if self._in_colour and column.colour else padded
-
-
-def _pieces(text: str, width: int) -> list[str]:
-    if len(text) <= width:
-        return [text]
-    import textwrap
-
-    return textwrap.wrap(text, width, break_on_hyphens=False)
-
-
-def cells_of(columns: Sequence[Column], rows: Sequence[Any], *, is_cut: bool) -> list[list[str]]:
-    """One line each, within the limit of its column where there is one to keep to."""
-    cells = [[one_line(column.text(row)) or NONE for column in columns] for row in rows]
-    if not is_cut:
-        return cells
-    return [[_fitted(c, text) for c, text in zip(columns, line, strict=True)] for line in cells]
-
-
-def widths_of(cells: Sequence[Sequence[str]], at_least: Sequence[int]) -> list[int]:
-    widths = list(at_least)
-    for at, texts in enumerate(zip(*cells, strict=True)):
-        widths[at] = max(widths[at], max(map(columns_of, texts)))
-    return widths
-
-
-def that_fit(columns: Sequence[Column], widths: Sequence[int], width: int | None) -> list[int]:
-    """Which columns there is room for beside the last one."""
-    kept = list(range(len(columns)))
-    while width is not None:
-        last = min(widths[kept[-1]], LAST_WIDTH_MIN)
-        needed = sum(widths[at] + len(GAP) for at in kept[:-1]) + last
-        spare = [at for at in kept if columns[at].rank]
-        if needed <= width or not spare:
-            break
-        kept.remove(max(spare, key=lambda at: columns[at].rank))
-    return kept
-
-
-def _cell(text: str, width: int, right: bool) -> str:
-    if len(text) <= width and text.isascii():
-        return text.rjust(width) if right else text.ljust(width)
-    text = cut(text, width)
-    blank = " " * (width - columns_of(text))
-    return blank + text if right else text + blank
-
-
-def _fitted(column: Column, text: str) -> str:
-    return cut_inside(text, column.limit) if column.ends else cut(text, column.limit)
-
-
-def cut_inside(text: str, limit: int) -> str:
-    """Both ends stay."""
-    if not limit or columns_of(text) <= limit:
-        return text
-    kept = limit - 1
-    return f"{_head(text, kept - kept // 2)}…{_head(text[::-1], kept // 2)[::-1]}"
-
-
-def cut(text: str, limit: int) -> str:
-    if not limit or columns_of(text) <= limit:
-        return text
-    return _head(text, limit - 1) + "…"
-
-
-def _head(text: str, columns: int) -> str:
-    """As much of the beginning as takes so many columns."""
-    head = text[:columns]
-    while columns_of(head) > columns:
-        head = head[:-1]
-    return head
-
-
-def columns_of(text: str) -> int:
-    """How wide it is on a terminal: East Asian characters take two columns, combining ones none."""
-    if text.isascii():
-        return len(text)
-    from rich.cells import cell_len
-
-    return cell_len(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cotenant.controller.client import Answer, Client, Refusal
-from cotenant.controller.domain import ENDED, WAITING, JobId, Phase
+from cotenant.controller.domain import JobId
 from cotenant.controller.wire import JobView, ListJobs, clients
 
 
@@ -29,18 +29,3 @@ def row_of(client: Client, number: str) -> JobView:
     """A job, or an array in one row. Raises Refusal: there is none of this number."""
     (row,) = client.ask(ListJobs(job_ids=(JobId(number),), fold=True)).jobs
     return row
-
-
-def task_range(array: clients.ArrayView) -> str:
-    """`38_[0-999]`, as Slurm writes it."""
-    return f"{array.number}_[{array.first}-{array.last}]"
-
-
-def in_counts(array: clients.ArrayView) -> str:
-    """`3 run, 990 wait, 7 ended (2 failed)`."""
-    waiting = sum(array.by_state.get(phase, 0) for phase in WAITING)
-    ended = sum(array.by_state.get(phase, 0) for phase in ENDED)
-    failed = array.by_state.get(Phase.FAILED, 0)
-    counts = {"run": array.tasks - waiting - ended, "wait": waiting, "ended": ended}
-    told = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-    return f"{told} ({failed} failed)" if failed else told

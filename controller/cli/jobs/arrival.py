@@ -12,11 +12,13 @@ from typing import Any, Final
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.asking import asking
 from cotenant.controller.cli.frame.output import Format, show_one
-from cotenant.controller.cli.frame.problem import Problem
-from cotenant.controller.cli.frame.screen import Column, duration, local_time
-from cotenant.controller.cli.jobs.eta import early, in_words, late, likely
 from cotenant.controller.client import Client, Refusal
 from cotenant.controller.domain import JobId
+from cotenant.controller.present import units
+from cotenant.controller.present.etas import early, in_words, late, likely
+from cotenant.controller.present.problem import Problem
+from cotenant.controller.present.tables import Column
+from cotenant.controller.present.units import duration, local_time
 from cotenant.controller.wire import ForeseenWidths, ForeseeWidths, Submit, wall_s
 from cotenant.controller.wire import clients as wire
 
@@ -50,14 +52,14 @@ def foresee(request: Submit, form: Format, endpoint: str | None) -> None:
 
 
 def page(arrival: wire.ArrivalView, room: int | None) -> str:
-    lines = [f"under {arrival.policy}, in {screen.plural(arrival.roll_outs, 'future')} of what is there now:"]
+    lines = [f"under {arrival.policy}, in {units.plural(arrival.roll_outs, 'future')} of what is there now:"]
     lines += list(_fate(arrival))
     if not arrival.delays:
         return "\n".join([*lines, "nobody would end later because of it"])
-    lines += ["", f"{screen.plural(arrival.delayed, 'job')} would end later because of it"]
+    lines += ["", f"{units.plural(arrival.delayed, 'job')} would end later because of it"]
     lines += [screen.table(COLUMNS, arrival.delays[:DELAYS_SHOWN], room)]
     if len(arrival.delays) > DELAYS_SHOWN:
-        lines.append(f"and {screen.plural(len(arrival.delays) - DELAYS_SHOWN, 'job')} less: -o json")
+        lines.append(f"and {units.plural(len(arrival.delays) - DELAYS_SHOWN, 'job')} less: -o json")
     return "\n".join(lines)
 
 

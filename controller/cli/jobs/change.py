@@ -15,11 +15,13 @@ from cotenant.controller.cli.frame import output, screen
 from cotenant.controller.cli.frame.asking import PATIENCE_S, asking, complete_job
 from cotenant.controller.cli.frame.command import argument, option
 from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, duration_of, write_json
-from cotenant.controller.cli.frame.problem import FAILED, OK, Problem
-from cotenant.controller.cli.frame.screen import duration, paint
+from cotenant.controller.cli.frame.screen import paint
 from cotenant.controller.cli.jobs.verify import STEPS, verify
 from cotenant.controller.client import Client
 from cotenant.controller.domain import ENDED, ChangeVerb, JobId, Phase, for_people, one_line
+from cotenant.controller.present import units
+from cotenant.controller.present.problem import FAILED, OK, Problem
+from cotenant.controller.present.units import duration
 from cotenant.controller.wire import ChangeJobs, Jobs, JobView, WaitJobs
 
 VERIFY: Final = "verify"
@@ -134,7 +136,7 @@ def _change(
 ) -> None:
     with asking(endpoint) as client:
         reply = client.ask(ChangeJobs(verb=verb, job_ids=tuple(JobId(each) for each in jobs)))
-    asked_for = f"{verb}: asked for {screen.plural(len(jobs), 'job')}"
+    asked_for = f"{verb}: asked for {units.plural(len(jobs), 'job')}"
     output.show_change(verb, {"jobs": jobs}, reply.lines, asked_for, as_json)
 
 

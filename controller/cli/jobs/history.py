@@ -7,7 +7,6 @@ from typing import Annotated, Final
 
 from msgspec import structs
 
-from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.asking import asking
 from cotenant.controller.cli.frame.command import argument, option
 from cotenant.controller.cli.frame.output import (
@@ -21,12 +20,14 @@ from cotenant.controller.cli.frame.output import (
     show_pages,
     whole_number,
 )
-from cotenant.controller.cli.frame.screen import Column, duration, local_time
 from cotenant.controller.cli.jobs.queue import LIMIT_MAX, PAGE, states_of, tell_rest
-from cotenant.controller.cli.jobs.view import exit_code, state_colour, steps
-from cotenant.controller.cli.submission.recording import user_name
 from cotenant.controller.client import Client
 from cotenant.controller.domain import JobId
+from cotenant.controller.present import units
+from cotenant.controller.present.jobs import exit_code, state_colour, steps
+from cotenant.controller.present.tables import Column
+from cotenant.controller.present.units import duration, local_time
+from cotenant.controller.submission.recording import user_name
 from cotenant.controller.wire import clients as wire
 
 SinceFlag = Annotated[
@@ -132,7 +133,7 @@ COLUMNS: Final = (
 )
 WIDE_COLUMNS: Final = (
     *COLUMNS[:-1],
-    Column("ORGANISATION", lambda j: j.organisation or screen.NONE),
+    Column("ORGANISATION", lambda j: j.organisation or units.NONE),
     Column("PRIO", lambda j: str(j.priority), right=True),
     Column("PREEMPTED", lambda j: str(j.preemptions), right=True),
     Column("STEP", lambda j: steps(j), right=True),

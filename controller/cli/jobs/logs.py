@@ -13,14 +13,16 @@ from typing import Annotated, Final, NamedTuple
 from cotenant.controller.cli.frame.asking import PATIENCE_S, asking
 from cotenant.controller.cli.frame.command import option
 from cotenant.controller.cli.frame.output import EndpointFlag
-from cotenant.controller.cli.frame.problem import Problem
-from cotenant.controller.cli.frame.screen import plural, tell
+from cotenant.controller.cli.frame.screen import tell
 from cotenant.controller.cli.frame.terminal import JobOutput
-from cotenant.controller.cli.jobs.arrays import in_counts, row_of
+from cotenant.controller.cli.jobs.arrays import row_of
 from cotenant.controller.cli.jobs.queue import pages
 from cotenant.controller.cli.jobs.show import JobArgument
 from cotenant.controller.client import Client, Refusal
 from cotenant.controller.domain import ENDED, WAITING, AttemptNo, JobId, Phase, for_people, one_line
+from cotenant.controller.present.jobs import in_counts
+from cotenant.controller.present.problem import Problem
+from cotenant.controller.present.units import plural
 from cotenant.controller.wire import JobView, ListJobs, LogPart, ReadJobLog, WaitJobs
 
 

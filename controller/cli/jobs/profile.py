@@ -23,7 +23,7 @@ from cotenant.controller.cli.frame.output import (
     show_one,
     write_json,
 )
-from cotenant.controller.cli.frame.problem import FAILED, OK, Problem, ended_by
+from cotenant.controller.cli.frame.problem import ended_by
 from cotenant.controller.cli.jobs.profile_series import SeriesRun, planned
 from cotenant.controller.cli.jobs.profile_view import (
     KNOWN_COLUMNS,
@@ -33,8 +33,9 @@ from cotenant.controller.cli.jobs.profile_view import (
 )
 from cotenant.controller.cli.jobs.run import ensure_controller
 from cotenant.controller.cli.jobs.submit import prepared, takes_job_flags
-from cotenant.controller.cli.submission.options import Options
 from cotenant.controller.domain import one_line
+from cotenant.controller.present.problem import FAILED, OK, Problem
+from cotenant.controller.submission.options import Options
 from cotenant.controller.wire import ForgetProfiles, KnownProfile, KnownProfiles, ListProfiles
 
 MEASURE: Final = "measure"

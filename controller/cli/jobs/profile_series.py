@@ -17,10 +17,11 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.cli.frame.problem import Problem
-from cotenant.controller.cli.frame.screen import duration, plural, tell
+from cotenant.controller.cli.frame.screen import tell
 from cotenant.controller.client import Client
 from cotenant.controller.domain import ENDED, Dependency, HostState, JobId, JobSpec
+from cotenant.controller.present.problem import Problem
+from cotenant.controller.present.units import duration, plural
 from cotenant.controller.wire import (
     ChangeJobs,
     Jobs,

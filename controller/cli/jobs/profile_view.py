@@ -13,11 +13,13 @@ from typing import Any, Final
 
 import msgspec
 
-from cotenant.controller.cli.cluster.device_view import LEGEND
 from cotenant.controller.cli.frame import screen
-from cotenant.controller.cli.frame.screen import NONE, Column, duration, local_time, size
 from cotenant.controller.cli.jobs.profile_series import SeriesPlan, SeriesResult
 from cotenant.controller.domain import ProfilePoint
+from cotenant.controller.present import units
+from cotenant.controller.present.devices import LEGEND
+from cotenant.controller.present.tables import Column
+from cotenant.controller.present.units import NONE, duration, local_time, size
 from cotenant.controller.wire import (
     KnownProfile,
     ProfileView,
@@ -137,11 +139,11 @@ def known_page(known: KnownProfile) -> str:
     lines = [
         f"profile {known.key}  {known.name}",
         f"  command   {shlex.join(known.command)}",
-        f"  measured  {screen.local_time(wall_s(known.learned_at))} on job {known.job_id}, {known.source}"
+        f"  measured  {units.local_time(wall_s(known.learned_at))} on job {known.job_id}, {known.source}"
         + ("" if known.is_complete else ", not to its end"),
-        f"  devices   {known.gpus} of type {known.device_type} on {screen.plural(known.hosts, 'host')}",
+        f"  devices   {known.gpus} of type {known.device_type} on {units.plural(known.hosts, 'host')}",
         f"  memory    {size(known.memory_mib_peak)} at the whole batch",
-        f"  load      {duration(known.load_s)}; {screen.plural(known.steps, 'step')} counted",
+        f"  load      {duration(known.load_s)}; {units.plural(known.steps, 'step')} counted",
     ]
     if known.points:
         lines += ["", screen.table(POINT_COLUMNS, known.points, None)]
@@ -184,7 +186,7 @@ def throughput_lines(
 
 def _heading(view: ThroughputView) -> Iterator[str]:
     yield (
-        f"time of a step, by devices and micro-batches (s): fitted to {screen.plural(view.points, 'point')}, "
+        f"time of a step, by devices and micro-batches (s): fitted to {units.plural(view.points, 'point')}, "
         f"off by {view.error_ratio:.1%} on average where it had not seen one"
     )
     unknown = [what for reach, what in _REACHES if reach not in view.reaches]

@@ -22,10 +22,11 @@ from cotenant.controller.cli.frame.output import (
     show_pages,
     whole_number,
 )
-from cotenant.controller.cli.frame.problem import Problem, suggestion
-from cotenant.controller.cli.jobs.view import COLUMNS, ENDED_COLUMNS, WIDE_COLUMNS
 from cotenant.controller.client import Client, Refusal, Unreachable
 from cotenant.controller.domain import ENDED, WAITING, JobId, Phase, one_line
+from cotenant.controller.present import units
+from cotenant.controller.present.jobs import COLUMNS, ENDED_COLUMNS, WIDE_COLUMNS
+from cotenant.controller.present.problem import Problem, suggestion
 from cotenant.controller.wire import Jobs, ListJobs, wall_s
 
 PAGE: Final = 1_000
@@ -91,7 +92,7 @@ def queue(
       cotenant queue --json | jq '.jobs[] | select(.state == "queued") | .reason'
     """
     if mine:
-        from cotenant.controller.cli.submission.recording import user_name
+        from cotenant.controller.submission.recording import user_name
 
         user = user_name()
     form = chosen(output, as_json, LIST_FORMATS)
@@ -135,9 +136,9 @@ def show_jobs(request: ListJobs, form: Format, endpoint: str | None) -> None:
 def tell_rest(left_out: int, forgotten: int, noun: str = "job") -> None:
     """What is not in a table, below it."""
     if left_out:
-        screen.tell(f"{screen.plural(left_out, f'more {noun}')}: see --limit")
+        screen.tell(f"{units.plural(left_out, f'more {noun}')}: see --limit")
     if forgotten:
-        older = screen.plural(forgotten, "older job")
+        older = units.plural(forgotten, "older job")
         screen.tell(f"{older} in no list (controller.keep_ended): `show` and `logs` answer by number")
 
 
@@ -146,9 +147,9 @@ def watched_page(client: Client, request: ListJobs, form: Format) -> str:
     reply = client.ask(structs.replace(request, page=PAGE), WATCH_TIMEOUT_S)
     found = listing(reply, request)
     columns = found.wide_columns if form == "wide" else found.columns
-    more = [f"{screen.plural(reply.more, 'more row' if request.fold else 'more job')}"] if reply.more else []
+    more = [f"{units.plural(reply.more, 'more row' if request.fold else 'more job')}"] if reply.more else []
     count = sum(reply.by_state.values()) - (0 if request.fold else reply.more)
-    head = f"{screen.plural(count, 'job')} at {screen.local_time(wall_s(reply.now))}"
+    head = f"{units.plural(count, 'job')} at {units.local_time(wall_s(reply.now))}"
     if not reply.jobs:
         return f"{head}: {found.nothing}"
     room = None if form == "wide" else screen.terminal_width()

@@ -7,11 +7,11 @@ from typing import Annotated
 from cotenant.controller.cli.frame.asking import asking, complete_job
 from cotenant.controller.cli.frame.command import argument
 from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, show_change
-from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.jobs.submit import submission_problem
-from cotenant.controller.cli.submission.options import BY_KEY, BadSubmission, read, unknown_key
-from cotenant.controller.cli.submission.quantities import GpuRange
 from cotenant.controller.domain import JobId
+from cotenant.controller.present.problem import Problem
+from cotenant.controller.submission.options import BY_KEY, BadSubmission, read, unknown_key
+from cotenant.controller.submission.quantities import GpuRange
 from cotenant.controller.wire import clients as wire
 
 NONE = "-"

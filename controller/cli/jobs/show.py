@@ -18,15 +18,17 @@ from cotenant.controller.cli.frame.output import (
     show_one,
     show_pages,
 )
-from cotenant.controller.cli.frame.screen import NONE, Column, duration, local_time, paint, wrapped
-from cotenant.controller.cli.jobs import sharing
-from cotenant.controller.cli.jobs.arrays import ask_of_job, in_counts
-from cotenant.controller.cli.jobs.eta import in_words
+from cotenant.controller.cli.frame.screen import paint, wrapped
+from cotenant.controller.cli.jobs.arrays import ask_of_job
 from cotenant.controller.cli.jobs.profile_view import throughput_lines
 from cotenant.controller.cli.jobs.queue import listing, pages
-from cotenant.controller.cli.jobs.view import devices, exit_code, in_promise, left, state_colour
 from cotenant.controller.client import Client
 from cotenant.controller.domain import JobId, JobSpec, one_line
+from cotenant.controller.present import sharing, units
+from cotenant.controller.present.etas import in_words
+from cotenant.controller.present.jobs import devices, exit_code, in_counts, in_promise, left, state_colour
+from cotenant.controller.present.tables import Column
+from cotenant.controller.present.units import NONE, duration, local_time
 from cotenant.controller.wire import (
     AttemptView,
     Explain,
@@ -89,16 +91,25 @@ def page(job: JobDetails, room: int | None, wide: bool = False) -> str:
     ]
     if job.attempts:
         lines += ["", screen.table(ATTEMPT_COLUMNS, job.attempts, None if wide else room)]
-    lines += sharing.table(job, None if wide else room)
+    lines += _shared(job, None if wide else room)
     points = job.profile.points if job.profile is not None else ()
     lines += throughput_lines(points, job.throughput, spec.batch_size or job.batch_rows)
     return "\n".join(lines)
 
 
+def _shared(job: JobView, room: int | None) -> list[str]:
+    """What the job did beside others; nothing where it had its devices to itself."""
+    if not job.shared:
+        return []
+    said = sharing.in_words(job)
+    rows = screen.table(sharing.ROWS, job.shared, room)
+    return ["", rows, *(screen.wrapped(each, 2, room) for each in said)]
+
+
 def _promise(job: JobDetails) -> str:
     if job.guaranteed_h is None:
         return ""
-    broken = f", broken {screen.times(job.broken_promises)}" if job.broken_promises else ""
+    broken = f", broken {units.times(job.broken_promises)}" if job.broken_promises else ""
     return f": each run is guaranteed {job.guaranteed_h:g} h{broken}"
 
 
@@ -112,7 +123,7 @@ def standing(job: JobDetails) -> Iterator[tuple[str, str]]:
         "spent",
         (
             f"waited {duration(job.wait_s)}, loaded {duration(job.load_s)}, ran {duration(job.run_s)},"
-            f" paused {duration(job.pause_s)}; {screen.times(job.preemptions)} preempted"
+            f" paused {duration(job.pause_s)}; {units.times(job.preemptions)} preempted"
             f"{_in_vain(job)}{_resized(job)}"
         ),
     )
@@ -151,11 +162,11 @@ def _in_vain(job: JobView) -> str:
     if job.futile_preemptions == 0:
         return ""
     lost = f"{duration(job.futile_s)} of loading for nothing"
-    return f", {screen.times(job.futile_preemptions)} before its first step ({lost})"
+    return f", {units.times(job.futile_preemptions)} before its first step ({lost})"
 
 
 def _resized(job: JobView) -> str:
-    return f", {screen.times(job.resizes)} given another number of GPUs" if job.resizes else ""
+    return f", {units.times(job.resizes)} given another number of GPUs" if job.resizes else ""
 
 
 SPEED_SOURCES: Final = {
@@ -235,7 +246,7 @@ def _profile(job: JobDetails) -> str:
         return ""
     s = ", ".join(str(point.accumulation_steps) for point in profile.points)
     came = "given: " if job.profile_given else ""
-    peak = f"{screen.size(profile.memory_mib_peak)} peak" if profile.memory_mib_peak is not None else ""
+    peak = f"{units.size(profile.memory_mib_peak)} peak" if profile.memory_mib_peak is not None else ""
     whole = f"{profile.step_s * 1000:.0f} ms per step" if profile.step_s is not None else "no step times"
     points = f"s = {s}" if s else whole
     first = "on its first host, which stands for all" if job.spec.nodes > 1 else ""
@@ -268,10 +279,10 @@ def asked_for(spec: JobSpec, wide: bool) -> Iterator[tuple[str, str]]:
     launch = spec.launch
     yield "command", shlex.join(launch.argv)
     yield "in", launch.workdir
-    hosts = f" on {screen.plural(spec.nodes, 'host')}" if spec.nodes else ""
+    hosts = f" on {units.plural(spec.nodes, 'host')}" if spec.nodes else ""
     kind = f" of type {spec.gpu_type}" if spec.gpu_type else ""
     gpus = (
-        screen.plural(spec.gpus_min, "GPU") if spec.gpu_fraction == 1.0 else f"{spec.gpu_fraction:g} of a GPU"
+        units.plural(spec.gpus_min, "GPU") if spec.gpu_fraction == 1.0 else f"{spec.gpu_fraction:g} of a GPU"
     )
     if spec.is_elastic:
         gpus = f"{spec.gpus_min} to {spec.gpus_max} GPUs, the same batch on any"
@@ -286,9 +297,9 @@ def _limits(spec: JobSpec) -> str:
     parts = [
         f"time limit {duration(spec.time_limit_s)}" if spec.time_limit_s is not None else "",
         f"expected {duration(spec.expected_s)}" if spec.expected_s is not None else "",
-        f"{screen.size(spec.memory_mib)} device memory" if spec.memory_mib is not None else "",
-        f"{screen.plural(spec.cpus, 'core')} per host" if spec.cpus else "",
-        f"{screen.size(spec.host_memory_mib)} main memory per host" if spec.host_memory_mib else "",
+        f"{units.size(spec.memory_mib)} device memory" if spec.memory_mib is not None else "",
+        f"{units.plural(spec.cpus, 'core')} per host" if spec.cpus else "",
+        f"{units.size(spec.host_memory_mib)} main memory per host" if spec.host_memory_mib else "",
         f"features {', '.join(spec.features)}" if spec.features else "",
         "sharing never" if spec.share == "never" else "",
         f"{spec.retries} retries" if spec.retries else "",

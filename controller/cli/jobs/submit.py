@@ -22,10 +22,13 @@ from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.asking import asking, loaded_settings
 from cotenant.controller.cli.frame.command import Declared, argument, option
 from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, write_json, write_lines
-from cotenant.controller.cli.frame.problem import OK, Problem
 from cotenant.controller.cli.frame.screen import tell
-from cotenant.controller.cli.submission.build import Sbatch, Submission, Submitter, submission
-from cotenant.controller.cli.submission.options import (
+from cotenant.controller.client import Client
+from cotenant.controller.domain import JobId
+from cotenant.controller.present import units
+from cotenant.controller.present.problem import OK, Problem
+from cotenant.controller.submission.build import Sbatch, Submission, Submitter, submission
+from cotenant.controller.submission.options import (
     CONTAINERS,
     OPTIONS,
     BadSubmission,
@@ -33,8 +36,6 @@ from cotenant.controller.cli.submission.options import (
     Options,
     read,
 )
-from cotenant.controller.client import Client
-from cotenant.controller.domain import JobId
 from cotenant.controller.system import paths
 from cotenant.controller.system.endpoint import socket_path
 from cotenant.controller.wire import Submit, Submitted, wall_s
@@ -247,7 +248,7 @@ def checked(client: Client, request: Submit, policy: str, as_json: bool) -> None
     if foreseen is not None:
         write_lines([screen.table(FORESEEN_COLUMNS, foreseen.rows, screen.terminal_width())])
         screen.tell(in_short(foreseen))
-    screen.tell(f"{screen.plural(len(request.specs), 'job')} would be accepted; nothing was changed")
+    screen.tell(f"{units.plural(len(request.specs), 'job')} would be accepted; nothing was changed")
 
 
 def queued(client: Client, request: Submit, *, series: bool, as_json: bool) -> None:
@@ -273,14 +274,14 @@ def _tell_reply(reply: Submitted, promised: str) -> None:
     for note in reply.notes:
         screen.tell(f"note: {note}")
     if reply.promised_at is not None:
-        screen.tell(f"{promised} to end by {screen.local_time(wall_s(reply.promised_at))}")
+        screen.tell(f"{promised} to end by {units.local_time(wall_s(reply.promised_at))}")
 
 
 def first_eta(client: Client, job_id: JobId, within_s: float = ETA_WITHIN_S) -> str:
     """When the job ends, if the controller finds it out soon and a person is at the terminal."""
     if not screen.is_terminal(sys.stderr):
         return ""
-    from cotenant.controller.cli.jobs.eta import in_words
+    from cotenant.controller.present.etas import in_words
     from cotenant.controller.wire import ListEtas
 
     until_s = time.monotonic() + within_s

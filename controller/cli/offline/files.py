@@ -14,8 +14,8 @@ from types import ModuleType
 from typing import Any, Final
 
 from cotenant.controller.cli.frame import screen
-from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.offline.table import file_name
+from cotenant.controller.present.problem import Problem
 from cotenant.controller.sim import Outcome, TaskRun
 from cotenant.controller.sim.results.document import write_document, write_jobs
 from cotenant.controller.store import JournalError, JournalMissing

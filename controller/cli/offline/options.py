@@ -16,9 +16,10 @@ from contextlib import contextmanager
 from typing import Annotated, Any, Final, Literal
 
 from cotenant.controller.cli.frame.command import argument, option
-from cotenant.controller.cli.frame.problem import Problem, heard
+from cotenant.controller.cli.frame.problem import heard
 from cotenant.controller.cli.frame.screen import is_terminal
 from cotenant.controller.policies import registry
+from cotenant.controller.present.problem import Problem
 from cotenant.controller.sim import (
     BadChoice,
     Knowledge,

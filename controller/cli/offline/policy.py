@@ -24,9 +24,11 @@ from cotenant.controller.cli.frame.output import (
     show_change,
     show_one,
 )
-from cotenant.controller.cli.frame.problem import Problem
-from cotenant.controller.cli.frame.screen import Column, duration, local_time
 from cotenant.controller.policies.plugins import load_from
+from cotenant.controller.present import units
+from cotenant.controller.present.problem import Problem
+from cotenant.controller.present.tables import Column
+from cotenant.controller.present.units import duration, local_time
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire import wall_s
 
@@ -148,11 +150,11 @@ def _head(view: wire.ShadowView) -> Iterator[str]:
 
 
 def _decisions(view: wire.ShadowView) -> Iterator[str]:
-    yield f"{screen.plural(view.decisions, 'decision')}, {view.alike} alike"
+    yield f"{units.plural(view.decisions, 'decision')}, {view.alike} alike"
     for kind, count in sorted(view.differing.items(), key=lambda each: (-each[1], each[0])):
         yield f"  {count:>5}  {KINDS.get(kind, kind)}"
     if view.sooner_mean_s is not None:
-        jobs = screen.plural(view.sooner_jobs, "job")
+        jobs = units.plural(view.sooner_jobs, "job")
         yield f"  {jobs} would have started sooner, by {duration(view.sooner_mean_s)} on average"
     if view.last:
         yield "the last that differ"
@@ -172,7 +174,7 @@ def _simulated(view: wire.ShadowView, *, wide: bool) -> Iterator[str]:
     from cotenant.controller.cli.offline import table as sim_table
     from cotenant.controller.cli.offline.whatif import trust
 
-    yield f"simulated: {screen.plural(found['jobs'], 'job')} that arrived since and have ended"
+    yield f"simulated: {units.plural(found['jobs'], 'job')} that arrived since and have ended"
     yield f"  {screen.wrapped(trust(found['calibration'], view.in_force), 2)}"
     width = None if wide else screen.terminal_width()
     yield sim_table.table([found["actual"], *found["runs"]], wide=wide, width=width)
@@ -180,7 +182,7 @@ def _simulated(view: wire.ShadowView, *, wide: bool) -> Iterator[str]:
 
 
 def label(view: wire.ShadowView) -> str:
-    given = ",".join(f"{key}={screen.value_text(value)}" for key, value in sorted(view.parameters.items()))
+    given = ",".join(f"{key}={units.value_text(value)}" for key, value in sorted(view.parameters.items()))
     return f"{view.policy}:{given}" if given else view.policy
 
 

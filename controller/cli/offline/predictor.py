@@ -23,9 +23,10 @@ from cotenant.controller.cli.frame.output import (
     write_json,
     write_lines,
 )
-from cotenant.controller.cli.frame.problem import Problem
-from cotenant.controller.cli.frame.screen import Column
 from cotenant.controller.cli.offline.files import contents, journal_problem, written
+from cotenant.controller.present import units
+from cotenant.controller.present.problem import Problem
+from cotenant.controller.present.tables import Column
 
 if TYPE_CHECKING:
     from cotenant.controller.domain import InterferenceModel
@@ -192,10 +193,8 @@ def export(
         )
     data = text.encode()
     written(path, gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
-    without = (
-        f"; {screen.plural(unprofiled, 'pair')} without a profile of both left out" if unprofiled else ""
-    )
-    screen.tell(f"{path}: {screen.plural(rows, 'pair')}{without}")
+    without = f"; {units.plural(unprofiled, 'pair')} without a profile of both left out" if unprofiled else ""
+    screen.tell(f"{path}: {units.plural(rows, 'pair')}{without}")
 
 
 # --- Files -------------------------------------------------------------------------------------------
@@ -241,7 +240,7 @@ def tell_of_judgement(result: Evaluation) -> None:
         names = result.seen_before
         shown = ", ".join(names[:NAMES_SHOWN]) + (", ..." if len(names) > NAMES_SHOWN else "")
         screen.tell(
-            f"note: {screen.plural(len(names), 'pair')} of models were in the training ({shown}); "
+            f"note: {units.plural(len(names), 'pair')} of models were in the training ({shown}); "
             "on these the model looks better than it is"
         )
     if result.missing:
@@ -293,7 +292,7 @@ def evaluation_table(result: Evaluation) -> str:
     )
     return "\n".join(
         (
-            screen.plural(result.pairs, "pair"),
+            units.plural(result.pairs, "pair"),
             screen.table(columns, rows, screen.terminal_width()),
             f"{100 * result.coverage:.0f} % of the measured ratios lie within the model's margins",
             f"on these pairs {verdict(result.rmse, result.mean_prediction_rmse)}",
@@ -359,4 +358,4 @@ def both(numbers: Errors) -> str:
 
 
 def number(value: float | None) -> str:
-    return screen.NONE if value is None else f"{value:.3f}"
+    return units.NONE if value is None else f"{value:.3f}"

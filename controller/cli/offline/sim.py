@@ -15,7 +15,7 @@ from cotenant.controller.cli.frame.output import (
     OutputFlag,
     chosen,
 )
-from cotenant.controller.cli.frame.problem import OK, ended_by
+from cotenant.controller.cli.frame.problem import ended_by
 from cotenant.controller.cli.offline import table as sim_table
 from cotenant.controller.cli.offline.backends import WorkersFlag
 from cotenant.controller.cli.offline.files import writable, write_results
@@ -40,6 +40,8 @@ from cotenant.controller.cli.offline.options import (
 from cotenant.controller.cli.offline.table import show_runs
 from cotenant.controller.cli.offline.trace import trace
 from cotenant.controller.cli.offline.whatif import AskedFlag, SinceFlag, replayed
+from cotenant.controller.present import units
+from cotenant.controller.present.problem import OK
 from cotenant.controller.sim import Knowledge, Scenario, Task, TaskRun
 from cotenant.controller.sim import windows as windowing
 from cotenant.controller.sim.results.document import document
@@ -259,9 +261,9 @@ def footnotes(value: dict[str, Any], has_best: bool) -> list[str]:
     if value["options"].get("trim"):
         lines.append(f"{fewest:,} jobs count; those before and after them ran as well")
     if fewest < TAIL_JOBS:
-        lines.append(f"P95 rests on {screen.plural(-(-fewest // 20), 'job')} of {fewest}: do not rank by it")
+        lines.append(f"P95 rests on {units.plural(-(-fewest // 20), 'job')} of {fewest}: do not rank by it")
     for reason, count in value["workload"]["excluded"].items():
-        lines.append(f"left out: {screen.plural(count, 'job')} ({reason})")
+        lines.append(f"left out: {units.plural(count, 'job')} ({reason})")
     if value["not_run"]:
         lines.append(f"interrupted before: {', '.join(value['not_run'])}")
     return lines

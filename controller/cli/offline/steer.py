@@ -24,13 +24,13 @@ from cotenant.controller.cli.frame.output import (
     show_one,
     whole_number,
 )
-from cotenant.controller.cli.frame.problem import FAILED, OK, Problem
-from cotenant.controller.cli.frame.screen import duration, local_time, plural
 from cotenant.controller.cli.offline.options import one_policy
 from cotenant.controller.cli.offline.steer_page import job_document, job_page, show_order, why_absent
 from cotenant.controller.domain import is_whole_number
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Policy
+from cotenant.controller.present.problem import FAILED, OK, Problem
+from cotenant.controller.present.units import duration, local_time, plural
 from cotenant.controller.steer import (
     ORDERS,
     RunHistory,

@@ -6,8 +6,9 @@ from typing import Any, Final
 
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.output import Format, Listing, show_listing
-from cotenant.controller.cli.frame.problem import Problem
-from cotenant.controller.cli.frame.screen import Column, duration, plural
+from cotenant.controller.present.problem import Problem
+from cotenant.controller.present.tables import Column
+from cotenant.controller.present.units import duration, plural
 from cotenant.controller.steer import Placed, SteeringRound
 
 NAME_CHARS: Final = 24

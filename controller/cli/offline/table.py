@@ -13,7 +13,8 @@ from typing import Any, Final, NamedTuple
 
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.output import Format, as_text, write_json, write_lines
-from cotenant.controller.cli.frame.screen import NONE, Column, plural
+from cotenant.controller.present.tables import Column
+from cotenant.controller.present.units import NONE, plural
 from cotenant.controller.sim import TaskRun
 from cotenant.controller.sim.results.paired import ConfidenceInterval, interval
 

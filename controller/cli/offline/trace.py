@@ -9,8 +9,6 @@ from typing import Annotated, Any, Final
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.command import argument, group, option
 from cotenant.controller.cli.frame.output import JsonFlag, OutputFlag, chosen, show_one
-from cotenant.controller.cli.frame.problem import Problem
-from cotenant.controller.cli.frame.screen import NONE, Column, duration
 from cotenant.controller.cli.offline.options import (
     FormatFlag,
     SeedFlag,
@@ -19,6 +17,10 @@ from cotenant.controller.cli.offline.options import (
     as_problems,
 )
 from cotenant.controller.cli.offline.trace_list import sim_trace_list
+from cotenant.controller.present import units
+from cotenant.controller.present.problem import Problem
+from cotenant.controller.present.tables import Column
+from cotenant.controller.present.units import NONE, duration
 from cotenant.controller.sim import Trace, column_map, open_trace
 from cotenant.controller.trace_names import SYNTH
 
@@ -205,8 +207,8 @@ def write(made: Trace, file: str, force: bool) -> None:
         raise Problem(
             "refused", f"{path} cannot be written: {error.strerror}", "choose another FILE"
         ) from None
-    screen.tell(f"{path}: {screen.plural(len(made), 'job')}" + (", SYNTHETIC" if made.synthetic else ""))
+    screen.tell(f"{path}: {units.plural(len(made), 'job')}" + (", SYNTHETIC" if made.synthetic else ""))
     for reason, count in sorted(made.excluded.items()):
-        screen.tell(f"left out: {screen.plural(count, 'row')} ({reason})")
+        screen.tell(f"left out: {units.plural(count, 'row')} ({reason})")
     for note in made.notes:
         screen.tell(f"note: {note}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from cotenant.controller.cli.frame.output import JsonFlag, Listing, OutputFlag, chosen, show_listing
-from cotenant.controller.cli.frame.screen import Column
+from cotenant.controller.present.tables import Column
 from cotenant.controller.trace_names import LIKE, NAMES, SYNTH, TITLES
 
 

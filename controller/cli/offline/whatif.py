@@ -19,7 +19,7 @@ from cotenant.controller.cli.frame.output import (
     duration_of,
     whole_number,
 )
-from cotenant.controller.cli.frame.problem import OK, Problem, ended_by
+from cotenant.controller.cli.frame.problem import ended_by
 from cotenant.controller.cli.jobs.arrival import foresee
 from cotenant.controller.cli.jobs.submit import prepared_submission
 from cotenant.controller.cli.offline import table as sim_table
@@ -36,6 +36,8 @@ from cotenant.controller.cli.offline.options import (
     takes_knowledge,
 )
 from cotenant.controller.cli.offline.table import show_runs
+from cotenant.controller.present import units
+from cotenant.controller.present.problem import OK, Problem
 from cotenant.controller.sim import Knowledge, PolicyChoice, TaskRun
 from cotenant.controller.sim.past import what_if
 from cotenant.controller.sim.past.journal import NothingToReplay
@@ -210,17 +212,17 @@ def page(value: dict[str, Any], record: JournalRecord, runs: Sequence[TaskRun], 
 
 
 def headline(record: JournalRecord) -> str:
-    begin, end = screen.local_time(record.begin_wall_s), screen.local_time(record.end_wall_s)
+    begin, end = units.local_time(record.begin_wall_s), units.local_time(record.end_wall_s)
     cluster = record.cluster
     return (
-        f"{screen.plural(len(record.jobs), 'job')} that arrived from {begin} to {end}, on {cluster.hosts} x "
+        f"{units.plural(len(record.jobs), 'job')} that arrived from {begin} to {end}, on {cluster.hosts} x "
         f"{cluster.gpus_per_host} devices, under {record.setting.policy}"
     )
 
 
 def footnotes(value: dict[str, Any], record: JournalRecord, runs: Sequence[TaskRun]) -> list[str]:
     lines = [trust(value["calibration"], record.setting.policy)]
-    lines += [f"left out: {screen.plural(count, 'job')} ({why})" for why, count in record.excluded.items()]
+    lines += [f"left out: {units.plural(count, 'job')} ({why})" for why, count in record.excluded.items()]
     lines += [f"note: {note}" for note in record.notes]
     if any(run.summary["shared_jobs"] for run in runs):
         lines.append(f"note: what sharing costs is taken from {value['pairs']}, not from this cluster")

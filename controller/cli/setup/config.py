@@ -24,9 +24,11 @@ from cotenant.controller.cli.frame.output import (
     show_listing,
     show_one,
 )
-from cotenant.controller.cli.frame.problem import Problem
-from cotenant.controller.cli.frame.screen import Column, hint, value_text
+from cotenant.controller.cli.frame.screen import hint
 from cotenant.controller.domain import settings as definitions
+from cotenant.controller.present.problem import Problem
+from cotenant.controller.present.tables import Column
+from cotenant.controller.present.units import value_text
 from cotenant.controller.system import paths, settings
 from cotenant.controller.wire import PROTOCOL_VERSION, WIRE_VERSION, GetStatus
 

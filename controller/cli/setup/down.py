@@ -12,12 +12,13 @@ from typing import Annotated, Final
 from cotenant.controller.cli.frame.asking import asking, loaded_settings
 from cotenant.controller.cli.frame.command import option
 from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, write_json
-from cotenant.controller.cli.frame.problem import FAILED, OK, Problem
-from cotenant.controller.cli.frame.screen import plural, said_yes, say, tell
+from cotenant.controller.cli.frame.screen import said_yes, say, tell
 from cotenant.controller.cli.jobs.change import until_ended
 from cotenant.controller.cli.setup import owners
 from cotenant.controller.client import Client
 from cotenant.controller.domain import ON_DEVICES, JobId
+from cotenant.controller.present.problem import FAILED, OK, Problem
+from cotenant.controller.present.units import plural
 from cotenant.controller.system.paths import client_endpoint
 from cotenant.controller.wire import ChangeJobs, JobView, ListJobs
 

@@ -8,8 +8,8 @@ from typing import Annotated
 from cotenant.controller.cli.frame.asking import loaded_settings
 from cotenant.controller.cli.frame.command import option
 from cotenant.controller.cli.frame.output import JsonFlag, write_json
-from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.screen import say
+from cotenant.controller.present.problem import Problem
 from cotenant.controller.system import keys, paths
 
 

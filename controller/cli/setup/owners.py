@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from cotenant.controller.cli.frame.problem import Problem
+from cotenant.controller.present.problem import Problem
 from cotenant.controller.system import paths
 from cotenant.controller.system.endpoint import prepare_folder, socket_path
 from cotenant.controller.system.locks import Lock, LockTaken, is_free

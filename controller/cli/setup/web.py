@@ -19,8 +19,8 @@ from typing import Annotated, Final
 from cotenant.controller.cli.frame.asking import asking
 from cotenant.controller.cli.frame.command import option
 from cotenant.controller.cli.frame.output import EndpointFlag
-from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.screen import say
+from cotenant.controller.present.problem import Problem
 from cotenant.controller.system import paths
 from cotenant.controller.wire import GetStatus
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.domain import HostState, Phase, array_of
+from cotenant.controller.present.problem import Problem
 from cotenant.controller.wire import JobView, NodeView
 
 PARTITION: Final = "cotenant"

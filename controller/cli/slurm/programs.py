@@ -23,7 +23,7 @@ import msgspec
 from cotenant.controller.cli.frame.asking import PATIENCE_S, asking
 from cotenant.controller.cli.frame.command import argument
 from cotenant.controller.cli.frame.output import JsonFlag, write_json, write_lines
-from cotenant.controller.cli.frame.problem import FAILED, OK, Problem, listening, suggestion
+from cotenant.controller.cli.frame.problem import listening
 from cotenant.controller.cli.frame.screen import hint, say, tell
 from cotenant.controller.cli.jobs.change import until_ended
 from cotenant.controller.cli.jobs.queue import pages
@@ -45,12 +45,13 @@ from cotenant.controller.cli.slurm.listings import (
     slurm_state,
     table,
 )
-from cotenant.controller.cli.submission.build import Sbatch
-from cotenant.controller.cli.submission.recording import user_name
-from cotenant.controller.cli.submission.slurm import SWITCHES
 from cotenant.controller.cli.verbs import NOT_HERE
 from cotenant.controller.client import Refusal
 from cotenant.controller.domain import ENDED, JobId, Phase, for_people
+from cotenant.controller.present.problem import FAILED, OK, Problem, suggestion
+from cotenant.controller.submission.build import Sbatch
+from cotenant.controller.submission.recording import user_name
+from cotenant.controller.submission.slurm import SWITCHES
 from cotenant.controller.wire import ChangeJobs, JobView, ListJobs, ListNodes
 from cotenant.controller.wire import clients as wire
 

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.command import argument, group, option
 from cotenant.controller.cli.frame.output import JsonFlag, OutputFlag, chosen, show_one
-from cotenant.controller.cli.frame.problem import Problem, nearest
 from cotenant.controller.cli.offline.files import contents, written
 from cotenant.controller.domain import one_line
+from cotenant.controller.present import tables, units
+from cotenant.controller.present.problem import Problem, nearest
 
 if TYPE_CHECKING:
     from cotenant.controller.papers.gfs.forecast import ForecastCard, ForecastModel
@@ -272,7 +273,7 @@ def _demand(file: str, columns: str, start: str) -> DemandFile:
     if found.ignored:
         screen.tell(f"{Path(file).name}: columns without a meaning here: {listed(found.ignored)}")
     if found.missing:
-        screen.tell(f"{Path(file).name}: {screen.plural(found.missing, 'hour')} with something missing")
+        screen.tell(f"{Path(file).name}: {units.plural(found.missing, 'hour')} with something missing")
     return found
 
 
@@ -320,17 +321,17 @@ def evaluation_page(
 
     last = next((row.mae for row in rows if row.model == "last-value"), None)
     columns = (
-        screen.Column("MODEL", lambda row: row.model),
-        screen.Column("MAE, GPUS", lambda row: f"{row.mae:.1f}", right=True),
-        screen.Column("MAE / LAST", lambda row: f"{row.mae / last:.2f}" if last else "", rank=1, right=True),
-        screen.Column("RMSE, GPUS", lambda row: f"{row.rmse:.1f}", rank=4, right=True),
-        screen.Column("MAPE", lambda row: _percent(row.mape), rank=5, right=True),
-        screen.Column("LOSS .9, GPUS", lambda row: f"{row.pinball_90:.1f}", rank=2, right=True),
-        screen.Column("LOSS .95, GPUS", lambda row: f"{row.pinball_95:.1f}", rank=7, right=True),
-        screen.Column("WITHIN .9", lambda row: _percent(row.coverage_90), right=True),
-        screen.Column("WITHIN .95", lambda row: _percent(row.coverage_95), rank=6, right=True),
-        screen.Column("CPU, s", lambda row: f"{row.train_cpu_s:.1f}" if row.train_cpu_s else "", 8, True),
-        screen.Column("WHAT", lambda row: MODELS[row.model], rank=9),
+        tables.Column("MODEL", lambda row: row.model),
+        tables.Column("MAE, GPUS", lambda row: f"{row.mae:.1f}", right=True),
+        tables.Column("MAE / LAST", lambda row: f"{row.mae / last:.2f}" if last else "", rank=1, right=True),
+        tables.Column("RMSE, GPUS", lambda row: f"{row.rmse:.1f}", rank=4, right=True),
+        tables.Column("MAPE", lambda row: _percent(row.mape), rank=5, right=True),
+        tables.Column("LOSS .9, GPUS", lambda row: f"{row.pinball_90:.1f}", rank=2, right=True),
+        tables.Column("LOSS .95, GPUS", lambda row: f"{row.pinball_95:.1f}", rank=7, right=True),
+        tables.Column("WITHIN .9", lambda row: _percent(row.coverage_90), right=True),
+        tables.Column("WITHIN .95", lambda row: _percent(row.coverage_95), rank=6, right=True),
+        tables.Column("CPU, s", lambda row: f"{row.train_cpu_s:.1f}" if row.train_cpu_s else "", 8, True),
+        tables.Column("WHAT", lambda row: MODELS[row.model], rank=9),
     )
     return "\n".join(
         (
@@ -372,7 +373,7 @@ def listed(names: tuple[str, ...]) -> str:
 
 
 def _percent(share: float | None) -> str:
-    return screen.NONE if share is None else f"{100 * share:.1f} %"
+    return units.NONE if share is None else f"{100 * share:.1f} %"
 
 
 def model_page(model: ForecastModel, path: Path) -> str:

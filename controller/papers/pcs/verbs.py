@@ -15,8 +15,6 @@ from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.asking import asking
 from cotenant.controller.cli.frame.command import argument, group, option
 from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, show_one
-from cotenant.controller.cli.frame.problem import Problem
-from cotenant.controller.cli.frame.screen import Column
 from cotenant.controller.cli.offline.backends import AddressFlag, BackendFlag, WorkersFlag
 from cotenant.controller.cli.offline.files import contents, matplotlib_or_hint
 from cotenant.controller.cli.offline.options import (
@@ -31,6 +29,9 @@ from cotenant.controller.cli.offline.options import (
     as_problems,
 )
 from cotenant.controller.papers.pcs import published_named
+from cotenant.controller.present import units
+from cotenant.controller.present.problem import Problem
+from cotenant.controller.present.tables import Column
 from cotenant.controller.sim import Scenario, Workload, open_trace, scenario
 from cotenant.controller.wire import SetPolicy
 
@@ -214,7 +215,7 @@ def _page(value: dict[str, Any], found: ParetoFront) -> str:
             columns.append(Column(title.upper(), _cell(place, side, name), right=True))
     columns.append(Column("IS", lambda row: row[3]))
     head = (
-        f"{value['trace']}: {screen.plural(len(found.points), 'trade-off')} that nothing else beats, of "
+        f"{value['trace']}: {units.plural(len(found.points), 'trade-off')} that nothing else beats, of "
         f"{found.evaluations} tried on {value['train_jobs']:,} jobs; judged on the {value['test_jobs']:,} "
         "after them"
     )
@@ -229,7 +230,7 @@ def _matplotlib() -> Any:
 
 
 def _cell(place: int, side: int, name: str) -> Callable[[Any], str]:
-    return lambda row: screen.NONE if row[side] is None else number(row[side][place], name)
+    return lambda row: units.NONE if row[side] is None else number(row[side][place], name)
 
 
 def number(value: float, objective: str) -> str:
@@ -292,6 +293,6 @@ def front_lines(progress: SearchProgress) -> str:
     """Some points of the front so far, spread over it."""
     points = progress.front
     places = sorted({round(number * (len(points) - 1) / max(1, SHOWN - 1)) for number in range(SHOWN)})
-    lines = [f"front so far: {screen.plural(len(points), 'point')}"]
+    lines = [f"front so far: {units.plural(len(points), 'point')}"]
     lines += ["  " + "  ".join(f"{value:12.5g}" for value in points[place].values) for place in places]
     return "\n".join(lines)

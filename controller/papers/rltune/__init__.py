@@ -1,7 +1,14 @@
-"""Orders that were learned: `rltune`, a small network, and `scorer`, three weights that a person can read.
+"""RLTune: an order learned by reinforcement, and waiting jobs placed together by an integer program.
 
-Rule: nothing here learns. A model is a file from `cotenant policy train`, which the policy reads once, when
-it is made, and evaluates with numpy.
+Source: RLTune (Dongare et al., SoCC '25). Departs from it in fixed columns, in what happens beyond its
+window, and in that a model that is no better than ordering by size is not used (`orders.py`). What came of
+it: against sjf and ssf a learned order adds nothing that our windows can show, and `placement=milp` is surely
+a gain in no row (experiments/results/rltune.md, placement.md).
+
+`orders.py` has `rltune`, a small network, and `scorer`, ours, three weights that a person can read;
+`model.py` is their file. `training/` learns, `placement/` places, `verbs.py` is `cotenant policy train`.
+
+Rule: an order does not learn. It reads its model once, when it is made, and evaluates it with numpy.
 """
 
 # fmt: off

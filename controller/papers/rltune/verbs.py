@@ -14,8 +14,9 @@ from cotenant.controller.cli.frame.output import (
     chosen,
     show_one,
 )
-from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.offline.backends import AddressFlag, BackendFlag, WorkersFlag
+from cotenant.controller.present import units
+from cotenant.controller.present.problem import Problem
 
 if TYPE_CHECKING:
     from cotenant.controller.papers.rltune import OrderModel
@@ -171,7 +172,7 @@ def page(model: OrderModel, path: Path) -> str:
     lines = [
         f"{path}: a model of {model.policy}, trained on {', '.join(card.traces)} ({card.licence})",
         f"  {card.cluster}, estimates {card.estimates}, seed {card.seed}, preset {card.preset}",
-        f"  {screen.plural(card.epochs, 'epoch')}, {card.cpu_s:.0f} s of CPU",
+        f"  {units.plural(card.epochs, 'epoch')}, {card.cpu_s:.0f} s of CPU",
         f"  {against}: " + ("it is used" if model.active else f"it is not used, {model.fallback} orders"),
     ]
     if model.policy == "scorer":

@@ -6,7 +6,7 @@ device holds at most its `max_tenants` jobs. Departs from the paper in that
 * a gang that fits on one host shares on one host only, as it is placed on free devices: partners on
   several hosts would make a gang of one host one of many. Wider gangs share on as many hosts as it takes;
 * with several partners the policy judges each pair again with the pace that the slowest of them sets;
-* a pair that was measured to lose is parted and not made again (`part`; see `toolkit/colocation.py`).
+* a pair that was measured to lose is parted and not made again (`part`; see `sharing/colocation.py`).
 """
 
 from __future__ import annotations

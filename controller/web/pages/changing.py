@@ -16,12 +16,12 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from cotenant.controller.cli.cluster import top_view
-from cotenant.controller.cli.frame.problem import Problem
-from cotenant.controller.cli.frame.screen import NONE, duration, size
 from cotenant.controller.cli.jobs.settings import setting
-from cotenant.controller.cli.jobs.view import devices
-from cotenant.controller.cli.submission.options import BY_KEY, Option
 from cotenant.controller.domain import CHANGEABLE, ENDED, WAITING, ChangeVerb, JobId, Phase
+from cotenant.controller.present.jobs import devices
+from cotenant.controller.present.problem import Problem
+from cotenant.controller.present.units import NONE, duration, size
+from cotenant.controller.submission.options import BY_KEY, Option
 from cotenant.controller.web import rendering
 from cotenant.controller.web.access import change
 from cotenant.controller.web.page import Asking, Params, surroundings

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from cotenant.controller.cli.cluster.device_view import LEGEND, WIDE_COLUMNS, DeviceLine, rows_of
-from cotenant.controller.cli.frame.screen import NONE, duration, size
 from cotenant.controller.domain import HostState, JobId, sharing_in_words
+from cotenant.controller.present.devices import LEGEND, WIDE_COLUMNS, DeviceLine, rows_of
+from cotenant.controller.present.units import NONE, duration, size
 from cotenant.controller.web.page import Asking, Page, Params
 from cotenant.controller.web.pages.queue import RUNS, share_done
 from cotenant.controller.wire import DeviceView, Jobs, JobView, ListJobs, ListNodes, Nodes, NodeView, wall_s

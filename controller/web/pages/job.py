@@ -16,12 +16,12 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from cotenant.controller.cli.frame.terminal import last_words
-from cotenant.controller.cli.jobs import sharing
-from cotenant.controller.cli.jobs.eta import in_words
 from cotenant.controller.cli.jobs.show import ATTEMPT_COLUMNS, asked_for, standing
-from cotenant.controller.cli.jobs.view import devices, steps
 from cotenant.controller.client import Refusal
 from cotenant.controller.domain import ENDED, AttemptNo, JobId, array_of
+from cotenant.controller.present import sharing
+from cotenant.controller.present.etas import in_words
+from cotenant.controller.present.jobs import devices, steps
 from cotenant.controller.web.connections import Connections
 from cotenant.controller.web.page import Asking, Page, Params, ShownElsewhere
 from cotenant.controller.web.pages import changing

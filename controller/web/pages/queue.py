@@ -13,10 +13,10 @@ from urllib.parse import urlencode
 
 from msgspec import structs
 
-from cotenant.controller.cli.jobs import eta as etas
-from cotenant.controller.cli.jobs.view import devices, gpus, steps
 from cotenant.controller.client import Refusal
 from cotenant.controller.domain import ON_DEVICES, WAITING, JobId, Phase
+from cotenant.controller.present import etas
+from cotenant.controller.present.jobs import devices, gpus, steps
 from cotenant.controller.web.page import Asking, Page, Params
 from cotenant.controller.web.pages import changing
 from cotenant.controller.wire import (

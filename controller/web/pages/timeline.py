@@ -18,7 +18,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from cotenant.controller.cli.frame.screen import Column, duration, local_time
+from cotenant.controller.present.tables import Column
+from cotenant.controller.present.units import duration, local_time
 from cotenant.controller.timeline import CSS, Timeline, chrome_trace, fragment, render, timeline_of_view
 from cotenant.controller.web.page import Asking, Page, Params
 from cotenant.controller.wire import clients as wire

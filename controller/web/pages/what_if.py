@@ -13,7 +13,8 @@ from typing import Any, Final, NamedTuple
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from cotenant.controller.cli.frame.screen import Column, local_time
+from cotenant.controller.present.tables import Column
+from cotenant.controller.present.units import local_time
 from cotenant.controller.web.access import change
 from cotenant.controller.web.page import Asking, Page, Params
 from cotenant.controller.web.simulations import Simulated, WhatIf

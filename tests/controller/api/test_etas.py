@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from cotenant.controller.api.etas import times_of
 from cotenant.controller.api.views import Now
-from cotenant.controller.cli.jobs.eta import in_words
 from cotenant.controller.domain import (
     AttemptEnded,
     EtaInterval,
@@ -27,6 +26,7 @@ from cotenant.controller.domain import (
 from cotenant.controller.engine import EtaAnswer, JobEta, question_of, to_compare
 from cotenant.controller.models.eta import no_earlier
 from cotenant.controller.policies import registry
+from cotenant.controller.present.etas import in_words
 from cotenant.controller.sim.eta import answer
 from cotenant.controller.store import replay
 from cotenant.controller.wire import EtaTimes, agents, clients, wall_s

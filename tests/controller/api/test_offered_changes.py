@@ -6,8 +6,8 @@ import pytest
 
 from cotenant.controller.api.changes import EVENTS
 from cotenant.controller.api.job_settings import SETTABLE
-from cotenant.controller.cli.submission.options import BY_KEY
 from cotenant.controller.domain import CHANGEABLE, ChangeVerb, JobId, Phase
+from cotenant.controller.submission.options import BY_KEY
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.web.pages.changing import consequence
 from cotenant.controller.wire import clients

@@ -8,7 +8,7 @@ import msgspec
 
 from cotenant.controller.cli.doctor.check import DoctorFacts
 from cotenant.controller.cli.doctor.gpu_host import DeviceFile, HostFiles
-from cotenant.controller.cli.frame.problem import Problem
+from cotenant.controller.present.problem import Problem
 from cotenant.controller.system import settings
 from cotenant.mps.detection import DetectedHost
 from cotenant.profiler.driver.facts import DriverFacts, GpuFacts, GpuLink, GpuProcess

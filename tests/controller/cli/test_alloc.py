@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cotenant.controller.cli.cluster.alloc import host_shape
-from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.domain import AllocationTerms, HostId, HostShape
+from cotenant.controller.present.problem import Problem
 from cotenant.controller.wire import clients as wire
 
 if TYPE_CHECKING:

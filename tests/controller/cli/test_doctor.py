@@ -15,8 +15,8 @@ from cotenant.controller.cli.doctor.check import Check, DoctorFacts
 from cotenant.controller.cli.doctor.doctor import run_all
 from cotenant.controller.cli.doctor.host_checks import folders, survival
 from cotenant.controller.cli.doctor.surroundings import Agent, Surroundings, look_around
-from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.domain import HostState
+from cotenant.controller.present.problem import Problem
 from cotenant.controller.system import settings
 from cotenant.controller.wire import clients as wire
 

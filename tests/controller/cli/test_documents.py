@@ -9,12 +9,12 @@ from signal import SIGTERM
 
 import pytest
 
-from cotenant.controller.cli.frame.problem import CLOSED_PIPE, EXIT_CODES, INTERRUPTED, NEVER_STARTED
-from cotenant.controller.cli.submission import slurm
-from cotenant.controller.cli.submission.build import Submitter, submission
-from cotenant.controller.cli.submission.options import OPTIONS
-from cotenant.controller.cli.submission.recording import ALWAYS
 from cotenant.controller.cli.verbs import BY_NAME
+from cotenant.controller.present.problem import CLOSED_PIPE, EXIT_CODES, INTERRUPTED, NEVER_STARTED
+from cotenant.controller.submission import slurm
+from cotenant.controller.submission.build import Submitter, submission
+from cotenant.controller.submission.options import OPTIONS
+from cotenant.controller.submission.recording import ALWAYS
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "cli.md").read_text()

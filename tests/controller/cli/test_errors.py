@@ -8,9 +8,10 @@ from pathlib import Path
 import click
 import pytest
 
-from cotenant.controller.cli.frame.problem import OPTIONS_ELSEWHERE, Problem
+from cotenant.controller.cli.frame.problem import OPTIONS_ELSEWHERE
 from cotenant.controller.cli.main import asks_for_json, guarded, main
 from cotenant.controller.cli.verbs import BY_NAME, SYNONYMS, as_command
+from cotenant.controller.present.problem import Problem
 
 
 def failing() -> int:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from cotenant.controller.cli.frame.screen import local_time
-from cotenant.controller.cli.jobs.eta import age, early, in_words, late, likely
 from cotenant.controller.domain import JobId, Phase
+from cotenant.controller.present.etas import age, early, in_words, late, likely
+from cotenant.controller.present.units import local_time
 from cotenant.controller.wire import EtaTimes, EtaView, utc
 
 ONE, TWO, THREE = 1_763_600_000.0, 1_763_603_600.0, 1_763_607_200.0

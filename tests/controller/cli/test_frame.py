@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cotenant.controller.cli.frame.screen import Column, table
+from cotenant.controller.cli.frame.screen import table
 from cotenant.controller.cli.verbs import BY_NAME, IMPORTED_ALONE, Verb, as_command
+from cotenant.controller.present.tables import Column
 from cotenant.controller.system.files import output, write_output
 from tests.building.limits import within_s
 

@@ -33,8 +33,8 @@ from cotenant.controller.cli.doctor.surroundings import (
     Torch,
     look_around,
 )
-from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.domain import HostState
+from cotenant.controller.present.problem import Problem
 from cotenant.controller.system import settings
 from cotenant.profiler.driver.facts import DriverFacts
 from tests.agent.mock_gpus import ONE, TWO, build

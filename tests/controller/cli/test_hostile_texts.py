@@ -18,9 +18,10 @@ from cotenant.controller.cli.cluster.top_page import Moment
 from cotenant.controller.cli.cluster.top_page import page as top_page
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.output import as_text
-from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.frame.terminal import TerminalFilter
 from cotenant.controller.domain import HIDDEN, JobId, JobSpec, Launch, is_one_line, one_line
+from cotenant.controller.present import tables
+from cotenant.controller.present.problem import Problem
 from cotenant.controller.wire import clients as wire
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def test_cleaning_twice_changes_nothing_more_and_leaves_one_line(text: str) -> N
 
 @given(st.lists(st.text(), min_size=1, max_size=6))
 def test_a_table_has_a_line_per_row_whatever_is_in_it(names: list[str]) -> None:
-    columns = (screen.Column("NAME", lambda row: row), screen.Column("WHY", lambda row: row, limit=8))
+    columns = (tables.Column("NAME", lambda row: row), tables.Column("WHY", lambda row: row, limit=8))
     for width in (None, 40):
         text = screen.printable(screen.table(columns, names, width))
         assert len(text.split("\n")) == len(names) + 1 == len(text.splitlines())

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from cotenant.controller.cli.submission.recording import FILES_MAX, code_sha256
 from cotenant.controller.domain import (
     INDICATOR_NAMES,
     Gang,
@@ -24,6 +23,7 @@ from cotenant.controller.domain import (
     Profile,
     ProfilePoint,
 )
+from cotenant.controller.submission.recording import FILES_MAX, code_sha256
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire import profile_view, throughput_view, utc
 

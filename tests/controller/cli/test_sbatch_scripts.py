@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from cotenant.controller.cli.submission.build import Submission, Submitter, submission
-from cotenant.controller.cli.submission.options import BadSubmission
 from cotenant.controller.domain import Dependency, JobId, JobSpec
+from cotenant.controller.submission.build import Submission, Submitter, submission
+from cotenant.controller.submission.options import BadSubmission
 
 SCRIPTS = Path(__file__).parent / "sbatch"
 ENVIRON = {"PATH": "/usr/bin:/bin", "DATA": "/mine", "EDITOR": "ed", "SLURM_JOB_ID": "77"}

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.controller.cli.jobs.sharing import ROWS, at_the_end
 from cotenant.controller.domain import JobId, JobSpec, Launch
+from cotenant.controller.present.sharing import ROWS, at_the_end
 from cotenant.controller.wire import (
     PromiseView,
     SharingTotals,

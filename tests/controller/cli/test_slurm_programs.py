@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from cotenant.controller.cli.frame.problem import Problem
 from cotenant.controller.cli.slurm import listings, programs
 from cotenant.controller.cli.slurm.programs import Flags, read_words
-from cotenant.controller.cli.submission.build import Sbatch, Submission, Submitter, submission
-from cotenant.controller.cli.submission.options import BadSubmission
 from cotenant.controller.domain import JobId, Phase
+from cotenant.controller.present.problem import Problem
+from cotenant.controller.submission.build import Sbatch, Submission, Submitter, submission
+from cotenant.controller.submission.options import BadSubmission
 from cotenant.controller.wire import JobView
 from cotenant.controller.wire import clients as wire
 from tests.controller.cli.replies import job_view

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.controller.cli.submission.build import Submission, Submitter, submission
-from cotenant.controller.cli.submission.options import BY_KEY, OPTIONS, BadSubmission, Option, Options, read
-from cotenant.controller.cli.submission.quantities import moment
-from cotenant.controller.cli.submission.recording import account_home, is_secret, record
-from cotenant.controller.cli.submission.yaml_file import read_job_file
 from cotenant.controller.domain import Dependency, JobSpec
+from cotenant.controller.submission.build import Submission, Submitter, submission
+from cotenant.controller.submission.options import BY_KEY, OPTIONS, BadSubmission, Option, Options, read
+from cotenant.controller.submission.quantities import moment
+from cotenant.controller.submission.recording import account_home, is_secret, record
+from cotenant.controller.submission.yaml_file import read_job_file
 from cotenant.controller.wire import PromiseAsked
 
 PYTHON = ("python3", "-c", "pass")

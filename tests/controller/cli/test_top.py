@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from cotenant.controller.cli.cluster import top
-from cotenant.controller.cli.cluster.device_view import bar
 from cotenant.controller.cli.cluster.top_page import Moment, lines_for, page
 from cotenant.controller.cli.cluster.top_view import JobVerb
-from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.terminal import last_words
 from cotenant.controller.client import Client, Refusal, Unreachable
 from cotenant.controller.domain import HostState, JobId
+from cotenant.controller.present import tables
+from cotenant.controller.present.devices import bar
 from cotenant.controller.wire import clients as wire
 
 FAILURE = wire.Failure(request_id=0, code="not-allowed", message="not yours")
@@ -171,8 +171,8 @@ def test_without_a_terminal_there_is_no_colour(moment: Moment) -> None:
 
 @given(st.text(st.characters(categories=["L"]), max_size=40), st.integers(2, 40))
 def test_what_is_cut_inside_keeps_both_ends(text: str, limit: int) -> None:
-    cut = screen.cut_inside(text, limit)
-    wide = screen.columns_of
+    cut = tables.cut_inside(text, limit)
+    wide = tables.columns_of
     if wide(text) > limit:
         head, tail = cut.split("…")
         # Where a character takes two columns one may stay empty at each end.

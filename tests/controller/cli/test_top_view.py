@@ -19,8 +19,8 @@ from cotenant.controller.cli.cluster.top_view import (
     natural,
     refusal,
 )
-from cotenant.controller.cli.frame import screen
 from cotenant.controller.domain import HostState, JobId, Phase
+from cotenant.controller.present import tables
 from cotenant.controller.wire import clients as wire
 
 
@@ -91,9 +91,9 @@ def test_titles_count_what_is_not_shown(moment: Moment) -> None:
 def test_columns_fit_and_cells_are_as_wide_as_their_column(moment: Moment, width: int) -> None:
     for make in (devices_pane, jobs_pane, decisions_pane):
         pane = make(moment, Choice(), width)
-        assert width < 60 or sum(wide + len(screen.GAP) for _, wide in pane.heads) - len(screen.GAP) <= width
+        assert width < 60 or sum(wide + len(tables.GAP) for _, wide in pane.heads) - len(tables.GAP) <= width
         assert all(
-            screen.columns_of(cell) <= wide
+            tables.columns_of(cell) <= wide
             for row in pane.rows
             for cell, (_, wide) in zip(row.cells, pane.heads, strict=True)
         )

@@ -23,6 +23,7 @@ from cotenant.controller.cli.setup.owners import own
 from cotenant.controller.client import Client, Unreachable
 from cotenant.controller.domain import InputFile, JobId, JobSpec, Launch, Phase, Profile
 from cotenant.controller.policies import registry
+from cotenant.controller.present import tables, units
 from cotenant.controller.wire import clients as wire
 from tests.building.limits import within_s
 
@@ -141,7 +142,7 @@ def test_a_controller_that_knows_no_pages_answers_whole(queued: StandIn, cotenan
 
 
 def test_a_later_page_of_a_table_widens_its_columns() -> None:
-    columns = (screen.Column("A", lambda row: row[0]), screen.Column("B", lambda row: row[1]))
+    columns = (tables.Column("A", lambda row: row[0]), tables.Column("B", lambda row: row[1]))
     table = screen.Table(columns, None)
     assert table.lines([("1", "x")]) == ["A  B", "1  x"]
     assert table.lines([("10000", "y"), ("2", "z")]) == ["10000  y", "2      z"]
@@ -955,10 +956,10 @@ def test_keys_are_made_once(at_home: Path, cotenant: Cotenant) -> None:
 
 def test_a_narrow_screen_drops_columns_by_rank_and_cuts_the_last() -> None:
     columns = [
-        screen.Column("A", lambda row: row[0]),
-        screen.Column("B", lambda row: row[1], rank=1),
-        screen.Column("C", lambda row: row[2], rank=2),
-        screen.Column("LAST", lambda row: row[3]),
+        tables.Column("A", lambda row: row[0]),
+        tables.Column("B", lambda row: row[1], rank=1),
+        tables.Column("C", lambda row: row[2], rank=2),
+        tables.Column("LAST", lambda row: row[3]),
     ]
     rows = [("a" * 10, "b" * 10, "c" * 10, "d" * 100)]
     whole = screen.table(columns, rows, None)
@@ -971,7 +972,7 @@ def test_a_narrow_screen_drops_columns_by_rank_and_cuts_the_last() -> None:
 
 
 def test_a_last_column_that_wraps_says_everything() -> None:
-    columns = [screen.Column("A", lambda row: row[0]), screen.Column("NOTE", lambda row: row[1], wraps=True)]
+    columns = [tables.Column("A", lambda row: row[0]), tables.Column("NOTE", lambda row: row[1], wraps=True)]
     note = "in use by pid 4711 of bob (python train.py, 20480 MiB), which is not ours"
     assert screen.table(columns, [("gpu-1", note)], None).splitlines()[1] == f"gpu-1  {note}"
     _, *lines = screen.table(columns, [("gpu-1", note), ("gpu-2", "free")], 40).splitlines()
@@ -986,4 +987,4 @@ def test_a_last_column_that_wraps_says_everything() -> None:
     [(None, "-"), (0, "0s"), (59.6, "1m00s"), (192, "3m12s"), (7500, "2h05m"), (273_600, "3d04h")],
 )
 def test_durations_on_screen(seconds: float | None, text: str) -> None:
-    assert screen.duration(seconds) == text
+    assert units.duration(seconds) == text

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import cotenant
-from cotenant.controller.cli.submission.options import OPTIONS
-from cotenant.controller.cli.submission.quantities import GpuRange
 from cotenant.controller.domain import Dependency, JobId, Phase
 from cotenant.controller.python.connection import watch
 from cotenant.controller.python.handle import cancel
 from cotenant.controller.python.submitting import options_of
+from cotenant.controller.submission.options import OPTIONS
+from cotenant.controller.submission.quantities import GpuRange
 from cotenant.controller.wire import clients as wire
 from tests.building.limits import within_s
 from tests.building.stand_in import refusal

@@ -14,8 +14,9 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.cli.frame.problem import suggestion
-from cotenant.controller.cli.submission.options import (
+from cotenant.controller.domain import SlurmScript
+from cotenant.controller.present.problem import suggestion
+from cotenant.controller.submission.options import (
     BY_FLAG,
     CONTAINERS,
     BadSubmission,
@@ -25,8 +26,7 @@ from cotenant.controller.cli.submission.options import (
     read,
     refuse_all,
 )
-from cotenant.controller.cli.submission.slurm import SlurmLines
-from cotenant.controller.domain import SlurmScript
+from cotenant.controller.submission.slurm import SlurmLines
 
 SCRIPT_BYTES_MAX: Final = 4 * 1024 * 1024
 SUFFIXES: Final = (".sh", ".bash", ".slurm", ".sbatch", ".job")

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from cotenant.controller.cli.frame import screen
-from cotenant.controller.cli.frame.screen import NONE, Column, device_hours
+from cotenant.controller.present.tables import Column
+from cotenant.controller.present.units import NONE, device_hours
 from cotenant.controller.wire import JobView, PromiseView, SharingView
 
 SHOWN_MAX: Final = 4
@@ -147,14 +147,6 @@ def _in_all(job: JobView) -> str:
     verb = "won" if job.won_device_s >= 0.0 else "lost"
     hours = device_hours(abs(job.won_device_s)).removeprefix("+")
     return f"sharing {verb} {hours} device-hours (this job's part)"
-
-
-def table(job: JobView, room: int | None) -> list[str]:
-    """For `show`."""
-    if not job.shared:
-        return []
-    said = in_words(job)
-    return ["", screen.table(ROWS, job.shared, room), *(screen.wrapped(each, 2, room) for each in said)]
 
 
 def in_words(job: JobView) -> list[str]:

@@ -13,8 +13,9 @@ from typing import Any, Final
 
 import msgspec
 
-from cotenant.controller.cli.frame.problem import suggestion
-from cotenant.controller.cli.submission.quantities import (
+from cotenant.controller.domain import Dependency, JobId, Profile
+from cotenant.controller.present.problem import suggestion
+from cotenant.controller.submission.quantities import (
     DURATION_FORMS,
     array_tasks,
     count,
@@ -29,7 +30,6 @@ from cotenant.controller.cli.submission.quantities import (
     word_list,
     yes_or_no,
 )
-from cotenant.controller.domain import Dependency, JobId, Profile
 from cotenant.controller.wire import BadMessage, decode_json
 
 

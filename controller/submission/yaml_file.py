@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 import yaml
 
-from cotenant.controller.cli.submission.options import (
+from cotenant.controller.submission.options import (
     BY_KEY,
     BadSubmission,
     Option,
@@ -21,7 +21,7 @@ from cotenant.controller.cli.submission.options import (
     read,
     unknown_key,
 )
-from cotenant.controller.cli.submission.quantities import shown
+from cotenant.controller.submission.quantities import shown
 
 FILE_BYTES_MAX: Final = 1024 * 1024
 ITEMS_MAX: Final = 10_000

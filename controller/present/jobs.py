@@ -5,11 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from cotenant.controller.cli.frame.screen import NONE, STATE_COLOURS, Column, duration, local_time
-from cotenant.controller.cli.jobs.arrays import in_counts, task_range
-from cotenant.controller.cli.jobs.eta import age, early, late, likely
-from cotenant.controller.cli.jobs.sharing import OF_JOBS
-from cotenant.controller.wire import JobView, PromisedEndView, wall_s
+from cotenant.controller.domain import ENDED, WAITING, Phase
+from cotenant.controller.present.etas import age, early, late, likely
+from cotenant.controller.present.sharing import OF_JOBS
+from cotenant.controller.present.tables import STATE_COLOURS, Column
+from cotenant.controller.present.units import NONE, duration, local_time
+from cotenant.controller.wire import JobView, PromisedEndView, clients, wall_s
+
+
+def task_range(array: clients.ArrayView) -> str:
+    """`38_[0-999]`, as Slurm writes it."""
+    return f"{array.number}_[{array.first}-{array.last}]"
+
+
+def in_counts(array: clients.ArrayView) -> str:
+    """`3 run, 990 wait, 7 ended (2 failed)`."""
+    waiting = sum(array.by_state.get(phase, 0) for phase in WAITING)
+    ended = sum(array.by_state.get(phase, 0) for phase in ENDED)
+    failed = array.by_state.get(Phase.FAILED, 0)
+    counts = {"run": array.tasks - waiting - ended, "wait": waiting, "ended": ended}
+    told = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+    return f"{told} ({failed} failed)" if failed else told
 
 
 def devices(names: tuple[str, ...]) -> str:

@@ -22,9 +22,9 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.cli.frame.problem import nearest, suggestion
-from cotenant.controller.cli.submission.options import CONTAINERS, BadSubmission
 from cotenant.controller.domain import LaunchMode
+from cotenant.controller.present.problem import nearest, suggestion
+from cotenant.controller.submission.options import CONTAINERS, BadSubmission
 
 CONTAINER_PROGRAMS: Final = ("docker", "podman", "apptainer", "singularity", "enroot", "nerdctl", "ch-run")
 HOST_MODULES: Final = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")

@@ -15,8 +15,9 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from cotenant.controller.cli.frame.problem import suggestion
-from cotenant.controller.cli.submission.options import (
+from cotenant.controller.domain import PRIORITY_MAX, SlurmScript, is_whole_number
+from cotenant.controller.present.problem import suggestion
+from cotenant.controller.submission.options import (
     BY_KEY,
     CONTAINERS,
     BadSubmission,
@@ -26,8 +27,7 @@ from cotenant.controller.cli.submission.options import (
     merged,
     read,
 )
-from cotenant.controller.cli.submission.quantities import count, shown, size_mib
-from cotenant.controller.domain import PRIORITY_MAX, SlurmScript, is_whole_number
+from cotenant.controller.submission.quantities import count, shown, size_mib
 
 SAME: Final = {
     "-t": "time", "--time": "time", "-J": "name", "--job-name": "name", "-D": "workdir", "--chdir": "workdir",

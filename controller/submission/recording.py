@@ -20,7 +20,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.cli.submission.options import BadSubmission
+from cotenant.controller.submission.options import BadSubmission
 
 ALWAYS: Final = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "LD_LIBRARY_PATH")
 NEVER: Final = re.compile(r"_|PWD|OLDPWD|SHLVL|XDG_RUNTIME_DIR|COTENANT_.*|SLURM_.*")

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from cotenant.controller.cli.frame import screen
-from cotenant.controller.cli.frame.screen import GAP, NONE, STATE_COLOURS, Column, duration, size
 from cotenant.controller.domain import HostId, HostState
+from cotenant.controller.present import tables
+from cotenant.controller.present.tables import GAP, STATE_COLOURS, Column
+from cotenant.controller.present.units import NONE, duration, size
 from cotenant.controller.wire import DeviceView, JobView, NodeView
 
 STALE_S_MIN: Final = 5.0
@@ -162,7 +163,7 @@ def _age(row: DeviceLine) -> str:
 def _tenant(job: JobView) -> str:
     left = f" {duration(job.left_s)} left" if job.left_s is not None else ""
     progress = f" {100 * job.step // job.iterations}%" if job.iterations else f" step {job.step}"
-    return f"{job.job_id} {screen.cut(job.name, 12)}{progress}{left}"
+    return f"{job.job_id} {tables.cut(job.name, 12)}{progress}{left}"
 
 
 def _jobs(row: DeviceLine) -> str:
@@ -180,7 +181,7 @@ def _empty(row: DeviceLine) -> str:
 def _short(row: DeviceLine) -> str:
     """Of a long name the host's end goes first: the device tells rows apart."""
     host, slash, device = row.device.device_id.rpartition("/")
-    return f"{screen.cut(host, max(8, NAME_WIDTH - len(device) - 1))}{slash}{device}"
+    return f"{tables.cut(host, max(8, NAME_WIDTH - len(device) - 1))}{slash}{device}"
 
 
 def _state_colour(row: DeviceLine) -> str:

@@ -16,12 +16,12 @@ from typing import Any
 
 import msgspec
 
-from cotenant.controller.cli.submission import commands, recording
-from cotenant.controller.cli.submission.commands import spawning
-from cotenant.controller.cli.submission.options import BY_KEY, BadSubmission, Options, merged, read
-from cotenant.controller.cli.submission.quantities import GpuRange
-from cotenant.controller.cli.submission.recording import code_sha256
 from cotenant.controller.domain import JobId, JobSpec, Launch, LaunchMode, SlurmScript, one_line
+from cotenant.controller.submission import commands, recording
+from cotenant.controller.submission.commands import spawning
+from cotenant.controller.submission.options import BY_KEY, BadSubmission, Options, merged, read
+from cotenant.controller.submission.quantities import GpuRange
+from cotenant.controller.submission.recording import code_sha256
 from cotenant.controller.wire import PromiseAsked, Submit
 
 YAML_SUFFIXES = (".yaml", ".yml")
@@ -187,11 +187,11 @@ def _source(words: Sequence[str]) -> _Source:
         if not path.is_file():
             near = commands.near_file(str(path), Path())
             raise BadSubmission(f"{path} does not exist", near, missing=True)
-        from cotenant.controller.cli.submission import yaml_file  # YAML takes a while to load
+        from cotenant.controller.submission import yaml_file  # YAML takes a while to load
 
         file = yaml_file.read_job_file(path)
         return _Source(argv=file.command, options=file.options)
-    from cotenant.controller.cli.submission import directives
+    from cotenant.controller.submission import directives
 
     if directives.is_script(path):
         script = directives.read_script(path)
@@ -207,7 +207,7 @@ def _source(words: Sequence[str]) -> _Source:
 
 def _slurm_source(words: Sequence[str], sbatch: Sbatch) -> _Source:
     """A script, whatever its file is called; its output goes where Slurm's would."""
-    from cotenant.controller.cli.submission import directives
+    from cotenant.controller.submission import directives
 
     path, text = Path(words[0]), sbatch.text
     if text is None and not path.is_file():

@@ -1,0 +1,120 @@
+"""Tables as text: what a column shows, how wide it is, and what is left out where there is too little room.
+
+Rule: a cell is one line, whatever is in it. Colour is the terminal's (`cli/frame/screen.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from cotenant.controller.domain import one_line
+from cotenant.controller.present.units import NONE
+
+GAP: Final = "  "
+LAST_WIDTH_MIN: Final = 18
+STATE_COLOURS: Final = {
+    "running": "green", "loading": "cyan", "checkpointing": "cyan", "stopping": "cyan", "reserved": "cyan",
+    "queued": "yellow", "blocked": "yellow", "held": "yellow",
+    "failed": "red", "cancelled": "dim", "done": "dim",
+    "ok": "green", "silent": "yellow", "drained": "yellow", "suspect": "yellow", "lost": "red",
+    "warn": "yellow", "fail": "red",
+}  # fmt: skip
+
+
+class Column(msgspec.Struct, frozen=True):
+    """`text` takes a row. Where the screen is too narrow the columns with the highest `rank` go first."""
+
+    title: str
+    text: Callable[[Any], str]
+    rank: int = 0
+    """0 stays always."""
+    right: bool = False
+    limit: int = 0
+    """Longer texts are cut on a terminal; 0 = no limit."""
+    colour: Callable[[Any], str] | None = None
+    wraps: bool = False
+    """As the last column: what does not fit goes on in further lines, instead of being cut."""
+    ends: bool = False
+    """What is cut is cut in the middle: the end tells rows apart."""
+
+
+def pieces_of(text: str, width: int) -> list[str]:
+    if len(text) <= width:
+        return [text]
+    import textwrap
+
+    return textwrap.wrap(text, width, break_on_hyphens=False)
+
+
+def cells_of(columns: Sequence[Column], rows: Sequence[Any], *, is_cut: bool) -> list[list[str]]:
+    """One line each, within the limit of its column where there is one to keep to."""
+    cells = [[one_line(column.text(row)) or NONE for column in columns] for row in rows]
+    if not is_cut:
+        return cells
+    return [[_fitted(c, text) for c, text in zip(columns, line, strict=True)] for line in cells]
+
+
+def widths_of(cells: Sequence[Sequence[str]], at_least: Sequence[int]) -> list[int]:
+    widths = list(at_least)
+    for at, texts in enumerate(zip(*cells, strict=True)):
+        widths[at] = max(widths[at], max(map(columns_of, texts)))
+    return widths
+
+
+def that_fit(columns: Sequence[Column], widths: Sequence[int], width: int | None) -> list[int]:
+    """Which columns there is room for beside the last one."""
+    kept = list(range(len(columns)))
+    while width is not None:
+        last = min(widths[kept[-1]], LAST_WIDTH_MIN)
+        needed = sum(widths[at] + len(GAP) for at in kept[:-1]) + last
+        spare = [at for at in kept if columns[at].rank]
+        if needed <= width or not spare:
+            break
+        kept.remove(max(spare, key=lambda at: columns[at].rank))
+    return kept
+
+
+def cell(text: str, width: int, right: bool) -> str:
+    if len(text) <= width and text.isascii():
+        return text.rjust(width) if right else text.ljust(width)
+    text = cut(text, width)
+    blank = " " * (width - columns_of(text))
+    return blank + text if right else text + blank
+
+
+def _fitted(column: Column, text: str) -> str:
+    return cut_inside(text, column.limit) if column.ends else cut(text, column.limit)
+
+
+def cut_inside(text: str, limit: int) -> str:
+    """Both ends stay."""
+    if not limit or columns_of(text) <= limit:
+        return text
+    kept = limit - 1
+    return f"{_head(text, kept - kept // 2)}…{_head(text[::-1], kept // 2)[::-1]}"
+
+
+def cut(text: str, limit: int) -> str:
+    if not limit or columns_of(text) <= limit:
+        return text
+    return _head(text, limit - 1) + "…"
+
+
+def _head(text: str, columns: int) -> str:
+    """As much of the beginning as takes so many columns."""
+    head = text[:columns]
+    while columns_of(head) > columns:
+        head = head[:-1]
+    return head
+
+
+def columns_of(text: str) -> int:
+    """How wide it is on a terminal: East Asian characters take two columns, combining ones none."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
