@@ -143,12 +143,12 @@ def _how(runs: Sequence[LiveRun], command: str) -> list[str]:
     facts = ", ".join(f"{key} {value}" for key, value in machine.items() if key != "commit")
     loads = ", ".join(f"{run.load_started:.1f}" for run in runs)
     simulated_at = this_machine.facts()["commit"]
+    commits = f"The runs were made at commit {machine['commit']}, the simulations at {simulated_at}."
     return [
         said(HOW),
         "",
         f"Command: `{command}`",
-        f"Machine: {facts}. Load average before the runs: {loads}. The runs were made at commit "
-        f"{machine['commit']}, the simulations at {simulated_at}.",
+        f"Machine: {facts}. Load average before the runs: {loads}. {commits}",
     ]
 
 
