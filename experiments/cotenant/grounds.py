@@ -135,14 +135,14 @@ def told(results: Sequence[ToldResult]) -> str:
     lines = ["## What people are told", "", said(TOLD_SAID, jobs=PCS_JOBS), ""]
     if not results:
         return "\n".join([*lines, "Not run."])
-    lines += header(("VC", "policy", "mean JCT, h", "P99, d", "error %", "P99 error %", "80 % interval held"))
+    lines += header(("VC", "policy", "mean JCT, h", "error %", "P99 error %", "80 % interval held"))
     for one in results:
         error = one.prediction_error
         lines.append(
             row_of(
                 [
                     one.cell.vc, f"`{one.cell.policy}`", f"{one.mean_s / 3600:.1f}",
-                    f"{one.p99_s / 86400:.1f}", f"{100 * error['mean']:.0f}",
+                    f"{100 * error['mean']:.0f}",
                     f"{100 * error['p99']:.0f}",
                     f"{100 * one.eta['coverage_80']:.0f} %",
                 ]

@@ -125,9 +125,8 @@ def _at(at: At) -> str:
 def _answer(runs: Runs, shown: Sequence[str]) -> str:
     worst, at = max(runs.default_loss(pairs) for pairs in shown)
     gains = "; ".join(
-        f"with {NAMES[pairs]} {_told(runs.ratio(CELLS, 'patient', pairs))} of `patient`'s, "
-        f"{_told(runs.ratio(CELLS, 'castor-cost', pairs))} of `castor-cost`'s and "
-        f"{_told(runs.ratio(CELLS, 'srtf', pairs))} of `srtf`'s"
+        f"with {NAMES[pairs]}, {_told(runs.ratio(CELLS, 'patient', pairs))} of `patient`'s and "
+        f"{_told(runs.ratio(CELLS, 'castor-cost', pairs))} of `castor-cost`'s"
         for pairs in shown
     )
     return said(
@@ -190,7 +189,7 @@ def _beside(runs: Runs, shown: Sequence[str]) -> str:
     lines = ["## Beside other policies", "", said(BESIDE_SAID), ""]
     lines += header(["pairs", "mean over that of", *(f"load {load:g}" for load in LOADS), "all loads"])
     for pairs in shown:
-        for other in OTHERS:
+        for other in OTHERS[:-1]:
             by_load = [_told(runs.ratio([(vc, load) for vc in VCS], other, pairs)) for load in LOADS]
             row = [NAMES[pairs], f"`{other}`", *by_load, _told(runs.ratio(CELLS, other, pairs))]
             lines.append(row_of(row))
@@ -217,14 +216,13 @@ def _losses(runs: Runs, shown: Sequence[str]) -> str:
 def _counts(runs: Runs, shown: Sequence[str]) -> str:
     lines = [
         "## Tails, preemptions, sharing", "",
-        *header(["", "median to `patient`", "P95", "P99", "preemptions", "jobs that shared", "ms per event"]),
+        *header(["", "median to `patient`", "P95", "P99", "preemptions", "jobs that shared"]),
     ]  # fmt: skip
     for pairs in shown:
         of: list[Number] = [lambda one: one.median_s, lambda one: one.p95_s, lambda one: one.p99_s]
         both = [pair for at in CELLS for pair in runs.both(at, "patient", pairs)]
         fewer = sum(a.preemptions for a, _ in both) / max(1, sum(b.preemptions for _, b in both))
         shared = sum(a.shared for a, _ in both) / max(1, sum(a.jobs for a, _ in both))
-        ms = sum(a.decision_ms for a, _ in both) / max(1, len(both))
         lines.append(
             row_of(
                 [
@@ -232,7 +230,6 @@ def _counts(runs: Runs, shown: Sequence[str]) -> str:
                     *(_told(runs.ratio(CELLS, "patient", pairs, each)) for each in of),
                     f"{100 * (fewer - 1):+.0f} %",
                     f"{100 * shared:.0f} %",
-                    f"{ms:.2f}",
                 ]
             )
         )
