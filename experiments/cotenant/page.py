@@ -131,7 +131,7 @@ def _answer(runs: Runs, shown: Sequence[str]) -> str:
     )
     return said(
         """Take `cotenant` where jobs have expected times, resume and may share devices. Its mean completion
-        time is {gains}. Where it does worst, on {at}, it takes {worst:.3f} of the time of the better of
+        time is, {gains}. Where it does worst, on {at}, it takes {worst:.3f} of the time of the better of
         `patient` and `castor-cost`.""",
         gains=gains,
         at=_at(at),
