@@ -139,8 +139,9 @@ def answer(book: Book) -> str:
     )
     return said(
         """Ordering by estimated size is what pays: under `rltune` the mean wait is {fifo[wait_s]} of
-        `fifo`'s and the bounded slowdown {fifo[bsld]} (ratios, 95 % intervals). Against plain `sjf`, which
-        needs no training, they are {sjf[wait_s]} and {sjf[bsld]}. So learning, beyond the order by size, {adds}.""",
+        `fifo`'s and the bounded slowdown {fifo[bsld]} (ratios, 95 % intervals). Against plain `sjf`,
+        which needs no training, they are {sjf[wait_s]} and {sjf[bsld]}. So learning, beyond the order by
+        size, {adds}.""",
         fifo={name: told(found) for name, found in fifo.items()},
         sjf={name: told(found) for name, found in sjf.items()},
         adds=added(sjf["wait_s"], sjf["bsld"]),
