@@ -242,6 +242,6 @@ METHOD: Final = f"""## How this page was made
 runs are in [patient/runs.csv](patient/runs.csv). `FILE` is a trace of gangs as wide as its cluster that is
 not part of this repository: VC vcvGl of Helios's Venus, September 2020 (1,452 jobs, 401 of them of 128 GPUs).
 A window is {WINDOW_JOBS} consecutive jobs of a VC on hosts of 8 GPUs; estimates are exact, load and pause
-times modelled. Intervals are paired bootstraps that draw VCs, then windows, then cluster sizes. The exponent 0.75
-was chosen on the same VCs, so expect a little less elsewhere. *Before* is `{OLD}`, *set* is
+times modelled. Intervals are paired bootstraps that draw VCs, then windows, then cluster sizes. The exponent
+0.75 was chosen on the same VCs, so expect a little less elsewhere. *Before* is `{OLD}`, *set* is
 `{SET_ONLY}`. By hand: `cotenant sim compare philly/103959 --hosts 2 --policies srtf-full,patient`."""
