@@ -188,12 +188,12 @@ def end(process: subprocess.Popen[str], *, kill: bool) -> None:
 
 def report(rows: list[tuple[str, str]], options: Any) -> str:
     what, fastest = [row for row in rows if row[0].startswith("durable")][-1]
-    width = what.partition(", ")[2]
+    width, recovered = what.partition(", ")[2], dict(rows)[KILLED].partition(";")[0]
     lines = [
         "# Durable submissions and restarts",
         "",
         f"The controller makes {fastest.partition('/s')[0]} submissions a second durable with {width}.",
-        f"After a kill with {options.jobs:,} queued jobs it recovers in {dict(rows)[KILLED].partition(';')[0]}.",
+        f"After a kill with {options.jobs:,} queued jobs it recovers in {recovered}.",
         "",
         "| what | measured |",
         "| --- | --- |",

@@ -112,8 +112,8 @@ def report(rows: list[tuple[str, ...]], options: argparse.Namespace) -> str:
         "# Questions to an MPS control daemon",
         "",
         (
-            f"With {rows[-1][1]} processes at a time, the agent's channel to the daemon answers {rows[-2][2]} "
-            f"questions, and control programs started side by side answer {rows[-1][2]}."
+            f"With {rows[-1][1]} processes at a time, the agent's channel to the daemon answers "
+            f"{rows[-2][2]} questions, and control programs started side by side answer {rows[-1][2]}."
         ),
         "",
         "| asked by | processes at a time | answered | median ms | longest ms |",

@@ -101,8 +101,8 @@ def report(took_s: Mapping[str, list[tuple[float, float]]], rounds: int, bytecod
         "# Start of a verb",
         "",
         (
-            f"`cotenant queue` takes {times('cotenant queue')} times the processor time of an empty interpreter, "
-            f"`cotenant --help` {times('cotenant --help')} times."
+            f"`cotenant queue` takes {times('cotenant queue')} times the processor time of an empty "
+            f"interpreter, `cotenant --help` {times('cotenant --help')} times."
         ),
         "",
         "| way | median, ms | fastest, ms | times an empty interpreter | CPU, ms | times an empty one |",
