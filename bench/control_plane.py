@@ -372,9 +372,10 @@ Command: `python bench/control_plane.py --agents {agents} --seconds {seconds:g}`
 """
 
 
-def report(rows: list[str], last: Measured, options: Any) -> str:
+def report(found: list[Measured], options: Any) -> str:
+    last = found[-1]
     return PAGE.format(
-        rows="\n".join(rows),
+        rows="\n".join(map(row, found)),
         most=last.agents,
         cpu=last.cpu_percent,
         rss=last.rss_mib,
@@ -398,12 +399,11 @@ def main() -> None:
     options = parser.parse_args()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    rows = []
+    found = []
     for count in options.agents:
-        measured = measure(count, options.seconds)
-        rows.append(row(measured))
-        print(rows[-1], flush=True)
-    page = report(rows, measured, options)
+        found.append(measure(count, options.seconds))
+        print(row(found[-1]), flush=True)
+    page = report(found, options)
     print(page)
     if options.write:
         options.write.write_text(page)
