@@ -33,8 +33,6 @@ from experiments.shared.tables import header, row_of, said, saved
 OTHERS: Final = ("patient", "srtf", "castor-cost", "castor")
 MOST: Final = 1.03
 """What a default may lose in a cell."""
-LEAST: Final = 1.01
-"""Less is not worth a line."""
 Number = Callable[[Result], float]
 At = tuple[str, float]
 """A VC and a load."""
@@ -106,7 +104,7 @@ def text(
     runs, wrong = Runs(results), Runs(results, NOISE)
     shown = [pairs for pairs in PAIRS if runs.mine(pairs)]
     parts = ["# cotenant: one rule of marginal cost", _answer(runs, shown), _picture(runs, shown, folder)]
-    parts += [_claims(runs, shown), _beside(runs, shown), _counts(runs, shown), _losses(runs, shown)]
+    parts += [_claims(runs, shown), _beside(runs, shown), _counts(runs, shown)]
     parts += [_wrong(wrong), *others, _method(results, asked, runs, machine)]
     return "\n\n".join(parts) + "\n"
 
@@ -196,23 +194,6 @@ def _beside(runs: Runs, shown: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def _losses(runs: Runs, shown: Sequence[str]) -> str:
-    lost = [
-        (value, other, pairs, at)
-        for pairs in shown
-        for other in ("patient", "castor-cost", "srtf")
-        for at in EVERY
-        if (value := runs.cell(at, other, pairs)) is not None and value > LEAST
-    ]
-    lines = ["## Where it loses", "", said(LOSSES_SAID), ""]
-    if not lost:
-        return "\n".join([*lines, "None."])
-    lines += header(["VC and load", "pairs", "against", "mean"])
-    for value, other, pairs, at in sorted(lost, reverse=True):
-        lines.append(row_of([_at(at), NAMES[pairs], f"`{other}`", f"{value:.3f}"]))
-    return "\n".join(lines)
-
-
 def _counts(runs: Runs, shown: Sequence[str]) -> str:
     lines = [
         "## Tails, preemptions, sharing", "",
@@ -283,9 +264,6 @@ BESIDE_SAID: Final = """
     Each number is `cotenant`'s mean completion time divided by that of the other policy, so below 1 is
     better: geometric means over eight Philly VCs with 95 % intervals. The kinds of pairs are Gavel's
     measured slowdowns on three types of GPU, and the policy learns them while jobs run (`--xi learned`).
-"""
-LOSSES_SAID: Final = """
-    The VCs and loads on which its mean is more than one percent longer, Venus among them:
 """
 WRONG_SAID: Final = """
     Expected times are true ones times lognormal(0, {noise:g}); V100 pairs, loads 1 and 2, two windows of each

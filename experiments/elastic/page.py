@@ -128,7 +128,7 @@ def listed(words: Sequence[str]) -> str:
 
 def text(results: Sequence[Result], asked: Sequence[Cell], machine: str, folder: Path) -> str:
     runs = Runs(results)
-    sections = (_claims, _beside_rigid, _loads, _costs, _fluid, _why)
+    sections = (_claims, _beside_rigid, _costs, _fluid, _why)
     parts = ["# Elastic jobs on whole devices", _answer(runs), _picture(runs, folder)]
     parts += [section(runs) for section in sections]
     return "\n\n".join([*parts, _method(results, asked, machine)]) + "\n"
@@ -264,19 +264,6 @@ def _beside_rigid(runs: Runs) -> str:
     return "\n".join(lines)
 
 
-def _loads(runs: Runs) -> str:
-    lines = ["## Heavier loads", "", said(LOADS_SAID), ""]
-    lines += header(["policy", *(f"{what}, load {load:g}" for load in HEAVIER for what in ("mean", "P99"))])
-    for name, kind in COMPARED:
-        row = [
-            runs.told({**kind, "load": load}, traced(load=load), of)
-            for load in HEAVIER
-            for of in (mean_s, p99_s)
-        ]
-        lines.append(row_of([name, *row]))
-    return "\n".join(lines)
-
-
 def _resized_gpu_s(result: Result) -> float:
     return result.resized.gpu_s
 
@@ -359,9 +346,6 @@ BESIDE_SAID: Final = """
     is also given for each VC, and brackets hold 95 % intervals over windows. *One GPU* is what a policy that
     does not resize makes of a job submitted with `--gpus 1-N`. *Later than fair* counts the jobs that ended
     later than with an equal share of the devices.
-"""
-LOADS_SAID: Final = """
-    The same windows with arrivals closer together, as ratios to `srsf` with rigid jobs at the same load.
 """
 CLAIMS_SAID: Final = """
     Both papers compare policies that are all elastic, PCS in its fluid world. Here Tiresias is `srsf` and

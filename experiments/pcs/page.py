@@ -5,7 +5,7 @@ Rule: a verdict is computed from the runs; a number of the paper's stands in `pa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -50,7 +50,6 @@ def text(facts: str, folder: Path) -> str:
                 *(row_of([c.figure, c.claim, c.found, "holds" if c.holds else "**no**"]) for c in claims),
             ]
         ),
-        figure_7(),
         promises.section(),
         figure_10(),
         "## What this does not show",
@@ -188,40 +187,6 @@ def ratio_claims() -> Iterator[Claim]:
                 f"{ours:.3f}",
                 abs(ours / wanted - 1) <= NEAR,
             )
-
-
-def figure_7() -> str:
-    paper, rows = PAPER["figure_7"], []
-    for place, vc in enumerate(paper["workloads"]):
-        base = found(vc, "afs-l")["mean_jct_s"]
-        for cell in runs.figure_7():
-            if cell.vc != vc:
-                continue
-            value, theirs = found(vc, cell.policy), PAPERS_NAME.get(cell.policy)
-            rows.append(
-                row_of(
-                    [
-                        vc,
-                        cell.policy,
-                        f"{value['mean_jct_s'] / base:.3f}",
-                        _papers(paper["jct"], theirs, place),
-                        f"{100.0 * value['mean_error']:.2f}",
-                        _papers(paper["error_percent"], theirs, place),
-                        f"{100.0 * p99(value):.1f}",
-                    ]
-                )
-            )
-    text = said(
-        """Mean completion times are ratios to `afs-l`'s; errors are of 300 jobs asked, evenly over the VC (60
-        under `themis`, 50 under `fifo`). PCS's published configurations are not those of the figure, so their
-        rows have no number of the paper."""
-    )
-    titles = ["VC", "policy", "mean JCT", "paper", "error %", "paper", "error, P99 %"]
-    return "\n".join(["## Completion times against errors (Figure 7)", "", text, "", *header(titles), *rows])
-
-
-def _papers(table: dict[str, Sequence[float]], name: str | None, place: int) -> str:
-    return "-" if name is None else f"{table[name][place]:g}"
 
 
 def figure_10() -> str:

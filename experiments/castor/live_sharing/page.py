@@ -1,8 +1,6 @@
-"""The page and the pictures about live runs in which devices are shared; and what makes the difference: the
-same jobs in the simulator, in worlds that differ in one thing.
+"""The page and the picture about live runs in which devices are shared.
 
 Rule: a sentence that depends on a result is chosen by the result; nothing here was written after the fact.
-The worlds explain a result after it was measured; nothing of what ran was chosen by them.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Final
 
-from cotenant.controller.policies.base import Parameters
 from cotenant.controller.timeline import render
 from experiments.castor.live_sharing import foretold, jobs, pairs, texts
 from experiments.castor.live_sharing.counted import beside_loads_s, busy_s
@@ -35,19 +32,6 @@ RESULTS: Final = (
     "| shared | yield |"
 )
 OTHERS: Final = ("sjf-ffs:part=false", "sjf", "fifo")
-
-POLICIES: Final[Mapping[str, tuple[str, Parameters]]] = {
-    "fifo": ("fifo", {}),
-    "sjf": ("sjf", {}),
-    "srtf": ("srtf", {}),
-    "sjf-ffs:part=false": ("sjf-ffs", {"part": False}),
-    "castor:part=false": ("castor", {"part": False}),
-    "castor": ("castor", {}),
-    "castor-cost": ("castor-cost", {}),
-}
-
-BUSY: Final = 1.5
-"""Pairs of which the duty-cycle rule says more than this are two busy kinds."""
 
 
 def write(runs: Sequence[CastorRun], planned: jobs.Planned, page: Path, pictures: Path) -> list[Path]:
@@ -74,7 +58,6 @@ def text_of(sides: Sequence[Side], planned: jobs.Planned, links: Mapping[str, st
         "## What sharing was worth",
         said(texts.PAIRS),
         "\n".join(pairs.table(sides)),
-        "\n".join(why(sides, planned.measured)),
         "## How this page was made",
         "\n".join(_what(sides, planned)),
         "\n".join(_how(sides, planned)),
@@ -274,33 +257,3 @@ def _draw(sides: Sequence[Side], folder: Path) -> dict[str, Path]:
             path.write_text(render(side.run.timeline), encoding="utf-8")
             drawn[side.name] = path
     return drawn
-
-
-def why(sides: Sequence[Side], measured: foretold.Measured) -> list[str]:
-    """A table: mean JCT and makespan of each policy in each world."""
-    base = named(sides, BASE)
-    alone_s = foretold.alone_s(side.run for side in sides)
-    known = foretold.known(base.run, [side.run for side in sides], measured)
-    worlds = worlds_of(measured, known)
-    lines = [said(texts.WHY), "", f"| mean JCT, s (makespan) | {' | '.join(worlds)} |"]
-    lines.append("| --- |" + " --: |" * len(worlds))
-    for name, label in POLICIES.items():
-        cells = []
-        for xi in worlds.values():
-            found = foretold.foretell(base.run, measured, alone_s, xi, label=label)
-            cells.append(f"{found.mean_jct_s:.1f} ({found.makespan_s:.0f})")
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return lines
-
-
-def worlds_of(measured: Mapping[str, jobs.Measured], known: foretold.Xi) -> dict[str, foretold.Xi]:
-    """xi of every pair of kinds, world by world."""
-    by_rule = foretold.rule(measured)
-    pairs = [(one, other) for one in measured for other in measured]
-    return {
-        "xi as measured": known,
-        "by the duty-cycle rule": by_rule,
-        "2: taking turns": dict.fromkeys(pairs, 2.0),
-        "1: nothing lost": dict.fromkeys(pairs, 1.0),
-        "3 for two busy kinds": {p: 3.0 if by_rule[p] > BUSY else by_rule[p] for p in pairs},
-    }

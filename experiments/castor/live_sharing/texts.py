@@ -55,8 +55,3 @@ divides the JCT of the jobs that joined another under `sjf`, which never shares,
 BUSY: Final = """\
 Other processes had this share of the cores in the runs, in their order: {others}. The jobs' sessions went
 first (autogroup niceness -20)."""
-
-WHY: Final = """\
-Here the simulator repeats the same arrivals, lengths and loads with other slowdowns of pairs. `srtf`
-preempts and never shares. In the last column two busy jobs lose by sharing, as some do on GPUs; on a core
-only jobs that stream through memory do ([bench-live-pairs.md](bench-live-pairs.md))."""
