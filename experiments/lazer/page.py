@@ -273,6 +273,7 @@ def counted(found: Sequence[Ratio | None]) -> str:
 
 def method(book: Book) -> str:
     sizes, commits = book.sizes, book.commits()
+    ground = [*book.contended, *book.light][0]
     text = said(
         METHOD,
         jobs=sizes.jobs,
@@ -282,7 +283,7 @@ def method(book: Book) -> str:
         window_jobs=sizes.window_jobs,
         runs=len(book.results),
         minutes=book.cpu_min(),
-        command=f"{book.contended[0].command()} --policies {BASE},{best_of(book, book.contended)}",
+        command=f"{ground.command()} --policies {BASE},{best_of(book, book.contended or book.light)}",
     )
     return "\n".join(
         [
