@@ -373,26 +373,28 @@ def page(rounds: list[Round], plan: list[Submission], count: int) -> str:
     ratios = {of: over(DEFAULT, of) / over(FIFO, of) for of in ("all", "mean", "short")}
     split = sorted({each for one in rounds for each in one.split})
     won = (
-        f"**time until all are done {ratios['all']:.2f}, mean completion {ratios['mean']:.2f}, "
-        f"median of the short ones {ratios['short']:.2f}**."
+        f"**{ratios['all']:.2f} of the time, with {ratios['mean']:.2f} of the mean completion time and "
+        f"{ratios['short']:.2f} of the median of the short ones**."
     )
     lines = [
         "# The default, live: twenty plain scripts",
         "",
-        f"`python bench/default_live.py --rounds {count}`. Twenty scripts that know nothing of cotenant are",
-        "submitted without a flag: four long ones take all four CPU slots, ten short and six middle ones",
-        "come within twenty seconds, those of four users in turns (by one account: the default treats users",
-        "alike). Medians over the rounds, the default beside fifo:",
+        "Beside `fifo`, the default runs twenty plain scripts to their ends in",
         won,
+        "No script knows of cotenant or was submitted with a flag.",
+        "",
+        "Four long scripts take all four CPU slots, then ten short and six middle ones of four users come",
+        "within twenty seconds. Numbers are medians over the rounds.",
         "",
         "| " + " | ".join(HEADINGS) + " |",
         "|" + " --- |" * len(HEADINGS),
         *(row(each, plan) for each in rounds),
         "",
-        "Every job that was preempted was trained again by itself, as a plain process: `not exact` names",
-        "those whose parameters differ in a bit.",
-        *([f"Not compared, for their batches were split: {', '.join(split)}."] if split else []),
+        "We trained each preempted script again by itself, as a plain process; `not exact` names the scripts",
+        "whose parameters differ in a bit.",
+        *([f"Not compared, because their batches were split: {', '.join(split)}."] if split else []),
         "",
+        f"Command: `python bench/default_live.py --rounds {count}`",
         machine.sentences(),
         "",
     ]

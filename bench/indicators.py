@@ -255,7 +255,8 @@ def page(costs: list[Cost], beside: tuple[float, float, int], seconds: float) ->
     version = getattr(prometheus_client, "__version__", "") or _version("prometheus-client")
     return f"""# What indicators cost
 
-Processor seconds per second of sampling, {seconds:g} s each: 0.01 is 1 % of one core.
+Sampling takes {100 * costs[0].per_second:.2f} % of one core with the {costs[0].what}.
+The table has processor seconds per second of sampling ({seconds:g} s each): 0.01 is 1 % of one core.
 
 | what | seconds per second | |
 | --- | --- | --- |

@@ -40,6 +40,7 @@ from cotenant.controller.wire import (
 
 OPEN = (1, 8, 64, 256)
 """Submissions under way at one time, as that many clients would have."""
+KILLED = "recovery from entries alone (killed, no snapshot)"
 
 
 def main() -> None:
@@ -127,7 +128,7 @@ def restarts(folder: Path, count: int) -> Iterator[tuple[str, str]]:
     yield f"journal with {count:,} queued jobs", f"{size / 2**20:.1f} MiB"
     recovered = measure_restart(folder, state, stop_well=True)
     yield (
-        "recovery from entries alone (killed, no snapshot)",
+        KILLED,
         f"{recovered[0]:.2f} s; ready {recovered[1]:.2f} s after start",
     )
     recovered = measure_restart(folder, state, stop_well=False)
@@ -186,8 +187,13 @@ def end(process: subprocess.Popen[str], *, kill: bool) -> None:
 
 
 def report(rows: list[tuple[str, str]], options: Any) -> str:
+    what, fastest = [row for row in rows if row[0].startswith("durable")][-1]
+    width, recovered = what.partition(", ")[2], dict(rows)[KILLED].partition(";")[0]
     lines = [
         "# Durable submissions and restarts",
+        "",
+        f"The controller makes {fastest.partition('/s')[0]} submissions a second durable with {width}.",
+        f"After a kill with {options.jobs:,} queued jobs it recovers in {recovered}.",
         "",
         "| what | measured |",
         "| --- | --- |",

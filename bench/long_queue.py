@@ -129,8 +129,15 @@ def restart(folder: Path, state: Path) -> tuple[float, float]:
 
 
 def report(rows: list[tuple[str, str]], options: Any) -> str:
+    known = dict(rows)
+    longest = next(value for what, value in rows if what.startswith("longest answer"))
     lines = [
         f"# A queue of {options.jobs:,} jobs",
+        "",
+        (
+            f"With {options.jobs:,} queued jobs, cancelling {options.cancel:,} takes "
+            f"{known[f'cancelling {options.cancel:,}']}, and no answer after it takes longer than {longest}."
+        ),
         "",
         "| what | measured |",
         "| --- | --- |",

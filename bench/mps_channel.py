@@ -111,11 +111,17 @@ def report(rows: list[tuple[str, ...]], options: argparse.Namespace) -> str:
     lines = [
         "# Questions to an MPS control daemon",
         "",
+        (
+            f"With {rows[-1][1]} processes at a time, the agent's channel to the daemon answers "
+            f"{rows[-2][2]} questions, and control programs started side by side answer {rows[-1][2]}."
+        ),
+        "",
         "| asked by | processes at a time | answered | median ms | longest ms |",
         "| --- | --- | --- | --- | --- |",
         *(f"| {' | '.join(each)} |" for each in rows),
         "",
-        "The channel's times include waiting for one's turn; those of front ends, answers that were lost.",
+        "Times of the channel include waiting for a turn; times of front ends, which are control programs",
+        "started side by side, include lost answers.",
         "",
         f"Command: `python bench/mps_channel.py --questions {options.questions}`",
         machine.sentences(),

@@ -172,6 +172,11 @@ def page(model: InterferenceModel, lines: list[Line]) -> str:
     head = [
         "# What a prediction of interference costs",
         "",
+        (
+            f"The forest predicts one pair in {lines[0].p50_ms:.3f} ms of processor time, XGBoost in "
+            f"{lines[1].p50_ms:.3f} ms; the budget is {lines[0].budget_ms:g} ms."
+        ),
+        "",
         "Made by `python bench/predictor.py`, whose top says what is measured. Trained on INVENTED numbers.",
         machine.sentences(numpy=np.__version__, xgboost=xgboost.__version__),
         "",

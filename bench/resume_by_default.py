@@ -127,15 +127,19 @@ def page(found: dict[tuple[str, str], list[dict[str, float]]], rounds: int) -> s
     lines = [
         "# What it costs that a plain script could be saved",
         "",
-        f"`python bench/resume_by_default.py --rounds {rounds}`: processor time, on a CPU slot of one core,",
-        "warm starts; medians, and the median of the differences within a round.",
+        "That a plain script could be saved changes the processor time of {changes}.",
+        "",
+        "The table has medians on a CPU slot of one core after warm starts, and the median of the",
+        "differences within a round.",
         "",
         "| a step of about | never | default | more | first step, never | default |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]
+    changes = []
     for size in SIZES:
         plain, driven = found[size, "never"], found[size, "default"]
         more = [100 * (b["step_ms"] / a["step_ms"] - 1) for a, b in zip(plain, driven, strict=True)]
+        changes.append(f"a step of about {size} by {statistics.median(more):+.1f} %")
         cells = (
             size,
             f"{statistics.median(each['step_ms'] for each in plain):.3f} ms",
@@ -145,7 +149,9 @@ def page(found: dict[tuple[str, str], list[dict[str, float]]], rounds: int) -> s
             f"{statistics.median(each['first_s'] for each in driven):.2f} s",
         )
         lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join([*lines, "", machine.sentences(), ""])
+    command = f"Command: `python bench/resume_by_default.py --rounds {rounds}`"
+    lines[2] = lines[2].format(changes=" and ".join(changes))
+    return "\n".join([*lines, "", command, machine.sentences(), ""])
 
 
 if __name__ == "__main__":

@@ -204,7 +204,10 @@ def page(result: dict[str, Any], options: argparse.Namespace) -> str:
         f"| {clients} | {sides['cotenant']:.0f} | {sides.get('slurm', float('nan')):.0f} |"
         for clients, sides in result["submissions_per_s"].items()
     )
+    medians = ", ".join(f"{ms['p50']:.0f} ms with {name}" for name, ms in result["latency_ms"].items())
     return f"""# Submission, beside a local Slurm
+
+From a submission to a started worker it takes {medians} (medians).
 
 Submission to started worker, {result["jobs"]} jobs each, one at a time, in turns:
 

@@ -93,8 +93,17 @@ def report(took_s: Mapping[str, list[tuple[float, float]]], rounds: int, bytecod
         name: [statistics.median(times) for times in zip(*each, strict=True)] for name, each in took_s.items()
     }
     empty_s, empty_cpu_s = medians_s[PASS]
+
+    def times(name: str) -> str:
+        return f"{medians_s[name][1] / empty_cpu_s:.1f}"
+
     lines = [
         "# Start of a verb",
+        "",
+        (
+            f"`cotenant queue` takes {times('cotenant queue')} times the processor time of an empty "
+            f"interpreter, `cotenant --help` {times('cotenant --help')} times."
+        ),
         "",
         "| way | median, ms | fastest, ms | times an empty interpreter | CPU, ms | times an empty one |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",

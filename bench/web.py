@@ -19,7 +19,7 @@ import subprocess
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.cookiejar import CookieJar
 from pathlib import Path
@@ -133,6 +133,19 @@ def row(one: Measured) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def answer(results: Sequence[Measured]) -> str:
+    paints_s = [statistics.median(one.paint_ms) / 1e3 for one in results]
+    news_ms = [statistics.median(one.update_ms) for one in results]
+    return (
+        f"The page paints first after {min(paints_s):.2f} to {max(paints_s):.2f} s (medians), and news come "
+        f"after\n{min(news_ms):.0f} to {max(news_ms):.0f} ms; the aims are 1 s and 0.2 s."
+    )
+
+
+ABOUT = """First paint is Chromium's own. *Answer* is the time to the last
+byte, *processor* what the page's server computed for it, and *update* the time to the first news."""
+
+
 def specs(count: int) -> tuple[JobSpec, ...]:
     launch = Launch(argv=("sleep", "100000"))
     return tuple(
@@ -166,8 +179,11 @@ def main() -> None:
             *map(row, results),
         ]
     )
-    head = f"{words.jobs:,} queued jobs; medians of {words.rounds}, in brackets the worst."
-    page = f"{head}\n\n{table}\n\n{machine.sentences()}\n"
+    command = f"Command: `python bench/web.py --rounds {words.rounds}`"
+    about = f"{words.jobs:,} queued jobs; medians of {words.rounds}, in brackets the worst. {ABOUT}"
+    title = f"# The page with {words.jobs:,} queued jobs"
+    parts = (title, answer(results), about, table, f"{machine.sentences()}\n{command}")
+    page = "\n\n".join(parts) + "\n"
     print(page)
     if words.write is not None:
         words.write.write_text(page)

@@ -35,7 +35,6 @@ from cotenant.controller.sim import (
     scenario,
     simulate,
 )
-from cotenant.controller.sim.results import plots
 from cotenant.controller.sim.results.paired import ConfidenceInterval, interval
 from cotenant.controller.sim.results.summary import summarise
 from experiments.shared import kept_runs, paths
@@ -43,7 +42,6 @@ from experiments.shared import kept_runs, paths
 FOLDER: Final = paths.CACHE / "castor"
 VERSION: Final = 1
 """Of the result's form and of what a run means: raise it when the simulated world changes."""
-QUANTILES: Final = np.linspace(0.0, 1.0, 201)
 
 EXCLUSIVE: Final = ("fifo", "sjf", "ssf", "srtf:newcomers=every", "tiresias")
 PUBLISHED: Final = ("lucid:part=false", "sjf-ffs:part=false", "castor:part=false")
@@ -66,8 +64,6 @@ SEEDS: Final = 5
 LOAD_MIN: Final = 0.5
 """Below it hardly anybody waits, and all policies are alike."""
 PAIRS: Final = "gavel-v100"
-WIDTHS: Final = (("1 GPU", 1), ("2 to 8 GPUs", 8), ("more than 8", 10**9))
-"""Classes of jobs by GPUs, with the widest of each; above 8 the paper calls them large."""
 
 
 class Ground(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,17 +117,6 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     commit: str
     synthetic: bool
     summary: dict[str, Any]
-    jct_s: list[float]
-    """At QUANTILES; finished jobs."""
-    wait_s: list[float]
-    parts_s: list[float]
-    """W, L, T, P, means over the jobs around the median JCT."""
-    futile_percent: float
-    """Of the GPU time that jobs held."""
-    waits_s: dict[str, tuple[int, float, float]]
-    """Class of width -> (jobs, mean, median waiting)."""
-    longest_percent: float
-    """Share of the sum of all JCTs that is of the 5 % of jobs that run longest alone."""
 
 
 # --- Samples -----------------------------------------------------------------------------------------
@@ -250,32 +235,12 @@ def run(cell: Cell, commit: str) -> None:
 
 
 def result_of(cell: Cell, outcome: Outcome, commit: str) -> Result:
-    done = outcome.finished
-    longest = np.argsort(outcome.workload.duration_s)[-max(1, round(0.05 * len(outcome.workload))) :]
-    share = np.nansum(outcome.jct_s[longest]) / np.nansum(outcome.jct_s)
     return Result(
         cell=cell,
         commit=commit,
         synthetic=outcome.workload.synthetic,
         summary=summarise(outcome),
-        jct_s=np.quantile(outcome.jct_s[done], QUANTILES).tolist(),
-        wait_s=np.quantile(outcome.wait_s[done], QUANTILES).tolist(),
-        parts_s=list(plots.parts(outcome, cell.policy)[1:]),
-        futile_percent=plots.futile_percent(outcome),
-        waits_s=waits(outcome),
-        longest_percent=100.0 * float(share),
     )
-
-
-def waits(outcome: Outcome) -> dict[str, tuple[int, float, float]]:
-    found, least = {}, 0
-    for name, widest in WIDTHS:
-        gpus = outcome.workload.gpus
-        wait_s = outcome.wait_s[outcome.finished & (gpus > least) & (gpus <= widest)]
-        if len(wait_s):
-            found[name] = (len(wait_s), float(wait_s.mean()), float(np.median(wait_s)))
-        least = widest
-    return found
 
 
 Number = Callable[[Result], float]

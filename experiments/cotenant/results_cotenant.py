@@ -40,7 +40,8 @@ def main() -> int:
         grounds.spot({cell: row for cell in spot if (row := scheduling_runs.load(cell)) is not None}),
         grounds.told([one for cell in told if (one := grounds.load_told(cell)) is not None]),
     ]
-    written.write_text(page.text(results, every, others, machine.sentences()))
+    pictures = options.out / "cotenant"
+    written.write_text(page.text(results, every, others, machine.sentences(), pictures))
     print(f"{written}: {len(results)} of {len(every)} runs")
     return 0
 

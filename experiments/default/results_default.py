@@ -32,9 +32,7 @@ def main() -> int:
         print("nothing has been run yet", file=sys.stderr)
         return 1
     written = options.out / "default.md"
-    written.write_text(
-        page.text(results, every, machine.sentences(), options.out / "default" / "numbers.csv")
-    )
+    written.write_text(page.text(results, every, machine.sentences(), options.out / "default"))
     print(f"{written}: {len(results)} of {len(every)} runs")
     return 0
 

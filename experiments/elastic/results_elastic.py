@@ -32,7 +32,8 @@ def main() -> int:
         print("nothing has been run yet", file=sys.stderr)
         return 1
     written: Path = options.out / "elastic.md"
-    written.write_text(page.text(results, every, machine.sentences(numpy=np.__version__)))
+    facts = machine.sentences(numpy=np.__version__)
+    written.write_text(page.text(results, every, facts, options.out / "elastic"))
     print(f"{written}: {len(results)} of {len(every)} runs")
     return 0
 

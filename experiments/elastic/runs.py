@@ -55,10 +55,9 @@ ELASTIC: Final = ("afs-l", "max-min", "themis", "pcs")
 RIGID: Final = ("srsf", "srtf", "fifo")
 ON_ONE: Final = ("srsf", "fifo")
 """Where all jobs have one GPU, `srtf` is `srsf`."""
-FLUID: Final = (*ELASTIC, "srsf", "fifo")
 LEASES_S: Final = (60.0, 300.0, 1800.0)
 """Flat ones. By default a lease is 300 s, or five times the load and the pause where that is longer."""
-CHARGED: Final = ("resized", "preempted")
+RESIZED: Final = "resized"
 FREE: Final = 0.0
 DEAR: Final = 4.0
 
@@ -100,30 +99,16 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     cell: Cell
     commit: str
     jobs: int
-    wide_jobs: int
-    """Those that ask for more than one device, and so can be resized."""
-    wide_work: float
-    """Their part of the work."""
     mean_s: float
     median_s: float
-    p95_s: float
     p99_s: float
-    makespan_s: float
     busy_gpu_s: float
-    rho_p50: float
-    rho_p99: float
     late: float
     """The part of the jobs that ended later than with an equal share."""
-    jain: float
     resizes: int = 0
-    most_resizes: int = 0
-    """Of one job."""
-    preemptions: int = 0
     resized: Charged = Charged()
-    preempted: Charged = Charged()
     shortest_s: float | None = None
     """The least that a job had trained when it was resized; None: nobody was."""
-    decision_ms: float = 0.0
     cpu_s: float
 
 
@@ -145,7 +130,7 @@ def cells() -> Iterator[Cell]:
         yield from (Cell(**at, policy=policy) for policy in ELASTIC)
         yield from (Cell(**at, policy=policy, size="traced") for policy in RIGID)
         yield from (Cell(**at, policy=policy, size="one") for policy in ON_ONE)
-        yield from (Cell(**at, policy=policy, is_fluid=True) for policy in FLUID)
+        yield from (Cell(**at, policy=policy, is_fluid=True) for policy in ELASTIC)
     for load in HEAVIER:
         for vc, window in places():
             at = {"vc": vc, "window": window, "load": load}
@@ -158,7 +143,6 @@ def cells() -> Iterator[Cell]:
     for vc, window in places():
         at = {"vc": vc, "window": window, "costs": DEAR}
         yield from (Cell(**at, policy=policy) for policy in ELASTIC)
-        yield from (Cell(**at, policy=policy, size="traced") for policy in RIGID)
     for vc, window in places():
         at = {"vc": vc, "window": window}
         yield from (Cell(**at, policy=policy, lease_s=lease_s) for policy in ELASTIC for lease_s in LEASES_S)
@@ -226,7 +210,7 @@ def found(cell: Cell, commit: str) -> Result:
     return Result(
         cell=cell,
         commit=commit,
-        **_of_jobs(jobs),
+        jobs=len(jobs.traced),
         **_of_times(outcome, jobs.traced),
         **seen.counted(outcome),
         cpu_s=time.process_time() - began_s,
@@ -242,31 +226,16 @@ def parameters(cell: Cell) -> Parameters:
     return given
 
 
-def _of_jobs(jobs: Lot) -> dict[str, Any]:
-    wide = jobs.traced.gpus > 1
-    work_gpu_s = jobs.elastic.on_fewest(jobs.elastic.duration_s)
-    return {
-        "jobs": len(wide),
-        "wide_jobs": int(wide.sum()),
-        "wide_work": float(work_gpu_s[wide].sum() / work_gpu_s.sum()),
-    }
-
-
 def _of_times(outcome: Outcome, traced: Workload) -> dict[str, Any]:
     """Fair is the same under each policy: alone on all of its devices, times the contention for those."""
-    median_s, p95_s, p99_s = np.quantile(outcome.jct_s, (0.5, 0.95, 0.99)).tolist()
+    median_s, p99_s = np.quantile(outcome.jct_s, (0.5, 0.99)).tolist()
     fair = summarise(replace(outcome, workload=traced))["fairness"]
     return {
         "mean_s": float(outcome.jct_s.mean()),
         "median_s": median_s,
-        "p95_s": p95_s,
         "p99_s": p99_s,
-        "makespan_s": outcome.makespan_s,
         "busy_gpu_s": outcome.busy_gpu_s,
-        "rho_p50": fair["rho"]["p50"],
-        "rho_p99": fair["rho"]["p99"],
         "late": fair["rho"]["above_1_ratio"],
-        "jain": fair["jain"],
     }
 
 
@@ -303,23 +272,16 @@ class Seen:
         self._gpu_s[attempt.cause] += account.leave_device_s
         if first_step_s is None:
             self._gpu_s[attempt.cause] += account.load_device_s  # For nothing.
-        elif attempt.cause == "resized" and attempt.stop_requested_s is not None:
+        elif attempt.cause == RESIZED and attempt.stop_requested_s is not None:
             trained_s = attempt.stop_requested_s - first_step_s
             self._shortest_s = min(trained_s, self._shortest_s or trained_s)
 
     def counted(self, outcome: Outcome) -> dict[str, Any]:
-        preemptions = int(outcome.preemptions.sum())
         if not self._counted:
-            return {"preemptions": preemptions}
-        charged: dict[str, Charged] = {
-            cause: Charged(count=self._counts[cause], gpu_s=self._gpu_s[cause]) for cause in CHARGED
-        }
-        assert charged["resized"].count == outcome.resizes.sum(), (charged, outcome.resizes.sum())
+            return {}
+        assert self._counts[RESIZED] == outcome.resizes.sum(), (self._counts, outcome.resizes.sum())
         return {
-            "resizes": charged["resized"].count,
-            "most_resizes": int(outcome.resizes.max()),
-            "preemptions": preemptions,
-            **charged,
+            "resizes": self._counts[RESIZED],
+            "resized": Charged(count=self._counts[RESIZED], gpu_s=self._gpu_s[RESIZED]),
             "shortest_s": self._shortest_s,
-            "decision_ms": float(outcome.decision_ns.mean()) / 1e6,
         }

@@ -54,18 +54,17 @@ the {wanted} that would be right.
 | --- | --: | --: | --: | --: | --: | --: |
 {rows}
 
-Each job's owner expected its true length times a lognormal factor (sigma {sigma}, seed {seed}). Arrivals
-come in bursts, for an offered load of {load} without loading. What a job is told counts from the first moment
-at which the controller shows something, a second or two after its submission. Bias: actual / p50 - 1.
+The owner of each job expected its true length times a lognormal factor (sigma {sigma}, seed {seed}). Arrivals
+come in bursts at an offered load of {load} without loading. A job counts as told when the controller first
+shows an interval, a second or two after its submission. The median bias is actual / p50 - 1.
 
-What `cotenant eta score` says of the same run (calibrated intervals alone):
+`cotenant eta score` counts the calibrated intervals of the same run:
 
 | told at | predictions | held |
 | --- | --: | --: |
 {scored}
 
-The machine's load average was {began} when the run began and {ended} when it ended: what others did on the
-machine is in these numbers.
+The machine's load average was {began} when the run began and {ended} when it ended.
 
 Made by `python experiments/eta/live_eta.py`; {machine}.
 """

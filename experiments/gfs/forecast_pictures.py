@@ -1,8 +1,7 @@
-"""The pictures of results/gfs-forecast.md: functions of numbers that return figures."""
+"""The picture of results/gfs-forecast.md: a function of numbers that returns a figure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -31,30 +30,6 @@ def fan(drawn: Fan) -> Figure:
     axes.set_title(f"Demand of all GPUs, as foreseen {HORIZON_H} hours before", fontsize=10)
     axes.set_xlim(0, days[-1])
     axes.legend(frameon=False, fontsize=8, ncols=2)
-    _plain(axes)
-    return figure
-
-
-def by_hour_ahead(errors: Mapping[str, Sequence[float]]) -> Figure:
-    """Mean absolute error over the hours ahead."""
-    figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN), layout="constrained")
-    axes = figure.add_subplot()
-    for number, (model, values) in enumerate(errors.items()):
-        axes.plot(
-            np.arange(1, len(values) + 1),
-            values,
-            color=COLOURS[number % len(COLOURS)],
-            linestyle=DASHES[number % len(DASHES)],
-            marker="osD^v"[number % 5],
-            markersize=4,
-            label=model,
-        )
-    axes.set_xticks(range(1, max(map(len, errors.values())) + 1))
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel("hours ahead")
-    axes.set_ylabel("mean absolute error (GPUs)")
-    axes.set_title("Errors grow with the hours ahead", fontsize=10)
-    axes.legend(frameon=False, fontsize=8, loc="lower right", ncols=2)
     _plain(axes)
     return figure
 

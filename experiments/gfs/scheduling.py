@@ -24,7 +24,7 @@ from experiments.gfs.scheduling_runs import reserved
 from experiments.shared import paths
 from experiments.shared.kept_runs import complete
 
-FILE = paths.RESULTS / "gfs.md"
+FILE, PICTURES = paths.RESULTS / "gfs.md", paths.RESULTS / "gfs"
 
 
 def main() -> int:
@@ -38,8 +38,8 @@ def main() -> int:
     complete(cells, scheduling_runs.load, scheduling_runs.run, workers=asked.workers, minutes=asked.minutes)
     rows = {cell: row for cell in cells if (row := scheduling_runs.load(cell)) is not None}
     command = " ".join(["python experiments/gfs/scheduling.py", *sys.argv[1:]])
-    text = scheduling_page.page(rows, len(cells), command, machine.sentences(), reserved())
-    FILE.write_text(text)
+    facts = machine.sentences()
+    FILE.write_text(scheduling_page.page(rows, len(cells), command, facts, reserved(), PICTURES))
     print(f"{FILE}: {len(rows)} of {len(cells)} runs")
     return 0
 

@@ -1,22 +1,20 @@
 """The page: every number, and every verdict that depends on one, is computed from the runs.
 
-Rule: ± is a 95 % interval over seeds (Student's). A verdict about every seed looks at every seed, those with
-nothing to divide by too. What was not run is not on the page, and the page says how much was.
+Rule: ± is a 95 % interval over seeds (Student's). What was not run is not on the page, and the page says how
+much was.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Final, NamedTuple
 
+from cotenant.controller.sim.results import plots
 from cotenant.controller.sim.results.paired import interval
 from experiments.gfs.scheduling_runs import (
-    ABLATIONS,
-    BASELINES,
     HOSTS,
     KNOWN_DAYS,
-    LOADS,
     POLICIES,
     POOL,
     RISE_8,
@@ -26,11 +24,11 @@ from experiments.gfs.scheduling_runs import (
     Row,
     World,
 )
-from experiments.shared.tables import header, row_of, said, shown
+from experiments.shared.tables import header, row_of, said, saved, shown
 
 Rows = Mapping[Cell, Row]
 Of = Callable[[Row], float]
-TITLES: Final = {"gfs": "low spot load (1x)", "gfs-2x": "medium (2x)", "gfs-4x": "high (4x)"}
+LOAD_NAMES: Final = {"gfs": "1x", "gfs-2x": "2x", "gfs-4x": "4x"}
 
 
 class Measure(NamedTuple):
@@ -40,33 +38,11 @@ class Measure(NamedTuple):
 
 
 COLUMNS: Final = (
-    Measure("hp JCT p99, s", lambda row: row.hp_jct_p99_s, "{:,.0f}"),
-    Measure("hp JCT, s", lambda row: row.hp_jct_s, "{:,.0f}"),
-    Measure("hp wait, s", lambda row: row.hp_wait_s, "{:.1f}"),
-    Measure("spot JCT, s", lambda row: row.spot_jct_s, "{:,.0f}"),
-    Measure("spot wait, s", lambda row: row.spot_wait_s, "{:,.0f}"),
     Measure("evicted %", lambda row: 100 * row.evicted, "{:.2f}"),
     Measure("broken %", lambda row: 100 * row.broken, "{:.2f}"),
-    Measure("allocated %", lambda row: 100 * row.allocated, "{:.1f}"),
+    Measure("spot wait, s", lambda row: row.spot_wait_s, "{:,.0f}"),
     Measure("lost GPU-h", lambda row: row.lost_gpu_h, "{:,.0f}"),
 )
-
-
-OF_SPOT: Final = COLUMNS[3:7]
-
-
-class Pair(NamedTuple):
-    """A figure of two policies with the same jobs."""
-
-    mine: float
-    theirs: float
-
-    @property
-    def ratio(self) -> float:
-        """Infinite where they have none of it and mine some; none of both is no excess."""
-        if self.theirs > 0:
-            return self.mine / self.theirs
-        return math.inf if self.mine > 0 else 0.0
 
 
 class Runs:
@@ -82,16 +58,13 @@ class Runs:
             if (cell.world, cell.load, cell.policy, cell.known_days) == (world, load, policy, known_days)
         }
 
-    def pairs(self, world: World, load: str, policy: str, to: str, of: Of, known_days: int = 0) -> list[Pair]:
-        """Of the seeds that both have."""
-        mine, theirs = (self.of(world, load, each, known_days) for each in (policy, to))
-        return [Pair(of(mine[s]), of(theirs[s])) for s in sorted(set(mine) & set(theirs))]
-
     def ratio(self, world: World, load: str, policy: str, to: str, of: Of) -> list[float] | None:
-        """Seed by seed, of those that both have."""
-        return ratios(self.pairs(world, load, policy, to, of)) or None
+        """Seed by seed, of those that both have and where there is something to divide by."""
+        mine, theirs = self.of(world, load, policy), self.of(world, load, to)
+        found = [of(mine[s]) / of(theirs[s]) for s in sorted({*mine} & {*theirs}) if of(theirs[s]) > 0]
+        return found or None
 
-    def table(
+    def rows(
         self,
         world: World,
         load: str,
@@ -99,94 +72,87 @@ class Runs:
         known_days: int = 0,
         columns: Sequence[Measure] = COLUMNS,
     ) -> list[str]:
-        present = [policy for policy in policies if self.of(world, load, policy, known_days)]
-        if not present:
-            return []
-        lines = header(["policy", "seeds", *(measure.title for measure in columns)])
-        for policy in present:
-            rows = list(self.of(world, load, policy, known_days).values())
-            cells = [shown(interval([measure.of(row) for row in rows]), measure.form) for measure in columns]
-            lines.append(row_of([f"`{policy}`", str(len(rows)), *cells]))
-        return [*lines, ""]
+        """Of a table, of those that were run."""
+        lines = []
+        for policy in policies:
+            if rows := [*self.of(world, load, policy, known_days).values()]:
+                cells = [shown(interval([each.of(row) for row in rows]), each.form) for each in columns]
+                lines.append(row_of([LOAD_NAMES[load], f"`{policy}`", *cells]))
+        return lines
 
 
-def ratios(pairs: Sequence[Pair]) -> list[float]:
-    """Of those with something to divide by."""
-    return [pair.ratio for pair in pairs if pair.theirs > 0]
-
-
-def page(rows: Rows, asked: int, command: str, facts: str, reserved: Reserved) -> str:
+def page(rows: Rows, asked: int, command: str, facts: str, reserved: Reserved, folder: Path) -> str:
     runs = Runs(rows)
-    parts = [
-        "# Spot jobs beside hp jobs: GFS, its baselines, and gfs-rise",
-        "",
-        said(
-            "Classes, quota and preemption of GFS (ASPLOS '26) over a SYNTHETIC workload of {days} days, "
-            "generated to meet what GFS publishes ({hosts} hosts of 8 GPUs; [traces](../../docs/traces.md)): "
-            "{done} of {asked} runs were computed for this page, and each table says how many seeds it has. "
-            "The history of demand begins empty in each run but those that say otherwise, so the first day "
-            "is a cold start. Made by `{command}`.",
-            days=runs.days, hosts=HOSTS, done=len(rows), asked=asked, command=command,
-        ),
-        "",
-        *answer(runs),
-        *to_meet(runs),
-        *readings(runs, reserved),
-        "## The paper's claims",
-        "",
-        *claims(runs),
-        "",
-        *tables(runs),
-        *losses(runs),
-        "## How it was made",
-        "",
-        facts,
-        "",
-    ]  # fmt: skip
-    return "\n".join(parts)
-
-
-# --- The first screen -----------------------------------------------------------------------------
-
-
-def answer(runs: Runs) -> list[str]:
-    lines = ["**Which policy for which load, and what does it cost?** " + advice(runs), ""]
-    for load in ("gfs", "gfs-2x", "gfs-4x"):
-        known = [p for p in (*POLICIES, RISE_8) if runs.of("lose", load, p)]
-        if len(known) < 2:
-            continue
-        said_of = [f"`{policy}` {brief(runs, 'lose', load, policy)}" for policy in known]
-        fewest = min(known, key=lambda p: mean(runs, "lose", load, p, lambda row: row.broken))
-        quickest = min(known, key=lambda p: mean(runs, "lose", load, p, lambda row: row.spot_wait_s))
-        lines += [
-            f"* {TITLES[load]}: fewest broken promises `{fewest}`, shortest spot wait `{quickest}`. "
-            + "; ".join(said_of) + "."
-        ]  # fmt: skip
-    figures = (
-        "Figures: runs of spot jobs that were evicted; of those, within the promised hour; mean wait of a "
-        "spot job. Preempted jobs lose everything in this world. What hp jobs get is in the tables."
+    seeds = sorted({cell.seed for cell in rows})
+    made = said(
+        HOW, days=runs.days, hosts=HOSTS, done=len(rows), asked=asked, command=command, seeds=len(seeds)
     )
-    return [*lines, "", figures, ""]
+    parts = [
+        ["# Spot jobs beside high-priority jobs: GFS, its baselines and gfs-rise"],
+        [answer(runs)],
+        [picture(runs, folder)],
+        ["## All policies", "", said(TABLE), "", *tables(runs)],
+        ["## The paper's claims", "", said(CLAIMS), "", *claims(runs)],
+        readings(runs, reserved),
+        ["## How this page was made", "", made, "", facts],
+    ]
+    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
-def advice(runs: Runs) -> str:
-    """`gfs-rise` against who waits least, load by load."""
-    said_of = []
-    for load in ("gfs", "gfs-2x", "gfs-4x"):
-        known = [p for p in POLICIES if runs.of("lose", load, p)]
-        if "gfs-rise" not in known or len(known) < 2:
-            continue
-        quickest = min(known, key=lambda p: mean(runs, "lose", load, p, lambda row: row.spot_wait_s))
-        broken = [100 * mean(runs, "lose", load, p, lambda row: row.broken) for p in ("gfs-rise", quickest)]
-        waits = [
-            mean(runs, "lose", load, p, lambda row: row.spot_wait_s) / 60 for p in ("gfs-rise", quickest)
-        ]
-        said_of.append(
-            f"at {TITLES[load]} it breaks {broken[0]:.1f} % of its promises where `{quickest}`, which waits "
-            f"least, breaks {broken[1]:.1f} %, for a mean spot wait of {waits[0]:.0f} min "
-            f"in place of {waits[1]:.0f}"
-        )
-    return f"`gfs-rise` where spot jobs should not be evicted: {'; '.join(said_of)}." if said_of else ""
+# --- The answer -----------------------------------------------------------------------------------
+
+
+def answer(runs: Runs) -> str:
+    loads = [load for load in LOAD_NAMES if all(runs.of("lose", load, policy) for policy in POLICIES)]
+
+    def each(policy: str, of: Of, form: str) -> str:
+        return listed([form.format(mean(runs, "lose", load, policy, of)) for load in loads])
+
+    best = [
+        f"{LOAD_NAMES[load]}: `{min(POLICIES, key=lambda p: mean(runs, 'lose', load, p, broken))}`, "
+        f"`{min(POLICIES, key=lambda p: mean(runs, 'lose', load, p, wait_min))}`"
+        for load in loads
+    ]
+    evicted, waited = (
+        {policy: each(policy, of, form) for policy in ("yarn-cs", "gfs", "gfs-rise")}
+        for of, form in ((evicted_percent, "{:.1f}"), (wait_min, "{:.0f}"))
+    )
+    names = listed([LOAD_NAMES[load] for load in loads])
+    return said(ANSWER, loads=names, evicted=evicted, waited=waited, best="; ".join(best))
+
+
+def evicted_percent(row: Row) -> float:
+    return 100.0 * row.evicted
+
+
+def broken(row: Row) -> float:
+    return row.broken
+
+
+def wait_min(row: Row) -> float:
+    return row.spot_wait_s / 60.0
+
+
+def listed(words: Sequence[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def picture(runs: Runs, folder: Path) -> str:
+    """What spot jobs wait against how many are evicted, where most ask for the least."""
+    load = "gfs-4x"
+
+    def number(policy: str, of: Of) -> float:
+        return mean(runs, "lose", load, policy, of)
+
+    series = {
+        policy: [(number(policy, wait_min), number(policy, evicted_percent))]
+        for policy in (*POLICIES, POOL)
+        if runs.of("lose", load, policy)
+    }
+    title = "Spot jobs at 4x load (SYNTHETIC jobs): waiting against evictions"
+    figure = plots.trade_off(series, title, "mean wait of a spot job (min)", "evicted runs (%)", line="")
+    folder.mkdir(parents=True, exist_ok=True)
+    return saved(figure, folder, "answer", title)
 
 
 def mean(runs: Runs, world: World, load: str, policy: str, of: Of) -> float:
@@ -194,227 +160,114 @@ def mean(runs: Runs, world: World, load: str, policy: str, of: Of) -> float:
     return sum(map(of, rows)) / len(rows)
 
 
-def brief(runs: Runs, world: World, load: str, policy: str) -> str:
-    evicted = 100 * mean(runs, world, load, policy, lambda row: row.evicted)
-    broken = 100 * mean(runs, world, load, policy, lambda row: row.broken)
-    wait_h = mean(runs, world, load, policy, lambda row: row.spot_wait_s) / 3600
-    return f"{evicted:.1f} %, {broken:.1f} %, {wait_h:.2f} h"
-
-
-# --- Verdicts -------------------------------------------------------------------------------------
-
-
-def verdict(pairs: Sequence[Pair], at_most: float) -> tuple[str, str]:
-    """What was found, and whether mine is at most so much of theirs: in every seed, on average, or not."""
-    if not pairs:
-        return "not computed", "not computed"
-    found = ratios(pairs)
-    missing = len(pairs) - len(found)
-    text = shown(interval(found), "{:.3f}") + f" ({min(found):.3f} to {max(found):.3f})" if found else ""
-    if missing:
-        text += f" {missing} of {len(pairs)} seeds: nothing to divide by"
-    every = [pair.ratio for pair in pairs]
-    if max(every) <= at_most:
-        return text, "met in every seed"
-    return text, "met on average only" if sum(every) / len(every) <= at_most else "NOT met"
-
-
-class Asked(NamedTuple):
-    """A ratio that was asked for, and the policies of each reading: the first as they are by default."""
-
-    title: str
-    of: Of
-    at_most: float
-    asked: str
-    readings: Sequence[tuple[str, str]]
-
-
-def asked_ratios(runs: Runs) -> list[Asked]:
-    yarn, rise = "yarn-cs", "gfs-rise"
-    passing, strict = best_wait(runs, (yarn, "lyra", "fgd")), best_wait(runs, tuple(STRICT.values()))
-    of_gfs = (("gfs", yarn), (POOL, yarn), ("gfs", STRICT[yarn]))
-    of_rise = ((rise, yarn), (rise, STRICT[yarn]))
-
-    def evicted(row: Row) -> float:
-        return row.evicted
-
-    def wait(row: Row) -> float:
-        return row.spot_wait_s
-
-    return [
-        Asked("evictions", evicted, 0.75, "at most .75", of_gfs),
-        Asked("hp JCT", lambda row: row.hp_jct_s, 1.002, "at most 1.002", of_gfs),
-        Asked("evictions", evicted, 0.3, "at most .30", of_rise),
-        Asked("evictions", evicted, 0.5, "at most .50", ((rise, "gfs"), (rise, POOL))),
-        Asked("spot wait", wait, 0.2, "at most .20", ((rise, "gfs"), (rise, POOL))),
-        Asked("spot wait (best baseline)", wait, 0.6, "at most .60", ((rise, passing), (rise, strict))),
-    ]
-
-
-def to_meet(runs: Runs) -> list[str]:
-    load: str = "gfs-4x"
-    lines = [
-        "## What was to be met, at 4x, where preempted jobs lose everything",
-        "",
-        *header(["figure", "asked", "found: mean ± interval (seeds)", "verdict"]),
-    ]
-    for each in asked_ratios(runs):
-        for policy, to in each.readings:
-            text, judged = verdict(runs.pairs("lose", load, policy, to, each.of), each.at_most)
-            lines.append(row_of([f"{each.title}, `{policy}` / `{to}`", each.asked, text, judged]))
-    rows = list(runs.of("lose", load, "gfs-rise").values())
-    of_gfs = list(runs.of("lose", load, "gfs").values())
-    broken = verdict([Pair(row.broken, 1.0) for row in rows], 0.02)
-    p99 = verdict([Pair(row.decision_p99_ms, 1.0) for row in (*of_gfs, *rows)], 10.0)
-    return [
-        *lines,
-        row_of(["broken promises, `gfs-rise`", "at most .02", *broken]),
-        row_of(["decision at 287 hosts, 99th percentile, ms", "below 10", *p99]),
-        "",
-    ]
-
-
 def readings(runs: Runs, reserved: Reserved) -> list[str]:
-    """Why a figure is asked against two readings of the same policy."""
-    load, yarn, rise = "gfs-4x", "yarn-cs", "gfs-rise"
-    if not all(runs.of("lose", load, policy) for policy in (yarn, STRICT[yarn], "gfs", POOL, rise)):
+    """What two readings of the same policy differ by."""
+    load, yarn = "gfs-4x", "yarn-cs"
+    if not all(runs.of("lose", load, policy) for policy in (yarn, STRICT[yarn], "gfs", POOL)):
         return []
 
-    def wait_h(policy: str, load: str = load) -> float:
-        return mean(runs, "lose", load, policy, lambda row: row.spot_wait_s) / 3600
+    def wait_h(policy: str) -> float:
+        return mean(runs, "lose", load, policy, wait_min) / 60
 
     def evicted(policy: str) -> float:
-        return 100 * mean(runs, "lose", load, policy, lambda row: row.evicted)
+        return mean(runs, "lose", load, policy, evicted_percent)
 
     by, total = reserved.by_organisation, reserved.of_the_total
     return [
-        "## Why there are two readings",
+        "## What the paper leaves open",
         "",
         said(
-            "**Eq. 9** adds up the highest quantile of each organisation, as if all peaked at once: with {n} "
-            "organisations of the released trace's shares it reserves {a:.0f} % more than hp jobs then ask "
-            "for on day 2 and {b:.0f} % after two weeks (seed 0), one quantile of the total {c:.0f} % and "
-            "{d:.0f} %. Hourly peaks of hp demand are {peak:.2f} of the cluster on average. At 4x `gfs` "
-            "evicts {e:.1f} % of runs at a mean spot wait of {w:.1f} h, `{pool}` {pe:.1f} % at {pw:.1f} h: "
-            "who admits few has few to evict, which is why `{rise}` is asked against both.",
+            READINGS,
             n=reserved.organisations, a=100 * by.day_2, b=100 * by.after_two_weeks, c=100 * total.day_2,
-            d=100 * total.after_two_weeks, peak=reserved.peak, e=evicted("gfs"), w=wait_h("gfs"), pool=POOL,
-            pe=evicted(POOL), pw=wait_h(POOL), rise=rise,
+            d=100 * total.after_two_weeks, e=evicted("gfs"), w=wait_h("gfs"), pool=POOL, pe=evicted(POOL),
+            pw=wait_h(POOL), yarn=yarn, ye=evicted(yarn), yw=wait_h(yarn), se=evicted(STRICT[yarn]),
+            sw=wait_h(STRICT[yarn]),
         ),
-        "",
-        said(
-            "**First come, first served**: in the paper's Table 5 spot jobs wait 3,110 s under `{yarn}` at a "
-            "load of .77. Where whoever fits passes those that do not, gangs of up to 736 GPUs among them, "
-            "`{yarn}` evicts {e:.1f} % of runs at 4x and spot jobs wait {w:.1f} h; in strict order one wide "
-            "gang keeps all others of its class waiting: {se:.1f} % and {sw:.1f} h. The paper does not say "
-            "which it ran, so each ratio is asked against both.",
-            yarn=yarn, e=evicted(yarn), w=wait_h(yarn), se=evicted(STRICT[yarn]), sw=wait_h(STRICT[yarn]),
-        ),
-        "",
     ]  # fmt: skip
 
 
-def best_wait(runs: Runs, policies: Sequence[str]) -> str:
-    """Under whom spot jobs wait least at 4x."""
-    load = "gfs-4x"
-    known = [policy for policy in policies if runs.of("lose", load, policy)]
-    return min(known, key=lambda p: mean(runs, "lose", load, p, lambda r: r.spot_wait_s), default=policies[0])
-
-
 def claims(runs: Runs) -> list[str]:
-    """Tables 5, 6, 8, 9 and 10 as ratios."""
-    lines = header(["claim", "paper", "here", "holds"])
-
-    def add(title: str, paper: str, found: list[float] | None, holds: Callable[[float], bool]) -> None:
+    lines = header(["paper's table", "ratio", "paper", "here", "holds"])
+    for table, load, figure, policy, to, paper in CLAIMED:
+        found = runs.ratio("lose", load, policy, to, FIGURES[figure])
+        title = f"{figure}, `{policy}` / `{to}`, {LOAD_NAMES[load]}"
         if found is None:
-            lines.append(row_of([title, paper, "not computed", "-"]))
-        else:
-            average = sum(found) / len(found)
-            lines.append(
-                row_of([title, paper, shown(interval(found), "{:.2f}"), "yes" if holds(average) else "NO"])
-            )
-
-    def below(value: float) -> bool:
-        return value < 1.0
-
-    evicted, wait, jct = (lambda r: r.evicted), (lambda r: r.spot_wait_s), (lambda r: r.spot_jct_s)
-    for load in LOADS:
-        title = TITLES[load]
-        add(
-            f"Table 5, {title}: evictions, gfs / yarn-cs",
-            "below 1",
-            runs.ratio("lose", load, "gfs", "yarn-cs", evicted),
-            below,
-        )
-        add(
-            f"Table 5, {title}: spot wait, gfs / yarn-cs",
-            "below 1",
-            runs.ratio("lose", load, "gfs", "yarn-cs", wait),
-            below,
-        )
-    medium = "gfs-2x"
-    add(
-        "Table 6: spot wait, H = 4 / H = 1",
-        "5.47",
-        runs.ratio("lose", medium, "gfs:hours=4", "gfs", wait),
-        lambda v: v > 1,
-    )
-    add("Table 8: spot JCT, gfs / gfs-e", ".52", runs.ratio("lose", medium, "gfs", "gfs-e", jct), below)
-    add("Table 8: evictions, gfs / gfs-e", ".15", runs.ratio("lose", medium, "gfs", "gfs-e", evicted), below)
-    add("Table 9: spot wait, gfs / gfs-d", ".26", runs.ratio("lose", medium, "gfs", "gfs-d", wait), below)
-    add("Table 9: evictions, gfs / gfs-d", ".70", runs.ratio("lose", medium, "gfs", "gfs-d", evicted), below)
-    for variant, paper in (("gfs-s", ".68"), ("gfs-p", ".41"), ("gfs-sp", ".46")):
-        add(
-            f"Table 10: evictions, gfs / {variant}",
-            paper,
-            runs.ratio("lose", medium, "gfs", variant, evicted),
-            below,
-        )
+            lines.append(row_of([table, title, paper, "not computed", "-"]))
+            continue
+        is_larger = sum(found) / len(found) > 1.0
+        holds = is_larger == (not paper.startswith(("below", "0.")))
+        here = shown(interval(found), "{:.2f}")
+        lines.append(row_of([table, title, paper, here, "yes" if holds else "no"]))
     return lines
+
+
+FIGURES: Final[Mapping[str, Of]] = {
+    "evictions": lambda row: row.evicted,
+    "spot wait": lambda row: row.spot_wait_s,
+    "spot JCT": lambda row: row.spot_jct_s,
+}
+CLAIMED: Final = (
+    *(
+        ("5", load, figure, "gfs", "yarn-cs", "below 1")
+        for load in LOAD_NAMES
+        for figure in ("evictions", "spot wait")
+    ),
+    ("6", "gfs-2x", "spot wait", "gfs:hours=4", "gfs", "5.47"),
+    ("8", "gfs-2x", "spot JCT", "gfs", "gfs-e", "0.52"),
+    ("8", "gfs-2x", "evictions", "gfs", "gfs-e", "0.15"),
+    ("9", "gfs-2x", "spot wait", "gfs", "gfs-d", "0.26"),
+    ("9", "gfs-2x", "evictions", "gfs", "gfs-d", "0.70"),
+    ("10", "gfs-2x", "evictions", "gfs", "gfs-s", "0.68"),
+    ("10", "gfs-2x", "evictions", "gfs", "gfs-p", "0.41"),
+    ("10", "gfs-2x", "evictions", "gfs", "gfs-sp", "0.46"),
+)
+"""The paper's table, load, figure, policy, the one it is divided by, and the paper's ratio."""
 
 
 # --- Tables ---------------------------------------------------------------------------------------
 
 
 def tables(runs: Runs) -> list[str]:
-    lines: list[str] = []
-
-    def add(title: str, world: World, load: str, policies: Sequence[str]) -> None:
-        found = runs.table(world, load, policies)
-        if found:
-            lines.extend([f"## {title}", "", *found])
-
-    every = (*POLICIES, RISE_8, *STRICT.values(), POOL)
-    for load in ("gfs", "gfs-2x", "gfs-4x"):
-        add(f"Table 5 in shape, {TITLES[load]}: preempted jobs lose everything", "lose", load, every)
-    for load in LOADS:
-        add(f"The same where preempted jobs save, {TITLES[load]}", "save", load, every)
-    add("Tables 8 to 10 in shape: ablations at 2x", "lose", "gfs-2x", ("gfs", *ABLATIONS))
-    known = runs.table("lose", "gfs-4x", every, KNOWN_DAYS, OF_SPOT)
+    lines = header(["spot load", "policy", *(measure.title for measure in COLUMNS)])
+    for load in LOAD_NAMES:
+        lines += runs.rows("lose", load, (*POLICIES, RISE_8, *STRICT.values(), POOL))
+    known = runs.rows("lose", "gfs-4x", ("yarn-cs", "gfs", POOL, "gfs-rise"), KNOWN_DAYS, COLUMNS[:3])
     if known:
-        lines.extend([f"## {KNOWN_DAYS} days of hp demand known before, {TITLES['gfs-4x']}", "", *known])
-    hours = ("gfs", "gfs:hours=2", "gfs:hours=4", "gfs-rise", "gfs-rise:hours=2", "gfs-rise:hours=4")
-    add("Table 6 in shape: guaranteed hours at 2x", "lose", "gfs-2x", hours)
+        lines += ["", said(KNOWN, days=KNOWN_DAYS), ""]
+        lines += [*header(["spot load", "policy", *(each.title for each in COLUMNS[:3])]), *known]
     return lines
 
 
-def losses(runs: Runs) -> list[str]:
-    """Where ours is behind somebody."""
-    lines = ["## Where gfs-rise loses", ""]
-    worlds: tuple[World, ...] = ("lose", "save")
-    behind = (
-        Measure("evictions", lambda row: 100 * row.evicted, "{:.2f} %"),
-        Measure("spot wait", lambda row: row.spot_wait_s, "{:,.0f} s"),
-    )
-    for world in worlds:
-        for load in LOADS:
-            for other in (*BASELINES, *STRICT.values(), "gfs", POOL):
-                for name, of, form in behind:
-                    pairs = runs.pairs(world, load, "gfs-rise", other, of)
-                    mine, theirs = (
-                        (sum(each) / len(pairs) for each in zip(*pairs, strict=True)) if pairs else (0.0, 0.0)
-                    )
-                    if mine > theirs:
-                        text = f"{form.format(mine)} against {form.format(theirs)} under `{other}`"
-                        lines.append(f"* {TITLES[load]}, {world}: {name} {text}")
-    return [*(lines if len(lines) > 2 else [*lines, "Nowhere in what was computed."]), ""]
+# --- Words ----------------------------------------------------------------------------------------
+
+ANSWER: Final = """
+    At {loads} the spot load, `gfs-rise` evicts {evicted[gfs-rise]} % of the runs of spot jobs,
+    `gfs` {evicted[gfs]} % and `yarn-cs` {evicted[yarn-cs]} %. Spot jobs wait {waited[gfs-rise]} min on
+    average under `gfs-rise`, {waited[gfs]} min under `gfs` and {waited[yarn-cs]} min under `yarn-cs`. The
+    policy that breaks the fewest promises and the one with the shortest wait are, by load: {best}.
+"""
+TABLE: Final = """
+    Preempted spot jobs lose everything. A promise is broken when a spot job is evicted within its guaranteed
+    hour. Numbers are means over seeds with 95 % intervals. With `backfill=none` no job passes another of its
+    class that does not fit; `aggregation=pool` forecasts the total demand instead of each organisation's.
+"""
+KNOWN: Final = """
+    Above, the history of demand is empty at first, so the first day is a cold start. Here the policies know
+    {days} days of it:
+"""
+CLAIMS: Final = """
+    A claim holds if our mean ratio lies on the same side of 1 as the paper's.
+"""
+READINGS: Final = """
+    Eq. 9 adds up the highest quantile of each organisation, as if all peaked at once. With the {n}
+    organisations of the workload it reserves {a:.0f} % more than high-priority jobs ask for on day 2 and
+    {b:.0f} % after two weeks; one quantile of the total reserves {c:.0f} % and {d:.0f} %. At 4x `gfs`
+    therefore evicts {e:.1f} % of runs at a mean wait of {w:.1f} h, and `{pool}` {pe:.1f} % at {pw:.1f} h.
+    The paper does not say either whether a job may pass one that does not fit: if it may, `{yarn}` evicts
+    {ye:.1f} % and spot jobs wait {yw:.1f} h; if it may not, {se:.1f} % and {sw:.1f} h.
+"""
+HOW: Final = """
+    `{command}` made this page: {done} of {asked} runs, {seeds} seeds. The workload is SYNTHETIC: {days} days,
+    generated to meet what GFS (ASPLOS '26) publishes, on {hosts} hosts of 8 GPUs
+    ([traces](../../docs/simulator.md)).
+"""

@@ -169,9 +169,7 @@ def report(runs: Sequence[LiveRun], data: Path, page: Path, picture: Path) -> No
     text = live_page.page(
         runs,
         live,
-        simulated,
         errors,
-        own=own,
         floor=floors[0] if floors else None,
         foretold=foretold,
         foreseen=foreseen,

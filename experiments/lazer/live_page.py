@@ -11,119 +11,79 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from experiments.shared.live.errors import PARTS, Errors, Told, error
+import machine as this_machine
+
+from experiments.shared.live.errors import Errors, Told
 from experiments.shared.live.run import LiveRun
+from experiments.shared.tables import said
 
 CLAIM: Final = 0.05
 """What the papers claim for their simulators: within five per cent."""
 
+ANSWER: Final = """\
+Told the times of one real run, the simulator is off by {median} (median; P90 {p90}) from another real run
+of the same {jobs} jobs, {within} the {claim:.0%} that papers claim for their simulators. Two real runs
+differ by {floor.median:.1%} (P90 {floor.p90:.1%}) themselves. Told only what was measured before the first
+job arrived, it is off by {foreseen.median:.1%} (P90 {foreseen.p90:.1%})."""
+
 WHAT: Final = """\
-{jobs} real DDP jobs (gloo; one and two devices; all can save and resume) on two CPU slots, `{command}`.
-The same schedule ran {runs} times, each time in a fresh cluster."""
+The {jobs} jobs are real DDP jobs (gloo; one and two devices) on two CPU slots under `{command}`, and all
+can save and resume. The same schedule ran {runs} times, each time in a fresh cluster."""
 
 ERROR: Final = """\
-The error of a job is |JCT - JCT of what it is set beside| / the latter. *Same path*: only jobs that were
-preempted equally often in both, loads for nothing included. Mean JCT: first the one that is set beside the
-other, then the other."""
-
-SERIES: Final = """\
-*With a run's times*: the simulator is told each job's mean load and pause and its training time as that run
-measured them; what is left to it is every decision and all that follows from them. *From the warm-up alone*:
-it is told the step time, load and pause of each kind, measured before the first job arrived, and predicts."""
-
-VERDICT: Final = """\
-The papers claim {claim:.0%} for their simulators. Out of sample, told the times of one real run and set
-beside another, ours is off by {median} (median; P90 {p90}): {within} that claim. Told only what the
-warm-up measured it is off by {foreseen.median:.1%} ({foreseen.p90:.1%})."""
-
-FLOOR: Final = """\
-Two real runs of one schedule differ by {floor.median:.1%} and {floor.p90:.1%} themselves: no simulator
-that is told one run can come much nearer to the other. Told a run's own times, ours is off by {own}
-(median). That is no prediction, since load and training times are copied from the run it is set beside:
-it says how often the simulated decisions were those of the real run."""
+The error of a job is |JCT - JCT in the other run| / JCT in the other run. *Same path* counts only jobs that
+were preempted equally often in both. *With a run's times*: the simulator is told each job's mean load,
+pause and training time in that run, and makes every decision itself. *From the warm-up alone*: it is told
+the step time, load and pause of each kind of job, measured before the first job arrived."""
 
 DIFFERENCES: Final = """\
-What the two worlds are known to differ in. The simulator has one load and one pause time per job, the mean of
-those measured; real ones vary from attempt to attempt. A job's training time in it is that run's, whatever
-else was on the cores then. Expected loads and pauses are exact in it from the start; live they are learned
-from earlier attempts. What a job has left is what it was expected to take, less the time that has passed,
-corrected by progress reports when it loads again or ends late; live each report corrects it at once. A
-decision turns on which of two jobs is shorter and which of two events is earlier: milliseconds, in either
-world, can send a job down another path, and with it those that wait for its devices. The noise floor has
-the same effect in it."""
+Most of the difference is waiting: one decision that falls the other way, by milliseconds, sends a job down
+another path, and with it the jobs that wait for its devices. The simulator has one load and one pause time
+per job, and knows expected loads exactly from the start; live, both vary and are learned."""
 
 HOW: Final = """\
-A few dozen jobs are too few for the paper's stages (10 samples of bootstrap, 100 updates, X up to 100 s), so
-these are scaled down by the policy's own options, named above; loads take seconds here, not tens. Before
-each schedule every kind of job runs once, is preempted by hand and resumes, under fifo: that gives step
-times (and with them `--expect`), and the first loads and pauses to learn from. All times are those of the
-controller's journal. JCT = wait + load + run + pause; the training time a job is simulated with is `run`.
-Jobs are submitted with `--resumable yes`: one that leaves it to be found out cannot be preempted before it
-has said so itself, some seconds into its first load, and a simulated job always can."""
+Two dozen jobs are too few for the paper's stages (10 samples of bootstrap, 100 updates, X up to 100 s), so
+the policy's own options scale them down, as the command above says. Before each schedule every kind of job
+runs once under `fifo`, is preempted by hand and resumes, which gives the first step times, loads and
+pauses. Jobs are submitted with `--resumable yes`. All times are those of the controller's journal."""
 
 
 def page(
     runs: Sequence[LiveRun],
     live: Sequence[Sequence[Told]],
-    simulated: Sequence[Sequence[Told]],
     errors: Sequence[Errors],
     *,
-    own: Sequence[Errors],
     floor: Errors | None,
     foretold: Sequence[Errors],
     foreseen: Errors,
     picture: str,
     command: str,
 ) -> str:
-    first = runs[0]
-    return "\n".join(
-        [
-            f"# {first.policy}, live: real jobs beside the simulator",
-            "",
-            *_what_ran(runs, live),
-            "",
-            "## Completion times",
-            "",
-            *_errors_table(errors),
-            "",
-            *_verdict(own, floor, foretold, foreseen),
-            "",
-            f"![each job's completion time]({picture})",
-            "",
-            "## Where the difference is",
-            "",
-            *_parts_table(errors),
-            "",
-            *_why(errors, live, simulated),
-            "",
-            "## Every job",
-            "",
-            *_jobs_table(live, simulated[0]),
-            "",
-            *_deferrals(runs),
-            "",
-            "## How",
-            "",
-            *_how(runs, command),
-            "",
-        ]
-    )
+    parts = [
+        [f"# {runs[0].policy.capitalize()} live: real jobs beside the simulator"],
+        _answer(len(runs[0].rows), floor, foretold, foreseen),
+        [f"![each job's completion time]({picture})"],
+        ["## Completion times", "", *_errors_table(errors), "", said(ERROR)],
+        ["## Where the difference is", "", *_parts_table(errors), "", said(DIFFERENCES)],
+        ["## How this page was made", "", *_what_ran(runs, live), "", *_how(runs, command)],
+    ]
+    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
 def _what_ran(runs: Sequence[LiveRun], live: Sequence[Sequence[Told]]) -> list[str]:
     first = runs[0]
     parameters = " ".join(f"{key}={value}" for key, value in first.parameters.items())
     command = f"cotenant policy set {first.policy} {parameters}".rstrip()
-    lines = [WHAT.format(jobs=len(first.rows), command=command, runs=len(runs)), ""]
+    lines = [said(WHAT, jobs=len(first.rows), command=command, runs=len(runs)), ""]
     for number, (run, jobs) in enumerate(zip(runs, live, strict=True), 1):
         deferred = sum(d.x_s > 0 for d in run.deferrals)
         stages = Counter(d.stage for d in run.deferrals)
-        said = ", ".join(f"{count} in {stage}" for stage, count in stages.items())
+        by_stage = ", ".join(f"{count} in {stage}" for stage, count in stages.items())
         lines.append(
             f"Run {number}: {sum(j.preemptions for j in jobs)} preemptions, "
             f"{sum(j.futile_preemptions for j in jobs)} of them before a first step "
             f"({sum(j.futile_s * j.gpus for j in jobs):.1f} GPU-seconds for nothing); "
-            f"{len(run.deferrals)} predictions ({said or 'none'}), {deferred} of them deferred; "
+            f"{len(run.deferrals)} predictions ({by_stage or 'none'}), {deferred} of them deferred; "
             f"{len(run.fit_s)} fits by BoTorch"
             + (f", {median(run.fit_s):.1f} s each" if run.fit_s else "")
             + "."
@@ -143,20 +103,25 @@ def _errors_table(errors: Sequence[Errors]) -> list[str]:
             f"| {e.what} | {e.jobs} | {e.median:.1%} | {e.p90:.1%} | {e.same_path_jobs} | "
             f"{_share(e.same_path_median)} | {_share(e.same_path_p90)} | {other_s:.1f} / {yardstick_s:.1f} |"
         )
-    return [*rows, "", ERROR, "", SERIES]
+    return rows
 
 
-def _verdict(
-    own: Sequence[Errors], floor: Errors | None, foretold: Sequence[Errors], foreseen: Errors
-) -> list[str]:
-    """Out of sample first; nothing of it where there is one run."""
+def _answer(jobs: int, floor: Errors | None, foretold: Sequence[Errors], foreseen: Errors) -> list[str]:
+    """Nothing where there is one run."""
     if floor is None or not foretold:
         return []
     medians = [e.median for e in foretold]
-    within = "within" if max(medians) <= CLAIM else "above"
-    p90 = spread([e.p90 for e in foretold])
-    verdict = VERDICT.format(claim=CLAIM, within=within, median=spread(medians), p90=p90, foreseen=foreseen)
-    return [verdict, "", FLOOR.format(floor=floor, own=spread([e.median for e in own]))]
+    text = said(
+        ANSWER,
+        jobs=jobs,
+        claim=CLAIM,
+        within="within" if max(medians) <= CLAIM else "above",
+        median=spread(medians),
+        p90=spread([e.p90 for e in foretold]),
+        floor=floor,
+        foreseen=foreseen,
+    )
+    return [text]
 
 
 def spread(values: Sequence[float]) -> str:
@@ -173,64 +138,17 @@ def _parts_table(errors: Sequence[Errors]) -> list[str]:
     return rows
 
 
-def _why(
-    errors: Sequence[Errors], live: Sequence[Sequence[Told]], simulated: Sequence[Sequence[Told]]
-) -> list[str]:
-    worst = sorted(zip(live[0], simulated[0], strict=True), key=lambda pair: -error(*pair))[:4]
-    lines = ["The largest errors of the simulator against run 1:", ""]
-    return [*lines, *(_in_words(real, sim) for real, sim in worst), "", DIFFERENCES]
-
-
-def _in_words(real: Told, sim: Told) -> str:
-    where = max(PARTS, key=lambda part: abs(getattr(sim, part) - getattr(real, part)))
-    path = (
-        "on the same path"
-        if real.path == sim.path
-        else f"preempted {sim.preemptions} times ({sim.futile_preemptions} while loading), "
-        f"really {real.preemptions} ({real.futile_preemptions})"
-    )
-    return (
-        f"* {real.name}: {sim.jct_s:.1f} s simulated, {real.jct_s:.1f} s real ({error(real, sim):.0%}), "
-        f"most of it in {where.removesuffix('_s')} ({getattr(sim, where):.1f} against "
-        f"{getattr(real, where):.1f} s); {path}."
-    )
-
-
-def _jobs_table(live: Sequence[Sequence[Told]], simulated: Sequence[Told]) -> list[str]:
-    heads = [f"run {n}" for n in range(1, len(live) + 1)]
-    jct = f"JCT, s: {' / '.join(heads)} / simulated"
-    rows = [
-        f"| job | devices | arrives, s | {jct} | error | preempted (loading) |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
-    for jobs in zip(*live, simulated, strict=True):
-        real, sim = jobs[0], jobs[-1]
-        times = " / ".join(f"{job.jct_s:.1f}" for job in jobs)
-        paths = " / ".join(f"{job.preemptions} ({job.futile_preemptions})" for job in jobs)
-        head = f"| {real.job_id}: {real.name} | {real.gpus} | {real.arrived_s:.1f}"
-        rows.append(f"{head} | {times} | {error(real, sim):.1%} | {paths} |")
-    return [*rows, "", "Simulated: with the times of run 1; the error is against run 1."]
-
-
-def _deferrals(runs: Sequence[LiveRun]) -> list[str]:
-    lines = ["## What the predictor said", ""]
-    for number, run in enumerate(runs, 1):
-        first_s = run.rows[0].arrived_s
-        lines += [f"Run {number}:", ""]
-        lines += [f"* {d.at_s - first_s:.1f} s, {d.job}: {d.told}" for d in run.deferrals] or ["* nothing"]
-        lines.append("")
-    return lines[:-1]
-
-
 def _how(runs: Sequence[LiveRun], command: str) -> list[str]:
     machine = runs[0].machine
     facts = ", ".join(f"{key} {value}" for key, value in machine.items() if key != "commit")
     loads = ", ".join(f"{run.load_started:.1f}" for run in runs)
+    simulated_at = this_machine.facts()["commit"]
+    commits = f"The runs were made at commit {machine['commit']}, the simulations at {simulated_at}."
     return [
-        HOW,
+        said(HOW),
         "",
         f"Command: `{command}`",
-        f"Machine: {facts}. Load average before the runs: {loads}. Commit: {machine['commit']}.",
+        f"Machine: {facts}. Load average before the runs: {loads}. {commits}",
     ]
 
 

@@ -43,39 +43,33 @@ PLOTS: Final = "lazer"
 """The folder of the pictures, beside the page."""
 RIVALS: Final = tuple(policy for policy in POLICIES if policy != BASE)
 
-ANSWER: Final = """Deferral itself {brings}: against the same policy that never defers (`{base}`, which is
-    `srtf`), lazer changes mean JCT by {deferral[0]} and futile GPU time by {deferral[1]} where work
-    arrives faster than the cluster can do it (offered load {limit:g} and more), and by {deferral[2]}
-    and {deferral[3]} below that. At offered loads of {limit:g} and more use `{best}`: against never
-    deferring it changes mean JCT by {gains[0]}, P95 by {gains[1]} and the median by {gains[2]}, with
-    {futile}. Below {limit:g} the surest is `{calm}` (mean JCT by {eases}), the dearest `{dearest}`
-    (median by {dear}), and a fixed interval of 600 s changes the median by {slow}."""
+ANSWER: Final = """Deferring preemptions, Lazer's idea, {brings}: against the same policy that never
+    defers (`{base}`, which is `srtf`) it changes the mean completion time (JCT) by {deferral[0]} and
+    futile GPU time by {deferral[1]} at offered loads of {limit:g} and more, and by {deferral[2]} and
+    {deferral[3]} below that. The policy whose mean JCT is most certainly low at high load is `{best}`,
+    which changes it by {gains[0]}, P95 by {gains[1]} and the median by {gains[2]}, with {futile}. Below
+    {limit:g} it is `{calm}` (mean JCT by {eases}); the worst there is `{dearest}` (median by {dear})."""
 
-CLAIMED: Final = """Go et al., Making Sense of Job Preemption for Distributed Deep Learning Acceleration,
-    DAC '26: abstract, sections 3.2 and 5.3. Ours is how many times as large, with the 95 % interval.
-    *Holds*: the whole interval is at or above what is claimed; *in part*: it is above 1; *no*: it is
-    not."""
+CLAIMED: Final = """The paper is Go et al., Making Sense of Job Preemption for Distributed Deep Learning
+    Acceleration, DAC '26 (abstract, sections 3.2 and 5.3). Each number says how many times lower
+    Lazer's is, or, in the last two rows, how many times larger the first policy's is, with its 95 %
+    interval. A claim holds if the whole interval reaches what is claimed; it holds in part if the
+    interval is above 1."""
 
-TABLES: Final = """Ratios to `{base}` (below 1: better than never deferring), geometric means over cells,
-    with 95 % intervals; futile GPU time (loads that ended in a preemption) and preemptions are sums.
-    `srtf` is not in the tables: it is `{base}`. Under `srtf:newcomers=every` jobs that come back to the
-    queue preempt again; earlier editions of this page called that srtf, and set lazer, which does not
-    do so, against it."""
+TABLES: Final = """Ratios to `{base}` (below 1 is better than never deferring) are geometric means over
+    VCs and cluster sizes with 95 % intervals. Futile GPU time (loads that ended in a preemption) and
+    preemptions are sums. Under `srtf:newcomers=every`, jobs that come back to the queue preempt again."""
 
-MAP: Final = """Lazer against `{base}` on {trace} (8 hosts), load times and arrivals scaled. Futile GPU
-    time: {futile}. Mean JCT: {jct}. (By the 95 % interval over windows.)"""
+MAP: Final = """We also scaled load times and arrivals on {trace} (8 hosts), Lazer against `{base}`.
+    Futile GPU time is {futile}; the mean JCT is {jct} (by the 95 % interval over windows)."""
 
-METHOD: Final = """`make results-lazer`: {runs} runs, {minutes:.0f} minutes of processor time in them. The
-    first {jobs:,} jobs of each of {vcs} Philly VCs (those that have as many, the lightest left out), on
-    {hosts} hosts of 8 GPUs; true durations known to the policies; seed 0. Each cell has {windows} warm
-    windows of {window_jobs} counted jobs, before which as many run uncounted, on top of what sjf had
-    left running and waiting ([simulator.md](../../docs/simulator.md#windows)); where lazer has not done
-    learning by then ([lazer.md](../../docs/lazer.md#how-x-comes-about)), part of that is counted. Intervals
-    are paired block bootstraps: VCs are drawn, in each its cluster sizes, in each its windows. Load times,
-    which are modelled (`controller/sim/world/overheads.py`), are drawn once: to draw them again says
-    nothing about other jobs. Four windows a cell keep the page cheap; a cell's own interval is rough,
-    those over cells are the ones to cite. Generated traces are left out, since nobody ever ran them;
-    the search (Fig. 8e) is in [bench-lazer.md](bench-lazer.md)."""
+METHOD: Final = """`make results-lazer` makes this page: {runs} runs, {minutes:.0f} processor minutes.
+    They simulate the first {jobs:,} jobs of each of {vcs} Philly VCs on {hosts} hosts of 8 GPUs, with
+    lengths known to the policies. Each VC and cluster size has {windows} warm windows of {window_jobs}
+    counted jobs, before which as many run uncounted ([simulator.md](../../docs/simulator.md)).
+    Intervals are paired block bootstraps that draw VCs, then cluster sizes, then windows. Load times
+    are modelled, and drawn once. Lazer's search (Fig. 8e) is in [bench-lazer.md](bench-lazer.md). By
+    hand: `{command}`."""
 
 
 def write(book: Book, folder: Path = DOCS) -> Path:
@@ -129,7 +123,7 @@ def answer(book: Book, folder: Path) -> str:
         dear=change(book.ratio(light, dearest, JCT_P50)),
         slow=change(book.ratio(light, "interval-600", JCT_P50)),
     )
-    return "\n".join(["# Lazer, against the others", "", text, "", saved(figure, folder, "answer", title)])
+    return "\n".join(["# Lazer beside other policies", "", text, "", saved(figure, folder, "answer", title)])
 
 
 def brings(found: Sequence[Ratio | None]) -> str:
@@ -139,8 +133,8 @@ def brings(found: Sequence[Ratio | None]) -> str:
     ]
     sure = [(name, one) for name, one in zip(where, found, strict=True) if one is not None and one.differs]
     if not sure:
-        return "changes nothing that 95 % intervals could tell from chance"
-    return "surely changes " + ", ".join(
+        return "changes nothing that the 95 % intervals can tell from chance"
+    return "certainly changes " + ", ".join(
         f"{name} ({'less' if one.mean < 1 else 'MORE'})" for name, one in sure
     )
 
@@ -198,7 +192,7 @@ CLAIMS: Final[tuple[tuple[str, str, str, Number, float], ...]] = (
 
 def claims(book: Book) -> str:
     lines = [
-        "## What the paper says",
+        "## The paper's claims",
         "",
         said(CLAIMED, limit=CONTENDED),
         "",
@@ -231,21 +225,6 @@ def tables(book: Book) -> str:
             futile = f"{book.total(grounds, policy, FUTILE_GPU_S) / 3600:,.1f}"
             preemptions = f"{book.total(grounds, policy, PREEMPTIONS):,.0f}"
             lines.append(row_of([policy, *(["1"] * 4 if policy == BASE else ratios), futile, preemptions]))
-    lines += ["", "### Each VC and cluster size", ""]
-    lines += header(("VC", "hosts", "load", "JCT, h", "lazer", "lazer: futile", "srtf-full", "patient"))
-    for ground in [*book.contended, *book.light]:
-        base_h = float(np.mean([JCT_MEAN(window) for window in book.windows(ground, BASE)])) / 3600.0
-        ratios = [
-            shown(book.ratio([ground], policy, number))
-            for policy, number in (
-                (LAZER, JCT_MEAN),
-                (LAZER, FUTILE_GPU_S),
-                ("srtf-full", JCT_MEAN),
-                ("patient", JCT_MEAN),
-            )
-        ]
-        name = ground.trace.partition("/")[2]
-        lines.append(row_of([name, str(ground.hosts), f"{book.load(ground):.2f}", f"{base_h:,.1f}", *ratios]))
     return "\n".join(lines)
 
 
@@ -286,7 +265,7 @@ def counted(found: Sequence[Ratio | None]) -> str:
         sum(one.differs and (one.mean < 1.0) is below for one in known) for below in (True, False)
     )
     alike = len(known) - lower - higher
-    return f"lower in {lower} of {len(known)} cells, higher in {higher}, no difference in {alike}"
+    return f"lower in {lower} of {len(known)} cases, higher in {higher} and no different in {alike}"
 
 
 # --- Method --------------------------------------------------------------------------------------------
@@ -294,6 +273,7 @@ def counted(found: Sequence[Ratio | None]) -> str:
 
 def method(book: Book) -> str:
     sizes, commits = book.sizes, book.commits()
+    ground = [*book.contended, *book.light][0]
     text = said(
         METHOD,
         jobs=sizes.jobs,
@@ -303,23 +283,13 @@ def method(book: Book) -> str:
         window_jobs=sizes.window_jobs,
         runs=len(book.results),
         minutes=book.cpu_min(),
+        command=f"{ground.command()} --policies {BASE},{best_of(book, book.contended or book.light)}",
     )
-    rates, scales = ("|".join(f"{each:g}" for each in axis) for axis in (RATES, LOAD_TIMES))
-    scaled = f"--load-scale {rates} --load-time-scale {scales} --policies {BASE},{LAZER}"
-    size = f"--windows {sizes.windows} --window-jobs {sizes.window_jobs}"
     return "\n".join(
         [
-            "## How this was made",
+            "## How this page was made",
             "",
             text,
-            "",
-            "One command per row (the map's cells are the last one's alternatives):",
-            "",
-            "```",
-            f"P={BASE},{','.join(RIVALS)}",
-            *(f"{ground.command()} --policies $P" for ground in [*book.contended, *book.light]),
-            f"cotenant sim compare {cells.MAPPED} --jobs {sizes.jobs} {size} {scaled}",
-            "```",
             "",
             machine.sentences(numpy=np.__version__),
             f"The runs were made at {'commit' if len(commits) == 1 else 'commits'} {', '.join(commits)}.",

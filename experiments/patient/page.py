@@ -7,11 +7,14 @@ bootstraps that draw VCs, then windows of each, then cluster sizes of each windo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
 
+from cotenant.controller.sim.results import plots
 from experiments.patient.runs import FULL, NEW, OLD, SET_ONLY, VICTIM, WINDOW_JOBS, Cell, Row
+from experiments.shared.tables import said, saved
 
 DRAWS: Final = 2000
 SEED: Final = 11
@@ -86,27 +89,43 @@ def _redrawn(logs: dict[str, dict[int, list[float]]]) -> list[float]:
     return means
 
 
-def text(rows: Sequence[Row]) -> str:
+def text(rows: Sequence[Row], folder: Path) -> str:
+    """`folder`: where the picture is written."""
     runs = Runs(rows)
-    parts = [_answer(runs), _claims(runs), _windows(runs), _whole(runs), _cost(runs), METHOD]
-    return "# patient: gangs, widths and waiting\n\n" + "\n\n".join(parts) + "\n"
+    parts = ["# patient: gangs, widths and waiting", _answer(runs), _picture(runs, folder), _claims(runs)]
+    parts += [_windows(runs), _whole(runs), _cost(runs), METHOD]
+    return "\n\n".join(parts) + "\n"
 
 
 def _answer(runs: Runs) -> str:
-    windows, whole, wide = (runs.of_kind(kind) for kind in ("window", "whole", "wide"))
+    windows, wide = runs.of_kind("window"), runs.of_kind("wide")
     contended = runs.ratio(NEW, FULL, runs.by_load(contended=True))
-    old, lost, now = runs.ratio(NEW, OLD, windows), runs.ratio(OLD, FULL, whole), runs.ratio(NEW, FULL, whole)
-    wides = [_of(runs, cell, NEW, FULL) for cell in wide]
-    says = f"(there `patient` takes {', '.join(wides)} times as long)" if wides else "(no such trace was run)"
-    return (
-        f"Use `patient` where jobs resume and wait for devices: its mean completion time is\n"
-        f"{contended} of `srtf-full`'s on contended windows of Philly's VCs, and no load is for\n"
-        f"nothing. The rule for a gang's victims as a set, with width counted as GPUs^0.75, brings\n"
-        f"{old} of the time of `patient` as it was; on the whole traces where it lost to\n"
-        f"`srtf-full` it takes {_short(now)} of that one's time, not {_short(lost)}. Take `srtf-full` where\n"
-        f"most gangs are about as wide as the cluster and loads as long as many jobs run\n"
-        f"{says}, or where a few gangs of days make the mean, as on 103959."
+    wides = ", ".join(_of(runs, cell, NEW, FULL) for cell in wide) or "(not run)"
+    return said(
+        """Use `patient` where jobs resume and wait for devices: on contended windows of Philly's VCs its
+        mean completion time is {contended} of `srtf-full`'s, and no load is wasted. Its rule for the
+        victims of a gang brings {old} of the time that it took before. Use `srtf-full` where most gangs
+        are about as wide as the cluster and loads as long as many jobs run (there `patient` takes {wides}
+        times as long).""",
+        contended=contended,
+        old=runs.ratio(NEW, OLD, windows),
+        wides=wides,
     )
+
+
+def _picture(runs: Runs, folder: Path) -> str:
+    sets = {}
+    groups = _groups(runs)
+    for to, name in ((OLD, "to patient before"), (FULL, "to srtf-full")):
+        found = {group: runs.ratio(NEW, to, cells) for group, cells in groups}
+        sets[name] = [
+            plots.Range(group.removeprefix("philly/"), one.mean, one.low, one.high)
+            for group, one in found.items()
+            if one is not None
+        ]
+    title = "Mean completion time of patient (below 1: faster)"
+    figure = plots.ranges(sets, title, "patient's mean / the other's, 95 %", synthetic=False)
+    return saved(figure, folder, "answer", title)
 
 
 def _short(ratio: Ratio | None) -> str:
@@ -120,41 +139,48 @@ def _of(runs: Runs, cell: Cell, policy: str, to: str) -> str:
 
 def _claims(runs: Runs) -> str:
     windows, whole, wide = (runs.of_kind(kind) for kind in ("window", "whole", "wide"))
-    lines = ["| claim | our figure | verdict |", "| --- | --- | --- |"]
+    lines = ["## What was claimed", "", "| claim | here | verdict |", "| --- | --- | --- |"]
 
-    def claim(said: str, ratio: Ratio | None, holds: bool, in_part: bool = False) -> None:
+    def claim(what: str, ratio: Ratio | None, holds: bool, in_part: bool = False) -> None:
         if ratio is not None:
-            lines.append(f"| {said} | {ratio} | {'holds' if holds else 'in part' if in_part else 'no'} |")
+            lines.append(f"| {what} | {ratio} | {'holds' if holds else 'in part' if in_part else 'no'} |")
 
     new = runs.ratio(NEW, OLD, windows)
-    claim("better than before or within 0.5 %, windows", new, new is not None and new.high <= EQUAL)
+    claim(
+        "the mean is at most 0.5 % above the one before, windows", new, new is not None and new.high <= EQUAL
+    )
     if new is not None:
         verdict = "holds" if new.worst <= 1.03 else "no"
-        lines.append(f"| no window more than 3 % worse than before | worst {new.worst:.3f} | {verdict} |")
-    for said, cells in (("103959 and e13805 mended", whole), ("whole-cluster gangs mended", wide)):
+        lines.append(f"| no window is more than 3 % worse than before | worst {new.worst:.3f} | {verdict} |")
+    for what, cells in (
+        ("103959 and e13805 are mended", whole),
+        ("gangs of the whole cluster are mended", wide),
+    ):
         before, now = runs.ratio(OLD, FULL, cells), runs.ratio(NEW, FULL, cells)
         better = before is not None and now is not None and now.mean < before.mean
-        claim(f"{said}, to srtf-full", now, now is not None and now.worst <= 1.02, better)
+        claim(f"{what}, to `srtf-full`", now, now is not None and now.worst <= 1.02, better)
     loads = runs.ratio(VICTIM, NEW, [*windows, *whole])
     near = loads is not None and abs(loads.mean - 1.0) < 0.005
-    claim("whose load it waits for does not matter", loads, near)
+    claim("it does not matter whose load it waits for", loads, near)
     futile = sum(row.futile for cell in runs.cells if (row := runs.get(cell, NEW)) is not None)
-    lines.append(f"| no preemption is futile | {futile} in all runs | {'no' if futile else 'holds'} |")
+    lines.append(f"| no preemption wastes a load | {futile} in all runs | {'no' if futile else 'holds'} |")
     return "\n".join(lines)
+
+
+def _groups(runs: Runs) -> list[tuple[str, list[Cell]]]:
+    vcs = dict.fromkeys(cell.trace for cell in runs.of_kind("window"))
+    groups = [("contended", runs.by_load(contended=True)), ("not contended", runs.by_load(contended=False))]
+    return groups + [(vc, [cell for cell in runs.of_kind("window") if cell.trace == vc]) for vc in vcs]
 
 
 def _windows(runs: Runs) -> str:
     lines = [
         "## Windows", "",
-        "Mean completion time; in brackets 95 %. Contended: more work arrives than the cluster",
-        "can do meanwhile.", "",
-        "| | cells | to before | to srtf-full | median to srtf-full | worst to before |",
+        said(WINDOWS), "",
+        "| | cases | to before | to srtf-full | median to srtf-full | worst to before |",
         "| --- | --- | --- | --- | --- | --- |",
     ]  # fmt: skip
-    vcs = dict.fromkeys(cell.trace for cell in runs.of_kind("window"))
-    groups = [("contended", runs.by_load(contended=True)), ("not contended", runs.by_load(contended=False))]
-    groups += [(vc, [cell for cell in runs.of_kind("window") if cell.trace == vc]) for vc in vcs]
-    for name, cells in groups:
+    for name, cells in _groups(runs):
         before, full = runs.ratio(NEW, OLD, cells), runs.ratio(NEW, FULL, cells)
         median = runs.ratio(NEW, FULL, cells, lambda row: row.median_s)
         if before is not None:
@@ -166,9 +192,7 @@ def _windows(runs: Runs) -> str:
 def _whole(runs: Runs) -> str:
     lines = [
         "## Where it lost", "",
-        "Whole traces; mean completion time over that of `srtf-full`. Set: the rule for a gang's victims",
-        "alone, with width counted whole. What is left of the loss on Venus goes with the load times (the",
-        "last row): a job that loads is not preempted, so a wide gang waits for each of them.", "",
+        said(LOST), "",
         "| trace | hosts | load | load times x | before | set | now |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]  # fmt: skip
@@ -193,31 +217,31 @@ def _cost(runs: Runs) -> str:
     ratio = sum(mine_s for mine_s, _ in spent.values()) / sum(theirs_s for _, theirs_s in spent.values())
     total = sum(row.cpu_s for row in runs.all())
     (least, cheapest), (most, dearest) = ratios[0], ratios[-1]
-    return (
-        "## Cost\n\n"
-        f"A simulated run takes {ratio:.2f} times the processor time of `patient` as it was, over all\n"
-        f"cells: {least:.2f} times on {cheapest}, {most:.2f} times on {dearest}. Gangs that wait in an\n"
-        f"overloaded queue cost that. All runs took {total / 60:.1f} processor minutes."
+    text = said(
+        COST, ratio=ratio, least=least, cheapest=cheapest, most=most, dearest=dearest, minutes=total / 60
     )
+    return f"## Cost\n\n{text}"
 
 
-METHOD: Final = f"""## Method
+WINDOWS: Final = """
+    Ratios of mean completion times, with 95 % intervals. A window is contended if more work arrives than the
+    cluster can do meanwhile.
+"""
+LOST: Final = """
+    On these whole traces `patient` lost to `srtf-full`; the numbers are its mean completion time over
+    that of `srtf-full`. *Set* has only the rule for a gang's victims. A job that loads is not preempted,
+    so a wide gang waits for each of them: with a tenth of the load times (last row) nothing is lost.
+"""
+COST: Final = """
+    A simulated run takes {ratio:.2f} times the processor time of `patient` before: {least:.2f} times on
+    {cheapest}, {most:.2f} times on {dearest}. All runs took {minutes:.1f} processor minutes.
+"""
+METHOD: Final = f"""## How this page was made
 
 `python experiments/patient/results_patient.py --wide FILE` runs what is missing and writes this page; the
 runs are in [patient/runs.csv](patient/runs.csv). `FILE` is a trace of gangs as wide as its cluster that is
-not bundled: VC vcvGl of Helios's Venus, September 2020 (1,452 jobs, 401 of them of 128 GPUs). Without it
-those rows are missing.
-
-* A window is {WINDOW_JOBS} consecutive jobs of a VC (a third of a VC with fewer than three such), from its
-  first job on; all policies get the same jobs. Hosts have 8 GPUs. Exact estimates, modelled load and pause
-  times, seed 0.
-* Intervals are paired bootstraps ({DRAWS} draws) that draw VCs, then windows of each, then cluster sizes of
-  each window. The exponent 0.75 was chosen on the same VCs, so expect a little less elsewhere.
-* Before: `{OLD}`. Set: `{SET_ONLY}`.
-* One row by hand: `cotenant sim compare philly/103959 --hosts 2 --policies "srtf-full,patient,{OLD}"`.
-* Tried on a part of these and left out: taking a gang's wait as at least what it has waited so far; counting
-  its wait twofold and fourfold; keeping free devices back for a gang that only jobs in their load keep from
-  its victims; the mean service of the victims. None was better on the whole. Dropping the rule for gangs
-  mends 103959 (1.00 to 1.01) and costs 15 to 20 % on ee9e8c and 0e4a51.
-* Function calls per job of a simulated run, counted once by cProfile, grow by 1.1 on 6214e9 (8 hosts) and 1.2
-  on 103959 (2), and by 2.2 where the queue is full of gangs: ee9e8c on 7 hosts, b436b2 on 8."""
+not part of this repository: VC vcvGl of Helios's Venus, September 2020 (1,452 jobs, 401 of them of 128 GPUs).
+A window is {WINDOW_JOBS} consecutive jobs of a VC on hosts of 8 GPUs; estimates are exact, load and pause
+times modelled. Intervals are paired bootstraps that draw VCs, then windows, then cluster sizes. The exponent
+0.75 was chosen on the same VCs, so expect a little less elsewhere. *Before* is `{OLD}`, *set* is
+`{SET_ONLY}`. By hand: `cotenant sim compare philly/103959 --hosts 2 --policies srtf-full,patient`."""

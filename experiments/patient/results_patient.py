@@ -32,7 +32,7 @@ def main() -> int:
         print("nothing has been run yet", file=sys.stderr)
         return 1
     written = options.out / "patient.md"
-    written.write_text(page.text(rows))
+    written.write_text(page.text(rows, file.parent))
     print(f"{written}: {len(rows)} runs")
     return 0
 

@@ -1,4 +1,4 @@
-"""The page's part about promises: `stretch` and `promise` beside the front of PCS, a picture for each VC.
+"""The page's part about promises: `stretch` and `promise` beside the front of PCS, and its picture.
 
 Rule: who wins where is read from the points: a policy wins where no point of another is better in both.
 """
@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from cotenant.controller.sim.results import plots
 from experiments.pcs import fronts, runs
-from experiments.shared.tables import header, row_of, said, saved
+from experiments.shared.tables import said, saved
 
 OURS: Final = ("srsf", "stretch", "promise")
 JCT_TICKS: Final = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 7, 10, 15, 20, 30)
@@ -83,34 +83,22 @@ def _missing() -> list[str]:
     return [f"**Not run: {', '.join(lacking)}.**", ""] if lacking else []
 
 
-def section(folder: Path) -> list[str]:
-    return [
-        "## Promises beside the front\n",
-        said(
-            """Two orders of ours, from no paper. `stretch` is srsf, and tells a job its roll-out times the
-            delay by smaller jobs still to come. `promise` tells the same and lets jobs go first whose promise
-            has no slack left. Whole VCs, {asked} jobs asked, times over srsf's mean JCT. PCS's points are its
-            published configurations and {judged} points along each front that was searched on the first
-            {jobs} jobs, a quarter of them asked, for mean JCT and the error's p99; those that others of the
-            same search beat on the whole VC are not drawn. Nothing of `stretch` and `promise` was searched
-            for; their form was chosen on 0e4a51.""",
-            asked=fronts.ASKED,
-            judged=fronts.JUDGED,
-            jobs=runs.SEARCH_JOBS,
-        ),
-        "",
-        *_missing(),
-        *(said(f"* {wins(vc)}") for vc in runs.VCS),
-        "",
-        *(_picture(vc, folder) for vc in runs.VCS),
-        "",
-        *_costs(),
-        "",
-    ]
+def section() -> str:
+    text = said(
+        """Two orders of ours are in no paper. `stretch` is `srsf`, but tells each job its roll-out times the
+        delay by smaller jobs still to come. `promise` tells the same, and lets jobs go first whose promise
+        has no slack left. Times are ratios to `srsf`'s mean, percentages the P99 of the error. PCS's points
+        are its published configurations and {judged} points along each front that was searched on the first
+        {jobs} jobs for mean time and P99 error.""",
+        judged=fronts.JUDGED,
+        jobs=runs.SEARCH_JOBS,
+    )
+    told = [said(f"* {wins(vc)}") for vc in runs.VCS]
+    return "\n".join(["## Promises beside PCS's front", "", text, "", *_missing(), *told])
 
 
 def wins(vc: str) -> str:
-    """Who is beaten by nobody, and what PCS pays for the p99 of `promise`."""
+    """Which no other beats in both, and what PCS pays for the p99 of `promise`."""
     found = points(vc)
     best = [point for point in found if not point.is_beaten(found)]
     told = []
@@ -118,23 +106,21 @@ def wins(vc: str) -> str:
         own = [point for point in best if point.policy == policy]
         first, last = own[0], own[-1]
         said_last = "" if first == last else f" to {_place(last)}"
-        told.append(f"{policy} at {_place(first)}{said_last}")
+        told.append(f"`{policy}` at {_place(first)}{said_last}")
+    text = f"On **{vc}** no other policy beats {', '.join(told)}."
     kept = next((each for each in found if each.policy == "promise"), None)
     if kept is None:
-        return f"**{vc}**: beaten by nobody are {', '.join(told)}."
+        return text
     as_good = [each.jct for each in found if each.policy == "pcs" and each.p99_percent <= kept.p99_percent]
-    pays = f"from {min(as_good):.2f} times" if as_good else "nowhere"
-    place = f"promise is at {_place(kept)}{', and beaten' if kept.is_beaten(found) else ''}"
-    return (
-        f"**{vc}**: beaten by nobody are {', '.join(told)}; {place}. PCS reaches the p99 of promise {pays}."
-    )
+    pays = f"PCS is as good from {min(as_good):.2f} times" if as_good else "PCS is nowhere as good"
+    return f"{text} `promise` is at {_place(kept)}{', beaten' * kept.is_beaten(found)}; {pays}."
 
 
 def _place(point: Point) -> str:
     return f"{point.jct:.2f} times ({point.p99_percent:.3g} %)"
 
 
-def _picture(vc: str, folder: Path) -> str:
+def picture(folder: Path, vc: str = runs.VCS[0]) -> str:
     found = points(vc)
     series: dict[str, list[tuple[float, float]]] = {}
     for number in (fronts.MANY, fronts.FEW):
@@ -148,6 +134,7 @@ def _picture(vc: str, folder: Path) -> str:
         series, title, "mean JCT / that of srsf", "prediction error, p99 (%)", line=next(iter(series))
     )
     _scale(figure.axes[0], found)
+    folder.mkdir(parents=True, exist_ok=True)
     return saved(figure, folder, f"promises-{vc}", title)
 
 
@@ -163,21 +150,3 @@ def _scale(axes: Any, found: Sequence[Point]) -> None:
         axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
         axis.set_ticks([], minor=True)
         (axes.set_xlim if axis is axes.xaxis else axes.set_ylim)(low, high)
-
-
-def _costs() -> list[str]:
-    rows = []
-    for vc in searched():
-        few, many = _searches(vc)
-        rows.append(
-            row_of(
-                [
-                    vc,
-                    *(f"{search['cpu_s'] / 60.0:.1f}" for search in (few, many)),
-                    *(str(search["points"]) for search in (few, many)),
-                    f"{100.0 * few['covered'] / many['covered']:.1f} %",
-                ]
-            )
-        )
-    titles = ["CPU min, 280", "CPU min, 1,280", "points, 280", "points, 1,280"]
-    return [*header(["VC", *titles, "of 1,280's hypervolume 280 reach"]), *rows]

@@ -48,9 +48,6 @@ def run_missing() -> None:
     for vc in runs.VCS:
         if runs.loaded(fronts.file(vc)) is None:
             print(f"front of {vc}: {fronts.run(vc)['searches'][-1]['cpu_s']:.0f} CPU s", flush=True)
-    for jobs, gpus in runs.SIZES:
-        if runs.loaded(runs.evaluation_file(jobs, gpus)) is None:
-            print(f"{jobs} jobs on {gpus} GPUs: {runs.evaluation(jobs, gpus)['cpu_s']:.1f} CPU s", flush=True)
 
 
 def parsed() -> argparse.Namespace:

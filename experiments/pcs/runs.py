@@ -36,7 +36,6 @@ PARTS: Final = np.linspace(0.0, 1.0, 101)
 VCS: Final = tuple(PAPER["figure_7"]["workloads"])
 SEED: Final = 0
 SEARCH_VC, SEARCH_JOBS, EVALUATIONS, ASKED_RATIO = "0e4a51", 300, 280, 0.25
-SIZES: Final = tuple((jobs, gpus) for jobs in (512, 1024) for gpus in (128, 256))
 
 TOY_ARRIVALS: Final = ((0.0, 10.0), (0.0, 8.0), (1.0, 1.0), (10.0, 8.0))
 """When, and how long."""
@@ -185,19 +184,6 @@ def search() -> dict[str, Any]:
     }
     keep(search_file(), value)
     return value
-
-
-def evaluation_file(jobs: int, gpus: int) -> Path:
-    return CACHE / f"evaluation-{jobs}-{gpus}.json"
-
-
-def evaluation(jobs: int, gpus: int) -> dict[str, Any]:
-    """What one evaluation costs: so many jobs at the load that 64 GPUs have."""
-    cell = Cell(vc="6c71a0", policy="pcs-bal", jobs=jobs, asked=jobs // 4, load_scale=gpus / 64, gpus=gpus)
-    value = run(cell)
-    kept = {"jobs": jobs, "gpus": gpus, "cpu_s": value["cpu_s"]}
-    keep(evaluation_file(jobs, gpus), kept)
-    return kept
 
 
 class Toy(NamedTuple):

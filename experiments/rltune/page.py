@@ -8,38 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import machine
 
 from cotenant.controller.papers.rltune import ACTOR, SCORED, OrderModel, read_model
+from cotenant.controller.sim.results import plots
 from cotenant.controller.sim.results.paired import Ratio, ratio
 from experiments.rltune.runs import ESTIMATES, LOAD, POLICIES, TRAINED, UNSEEN, WINDOWS, Row, cells
-from experiments.shared.tables import header, row_of, said
+from experiments.shared.tables import header, row_of, said, saved
 
 OTHERS: Final = tuple(name for name in POLICIES if name != "rltune")
 
 
 LOSS_MIN: Final = 1.05
 SAID: Final = {"exact": "exact", "lognormal:0.7": "lognormal", "limit": "limit-like"}
-
-
-class Target(NamedTuple):
-    """At most so much of another's wait and bounded slowdown; None: no target."""
-
-    against: str
-    wait: float
-    bsld: float
-
-
-TARGETS: Final = (
-    Target("fifo", 0.65, 0.15), Target("f1", 0.65, 0.15), Target("slurm-multifactor", 0.92, 0.55),
-    Target("wfp3", 1.00, 1.10), Target("unicep", 1.00, 1.10), Target("sjf", 1.05, 1.20),
-)  # fmt: skip
-
-
-TAIL_MAX: Final = 1.15
-"""Of sjf's 99th percentile of waits."""
 
 
 class Claim(NamedTuple):
@@ -92,7 +76,7 @@ class Book:
         return ratio([group for group in groups if group])
 
 
-def text(rows: Sequence[Row], seeds: int) -> str:
+def text(rows: Sequence[Row], seeds: int, folder: Path) -> str:
     book = Book(rows)
     model, scored = read_model("bundled", "rltune", ACTOR), read_model("bundled", "scorer", SCORED)
     return "\n".join(
@@ -100,33 +84,27 @@ def text(rows: Sequence[Row], seeds: int) -> str:
             "# RLTune: what a learned order adds",
             "",
             *seen(book, seeds),
-            *answer(book, model),
+            answer(book),
             "",
-            "## Against the others",
+            picture(book, folder),
+            "",
+            "## Beside other orders",
+            "",
+            said(BESIDE),
             "",
             *table(book, "rltune", OTHERS, (*TRAINED, *UNSEEN)),
             "",
-            "`scorer` in its place:",
+            "The readable `scorer` in place of `rltune`:",
             "",
             *table(book, "scorer", ("sjf", "ssf", "rltune", "fifo"), (*TRAINED, *UNSEEN)),
-            "",
-            "## Traces it was trained on, and others",
-            "",
-            *parts(book),
-            "",
-            "## Kinds of estimates",
-            "",
-            *kinds(book),
             "",
             "## The paper's claims",
             "",
             *claims(book),
             "",
-            "## Figures that were to be met",
+            said(LOSES, margin=LOSS_MIN - 1.0, losses=losses(book)),
             "",
-            *targets(book),
-            "",
-            "## The models, and how this was made",
+            "## How this page was made",
             "",
             *made(model, scored, book, seeds),
             "",
@@ -153,52 +131,44 @@ def told(found: Ratio | None, *, short: bool = False) -> str:
     return f"{found.mean:.2f} ({found.low:.2f} to {found.high:.2f})"
 
 
-def answer(book: Book, model: OrderModel) -> list[str]:
+def answer(book: Book) -> str:
     every = (*TRAINED, *UNSEEN)
-    sjf, ssf, fifo = (
-        {
-            name: book.ratio("rltune", other, name, every)
-            for name in ("wait_s", "bsld", "p99_wait_s", "busy_ratio")
-        }
-        for other in ("sjf", "ssf", "fifo")
+    fifo, sjf = (
+        {name: book.ratio("rltune", other, name, every) for name in ("wait_s", "bsld")}
+        for other in ("fifo", "sjf")
     )
-    adds = "adds nothing that these windows can show"
-    wait, bsld = sjf["wait_s"], sjf["bsld"]
-    if wait is not None and bsld is not None and (wait.differs or bsld.differs):
-        better = [
-            name for name, one in (("wait", wait), ("bounded slowdown", bsld)) if one.differs and one.mean < 1
+    return said(
+        """Ordering by estimated size is what pays: under `rltune` the mean wait is {fifo[wait_s]} of
+        `fifo`'s and the bounded slowdown {fifo[bsld]} (ratios, 95 % intervals). Against plain `sjf`,
+        which needs no training, they are {sjf[wait_s]} and {sjf[bsld]}. So learning, beyond the order by
+        size, {adds}.""",
+        fifo={name: told(found) for name, found in fifo.items()},
+        sjf={name: told(found) for name, found in sjf.items()},
+        adds=added(sjf["wait_s"], sjf["bsld"]),
+    )
+
+
+def added(wait: Ratio | None, bsld: Ratio | None) -> str:
+    known = [(name, one) for name, one in (("wait", wait), ("bounded slowdown", bsld)) if one is not None]
+    changed = [
+        f"makes {name} {'smaller' if one.mean < 1 else 'LARGER'}" for name, one in known if one.differs
+    ]
+    return " and ".join(changed) or "adds nothing that these windows can show"
+
+
+def picture(book: Book, folder: Path) -> str:
+    """`rltune` against each other order."""
+    sets = {}
+    for measure, name in (("wait_s", "mean wait"), ("bsld", "bounded slowdown")):
+        found = {other: book.ratio("rltune", other, measure, (*TRAINED, *UNSEEN)) for other in OTHERS}
+        sets[name] = [
+            plots.Range(other, one.mean, one.low or one.mean, one.high or one.mean)
+            for other, one in found.items()
+            if one is not None
         ]
-        worse = [
-            name for name, one in (("wait", wait), ("bounded slowdown", bsld)) if one.differs and one.mean > 1
-        ]
-        adds = "; ".join(
-            [
-                *([f"makes {' and '.join(better)} smaller"] if better else []),
-                *([f"makes {' and '.join(worse)} LARGER"] if worse else []),
-            ]
-        )
-    return [
-        said(
-            """Ordering by estimated size is what pays: against `fifo` the wait is {fifo_wait} and the bounded
-            slowdown {fifo_bsld} (ratios, 95 % intervals). Against plain `sjf`, which needs no training, the
-            wait is {wait} and the bounded slowdown {bsld}; against `ssf` {ssf_wait} and {ssf_bsld}. So
-            learning,
-            beyond the order by size, {adds}.""",
-            fifo_wait=told(fifo["wait_s"]), fifo_bsld=told(fifo["bsld"]), wait=told(wait), bsld=told(bsld),
-            ssf_wait=told(ssf["wait_s"]), ssf_bsld=told(ssf["bsld"]), adds=adds,
-        ),
-        "",
-        said(
-            """Where it loses, by more than {margin:.0%} on average: {losses}. The 99th percentile of waits is
-            {tail} times `fifo`'s and {sjf_tail} times `sjf`'s; the share of GPU time in use is {busy} times
-            `sjf`'s. The model {active}.""",
-            margin=LOSS_MIN - 1.0, losses=losses(book),
-            tail=told(fifo["p99_wait_s"]), sjf_tail=told(sjf["p99_wait_s"]), busy=told(sjf["busy_ratio"]),
-            active="is used (it was no worse than the better of sjf and ssf on validation windows)"
-            if model.active
-            else f"is not used: on validation windows it was worse than {model.fallback}, which orders here",
-        ),
-    ]  # fmt: skip
+    title = "rltune against other orders (below 1: rltune is better)"
+    figure = plots.ranges(sets, title, "rltune's / the other's, 95 % intervals", synthetic=False)
+    return saved(figure, folder, "answer", title)
 
 
 def losses(book: Book) -> str:
@@ -209,7 +179,7 @@ def losses(book: Book) -> str:
             one = book.ratio("rltune", other, measure, (*TRAINED, *UNSEEN), (kind,))
             if one is not None and one.mean > LOSS_MIN:
                 found.append(f"to `{other}` in {name} with {SAID[kind]} estimates, {told(one)}")
-    return "; ".join(found) or "to none of these"
+    return "; ".join(found) or "to none of them"
 
 
 def table(book: Book, mine: str, others: Sequence[str], traces: Sequence[str]) -> list[str]:
@@ -221,34 +191,6 @@ def table(book: Book, mine: str, others: Sequence[str], traces: Sequence[str]) -
                 for name in ("wait_s", "bsld", "jct_s", "p99_wait_s")
             )
             lines.append(row_of((f"`{other}`", *cells)))
-    return lines
-
-
-def parts(book: Book) -> list[str]:
-    lines = header(
-        ("`rltune` against", "wait, trained on", "wait, not", "slowdown, trained on", "slowdown, not")
-    )
-    for other in ("sjf", "ssf", "fifo", "slurm-multifactor"):
-        found = (
-            told(book.ratio("rltune", other, name, traces))
-            for name in ("wait_s", "bsld")
-            for traces in (TRAINED, UNSEEN)
-        )
-        lines.append(row_of((f"`{other}`", *found)))
-    return lines
-
-
-def kinds(book: Book) -> list[str]:
-    lines = header(
-        ("`rltune` against", *(f"{name}, {kind}" for kind in ESTIMATES for name in ("wait", "slowdown")))
-    )
-    for other in ("sjf", "ssf", "fifo"):
-        found = (
-            told(book.ratio("rltune", other, name, (*TRAINED, *UNSEEN), (kind,)))
-            for kind in ESTIMATES
-            for name in ("wait_s", "bsld")
-        )
-        lines.append(row_of((f"`{other}`", *found)))
     return lines
 
 
@@ -279,33 +221,6 @@ def claims(book: Book) -> list[str]:
     return lines
 
 
-def targets(book: Book) -> list[str]:
-    """Over all kinds of estimates, then each by itself."""
-    lines = header(("against", "estimates", "wait", "at most", "bounded slowdown", "at most", ""))
-    for target in TARGETS:
-        for name, kinds_seen in (("all", ESTIMATES), *((kind, (kind,)) for kind in ESTIMATES)):
-            wait, bsld = (
-                book.ratio("rltune", target.against, measure, (*TRAINED, *UNSEEN), kinds_seen)
-                for measure in ("wait_s", "bsld")
-            )
-            word = "met" if is_met(wait, target.wait) and is_met(bsld, target.bsld) else "NOT met"
-            asked = (f"{target.wait:.2f}", f"{target.bsld:.2f}")
-            lines.append(
-                row_of((f"`{target.against}`", name, told(wait), asked[0], told(bsld), asked[1], word))
-            )
-    tail = book.ratio("rltune", "sjf", "p99_wait_s", (*TRAINED, *UNSEEN))
-    word = "met" if is_met(tail, TAIL_MAX) else "NOT met"
-    lines += [
-        "",
-        f"99th percentile of waits, against `sjf`: {told(tail)}, at most {TAIL_MAX:.2f} asked: {word}.",
-    ]
-    return lines
-
-
-def is_met(found: Ratio | None, at_most: float) -> bool:
-    return found is not None and found.mean <= at_most
-
-
 def made(model: OrderModel, scored: OrderModel, book: Book, seeds: int) -> list[str]:
     card, other = model.card, scored.card
     a, b, c = (row[0] for row in scored.layers[0].weights)
@@ -313,36 +228,32 @@ def made(model: OrderModel, scored: OrderModel, book: Book, seeds: int) -> list[
     wanted = len(cells(seeds)) * WINDOWS
     return [
         said(
-            """{windows} of {wanted} windows of 256 jobs (5 for each trace, kind of estimates and seed;
-            {kinds}), on 8 hosts of 8 GPUs, arrivals moved so that each trace offers {load:g} of the cluster.
-            Each
-            window begins with what sjf had running and waiting. Traces trained on: the last tenth of
-            {trained};
-            others: the second half of {unseen}. {part}""",
+            MADE,
             windows=windows, wanted=wanted, load=LOAD, kinds=", ".join(ESTIMATES), trained=", ".join(TRAINED),
-            unseen=", ".join(UNSEEN),
-            part="" if windows == wanted else "The rest has not been computed: the same command goes on.",
+            unseen=", ".join(UNSEEN), epochs=card.epochs, licence=card.licence, cpu_s=card.cpu_s,
+            active="was no worse than the better of `sjf` and `ssf`"
+            if model.active
+            else f"was worse than `{model.fallback}`, which orders instead",
+            a=a, b=b, c=c, generations=other.epochs, seeds=seeds,
         ),
-        "",
-        said(
-            """`rltune`: {epochs} epochs on {traces} ({licence}), seed {seed}, preset {preset}, metric
-            {metric}, {cpu_s:.0f} s of CPU (the paper: 3 to 8 hours); validation by epoch, over sjf: {curve}.
-            `scorer`:
-            wait^{c:.2f} / (time^{a:.2f} x GPUs^{b:.2f}) after {generations} generations, at an offered load
-            of 0.9.""",
-            epochs=card.epochs, traces=", ".join(card.traces), licence=card.licence, seed=card.seed,
-            preset=card.preset, metric=card.metric, cpu_s=card.cpu_s,
-            curve=", ".join(f"{each:.3f}" for each in card.curve), a=a, b=b, c=c, generations=other.epochs,
-        ),
-        "",
-        said(
-            """Baselines hold the head (`backfill=none`), as published; `sjf`, `ssf`, `rltune` and `scorer`
-            let whoever fits pass: part of each difference to a baseline is that. The rows with
-            `backfill=easy`
-            show how much."""
-        ),
-        "",
-        f"`python experiments/rltune/results_rltune.py --seeds {seeds}`",
         "",
         machine.sentences(),
     ]  # fmt: skip
+
+
+LOSES: Final = "`rltune` loses by more than {margin:.0%} on average {losses}."
+BESIDE: Final = """
+    Each number is `rltune`'s divided by that of the other order, so below 1 is better. The published
+    baselines hold back everything behind a job that does not fit (`backfill=none`); `sjf`, `ssf`,
+    `rltune` and `scorer` let jobs pass it, which is part of each difference. The rows with
+    `backfill=easy` show how much.
+"""
+MADE: Final = """
+    `python experiments/rltune/results_rltune.py --seeds {seeds}` makes this page from {windows} of
+    {wanted} windows of 256 jobs (five for each trace, kind of estimates and seed; {kinds}) on 8 hosts of
+    8 GPUs at an offered load of {load:g}. Each window begins with what `sjf` had running and waiting. The
+    traces trained on are the last tenth of {trained}, the others the second half of {unseen} ({licence}).
+    `rltune` was trained for {epochs} epochs in {cpu_s:.0f} s of processor time (the paper: 3 to 8 hours);
+    on validation windows it {active}. `scorer` is wait^{c:.2f} / (time^{a:.2f} x GPUs^{b:.2f}) after
+    {generations} generations.
+"""

@@ -32,8 +32,9 @@ from cotenant.controller.papers.rltune import placement
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters, Policy
 from cotenant.controller.sim import Cluster, HostAsk, SimulatedHost, Workload, prepare, read, simulate
+from cotenant.controller.sim.results import plots
 from experiments.shared import kept_runs, paths
-from experiments.shared.tables import header, row_of, said, said_seeds
+from experiments.shared.tables import header, row_of, said, said_seeds, saved
 
 VCS: Final = ("0e4a51", "6c71a0", "b436b2", "ee9e8c", "103959")
 ORDERS: Final = ("sjf", "fifo", "wfp3", "interval-360")
@@ -185,93 +186,86 @@ def geometric(values: Sequence[float]) -> str:
 def verdict(rows: Sequence[Row]) -> str:
     """Where the gain is sure."""
     found = [(w, o, ratios(rows, w, o, "wait_s")) for w, o in product(WORLDS, ORDERS)]
-    sure = [f"{order} in `{world_}`" for world_, order, waits in found if waits and interval(waits)[1] < SURE]
-    where = ", ".join(sure) if sure else "no row"
-    return f"It is surely one (the whole interval below {SURE:g}) in {where} of the table."
+    sure = [
+        f"`{order}` in `{world_}`" for world_, order, waits in found if waits and interval(waits)[1] < SURE
+    ]
+    return f"in {', '.join(sure)}" if sure else "in no row of the table"
 
 
 ANSWER: Final = """
-    What `placement=milp` changes of the mean wait, against best fit under the same order, on the same jobs:
-    a ratio below 1 is a gain. {verdict} Where whoever fits passes it changes nothing (sjf here; srtf,
-    castor and most others are alike): what fits was started before, so that after an event one host alone
-    has anything new, and there is nothing to choose. It is asked where many jobs are placed at one moment:
-    behind a head that has waited (fifo, f1, wfp3), and by orders that look at the queue now and then
-    (interval). There single clusters gain or lose much (worst and best cell), so best fit stays the
-    default. `gpus` is the Philly VCs as they are; what `memory` and `pool` add (cores, main memory, kinds
-    of hosts, types) is **synthetic**, drawn here.
+    `placement=milp`, which places waiting jobs together, certainly lowers the mean wait {verdict} (the
+    whole interval below {sure:g}), beside best fit under the same order. Where any job that fits may
+    start, it changes nothing: what fits was started before, so there is nothing to choose. Single
+    clusters gain or lose much, so best fit stays the default.
+"""
+WHERE: Final = """
+    Each number is the mean wait with `milp` divided by that with best fit, so below 1 is a gain; the
+    worst and the best case of a VC and seed follow. The solver matters where many jobs are placed at one
+    moment: behind a head that has waited (`fifo`, `f1`, `wfp3`) and under orders that look at the queue
+    now and then (`interval`). `gpus` is the Philly VCs as they are. The cores, main memory and kinds of
+    hosts of `memory` and `pool` are **synthetic**.
 """
 METHOD: Final = """
-    Geometric means over {vcs} VCs and {seeds}, with 95 % intervals (cells drawn anew, {draws} times);
-    {runs} of {all} runs are there. {jobs} jobs of a VC, estimates off by a lognormal of .7, arrivals scaled
-    to an offered load of {load:g} on {hosts} hosts. The solver was asked {solved:,} times and found nothing
-    within {nodes} nodes {given:,} times; then best fit decided. In runs there is no limit of time but that
-    of nodes, so they repeat exactly.
+    `python experiments/rltune/placement.py` makes this page: {runs} of {all} runs, {jobs} jobs of each of
+    {vcs} VCs, {seeds}, at an offered load of {load:g} on {hosts} hosts, with estimates off by a lognormal
+    of 0.7. Intervals draw the cases anew, {draws} times. The solver was asked {solved:,} times and found
+    nothing within {nodes} nodes {given:,} times; then best fit decided.
 """
 DRAWN: Final = """
-    Hosts: {hosts} of 8 GPUs, 96 cores and 768 GiB; in `pool` three of these, three of 8 V100, 64 cores and
-    384 GiB, and two of 4 H100, 96 cores and 1 TiB. Jobs: 4 to 12 cores, and 16 (60 %), 48 (25 %) or 160 GiB
-    (15 %), for each GPU on a host; in `pool` three in five ask for one type. A type does not change a job's
-    pace.
+    Hosts have 8 GPUs, 96 cores and 768 GiB; in `pool` three are such, three have 8 V100, 64 cores and 384
+    GiB, and two have 4 H100, 96 cores and 1 TiB. Jobs ask for 4 to 12 cores and for 16 (60 %), 48 (25 %)
+    or 160 GiB (15 %) for each GPU; in `pool` three in five ask for one type of GPU, which does not change
+    their pace.
 """
 COST: Final = """
-    What a decision costs: `python bench/placement.py`. What the option is:
-    [policies.md](../../docs/policies.md#placement).
+    `python bench/placement.py` says what a decision costs, [policies.md](../../docs/policies.md) what the
+    option is.
 """
 
 
-def text(rows: Sequence[Row]) -> str:
-    lines = ["# Placing waiting jobs together", ""]
-    table = header(("world", "order", "cells", "wait", "worst, best cell", "bounded slowdown"))
+def text(rows: Sequence[Row], folder: Path) -> str:
+    """`folder`: where the picture is written."""
+    table = header(("world", "order", "cases", "wait", "worst, best", "bounded slowdown"))
+    sets: dict[str, list[plots.Range]] = {}
     for world_, order in product(WORLDS, ORDERS):
         waits = ratios(rows, world_, order, "wait_s")
         if waits:
             slow = ratios(rows, world_, order, "bounded_slowdown")
             span = f"{max(waits):.2f}, {min(waits):.2f}"
             table.append(row_of((world_, order, str(len(waits)), geometric(waits), span, geometric(slow))))
+            mean = float(np.exp(np.log(waits).mean()))
+            sets.setdefault(world_, []).append(plots.Range(order, mean, *interval(waits)))
+    title = "Mean wait with milp over best fit (memory and pool: SYNTHETIC asks)"
+    figure = plots.ranges(sets, title, "mean wait / that with best fit, 95 %", synthetic=False)
+    folder.mkdir(parents=True, exist_ok=True)
     both = [r for r in rows if r.cell.placement == "milp"]
-    solved, given_up = sum(r.solved for r in both), sum(r.given_up for r in both)
-    counts = {
-        "vcs": len(VCS),
-        "seeds": said_seeds(sorted({r.cell.seed for r in rows})),
-        "draws": DRAWS,
-        "jobs": JOBS,
-        "load": LOAD,
-        "hosts": HOSTS,
-    }
-    counts |= {
-        "solved": solved,
-        "given": given_up,
-        "nodes": placement.NODES_MAX,
-        "runs": len(rows),
-        "all": len(cells()),
-    }
+    method = said(
+        METHOD,
+        vcs=len(VCS),
+        seeds=said_seeds(sorted({r.cell.seed for r in rows})),
+        draws=DRAWS,
+        jobs=JOBS,
+        load=LOAD,
+        hosts=HOSTS,
+        solved=sum(r.solved for r in both),
+        given=sum(r.given_up for r in both),
+        nodes=placement.NODES_MAX,
+        runs=len(rows),
+        all=len(cells()),
+    )
     commits = ", ".join(sorted({r.commit for r in rows}))
-    command = ["## Command", "", "```", "python experiments/rltune/placement.py", "```", ""]
-    lines += [
-        said(ANSWER, verdict=verdict(rows)),
-        "",
-        *table,
-        "",
-        said(METHOD, **counts),
-        "",
-        said(DRAWN, hosts=HOSTS),
-        "",
+    parts = [
+        "# Placing waiting jobs together",
+        said(ANSWER, verdict=verdict(rows), sure=SURE),
+        saved(figure, folder, "answer", title),
+        f"## Beside best fit\n\n{said(WHERE)}",
+        "\n".join(table),
+        f"## How this page was made\n\n{method}",
+        said(DRAWN),
+        said(COST),
+        f"{machine.sentences()} The runs were made at {commits}.",
     ]
-    lines += ["## Each VC", "", "Mean wait in seconds, best fit / milp, seed 0.", "", *_by_vc(rows), ""]
-    lines += [*command, f"{machine.sentences()} Runs were made at {commits}.", "", said(COST)]
-    return "\n".join(lines) + "\n"
-
-
-def _by_vc(rows: Sequence[Row]) -> list[str]:
-    found = {r.cell: r.wait_s for r in rows}
-    lines = header(("VC", *(f"{w}, {o}" for w, o in product(WORLDS, ORDERS))))
-    for vc in VCS:
-        texts = []
-        for world_, order in product(WORLDS, ORDERS):
-            waits = [found.get(Cell(world_, order, vc, SEEDS[0], p)) for p in PLACEMENTS]
-            texts.append(" / ".join("-" if wait is None else f"{wait:,.0f}" for wait in waits))
-        lines.append(row_of((vc, *texts)))
-    return lines
+    return "\n\n".join(parts) + "\n"
 
 
 def main() -> int:
@@ -286,7 +280,7 @@ def main() -> int:
         print("nothing has been run yet", file=sys.stderr)
         return 1
     page = paths.RESULTS / "placement.md"
-    page.write_text(text(rows))
+    page.write_text(text(rows, paths.RESULTS / "placement"))
     print(f"{page}: {len(rows)} of {len(cells())} runs")
     return 0
 

@@ -38,7 +38,7 @@ def main() -> int:
         print("nothing has been run yet", file=sys.stderr)
         return 1
     written = options.out / "rltune.md"
-    written.write_text(page.text(rows, options.seeds))
+    written.write_text(page.text(rows, options.seeds, file.parent))
     print(f"{written}: {len(rows)} runs")
     return 0
 

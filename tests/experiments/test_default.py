@@ -72,19 +72,22 @@ def results(default_s: float) -> list[Result]:
     ]
 
 
-def test_the_page_says_first_what_is_not_met(tmp_path: Path) -> None:
-    told = page.text(results(default_s=46.0), ASKED, "", tmp_path / "numbers.csv")
-    first = told.split("\n\n")[1]
-    assert first.startswith("**Not met: 64 GPUs, load 1: mean at most 0.45 of fifo's (0.46 (0.46-0.46));")
+def test_the_page_says_first_how_many_targets_are_met_and_marks_the_others(tmp_path: Path) -> None:
+    told = page.text(results(default_s=46.0), ASKED, "", tmp_path)
+    marked = [line for line in told.splitlines() if line.endswith("**not met** |")]
+    assert marked[0].startswith("| 64 GPUs, load 1: mean at most 0.45 of fifo's | 0.46 (0.46-0.46) |")
+    all_of_them = len(marked) + told.count("| met |")
+    assert told.split("\n\n")[1].startswith(f"**{told.count('| met |')} of {all_of_them} targets are met.**")
     assert f"page: {len(ASKED)} of {len(ASKED)} runs" in " ".join(told.split())
     assert len((tmp_path / "numbers.csv").read_text().splitlines()) > 1000
 
 
 def test_the_page_says_that_all_is_met_where_it_is(tmp_path: Path) -> None:
-    told = page.text(results(default_s=11.0), ASKED, "", tmp_path / "numbers.csv")
-    assert told.split("\n\n")[1].startswith("**All that was to be met is met.**")
+    told = page.text(results(default_s=11.0), ASKED, "", tmp_path)
+    assert told.split("\n\n")[1].startswith("**11 of 11 targets are met.**")
+    assert "not met" not in told
 
 
 def test_a_page_of_which_runs_are_missing_says_that_before_all_else(tmp_path: Path) -> None:
-    told = page.text(results(default_s=11.0)[:1], ASKED, "", tmp_path / "numbers.csv")
+    told = page.text(results(default_s=11.0)[:1], ASKED, "", tmp_path)
     assert told.split("\n\n")[1].startswith(f"**Not all of it has been run: {len(ASKED) - 1} of")

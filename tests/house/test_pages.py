@@ -17,7 +17,13 @@ from cotenant.controller.cli.verbs import BY_NAME, as_command
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
     path
-    for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md"))
+    for path in (
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("examples/**/*.md"),
+        *ROOT.glob("experiments/**/*.md"),
+        *ROOT.glob("bench/**/*.md"),
+    )
     if path.name != "CHANGELOG.md"
 )
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -47,11 +53,19 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-def test_every_page_is_listed() -> None:
-    index = ROOT / "docs" / "README.md"
-    listed = {(index.parent / link.partition("#")[0]).resolve() for link in LINK.findall(index.read_text())}
-    pages = {*(ROOT / "docs").glob("*.md"), *(ROOT / "experiments" / "results").glob("*.md")} - {index}
-    assert sorted(named(page) for page in pages if page.resolve() not in listed) == []
+@pytest.mark.parametrize(
+    ("pages", "index"),
+    [("docs", "docs/README.md"), ("experiments/results", "docs/results.md")],
+    ids=["pages", "results"],
+)
+def test_every_page_is_listed_in_its_index(pages: str, index: str) -> None:
+    """Pages of results in the table of what was found, all others in the index of pages."""
+    page = ROOT / index
+    listed = {(page.parent / link.partition("#")[0]).resolve() for link in LINK.findall(page.read_text())}
+    found = {each.resolve() for each in (ROOT / pages).glob("*.md")} - {
+        (ROOT / "docs" / "README.md").resolve()
+    }
+    assert sorted(named(each) for each in found - listed) == []
 
 
 def to_do() -> list[Path]:
@@ -67,6 +81,18 @@ def to_do() -> list[Path]:
 
 def test_pages_for_what_somebody_does_are_found() -> None:
     assert {"tutorial.md", "faq.md", "comparison.md", "slurm.md"} < {page.name for page in to_do()}
+
+
+RESULTS = sorted((ROOT / "experiments" / "results").glob("*.md"))
+RESULT_WORDS_MAX = 1_500
+
+
+@pytest.mark.parametrize("page", RESULTS, ids=named)
+def test_a_page_of_results_opens_with_its_answer_and_is_short(page: Path) -> None:
+    title, answer, *_ = page.read_text().split("\n\n")
+    assert title.startswith("# ")
+    assert answer[0] not in "#|-!" and answer.rstrip().endswith((".", "**", ":"))
+    assert len(page.read_text().split()) <= RESULT_WORDS_MAX
 
 
 @pytest.mark.parametrize("page", to_do(), ids=named)

@@ -1,26 +1,20 @@
-"""Which pairs live runs made, how fast each side went, and what it was worth.
+"""How long pairs of live runs trained together, and what it was worth.
 
-Rule: pairs are counted from the attempts' times; xi is what the controller learned from the jobs' step times.
+Rule: pairs are counted from the attempts' times; xi is what was counted from steps, else what the controller
+learned from the jobs' step times.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import combinations
-from statistics import fmean, median
-from typing import Final, NamedTuple
+from statistics import median
+from typing import NamedTuple
 
-from cotenant.controller.domain import LOSS_MIN
-from experiments.castor.live_sharing import foretold, jobs, texts
+from experiments.castor.live_sharing import foretold
 from experiments.castor.live_sharing.foretold import Side, found
 from experiments.shared.live.run import JobRow
-from experiments.shared.tables import said
-
-HEADS: Final = (
-    "| kinds | pairs | s together | xi by the rule | learned: first, second | counted: first, second | "
-    "benefit | |"
-)
+from experiments.shared.tables import header, row_of
 
 
 class Made(NamedTuple):
@@ -49,60 +43,33 @@ def made(rows: Sequence[JobRow]) -> list[Made]:
     return met_on
 
 
-def tables(sides: Sequence[Side], measured: Mapping[str, jobs.Measured]) -> list[str]:
-    lines: list[str] = []
+def table(sides: Sequence[Side]) -> list[str]:
+    """A row for each run in which jobs shared."""
     alone = foretold.steps_alone(side.run for side in sides)
-    slower = median(step_s / measured[kind].pace.step_s for kind, step_s in alone.items()) if alone else 1.0
+    lines = header(
+        ["", "s trained in pairs", "of it measured", "s gained", "jobs that joined", "`sjf` / here"]
+    )
     for side in sides:
-        counts, together_s = Counter[tuple[str, str]](), defaultdict[tuple[str, str], float](float)
-        for pair in made(side.run.rows):
-            first, second = sorted((side.run.kinds[pair.first], side.run.kinds[pair.second]))
-            counts[first, second] += 1
-            together_s[first, second] += pair.together_s
-        if not counts:
-            continue
-        learned, rules = foretold.observed(side.run), foretold.rule(measured)
-        counted, best = foretold.by_steps(side.run, alone), foretold.truest(side.run, alone)
-        lines += [
-            f"Under `{side.name}`:",
-            "",
-            HEADS,
-            "| --- | --: | --: | --: | --: | --: | --: | --- |",
-        ]
-        for (first, second), count in sorted(counts.items()):
-            both = (first, second), (second, first)
-            seconds, by_rule = together_s[first, second], rules[first, second]
-            cells = [f"{count}", f"{seconds:.0f}", f"{by_rule:.2f}"]
-            cells += [", ".join(_xi(source.get(way)) for way in both) for source in (learned, counted)]
-            one, two = (best.get(way) for way in both)
-            lines.append(f"| {first} + {second} | {' | '.join(cells)} | {_benefit(one, two)} |")
-        lines += ["", _gained(side, best), *_benefits(side, sides), ""]
-    return [*lines, said(texts.PAIRS, even=LOSS_MIN, slower=slower)]
+        if pairs := made(side.run.rows):
+            all_s = sum(pair.together_s for pair in pairs)
+            known_s, gained_s = gained(side, foretold.truest(side.run, alone))
+            share = known_s / all_s if all_s else 0.0
+            row = [f"{side.name}", f"{all_s:.0f}", f"{share:.0%}", f"{gained_s:+.0f}"]
+            lines.append(row_of([*row, *joined(side, sides)]))
+    return lines
 
 
-def _xi(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
-
-
-def _benefit(one: float | None, two: float | None) -> str:
-    if one is None or two is None:
-        return "- | unsure"
-    gain = 1.0 / one + 1.0 / two - 1.0
-    return f"{gain:+.2f} | {'pays' if gain > LOSS_MIN else 'loses' if gain < -LOSS_MIN else 'even'}"
-
-
-def _gained(side: Side, xi: foretold.Xi) -> str:
-    """Sum over pairs of time together x benefit, in device-seconds, where both ways were measured."""
-    gained_s = known_s = all_s = 0.0
+def gained(side: Side, xi: foretold.Xi) -> tuple[float, float]:
+    """Where both slowdowns are known: seconds of pairs together, and device-seconds of work beyond taking
+    turns."""
+    gained_s = known_s = 0.0
     for pair in made(side.run.rows):
         first, second = side.run.kinds[pair.first], side.run.kinds[pair.second]
         one, two = xi.get((first, second)), xi.get((second, first))
-        all_s += pair.together_s
         if one is not None and two is not None:
             known_s += pair.together_s
             gained_s += pair.together_s * (1.0 / one + 1.0 / two - 1.0)
-    share = known_s / all_s if all_s else 0.0
-    return said(texts.GAINED, all_s=all_s, share=share, gained_s=gained_s)
+    return known_s, gained_s
 
 
 def guests(rows: Sequence[JobRow]) -> set[str]:
@@ -118,17 +85,14 @@ def guests(rows: Sequence[JobRow]) -> set[str]:
     }
 
 
-def _benefits(side: Side, sides: Sequence[Side]) -> list[str]:
-    """What being a guest was worth, as the simulator counts it, and beside the real run without sharing."""
-    told, benefit = [], side.told.benefit
-    if benefit:
-        told.append(said(texts.BENEFIT, guests=len(benefit), median=median(benefit), mean=fmean(benefit)))
+def joined(side: Side, sides: Sequence[Side]) -> tuple[str, str]:
+    """How many jobs were put beside another, and the median of what they took under sjf over what here."""
     alone, names = found(sides, "sjf"), guests(side.run.rows)
-    if alone is not None and names:
-        ratios = [
-            waited.jct_s / mine.jct_s
-            for waited, mine in zip(alone.live, side.live, strict=True)
-            if mine.name in names
-        ]
-        told.append(said(texts.GUESTS, guests=len(ratios), median=median(ratios), mean=fmean(ratios)))
-    return told
+    if alone is None or not names:
+        return f"{len(names)}", "-"
+    ratios = [
+        waited.jct_s / mine.jct_s
+        for waited, mine in zip(alone.live, side.live, strict=True)
+        if mine.name in names
+    ]
+    return f"{len(ratios)}", f"{median(ratios):.2f}"

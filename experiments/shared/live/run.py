@@ -71,6 +71,23 @@ class Deferral(msgspec.Struct, frozen=True, kw_only=True):
     """As `explain` tells it."""
 
 
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt of a job as it is kept: what the product's own view of it may change to does not matter to
+    runs that were measured before."""
+
+    devices: tuple[str, ...]
+    co_tenants: tuple[JobId, ...]
+    launched_s: float
+    first_step_s: float | None
+    stop_requested_s: float | None
+    ended_s: float | None
+    outcome: str
+
+    @classmethod
+    def of(cls, view: AttemptView) -> Attempt:
+        return cls(**{name: getattr(view, name) for name in cls.__struct_fields__})
+
+
 class JobRow(msgspec.Struct, frozen=True, kw_only=True):
     """One job of the schedule as it was. JCT = wait + load + run + pause; seconds."""
 
@@ -97,7 +114,7 @@ class JobRow(msgspec.Struct, frozen=True, kw_only=True):
     """Mean of its pauses after such loads; without one, what the controller had learned to expect."""
     foreseen: Pace
     """Of its kind, as the first run's warm-up measured it."""
-    attempts: tuple[AttemptView, ...]
+    attempts: tuple[Attempt, ...]
 
 
 class LiveRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -309,11 +326,11 @@ def job_row(shown: Shown, expected_s: float, foreseen: Pace) -> JobRow:
         one_load_s=fmean(loads),
         one_pause_s=fmean(pauses) if pauses else foreseen.pause_s,
         foreseen=foreseen,
-        attempts=shown.attempts,
+        attempts=tuple(map(Attempt.of, shown.attempts)),
     )
 
 
-def _loads_and_pauses(attempts: Sequence[AttemptView]) -> tuple[list[float], list[float]]:
+def _loads_and_pauses(attempts: Sequence[AttemptView | Attempt]) -> tuple[list[float], list[float]]:
     """Those of attempts that came to a first step."""
     trained = [a for a in attempts if a.first_step_s is not None]
     loads = [a.first_step_s - a.launched_s for a in trained if a.first_step_s is not None]
@@ -321,7 +338,7 @@ def _loads_and_pauses(attempts: Sequence[AttemptView]) -> tuple[list[float], lis
     return loads, pauses
 
 
-def _stopping_s(attempt: AttemptView) -> float | None:
+def _stopping_s(attempt: AttemptView | Attempt) -> float | None:
     """Stop request to devices free."""
     if attempt.stop_requested_s is None or attempt.ended_s is None:
         return None
