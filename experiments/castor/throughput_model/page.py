@@ -38,7 +38,7 @@ HOW: Final = """
     number was looked at; one clause was added since (the largest batch of ncf was measured on one device
     only). The form of the law was chosen on the same data with another seed. A fit takes {profile:.0f} ms
     of processor time to a profile and {every:.0f} ms to every row of an application. [What the model
-    is](../../docs/throughput-model.md).
+    is](../../docs/measuring.md).
 """
 
 
