@@ -97,7 +97,9 @@ def main() -> None:
     lines = [
         "# What a decision of the default costs",
         "",
-        f"Milliseconds of an event while at least {WAITING:,} jobs wait.",
+        f"Milliseconds of an event after the first moment, while at least {WAITING:,} jobs wait.",
+        "Thousands of jobs arrive at an empty cluster at that moment. Those arrivals are not counted.",
+        "They cost more, since each looks at every device that it could share.",
         "",
         "| devices | events | mean | median | p99 | longest | aim of p99 |",
         "| --: | --: | --: | --: | --: | --: | --- |",
