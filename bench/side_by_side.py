@@ -9,7 +9,7 @@ byte, and of the engine's state at the end.
     python bench/side_by_side.py --before HEAD~3 --all
 
 `--all` compares decisions only: every policy on three Philly VCs, and 80 whole clusters with their faults
-(`same_decisions.py`). It takes about six minutes on two cores.
+(`same_decisions.py`). It takes about two minutes on two quiet cores.
 """
 
 from __future__ import annotations
