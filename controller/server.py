@@ -38,7 +38,7 @@ from cotenant.controller.engine import (
 )
 from cotenant.controller.executors import Executor
 from cotenant.controller.executors.agents import AgentExecutor
-from cotenant.controller.executors.slurm import SlurmAllocator, endpoint_for_others
+from cotenant.controller.executors.allocating import allocator_of
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.registry import make_or_stand_in
 from cotenant.controller.router import Router, raise_descriptor_limit
@@ -209,10 +209,10 @@ class Controller:
             lease_s=lease_s,
             silent_after_s=settings.controller.silent_after_s,
         )
-        self._allocator = SlurmAllocator(
+        self._allocator = allocator_of(
             self.core,
             self._guarded,
-            endpoint=endpoint_for_others(self.endpoint),
+            endpoint=self.endpoint,
             keys_dir=paths.keys_dir(settings),
             every_s=settings.controller.slurm_every_s,
         )
@@ -226,7 +226,7 @@ class Controller:
             about,
             self._stopped.set,
             foresee=self._foresee,
-            allocator=self._allocator,
+            more=(self._allocator.requests,),
         )
         self._compute_worker = self._make_worker(self._computed)
         share = settings.controller.eta_share

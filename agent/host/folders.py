@@ -87,7 +87,7 @@ PACKAGES: Final = {
     "checkpoint": "cotenant/checkpoint",
     "gradaccum": "cotenant/gradaccum",
     "agent.warm.forkserver": "warm/cotenant_forkserver",
-    "agent.slurm": "steps/cotenant_steps",
+    "agent.slurm.steps": "steps/cotenant_steps",
 }
 """Where each goes."""
 FACE: Final = "cotenant/__init__.py"

@@ -1,5 +1,6 @@
-"""What a script with `#SBATCH` lines calls inside its job: `srun` and `scontrol`.
+"""Slurm on a host of ours: scripts with `#SBATCH` lines (`environment.py`, `steps/`), and hosts that a Slurm
+job brings (`allocation.py`).
 
-Rule: this runs in the user's job, from a copy that nobody's PYTHONPATH has: Python 3.9 syntax, the standard
-library, and nothing of ours.
+Rule: nothing else imports this package. A supervisor finds `environment` by name when a job has such a
+script; a batch script of `cotenant alloc` runs `allocation` as a program.
 """

@@ -98,7 +98,6 @@ from cotenant.agent.supervisor.processes import (
     needs_cuda_indices,
     remove_short_folder,
     tree_of,
-    warned_after_s,
 )
 from cotenant.agent.supervisor.ranks import RankProcesses, WantedRank
 from cotenant.agent.supervisor.sockets import Conversations, Datagrams, handed_over
@@ -204,7 +203,9 @@ class Supervisor:
             self._could_not_start("process", error.errno or 0, f"{error.strerror}: {error.filename or ''}")
             return
         self._measuring.begin(self._cgroup, time.monotonic())
-        self._warn_s = time.monotonic() + warned_after_s(order)
+        slurm = order.launch.slurm
+        warned_after_s = slurm.warned_after_s(order.start.time_left_s) if slurm else inf
+        self._warn_s = time.monotonic() + warned_after_s
         self._handle(started)
 
     def _could_not_start(self, stage: Stage, code: int, text: str) -> None:

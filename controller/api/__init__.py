@@ -6,13 +6,16 @@ from cotenant.controller.api.etas import hit_rate
 from cotenant.controller.api.handlers import RequestHandlers
 from cotenant.controller.api.job_settings import respecified
 from cotenant.controller.api.metrics import ClusterMetrics, ServerFacts
-from cotenant.controller.api.permissions import BYTES_BURST, BYTES_PER_SECOND, policies_offered
+from cotenant.controller.api.permissions import (
+    BYTES_BURST, BYTES_PER_SECOND, must_be_admin, policies_offered,
+)
 from cotenant.controller.api.queries import About, pair_views
-from cotenant.controller.api.submissions import Code
-from cotenant.controller.api.views import note_text
+from cotenant.controller.api.submissions import Code, Denied
+from cotenant.controller.api.views import Now, note_text
 
 __all__ = [
-    "BYTES_BURST", "BYTES_PER_SECOND", "About", "ClusterMetrics", "Code", "RequestHandlers",
-    "ServerFacts", "hit_rate", "metrics", "note_text", "pair_views", "policies_offered", "respecified",
+    "BYTES_BURST", "BYTES_PER_SECOND", "About", "ClusterMetrics", "Code", "Denied", "Now",
+    "RequestHandlers", "ServerFacts", "hit_rate", "metrics", "must_be_admin", "note_text",
+    "pair_views", "policies_offered", "respecified",
 ]
 # fmt: on

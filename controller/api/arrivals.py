@@ -28,7 +28,7 @@ from cotenant.controller.domain import (
     render,
 )
 from cotenant.controller.engine import Engine
-from cotenant.controller.executors.slurm import could_be_asked
+from cotenant.controller.executors.allocating import could_be_asked
 from cotenant.controller.store import Core, Stuck
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.system.secrets import Secrets

@@ -12,7 +12,6 @@ from typing import Any, Final, NamedTuple, get_type_hints
 
 import msgspec
 
-from cotenant.controller.api.allocations import AllocationRequests
 from cotenant.controller.api.arrivals import Arrivals
 from cotenant.controller.api.changes import Changing
 from cotenant.controller.api.etas import EtaBoard, EtaRequests
@@ -34,7 +33,6 @@ from cotenant.controller.api.shadow import ShadowRequests
 from cotenant.controller.api.submissions import Denied
 from cotenant.controller.domain import ENDED, USER_BYTES_MAX, AttemptEnded, CancelRequested, JobArrived, JobId
 from cotenant.controller.executors.agents import AgentExecutor
-from cotenant.controller.executors.slurm import SlurmAllocator
 from cotenant.controller.store import Core, Decided, Poisoned, Stuck
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.system.secrets import Secrets
@@ -94,11 +92,12 @@ class RequestHandlers:
         stop: Callable[[], None],
         *,
         foresee: Foresee = lambda questions, told, within_s: False,
-        allocator: SlurmAllocator | None = None,
+        more: Sequence[object] = (),
         awaited_per_user: int = AWAITED_PER_USER,
         user_bytes_max: int = USER_BYTES_MAX,
     ) -> None:
-        """`foresee`: rolls out what users ask about. `allocator`: asks Slurm for hosts."""
+        """`foresee`: rolls out what users ask about. `more`: others that answer, such as an executor's
+        requests."""
         self._core = core
         self._awaited_per_user = awaited_per_user
         self._send_frame = send
@@ -131,7 +130,7 @@ class RequestHandlers:
                 TimelineRequests(core, reading),
                 JobSettings(core),
                 self.shadow,
-                AllocationRequests(core, about.endpoint, allocator),
+                *more,
             ),
         }
 

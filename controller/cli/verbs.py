@@ -31,7 +31,7 @@ class Verb(NamedTuple):
     @property
     def full_module(self) -> str:
         """The module's name, as it is imported."""
-        folder = "" if self.module.startswith("papers.") else "cli."
+        folder = "" if self.module.startswith(("papers.", "slurm.")) else "cli."
         return f"cotenant.controller.{folder}{self.module}"
 
 
@@ -65,7 +65,7 @@ GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
     ),
     "Hosts and policy": (
         Verb("nodes", "cluster.nodes", "hosts and devices; drain, resume, lost"),
-        Verb("alloc", "cluster.alloc", "hosts asked of Slurm as jobs need them; add, pause, remove, log"),
+        Verb("alloc", "slurm.alloc.verb", "hosts asked of Slurm as jobs need them; add, pause, remove, log"),
         Verb("top", "cluster.top", "a live table of devices and jobs"),
         Verb("timeline", "cluster.timeline", "who held which device when: a picture, or for Perfetto"),
         Verb("web", "setup.web", "a live page of jobs, devices and why, in a browser"),
@@ -73,7 +73,7 @@ GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
         Verb("report", "cluster.accounting", "what sharing and preemption brought and cost here"),
         Verb("usage", "cluster.accounting", "device-hours by user, kind or organisation; shared, lost"),
         Verb("policy", "offline.policy", "list, show or set the policy; train one"),
-        Verb("steer", "offline.steer", "order a live Slurm's waiting jobs by one of our policies"),
+        Verb("steer", "slurm.steer.verb", "order a live Slurm's waiting jobs by one of our policies"),
         Verb("predictor", "offline.predictor", "train and judge a model of how jobs slow each other down"),
     ),
     "What if": (
@@ -94,7 +94,11 @@ GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
         Verb("init", "setup.init", "keys for a cluster, its users and its hosts"),
         Verb("doctor", "doctor.doctor", "what works here, what does not, and what to do"),
         Verb("config", "setup.config", "every setting and where it comes from"),
-        Verb("slurm-aliases", "slurm.programs", "write sbatch, squeue, scancel and others into a folder"),
+        Verb(
+            "slurm-aliases",
+            "slurm.aliases.programs",
+            "put sbatch, squeue, scancel and others into a folder",
+        ),
         Verb("completion", "setup.completion", "completion for bash, zsh or fish"),
         Verb("version", "setup.config", "versions of this command and of the controller"),
     ),

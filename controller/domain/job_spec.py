@@ -7,11 +7,12 @@ the same.
 
 from __future__ import annotations
 
+from math import inf
 from typing import Final, Literal
 
 import msgspec
 
-from cotenant.controller.domain.ids import JobId
+from cotenant.controller.domain.ids import JobId, array_of
 from cotenant.controller.domain.perf import Profile
 from cotenant.controller.domain.throughput import Gang, sized_gang
 
@@ -44,6 +45,18 @@ class SlurmScript(msgspec.Struct, frozen=True, kw_only=True):
     signal_before_s: float = 0.0
     signal_script: bool = False
     """To the script (`B:`), else to the tasks of its steps."""
+
+    def job_number(self, job_id: str) -> str:
+        """SLURM_JOB_ID: a number in any case, because scripts calculate with it. The tasks of array 7 are
+        7, 8, 9, ...: the controller gives these to no other job."""
+        return str(int(array_of(job_id)) + self.array_position)
+
+    def warned_after_s(self, time_left_s: float | None) -> float:
+        """The time after which the script itself is signalled, in seconds; inf: never. `srun` signals the
+        tasks of steps."""
+        if not self.signal_script or time_left_s is None:
+            return inf
+        return max(0.0, time_left_s - self.signal_before_s)
 
 
 class InputFile(msgspec.Struct, frozen=True, kw_only=True):

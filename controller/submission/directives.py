@@ -1,4 +1,4 @@
-"""A script that says itself what it needs: `#COTENANT` lines, and `#SBATCH` lines (`slurm.py`).
+"""A script that says itself what it needs: `#COTENANT` lines, and `#SBATCH` lines (`slurm/sbatch.py`).
 
 Rule: directives stand before the script's first command, as Slurm has it; one further down is a comment, and
 a note says so. A script with `#SBATCH` lines runs once per host, as under Slurm, and starts its ranks itself.
@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -26,8 +27,8 @@ from cotenant.controller.submission.options import (
     read,
     refuse_all,
 )
-from cotenant.controller.submission.slurm import SlurmLines
 
+SLURM: Final = "cotenant.controller.slurm.sbatch"
 SCRIPT_BYTES_MAX: Final = 4 * 1024 * 1024
 SUFFIXES: Final = (".sh", ".bash", ".slurm", ".sbatch", ".job")
 _DIRECTIVE: Final = re.compile(r"#(COTENANT|SBATCH)\s+(.*)")
@@ -39,6 +40,23 @@ _STARTS_RANKS: Final = re.compile(
     r"\b(srun|mpirun|mpiexec|torchrun|deepspeed|accelerate\s+launch|torch\.distributed\.(run|launch))\b"
 )
 _DEEPSPEED: Final = re.compile(r"\bdeepspeed\s")
+
+
+class SbatchLines(Protocol):
+    """The `#SBATCH` lines of one script, taken one after the other."""
+
+    problems: list[BadSubmission]
+    """What is wrong with those taken so far."""
+
+    @property
+    def notes(self) -> list[str]: ...
+
+    def take(self, words: Sequence[str], line: int = 0) -> None:
+        """One line, or (0) the options of a command line."""
+
+    def options(self) -> Options: ...
+
+    def script(self, *, numbers_devices: bool) -> SlurmScript: ...
 
 
 class Script(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,35 +102,43 @@ def script_of(lines: list[str], path: Path, sbatch: Sequence[str] | None = None)
             f"{path}: has no first line such as #!/bin/bash", "add one: it says what runs the script"
         )
     ours: Options = {}
-    slurm, has_slurm = SlurmLines(path), sbatch is not None
-    problems = slurm.problems
     end = _end_of_head(lines)
-    for number, line in enumerate(lines[:end], start=1):
-        if match := _DIRECTIVE.match(line):
-            where = f"{path}:{number}: #{match[1]}"
-            has_slurm |= match[1] == "SBATCH"
-            try:
-                words = _words(match[2], where)
-                if match[1] == "SBATCH":
-                    slurm.take(words, number)
-                else:
-                    ours = merged(ours, _parse_ours(words, where))
-            except BadSubmission as problem:
-                problems.append(problem)
-    slurm.take(sbatch or ())
+    head = [
+        (number, match) for number, match in enumerate(map(_DIRECTIVE.match, lines[:end]), start=1) if match
+    ]
+    has_slurm = sbatch is not None or any(match[1] == "SBATCH" for _, match in head)
+    slurm = _slurm_lines(path) if has_slurm else None
+    problems = slurm.problems if slurm else []
+    for number, match in head:
+        where = f"{path}:{number}: #{match[1]}"
+        try:
+            words = _words(match[2], where)
+            if slurm and match[1] == "SBATCH":
+                slurm.take(words, number)
+            else:
+                ours = merged(ours, _parse_ours(words, where))
+        except BadSubmission as problem:
+            problems.append(problem)
+    if slurm:
+        slurm.take(sbatch or ())
     refuse_all(problems, str(path))
-    options = merged(slurm.options() if has_slurm else {}, ours)
-    notes = [*slurm.notes, *_late(path, lines, end)]
-    notes += _slurm_notes(options, lines) if has_slurm else _notes(path, lines)
+    options = merged(slurm.options() if slurm else {}, ours)
+    notes = [*(slurm.notes if slurm else ()), *_late(path, lines, end)]
+    notes += _slurm_notes(options, lines) if slurm else _notes(path, lines)
     is_deepspeed = any(_DEEPSPEED.search(line) for line in lines)
     return Script(
         path=path,
         interpreter=_interpreter(lines[0][2:], path),
         options=options,
         notes=tuple(notes),
-        slurm=slurm.script(numbers_devices=is_deepspeed) if has_slurm else None,
+        slurm=slurm.script(numbers_devices=is_deepspeed) if slurm else None,
         runs_per_host=has_slurm or any(_HOST_LAUNCHER.match(line) for line in lines),
     )
+
+
+def _slurm_lines(path: Path) -> SbatchLines:
+    lines: SbatchLines = import_module(SLURM).SlurmLines(path)
+    return lines
 
 
 def _end_of_head(lines: list[str]) -> int:

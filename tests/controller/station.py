@@ -26,6 +26,7 @@ from cotenant.controller.domain import (
 from cotenant.controller.engine import EngineConfig, MakePolicy
 from cotenant.controller.executors.agents import AgentExecutor
 from cotenant.controller.policies import registry
+from cotenant.controller.slurm.alloc.requests import AllocationRequests
 from cotenant.controller.store import Clock, Core, Decided, Effect, Poisoned, Stuck, let_follow
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.system.secrets import Secrets
@@ -88,7 +89,14 @@ class Station:
         self.link = AgentExecutor(self.core, self._send, self.secrets, lease_s=lease_s, silent_after_s=15.0)
         about = About(version="1.2.3", endpoint=endpoint, started_s=0.0)
         self.desk = RequestHandlers(
-            self.core, self.link, self._send, self.secrets, about, self._stop, **limits
+            self.core,
+            self.link,
+            self._send,
+            self.secrets,
+            about,
+            self._stop,
+            more=(AllocationRequests(self.core, about.endpoint, {}),),
+            **limits,
         )
         self._requests = 0
 

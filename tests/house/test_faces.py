@@ -40,7 +40,7 @@ EXPORT_NAMES = (
     "controller.sim",
     "controller.papers.pcs.fluid",
     "controller.sim.eta",
-    "controller.steer",
+    "controller.slurm.steer",
     "controller.store",
     "controller.system.metrics",
     "controller.timeline",

@@ -197,8 +197,8 @@ RULES = (
     Rule(
         name="job-side code runs inside the user's process",
         why="cotenant may not be installed there: standard library only, and itself by relative names",
-        where=modules("cotenant.agent.slurm"),
-        allowed=only("cotenant.agent.slurm"),
+        where=modules("cotenant.agent.slurm.steps"),
+        allowed=only("cotenant.agent.slurm.steps"),
     ),
     Rule(
         name="the profiler's packages import nothing by themselves",
@@ -269,7 +269,7 @@ def test_every_import_points_the_right_way() -> None:
 
 def test_job_side_code_is_python_3_9() -> None:
     """Annotations may be newer, as long as nobody evaluates them."""
-    for folder in ("agent/slurm", "agent/warm/forkserver", "checkpoint", "gradaccum"):
+    for folder in ("agent/slurm/steps", "agent/warm/forkserver", "checkpoint", "gradaccum"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             tree = ast.parse(path.read_text(), filename=str(path), feature_version=(3, 9))
             postponed = any(

@@ -42,7 +42,7 @@ profiler                        controller.domain profiler.indicators
 agent.ipc                       controller.domain controller.wire controller.system profiler.indicators
 agent.host                      controller.wire controller.domain controller.system mps profiler.driver
                                 profiler.indicators agent.ipc
-agent.slurm
+agent.slurm.steps
 agent.warm.forkserver
 agent.warm                      controller.wire agent.ipc agent.host
 agent.supervisor.core           controller.domain controller.wire profiler profiler.indicators agent.ipc
@@ -57,7 +57,6 @@ agent.gpus                      controller.domain controller.wire controller.sys
 agent.daemon                    controller.domain controller.wire controller.system profiler.driver
                                 profiler.indicators agent.ipc agent.host agent.supervisor.processes
                                 agent.daemon.core agent.gpus agent.warm
-agent.allocation                agent.host profiler.driver
 agent.__main__                  controller.domain controller.system agent.daemon agent.daemon.core
 # Deciding. The engine is given its policy.
 controller.models               controller.wire controller.domain
@@ -87,9 +86,6 @@ controller.sim                  controller.domain controller.wire controller.sys
                                 controller.store controller.trace_names
 controller.training             controller.domain controller.wire controller.system controller.models
                                 controller.policies controller.engine controller.sim profiler
-# Steering another scheduler: our orders, its programs.
-controller.steer.core           controller.domain controller.policies.base controller.engine
-controller.steer                controller.system controller.policies.base controller.steer.core
 # The floor under every face, without click: what is said to people, and what a submission is.
 controller.present              controller.domain controller.wire
 controller.submission           controller.domain controller.wire controller.present
@@ -104,11 +100,23 @@ controller.python               controller.domain controller.wire controller.sys
 controller.web                  controller.domain controller.wire controller.system controller.timeline
                                 controller.present controller.submission controller.client controller.cli
 controller.cli.offline          controller.domain controller.wire controller.system controller.timeline
-                                controller.models controller.policies.base controller.policies
-                                controller.store controller.sim controller.training controller.steer
+                                controller.models controller.policies
+                                controller.store controller.sim controller.training
                                 controller.present controller.cli controller.trace_names
 controller.web.simulating       controller.wire controller.sim controller.training controller.present
                                 controller.cli.offline
+# Slurm, fenced: it comes in by name, and no layer above may name it.
+agent.slurm                     controller.domain agent.ipc agent.host profiler.driver
+controller.slurm.sbatch         controller.domain controller.present controller.submission
+controller.slurm.alloc          controller.domain controller.wire controller.system controller.store
+                                controller.api controller.present controller.submission
+                                controller.client controller.cli
+controller.slurm.aliases        controller.domain controller.wire controller.present controller.submission
+                                controller.client controller.cli controller.slurm.sbatch
+controller.slurm.steer.core     controller.domain controller.policies.base controller.engine
+controller.slurm.steer          controller.domain controller.system controller.policies.base
+                                controller.policies controller.present controller.cli
+                                controller.cli.offline controller.slurm.steer.core
 # Published systems, fenced: they come in by name, and no layer above may name one.
 controller.papers.literature    controller.domain controller.policies.base controller.policies.toolkit
                                 controller.policies.sharing controller.policies
@@ -143,7 +151,7 @@ def layers(table: str) -> dict[str, list[str]]:
 
 
 LAYERS = layers(TABLE)
-ROOTS = frozenset(("agent", "controller", "controller.papers"))
+ROOTS = frozenset(("agent", "controller", "controller.papers", "controller.slurm"))
 """Folders that are no layer themselves: their own `__init__` imports nothing."""
 
 

@@ -27,8 +27,7 @@ OURS = {
 """Files that read no number of anybody else, and what they read."""
 READ_PEOPLE = (
     "controller/submission",
-    "controller/cli/slurm",
-    "controller/steer",
+    "controller/slurm",
     "controller/executors",
 )
 

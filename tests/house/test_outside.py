@@ -68,7 +68,7 @@ PATHS: dict[str, tuple[str, frozenset[str]]] = {
             "shutil.rmtree",
         )),
     ),
-    "agent/allocation.py": (
+    "agent/slurm/allocation.py": (
         "a folder of its own that `mkdtemp` has made; a queue's folder is 0700 and its user's",
         frozenset((".chmod", ".read_text", "shutil.rmtree")),
     ),
@@ -136,7 +136,7 @@ def paths_followed(source: str) -> Iterator[str]:
                 yield f".{name}"
 
 
-WITH_USERS_RIGHTS = ("cotenant.agent.slurm", "cotenant.agent.warm.forkserver")
+WITH_USERS_RIGHTS = ("cotenant.agent.slurm.steps", "cotenant.agent.warm.forkserver")
 """Run as the job's user: no agent loads them."""
 
 
@@ -227,7 +227,7 @@ PICKLED = "a file that its own user alone can write, as python/folders.py has se
 DECODED: dict[str, tuple[str, frozenset[str]]] = {
     "agent/warm/forkserver/server.py": ("what our agent has just encoded", frozenset(("json.loads",))),
     "agent/supervisor/processes/measuring.py": (NUMBERS, frozenset((".read_text",))),
-    "agent/allocation.py": (OURS, frozenset((".read_text",))),
+    "agent/slurm/allocation.py": (OURS, frozenset((".read_text",))),
     "agent/host/cgroups.py": (NUMBERS, frozenset((".read_text",))),
     "agent/host/facts.py": (NUMBERS, frozenset((".read_text",))),
     "controller/system/keys.py": (OURS, frozenset((".decode",))),
@@ -253,7 +253,7 @@ DECODED: dict[str, tuple[str, frozenset[str]]] = {
     "controller/python/inside.py": (PICKLED, frozenset(("pickle.load",))),
     "controller/python/results.py": (PICKLED, frozenset(("pickle.load",))),
     "controller/sim/past/journal.py": (OURS, frozenset(("msgspec.msgpack.decode",))),
-    "controller/steer/steerer.py": (PERSON, frozenset(("msgspec.json.decode",))),
+    "controller/slurm/steer/steerer.py": (PERSON, frozenset(("msgspec.json.decode",))),
     "controller/training/boosting.py": (OURS, frozenset(("json.loads",))),
     "mps/process.py": (NUMBERS, frozenset((".read_text",))),
     "profiler/driver/library.py": (OURS, frozenset((".decode",))),

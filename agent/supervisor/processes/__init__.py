@@ -17,7 +17,6 @@ from cotenant.agent.supervisor.processes.ranks import (
     has_children, keep_files_to_ourselves, kill_children, reap, start,
 )
 from cotenant.agent.supervisor.processes.reaper import end_leftovers, end_others, leave_to_reaper
-from cotenant.agent.supervisor.processes.slurm import warned_after_s
 from cotenant.agent.supervisor.processes.termination import Terminations, by_pipe
 
 __all__ = [
@@ -27,6 +26,5 @@ __all__ = [
     "environment_of", "give_job_folder", "has_children", "host_oom_kills", "keep_files_to_ourselves",
     "kill_children", "launcher_of", "leave_to_reaper", "log_end", "make_job_folder", "needs_cuda_indices",
     "ranks", "read_log", "reap", "remove_short_folder", "start", "tree_of",
-    "warned_after_s",
 ]
 # fmt: on

@@ -18,6 +18,7 @@ its defaults from PET_* variables, so its command line stays untouched.
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from itertools import zip_longest
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Final
@@ -25,7 +26,6 @@ from typing import Final
 import msgspec
 
 from cotenant.agent.ipc import MODULES, MpsClient, Order, RankOrder
-from cotenant.agent.supervisor.processes.slurm import slurm_environment
 from cotenant.controller.wire import job as protocol
 from cotenant.mps.environment import ClientLimits, MemoryLimit, client_environment, without_mps
 
@@ -36,6 +36,8 @@ STACKS_SIGNAL: Final = 47
 `ranks.py`)."""
 
 
+SLURM: Final = "cotenant.agent.slurm.environment"
+"""Loaded by this name for a script with `#SBATCH` lines, and for nothing else."""
 PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 
 
@@ -91,9 +93,19 @@ def environment_of(
         **_mps(order, rank),
         **_place(order, rank),
         **_protocol_words(order, socket),
-        **slurm_environment(order, rank, order.launch.env.get("PATH", PATH)),
+        **_slurm(order, rank),
         **rank.env,
     }
+
+
+def _slurm(order: Order, rank: RankOrder) -> dict[str, str]:
+    """Slurm's variables and programs, for a script with `#SBATCH` lines alone."""
+    if not order.launch.slurm:
+        return {}
+    words: dict[str, str] = import_module(SLURM).slurm_environment(
+        order, rank, order.launch.env.get("PATH", PATH)
+    )
+    return words
 
 
 def needs_cuda_indices(order: Order) -> bool:

@@ -24,7 +24,6 @@ from cotenant.agent.ipc import LOGS, Order, RankOrder
 from cotenant.agent.supervisor.core import TAIL_BYTES, last_loss_in
 from cotenant.agent.supervisor.processes.attempt_folder import open_output, owner_of
 from cotenant.agent.supervisor.processes.logs import LogWriter
-from cotenant.agent.supervisor.processes.slurm import job_number
 
 PAUSE_S: Final = 0.05
 PIPE_BYTES: Final = 256 * 1024
@@ -130,7 +129,7 @@ def output_path(order: Order, rank: int) -> Path:
     start, slurm = order.start, order.launch.slurm
     array, _, index = order.job_id.partition("_")
     words = {
-        "j": job_number(order.job_id, slurm) if slurm else order.job_id,
+        "j": slurm.job_number(order.job_id) if slurm else order.job_id,
         "a": str(order.attempt),
         "r": str(rank),
         "x": start.name.replace("/", "_"),

@@ -7,7 +7,6 @@ from typing import Any, get_args
 
 import pytest
 
-from cotenant.controller.api.allocations import AllocationRequests
 from cotenant.controller.api.arrivals import Arrivals
 from cotenant.controller.api.changes import Changing
 from cotenant.controller.api.etas import EtaRequests
@@ -19,6 +18,7 @@ from cotenant.controller.api.queries import Queries
 from cotenant.controller.api.shadow import ShadowRequests
 from cotenant.controller.domain import HostId, JobId, Launch
 from cotenant.controller.policies import registry
+from cotenant.controller.slurm.alloc.requests import AllocationRequests
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.wire import Heartbeat, LogReply, ReadLog, clients
 from tests.controller.station import ADMIN, ALICE, BOB, Station, job, run_one

@@ -11,7 +11,7 @@ import pytest
 
 from cotenant.controller.cli.verbs import BY_NAME
 from cotenant.controller.present.problem import CLOSED_PIPE, EXIT_CODES, INTERRUPTED, NEVER_STARTED
-from cotenant.controller.submission import slurm
+from cotenant.controller.slurm import sbatch
 from cotenant.controller.submission.build import Submitter, submission
 from cotenant.controller.submission.options import OPTIONS
 from cotenant.controller.submission.recording import ALWAYS
@@ -47,7 +47,7 @@ def test_the_recorded_variables_are_documented() -> None:
 
 def test_slurms_flags_are_documented() -> None:
     text = section("Slurm scripts")
-    long_flags = [flag for flag in (*slurm.SAME, *slurm.SlurmLines.TAKEN) if flag.startswith("--")]
+    long_flags = [flag for flag in (*sbatch.SAME, *sbatch.SlurmLines.TAKEN) if flag.startswith("--")]
     assert [flag for flag in long_flags if flag.removeprefix("--") not in text] == []
 
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from cotenant.controller.slurm.sbatch import LEFT_OUT, SAME, SWITCHES
 from cotenant.controller.submission.build import Submitter, submission
 from cotenant.controller.submission.options import BY_FLAG, BY_KEY, BadSubmission
-from cotenant.controller.submission.slurm import LEFT_OUT, SAME, SWITCHES
 from cotenant.controller.wire import FROM_CLIENTS, BadMessage, Inadmissible, Request, admitted, decode, encode
 
 if TYPE_CHECKING:

@@ -1,0 +1,214 @@
+"""What the programs with Slurm's names read and print, and where they are written."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from cotenant.controller.domain import JobId, Phase
+from cotenant.controller.present.problem import Problem
+from cotenant.controller.slurm.aliases import listings, programs
+from cotenant.controller.slurm.aliases.programs import Flags, read_words
+from cotenant.controller.submission.build import Sbatch, Submission, Submitter, submission
+from cotenant.controller.submission.options import BadSubmission
+from cotenant.controller.wire import JobView
+from cotenant.controller.wire import clients as wire
+from tests.controller.cli.replies import job_view
+
+if TYPE_CHECKING:
+    from tests.controller.cli.conftest import StandIn
+
+SOME = Flags(
+    values=("-u --user", "-o --format"),
+    switches=("--me", "-h --noheader"),
+    left_out=("-p --partition",),
+    left_out_switches=("-l --long",),
+)
+
+
+def job(**fields: object) -> JobView:
+    return msgspec.structs.replace(job_view(), **fields)
+
+
+@pytest.mark.parametrize(
+    ("words", "flags", "rest"),
+    [
+        ("-u ada -h", {"--user": "ada", "--noheader": "yes"}, []),
+        ("-uada --format=%i 7 8", {"--user": "ada", "--format": "%i"}, ["7", "8"]),
+        (
+            "-hl -p gpu --me",
+            dict.fromkeys(("--noheader", "--long", "--me"), "yes") | {"--partition": "gpu"},
+            [],
+        ),
+    ],
+)
+def test_words(words: str, flags: dict[str, str], rest: list[str]) -> None:
+    assert read_words("squeue", words.split(), SOME) == (flags, rest)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"), [("--steps", "--steps is not known here"), ("-u", "-u needs a value")]
+)
+def test_options_that_are_not_known_are_refused(words: str, says: str) -> None:
+    with pytest.raises(Problem, match=says):
+        read_words("squeue", words.split(), SOME)
+
+
+# --- sbatch -----------------------------------------------------------------------------------------
+
+
+def sent(folder: Path, *words: str, options: tuple[str, ...] = (), text: str | None = None) -> Submission:
+    where = Submitter(folder=folder, environ={"PATH": os.environ["PATH"]})
+    return submission(words, {}, where, sbatch=Sbatch(options=options, text=text))
+
+
+def test_the_command_line_wins_over_the_scripts_lines_and_both_count_together(tmp_path: Path) -> None:
+    script = tmp_path / "train"
+    script.write_text("#!/bin/bash\n#SBATCH --nodes=1 --gpus-per-node=4 -J mine\npython x.py\n")
+    spec = sent(tmp_path, str(script), "--lr", "3", options=("-N2", "--job-name=other")).request.specs[0]
+    assert (spec.nodes, spec.gpus_min, spec.name) == (2, 8, "other")
+    assert spec.launch.argv == ("/bin/bash", str(script), "--lr", "3")
+    assert spec.launch.output == f"{tmp_path}/slurm-%j.out"
+
+
+def test_a_script_without_a_file(tmp_path: Path) -> None:
+    spec = sent(tmp_path, "wrap", options=("-a", "0-1"), text="#!/bin/sh\necho hello\n").request.specs[1]
+    assert spec.launch.argv == ("/bin/sh", "-c", "#!/bin/sh\necho hello\n", "wrap")
+    assert (spec.name, spec.launch.output) == ("wrap", f"{tmp_path}/slurm-%A_%i.out")
+    assert spec.launch.slurm
+
+
+def test_what_is_wrong_with_a_command_line_is_said(tmp_path: Path) -> None:
+    with pytest.raises(BadSubmission, match="sbatch --begin is not possible here"):
+        sent(tmp_path, "wrap", options=("--begin=now",), text="#!/bin/sh\n")
+    with pytest.raises(BadSubmission, match=r"nowhere\.sh does not exist"):
+        sent(tmp_path, "nowhere.sh")
+
+
+@pytest.mark.parametrize(
+    ("line", "options", "rest", "wrapped"),
+    [
+        ("--parsable -N 2 x.sh -N 3", ["--parsable", "-N", "2"], ["x.sh", "-N", "3"], None),
+        ("-n4 --exclusive x.sh", ["-n4", "--exclusive"], ["x.sh"], None),
+        ("--wrap=hostname -J x", ["-J", "x"], [], "hostname"),
+        ("-t 10 --wrap hostname", ["-t", "10"], [], "hostname"),
+    ],
+)
+def test_where_the_options_end(line: str, options: list[str], rest: list[str], wrapped: str | None) -> None:
+    assert programs.sbatch_words(line.split()) == (options, rest, wrapped)
+
+
+# --- Listings ---------------------------------------------------------------------------------------
+
+
+def test_every_phase_has_a_name_and_a_limit_is_another_end() -> None:
+    assert set(listings.STATES) == set(Phase)
+    assert listings.slurm_state(job(phase=Phase.FAILED, reason_code="time-limit")) == ("TIMEOUT", "TO")
+    assert listings.slurm_state(job(phase=Phase.FAILED, reason_code="user-failed")) == ("FAILED", "F")
+
+
+def test_a_format() -> None:
+    columns = listings.parsed("%.6i|%5j|%t|%T %%", listings.JOB_FIELDS, "squeue")
+    running = job(job_id=JobId("7"), name="training", phase=Phase.RUNNING)
+    assert listings.line(columns, running) == "     7|train|R|RUNNING %"
+    assert listings.line(columns, None) == " JOBID|NAME |ST|STATE %"
+    with pytest.raises(Problem, match="there is no field %Z here"):
+        listings.parsed("%Z", listings.JOB_FIELDS, "squeue")
+
+
+def test_every_field_of_a_job_can_be_printed() -> None:
+    waiting = job(phase=Phase.QUEUED, started_at=None, ended_at=None, devices=(), left_s=None)
+    for each in (job(), waiting):
+        texts = [field.value(each) for field in listings.JOB_FIELDS.values()]
+        texts += [value(each) for value in listings.SACCT_FIELDS.values()]
+        assert all(isinstance(text, str) for text in texts)
+    assert listings.JOB_FIELDS["R"].value(waiting) == "(Resources)"
+    held = job(phase=Phase.HELD, devices=())
+    assert listings.JOB_FIELDS["r"].value(held) == "JobHeldUser"
+    limited = job(phase=Phase.BLOCKED, reason_code="array-limit", devices=())
+    assert listings.JOB_FIELDS["r"].value(limited) == "JobArrayTaskLimit"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "short", "long"),
+    [
+        (4.9, "0:04", "00:00:04"),
+        (184, "3:04", "00:03:04"),
+        (7384, "2:03:04", "02:03:04"),
+        (93784, "1-02:03:04", "1-02:03:04"),
+    ],
+)
+def test_times(seconds: float, short: str, long: str) -> None:
+    assert (listings.clock(seconds), listings.long_clock(seconds)) == (short, long)
+
+
+def test_columns_of_sacct() -> None:
+    assert listings.table([["A", "B"], ["12", "x" * 12]], [0, 5]) == ["         A     B", "        12 xxxxx"]
+
+
+# --- Writing them -----------------------------------------------------------------------------------
+
+
+def test_they_are_written_once_more_but_never_over_others(tmp_path: Path) -> None:
+    folder = tmp_path / "bin"
+    for _ in range(2):
+        programs.slurm_aliases(str(folder))
+    assert sorted(path.name for path in folder.iterdir()) == sorted(programs.PROGRAMS)
+    said = subprocess.run([folder / "squeue", "--nonsense"], capture_output=True, text=True, check=False)
+    assert (said.returncode, said.stdout) == (2, "")
+    assert "squeue: the option --nonsense is not known here" in said.stderr
+    (folder / "sinfo").write_text("#!/bin/sh\n# Slurm's\n")
+    with pytest.raises(Problem, match="sinfo is there and is not from here"):
+        programs.slurm_aliases(str(folder))
+    assert "Slurm's" in (folder / "sinfo").read_text()
+
+
+# --- Programs that ask the controller -----------------------------------------------------------------
+
+
+def test_scontrol_shows_jobs_from_outside_them(
+    controller: StandIn, replies: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    controller.says(wire.ListJobs, replies.jobs(replies.job_view("7", attempt=2)))
+    assert programs.scontrol(["show", "job", "7"]) == 0
+    shown = capsys.readouterr().out
+    for part in ("JobId=7 JobName=train\n", "JobState=RUNNING", "Restarts=1", "NodeList=laptop NumNodes=1"):
+        assert part in shown
+    controller.says(wire.ListJobs, wire.Failure(request_id=0, code="not-found", message="no job 9", hint=""))
+    assert programs.scontrol(["show", "job", "9"]) == 1
+
+
+def test_seff_says_what_is_known(
+    controller: StandIn, replies: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    controller.says(wire.ListJobs, replies.jobs(replies.done("7", run_s=65.0, load_s=5.0, pause_s=0.0)))
+    assert programs.seff(["7"]) == 0
+    shown = capsys.readouterr().out
+    assert "State: COMPLETED (exit code 0)\n" in shown
+    assert "Job Wall-clock time: 00:01:10\nOf which training: 00:01:05\n" in shown
+
+
+def test_srun_sends_its_command_as_tasks_of_a_job_and_returns_its_code(
+    controller: StandIn, replies: ModuleType, at_home: Path
+) -> None:
+    controller.says(wire.Submit, wire.Submitted(request_id=0, job_ids=(JobId("7"),)))
+    ended = replies.done("7", phase=Phase.FAILED, exit_code=3, attempt=0)
+    controller.says(wire.ListJobs, replies.jobs(ended))
+    assert programs.srun(["-n", "2", "python", "-c", "print('a b')"]) == 3
+    (request,) = controller.asked_for(wire.Submit)
+    assert request.specs[0].name == "python"
+    assert request.specs[0].launch.slurm.tasks == 2
+    assert "exec srun python -c 'print('" in " ".join(request.specs[0].launch.argv)
+
+
+@pytest.mark.parametrize("words", [("salloc", "-n", "1"), ("srun", "--pty", "bash"), ("srun",)])
+def test_a_session_is_refused_with_what_there_is(words: tuple[str, ...]) -> None:
+    with pytest.raises(Problem) as refused:
+        programs.PROGRAMS[words[0]](list(words[1:]))
+    assert "cotenant run -- CMD" in refused.value.hint
