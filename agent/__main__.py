@@ -19,8 +19,9 @@ from typing import Final
 from cotenant.agent.daemon.assembly import AgentProblem, assemble
 from cotenant.agent.daemon.core import AgentState
 from cotenant.agent.daemon.runtime import Runtime, log
-from cotenant.controller.domain import HostReport, Settings
+from cotenant.controller.domain import HostReport
 from cotenant.controller.system.endpoint import BadEndpoint
+from cotenant.controller.system.sections import Settings
 from cotenant.controller.system.settings import SettingsError, load
 
 FAILED: Final = 1

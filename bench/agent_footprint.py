@@ -29,13 +29,13 @@ from cotenant.controller.domain import (
     AttemptNo,
     CommandId,
     DeviceId,
-    FirstStepDone,
     GangMember,
     HostId,
     JobId,
     Launch,
     StartAttempt,
 )
+from cotenant.controller.domain import events as ev
 from cotenant.controller.wire import (
     CommandDelivery,
     FromAgent,
@@ -100,7 +100,7 @@ class Stub:
                 self.beats += 1
                 self.say(Renew(beat=beat))
             case Report(sequence=sequence, event=event):
-                self.running += isinstance(event, FirstStepDone)
+                self.running += isinstance(event, ev.FirstStepDone)
                 self.say(ReportAck(sequence=sequence))
 
     def say(self, message: Any) -> None:

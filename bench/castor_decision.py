@@ -33,12 +33,11 @@ from cotenant.controller.domain import (
     JobSpec,
     Launch,
     PolicySettings,
-    Profile,
-    ProfilePoint,
-    View,
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, EngineConfig
+from cotenant.controller.performance import Profile, ProfilePoint
+from cotenant.controller.planning import View
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Policy
 from cotenant.controller.policies.classic import Classic

@@ -32,12 +32,9 @@ import zmq
 
 from cotenant.controller.client import Client
 from cotenant.controller.domain import (
-    AttemptEnded,
     AttemptNo,
-    AttemptStarted,
     Device,
     DeviceId,
-    FirstStepDone,
     HostId,
     HostReport,
     JobId,
@@ -45,27 +42,23 @@ from cotenant.controller.domain import (
     Launch,
     StartAttempt,
 )
+from cotenant.controller.domain import events as ev
 from cotenant.controller.system import keys
 from cotenant.controller.wire import (
-    CLIENT_MARK,
-    AnyReply,
     AttemptProgress,
     CommandAck,
     CommandDelivery,
-    GetStatus,
     Heartbeat,
     Hello,
     Renew,
     Report,
     ReportAck,
-    Request,
-    Submit,
-    Submitted,
     ToAgent,
     Welcome,
     decode,
     encode,
 )
+from cotenant.controller.wire import clients as wire
 
 SUBMISSIONS_PER_S = 10.0
 JOIN_S_MAX = 120.0
@@ -170,14 +163,14 @@ class SimulatedAgent:
         named: dict[str, Any] = {
             "job_id": command.job_id, "attempt": command.attempt, "host_id": self.host_id,
         }  # fmt: skip
-        self._report(AttemptStarted(**named))
-        self._report(FirstStepDone(**named, step=1))
+        self._report(ev.AttemptStarted(**named))
+        self._report(ev.FirstStepDone(**named, step=1))
         if command.name == PROBE:
             sent_s = self._fleet.submitted_s.pop(command.launch.argv[1], None)
             if sent_s is None:
                 return  # Sent again: our "seen" was late.
             self._fleet.measured.command_ms.append(1000 * (time.monotonic() - sent_s))
-            self._report(AttemptEnded(**named, outcome="finished", exit_code=0, step=2))
+            self._report(ev.AttemptEnded(**named, outcome="finished", exit_code=0, step=2))
         else:
             self.jobs.append((command.job_id, command.attempt))
 
@@ -221,7 +214,7 @@ class Fleet:
         count = len(self._agents)
         for first in range(0, count, 500):
             specs = tuple(job("long", str(at)) for at in range(first, min(first + 500, count)))
-            client.ask(Submit(specs=specs))
+            client.ask(wire.Submit(specs=specs))
             self._serve(time.monotonic() + 0.05)
         deadline_s = time.monotonic() + JOIN_S_MAX
         while sum(len(agent.jobs) for agent in self._agents) < count:
@@ -247,8 +240,8 @@ class Fleet:
         self._submissions += 1
         mark = f"p{self._submissions}"
         self.submitted_s[mark] = time.monotonic()
-        request = Request(request_id=self._submissions, body=Submit(specs=(job(PROBE, mark),)))
-        self._client.send_multipart([CLIENT_MARK, encode(request)])
+        request = wire.Request(request_id=self._submissions, body=wire.Submit(specs=(job(PROBE, mark),)))
+        self._client.send_multipart([wire.CLIENT_MARK, encode(request)])
 
     def _serve(self, until_s: float) -> None:
         while True:
@@ -256,7 +249,7 @@ class Fleet:
             for agent in again:
                 agent.drain()
             while self._client.poll(0):
-                assert isinstance(decode(self._client.recv(), AnyReply), Submitted)
+                assert isinstance(decode(self._client.recv(), wire.AnyReply), wire.Submitted)
             left_s = until_s - time.monotonic()
             for descriptor, _ in self._poll.poll(0 if self.again else max(0.0, min(left_s, 0.001)), 1_000):
                 self._by_descriptor[descriptor].drain()
@@ -293,13 +286,13 @@ def measure(count: int, seconds: float) -> Measured:
             measured.heartbeat_ms.clear()
             measured.command_ms.clear()
             measured.missed = 0
-            events = client.ask(GetStatus()).counters["events"]
+            events = client.ask(wire.GetStatus()).counters["events"]
             began_s, cpu_s, own_s = time.monotonic(), cpu_of(pid), time.process_time()
             fleet.run(seconds)
             passed_s = time.monotonic() - began_s
             measured.cpu_percent = 100 * (cpu_of(pid) - cpu_s) / passed_s
             measured.own_cpu_percent = 100 * (time.process_time() - own_s) / passed_s
-            measured.events_per_s = (client.ask(GetStatus()).counters["events"] - events) / passed_s
+            measured.events_per_s = (client.ask(wire.GetStatus()).counters["events"] - events) / passed_s
             measured.rss_mib = rss_of(pid)
         fleet.close()
         return measured

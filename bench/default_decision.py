@@ -24,7 +24,8 @@ from typing import Any, Final
 import machine
 import numpy as np
 
-from cotenant.controller.domain import AnyCommand, AnyEvent
+from cotenant.controller.domain import AnyCommand
+from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
 from cotenant.controller.sim import Cluster, Knowledge, Scenario, World, pair_data, scenario, simulate
 
@@ -50,14 +51,14 @@ class Clock:
         clock = self
 
         class Timed(World):
-            def next_event(self, alarm_s: float | None) -> AnyEvent | None:
+            def next_event(self, alarm_s: float | None) -> ev.AnyEvent | None:
                 event = super().next_event(alarm_s)
                 clock._began_ns = time.thread_time_ns()
                 return event
 
         return Timed(*given)
 
-    def look(self, engine: Engine, event: AnyEvent, commands: Sequence[AnyCommand]) -> None:
+    def look(self, engine: Engine, event: ev.AnyEvent, commands: Sequence[AnyCommand]) -> None:
         spent_ns = time.thread_time_ns() - self._began_ns
         if engine.now_s > 0.0 and engine.view().queued_count() >= WAITING:
             self.spent_ns.append(spent_ns)

@@ -30,7 +30,7 @@ import machine
 from cotenant.controller.cli.demo.cluster import PrivateCluster
 from cotenant.controller.client import Client
 from cotenant.controller.domain import ENDED, JobId, Phase
-from cotenant.controller.wire import ListJobs, SetPolicy, ShowJob, Shown, WaitJobs
+from cotenant.controller.wire import clients as wire
 
 COTENANT: Final = (sys.executable, "-m", "cotenant.controller.cli.main")
 SLOTS: Final = 4
@@ -221,11 +221,11 @@ def play(policy: str, plan: list[Submission], references: References) -> Round:
             Client(cluster.endpoint, timeout_s=WITHIN_S) as client,
         ):
             if policy == FIFO:
-                client.ask(SetPolicy(name="fifo"))
+                client.ask(wire.SetPolicy(name="fifo"))
             submitted = submit_all(cluster.endpoint, folder, plan)
             wait_for(client, submitted)
-            shown = [client.ask(ShowJob(job_id=job_id)) for job_id in submitted]
-            ended = {job.job_id: job for job in client.ask(ListJobs(include_ended=True)).jobs}
+            shown = [client.ask(wire.ShowJob(job_id=job_id)) for job_id in submitted]
+            ended = {job.job_id: job for job in client.ask(wire.ListJobs(include_ended=True)).jobs}
         failed = [f"job {s.job.job_id}: {s.job.reason}" for s in shown if s.job.phase is not Phase.DONE]
         if failed:
             raise SystemExit(f"under {policy} not all ended well: {'; '.join(failed)}")
@@ -273,12 +273,12 @@ def submit_all(endpoint: str, folder: Path, plan: list[Submission]) -> list[JobI
 def wait_for(client: Client, submitted: Sequence[JobId]) -> None:
     """Raises TimeoutError: they take longer than `WITHIN_S`."""
     deadline_s = time.monotonic() + WITHIN_S
-    while any(each.phase not in ENDED for each in client.ask(WaitJobs(job_ids=tuple(submitted))).jobs):
+    while any(each.phase not in ENDED for each in client.ask(wire.WaitJobs(job_ids=tuple(submitted))).jobs):
         if time.monotonic() > deadline_s:
             raise TimeoutError(f"the jobs have not ended within {WITHIN_S:.0f} s")
 
 
-def ended_after_s(shown: Shown) -> float:
+def ended_after_s(shown: wire.Shown) -> float:
     ended = [attempt.ended_s for attempt in shown.attempts if attempt.ended_s is not None]
     return max(ended) - shown.job.submitted_s
 

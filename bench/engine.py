@@ -47,11 +47,10 @@ from cotenant.controller.domain import (
     Launch,
     Phase,
     PolicySettings,
-    Profile,
-    ProfilePoint,
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, EngineConfig
+from cotenant.controller.performance import Profile, ProfilePoint
 from cotenant.controller.policies import registry
 from cotenant.controller.sim import Cluster, TraceProblem, prepare, read, simulate
 

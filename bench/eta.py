@@ -19,16 +19,14 @@ import msgspec
 from cotenant.controller.domain import (
     Device,
     DeviceId,
-    FirstStepDone,
     HostId,
-    HostJoined,
     HostReport,
-    JobArrived,
     JobId,
     JobSpec,
     PolicySettings,
     StartAttempt,
 )
+from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, EngineConfig, EtaBook, question_of
 from cotenant.controller.models.eta import KnownLength
 from cotenant.controller.policies import registry
@@ -73,7 +71,7 @@ def cluster(policy: str, jobs: int) -> tuple[Engine, EtaBook]:
         return commands
 
     for number in range(HOSTS):
-        tell(HostJoined(report=host(number)))
+        tell(ev.HostJoined(report=host(number)))
     for _ in range(1_000):
         told_s = random.lognormvariate(8.0, 1.5)
         book.pools.add_length(KnownLength("user", told_s, told_s * random.lognormvariate(0.0, 0.7)))
@@ -86,10 +84,10 @@ def cluster(policy: str, jobs: int) -> tuple[Engine, EtaBook]:
             expected_s=random.lognormvariate(8.0, 1.5),
             resumable=True,
         )
-        for command in tell(JobArrived(spec=spec)):
+        for command in tell(ev.JobArrived(spec=spec)):
             if isinstance(command, StartAttempt):
                 tell(
-                    FirstStepDone(
+                    ev.FirstStepDone(
                         job_id=command.job_id, attempt=command.attempt, host_id=command.host_id, step=1
                     )
                 )

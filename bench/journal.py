@@ -27,16 +27,8 @@ import zmq
 
 from cotenant.controller.client import Client
 from cotenant.controller.domain import JobId, JobSpec, Launch
-from cotenant.controller.wire import (
-    CLIENT_MARK,
-    AnyReply,
-    GetStatus,
-    Request,
-    Submit,
-    Submitted,
-    decode,
-    encode,
-)
+from cotenant.controller.wire import clients as wire
+from cotenant.controller.wire import decode, encode
 
 OPEN = (1, 8, 64, 256)
 """Submissions under way at one time, as that many clients would have."""
@@ -83,9 +75,9 @@ def disk_commits(folder: Path, seconds: float) -> float:
 def submissions(folder: Path, seconds: float) -> Iterator[tuple[str, str]]:
     with controller(folder / "rate", folder) as endpoint, Client(endpoint) as client:
         for width in OPEN:
-            before = client.ask(GetStatus()).counters["commits"]
+            before = client.ask(wire.GetStatus()).counters["commits"]
             accepted, passed_s = submit_for(endpoint, seconds, width)
-            commits = client.ask(GetStatus()).counters["commits"] - before
+            commits = client.ask(wire.GetStatus()).counters["commits"] - before
             what = f"durable submissions, {width} under way"
             yield what, f"{accepted / passed_s:,.0f}/s, {accepted / max(1, commits):.1f} per commit"
 
@@ -101,16 +93,16 @@ def submit_for(endpoint: str, seconds: float, width: int) -> tuple[int, float]:
             while under_way < width and time.monotonic() - began_s < seconds:
                 submit(socket, next(numbers))
                 under_way += 1
-            assert isinstance(decode(socket.recv(), AnyReply), Submitted)
+            assert isinstance(decode(socket.recv(), wire.AnyReply), wire.Submitted)
             accepted, under_way = accepted + 1, under_way - 1
         return accepted, time.monotonic() - began_s
 
 
 def submit(socket: zmq.Socket[bytes], number: int) -> None:
-    request = Request(
-        request_id=number, body=Submit(specs=(job(),), idempotency_key=f"{os.urandom(8).hex()}")
+    request = wire.Request(
+        request_id=number, body=wire.Submit(specs=(job(),), idempotency_key=f"{os.urandom(8).hex()}")
     )
-    socket.send_multipart([CLIENT_MARK, encode(request)])
+    socket.send_multipart([wire.CLIENT_MARK, encode(request)])
 
 
 def job(at: int = 0) -> JobSpec:
@@ -141,7 +133,7 @@ def restarts(folder: Path, count: int) -> Iterator[tuple[str, str]]:
 def submit_batches(endpoint: str, count: int) -> None:
     with Client(endpoint, timeout_s=60.0) as client:
         for first in range(0, count, 100):
-            client.ask(Submit(specs=tuple(job(at) for at in range(min(100, count - first)))))
+            client.ask(wire.Submit(specs=tuple(job(at) for at in range(min(100, count - first)))))
 
 
 def measure_restart(folder: Path, state: Path, *, stop_well: bool) -> tuple[float, float]:

@@ -36,7 +36,8 @@ from typing import Any, Final, NamedTuple
 import machine
 import numpy as np
 
-from cotenant.controller.domain import AnyEvent, Compute, Decision, View
+from cotenant.controller.domain import Compute, Decision
+from cotenant.controller.domain import events as ev
 from cotenant.controller.papers.lazer.improvement import Improvement
 from cotenant.controller.papers.lazer.learning import KIND, Learner, Prediction, predicted
 from cotenant.controller.papers.lazer.parameters import LazerParameters
@@ -49,6 +50,7 @@ from cotenant.controller.papers.lazer.surrogate import (
     prior,
     scaled,
 )
+from cotenant.controller.planning import View
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters, Policy
 from cotenant.controller.sim import Physics, Scenario, open_trace, pair_data, simulate, workload_of
@@ -85,7 +87,7 @@ class Timed(Lazer):
         self.x_s: dict[str, list[float]] = defaultdict(list)
         self.all_ms: list[float] = []
 
-    def decide(self, view: View, event: AnyEvent) -> Decision:
+    def decide(self, view: View, event: ev.AnyEvent) -> Decision:
         began_s = time.thread_time()
         decision = super().decide(view, event)
         spent_ms = (time.thread_time() - began_s) * 1e3

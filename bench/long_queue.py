@@ -28,7 +28,7 @@ import zmq
 
 from cotenant.controller.client import Client
 from cotenant.controller.domain import JobId, JobSpec
-from cotenant.controller.wire import ChangeJobs, GetStatus, Submit
+from cotenant.controller.wire import clients as wire
 
 BATCH = 100
 LOOK_FOR_S = 3.0
@@ -57,9 +57,9 @@ def measured(folder: Path, options: Any) -> list[tuple[str, str]]:
     with journal.controller(state, folder) as endpoint, Client(endpoint, timeout_s=600.0) as client:
         began_s = time.monotonic()
         for first in range(0, options.jobs, BATCH):
-            client.ask(Submit(specs=tuple(job(at) for at in range(min(BATCH, options.jobs - first)))))
+            client.ask(wire.Submit(specs=tuple(job(at) for at in range(min(BATCH, options.jobs - first)))))
         rows.append((f"submitting, {BATCH} at a time", f"{time.monotonic() - began_s:.1f} s"))
-        pid = client.ask(GetStatus()).pid
+        pid = client.ask(wire.GetStatus()).pid
         environ = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
         environ |= {"PYTHONPYCACHEPREFIX": str(folder / "bytecode")}
         for form in ("table", "json", "id"):
@@ -70,7 +70,7 @@ def measured(folder: Path, options: Any) -> list[tuple[str, str]]:
             rows.append((f"`cotenant queue -o {form}`", text))
         ids = [JobId(str(number)) for number in range(1, options.cancel + 1)]
         began_s = time.monotonic()
-        client.ask(ChangeJobs(verb="cancel", job_ids=tuple(ids)))
+        client.ask(wire.ChangeJobs(verb="cancel", job_ids=tuple(ids)))
         rows.append((f"cancelling {options.cancel:,}", f"{time.monotonic() - began_s:.2f} s"))
         rows.append((f"longest answer within {LOOK_FOR_S:g} s after it", f"{longest_answer(client):.2f} s"))
     process, _ = journal.launch(state, folder)
@@ -112,7 +112,7 @@ def longest_answer(client: Client) -> float:
     longest_s, began_s = 0.0, time.monotonic()
     while time.monotonic() - began_s < LOOK_FOR_S:
         asked_s = time.monotonic()
-        client.ask(GetStatus())
+        client.ask(wire.GetStatus())
         longest_s = max(longest_s, time.monotonic() - asked_s)
         time.sleep(0.02)
     return longest_s

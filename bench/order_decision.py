@@ -13,19 +13,8 @@ from statistics import median
 
 import machine
 
-from cotenant.controller.domain import (
-    AlarmRang,
-    AnyEvent,
-    Device,
-    DeviceId,
-    HostId,
-    HostJoined,
-    HostReport,
-    JobArrived,
-    JobId,
-    JobSpec,
-    PolicySettings,
-)
+from cotenant.controller.domain import Device, DeviceId, HostId, HostReport, JobId, JobSpec, PolicySettings
+from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.policies import registry
 from cotenant.controller.sim import policies_named
@@ -69,7 +58,7 @@ def spent_ms(text: str, jobs: int, free: int, runs: int) -> float:
     policy = registry.make(choice.name, choice.parameters)
     engine._ledger.reorder_queues(policy.queue_key)
     engine._ledger.begin(1e5)
-    view, event, times = engine.view(), AlarmRang(), []
+    view, event, times = engine.view(), ev.AlarmRang(), []
     for _ in range(runs):
         began_ns = time.thread_time_ns()
         policy.decide(view, event)
@@ -77,7 +66,7 @@ def spent_ms(text: str, jobs: int, free: int, runs: int) -> float:
     return median(times)
 
 
-def joined(number: int) -> AnyEvent:
+def joined(number: int) -> ev.AnyEvent:
     host_id = HostId(f"h{number:02}")
     devices = tuple(
         Device(
@@ -86,12 +75,12 @@ def joined(number: int) -> AnyEvent:
         )
         for at in range(GPUS)
     )  # fmt: skip
-    return HostJoined(report=HostReport(host_id=host_id, devices=devices, address="10.0.0.1"))
+    return ev.HostJoined(report=HostReport(host_id=host_id, devices=devices, address="10.0.0.1"))
 
 
-def arrived(number: int, gpus: int, chance: random.Random) -> JobArrived:
+def arrived(number: int, gpus: int, chance: random.Random) -> ev.JobArrived:
     expected_s = 10 ** chance.uniform(1.5, 5.0)
-    return JobArrived(
+    return ev.JobArrived(
         spec=JobSpec(
             job_id=JobId(str(number)), gpus_min=gpus, gpus_max=gpus, expected_s=expected_s, load_s=30.0
         )

@@ -17,19 +17,16 @@ from statistics import median, quantiles
 import machine
 
 from cotenant.controller.domain import (
-    AlarmRang,
     Decision,
     Device,
     DeviceId,
     HostId,
-    HostJoined,
     HostReport,
-    JobArrived,
     JobId,
     JobSpec,
-    PolicyChanged,
     PolicySettings,
 )
+from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.papers.rltune import placement
 from cotenant.controller.policies import registry
@@ -98,7 +95,7 @@ def _show(what: str, times_s: Sequence[float], *more: str) -> None:
 
 
 def _decide(engine: Engine, policy: placement.PlacedTogether) -> Decision:
-    return policy.decide(engine.view(), AlarmRang())
+    return policy.decide(engine.view(), ev.AlarmRang())
 
 
 def busy(rng: random.Random, with_hosts: bool) -> Engine:
@@ -106,16 +103,16 @@ def busy(rng: random.Random, with_hosts: bool) -> Engine:
     engine = Engine(_make, EngineConfig(policy=PolicySettings(name="fifo", ageing_s=0.0)))
     for number in range(HOSTS):
         type = rng.choice(("A100", "H100")) if with_hosts else "A100"
-        engine.handle(HostJoined(report=_host(f"h{number:02}", type)), 0.0)
+        engine.handle(ev.HostJoined(report=_host(f"h{number:02}", type)), 0.0)
     for number in range(HOSTS):
         if held := rng.randint(0, GPUS):
             asked = (8 * held, rng.choice((16, 64)) * held * GIB) if with_hosts else (0, 0)
-            engine.handle(JobArrived(spec=_spec(f"held-{number}", held, *asked, on=f"h{number:02}")), 0.0)
-    engine.handle(PolicyChanged(name=NOBODY, parameters={}), 0.0)
+            engine.handle(ev.JobArrived(spec=_spec(f"held-{number}", held, *asked, on=f"h{number:02}")), 0.0)
+    engine.handle(ev.PolicyChanged(name=NOBODY, parameters={}), 0.0)
     for number in range(WAITING):
         gpus = rng.choice((1, 1, 2, 2, 4, 4, 8))
         asked = (8 * gpus, rng.choice((16, 64, 128)) * gpus * GIB) if with_hosts else (0, 0)
-        engine.handle(JobArrived(spec=_spec(f"waits-{number}", gpus, *asked)), 0.0)
+        engine.handle(ev.JobArrived(spec=_spec(f"waits-{number}", gpus, *asked)), 0.0)
     return engine
 
 

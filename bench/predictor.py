@@ -29,20 +29,17 @@ import msgspec
 import numpy as np
 import xgboost
 
-from cotenant.controller.domain import (
+from cotenant.controller.domain import Job, JobId, JobSpec, because
+from cotenant.controller.knowledge import PairTable
+from cotenant.controller.models.interference.features import MEANS, VARIANCES, beside
+from cotenant.controller.models.interference.predictor import Predictor
+from cotenant.controller.performance import (
     INDICATOR_NAMES,
     Indicators,
     IndicatorStats,
     InterferenceModel,
-    Job,
-    JobId,
-    JobSpec,
-    PairTable,
     Profile,
-    because,
 )
-from cotenant.controller.models.interference.features import MEANS, VARIANCES, beside
-from cotenant.controller.models.interference.predictor import Predictor
 from cotenant.controller.training import PairRows, boosting, interference
 
 PAGE: Final = Path(__file__).parent.parent / "experiments" / "results" / "bench-predictor.md"

@@ -26,7 +26,7 @@ from cotenant.controller.cli.demo.cluster import PrivateCluster
 from cotenant.controller.cli.demo.measuring import warm_up
 from cotenant.controller.client import Client
 from cotenant.controller.domain import ENDED, JobId
-from cotenant.controller.wire import ShowJob, WaitJobs
+from cotenant.controller.wire import clients as wire
 
 COTENANT: Final = (sys.executable, "-m", "cotenant.controller.cli.main")
 KEPT_MEMORY: Final = ("MALLOC_TRIM_THRESHOLD_=4000000000", "MALLOC_MMAP_THRESHOLD_=4000000000")
@@ -113,10 +113,10 @@ def one(client: Client, endpoint: str, folder: Path, size: str, way: str) -> dic
     )
     job_id = JobId(done.stdout.strip())
     deadline_s = time.monotonic() + PATIENCE_S
-    while any(each.phase not in ENDED for each in client.ask(WaitJobs(job_ids=(job_id,))).jobs):
+    while any(each.phase not in ENDED for each in client.ask(wire.WaitJobs(job_ids=(job_id,))).jobs):
         if time.monotonic() > deadline_s:
             raise TimeoutError(f"job {job_id} has not ended within {PATIENCE_S:.0f} s")
-    shown = client.ask(ShowJob(job_id=job_id))
+    shown = client.ask(wire.ShowJob(job_id=job_id))
     if not out.exists() or (way == "default" and shown.job.resumable_note):
         raise SystemExit(f"job {job_id}: {shown.job.reason}; {shown.job.resumable_note}")
     told: dict[str, float] = json.loads(out.read_text())

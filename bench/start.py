@@ -32,7 +32,7 @@ import machine
 from cotenant.controller.cli.demo.cluster import PrivateCluster
 from cotenant.controller.client import Client
 from cotenant.controller.domain import ENDED, JobId, Phase
-from cotenant.controller.wire import ChangeJobs, ListJobs, ListNodes, SetPolicy, ShowJob, Shown, WaitJobs
+from cotenant.controller.wire import clients as wire
 
 PATIENCE_S = 180.0
 COTENANT = (sys.executable, "-m", "cotenant.controller.cli.main")
@@ -105,7 +105,7 @@ def main() -> None:
         bench = Bench(client, cluster.endpoint, folder)
         (folder / "train.py").write_text(SCRIPT)
         (folder / "long.py").write_text(LONG_SCRIPT)
-        client.ask(SetPolicy(name="srtf"))
+        client.ask(wire.SetPolicy(name="srtf"))
         await_servers(bench)
         taken: dict[Way, list[dict[str, float]]] = {way: [] for way in WAYS}
         trips: dict[bool, list[float]] = {False: [], True: []}
@@ -144,11 +144,11 @@ class Bench(NamedTuple):
         )
         return done.stdout.strip()
 
-    def shown(self, job_id: JobId) -> Shown:
-        return self.client.ask(ShowJob(job_id=job_id))
+    def shown(self, job_id: JobId) -> wire.Shown:
+        return self.client.ask(wire.ShowJob(job_id=job_id))
 
     def wait(self, job_id: JobId, within_s: float = PATIENCE_S) -> None:
-        self.client.ask(WaitJobs(job_ids=(job_id,), timeout_s=within_s))
+        self.client.ask(wire.WaitJobs(job_ids=(job_id,), timeout_s=within_s))
 
 
 def one(bench: Bench, way: Way, *, wants: bool = True) -> dict[str, float]:
@@ -156,7 +156,7 @@ def one(bench: Bench, way: Way, *, wants: bool = True) -> dict[str, float]:
     out = Path(tempfile.mkdtemp(dir=bench.folder))
     before_s = time.time()
     bench.cotenant("run", way, "train.py", str(out))
-    newest = max(bench.client.ask(ListJobs(include_ended=True)).jobs, key=lambda job: int(job.job_id))
+    newest = max(bench.client.ask(wire.ListJobs(include_ended=True)).jobs, key=lambda job: int(job.job_id))
     shown = bench.shown(newest.job_id)
     (attempt,) = shown.attempts
     if wants:
@@ -183,20 +183,20 @@ def round_trip(bench: Bench, *, warm: bool) -> float:
     asked_s = bench.shown(long).attempts[0].stop_requested_s
     if asked_s is None:
         raise SystemExit("the long job was not preempted")
-    bench.client.ask(ChangeJobs(verb="cancel", job_ids=(long,)))
+    bench.client.ask(wire.ChangeJobs(verb="cancel", job_ids=(long,)))
     bench.wait(long)
     done_s: float = max(json.loads(each.read_text())["done"] for each in out.iterdir())
     return done_s - asked_s
 
 
-def check_start(way: Way, shown: Shown) -> None:
+def check_start(way: Way, shown: wire.Shown) -> None:
     """That its first attempt started as it should."""
     attempt = shown.attempts[0]
     if attempt.launch != ("warm" if way.warm else "cold"):
         raise SystemExit(f"{way.name}: {attempt.launch}, {attempt.launch_why}: {shown.job.reason}")
 
 
-def until(bench: Bench, job_id: JobId, true: Callable[[Shown], bool]) -> None:
+def until(bench: Bench, job_id: JobId, true: Callable[[wire.Shown], bool]) -> None:
     deadline_s = time.monotonic() + PATIENCE_S
     while not true(shown := bench.shown(job_id)):
         if shown.job.phase in ENDED or time.monotonic() > deadline_s:
@@ -210,7 +210,7 @@ def await_servers(bench: Bench) -> None:
         deadline_s = time.monotonic() + PATIENCE_S
         while True:
             one(bench, Way(launcher, 1, True), wants=False)
-            newest = bench.client.ask(ListNodes()).nodes[0].fork_servers
+            newest = bench.client.ask(wire.ListNodes()).nodes[0].fork_servers
             try:
                 one(bench, Way(launcher, 1, True))
             except SystemExit:

@@ -32,7 +32,7 @@ import machine
 from cotenant.controller.cli.demo.cluster import PrivateCluster
 from cotenant.controller.client import Client
 from cotenant.controller.domain import JobId, JobSpec, Launch
-from cotenant.controller.wire import ListJobs, Submit, WaitJobs
+from cotenant.controller.wire import clients as wire
 from tests.building.slurm import LocalSlurm, local_slurm, missing_programs
 
 CLIENTS = 8
@@ -103,7 +103,7 @@ def latencies(
 
 def _by_library(cluster: PrivateCluster, script: str) -> None:
     with Client(cluster.endpoint) as client:
-        client.ask(Submit(specs=(_spec(script),)))
+        client.ask(wire.Submit(specs=(_spec(script),)))
 
 
 def _spec(script: str, hold: bool = False) -> JobSpec:
@@ -137,9 +137,9 @@ def _read_stamp(path: Path) -> int:
 def _until_idle(cluster: PrivateCluster) -> None:
     """The next round must not wait for this one's device."""
     with Client(cluster.endpoint) as client:
-        jobs = client.ask(ListJobs()).jobs
+        jobs = client.ask(wire.ListJobs()).jobs
         if jobs:
-            client.ask(WaitJobs(job_ids=tuple(job.job_id for job in jobs)), timeout_s=60.0)
+            client.ask(wire.WaitJobs(job_ids=tuple(job.job_id for job in jobs)), timeout_s=60.0)
 
 
 # --- Rate ------------------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ def _submit_until(cluster: PrivateCluster, stop: threading.Event) -> int:
     count = 0
     with Client(cluster.endpoint) as client:
         while not stop.is_set():
-            client.ask(Submit(specs=(_spec("true", hold=True),)))
+            client.ask(wire.Submit(specs=(_spec("true", hold=True),)))
             count += 1
     return count
 

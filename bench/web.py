@@ -34,7 +34,7 @@ from cotenant.controller.cli.setup.web import new_link, page_command
 from cotenant.controller.client import Client
 from cotenant.controller.domain import JobId, JobSpec, Launch
 from cotenant.controller.system.paths import runtime_dir
-from cotenant.controller.wire import ChangeJobs, Submit, WaitJobs
+from cotenant.controller.wire import clients as wire
 
 PAGES = ("/queue", "/queue?q=sleep", "/ended", "/devices", "/timeline", "/what-if", "/policy", "/jobs/1")
 APART_S = 5.5
@@ -164,14 +164,14 @@ def main() -> None:
         os.environ["XDG_RUNTIME_DIR"] = folder
         with PrivateCluster(Path(folder), "cpu:1") as cluster, Client(cluster.endpoint) as client:
             for first in range(0, words.jobs, 1_000):
-                client.ask(Submit(specs=specs(min(1_000, words.jobs - first))), timeout_s=60.0)
+                client.ask(wire.Submit(specs=specs(min(1_000, words.jobs - first))), timeout_s=60.0)
             browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
             with site(cluster.endpoint) as found:
                 results = measured(found, browser, words.rounds)
             browser.close()
             everyone = tuple(JobId(str(n)) for n in range(1, words.jobs + 1))
-            client.ask(ChangeJobs(verb="cancel", job_ids=everyone), timeout_s=60.0)
-            client.ask(WaitJobs(job_ids=everyone[:1]))
+            client.ask(wire.ChangeJobs(verb="cancel", job_ids=everyone), timeout_s=60.0)
+            client.ask(wire.WaitJobs(job_ids=everyone[:1]))
     table = "\n".join(
         [
             "| page | KiB | first paint, ms | answer, ms | processor of it, ms | update, ms |",

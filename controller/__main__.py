@@ -10,7 +10,7 @@ import signal
 import sys
 from importlib.metadata import version
 
-from cotenant.controller.domain import ENDED, Settings, one_line
+from cotenant.controller.domain import ENDED, texts
 from cotenant.controller.policies import registry
 from cotenant.controller.router import RouterError
 from cotenant.controller.server import Controller
@@ -20,6 +20,7 @@ from cotenant.controller.system import settings as sources
 from cotenant.controller.system.endpoint import BadEndpoint
 from cotenant.controller.system.keys import KeyProblem
 from cotenant.controller.system.metrics import MetricsProblem
+from cotenant.controller.system.sections import Settings
 
 
 def main(words: list[str] | None = None) -> int:
@@ -56,7 +57,7 @@ class Lines(logging.Formatter):
     """A line per record, whatever names and errors are in it; only our own tracebacks have more."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        record.message = one_line(record.message)
+        record.message = texts.one_line(record.message)
         return super().formatMessage(record)
 
 
@@ -83,7 +84,7 @@ def check(settings: Settings) -> int:
     finally:
         journal.close()
     for each in replayed.differences:
-        print(one_line(f"entry {each.seq} ({each.event}): {each.what}"))
+        print(texts.one_line(f"entry {each.seq} ({each.event}): {each.what}"))
     found = f"{len(replayed.differences)} differences" if replayed.differences else "the same decisions"
     print(f"{replayed.entries} entries, {found}" + (f" ({replayed.note})" if replayed.note else ""))
     return 1 if replayed.differences else 0

@@ -25,7 +25,8 @@ from cotenant.controller.system.keys import (
     read_key,
 )
 from cotenant.controller.system.locks import Lock, LockTaken
-from cotenant.controller.wire import CLIENT_MARK, MESSAGE_BYTES_MAX
+from cotenant.controller.wire import MESSAGE_BYTES_MAX
+from cotenant.controller.wire import clients as wire
 
 BATCH: Final = 200
 """Messages read before other work gets its turn."""
@@ -179,7 +180,7 @@ class Router:
                 self._pump_soon()
 
     def _take(self, frames: list[zmq.Frame]) -> None:
-        is_client = len(frames) == 3 and frames[1].bytes == CLIENT_MARK
+        is_client = len(frames) == 3 and frames[1].bytes == wire.CLIENT_MARK
         who = self._who(frames[-1])
         if who is None or len(frames) < 2 or not (is_client or len(frames) == 2):
             self._counters["bad_messages"] += 1

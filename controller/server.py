@@ -17,16 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from cotenant.controller.api import About, ClusterMetrics, Code, RequestHandlers, ServerFacts, hit_rate
-from cotenant.controller.domain import (
-    ENDED,
-    AlarmRang,
-    Computed,
-    ComputeRequest,
-    EtasTold,
-    InterferenceModel,
-    JobId,
-    Settings,
-)
+from cotenant.controller.domain import ENDED, ComputeRequest, JobId
+from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import (
     EngineConfig,
     EtaAnswer,
@@ -39,6 +31,7 @@ from cotenant.controller.engine import (
 from cotenant.controller.executors import Executor
 from cotenant.controller.executors.agents import AgentExecutor
 from cotenant.controller.executors.allocating import allocator_of
+from cotenant.controller.performance import InterferenceModel
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.registry import make_or_stand_in
 from cotenant.controller.router import Router, raise_descriptor_limit
@@ -59,21 +52,20 @@ from cotenant.controller.system import paths
 from cotenant.controller.system.keys import Identity, KeyProblem
 from cotenant.controller.system.metrics import Endpoint, Sheet, Sheets, opened
 from cotenant.controller.system.secrets import Secrets
+from cotenant.controller.system.sections import Settings
 from cotenant.controller.system.settings import SettingsError
 from cotenant.controller.wire import (
-    DAMAGED_JOURNAL_ADVICE,
     UNKNOWN_REQUEST,
     BadMessage,
-    Failure,
     FromAgent,
     HostRefused,
-    Request,
     WrongVersion,
     decode,
     encode,
     refusal,
     request_in,
 )
+from cotenant.controller.wire import clients as wire
 from cotenant.controller.workers import ComputeWorker, EtaWorker, ForesightWorker, ShadowWorker
 
 TICK_S: Final = 0.5
@@ -373,7 +365,7 @@ class Controller:
             return
         try:
             if is_client:
-                request: Request = decode(frame, Request)
+                request: wire.Request = decode(frame, wire.Request)
                 self._guarded(
                     lambda: self._handlers.ask(address, who, request),
                     lambda: self._refuse(address, request.request_id, "internal", INTERNAL),
@@ -384,7 +376,9 @@ class Controller:
         except WrongVersion as wrong:
             self.core.counters["bad_messages"] += 1
             why = refusal(wrong.theirs)
-            no = Failure(request_id=0, code="version", message=why) if is_client else HostRefused(why=why)
+            no = (
+                wire.Failure(request_id=0, code="version", message=why) if is_client else HostRefused(why=why)
+            )
             self._router.send(address, encode(no, wrong.theirs))
         except BadMessage:
             self.core.counters["bad_messages"] += 1
@@ -397,7 +391,7 @@ class Controller:
             self.core.counters["bad_messages"] += 1
 
     def _refuse(self, address: bytes, request_id: int, code: Code, message: str) -> None:
-        self._router.send(address, encode(Failure(request_id=request_id, code=code, message=message)))
+        self._router.send(address, encode(wire.Failure(request_id=request_id, code=code, message=message)))
 
     def _guarded(self, work: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
         """Do it and commit its consequences. An event that breaks the engine goes into quarantine, with its
@@ -444,7 +438,7 @@ class Controller:
             for each in decided:
                 self._metrics.happened(each.event)
         self._handlers.settle(decided)
-        if any(type(each.event) is not EtasTold for each in decided):
+        if any(type(each.event) is not ev.EtasTold for each in decided):
             self._eta_worker.changed()
         if decided:
             self._shadow_worker.changed()
@@ -465,7 +459,7 @@ class Controller:
             if isinstance(command, ComputeRequest):
                 self._compute_worker.start(command)
 
-    def _computed(self, result: Computed) -> None:
+    def _computed(self, result: ev.Computed) -> None:
         if result.request_id in self.core.state.compute_requests:
             self._guarded(lambda: void(self.core.happen(result)))
 
@@ -501,7 +495,7 @@ class Controller:
             if (record := to_compare(eta)) is not None:
                 told.append(record)
         if told:
-            event = EtasTold(at_s=answer.now_s, etas=tuple(told))
+            event = ev.EtasTold(at_s=answer.now_s, etas=tuple(told))
             self._guarded(lambda: void(self.core.happen(event)))
 
     # --- Time --------------------------------------------------------------------------------------
@@ -525,7 +519,7 @@ class Controller:
         self._alarm = None
         broken = self.core.counters["quarantined"]
         if self.core.ring():
-            self._guarded(lambda: void(self.core.happen(AlarmRang())))
+            self._guarded(lambda: void(self.core.happen(ev.AlarmRang())))
         failed = self.core.counters["quarantined"] > broken
         self._failed_alarms = min(self._failed_alarms + 1, 14) if failed else 0
         self._set_alarm()
@@ -548,7 +542,9 @@ class Controller:
     def _scrubbed(self, result: Scrubbed) -> None:
         self.core.scrubbed = result
         for damage in result.damages:
-            log.error("the journal %s is damaged: %s; %s", self._journal.path, damage, DAMAGED_JOURNAL_ADVICE)
+            log.error(
+                "the journal %s is damaged: %s; %s", self._journal.path, damage, wire.DAMAGED_JOURNAL_ADVICE
+            )
         if not result.damages:
             log.info("the journal is sound: %d entries, %d snapshots", result.entries, result.snapshots)
 

@@ -24,7 +24,8 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain import Computed, ComputeRequest
+from cotenant.controller.domain import ComputeRequest
+from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import EtaAnswer, EtaQuestion
 from cotenant.controller.system.child import ChildProcess
 from cotenant.controller.wire import (
@@ -45,7 +46,7 @@ COMPUTE_TIMEOUT_S: Final = 1800.0
 class ComputeWorker:
     """One computation at a time; the others queue."""
 
-    def __init__(self, done: Callable[[Computed], None]) -> None:
+    def __init__(self, done: Callable[[ev.Computed], None]) -> None:
         self._done = done
         self._child = ChildProcess("cotenant.controller.training")
         self._waiting: dict[int, ComputeRequest] = {}
@@ -69,7 +70,7 @@ class ComputeWorker:
             del self._waiting[request.request_id]
             self._done(answer)
 
-    async def _compute(self, request: ComputeRequest) -> Computed:
+    async def _compute(self, request: ComputeRequest) -> ev.Computed:
         try:
             result = await asyncio.wait_for(self._ask_child(request), COMPUTE_TIMEOUT_S)
         except TimeoutError:
@@ -78,7 +79,7 @@ class ComputeWorker:
         except (OSError, EOFError, BadMessage) as error:
             await self._child.end()
             return failed(request, f"the process that computed it died ({type(error).__name__})")
-        return Computed(
+        return ev.Computed(
             request_id=request.request_id,
             model_sha256=result.model_sha256,
             values=result.values,
@@ -100,8 +101,8 @@ class ComputeWorker:
         await self._child.end()
 
 
-def failed(request: ComputeRequest, why: str) -> Computed:
-    return Computed(
+def failed(request: ComputeRequest, why: str) -> ev.Computed:
+    return ev.Computed(
         request_id=request.request_id, model_sha256="", values=(), error=why, job_id=request.job_id
     )
 

@@ -13,8 +13,9 @@ from cotenant.controller.cli.demo.cluster import PrivateCluster
 from cotenant.controller.cli.demo.measuring import job_spec, profiled
 from cotenant.controller.cli.demo.plan import DemoJob, MeasuredJob
 from cotenant.controller.client import Client
-from cotenant.controller.domain import JobId, Profile
-from cotenant.controller.wire import AttemptView, Submit
+from cotenant.controller.domain import JobId
+from cotenant.controller.performance import Profile
+from cotenant.controller.wire import clients as wire
 from hwtests.device import Device
 from hwtests.measuring import Measure
 
@@ -47,10 +48,10 @@ def submit(client: Client, measured: MeasuredJob, results: Path) -> JobId:
     """One of the demo's jobs, as it was measured."""
     result = results / f"{measured.job.name}.json"
     spec = job_spec(measured.job, measured.steps, result, measured.profile)
-    return client.ask(Submit(specs=(spec,))).job_ids[0]
+    return client.ask(wire.Submit(specs=(spec,))).job_ids[0]
 
 
-def note_costs(name: str, attempts: tuple[AttemptView, ...], measured: Measure) -> None:
+def note_costs(name: str, attempts: tuple[wire.AttemptView, ...], measured: Measure) -> None:
     """What each launch, load and pause took, as the controller's journal has it."""
     for attempt in attempts:
         who = f"{name}, attempt {attempt.attempt}"

@@ -16,7 +16,8 @@ import msgspec
 
 from cotenant.controller.cli.demo.measuring import PlainRank, job_environment
 from cotenant.controller.cli.demo.plan import WORKLOADS
-from cotenant.controller.domain import JobId, JobSpec, Launch, Profile
+from cotenant.controller.domain import JobId, JobSpec, Launch
+from cotenant.controller.performance import Profile
 from hwtests.device import Device
 
 MANY_STEPS: Final = 1_000_000

@@ -17,18 +17,10 @@ from unittest.mock import patch
 from cotenant.controller.cli.demo.cluster import QueueWatcher
 from cotenant.controller.cli.demo.measuring import NotMeasured, profiled
 from cotenant.controller.client import Client
-from cotenant.controller.domain import Indicators, JobId, Phase
+from cotenant.controller.domain import JobId, Phase
 from cotenant.controller.engine import LAG_REPORTS, LAG_S
-from cotenant.controller.wire import (
-    ChangeJobs,
-    GetStatus,
-    JobView,
-    ListNodes,
-    SetPolicy,
-    ShowJob,
-    Submit,
-    WaitJobs,
-)
+from cotenant.controller.performance import Indicators
+from cotenant.controller.wire import clients as wire
 from cotenant.profiler.inplace import CHOICES_MAX
 from hwtests import clusters
 from hwtests.device import Device
@@ -80,43 +72,43 @@ def shared(first: Solo, second: Solo, device: Device, folder: Path, mode: Mode, 
     """
     with agents(mode), clusters.cluster(folder, device) as private, Client(private.endpoint) as client:
         _check(client, mode)
-        client.ask(SetPolicy(name="sjf-ffs", parameters={"part": False}))
+        client.ask(wire.SetPolicy(name="sjf-ffs", parameters={"part": False}))
         watcher = QueueWatcher(client, print, {})
         ids: list[JobId] = []
 
-        def all_run(now: Mapping[JobId, JobView]) -> bool:
+        def all_run(now: Mapping[JobId, wire.JobView]) -> bool:
             return all(now[job_id].phase is Phase.RUNNING for job_id in ids)
 
         for solo in (first, second):
-            ids += client.ask(Submit(specs=(solo.job.spec(solo.profile),))).job_ids
+            ids += client.ask(wire.Submit(specs=(solo.job.spec(solo.profile),))).job_ids
             watcher.until(all_run, DEADLINE_S)
         _let_settle(watcher, client, ids, seconds)
         one, two = (_seen(client, job_id) for job_id in ids)
-        now_s = client.ask(GetStatus()).now_s
-        client.ask(ChangeJobs(verb="cancel", job_ids=tuple(reversed(ids))))
-        client.ask(WaitJobs(job_ids=tuple(ids), timeout_s=DEADLINE_S))
+        now_s = client.ask(wire.GetStatus()).now_s
+        client.ask(wire.ChangeJobs(verb="cancel", job_ids=tuple(reversed(ids))))
+        client.ask(wire.WaitJobs(job_ids=tuple(ids), timeout_s=DEADLINE_S))
     return together(one, two, now_s, (first, second), mode)
 
 
 def _check(client: Client, mode: Mode) -> None:
     """Else a pair would time-slice unnoticed."""
-    (device,) = (each for node in client.ask(ListNodes()).nodes for each in node.devices)
+    (device,) = (each for node in client.ask(wire.ListNodes()).nodes for each in node.devices)
     assert device.sharing == mode, f"the agent shares by {device.sharing}: {device.sharing_note}"
 
 
 def _let_settle(watcher: QueueWatcher, client: Client, ids: list[JobId], seconds: float) -> None:
     """Until each one's step time, a median over its last reports, is all from the time together."""
-    since_s = client.ask(GetStatus()).now_s
+    since_s = client.ask(wire.GetStatus()).now_s
 
     def settled(step_s: float | None) -> bool:
         lag_s = float("inf") if step_s is None else max(LAG_S, LAG_REPORTS * step_s)
-        return client.ask(GetStatus()).now_s - since_s >= lag_s + seconds
+        return client.ask(wire.GetStatus()).now_s - since_s >= lag_s + seconds
 
     watcher.until(lambda now: all(settled(now[job_id].step_s) for job_id in ids), DEADLINE_S)
 
 
 def _seen(client: Client, job_id: JobId) -> Seen:
-    shown = client.ask(ShowJob(job_id=job_id))
+    shown = client.ask(wire.ShowJob(job_id=job_id))
     if shown.job.step_s is None:
         raise TooFew(f"{shown.job.name}: it told no step time; give it more --seconds")
     return Seen(

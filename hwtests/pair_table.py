@@ -15,8 +15,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from cotenant.controller.domain import Indicators, Profile
 from cotenant.controller.models.interference.features import VOCABULARY
+from cotenant.controller.performance import Indicators, Profile
 from hwtests.jobs import Job
 
 Mode = Literal["mps", "time-slicing"]

@@ -20,7 +20,7 @@ from cotenant.controller.cli.demo.measuring import run_uninterrupted, schedule_o
 from cotenant.controller.cli.demo.plan import DemoJob, MeasuredJob
 from cotenant.controller.client import Client
 from cotenant.controller.domain import Phase
-from cotenant.controller.wire import ChangeJobs, SetPolicy, ShowJob, Shown, Submit
+from cotenant.controller.wire import clients as wire
 from hwtests import clusters, host
 from hwtests.device import Device
 from hwtests.jobs import Job
@@ -65,15 +65,15 @@ def pipes_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def _run_pair(
     client: Client, policy: str, jobs: dict[str, MeasuredJob], results: Path
-) -> tuple[Shown, Shown]:
+) -> tuple[wire.Shown, wire.Shown]:
     """The long job, then the short one once the long one trains; both to their end."""
-    client.ask(SetPolicy(name=policy))
+    client.ask(wire.SetPolicy(name=policy))
     watcher = QueueWatcher(client, print, {})
     long = clusters.submit(client, jobs["long"], results)
     watcher.until(lambda now: now[long].phase is Phase.RUNNING and now[long].step > 5, TIMEOUT_S)
     short = clusters.submit(client, jobs["short"], results)
     watcher.until(lambda now: all_ended(now, [long, short]), TIMEOUT_S)
-    return client.ask(ShowJob(job_id=long)), client.ask(ShowJob(job_id=short))
+    return client.ask(wire.ShowJob(job_id=long)), client.ask(wire.ShowJob(job_id=short))
 
 
 def test_under_castor_two_jobs_share_the_device(
@@ -122,16 +122,16 @@ def test_the_loss_goes_on_where_it_was(
     disturbed, alone, enough = (tmp_path / name for name in ("disturbed", "alone", "enough"))
     job = _job(device, precision)
     spec = job.spec(None, "--losses", str(disturbed), "--until", str(enough))
-    job_id = client.ask(Submit(specs=(spec,))).job_ids[0]
+    job_id = client.ask(wire.Submit(specs=(spec,))).job_ids[0]
     watcher = QueueWatcher(client, print, {})
     watcher.until(lambda now: now[job_id].phase is Phase.RUNNING and now[job_id].step > LOSS_STEPS, TIMEOUT_S)
-    client.ask(ChangeJobs(verb="preempt", job_ids=(job_id,)))
+    client.ask(wire.ChangeJobs(verb="preempt", job_ids=(job_id,)))
     watcher.until(lambda now: now[job_id].attempt == 2 and now[job_id].phase is Phase.RUNNING, TIMEOUT_S)
-    resumed_at = client.ask(ShowJob(job_id=job_id)).attempts[-1].start_step
+    resumed_at = client.ask(wire.ShowJob(job_id=job_id)).attempts[-1].start_step
     watcher.until(lambda now: now[job_id].step > resumed_at + LOSS_STEPS, TIMEOUT_S)
     enough.touch()
     watcher.until(lambda now: all_ended(now, [job_id]), TIMEOUT_S)
-    shown = client.ask(ShowJob(job_id=job_id))
+    shown = client.ask(wire.ShowJob(job_id=job_id))
     was = _losses(disturbed)
     clusters.note_costs(f"language model, {precision}", shown.attempts, measured)
     # As many threads as the agent gives it: how a sum is split decides how it rounds.

@@ -18,7 +18,7 @@ import pytest
 
 from cotenant.controller.client import Client
 from cotenant.controller.domain import JobId, JobSpec, Launch
-from cotenant.controller.wire import AttemptView, ShowJob, Submit, WaitJobs
+from cotenant.controller.wire import clients as wire
 from hwtests import clusters, host
 from hwtests.device import PASSED_ON, Device
 from hwtests.measuring import Measure
@@ -63,7 +63,7 @@ def client(device: Device, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 def run(
     client: Client, folder: Path, name: str, *, warm: bool
-) -> tuple[AttemptView, dict[str, object], float]:
+) -> tuple[wire.AttemptView, dict[str, object], float]:
     """Its attempt, what it says, and seconds from its submission to its first step."""
     (folder / "train.py").write_text(SCRIPT)
     result = folder / f"{name}.json"
@@ -77,9 +77,9 @@ def run(
         gid=os.getgid(),
     )
     before_s = time.time()
-    job_id = client.ask(Submit(specs=(JobSpec(job_id=JobId("new-0"), launch=launch),))).job_ids[0]
-    client.ask(WaitJobs(job_ids=(job_id,), timeout_s=TIMEOUT_S), timeout_s=TIMEOUT_S + 10)
-    shown = client.ask(ShowJob(job_id=job_id))
+    job_id = client.ask(wire.Submit(specs=(JobSpec(job_id=JobId("new-0"), launch=launch),))).job_ids[0]
+    client.ask(wire.WaitJobs(job_ids=(job_id,), timeout_s=TIMEOUT_S), timeout_s=TIMEOUT_S + 10)
+    shown = client.ask(wire.ShowJob(job_id=job_id))
     assert shown.job.exit_code == 0, shown.job.reason
     said = json.loads(result.read_text())
     return shown.attempts[-1], said, said["first"] - before_s

@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain import INDICATOR_NAMES, Indicators, IndicatorStats, Profile, ProfilePoint
+from cotenant.controller.performance import INDICATOR_NAMES, Indicators, IndicatorStats, Profile, ProfilePoint
 from cotenant.profiler.indicators.sources import Indicator, Summary, Timed, Windows
 
 SAMPLE_PERIOD_S: Final = 0.5

@@ -25,16 +25,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from cotenant.controller.domain import (
-    OVERLAP,
-    Coefficients,
-    Gang,
-    MeasuredStep,
-    Reach,
-    Reason,
-    ThroughputModel,
-    because,
-)
+from cotenant.controller.domain import Reason, because
+from cotenant.controller.performance import OVERLAP, Coefficients, Gang, MeasuredStep, Reach, ThroughputModel
 
 # --- The law ---------------------------------------------------------------------------------------
 

@@ -35,11 +35,12 @@ from cotenant.agent.host.folders import StateProblem
 from cotenant.agent.host.locks import BadPorts, DeviceLocks, LockOwner, LockProblem, first_port, lock_folder
 from cotenant.agent.host.user_files import exposed
 from cotenant.agent.warm.pool import Pool
-from cotenant.controller.domain import AgentSettings, Device, HostId, HostReport, Settings
+from cotenant.controller.domain import Device, HostId, HostReport
 from cotenant.controller.system import paths
 from cotenant.controller.system.endpoint import BadEndpoint, socket_path
 from cotenant.controller.system.keys import KeyFile, KeyProblem, find_key
 from cotenant.controller.system.metrics import Endpoint, MetricsProblem, opened
+from cotenant.controller.system.sections import AgentSettings, Settings
 from cotenant.profiler.driver.facts import GpuFacts
 from cotenant.profiler.driver.process_info import sees_host_processes
 from cotenant.profiler.indicators.sources import Wanted

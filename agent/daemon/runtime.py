@@ -58,7 +58,7 @@ from cotenant.agent.host.locks import DeviceLocks
 from cotenant.agent.host.user_files import remove_tree
 from cotenant.agent.ipc import Order
 from cotenant.agent.warm.pool import Pool
-from cotenant.controller.domain import DeviceId, DeviceReading, one_line
+from cotenant.controller.domain import DeviceId, DeviceReading, texts
 from cotenant.controller.system.endpoint import BadEndpoint
 from cotenant.controller.system.keys import KeyFile
 from cotenant.controller.system.metrics import Sheet, Sheets
@@ -77,7 +77,7 @@ WARM: Final = "warm"
 
 def log(text: str) -> None:
     """One line on stderr."""
-    print(f"{time.strftime('%H:%M:%S')} agent: {one_line(text)}", file=sys.stderr, flush=True)
+    print(f"{time.strftime('%H:%M:%S')} agent: {texts.one_line(text)}", file=sys.stderr, flush=True)
 
 
 class Runtime:

@@ -37,8 +37,9 @@ from cotenant.agent.gpus.mps_watch import (
     verdict,
 )
 from cotenant.agent.ipc import FOLDER_NAME, ORDER, RESULT, BadRecord, Order, job_socket, read_record
-from cotenant.controller.domain import Device, DeviceId, MpsSettings, sharing_in_words
+from cotenant.controller.domain import Device, DeviceId, sharing_in_words
 from cotenant.controller.system import paths
+from cotenant.controller.system.sections import MpsSettings
 from cotenant.mps import detection
 from cotenant.mps.daemon import sweep
 from cotenant.mps.environment import daemons_folder

@@ -28,7 +28,8 @@ from typing import Final
 import msgspec
 
 from cotenant.agent.gpus.gpu_watch import TAKEN
-from cotenant.controller.domain import Device, MpsSettings
+from cotenant.controller.domain import Device
+from cotenant.controller.system.sections import MpsSettings
 from cotenant.mps import detection
 from cotenant.mps.detection import DetectedHost, choose
 from cotenant.mps.environment import host_daemon, log_directory, pipe_directory

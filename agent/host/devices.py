@@ -19,7 +19,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from cotenant.controller.domain import Device, DeviceId, HostId, is_whole_number
+from cotenant.controller.domain import Device, DeviceId, HostId, texts
 from cotenant.profiler.driver.facts import (
     COMPUTE_EXCLUSIVE_PROCESS,
     COMPUTE_PROHIBITED,
@@ -74,7 +74,7 @@ def parse(text: str) -> DeviceChoice:
         return DeviceChoice(kind="auto")
     if kind == "cuda" and (not colon or re.fullmatch(r"[\w-]+(,[\w-]+)*", rest)):
         return DeviceChoice(kind="cuda", picked=tuple(dict.fromkeys(rest.split(","))) if rest else ())
-    if kind == "cpu" and is_whole_number(rest) and 1 <= int(rest) <= SLOTS_MAX:
+    if kind == "cpu" and texts.is_whole_number(rest) and 1 <= int(rest) <= SLOTS_MAX:
         return DeviceChoice(kind="cpu", slots=int(rest))
     if kind == "cpu" and (some := re.fullmatch(r"([0-9]{1,4})-([0-9]{1,4})/([0-9]{1,4})", rest)):
         first, last, slots = map(int, some.groups())

@@ -27,17 +27,15 @@ from cotenant.controller.domain import (
     AttemptNo,
     Capabilities,
     GangMember,
-    GpuFaultRole,
     HostId,
     JobId,
     Launch,
     LaunchKind,
-    Outcome,
-    Profile,
-    SeenBatch,
     SeenLength,
     StartAttempt,
 )
+from cotenant.controller.domain import events as ev
+from cotenant.controller.performance import Profile, SeenBatch
 from cotenant.profiler.indicators.sources import Wanted
 
 ORDER: Final = "order.json"
@@ -259,7 +257,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     version: int = RECORD_VERSION
     status: Status
     """The last one, for it may have been lost."""
-    outcome: Outcome
+    outcome: ev.Outcome
     exit_code: int | None
     detail: str
     workdir_missing: bool = False
@@ -268,7 +266,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """Its own words are those of a fatal CUDA error."""
     host_fault: bool = False
     """As `AttemptEnded` says."""
-    gpu_fault: GpuFaultRole = ""
+    gpu_fault: ev.GpuFaultRole = ""
     """Set by the agent, which knows who else was on the device."""
     unclean: bool = False
     """An MPS client of it was signalled although its daemon had not taken it back."""

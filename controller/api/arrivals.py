@@ -19,7 +19,6 @@ from cotenant.controller.domain import (
     USER_BYTES_MAX,
     Allocations,
     HostReport,
-    JobArrived,
     JobId,
     JobSpec,
     Phase,
@@ -27,12 +26,13 @@ from cotenant.controller.domain import (
     held_bytes,
     render,
 )
+from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
 from cotenant.controller.executors.allocating import could_be_asked
 from cotenant.controller.store import Core, Stuck
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.system.secrets import Secrets
-from cotenant.controller.wire import PromiseAsked, Submit, Submitted
+from cotenant.controller.wire import clients as wire
 
 PLANNED_ONLY: Final = (
     "on CPU slots --mem is planned with, and nothing holds the job to it; --host-mem limits its main memory"
@@ -71,7 +71,7 @@ class Arrivals:
         """Forget submissions that did not become durable."""
         self._fresh.clear()
 
-    def submit(self, request_id: int, request: Submit, who: Identity) -> Submitted:
+    def submit(self, request_id: int, request: wire.Submit, who: Identity) -> wire.Submitted:
         """The answer, which must not leave before the commit.
 
         Raises:
@@ -81,7 +81,7 @@ class Arrivals:
         key = (who.name, request.idempotency_key)
         before = self._submitted_before(key)
         if before:
-            return Submitted(request_id=request_id, job_ids=before)
+            return wire.Submitted(request_id=request_id, job_ids=before)
         accepted = checked(engine, request, who, self._core.state.allocations)
         specs, without = promising(engine, request.promise, accepted.specs, core.clock.now_s())
         accepted = msgspec.structs.replace(accepted, specs=specs)
@@ -89,7 +89,7 @@ class Arrivals:
         notes: tuple[str, ...] = (*(() if engine.hosts else (NO_HOST,)), *without)
         promise = (*unheld_memory(engine, specs), *promised(engine.promised_h, accepted))
         if request.dry_run:
-            return Submitted(
+            return wire.Submitted(
                 request_id=request_id, job_ids=(), notes=(*notes, *promise), promised_at=promised_at
             )
         self._check_memory(who, accepted.specs)
@@ -99,14 +99,14 @@ class Arrivals:
         if with_secrets:
             self._secrets.keep(with_secrets, accepted.secrets)
         for spec in accepted.specs:
-            core.happen(JobArrived(spec=spec))
+            core.happen(ev.JobArrived(spec=spec))
         if request.idempotency_key:
             core.journal.keep_submission(*key, job_ids)
             self._remember(key, job_ids)
         names = job_ids[0] if len(job_ids) == 1 else f"{job_ids[0]}..{job_ids[-1]}"
         core.audit(who, "submit", names, accepted.specs[0].name)
         notes = notes or self._first_reason(job_ids)
-        return Submitted(
+        return wire.Submitted(
             request_id=request_id, job_ids=job_ids, notes=(*notes, *promise), promised_at=promised_at
         )
 
@@ -174,7 +174,7 @@ def unheld_memory(engine: Engine, specs: Sequence[JobSpec]) -> tuple[str, ...]:
     return (PLANNED_ONLY,) if kinds == {"cpu"} and specs[0].memory_mib is not None else ()
 
 
-def checked(engine: Engine, request: Submit, who: Identity, allocations: Allocations) -> Accepted:
+def checked(engine: Engine, request: wire.Submit, who: Identity, allocations: Allocations) -> Accepted:
     """The submission's jobs as they would be accepted now. Raises Denied."""
     accepted = accept(request, who, engine.next_number, engine.jobs, engine.config.organisations)
     check_priority(engine, who, accepted.specs)
@@ -236,7 +236,7 @@ def promised(hours: float | None, accepted: Accepted) -> tuple[str, ...]:
 
 
 def promising(
-    engine: Engine, asked: PromiseAsked | None, specs: tuple[JobSpec, ...], now_s: float
+    engine: Engine, asked: wire.PromiseAsked | None, specs: tuple[JobSpec, ...], now_s: float
 ) -> tuple[tuple[JobSpec, ...], tuple[str, ...]]:
     """The jobs with the ends that they are promised; or without, and why. Raises: Denied: no such end can be
     promised.

@@ -20,49 +20,39 @@ from cotenant.controller.api.submissions import Denied
 from cotenant.controller.domain import (
     CHANGEABLE,
     ENDED,
-    AnyEvent,
-    CancelRequested,
     ChangeVerb,
-    CheckpointRequested,
     Compute,
-    HoldRequested,
-    HostDrained,
     HostId,
-    HostLost,
-    HostResumed,
     HostState,
     Job,
     JobId,
     Phase,
-    PolicyChanged,
-    PreemptRequested,
-    ReleaseRequested,
-    RequeueRequested,
     Wake,
     render,
 )
+from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, action_in_words
 from cotenant.controller.policies import plugins, registry
 from cotenant.controller.store import Core
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.wire import clients as wire
 
-Make = Callable[[JobId, str], AnyEvent]
+Make = Callable[[JobId, str], ev.AnyEvent]
 PREVIEWED_MAX: Final = 1_000
 
 EVENTS: Final[dict[str, Make]] = {
-    "cancel": lambda job_id, by: CancelRequested(job_id=job_id, by=by),
-    "hold": lambda job_id, by: HoldRequested(job_id=job_id, by=by),
-    "release": lambda job_id, by: ReleaseRequested(job_id=job_id, by=by),
-    "preempt": lambda job_id, by: PreemptRequested(job_id=job_id, by=by),
-    "checkpoint": lambda job_id, by: CheckpointRequested(job_id=job_id, by=by),
-    "requeue": lambda job_id, by: RequeueRequested(job_id=job_id, by=by),
+    "cancel": lambda job_id, by: ev.CancelRequested(job_id=job_id, by=by),
+    "hold": lambda job_id, by: ev.HoldRequested(job_id=job_id, by=by),
+    "release": lambda job_id, by: ev.ReleaseRequested(job_id=job_id, by=by),
+    "preempt": lambda job_id, by: ev.PreemptRequested(job_id=job_id, by=by),
+    "checkpoint": lambda job_id, by: ev.CheckpointRequested(job_id=job_id, by=by),
+    "requeue": lambda job_id, by: ev.RequeueRequested(job_id=job_id, by=by),
 }
 
-NODE_EVENTS: Final[dict[str, Callable[[HostId, str], AnyEvent]]] = {
-    "drain": lambda host_id, by: HostDrained(host_id=host_id, by=by),
-    "resume": lambda host_id, by: HostResumed(host_id=host_id, by=by),
-    "lost": lambda host_id, by: HostLost(host_id=host_id, by=by),
+NODE_EVENTS: Final[dict[str, Callable[[HostId, str], ev.AnyEvent]]] = {
+    "drain": lambda host_id, by: ev.HostDrained(host_id=host_id, by=by),
+    "resume": lambda host_id, by: ev.HostResumed(host_id=host_id, by=by),
+    "lost": lambda host_id, by: ev.HostLost(host_id=host_id, by=by),
 }
 
 ADVICE: Final[dict[str, str]] = {
@@ -179,7 +169,7 @@ class Changing:
         engine = self._core.state.engine
         must_be_a_policy(engine, request.name, request.parameters)
         before = engine.policy_name, engine.policy_parameters
-        self._core.happen(PolicyChanged(name=request.name, parameters=request.parameters, by=who.name))
+        self._core.happen(ev.PolicyChanged(name=request.name, parameters=request.parameters, by=who.name))
         self._core.audit(who, "policy", request.name, repr(request.parameters))
         lines = policy_change(*before, request.name, request.parameters)
         return wire.Done(request_id=request_id, lines=lines)
@@ -189,7 +179,7 @@ class Changing:
         engine = self._core.state.engine
         must_be_a_policy(engine, request.name, request.parameters)
         decision = self._core.preview(
-            PolicyChanged(name=request.name, parameters=request.parameters, by=who.name)
+            ev.PolicyChanged(name=request.name, parameters=request.parameters, by=who.name)
         )
         actions = [each for each in decision.actions if not isinstance(each, (Wake, Compute))]
         preview = wire.PolicyPreview(

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 
 from cotenant.controller.api.permissions import jobs_named
 from cotenant.controller.api.views import Now, ago
-from cotenant.controller.domain import ENDED, EtaInterval, Job, JobId, Phase, ToldInterval, View
+from cotenant.controller.domain import ENDED, EtaInterval, Job, JobId, Phase, ToldInterval
 from cotenant.controller.engine import Engine, EtaAnswer, EtaBook, JobEta, policy_label
 from cotenant.controller.models.eta import ENOUGH, score
+from cotenant.controller.planning import View
 from cotenant.controller.store import Core
 from cotenant.controller.system.keys import Identity
-from cotenant.controller.wire import EtaScoreView, EtaTimes, EtaView
 from cotenant.controller.wire import clients as wire
 
 HITS_OF = 100
@@ -33,14 +33,14 @@ class EtaBoard:
         self._by_job: dict[JobId, JobEta] = {}
         self._held: tuple[float | None, int] = (None, 0)
 
-    def of(self, job: Job, now: Now) -> EtaView | None:
+    def of(self, job: Job, now: Now) -> wire.EtaView | None:
         """None of a job that has ended."""
         if job.phase in ENDED:
             return None
         answer, policy = self._newest(), policy_label(self._core.state.engine)
         eta = self._by_job.get(job.job_id)
         is_known = answer.policy == policy and eta is not None
-        return EtaView(
+        return wire.EtaView(
             job_id=job.job_id,
             name=job.spec.name,
             phase=job.phase,
@@ -110,13 +110,13 @@ def promise_counts(engine: Engine) -> wire.PromiseCounts:
     )
 
 
-def scores(book: EtaBook, current: str) -> Iterator[EtaScoreView]:
+def scores(book: EtaBook, current: str) -> Iterator[wire.EtaScoreView]:
     """How well each policy's intervals held; the policy in force first."""
     for policy in sorted({*book.pools.errors, current}, key=lambda name: (name != current, name)):
         for kind in ("submission", "revisit"):
             errors = book.pools.errors_of(policy, kind)
             whole = score(errors)
-            yield EtaScoreView(
+            yield wire.EtaScoreView(
                 policy=policy,
                 kind=kind,
                 current=policy == current,
@@ -130,12 +130,12 @@ def scores(book: EtaBook, current: str) -> Iterator[EtaScoreView]:
             )
 
 
-def times_of(told: ToldInterval | None, has_median: bool, at_s: float, now: Now) -> EtaTimes | None:
+def times_of(told: ToldInterval | None, has_median: bool, at_s: float, now: Now) -> wire.EtaTimes | None:
     """`at_s`: when it was told."""
     if told is None:
         return None
     p10_s, p50_s, p90_s = (at_s + each for each in (told.told.p10_s, told.told.p50_s, told.told.p90_s))
-    return EtaTimes(
+    return wire.EtaTimes(
         p10_at=now.utc(max(now.now_s, p10_s)),
         p50_at=_ahead(p50_s, now) if has_median else None,
         p90_at=_ahead(p90_s, now),

@@ -33,7 +33,6 @@ from cotenant.controller.engine import (
 from cotenant.controller.policies import registry
 from cotenant.controller.store import Core
 from cotenant.controller.system.keys import Identity
-from cotenant.controller.wire import EtaView
 from cotenant.controller.wire import clients as wire
 
 SPECS_MAX: Final = 100
@@ -114,8 +113,8 @@ class ForesightRequests:
             now=now.at,
         )
 
-    def _eta(self, eta: JobEta, name: str, answer: EtaAnswer, now: Now) -> EtaView:
-        return EtaView(
+    def _eta(self, eta: JobEta, name: str, answer: EtaAnswer, now: Now) -> wire.EtaView:
+        return wire.EtaView(
             job_id=eta.job_id,
             name=name,
             phase=Phase.QUEUED,

@@ -31,7 +31,8 @@ from cotenant.controller.api.permissions import (
 from cotenant.controller.api.queries import About, Queries
 from cotenant.controller.api.shadow import ShadowRequests
 from cotenant.controller.api.submissions import Denied
-from cotenant.controller.domain import ENDED, USER_BYTES_MAX, AttemptEnded, CancelRequested, JobArrived, JobId
+from cotenant.controller.domain import ENDED, USER_BYTES_MAX, JobId
+from cotenant.controller.domain import events as ev
 from cotenant.controller.executors.agents import AgentExecutor
 from cotenant.controller.store import Core, Decided, Poisoned, Stuck
 from cotenant.controller.system.keys import Identity
@@ -46,7 +47,7 @@ AWAITED_PER_USER: Final = 200_000
 WAIT_S_MAX: Final = 60.0
 FORESIGHT_COST: Final = 200
 """A question that is rolled out counts as so many others: it takes seconds of a core."""
-ENDING: Final = (AttemptEnded, CancelRequested, JobArrived)
+ENDING: Final = (ev.AttemptEnded, ev.CancelRequested, ev.JobArrived)
 """Events that can end a job without a command (a command makes us look as well)."""
 
 

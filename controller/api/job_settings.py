@@ -14,7 +14,8 @@ from msgspec import NODEFAULT
 from cotenant.controller.api.arrivals import check_fit, check_priority
 from cotenant.controller.api.permissions import jobs_named, may_touch, must_own
 from cotenant.controller.api.submissions import Denied
-from cotenant.controller.domain import WAITING, Job, JobSpec, SpecChanged
+from cotenant.controller.domain import WAITING, Job, JobSpec
+from cotenant.controller.domain import events as ev
 from cotenant.controller.store import Core
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.wire import clients as wire
@@ -92,7 +93,7 @@ class JobSettings:
             told = in_words(job.spec, spec, request.changes)
             lines.append(f"job {job.job_id}: {told or 'it is so already'}")
             if changed:
-                core.happen(SpecChanged(job_id=job.job_id, changes=changed, by=who.name))
+                core.happen(ev.SpecChanged(job_id=job.job_id, changes=changed, by=who.name))
                 core.audit(who, "set", job.job_id, told)
         return wire.Done(request_id=request_id, lines=tuple(lines))
 

@@ -16,14 +16,15 @@ from cotenant.controller.domain import ENDED, AttemptNo, HostId, Job, JobId, Pha
 from cotenant.controller.engine import AttemptRecord, JobRecord
 from cotenant.controller.executors.agents import AgentExecutor
 from cotenant.controller.store import Core
-from cotenant.controller.wire import LogPart, LogReply, ReadJobLog, ReadLog
+from cotenant.controller.wire import LogReply, ReadLog
+from cotenant.controller.wire import clients as wire
 
 OPEN_PER_READER: Final = 8
 PARKED_MAX: Final = 2_000
 WAIT_S_MAX: Final = 60.0
 NEVER: Final = "it never started"
 
-Answer = Callable[[LogPart], None]
+Answer = Callable[[wire.LogPart], None]
 
 
 class Parked(NamedTuple):
@@ -31,7 +32,7 @@ class Parked(NamedTuple):
 
     reader: bytes
     request_id: int
-    request: ReadJobLog
+    request: wire.ReadJobLog
     deadline_s: float
     answer: Answer
 
@@ -46,7 +47,7 @@ class LogRequests:
         """Questions by reader that are not answered yet."""
         self._parked: list[Parked] = []
 
-    def read(self, reader: bytes, request_id: int, request: ReadJobLog, answer: Answer) -> None:
+    def read(self, reader: bytes, request_id: int, request: wire.ReadJobLog, answer: Answer) -> None:
         """`answer` is called once.
 
         Raises:
@@ -67,7 +68,7 @@ class LogRequests:
             self._close(question)
             raise
 
-    def _answer(self, asked: Parked, part: LogPart) -> None:
+    def _answer(self, asked: Parked, part: wire.LogPart) -> None:
         self._close(asked)
         asked.answer(part)
 
@@ -124,7 +125,7 @@ class LogRequests:
                 self._parked.append(asked)
                 return
             missing, closed = "", False
-        part = LogPart(
+        part = wire.LogPart(
             request_id=asked.request_id,
             job_id=job_id,
             attempt=attempt_record.attempt,
@@ -169,9 +170,9 @@ def ranks_of(count: int) -> str:
     return "only rank 0" if count == 1 else f"ranks 0 to {count - 1}"
 
 
-def empty(parked: Parked, missing: str) -> LogPart:
+def empty(parked: Parked, missing: str) -> wire.LogPart:
     """An answer without output: there is none yet, or (`missing`) there never will be."""
-    return LogPart(
+    return wire.LogPart(
         request_id=parked.request_id,
         job_id=parked.request.job_id,
         attempt=0,

@@ -10,25 +10,15 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple, get_args
 
 from cotenant.controller.api.etas import promise_counts
-from cotenant.controller.domain import (
-    ENDED,
-    ON_DEVICES,
-    AnyEvent,
-    AttemptEnded,
-    HostId,
-    HostState,
-    Job,
-    JobId,
-    Outcome,
-    Phase,
-    signature,
-)
+from cotenant.controller.domain import ENDED, ON_DEVICES, HostId, HostState, Job, JobId, Phase
+from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
+from cotenant.controller.knowledge import signature
 from cotenant.controller.system.metrics import CONTROLLER, INCIDENTS, Histogram, Sheet
 
 MIB: Final = 1024 * 1024
 WAIT_BOUNDS_S: Final = (1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 24 * 3600, 3 * 24 * 3600)
-OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
+OUTCOMES: Final[tuple[ev.Outcome, ...]] = get_args(ev.Outcome)
 
 
 class JobCounts(NamedTuple):
@@ -70,10 +60,10 @@ class ClusterMetrics:
         self._preemptions = 0
         self._futile = 0
         self._waits = Histogram(WAIT_BOUNDS_S)
-        self._outcomes: Counter[tuple[HostId, Outcome]] = Counter()
+        self._outcomes: Counter[tuple[HostId, ev.Outcome]] = Counter()
 
-    def happened(self, event: AnyEvent) -> None:
-        if isinstance(event, AttemptEnded):
+    def happened(self, event: ev.AnyEvent) -> None:
+        if isinstance(event, ev.AttemptEnded):
             self._outcomes[event.host_id, event.outcome] += 1
 
     def sheet(self, engine: Engine, facts: ServerFacts, now_s: float) -> Sheet:

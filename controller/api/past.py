@@ -19,17 +19,11 @@ from cotenant.controller.api.queries import LIMIT_MAX, LIST_MAX, Queries, within
 from cotenant.controller.api.sharing import forgotten_jobs
 from cotenant.controller.api.submissions import Denied
 from cotenant.controller.api.views import Now, attempt_view
-from cotenant.controller.domain import (
-    ENDED,
-    KEY_CHARACTERS,
-    LOAD_S,
-    Device,
-    Gang,
-    Job,
-    ProfilesForgotten,
-    StoredProfile,
-)
+from cotenant.controller.domain import ENDED, LOAD_S, Device, Job
+from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import AttemptRecord, accounts
+from cotenant.controller.knowledge import KEY_CHARACTERS, StoredProfile
+from cotenant.controller.performance import Gang
 from cotenant.controller.store import Core
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.wire import clients as wire
@@ -207,7 +201,7 @@ class ProfileRequests:
             hint = "`cotenant profile list` shows those that you may forget"
             raise Denied("not-found", f"no profile {', '.join(unknown[:10])}", hint)
         if keys:
-            self._core.happen(ProfilesForgotten(keys=keys, by=who.name))
+            self._core.happen(ev.ProfilesForgotten(keys=keys, by=who.name))
             self._core.audit(who, "forget-profiles", ",".join(keys)[:200])
         return wire.Done(
             request_id=request_id, lines=tuple(f"profile {key} is forgotten" for key in keys[:50])

@@ -10,7 +10,7 @@ from cotenant.controller.api.changes import must_be_a_policy
 from cotenant.controller.api.permissions import must_be_admin
 from cotenant.controller.api.submissions import Denied
 from cotenant.controller.api.views import Now
-from cotenant.controller.domain import ShadowChanged
+from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import policy_label
 from cotenant.controller.store import Core, ShadowSet
 from cotenant.controller.system.keys import Identity
@@ -85,7 +85,7 @@ class ShadowRequests:
             must_be_a_policy(engine, request.name, request.parameters)
         elif before is None:
             raise Denied("refused", "no policy decides in the shadow")
-        self._core.happen(ShadowChanged(name=request.name, parameters=request.parameters, by=who.name))
+        self._core.happen(ev.ShadowChanged(name=request.name, parameters=request.parameters, by=who.name))
         self._core.audit(who, "shadow", request.name or "off", repr(request.parameters))
         if request.name:
             line = f"from now on {request.name} decides beside {engine.policy_name}, and changes nothing"

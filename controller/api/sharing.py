@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from cotenant.controller.api.views import Now
-from cotenant.controller.domain import Job, JobId, kind_of, signature
+from cotenant.controller.domain import Job, JobId
 from cotenant.controller.engine import AttemptRecord, Engine, History, accounts
+from cotenant.controller.knowledge import kind_of, signature
 from cotenant.controller.wire import (
     InterruptionView,
     PairTotals,

@@ -18,12 +18,13 @@ from cotenant.controller.domain import (
     JobId,
     JobSpec,
     OrganisationSettings,
-    is_whole_number,
     natural_key,
+    texts,
 )
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.system.secrets import SECRET_NAME
-from cotenant.controller.wire import JOBS_MAX, LAUNCH_BYTES_MAX, Submit
+from cotenant.controller.wire import JOBS_MAX, LAUNCH_BYTES_MAX
+from cotenant.controller.wire import clients as wire
 
 INDEX_MAX: Final = 999_999
 DEPENDENCIES_MAX: Final = 100_000
@@ -49,7 +50,7 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def accept(
-    request: Submit,
+    request: wire.Submit,
     who: Identity,
     first_number: int,
     jobs: Mapping[JobId, Job],
@@ -81,7 +82,7 @@ def accept(
     )
 
 
-def check_size(request: Submit) -> None:
+def check_size(request: wire.Submit) -> None:
     count = len(request.specs)
     if not 1 <= count <= JOBS_MAX:
         raise Denied("usage", f"a submission has 1 to {JOBS_MAX} jobs, this one has {count}", "split it up")
@@ -106,7 +107,7 @@ def launch_bytes(spec: JobSpec) -> int:
     return sum(len(word.encode(errors="surrogateescape")) for word in words)
 
 
-def numbered(request: Submit, first_number: int) -> list[JobId]:
+def numbered(request: wire.Submit, first_number: int) -> list[JobId]:
     if request.array_indices:
         return [JobId(f"{first_number}_{index}") for index in request.array_indices]
     return [JobId(str(first_number + at)) for at in range(len(request.specs))]
@@ -141,7 +142,7 @@ def with_tasks(job_id: JobId, jobs: Mapping[JobId, Job]) -> list[JobId]:
     empty if there is none."""
     if job_id in jobs:
         return [job_id]
-    if not is_whole_number(job_id):
+    if not texts.is_whole_number(job_id):
         return []
     prefix = f"{job_id}_"
     tasks = sorted((known for known in jobs if known.startswith(prefix)), key=natural_key)

@@ -10,7 +10,6 @@ import msgspec
 
 from cotenant.controller.domain import (
     ENDED,
-    INDICATOR_NAMES,
     NOTES,
     ON_DEVICES,
     Device,
@@ -25,34 +24,22 @@ from cotenant.controller.domain import (
     Phase,
     Reason,
     SeenLength,
-    SpeedCurve,
     because,
     capabilities_of,
-    held_part,
     render,
-    why_alone,
 )
 from cotenant.controller.engine import AttemptRecord, Engine, HistoryNote, JobRecord, memory_cap_mib
+from cotenant.controller.performance import INDICATOR_NAMES, SpeedCurve
+from cotenant.controller.planning import held_part, why_alone
 from cotenant.controller.wire import (
     AttemptProgress,
-    AttemptView,
-    DecisionView,
-    DeviceView,
-    EtaView,
-    JobDetails,
-    JobView,
-    NodeView,
-    PromisedEndView,
     PromiseView,
-    ReadingView,
     SharingView,
-    SpecView,
-    SpeedupView,
     profile_view,
-    spec_view,
     throughput_view,
     utc,
 )
+from cotenant.controller.wire import clients as wire
 
 Telemetry = Mapping[JobId, AttemptProgress]
 
@@ -88,8 +75,8 @@ def job_view(
     reason: Reason | None = None,
     shared: tuple[SharingView, ...] = (),
     promises: tuple[PromiseView, ...] = (),
-    eta: EtaView | None = None,
-) -> JobView:
+    eta: wire.EtaView | None = None,
+) -> wire.JobView:
     """One job now. `reason`: the present one, where the job's own may be out of date."""
     job, attempts = record.job, record.attempts
     spec, placed, ended = job.spec, job.phase in ON_DEVICES, job.ended_s is not None
@@ -104,7 +91,7 @@ def job_view(
     split = held or newest
     can = capabilities_of(job)
     can.update({name: can[name] or None for name in NOTES})
-    return JobView(
+    return wire.JobView(
         job_id=job.job_id, name=spec.name, user=spec.user, organisation=spec.organisation or None,
         phase=job.phase, reason=render(shown), reason_code=shown.code, attempt=job.attempt,
         job_class=spec.job_class, priority=spec.priority,
@@ -139,12 +126,12 @@ def job_view(
     )  # fmt: skip
 
 
-def promised_end(engine: Engine, job: Job, now: Now) -> PromisedEndView | None:
+def promised_end(engine: Engine, job: Job, now: Now) -> wire.PromisedEndView | None:
     if not job.promise or job.spec.promised_s is None:
         return None
     promise = engine.promises.open.get(job.job_id)
     kept = promise.kept if promise is not None else None
-    return PromisedEndView(
+    return wire.PromisedEndView(
         by_at=now.utc(job.spec.promised_s),
         state=job.promise,
         why=None if job.promise_why is None else render(job.promise_why),
@@ -153,9 +140,9 @@ def promised_end(engine: Engine, job: Job, now: Now) -> PromisedEndView | None:
     )
 
 
-def _speedups(spec: JobSpec, curve: SpeedCurve) -> tuple[SpeedupView, ...]:
+def _speedups(spec: JobSpec, curve: SpeedCurve) -> tuple[wire.SpeedupView, ...]:
     sizes = islice(filter(spec.takes, range(spec.gpus_min, spec.gpus_max + 1)), SPEEDUPS_SHOWN)
-    return tuple(SpeedupView(gpus=n, speedup=curve.speedup(n, spec.gpus_min)) for n in sizes)
+    return tuple(wire.SpeedupView(gpus=n, speedup=curve.speedup(n, spec.gpus_min)) for n in sizes)
 
 
 def won(shared: Sequence[SharingView]) -> float | None:
@@ -164,10 +151,10 @@ def won(shared: Sequence[SharingView]) -> float | None:
     return sum(known) if known else None
 
 
-def job_details(view: JobView, record: JobRecord, now: Now, *, whole: bool) -> JobDetails:
+def job_details(view: wire.JobView, record: JobRecord, now: Now, *, whole: bool) -> wire.JobDetails:
     """`whole`: the reader may see the job's environment."""
     job, profile = record.job, record.job.profile
-    return JobDetails(
+    return wire.JobDetails(
         **msgspec.structs.asdict(view),
         spec=spec_shown(job.spec, whole=whole),
         attempts=tuple(attempt_view(each, now) for each in record.attempts),
@@ -194,8 +181,8 @@ def devices_shown(job: Job, newest: AttemptRecord | None) -> tuple[str, ...]:
     return newest.devices if newest is not None and job.phase in ENDED else ()
 
 
-def attempt_view(record: AttemptRecord, now: Now) -> AttemptView:
-    return AttemptView(
+def attempt_view(record: AttemptRecord, now: Now) -> wire.AttemptView:
+    return wire.AttemptView(
         attempt=record.attempt,
         devices=record.devices,
         co_tenants=record.co_tenants,
@@ -217,12 +204,12 @@ def attempt_view(record: AttemptRecord, now: Now) -> AttemptView:
     )
 
 
-def spec_shown(spec: JobSpec, *, whole: bool) -> SpecView:
+def spec_shown(spec: JobSpec, *, whole: bool) -> wire.SpecView:
     """What others may see of a job: not its environment."""
     if whole:
-        return spec_view(spec)
+        return wire.spec_view(spec)
     launch = msgspec.structs.replace(spec.launch, env={}, secrets=())
-    return spec_view(msgspec.structs.replace(spec, launch=launch))
+    return wire.spec_view(msgspec.structs.replace(spec, launch=launch))
 
 
 def node_view(
@@ -231,10 +218,10 @@ def node_view(
     heartbeat_age_s: float | None,
     readings: Mapping[DeviceId, DeviceReading] | None = None,
     fork_servers: ForkServers | None = None,
-) -> NodeView:
+) -> wire.NodeView:
     """`readings`: of any devices, with their ages."""
     report, known, asking = host.report, readings or {}, engine.view().asking_on(host.host_id)
-    return NodeView(
+    return wire.NodeView(
         host=report.host_id,
         state=host.state,
         reason=render(host.reason) if host.reason is not None and host.state is not HostState.OK else "",
@@ -252,11 +239,11 @@ def node_view(
     )
 
 
-def device_view(engine: Engine, device: Device, reading: DeviceReading | None) -> DeviceView:
+def device_view(engine: Engine, device: Device, reading: DeviceReading | None) -> wire.DeviceView:
     jobs = engine.tenants(device.device_id)
     parts = [held_part(engine.jobs[job_id]) for job_id in jobs]
     planned = tuple(planned_mib(engine, device.device_id, job_id) for job_id in jobs)
-    return DeviceView(
+    return wire.DeviceView(
         device_id=device.device_id,
         kind=device.kind,
         type=device.type,
@@ -277,8 +264,8 @@ def device_view(engine: Engine, device: Device, reading: DeviceReading | None) -
     )
 
 
-def reading_view(reading: DeviceReading) -> ReadingView:
-    return ReadingView(
+def reading_view(reading: DeviceReading) -> wire.ReadingView:
+    return wire.ReadingView(
         source=reading.source or None,
         age_s=reading.age_s,
         lasted_s=reading.lasted_s,
@@ -295,7 +282,7 @@ def planned_mib(engine: Engine, device_id: DeviceId, job_id: JobId) -> int:
     return engine.view().devices[device_id].usable_mib if planned is None else planned
 
 
-def present_reasons(job: JobView) -> list[Reason]:
+def present_reasons(job: wire.JobView) -> list[Reason]:
     """With whom a job on devices is there now: its own reason is of when it was placed."""
     if job.phase not in ON_DEVICES:
         return []
@@ -365,8 +352,8 @@ def note_text(note: HistoryNote) -> str:
     return f"{note.what}: {reason}"
 
 
-def decision_view(note: HistoryNote) -> DecisionView:
-    return DecisionView(
+def decision_view(note: HistoryNote) -> wire.DecisionView:
+    return wire.DecisionView(
         at_s=note.at_s, event=note.event, job_id=note.job_id, what=note.what, reason=render(note.reason)
     )
 

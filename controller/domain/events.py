@@ -15,7 +15,7 @@ from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.ids import AttemptNo, Epoch, HostId, JobId
 from cotenant.controller.domain.job import ToldEta
 from cotenant.controller.domain.job_spec import JobSpec, LaunchKind
-from cotenant.controller.domain.perf import Profile, SeenBatch
+from cotenant.controller.performance import Profile, SeenBatch
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):

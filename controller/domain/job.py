@@ -15,13 +15,11 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from cotenant.controller.domain import perf
 from cotenant.controller.domain.ids import AttemptNo, DeviceId, HostId, JobId
 from cotenant.controller.domain.job_spec import JobSpec, LaunchKind
 from cotenant.controller.domain.lifecycle import LOADING, RUNNING, Phase
-from cotenant.controller.domain.perf import Profile, SeenBatch
 from cotenant.controller.domain.reasons import Reason
-from cotenant.controller.domain.throughput import Gang, SpeedCurve, sized_gang
+from cotenant.controller.performance import Gang, Profile, SeenBatch, SpeedCurve, perf, sized_gang
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):

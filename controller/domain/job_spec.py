@@ -13,8 +13,7 @@ from typing import Final, Literal
 import msgspec
 
 from cotenant.controller.domain.ids import JobId, array_of
-from cotenant.controller.domain.perf import Profile
-from cotenant.controller.domain.throughput import Gang, sized_gang
+from cotenant.controller.performance import Gang, Profile, sized_gang
 
 PRIORITY_MAX: Final = 1_000
 

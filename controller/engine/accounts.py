@@ -17,7 +17,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from cotenant.controller.domain import ENDED, ON_DEVICES, Job, JobId, Phase, XiSource, kind_of, signature
+from cotenant.controller.domain import ENDED, ON_DEVICES, Job, JobId, Phase
 from cotenant.controller.engine.attempt_records import (
     AttemptRecord,
     Cause,
@@ -25,6 +25,8 @@ from cotenant.controller.engine.attempt_records import (
     Promise,
     Spell,
 )
+from cotenant.controller.knowledge import kind_of, signature
+from cotenant.controller.performance import XiSource
 
 ALWAYS_S: Final = -float("inf")
 Attempts = Callable[[JobId], Sequence[AttemptRecord]]

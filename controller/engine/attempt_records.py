@@ -33,10 +33,10 @@ from cotenant.controller.domain import (
     Resize,
     Share,
     StopCause,
-    XiSource,
     because,
 )
 from cotenant.controller.domain import events as ev
+from cotenant.controller.performance import XiSource
 
 SPELLS_KEPT = 60
 """Sets of co-tenants kept per attempt; the rest goes into one spell beside `OTHERS`."""

@@ -14,7 +14,8 @@ from typing import Any
 
 import msgspec
 
-from cotenant.controller.domain import DeviceId, Host, HostId, HostState, SchedulingClass, suits
+from cotenant.controller.domain import DeviceId, Host, HostId, HostState
+from cotenant.controller.planning import SchedulingClass, suits
 
 
 class _Hosts:

@@ -12,7 +12,8 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain import Job, JobSpec, Phase, Plan, Reason, View, asks_hosts, because
+from cotenant.controller.domain import Job, JobSpec, Phase, Reason, asks_hosts, because
+from cotenant.controller.planning import Plan, View
 
 Value = str | int
 Changes = Mapping[str, Value]

@@ -17,21 +17,18 @@ from cotenant.controller.domain import (
     LEAVING,
     ON_DEVICES,
     AttemptNo,
-    AttemptSeen,
     Change,
-    EpochBegan,
     ForgetJob,
     Host,
     HostId,
-    HostJoined,
     Job,
     JobId,
-    JobKept,
     Phase,
     StopAttempt,
     because,
-    is_whole_number,
+    texts,
 )
+from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.dispatch import Dispatch
 from cotenant.controller.engine.ending import ended, left_host
 
@@ -102,7 +99,7 @@ def agree(known: str, said: str) -> bool:
     return known == said or not said
 
 
-def _judged(dispatch: Dispatch, event: HostJoined) -> Iterator[Claim]:
+def _judged(dispatch: Dispatch, event: ev.HostJoined) -> Iterator[Claim]:
     """Every line of the inventory."""
     for seen in event.attempts:
         yield _judge(dispatch, seen, "running" if seen.running else "ended")
@@ -110,7 +107,7 @@ def _judged(dispatch: Dispatch, event: HostJoined) -> Iterator[Claim]:
         yield _judge(dispatch, kept, "kept")
 
 
-def _judge(dispatch: Dispatch, seen: AttemptSeen | JobKept, state: StateIs) -> Claim:
+def _judge(dispatch: Dispatch, seen: ev.AttemptSeen | ev.JobKept, state: StateIs) -> Claim:
     job = dispatch.ledger.jobs.get(seen.job_id)
     return Claim(
         job_id=seen.job_id,
@@ -141,7 +138,7 @@ def attempt_is(job: Job | None, attempt: AttemptNo, epoch: str) -> AttemptIs:
 # --- What a row does -------------------------------------------------------------------------------
 
 
-def settle(dispatch: Dispatch, host: Host, event: HostJoined) -> None:
+def settle(dispatch: Dispatch, host: Host, event: ev.HostJoined) -> None:
     """Make both sides agree on which attempts run on a host that has joined with this inventory."""
     ledger, host_id = dispatch.ledger, host.host_id
     claims = list(_judged(dispatch, event))
@@ -184,7 +181,7 @@ def _skip(dispatch: Dispatch, host_id: HostId, claim: Claim) -> None:
     ledger, job = dispatch.ledger, dispatch.ledger.jobs.get(claim.job_id)
     if job is None:
         digits = claim.job_id.partition("_")[0]
-        number = int(digits) if is_whole_number(digits) else 0
+        number = int(digits) if texts.is_whole_number(digits) else 0
         if ledger.next_number <= number < ledger.next_number + NUMBERS_SKIPPED_MAX:
             ledger.next_number = number + 1
         return
@@ -239,7 +236,7 @@ def stray_gone(dispatch: Dispatch, job: Job, host_id: HostId) -> None:
 # --- Epochs ----------------------------------------------------------------------------------------
 
 
-def on_epoch(dispatch: Dispatch, event: EpochBegan) -> None:
+def on_epoch(dispatch: Dispatch, event: ev.EpochBegan) -> None:
     """A controller has started, or knows now that its journal was restored from a copy: by the lost history a
     waiting job may be running somewhere."""
     ledger = dispatch.ledger

@@ -27,7 +27,6 @@ from cotenant.controller.domain import (
     DeviceId,
     GangMember,
     HostId,
-    InterferenceModel,
     Job,
     JobId,
     LimitSettings,
@@ -43,6 +42,7 @@ from cotenant.controller.domain import (
 )
 from cotenant.controller.engine.estimating import give_profile, known_profile
 from cotenant.controller.engine.ledger import ASIDE, Ledger
+from cotenant.controller.performance import InterferenceModel
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):

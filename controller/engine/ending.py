@@ -26,10 +26,8 @@ from cotenant.controller.domain import (
     FINISH,
     LEAVE,
     LEAVING,
-    AttemptEnded,
     Change,
     ForgetJob,
-    GpuFaultRole,
     Host,
     HostId,
     HostState,
@@ -242,10 +240,10 @@ def host_reason(host: Host) -> Reason | None:
     return None
 
 
-EVIDENCE: Final[dict[GpuFaultRole, int]] = {"culprit": 2, "suspect": 1}
+EVIDENCE: Final[dict[ev.GpuFaultRole, int]] = {"culprit": 2, "suspect": 1}
 
 
-def take_in_fault(dispatch: Dispatch, job: Job, event: AttemptEnded) -> None:
+def take_in_fault(dispatch: Dispatch, job: Job, event: ev.AttemptEnded) -> None:
     """Called before the job leaves its devices, while its co-tenants are still known."""
     if event.outcome != "infra-failed":
         return

@@ -18,7 +18,7 @@ from typing import Any, Final, get_type_hints
 
 import msgspec
 
-from cotenant.controller.domain import (  # fmt: skip  # fmt: skip
+from cotenant.controller.domain import (
     LOADING,
     NOTHING,
     QUEUED,
@@ -38,7 +38,6 @@ from cotenant.controller.domain import (  # fmt: skip  # fmt: skip
     Job,
     JobId,
     JobSpec,
-    PairTable,
     Past,
     Phase,
     Place,
@@ -46,8 +45,6 @@ from cotenant.controller.domain import (  # fmt: skip  # fmt: skip
     Reason,
     Resize,
     Share,
-    StoredProfile,
-    View,
     Wake,
     because,
 )
@@ -60,6 +57,8 @@ from cotenant.controller.engine.ledger import Ledger, SavedLedger
 from cotenant.controller.engine.placing import exceeds_hosts, spared
 from cotenant.controller.engine.priority_guard import guard_priorities, why_kept, why_not_preempted
 from cotenant.controller.engine.promises import Promises, SavedPromises
+from cotenant.controller.knowledge import PairTable, StoredProfile
+from cotenant.controller.planning import View
 from cotenant.controller.policies.base import (
     Parameters,
     Policy,

@@ -20,28 +20,19 @@ from cotenant.controller.domain import (
     GUESS,
     GUESSES,
     LOAD_S,
-    OBSERVATIONS,
     PAUSE_S,
     Job,
     JobSpec,
     Phase,
-    Profile,
-    ProfileLearned,
-    ProgressSeen,
     Reason,
     SharedPace,
-    SpeedCurve,
-    StoredProfile,
-    base_key,
     because,
-    beginning,
-    curve_of,
-    key_of,
     left_of_unknown_s,
-    signature,
-    step_s,
 )
+from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.ledger import Estimates, Ledger
+from cotenant.controller.knowledge import OBSERVATIONS, StoredProfile, base_key, beginning, key_of, signature
+from cotenant.controller.performance import Profile, SpeedCurve, curve_of, step_s
 
 KEPT_PER_COMMAND = 20
 KEPT_RECENT = 200
@@ -163,7 +154,7 @@ def _key(spec: JobSpec) -> str:
     return f"{spec.user}:{signature(spec)}{part}"
 
 
-def learn_progress(ledger: Ledger, job: Job, event: ProgressSeen) -> None:
+def learn_progress(ledger: Ledger, job: Job, event: ev.ProgressSeen) -> None:
     """Update what is expected of a job on devices from a step count and step time."""
     now_s, step_s = ledger.now_s, event.step_s
     remaining_s, source = job.remaining_now_s(now_s), None
@@ -353,7 +344,7 @@ def give_profile(ledger: Ledger, job: Job, profile: Profile) -> None:
     ledger.expect(job, *estimate_arrival(ledger.estimates, job.spec, profile))
 
 
-def learn_profile(ledger: Ledger, job: Job, event: ProfileLearned) -> None:
+def learn_profile(ledger: Ledger, job: Job, event: ev.ProfileLearned) -> None:
     """Take in what was measured."""
     ledger.learn_profile(job, event.profile)
     placement = job.placement
@@ -396,7 +387,7 @@ def _give_its_like(ledger: Ledger, job: Job) -> None:
             give_profile(ledger, other, profile)
 
 
-def _keep_profile(ledger: Ledger, job: Job, event: ProfileLearned, hosts: int) -> None:
+def _keep_profile(ledger: Ledger, job: Job, event: ev.ProfileLearned, hosts: int) -> None:
     key = key_of(job.spec, hosts, event.device_type)
     if not key:
         return

@@ -13,8 +13,6 @@ import msgspec
 from cotenant.controller.domain import (
     LEAVING,
     ON_DEVICES,
-    PARTS_MAX,
-    ROUNDING,
     Device,
     DeviceId,
     GangMember,
@@ -27,6 +25,7 @@ from cotenant.controller.domain import (
     asks_hosts,
 )
 from cotenant.controller.engine.capacity import FreeIndex
+from cotenant.controller.planning import PARTS_MAX, ROUNDING
 
 
 class _Tenants(dict[DeviceId, list[JobId]]):

@@ -19,7 +19,6 @@ from cotenant.controller.domain import (
     DeviceId,
     Host,
     HostId,
-    HostJoined,
     HostReport,
     Job,
     Phase,
@@ -167,7 +166,7 @@ def on_resumed(dispatch: Dispatch, event: ev.HostResumed) -> None:
         dispatch.ledger.refresh_host(host)
 
 
-def _note_leaving(dispatch: Dispatch, host: Host, known_before: str, event: HostJoined) -> None:
+def _note_leaving(dispatch: Dispatch, host: Host, known_before: str, event: ev.HostJoined) -> None:
     """`known_before`: of which allocation the host of this name was. Another is another machine."""
     report, now_s = event.report, dispatch.ledger.now_s
     if report.allocation != known_before:

@@ -22,7 +22,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain import ENDED, QUEUED, AnyEvent, Job, JobId, Reason, because
+from cotenant.controller.domain import ENDED, QUEUED, Job, JobId, Reason, because
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.dispatch import Dispatch
 from cotenant.controller.engine.estimating import had_s
@@ -109,7 +109,7 @@ class Lateness:
         """How many devices all marked jobs may ask for together."""
         return self.share * self._gpus - SPARED
 
-    def follow(self, event: AnyEvent, entered: Iterable[Job], *, marks: bool) -> None:
+    def follow(self, event: ev.AnyEvent, entered: Iterable[Job], *, marks: bool) -> None:
         """Takes in an event. `entered`: jobs whose phase has changed; `marks`: the policy takes turns."""
         now_s = self._ledger.now_s
         if type(event) not in FREQUENT or not self._gpus:

@@ -21,30 +21,25 @@ from cotenant.controller.domain import (
     Device,
     DeviceId,
     Epoch,
-    HeldPart,
     Host,
     HostId,
     HostReport,
-    Interference,
     Job,
     JobId,
     LaunchKind,
-    Observed,
-    PairTable,
     Past,
     Phase,
-    Profiles,
     Reason,
     array_of,
     because,
-    held_part,
-    scheduling_class_of,
-    staying_class_of,
 )
 from cotenant.controller.engine.capacity import Sizes
 from cotenant.controller.engine.holdings import Holdings
 from cotenant.controller.engine.ordering import QueueKey
 from cotenant.controller.engine.records import Records
+from cotenant.controller.knowledge import Observed, PairTable, Profiles
+from cotenant.controller.performance import Interference
+from cotenant.controller.planning import HeldPart, held_part, scheduling_class_of, staying_class_of
 
 ARRAY_LIMIT = "array-limit"
 ASIDE = ENDED | {Phase.BLOCKED, Phase.HELD}

@@ -13,7 +13,8 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any, Final, overload
 
-from cotenant.controller.domain import LEAVING, LOADING, RUNNING, Job, SchedulingClass, scheduling_class_of
+from cotenant.controller.domain import LEAVING, LOADING, RUNNING, Job
+from cotenant.controller.planning import SchedulingClass, scheduling_class_of
 
 QueueKey = Callable[[Job], tuple[float, ...]]
 Waits = tuple[int, tuple[float, ...], int, Job]

@@ -19,10 +19,8 @@ from typing import Final
 from cotenant.controller.domain import (
     QUEUED,
     AnyAction,
-    AnyEvent,
     Decision,
     DeviceId,
-    HeldPart,
     Job,
     JobId,
     Place,
@@ -30,19 +28,18 @@ from cotenant.controller.domain import (
     Reason,
     Wake,
     because,
-    part_to_get,
     render,
-    suits,
-    why_no_part,
 )
+from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.ledger import Ledger
+from cotenant.controller.planning import HeldPart, part_to_get, suits, why_no_part
 from cotenant.controller.policies.base import first_aged, is_quiet
 
 LOOKAHEAD: Final = 256
 """Waiting jobs that are tried per event."""
 
 
-def with_parts(ledger: Ledger, event: AnyEvent, decision: Decision) -> Decision:
+def with_parts(ledger: Ledger, event: ev.AnyEvent, decision: Decision) -> Decision:
     """The decision, with every job that asks for a part moved to where it fits."""
     if is_quiet(ledger, event):
         return decision

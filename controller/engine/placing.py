@@ -29,19 +29,21 @@ from cotenant.controller.domain import (
     Preempt,
     Reason,
     Resize,
-    SchedulingClass,
     Share,
     because,
-    fraction_of,
-    part_mib,
     render,
     room_left,
+)
+from cotenant.controller.engine.ledger import Ledger
+from cotenant.controller.planning import (
+    SchedulingClass,
+    fraction_of,
+    part_mib,
     suits,
     tenant_mib,
     why_alone,
     why_no_part,
 )
-from cotenant.controller.engine.ledger import Ledger
 
 
 def plain(

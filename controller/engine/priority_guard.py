@@ -35,7 +35,6 @@ from cotenant.controller.domain import (
     Job,
     JobId,
     Place,
-    Plan,
     Preempt,
     Reason,
     Resize,
@@ -43,7 +42,6 @@ from cotenant.controller.domain import (
     Wake,
     asks_hosts,
     because,
-    suits,
 )
 from cotenant.controller.engine.ledger import Ledger
 from cotenant.controller.engine.promise_guard import (
@@ -54,6 +52,7 @@ from cotenant.controller.engine.promise_guard import (
     moved_s,
     need_s,
 )
+from cotenant.controller.planning import Plan, suits
 
 WAITED_FOR_MAX: Final = 64
 """Jobs of greater priority for which times are looked for; for more of them devices are kept as if nothing

@@ -35,7 +35,6 @@ from cotenant.controller.domain import (
     Job,
     JobId,
     Place,
-    Plan,
     Preempt,
     Share,
     Wake,
@@ -43,6 +42,7 @@ from cotenant.controller.domain import (
     because,
 )
 from cotenant.controller.engine.ledger import Ledger
+from cotenant.controller.planning import Plan
 
 KEPT_BACK: Final = "promise-keeps-back"
 

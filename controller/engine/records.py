@@ -18,7 +18,6 @@ from cotenant.controller.domain import (
     QUEUED,
     RUNNING,
     WAITING,
-    AttemptEnded,
     AttemptNo,
     Change,
     CheckpointRecord,
@@ -29,18 +28,16 @@ from cotenant.controller.domain import (
     JobSpec,
     LaunchKind,
     Placement,
-    Profile,
     PromiseState,
     Reason,
-    SeenBatch,
     SharedPace,
-    SpeedCurve,
     StopCause,
-    alone_step_s,
     because,
     capabilities_of,
 )
+from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.phases import Phases
+from cotenant.controller.performance import Profile, SeenBatch, SpeedCurve, alone_step_s
 
 REQUEUED = "requeued-by"
 """Stop reason after which the job's time limit begins anew."""
@@ -291,7 +288,7 @@ class Records(Phases):
             job.step = job.durable_step
         self._moved(job)
 
-    def last_words(self, job: Job, said: AttemptEnded) -> None:
+    def last_words(self, job: Job, said: ev.AttemptEnded) -> None:
         """What a host has said of the attempt's end there."""
         if said.step > job.step:
             job.step = said.step

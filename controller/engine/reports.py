@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain import (  # fmt: skip
+from cotenant.controller.domain import (
     ENDED,
     LOADING,
     ON_DEVICES,
@@ -22,9 +22,7 @@ from cotenant.controller.domain import (  # fmt: skip
     Job,
     JobId,
     Phase,
-    Profile,
     because,
-    fitting,
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import claims
@@ -41,6 +39,7 @@ from cotenant.controller.engine.estimating import (
 )  # fmt: skip
 from cotenant.controller.engine.hosts import leave_if_due
 from cotenant.controller.engine.ledger import Ledger
+from cotenant.controller.performance import Profile, fitting
 
 REFUSED: Final = "gradaccum.exactness.Refused"
 """The error by which an attempt ends before a gradient of a batch in parts would be wrong. Where nobody asked

@@ -4,18 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from cotenant.controller.domain import (
-    ENDED,
-    QUEUED,
-    WAITING,
-    Change,
-    Job,
-    Phase,
-    SaveAttempt,
-    SeenBatch,
-    alone_step_s,
-    because,
-)
+from cotenant.controller.domain import ENDED, QUEUED, WAITING, Change, Job, Phase, SaveAttempt, because
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.admission import rank_of
 from cotenant.controller.engine.dispatch import Dispatch
@@ -29,6 +18,7 @@ from cotenant.controller.engine.estimating import (
     steps_in_all,
 )
 from cotenant.controller.engine.records import REQUEUED
+from cotenant.controller.performance import SeenBatch, alone_step_s
 
 
 def on_arrived(dispatch: Dispatch, event: ev.JobArrived) -> None:

@@ -20,19 +20,9 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain import (
-    NOTHING,
-    AnyEvent,
-    Decision,
-    FirstStepDone,
-    Job,
-    Phase,
-    Plan,
-    Reason,
-    View,
-    Wake,
-    because,
-)
+from cotenant.controller.domain import NOTHING, Decision, Job, Phase, Reason, Wake, because
+from cotenant.controller.domain import events as ev
+from cotenant.controller.planning import Plan, View
 from cotenant.controller.policies.base import FIRST, PREEMPT, Parameters, PolicyEntry, is_quiet, why_waiting
 from cotenant.controller.policies.toolkit import (
     WakeUp,
@@ -219,7 +209,7 @@ class Tiresias:
     def queue_key(self, job: Job) -> tuple[float, ...]:
         return (float(self._queues.of(job, job.phase_since_s)),)
 
-    def decide(self, view: View, event: AnyEvent) -> Decision:
+    def decide(self, view: View, event: ev.AnyEvent) -> Decision:
         if not view.queued_count() or is_quiet(view, event):
             return NOTHING
         plan = Plan(view)
@@ -230,12 +220,12 @@ class Tiresias:
             self._ask_again(plan, event)
         return Decision(actions=tuple(plan.actions)) if plan.actions else NOTHING
 
-    def _ask_again(self, plan: Plan, event: AnyEvent) -> None:
+    def _ask_again(self, plan: Plan, event: ev.AnyEvent) -> None:
         """Ask to be woken at the next demotion, unless that has been asked for. A demotion nearer than the
         one asked for can only be that of a job that got going since, or while nothing waited."""
         view = plan.view
         is_set = self._demotion.is_set(view.now_s)
-        if is_set and not isinstance(event, FirstStepDone) and view.queued_count() > len(view.newcomers()):
+        if is_set and not isinstance(event, ev.FirstStepDone) and view.queued_count() > len(view.newcomers()):
             return
         at_s = self._queues.next_demotion_s(view)
         if at_s is not None and not (
@@ -243,7 +233,7 @@ class Tiresias:
         ):
             plan.actions.append(Wake(at_s=at_s, reason=because("next-demotion")))
 
-    def observe(self, view: View, event: AnyEvent, decision: Decision) -> None:
+    def observe(self, view: View, event: ev.AnyEvent, decision: Decision) -> None:
         self._demotion.observe(view.now_s, decision)
 
     def explain(self, view: View, job: Job) -> Reason:

@@ -9,23 +9,9 @@ import heapq
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple, Protocol
 
-from cotenant.controller.domain import (
-    ON_DEVICES,
-    AnyEvent,
-    AttemptStarted,
-    CheckpointDurable,
-    ClassReport,
-    Decision,
-    Job,
-    Plan,
-    ProgressSeen,
-    Reason,
-    SchedulingClass,
-    View,
-    because,
-    room_left,
-    scheduling_class_of,
-)
+from cotenant.controller.domain import ON_DEVICES, ClassReport, Decision, Job, Reason, because, room_left
+from cotenant.controller.domain import events as ev
+from cotenant.controller.planning import Plan, SchedulingClass, View, scheduling_class_of
 
 Parameters = dict[str, str | int | float | bool]
 
@@ -44,10 +30,10 @@ class Policy(Protocol):
         """The sort key of a waiting job; must not change while it waits (the ledger keeps the queue
         sorted)."""
 
-    def decide(self, view: View, event: AnyEvent) -> Decision:
+    def decide(self, view: View, event: ev.AnyEvent) -> Decision:
         """What to do now that `event` has happened. Changes nothing."""
 
-    def observe(self, view: View, event: AnyEvent, decision: Decision) -> None:
+    def observe(self, view: View, event: ev.AnyEvent, decision: Decision) -> None:
         """Learn from an event and the decision on it, now carried out; `view` is as it is afterwards."""
 
     def explain(self, view: View, job: Job) -> Reason:
@@ -117,7 +103,7 @@ def state_in_words(policy: Policy, view: View) -> dict[str, str]:
     return found
 
 
-def waiting(policy: Policy, view: View, event: AnyEvent) -> Iterable[Job]:
+def waiting(policy: Policy, view: View, event: ev.AnyEvent) -> Iterable[Job]:
     """Waiting jobs in the policy's order; a policy whose order is not that of its queue keys has a method of
     this name."""
     method = getattr(policy, "waiting", None)
@@ -135,7 +121,7 @@ def take_over(policy: Policy, before: Policy) -> None:
 class Stateless:
     """For policies that keep nothing between decisions."""
 
-    def observe(self, view: View, event: AnyEvent, decision: Decision) -> None:
+    def observe(self, view: View, event: ev.AnyEvent, decision: Decision) -> None:
         pass
 
     def save(self) -> bytes:
@@ -173,14 +159,14 @@ class Candidates:
             heapq.heappush(self._more, (self._view.order_key(following), index, following))
 
 
-QUIET = frozenset((ProgressSeen, AttemptStarted))
+QUIET = frozenset((ev.ProgressSeen, ev.AttemptStarted))
 """Events after which nothing is possible that was not possible before."""
 
 
-def is_quiet(view: View, event: AnyEvent) -> bool:
+def is_quiet(view: View, event: ev.AnyEvent) -> bool:
     """Whether an event makes nothing possible that was not possible before: it only reports progress of a job
     on its devices."""
-    if type(event) is not CheckpointDurable:
+    if type(event) is not ev.CheckpointDurable:
         return type(event) in QUIET
     job = view.jobs.get(event.job_id)
     return job is None or job.phase in ON_DEVICES

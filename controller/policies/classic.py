@@ -16,7 +16,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Final
 
-from cotenant.controller.domain import NOTHING, AnyEvent, Decision, Job, Phase, Plan, Reason, View, because
+from cotenant.controller.domain import NOTHING, Decision, Job, Phase, Reason, because
+from cotenant.controller.domain import events as ev
+from cotenant.controller.planning import Plan, View
 from cotenant.controller.policies.base import (
     FIRST,
     ORDER,
@@ -63,7 +65,7 @@ class Classic(Stateless):
         self.parameters = parameters
         self.takes_turns = name != "fifo"
 
-    def decide(self, view: View, event: AnyEvent) -> Decision:
+    def decide(self, view: View, event: ev.AnyEvent) -> Decision:
         if not view.queued_count() or not view.free.everywhere or is_quiet(view, event):
             return NOTHING
         plan, backfill = Plan(view), self.parameters.backfill
@@ -101,7 +103,7 @@ class Preemptive(Stateless, ABC):
     def preempt(self, plan: Plan, newcomer: Job) -> object:
         """Make room for the newcomer by preempting others, or do nothing."""
 
-    def decide(self, view: View, event: AnyEvent) -> Decision:
+    def decide(self, view: View, event: ev.AnyEvent) -> Decision:
         any_free, arrived = view.free.everywhere, view.newcomers()
         if not (any_free or arrived) or not view.queued_count() or is_quiet(view, event):
             return NOTHING

@@ -38,20 +38,10 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from cotenant.controller.domain import (
-    DEFAULT_XI,
-    NOTHING,
-    RUNNING,
-    AnyEvent,
-    Decision,
-    Interference,
-    Job,
-    Plan,
-    Reason,
-    View,
-    because,
-    why_alone,
-)
+from cotenant.controller.domain import NOTHING, RUNNING, Decision, Job, Reason, because
+from cotenant.controller.domain import events as ev
+from cotenant.controller.performance import DEFAULT_XI, Interference
+from cotenant.controller.planning import Plan, View, why_alone
 from cotenant.controller.policies.base import FIRST, PolicyEntry
 from cotenant.controller.policies.castor.cost import CastorCost, CostSlots, Set, best_share
 from cotenant.controller.policies.patient import Patient, PatientParameters, Round, cost_s, needs_s, why_gain
@@ -251,7 +241,7 @@ class Cotenant(Patient):
         super().__init__(parameters)
         self._sharing = Sharing(parameters.sharing())
 
-    def decide(self, view: View, event: AnyEvent) -> Decision:
+    def decide(self, view: View, event: ev.AnyEvent) -> Decision:
         apart = self._sharing.part_after(view, event)
         if apart is not None:
             return Decision(actions=(apart,))

@@ -17,17 +17,9 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain import (
-    ON_DEVICES,
-    AnyEvent,
-    AttemptEnded,
-    Decision,
-    Job,
-    JobId,
-    Reason,
-    View,
-    because,
-)
+from cotenant.controller.domain import ON_DEVICES, Decision, Job, JobId, Reason, because
+from cotenant.controller.domain import events as ev
+from cotenant.controller.planning import View
 from cotenant.controller.policies.base import ORDER, PolicyEntry
 from cotenant.controller.policies.scored import Scored, waited_s
 from cotenant.controller.policies.toolkit import OrderParameters
@@ -70,7 +62,7 @@ class FairShareUsage:
         self._half_life_s = half_life_s
         self._record = UsageRecord()
 
-    def observe(self, view: View, event: AnyEvent) -> None:
+    def observe(self, view: View, event: ev.AnyEvent) -> None:
         """An attempt that has left its devices is charged, once."""
         job = _ended(view, event)
         if job is None:
@@ -83,7 +75,7 @@ class FairShareUsage:
         self._fade(view.now_s)
         self._charge(account_of(job), new_gpu_s)
 
-    def now(self, view: View, event: AnyEvent | None = None) -> dict[str, float]:
+    def now(self, view: View, event: ev.AnyEvent | None = None) -> dict[str, float]:
         """Usage by account, including running attempts and the one whose end is not observed yet."""
         faded = self._fading(view.now_s - self._record.at_s)
         used = {account: gpu_s * faded for account, gpu_s in self._record.used_gpu_s.items()}
@@ -120,9 +112,9 @@ class FairShareUsage:
         self._record = msgspec.msgpack.decode(state, type=UsageRecord) if state else UsageRecord()
 
 
-def _ended(view: View, event: AnyEvent | None) -> Job | None:
+def _ended(view: View, event: ev.AnyEvent | None) -> Job | None:
     """The job whose attempt has left all its devices with this event."""
-    job = view.jobs.get(event.job_id) if isinstance(event, AttemptEnded) else None
+    job = view.jobs.get(event.job_id) if isinstance(event, ev.AttemptEnded) else None
     return None if job is None or job.phase in ON_DEVICES else job
 
 
@@ -145,11 +137,11 @@ class Multifactor(Scored):
         self._weights = parameters
         self._usage = FairShareUsage(parameters.half_life_s)
 
-    def scores(self, view: View, jobs: Sequence[Job], event: AnyEvent | None) -> Sequence[float]:
+    def scores(self, view: View, jobs: Sequence[Job], event: ev.AnyEvent | None) -> Sequence[float]:
         return [-sum(factors) for factors in self.factors(view, jobs, event)]
 
     def factors(
-        self, view: View, jobs: Sequence[Job], event: AnyEvent | None = None
+        self, view: View, jobs: Sequence[Job], event: ev.AnyEvent | None = None
     ) -> list[tuple[float, float, float, float]]:
         """Age, fair share, size and class of each, times their weights."""
         weights, now_s, gpus = self._weights, view.now_s, max(len(view.devices), 1)
@@ -175,7 +167,7 @@ class Multifactor(Scored):
         (factors,) = self.factors(view, [job])
         return because("multifactor", rank, *factors)
 
-    def observe(self, view: View, event: AnyEvent, decision: Decision) -> None:
+    def observe(self, view: View, event: ev.AnyEvent, decision: Decision) -> None:
         self._usage.observe(view, event)
 
     def save(self) -> bytes:

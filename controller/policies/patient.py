@@ -23,21 +23,9 @@ from typing import Final, Literal, Self
 
 import msgspec
 
-from cotenant.controller.domain import (
-    NOTHING,
-    AnyEvent,
-    Decision,
-    DeviceId,
-    FirstStepDone,
-    Job,
-    Phase,
-    Plan,
-    ProgressSeen,
-    Reason,
-    View,
-    Wake,
-    because,
-)
+from cotenant.controller.domain import NOTHING, Decision, DeviceId, Job, Phase, Reason, Wake, because
+from cotenant.controller.domain import events as ev
+from cotenant.controller.planning import Plan, View
 from cotenant.controller.policies.base import (
     FIRST,
     Candidates,
@@ -334,24 +322,24 @@ class Patient:
     def queue_key(self, job: Job) -> tuple[float, ...]:
         return (self.parameters.service_s(job),)
 
-    def decide(self, view: View, event: AnyEvent) -> Decision:
+    def decide(self, view: View, event: ev.AnyEvent) -> Decision:
         plan, _ = self.arrange(view, event)
         return NOTHING if plan is None else plan.decision()
 
-    def arrange(self, view: View, event: AnyEvent) -> tuple[Plan | None, bool]:
+    def arrange(self, view: View, event: ev.AnyEvent) -> tuple[Plan | None, bool]:
         """What to do, None if nobody was asked; and whether only newcomers were.
 
         An arrival with nothing free is the newcomer's own affair (see `whom_to_ask`), as long as it does
         not wait for devices that get free by themselves."""
         if not view.queued_count():
             return None, False
-        if isinstance(event, ProgressSeen):
+        if isinstance(event, ev.ProgressSeen):
             if event.total_steps is None or not is_wanted(view, event):
                 return None, False
         elif is_quiet(view, event):
             return None, False
         plan = Plan(view)
-        if isinstance(event, FirstStepDone) and not plan.any_free() and not is_wanted(view, event):
+        if isinstance(event, ev.FirstStepDone) and not plan.any_free() and not is_wanted(view, event):
             return None, False
         waiting = whom_to_ask(plan, event)
         is_partial = isinstance(waiting, NewcomersOnly)
@@ -369,7 +357,7 @@ class Patient:
     def round(self, view: View, asking: Iterable[Job], soon: ExpectedReleases | None = None) -> Round:
         return Round(view, asking, self.parameters, soon)
 
-    def observe(self, view: View, event: AnyEvent, decision: Decision) -> None:
+    def observe(self, view: View, event: ev.AnyEvent, decision: Decision) -> None:
         self._check.observe(view.now_s, decision)
 
     def explain(self, view: View, job: Job) -> Reason:
@@ -393,7 +381,7 @@ class Patient:
         self._check.load(state)
 
 
-def is_wanted(view: View, event: FirstStepDone | ProgressSeen) -> bool:
+def is_wanted(view: View, event: ev.FirstStepDone | ev.ProgressSeen) -> bool:
     """Whether a waiting job could preempt the job that has just made its first step."""
     job = view.jobs.get(event.job_id)
     if job is None or not job.preemptible or job.remaining_s is None:

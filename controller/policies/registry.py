@@ -13,7 +13,9 @@ import importlib.util
 from functools import cache
 from typing import Final, cast
 
-from cotenant.controller.domain import NOTHING, AnyEvent, Decision, Job, Reason, View, because
+from cotenant.controller.domain import NOTHING, Decision, Job, Reason, because
+from cotenant.controller.domain import events as ev
+from cotenant.controller.planning import View
 from cotenant.controller.policies import plugins
 from cotenant.controller.policies.base import (
     CLASSES,
@@ -237,10 +239,10 @@ class MissingPolicy:
     def queue_key(self, job: Job) -> tuple[float, ...]:
         return ()
 
-    def decide(self, view: View, event: AnyEvent) -> Decision:
+    def decide(self, view: View, event: ev.AnyEvent) -> Decision:
         return NOTHING
 
-    def observe(self, view: View, event: AnyEvent, decision: Decision) -> None:
+    def observe(self, view: View, event: ev.AnyEvent, decision: Decision) -> None:
         pass
 
     def explain(self, view: View, job: Job) -> Reason:

@@ -10,17 +10,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from cotenant.controller.domain import (
-    NOTHING,
-    AnyEvent,
-    Decision,
-    DeviceId,
-    Job,
-    Plan,
-    Reason,
-    View,
-    because,
-)
+from cotenant.controller.domain import NOTHING, Decision, DeviceId, Job, Reason, because
+from cotenant.controller.domain import events as ev
+from cotenant.controller.planning import Plan, View
 from cotenant.controller.policies.base import (
     Stateless,
     is_aged_waiting,
@@ -41,7 +33,7 @@ class Scored(Stateless, ABC):
         self.parameters = parameters
 
     @abstractmethod
-    def scores(self, view: View, jobs: Sequence[Job], event: AnyEvent | None) -> Sequence[float]:
+    def scores(self, view: View, jobs: Sequence[Job], event: ev.AnyEvent | None) -> Sequence[float]:
         """The score of each of these waiting jobs, the lowest first; ties go by arrival. `event`: it has just
         happened and is not observed yet, so that the order is the same before and after."""
 
@@ -52,7 +44,7 @@ class Scored(Stateless, ABC):
     def queue_key(self, job: Job) -> tuple[float, ...]:
         return ()
 
-    def decide(self, view: View, event: AnyEvent) -> Decision:
+    def decide(self, view: View, event: ev.AnyEvent) -> Decision:
         if not view.queued_count() or not view.free.everywhere or is_quiet(view, event):
             return NOTHING
         plan = Plan(view)
@@ -76,11 +68,11 @@ class Scored(Stateless, ABC):
             heads = [head for head in heads if plan.find_free(head) is not None]
         return [job for head in heads for job in view.queue(view.scheduling_class(head))]
 
-    def waiting(self, view: View, event: AnyEvent) -> list[Job]:
+    def waiting(self, view: View, event: ev.AnyEvent) -> list[Job]:
         """All, in order."""
         return self.ordered(view, list(view.queued()), event)
 
-    def ordered(self, view: View, jobs: Sequence[Job], event: AnyEvent | None) -> list[Job]:
+    def ordered(self, view: View, jobs: Sequence[Job], event: ev.AnyEvent | None) -> list[Job]:
         """Aged ones first, then by rank (priority, fair share), then by score."""
         scores = self.scores(view, jobs, event)
         ranks = [view.order_key(job)[0] for job in jobs]

@@ -13,7 +13,7 @@ from cotenant.controller.domain import HostId, HostState
 from cotenant.controller.present import tables
 from cotenant.controller.present.tables import GAP, STATE_COLOURS, Column
 from cotenant.controller.present.units import NONE, duration, size
-from cotenant.controller.wire import DeviceView, JobView, NodeView
+from cotenant.controller.wire import clients as wire
 
 STALE_S_MIN: Final = 5.0
 STALE_PERIODS: Final = 3.0
@@ -73,8 +73,8 @@ def legend(titles: Sequence[str]) -> str:
 class DeviceLine(NamedTuple):
     """One device, and its jobs as far as the bounded list of jobs holds them."""
 
-    device: DeviceView
-    jobs: tuple[JobView, ...]
+    device: wire.DeviceView
+    jobs: tuple[wire.JobView, ...]
     host: HostId
     host_state: HostState = HostState.OK
 
@@ -111,7 +111,7 @@ class DeviceLine(NamedTuple):
         return reading is not None and reading.age_s > limit_s
 
 
-def rows_of(nodes: Sequence[NodeView], jobs: Sequence[JobView]) -> list[DeviceLine]:
+def rows_of(nodes: Sequence[wire.NodeView], jobs: Sequence[wire.JobView]) -> list[DeviceLine]:
     by_id = {job.job_id: job for job in jobs}
     return [
         DeviceLine(device, tuple(by_id[each] for each in device.jobs if each in by_id), node.host, node.state)
@@ -160,7 +160,7 @@ def _age(row: DeviceLine) -> str:
     return duration(row.device.reading.age_s if row.device.reading is not None else None)
 
 
-def _tenant(job: JobView) -> str:
+def _tenant(job: wire.JobView) -> str:
     left = f" {duration(job.left_s)} left" if job.left_s is not None else ""
     progress = f" {100 * job.step // job.iterations}%" if job.iterations else f" step {job.step}"
     return f"{job.job_id} {tables.cut(job.name, 12)}{progress}{left}"

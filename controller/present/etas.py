@@ -6,44 +6,45 @@ from typing import Final
 
 from cotenant.controller.present.tables import Column
 from cotenant.controller.present.units import NONE, duration, local_time
-from cotenant.controller.wire import EtaTimes, EtaView, wall_s
+from cotenant.controller.wire import clients as wire
+from cotenant.controller.wire import wall_s
 
 OVERDUE: Final = "longer than foreseen"
 
 
-def hits(eta: EtaView) -> str:
+def hits(eta: wire.EtaView) -> str:
     """How often what was told has held."""
     if eta.hit_rate is None:
         return f"no interval under {eta.policy} has been compared with what came yet"
     return f"{eta.hit_rate:.0%} of the last {eta.hits_of} under {eta.policy} held; 80 % should"
 
 
-def early(times: EtaTimes | None) -> str:
+def early(times: wire.EtaTimes | None) -> str:
     has_one = times is not None and not is_limit(times) and not times.is_overdue
     return local_time(wall_s(times.p10_at)) if has_one and times is not None else NONE
 
 
-def is_limit(times: EtaTimes) -> bool:
+def is_limit(times: wire.EtaTimes) -> bool:
     """Whether only the job's time limit is known: a latest end, and no earliest one."""
     return times.p50_at is None and times.p10_at == times.p90_at
 
 
-def likely(times: EtaTimes | None) -> str:
+def likely(times: wire.EtaTimes | None) -> str:
     return NONE if times is None or times.p50_at is None else local_time(wall_s(times.p50_at))
 
 
-def late(times: EtaTimes | None) -> str:
+def late(times: wire.EtaTimes | None) -> str:
     if times is not None and times.is_overdue:
         return OVERDUE
     return NONE if times is None or times.p90_at is None else local_time(wall_s(times.p90_at))
 
 
-def age(eta: EtaView | None) -> str:
+def age(eta: wire.EtaView | None) -> str:
     """How long ago an estimate was told."""
     return NONE if eta is None or eta.age_s is None else f"{duration(eta.age_s)} ago"
 
 
-def in_words(eta: EtaView | None) -> str:
+def in_words(eta: wire.EtaView | None) -> str:
     """`ends about 14:05 (13:50 to 14:40) (told 12s ago)`, before it the start of a job that waits; or why
     nobody can say."""
     if eta is None:
@@ -54,17 +55,17 @@ def in_words(eta: EtaView | None) -> str:
     return f"{', '.join(filter(None, (starts, _phrase('ends', 'takes', eta.finish))))}{caveats(eta)}"
 
 
-def caveats(eta: EtaView) -> str:
+def caveats(eta: wire.EtaView) -> str:
     """What follows the times of an estimate: whether outcomes have corrected them, and how old they are."""
     told = "" if eta.age_s is None else f" (told {age(eta)})"
     return told if eta.is_calibrated else f", uncalibrated{told}"
 
 
-def _phrase(when: str, how_long: str, times: EtaTimes) -> str:
+def _phrase(when: str, how_long: str, times: wire.EtaTimes) -> str:
     return f"{how_long} {OVERDUE}" if times.is_overdue else f"{when} {interval(times)}"
 
 
-def interval(times: EtaTimes) -> str:
+def interval(times: wire.EtaTimes) -> str:
     if times.is_overdue:
         return OVERDUE
     if is_limit(times):

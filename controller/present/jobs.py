@@ -10,7 +10,7 @@ from cotenant.controller.present.etas import age, early, late, likely
 from cotenant.controller.present.sharing import OF_JOBS
 from cotenant.controller.present.tables import STATE_COLOURS, Column
 from cotenant.controller.present.units import NONE, duration, local_time
-from cotenant.controller.wire import JobView, PromisedEndView, clients, wall_s
+from cotenant.controller.wire import clients, wall_s
 
 
 def task_range(array: clients.ArrayView) -> str:
@@ -39,24 +39,24 @@ def devices(names: tuple[str, ...]) -> str:
     return " ".join(f"{host}/{','.join(locals_)}" for host, locals_ in by_host.items())
 
 
-def left(job: JobView) -> str:
+def left(job: clients.JobView) -> str:
     return duration(job.left_s) if job.ended_at is None else NONE
 
 
-def steps(job: JobView) -> str:
+def steps(job: clients.JobView) -> str:
     total = job.iterations or job.total_steps
     return f"{job.step}/{total}" if total else str(job.step)
 
 
-def gpus(job: JobView) -> str:
+def gpus(job: clients.JobView) -> str:
     return f"{job.gpus * job.gpu_fraction:g}"
 
 
-def accumulation(job: JobView) -> str:
+def accumulation(job: clients.JobView) -> str:
     return f"{job.accumulation_steps}" if job.devices else NONE
 
 
-def promised(promise: PromisedEndView | None) -> str:
+def promised(promise: clients.PromisedEndView | None) -> str:
     """`14:05`, and what has become of it once that is known."""
     if promise is None:
         return NONE
@@ -64,7 +64,7 @@ def promised(promise: PromisedEndView | None) -> str:
     return f"{local_time(wall_s(promise.by_at))}{state}"
 
 
-def in_promise(promise: PromisedEndView | None) -> str:
+def in_promise(promise: clients.PromisedEndView | None) -> str:
     """The promise with its reason, or with the devices kept for it; empty without a promise."""
     if promise is None:
         return ""
@@ -76,23 +76,23 @@ def in_promise(promise: PromisedEndView | None) -> str:
     return text
 
 
-def state_colour(job: JobView) -> str:
+def state_colour(job: clients.JobView) -> str:
     return STATE_COLOURS.get(job.phase.value, "")
 
 
-def exit_code(job: JobView) -> str:
+def exit_code(job: clients.JobView) -> str:
     return NONE if job.exit_code is None else str(job.exit_code)
 
 
-def number(job: JobView) -> str:
+def number(job: clients.JobView) -> str:
     return job.job_id if job.array is None else task_range(job.array)
 
 
-def state(job: JobView) -> str:
+def state(job: clients.JobView) -> str:
     return job.phase.value if job.array is None else in_counts(job.array)
 
 
-def of_one(cell: Callable[[JobView], str]) -> Callable[[JobView], str]:
+def of_one(cell: Callable[[clients.JobView], str]) -> Callable[[clients.JobView], str]:
     """What a row that stands for an array does not say, since its tasks differ in it."""
     return lambda job: cell(job) if job.array is None else NONE
 

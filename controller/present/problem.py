@@ -56,11 +56,11 @@ class Problem(Exception):
         return {"schema": "error/1", **known, "parts": list(self.parts)}
 
     def __str__(self) -> str:
-        from cotenant.controller.domain import one_line  # `--help` imports nothing.
+        from cotenant.controller.domain import texts  # `--help` imports nothing.
 
         line = f"error[{self.code}]: {' '.join(self.message.split()).rstrip('.')}"
         lines = [f"{line}; {self.hint}" if self.hint else line, *(f"  {part}" for part in self.parts)]
-        return "\n".join(map(one_line, lines))
+        return "\n".join(map(texts.one_line, lines))
 
 
 def suggestion(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:

@@ -10,7 +10,8 @@ from typing import Final
 
 from cotenant.controller.present.tables import Column
 from cotenant.controller.present.units import NONE, device_hours
-from cotenant.controller.wire import JobView, PromiseView, SharingView
+from cotenant.controller.wire import PromiseView, SharingView
+from cotenant.controller.wire import clients as wire
 
 SHOWN_MAX: Final = 4
 """Co-tenants in one row of `queue -o wide`, the last ones."""
@@ -73,7 +74,7 @@ def slowdown(row: SharingView) -> str:
     return f"{told}, {foreseen} predicted" if foreseen else told
 
 
-def slowdowns(job: JobView) -> list[str]:
+def slowdowns(job: wire.JobView) -> list[str]:
     return [told for row in job.shared[-SHOWN_MAX:] if (told := slowdown(row))]
 
 
@@ -81,8 +82,8 @@ def _won(row: SharingView) -> str:
     return device_hours(row.won_device_s)
 
 
-def _each(of: Callable[[SharingView], str]) -> Callable[[JobView], str]:
-    def cell(job: JobView) -> str:
+def _each(of: Callable[[SharingView], str]) -> Callable[[wire.JobView], str]:
+    def cell(job: wire.JobView) -> str:
         left_out = len(job.shared) - SHOWN_MAX
         first = [f"{left_out} before"] if left_out > 0 and of is beside else []
         return "; ".join([*first, *map(of, job.shared[-SHOWN_MAX:])])
@@ -114,7 +115,7 @@ OF_JOBS: Final = (
 """One row per job, all its co-tenants in it."""
 
 
-def at_the_end(job: JobView) -> list[str]:
+def at_the_end(job: wire.JobView) -> list[str]:
     """What `run` says about sharing when the job has ended."""
     lines = [
         f"beside job {beside(row)}, {row.steps:.0f} steps: predicted {predicted(row)} from {source(row)}, "
@@ -134,14 +135,14 @@ def promised(promise: PromiseView) -> str:
     )
 
 
-def in_all(job: JobView) -> str:
+def in_all(job: wire.JobView) -> str:
     told = _in_all(job)
     if any(row.alone_s is not None and row.measured_s < DISTURBED * row.alone_s for row in job.shared):
         told += "; it was slower when it was measured alone, which counts as no slowdown and as no gain"
     return told
 
 
-def _in_all(job: JobView) -> str:
+def _in_all(job: wire.JobView) -> str:
     if job.won_device_s is None:
         return "whether sharing paid is not known: what a step takes alone was not seen of each of them"
     verb = "won" if job.won_device_s >= 0.0 else "lost"
@@ -149,6 +150,6 @@ def _in_all(job: JobView) -> str:
     return f"sharing {verb} {hours} device-hours (this job's part)"
 
 
-def in_words(job: JobView) -> list[str]:
+def in_words(job: wire.JobView) -> list[str]:
     """What stands below the rows: ratios, what the policy had promised, and the balance."""
     return [*slowdowns(job), *map(promised, job.promises), *([in_all(job)] if job.shared else [])]

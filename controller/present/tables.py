@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cotenant.controller.domain import one_line
+from cotenant.controller.domain import texts as domain_texts
 from cotenant.controller.present.units import NONE
 
 GAP: Final = "  "
@@ -51,7 +51,7 @@ def pieces_of(text: str, width: int) -> list[str]:
 
 def cells_of(columns: Sequence[Column], rows: Sequence[Any], *, is_cut: bool) -> list[list[str]]:
     """One line each, within the limit of its column where there is one to keep to."""
-    cells = [[one_line(column.text(row)) or NONE for column in columns] for row in rows]
+    cells = [[domain_texts.one_line(column.text(row)) or NONE for column in columns] for row in rows]
     if not is_cut:
         return cells
     return [[_fitted(c, text) for c, text in zip(columns, line, strict=True)] for line in cells]

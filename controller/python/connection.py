@@ -20,7 +20,7 @@ from typing import Final, TypeVar
 
 from cotenant.controller.cli.frame.asking import PATIENCE_S, asking, loaded_settings
 from cotenant.controller.client import Client, Refusal
-from cotenant.controller.domain import ENDED, WAITING, JobId, Phase, for_people, one_line
+from cotenant.controller.domain import ENDED, WAITING, JobId, Phase, texts
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.python.errors import (
     CotenantError,
@@ -31,7 +31,7 @@ from cotenant.controller.python.errors import (
 )
 from cotenant.controller.python.results import said
 from cotenant.controller.system import paths
-from cotenant.controller.wire import JobView, ListJobs, WaitJobs, clients
+from cotenant.controller.wire import clients
 
 Answer = TypeVar("Answer")
 
@@ -41,7 +41,7 @@ ROUND_S: Final = 5.0
 WATCH_ROUND_S: Final = 0.5
 CLOSE_S: Final = 2.0
 
-Told = Callable[[JobView | Exception], None]
+Told = Callable[[clients.JobView | Exception], None]
 """Hears of a job's end, or why nobody can hear of it. Must not raise, nor wait."""
 
 
@@ -70,23 +70,23 @@ def translated() -> Iterator[None]:
 
 def error_of(problem: Problem) -> CotenantError:
     if problem.code == "unreachable":
-        return NoController(one_line(problem.message), problem.hint)
-    return RequestRefused(problem.code, one_line(problem.message), problem.hint)
+        return NoController(texts.one_line(problem.message), problem.hint)
+    return RequestRefused(problem.code, texts.one_line(problem.message), problem.hint)
 
 
-def first_ended(client: Client, job_ids: Sequence[JobId], timeout_s: float) -> list[JobView]:
+def first_ended(client: Client, job_ids: Sequence[JobId], timeout_s: float) -> list[clients.JobView]:
     """Those of them that are over, as soon as one is; none when the time is up."""
-    reply = client.ask(WaitJobs(job_ids=tuple(job_ids), timeout_s=max(0.0, timeout_s), first=True))
+    reply = client.ask(clients.WaitJobs(job_ids=tuple(job_ids), timeout_s=max(0.0, timeout_s), first=True))
     over = [job for job in reply.jobs if job.phase in ENDED]
     if not over:
-        held = client.ask(ListJobs(job_ids=tuple(job_ids), states=(Phase.HELD,))).jobs
+        held = client.ask(clients.ListJobs(job_ids=tuple(job_ids), states=(Phase.HELD,))).jobs
         over = [job for job in held if job.is_given_up]
-    return [for_people(job) for job in over]
+    return [texts.for_people(job) for job in over]
 
 
 def as_they_end(
     job_ids: Sequence[JobId], endpoint: str | None, timeout_s: float | None, round_s: float = ROUND_S
-) -> Iterator[list[JobView]]:
+) -> Iterator[list[clients.JobView]]:
     """One or more at a time, until all have ended. Raises StillRunning after `timeout_s`."""
     waiting = dict.fromkeys(job_ids)
     until_s = None if timeout_s is None else time.monotonic() + timeout_s
@@ -106,7 +106,7 @@ def _time_is_up(client: Client, job_ids: Sequence[JobId], timeout_s: float) -> S
     """With the state of the one that is waited for, where there is one."""
     if len(job_ids) > 1:
         return StillRunning(f"{len(job_ids)} jobs have not ended within {timeout_s:g} s")
-    view = for_people(client.ask(ListJobs(job_ids=tuple(job_ids), include_ended=True)).jobs[0])
+    view = texts.for_people(client.ask(clients.ListJobs(job_ids=tuple(job_ids), include_ended=True)).jobs[0])
     text = f"job {view.job_id} has not ended within {timeout_s:g} s; it is {said(view)}"
     made_room = view.preemptions > 0 and view.phase in (*WAITING, Phase.RESERVED)
     return JobPreempted(text) if made_room else StillRunning(text)
@@ -174,7 +174,7 @@ class Watch:
         for view in views:
             self._answer(view.job_id, view)
 
-    def _answer(self, job_id: JobId, end: JobView | Exception) -> None:
+    def _answer(self, job_id: JobId, end: clients.JobView | Exception) -> None:
         with self._lock:
             tellers = self._waiting.pop(job_id, [])
         for told in tellers:

@@ -21,7 +21,7 @@ from cotenant.controller.python.connection import watch
 from cotenant.controller.python.errors import JobCancelled
 from cotenant.controller.python.handle import JobHandle
 from cotenant.controller.python.submitting import options_of
-from cotenant.controller.wire import JobView
+from cotenant.controller.wire import clients as wire
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ class JobFuture(Future[T]):
     def running(self) -> bool:
         return not self.done() and self.job.view().phase not in WAITING
 
-    def told(self, end: JobView | Exception) -> None:
+    def told(self, end: wire.JobView | Exception) -> None:
         """Its job has ended, or nobody can know any more."""
         with self._asking:
             if self.done():

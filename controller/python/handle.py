@@ -17,23 +17,13 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from html import escape
 from typing import Any, Final, Generic, Literal, TypeVar, cast, overload
 
-from cotenant.controller.domain import ENDED, JobId, Phase, for_people, one_line
+from cotenant.controller.domain import ENDED, JobId, Phase, texts
 from cotenant.controller.python.connection import as_they_end, asked, connected
 from cotenant.controller.python.errors import BadCall, CotenantError, RequestRefused
 from cotenant.controller.python.folders import CallPlace, ResultReference
 from cotenant.controller.python.packing import place_of
 from cotenant.controller.python.results import LOG_TAIL_LINES, outcome
-from cotenant.controller.wire import (
-    ChangeJobs,
-    EtaView,
-    Explain,
-    JobDetails,
-    JobView,
-    ListEtas,
-    ListJobs,
-    ShowJob,
-    clients,
-)
+from cotenant.controller.wire import clients
 
 T = TypeVar("T")
 
@@ -59,7 +49,7 @@ class JobHandle(Generic[T]):
         """What others of its batch call it before it has a number."""
         self._place = place
         self._place_known = place is not None
-        self._end: JobView | None = None
+        self._end: clients.JobView | None = None
         """Its last view, that will not change."""
 
     # --- Which one it is ---------------------------------------------------------------------------
@@ -92,16 +82,16 @@ class JobHandle(Generic[T]):
 
     # --- Questions ---------------------------------------------------------------------------------
 
-    def view(self) -> JobView:
+    def view(self) -> clients.JobView:
         """All that `cotenant queue -o json` has of it."""
         if self._end is not None and not self._end.is_given_up:
             return self._end
-        question = ListJobs(job_ids=(JobId(self.id),), include_ended=True)
-        return for_people(asked(question, self.endpoint).jobs[0])
+        question = clients.ListJobs(job_ids=(JobId(self.id),), include_ended=True)
+        return texts.for_people(asked(question, self.endpoint).jobs[0])
 
-    def details(self) -> JobDetails:
+    def details(self) -> clients.JobDetails:
         """All that `cotenant show -o json` has of it: what was asked for, each attempt, its profile."""
-        return for_people(asked(ShowJob(job_id=JobId(self.id)), self.endpoint).job)
+        return texts.for_people(asked(clients.ShowJob(job_id=JobId(self.id)), self.endpoint).job)
 
     @property
     def state(self) -> str:
@@ -125,20 +115,20 @@ class JobHandle(Generic[T]):
 
     def explain(self) -> str:
         """Why it is where it is, then the decisions about it, newest first; a line each."""
-        found = for_people(asked(Explain(job_id=JobId(self.id)), self.endpoint).explanation)
+        found = texts.for_people(asked(clients.Explain(job_id=JobId(self.id)), self.endpoint).explanation)
         return "\n".join((*found.lines[:1], *found.ahead, *found.lines[1:]))
 
-    def eta(self) -> EtaView | None:
+    def eta(self) -> clients.EtaView | None:
         """When it starts and ends; None of a job that has ended."""
-        etas = asked(ListEtas(job_ids=(JobId(self.id),)), self.endpoint).etas
-        return for_people(etas[0]) if etas else None
+        etas = asked(clients.ListEtas(job_ids=(JobId(self.id),)), self.endpoint).etas
+        return texts.for_people(etas[0]) if etas else None
 
     # --- Changes -----------------------------------------------------------------------------------
 
     def cancel(self) -> bool:
         """False: it had ended before."""
         try:
-            asked(ChangeJobs(verb="cancel", job_ids=(JobId(self.id),)), self.endpoint)
+            asked(clients.ChangeJobs(verb="cancel", job_ids=(JobId(self.id),)), self.endpoint)
         except RequestRefused as refused:
             if refused.code != "refused":
                 raise
@@ -173,12 +163,12 @@ class JobHandle(Generic[T]):
         asked(clients.SetJobs(job_ids=(JobId(self.id),), changes=changes_of(options)), self.endpoint)
 
     def _change(self, verb: Literal["hold", "release", "preempt", "requeue"]) -> None:
-        asked(ChangeJobs(verb=verb, job_ids=(JobId(self.id),)), self.endpoint)
+        asked(clients.ChangeJobs(verb=verb, job_ids=(JobId(self.id),)), self.endpoint)
 
     # --- Its end -----------------------------------------------------------------------------------
 
     @property
-    def ended_view(self) -> JobView | None:
+    def ended_view(self) -> clients.JobView | None:
         """How it ended, if that has been seen."""
         return self._end
 
@@ -187,7 +177,7 @@ class JobHandle(Generic[T]):
         """Whether it has been seen to end well."""
         return self._end is not None and self._end.phase is Phase.DONE
 
-    def saw_end(self, view: JobView) -> JobHandle[T]:
+    def saw_end(self, view: clients.JobView) -> JobHandle[T]:
         self._end = view
         return self
 
@@ -218,7 +208,7 @@ class JobHandle(Generic[T]):
             return error
         return None
 
-    def outcome_of(self, view: JobView) -> T:
+    def outcome_of(self, view: clients.JobView) -> T:
         return cast(T, outcome(view, self._results(), self._log_tail))
 
     def __await__(self) -> Generator[Any, None, T]:
@@ -234,7 +224,7 @@ class JobHandle(Generic[T]):
             if not future.done():
                 future.set_exception(error) if error is not None else future.set_result(value)
 
-        def told(end: JobView | Exception) -> None:
+        def told(end: clients.JobView | Exception) -> None:
             value: Any = None
             problem: Exception | None = None
             try:
@@ -255,7 +245,7 @@ class JobHandle(Generic[T]):
         finally:
             watching.forget(JobId(self.id), told)
 
-    def _ended(self, timeout: float | None) -> JobView:
+    def _ended(self, timeout: float | None) -> clients.JobView:
         if self._end is None or self._end.is_given_up:  # Somebody may have released it.
             ((self._end,),) = as_they_end([JobId(self.id)], self.endpoint, timeout)
         return self._end
@@ -325,9 +315,9 @@ def jobs(
     from cotenant.controller.submission.recording import user_name
 
     owner = user_name() if user is None else user
-    question = ListJobs(user=owner, include_ended=ended, limit=LISTED_MAX)
+    question = clients.ListJobs(user=owner, include_ended=ended, limit=LISTED_MAX)
     if array is not None:
-        question = ListJobs(job_ids=(JobId(str(array)),), include_ended=True, limit=LISTED_MAX)
+        question = clients.ListJobs(job_ids=(JobId(str(array)),), include_ended=True, limit=LISTED_MAX)
     found: list[JobHandle[Any]] = []
     with connected(endpoint) as client:
         for reply in pages(client, question):
@@ -405,7 +395,7 @@ def cancel(jobs: Iterable[JobHandle[Any]]) -> None:
     if left:
         ids = tuple(dict.fromkeys(JobId(job.id) for job in left))
         try:
-            asked(ChangeJobs(verb="cancel", job_ids=ids), endpoint_of(left))
+            asked(clients.ChangeJobs(verb="cancel", job_ids=ids), endpoint_of(left))
         except RequestRefused as refused:
             if refused.code != "refused":  # Else all of them have ended meanwhile.
                 raise
@@ -419,7 +409,7 @@ def endpoint_of(jobs: Sequence[JobHandle[Any]]) -> str | None:
     return endpoints.pop() if endpoints else None
 
 
-def card(job: JobView | None, title: str = "", problem: str = "") -> str:
+def card(job: clients.JobView | None, title: str = "", problem: str = "") -> str:
     """`job`: None where there is no answer; the card then shows title and problem."""
     if job is None:
         return f'<div style="{_CARD}"><b>{_text(title)}</b><br>{_text(problem)}</div>'
@@ -434,7 +424,7 @@ def card(job: JobView | None, title: str = "", problem: str = "") -> str:
     return f'<div style="{_CARD}">{"<br>".join(lines)}{bar}</div>'
 
 
-def _facts(job: JobView) -> list[str]:
+def _facts(job: clients.JobView) -> list[str]:
     from cotenant.controller.present.etas import in_words
 
     where = ", ".join(job.devices)
@@ -454,4 +444,4 @@ def _facts(job: JobView) -> list[str]:
 
 
 def _text(text: str) -> str:
-    return escape(one_line(text))
+    return escape(texts.one_line(text))

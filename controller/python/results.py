@@ -26,7 +26,8 @@ from cotenant.controller.python.errors import (
     RemoteTraceback,
 )
 from cotenant.controller.python.folders import VERSION, CallPlace
-from cotenant.controller.wire import BadMessage, JobView, decode_json
+from cotenant.controller.wire import BadMessage, decode_json
+from cotenant.controller.wire import clients as wire
 
 TIME_LIMITS: Final = ("time-limit", "time-limit-loading")
 """Reason codes of an end."""
@@ -56,7 +57,7 @@ class ResultHead(msgspec.Struct, frozen=True):
 
 
 def outcome(
-    view: JobView,
+    view: wire.JobView,
     place: CallPlace | None,
     log_tail: Callable[[], str],
     arrives_within_s: float = ARRIVES_WITHIN_S,
@@ -81,13 +82,13 @@ def outcome(
     raise JobFailed(view.job_id, reason, view.exit_code, log_tail())
 
 
-def said(view: JobView) -> str:
+def said(view: wire.JobView) -> str:
     """`failed: exit code 3`; a reason that begins with the state says it once."""
     state = view.phase.value
     return view.reason if view.reason.startswith(state) else f"{state}: {view.reason}"
 
 
-def _value(view: JobView, place: CallPlace, arrives_within_s: float) -> Any:
+def _value(view: wire.JobView, place: CallPlace, arrives_within_s: float) -> Any:
     values = [
         _load(view.job_id, view.attempt, place.folder, rank, arrives_within_s)[1]
         for rank in range(view.gpus if place.each_rank else 1)
@@ -142,7 +143,7 @@ def _unpickled(job_id: str, file: IO[bytes]) -> Any:
         raise NoResult(job_id, text) from error
 
 
-def _raise_theirs(view: JobView, place: CallPlace) -> None:
+def _raise_theirs(view: wire.JobView, place: CallPlace) -> None:
     """What the function raised in the attempt that ended, on its lowest rank that did; returns if nothing."""
     for rank in range(view.gpus):
         try:

@@ -25,7 +25,8 @@ from cotenant.controller.python.errors import BadCall, RequestRefused
 from cotenant.controller.python.folders import payload_in
 from cotenant.controller.python.handle import JobHandle
 from cotenant.controller.python.packing import PackedCalls, discard, place_of
-from cotenant.controller.wire import JOBS_MAX, MESSAGE_BYTES_MAX, ShowJob, Submit
+from cotenant.controller.wire import JOBS_MAX, MESSAGE_BYTES_MAX
+from cotenant.controller.wire import clients as wire
 
 REQUEST_BYTES_MAX: Final = MESSAGE_BYTES_MAX * 3 // 4
 SUBMIT_TIMEOUT_S: Final = 30.0
@@ -90,18 +91,18 @@ def _parts(drafts: Sequence[JobDraft], is_array: bool) -> Iterator[Sequence[JobD
         yield drafts
 
 
-def _size(request: Submit) -> int:
+def _size(request: wire.Submit) -> int:
     return len(msgspec.msgpack.encode(request))
 
 
-def _request(drafts: Sequence[JobDraft], is_array: bool, key: str) -> Submit:
+def _request(drafts: Sequence[JobDraft], is_array: bool, key: str) -> wire.Submit:
     """Raises BadCall: one variable that looks like a secret has two values."""
     secrets: dict[str, str] = {}
     for draft in drafts:
         for name, value in draft.secrets.items():
             if secrets.setdefault(name, value) != value:
                 raise BadCall(f"{name} looks like a secret, and has one value in a batch", "use two batches")
-    return Submit(
+    return wire.Submit(
         specs=tuple(draft.spec for draft in drafts),
         array_indices=tuple(range(len(drafts))) if is_array else (),
         secrets=secrets,
@@ -120,7 +121,7 @@ def _are_new(drafts: Sequence[JobDraft], job_ids: Sequence[JobId], client: Clien
         ours = place_of(draft.spec.launch.argv)
         if ours is not None and ours.folder.parent in seen:
             continue
-        before = client.ask(ShowJob(job_id=job_id)).job.spec
+        before = client.ask(wire.ShowJob(job_id=job_id)).job.spec
         if ours is not None:
             if before.launch.argv == draft.spec.launch.argv:
                 return True  # Each submission has a folder of its own.

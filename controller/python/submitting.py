@@ -18,7 +18,8 @@ from typing import Any, Final, Literal, TypeVar, overload
 import msgspec
 
 from cotenant.controller.cli.frame.asking import loaded_settings
-from cotenant.controller.domain import Dependency, JobId, one_line
+from cotenant.controller.domain import Dependency, JobId
+from cotenant.controller.domain import texts as domain_texts
 from cotenant.controller.present.problem import suggestion
 from cotenant.controller.python.connection import translated
 from cotenant.controller.python.errors import BadCall
@@ -293,7 +294,10 @@ def options_of(given: Mapping[str, object]) -> Options:
 def _bad_call(error: BadSubmission) -> BadCall:
     """Names of files and words of scripts are in it, with whatever characters they have."""
     parts = "; ".join(each.sentence for each in error.parts)
-    return BadCall(one_line(f"{error.message}: {parts}" if parts else error.message), one_line(error.hint))
+    return BadCall(
+        domain_texts.one_line(f"{error.message}: {parts}" if parts else error.message),
+        domain_texts.one_line(error.hint),
+    )
 
 
 def _place(folder: str | Path | None) -> Path:

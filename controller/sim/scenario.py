@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from cotenant.controller.domain import is_whole_number
+from cotenant.controller.domain import texts
 from cotenant.controller.policies import registry
 from cotenant.controller.sim.choices import PolicyChoice
 from cotenant.controller.sim.compare import Task, WorldName
@@ -145,10 +145,10 @@ def open_trace(
 
     like, _, count = name.removeprefix(SYNTH).partition(":")
     if like in LIKE:
-        if count and not is_whole_number(count):
+        if count and not texts.is_whole_number(count):
             raise TraceProblem(f"{count!r} is not a number of days", hint="write synth:gfs-4x:2")
         return synthesise_spot(seed=seed, spot_scale=LIKE[like], days=float(count) if count else SPOT_DAYS)
-    if count and not is_whole_number(count):
+    if count and not texts.is_whole_number(count):
         raise TraceProblem(f"{count!r} is not a number of jobs", hint="write synth:earth:20000")
     return synthesise(like, seed=seed, jobs=int(count) if count else SYNTH_JOBS)
 

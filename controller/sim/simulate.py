@@ -21,7 +21,7 @@ from typing import Final
 
 import numpy as np
 
-from cotenant.controller.domain import LATE_SHARE, AnyCommand, Computed, ComputeRequest, PolicySettings
+from cotenant.controller.domain import LATE_SHARE, AnyCommand, ComputeRequest, PolicySettings
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, EngineConfig, MakePolicy
 from cotenant.controller.policies import registry
@@ -310,14 +310,14 @@ class _Drive:
             assert abs(held[0] - held[1]) <= near, f"GPU-seconds of devices and of jobs differ: {held}"
 
 
-def answer_inline(command: ComputeRequest, compute: Compute) -> tuple[Computed, float]:
+def answer_inline(command: ComputeRequest, compute: Compute) -> tuple[ev.Computed, float]:
     """The answer, and the processor seconds it took."""
     began_s = time.process_time()
     try:
         found = compute(command.kind, command.payload)
     except Exception as failure:  # noqa: BLE001 - whatever a computation raises is its answer
         found = ComputeResult(error=f"{type(failure).__name__}: {failure}")
-    answer = Computed(
+    answer = ev.Computed(
         request_id=command.request_id,
         model_sha256=found.model_sha256,
         values=found.values,

@@ -15,7 +15,7 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from cotenant.controller.domain import PRIORITY_MAX, SlurmScript, is_whole_number
+from cotenant.controller.domain import PRIORITY_MAX, SlurmScript, texts
 from cotenant.controller.present.problem import suggestion
 from cotenant.controller.submission.options import (
     BY_KEY,
@@ -407,7 +407,7 @@ def _count(value: str, where: str, flag: str) -> int:
 
 def _signal_number(text: str) -> int:
     """Of `USR1`, `SIGUSR1` or `10`; 0: there is none such."""
-    if is_whole_number(text):
+    if texts.is_whole_number(text):
         return int(text) if 0 < int(text) < signal.NSIG else 0
     found = getattr(signal, f"SIG{text.upper().removeprefix('SIG')}", 0)
     return int(found) if isinstance(found, signal.Signals) else 0

@@ -26,7 +26,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from cotenant.controller.domain import AnyCommand, AnyEvent
+from cotenant.controller.domain import AnyCommand
+from cotenant.controller.domain import events as ev
 from cotenant.controller.store.journal_file import connect
 
 GROUP_ROWS_MAX: Final = 5_000
@@ -37,7 +38,7 @@ Statement = tuple[str, tuple[object, ...]]
 class Decided(NamedTuple):
     """An event, and the commands that followed."""
 
-    event: AnyEvent
+    event: ev.AnyEvent
     commands: Sequence[AnyCommand]
 
 

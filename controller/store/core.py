@@ -18,7 +18,8 @@ from functools import partial
 
 import msgspec
 
-from cotenant.controller.domain import AnyCommand, AnyEvent, Decision, Epoch, EpochBegan, JobId, array_of
+from cotenant.controller.domain import AnyCommand, Decision, Epoch, JobId, array_of
+from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, EngineConfig, EtaAnswer, JobRecord, MakePolicy
 from cotenant.controller.store.committing import Decided, Effect
 from cotenant.controller.store.journal import UNKNOWN, Clock, Journal, Uptime
@@ -112,11 +113,11 @@ class Core:
         number = max(self.state.engine.epoch.number, above) + 1
         epoch = Epoch(number=number, token=self._token())
         self._own_epochs.add(epoch.token)
-        self.happen(EpochBegan(epoch=epoch, after=self.journal.last_seq, restored=restored, hold_s=hold_s))
+        self.happen(ev.EpochBegan(epoch=epoch, after=self.journal.last_seq, restored=restored, hold_s=hold_s))
 
     # --- Happening ---------------------------------------------------------------------------------
 
-    def happen(self, event: AnyEvent) -> list[AnyCommand]:
+    def happen(self, event: ev.AnyEvent) -> list[AnyCommand]:
         """Decide, and add to the open group. What was decided follows it; more is added with `after_commit`.
 
         Raises:
@@ -203,7 +204,7 @@ class Core:
         alarm_s = self.state.engine.next_alarm_s
         return alarm_s is not None and alarm_s <= self.clock.now_s()
 
-    def preview(self, event: AnyEvent) -> Decision:
+    def preview(self, event: ev.AnyEvent) -> Decision:
         """What would be decided if this happened now, in a copy of the state: nothing is changed. Costs as
         much as a snapshot and a start from it."""
         copy = RecoveredState(Engine(self._make_policy, self._config))
@@ -259,7 +260,7 @@ class Core:
                 self.begin_epoch()
         return not self.stuck
 
-    def _quarantine(self, event: AnyEvent, story: str) -> None:
+    def _quarantine(self, event: ev.AnyEvent, story: str) -> None:
         self.counters["quarantined"] += 1
         if self.counters["quarantined"] > QUARANTINED_MAX:
             raise Fatal(f"{QUARANTINED_MAX} events broke the engine; the last:\n{story}")

@@ -11,17 +11,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from cotenant.controller.domain import (
-    AllocationChanged,
-    AllocationQueueChanged,
-    Allocations,
-    AnyCommand,
-    AnyEvent,
-    Computed,
-    ComputeRequest,
-    Decision,
-    ShadowChanged,
-)
+from cotenant.controller.domain import Allocations, AnyCommand, ComputeRequest, Decision
+from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import (
     SNAPSHOT_VERSION,
     Engine,
@@ -72,28 +63,28 @@ class RecoveredState:
         self.shadow: ShadowSet | None = None
         self.allocations = Allocations()
 
-    def handle(self, event: AnyEvent, now_s: float) -> list[AnyCommand]:
+    def handle(self, event: ev.AnyEvent, now_s: float) -> list[AnyCommand]:
         """Let something happen, now."""
         commands = self.engine.handle(event, now_s)
         self._watch(event, commands)
         return commands
 
-    def fold(self, event: AnyEvent, decision: Decision, now_s: float) -> list[AnyCommand]:
+    def fold(self, event: ev.AnyEvent, decision: Decision, now_s: float) -> list[AnyCommand]:
         """Apply a recorded event with its recorded decision."""
         commands = self.engine.fold(event, decision, now_s)
         self._watch(event, commands)
         return commands
 
-    def _watch(self, event: AnyEvent, commands: Sequence[AnyCommand]) -> None:
+    def _watch(self, event: ev.AnyEvent, commands: Sequence[AnyCommand]) -> None:
         self.history.observe(self.engine, event, commands)
         self.etas.observe(self.engine, event)
-        if isinstance(event, ShadowChanged):
+        if isinstance(event, ev.ShadowChanged):
             self.shadow = shadow_of(event, self.engine.now_s)
-        if isinstance(event, AllocationQueueChanged):
+        if isinstance(event, ev.AllocationQueueChanged):
             self.allocations.queue_changed(event.name, event.queue, self.engine.now_s, event.why)
-        if isinstance(event, AllocationChanged):
+        if isinstance(event, ev.AllocationChanged):
             self.allocations.allocation_changed(event.allocation, self.engine.now_s)
-        if isinstance(event, Computed):
+        if isinstance(event, ev.Computed):
             self.compute_requests.pop(event.request_id, None)
         for command in commands:
             if isinstance(command, ComputeRequest):
@@ -131,7 +122,7 @@ class RecoveredState:
         self.allocations = image.allocations
 
 
-def shadow_of(event: ShadowChanged, now_s: float) -> ShadowSet | None:
+def shadow_of(event: ev.ShadowChanged, now_s: float) -> ShadowSet | None:
     if not event.name:
         return None
     return ShadowSet(policy=event.name, parameters=event.parameters, begin_s=now_s, by=event.by)
@@ -193,10 +184,10 @@ def _under(
     return moved, after
 
 
-def read_entry(journal: Journal, entry: Entry) -> tuple[AnyEvent, Decision]:
+def read_entry(journal: Journal, entry: Entry) -> tuple[ev.AnyEvent, Decision]:
     """Raises JournalDamaged: the text names the entry."""
     try:
-        event: AnyEvent = unpack(entry.event, AnyEvent)
+        event: ev.AnyEvent = unpack(entry.event, ev.AnyEvent)
         decision: Decision = unpack(entry.decision, Decision)
     except BadMessage as error:
         raise damaged(journal.path, f"entry {entry.seq} cannot be read ({error})") from None

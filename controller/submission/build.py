@@ -16,13 +16,13 @@ from typing import Any
 
 import msgspec
 
-from cotenant.controller.domain import JobId, JobSpec, Launch, LaunchMode, SlurmScript, one_line
+from cotenant.controller.domain import JobId, JobSpec, Launch, LaunchMode, SlurmScript, texts
 from cotenant.controller.submission import commands, recording
 from cotenant.controller.submission.commands import spawning
 from cotenant.controller.submission.options import BY_KEY, BadSubmission, Options, merged, read
 from cotenant.controller.submission.quantities import GpuRange
 from cotenant.controller.submission.recording import code_sha256
-from cotenant.controller.wire import PromiseAsked, Submit
+from cotenant.controller.wire import clients as wire
 
 YAML_SUFFIXES = (".yaml", ".yml")
 
@@ -35,7 +35,7 @@ SLURM_ARRAY_VARIABLE = "SLURM_ARRAY_TASK_ID"
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
     """Ready to send, and what its author should know."""
 
-    request: Submit
+    request: wire.Submit
     notes: tuple[str, ...] = ()
     full_profile: bool = False
     """Run the series of `cotenant profile` first."""
@@ -136,7 +136,7 @@ def _submission(source: _Source, flags: Options, where: Submitter) -> Submission
     path = {**environment.open}.get("PATH", os.defpath)
     spec = _spec(values, launch, code_sha256(source.argv, Path(launch.workdir), path))
     indices = values["array"].indices if "array" in values else ()
-    request = Submit(
+    request = wire.Submit(
         specs=tuple(_task(spec, at, indices) for at in range(len(indices))) or (spec,),
         array_indices=indices,
         secrets=environment.secrets,
@@ -147,7 +147,7 @@ def _submission(source: _Source, flags: Options, where: Submitter) -> Submission
     return Submission(request=request, notes=tuple(notes), full_profile=values.get("profile") == FULL_PROFILE)
 
 
-def _promise(values: dict[str, Any]) -> PromiseAsked | None:
+def _promise(values: dict[str, Any]) -> wire.PromiseAsked | None:
     """Times that have passed since it was written are the controller's to refuse."""
     by, is_optional = values.get("by"), bool(values.get("if_possible"))
     if by is None and not values.get("promise"):
@@ -155,11 +155,11 @@ def _promise(values: dict[str, Any]) -> PromiseAsked | None:
             raise BadSubmission("--if-possible alone promises nothing", "give --by TIME or --promise as well")
         return None
     if by is None:
-        return PromiseAsked(is_optional=is_optional)
+        return wire.PromiseAsked(is_optional=is_optional)
     if values.get("promise"):
         raise BadSubmission("--promise takes the earliest end, --by names one", "leave one of them out")
     within_s = (by - datetime.now().astimezone()).total_seconds()
-    return PromiseAsked(within_s=max(0.0, within_s), is_optional=is_optional)
+    return wire.PromiseAsked(within_s=max(0.0, within_s), is_optional=is_optional)
 
 
 def _mode(values: dict[str, Any], source: _Source, workdir: Path, notes: list[str]) -> LaunchMode:
@@ -306,7 +306,7 @@ def _name(argv: Sequence[str]) -> str:
     """The script's name, or the program's: what one would call the job."""
     scripts = [word for word in argv if word.endswith((".py", ".sh", ".slurm", ".sbatch"))]
     named = os.path.basename(scripts[0] if scripts else argv[0])
-    return one_line(os.path.splitext(named)[0])[:64] or "job"
+    return texts.one_line(os.path.splitext(named)[0])[:64] or "job"
 
 
 def _placed(slurm: SlurmScript, where: Submitter) -> SlurmScript:

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
-from cotenant.controller.domain import Dependency, JobId, Profile
+from cotenant.controller.domain import Dependency, JobId
+from cotenant.controller.performance import Profile
 from cotenant.controller.present.problem import suggestion
 from cotenant.controller.submission.quantities import (
     DURATION_FORMS,

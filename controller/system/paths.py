@@ -10,8 +10,8 @@ import os
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from cotenant.controller.domain import MpsSettings, Settings
 from cotenant.controller.system.endpoint import socket_path, user_endpoint
+from cotenant.controller.system.sections import MpsSettings, Settings
 
 
 class PathError(OSError):

@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain import JobId, is_whole_number
+from cotenant.controller.domain import JobId, texts
 from cotenant.controller.system.files import sync_folder, write_whole
 from cotenant.controller.wire import SECRETS_BYTES_MAX, BadMessage, decode_json
 
@@ -152,5 +152,5 @@ def number_of(job_id: JobId) -> str:
 def numbers_of(stem: str) -> Iterator[str]:
     """Of the jobs of a file; none for a file that is not one of ours."""
     first, _, last = stem.partition("-")
-    if is_whole_number(first) and is_whole_number(last or first):
+    if texts.is_whole_number(first) and texts.is_whole_number(last or first):
         yield from map(str, range(int(first), int(last or first) + 1))

@@ -17,7 +17,8 @@ from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from cotenant.controller.domain import SECTION_NAMES, OrganisationSettings, Settings
+from cotenant.controller.domain import OrganisationSettings
+from cotenant.controller.system.sections import SECTION_NAMES, Settings
 
 SYSTEM_DIR: Final = Path("/etc/cotenant")
 ORGANISATIONS: Final = "organisations"

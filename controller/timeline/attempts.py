@@ -21,8 +21,8 @@ from cotenant.controller.timeline.timeline import (
     Timeline,
     WaitSpan,
 )
-from cotenant.controller.wire import AttemptView, wall_s
 from cotenant.controller.wire import clients as wire
+from cotenant.controller.wire import wall_s
 
 SHORTEST_WAIT_S: Final = 0.2
 
@@ -64,7 +64,7 @@ class JobTimes(NamedTuple):
     attempts: Sequence[AttemptTimes]
 
 
-def attempt_times(views: Sequence[AttemptView]) -> list[AttemptTimes]:
+def attempt_times(views: Sequence[wire.AttemptView]) -> list[AttemptTimes]:
     return [
         AttemptTimes(
             attempt=view.attempt,
@@ -83,7 +83,7 @@ def attempt_times(views: Sequence[AttemptView]) -> list[AttemptTimes]:
     ]
 
 
-def _why(view: AttemptView) -> str:
+def _why(view: wire.AttemptView) -> str:
     if view.cause in ("", "preempted"):
         return ""
     reason, _, _ = view.reason.partition(";")  # What follows is what was saved.

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from cotenant.controller.domain import LEAF, Trees
+from cotenant.controller.performance import LEAF, Trees
 
 FIXED: Final = {"tree_method": "hist", "grow_policy": "lossguide", "nthread": 1, "verbosity": 0}
 Rows = npt.NDArray[np.float32]

@@ -16,9 +16,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from cotenant.controller.domain import AnyCommand, Job, JobSpec, Observed, signature
+from cotenant.controller.domain import AnyCommand, Job, JobSpec
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
+from cotenant.controller.knowledge import Observed, signature
 from cotenant.controller.models.interference.features import VOCABULARY, of_job
 from cotenant.controller.sim.past.journal import follow
 from cotenant.controller.training.pair_rows import unordered

@@ -11,7 +11,8 @@ import statistics
 from collections.abc import Callable
 from typing import Final
 
-from cotenant.controller.domain import Reason, numbers, steps_in
+from cotenant.controller.domain import Reason
+from cotenant.controller.performance import numbers, steps_in
 from cotenant.controller.policies import plugins
 from cotenant.controller.wire import ComputeQuestion, ComputeResult, Payload
 from cotenant.profiler.throughput import fit

@@ -21,7 +21,7 @@ from starlette.staticfiles import StaticFiles
 
 from cotenant.controller.cli.cluster.top_view import trouble_in_words
 from cotenant.controller.client import Refusal, Unreachable
-from cotenant.controller.domain import one_line
+from cotenant.controller.domain import texts
 from cotenant.controller.web import rendering
 from cotenant.controller.web.access import ENTRANCE, LINK_S, OUR_NAMES, Access, RequestCheck, is_ahead
 from cotenant.controller.web.connections import Connections, Seen, watch
@@ -99,7 +99,7 @@ async def enter(request: Request) -> Response:
 async def refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, Refusal)
     failure = error.failure
-    text = {"message": one_line(failure.message), "hint": one_line(failure.hint)}
+    text = {"message": texts.one_line(failure.message), "hint": texts.one_line(failure.hint)}
     return HTMLResponse(
         rendering.whole("refused", {**surroundings(request), **text}), STATUS.get(failure.code, 500)
     )
@@ -112,7 +112,7 @@ async def shown_elsewhere(request: Request, error: Exception) -> Response:
 
 async def away(request: Request, error: Exception) -> Response:
     """Of a change, a question or a download: nothing is known to have been done."""
-    text = {"message": one_line(str(error)), "hint": "go back, see what the page says, and try again"}
+    text = {"message": texts.one_line(str(error)), "hint": "go back, see what the page says, and try again"}
     return HTMLResponse(rendering.whole("refused", {**surroundings(request), **text}), 503)
 
 
@@ -139,7 +139,7 @@ def news_of(request: Request, page: Page, params: Params, seen: Seen) -> str:
 
 
 def trouble(seen: Seen) -> str:
-    return "" if seen.trouble is None else one_line(trouble_in_words(seen.trouble, seen.age_s()))
+    return "" if seen.trouble is None else texts.one_line(trouble_in_words(seen.trouble, seen.age_s()))
 
 
 def shown(page: Page) -> Any:
@@ -152,7 +152,7 @@ def shown(page: Page) -> Any:
             told = {
                 **surroundings(request, page),
                 "title": page.title,
-                "trouble": one_line(str(seen.trouble)),
+                "trouble": texts.one_line(str(seen.trouble)),
             }
             return HTMLResponse(rendering.whole("silent", told), 503)
         told = {**context(request, page, params, seen), "live": news_of(request, page, params, seen)}

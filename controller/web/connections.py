@@ -20,13 +20,13 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 from anyio import CapacityLimiter, to_thread
 
 from cotenant.controller.client import Client, Refusal, Unreachable
-from cotenant.controller.domain import Phase, for_people
+from cotenant.controller.domain import Phase, texts
 from cotenant.controller.system.endpoint import BadEndpoint
 from cotenant.controller.system.keys import KeyProblem
 from cotenant.controller.web.page import Asking, Page, Params, ShownElsewhere
 from cotenant.controller.web.samples import JOBS_MAX, Samples
 from cotenant.controller.web.simulations import Simulations
-from cotenant.controller.wire import ListJobs, clients, wall_s
+from cotenant.controller.wire import clients, wall_s
 
 CONNECTIONS_MAX: Final = 4
 TIMEOUT_S: Final = 5.0
@@ -91,7 +91,7 @@ class ForPeople:
         return self._costly.kept(name, act)
 
     def ask(self, body: clients.Question[Answer], timeout_s: float | None = None) -> Answer:
-        return for_people(self._client.ask(body, timeout_s))
+        return texts.for_people(self._client.ask(body, timeout_s))
 
 
 class Connections:
@@ -184,6 +184,6 @@ async def watch(connections: Connections) -> None:
 
 
 def note_all(asks: Asking) -> None:
-    found = asks.ask(ListJobs(states=(Phase.RUNNING,), limit=JOBS_MAX))
+    found = asks.ask(clients.ListJobs(states=(Phase.RUNNING,), limit=JOBS_MAX))
     for job in found.jobs:
         asks.samples.note(wall_s(found.now), job)

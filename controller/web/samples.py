@@ -10,7 +10,7 @@ import threading
 from typing import Final, NamedTuple
 
 from cotenant.controller.domain import JobId
-from cotenant.controller.wire import JobView
+from cotenant.controller.wire import clients as wire
 
 POINTS_MAX: Final = 1_000
 JOBS_MAX: Final = 500
@@ -31,7 +31,7 @@ class Samples:
         self._lock = threading.Lock()
         self._of: dict[JobId, list[StepSample]] = {}
 
-    def note(self, at_s: float, job: JobView) -> None:
+    def note(self, at_s: float, job: wire.JobView) -> None:
         """A job that has made no step since is as it was."""
         with self._lock:
             known = self._of.pop(job.job_id, [])

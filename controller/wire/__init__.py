@@ -5,12 +5,11 @@ Rule: payloads are the domain's own types; this package adds only envelopes and 
 
 from typing import TYPE_CHECKING, Final
 
-from cotenant.controller.domain import lazy_face
+from cotenant.controller.faces import lazy_face
 
 if TYPE_CHECKING:
     from cotenant.controller.wire.agents import *  # noqa: F403
     from cotenant.controller.wire.children import *  # noqa: F403
-    from cotenant.controller.wire.clients import *  # noqa: F403
     from cotenant.controller.wire.codec import *  # noqa: F403
     from cotenant.controller.wire.entrance import *  # noqa: F403
     from cotenant.controller.wire.job import *  # noqa: F403
@@ -27,18 +26,6 @@ _HOMES: Final = {
     "children": (
         "ComputeQuestion", "ComputeResult", "Otherwise", "Payload", "ShadowAnswer", "ShadowQuestion",
         "ShadowTally",
-    ),
-    "clients": (
-        "CLIENT_MARK", "DAMAGED_JOURNAL_ADVICE", "NOT_AVAILABLE", "AnyReply", "AttemptView", "ChangeJobs",
-        "ChangeNode", "ControllerStatus", "DecisionView", "Decisions", "DeviceView", "EtaScoreView",
-        "EtaTimes", "EtaView", "Etas", "Explain", "Explained", "Failure", "ForeseeWidths", "ForeseenRow",
-        "ForeseenWidths", "ForgetProfiles", "GetDecisions", "GetPolicy", "GetReport", "GetStatus",
-        "JobDetails", "JobView", "Jobs", "KnownProfile", "KnownProfiles", "ListEtas", "ListJobs", "ListNodes",
-        "ListPairs", "ListProfiles", "LogPart", "NodeView", "Nodes", "OrganisationView", "PairView",
-        "Parameters", "Policies", "PolicyPreview", "PolicyPreviewed", "PolicyView", "PreviewPolicy",
-        "PreviewedAction", "PromiseAsked", "PromisedEndView", "ReadJobLog", "ReadingView", "Request",
-        "SetPolicy", "SharingReport", "ShowJob", "Shown", "SpecView", "SpeedupView", "Submit", "Submitted",
-        "WaitJobs", "spec_view",
     ),
     "codec": (
         "MESSAGE_BYTES_MAX", "UNKNOWN_REQUEST", "WIRE_VERSION", "BadMessage", "Json", "WrongVersion",

@@ -18,20 +18,18 @@ import msgspec
 from cotenant.controller.domain import (
     AgentCommand,
     AttemptNo,
-    AttemptSeen,
     CommandId,
     DeviceReading,
     Epoch,
     Followed,
     ForkServers,
-    FromAttempt,
     HostId,
     HostReport,
     JobId,
-    JobKept,
-    SeenBatch,
     SeenLength,
 )
+from cotenant.controller.domain import events as ev
+from cotenant.controller.performance import SeenBatch
 
 DEVICES_MAX = 1024
 
@@ -49,12 +47,12 @@ class Hello(AgentMessage, frozen=True, kw_only=True, tag="hello"):
     session: str
     """Random per agent start: the controller refuses a second agent that claims a live host."""
     report: HostReport
-    attempts: tuple[AttemptSeen, ...]
+    attempts: tuple[ev.AttemptSeen, ...]
     number: int = 0
     """Counts the hellos of one session. The controller ignores one that arrives after a later one: its
     inventory lacks what has started since, and the controller would stop that."""
     followed: Followed = Followed()
-    kept: tuple[JobKept, ...] = ()
+    kept: tuple[ev.JobKept, ...] = ()
     """Other jobs of which this host keeps something and has not been told to forget."""
 
 
@@ -92,7 +90,7 @@ class Report(AgentMessage, frozen=True, kw_only=True, tag="report"):
     """A fact about an attempt, numbered per host over all restarts of the agent."""
 
     sequence: int
-    event: FromAttempt
+    event: ev.FromAttempt
     epoch: str = ""
     """Token of the epoch in which the attempt was launched."""
     job_epoch: str = ""

@@ -22,19 +22,9 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 
 import msgspec
 
-from cotenant.controller.domain import (
-    allocations,
-    bytes_in,
-    cluster,
-    cut_to,
-    is_one_line,
-    job_spec,
-    one_line,
-    perf,
-    text_fields,
-    with_texts,
-)
+from cotenant.controller.domain import allocations, cluster, job_spec, texts
 from cotenant.controller.domain import events as ev
+from cotenant.controller.performance import perf
 from cotenant.controller.wire import agents, clients
 
 Message = TypeVar("Message")
@@ -138,7 +128,7 @@ def admitted(message: Message, default: Limit) -> Message:
 
 @cache
 def _limits_of(kind: type[msgspec.Struct], default: Limit) -> tuple[tuple[str, Limit], ...]:
-    return tuple((name, LIMITS.get((kind, name), default)) for name in text_fields(kind))
+    return tuple((name, LIMITS.get((kind, name), default)) for name in texts.text_fields(kind))
 
 
 def _struct(value: msgspec.Struct, default: Limit) -> msgspec.Struct:
@@ -150,7 +140,7 @@ def _struct(value: msgspec.Struct, default: Limit) -> msgspec.Struct:
         after = _checked(before, limit, default, name)
         if after is not before:
             changed[name] = after
-    return with_texts(value, changed) if changed else value
+    return texts.with_texts(value, changed) if changed else value
 
 
 def _is_plain(text: str, limit: Limit) -> bool:
@@ -182,13 +172,13 @@ def _checked(value: Any, limit: Limit, default: Limit, where: str) -> Any:
 
 def _text(text: str, limit: Limit, where: str) -> str:
     if limit.kind == "text":
-        return cut_to(one_line(text), limit.bytes_max)
-    size = bytes_in(text)
+        return texts.cut_to(texts.one_line(text), limit.bytes_max)
+    size = texts.bytes_in(text)
     if size > limit.bytes_max:
         raise Inadmissible(f"{where} takes {size} bytes of {limit.bytes_max} possible")
     if limit.kind == "raw" and "\0" in text:
         raise Inadmissible(f"{where} has a NUL in it")
-    if limit.kind == "name" and not is_one_line(text):
+    if limit.kind == "name" and not texts.is_one_line(text):
         raise Inadmissible(f"{where} must be one line of visible characters, got {_shown(text)}")
     return text
 
@@ -199,10 +189,10 @@ def _count(value: dict[Any, Any] | tuple[Any, ...], limit: Limit, where: str) ->
 
 
 def _total(values: Sequence[Any], limit: Limit, where: str) -> None:
-    size = sum([bytes_in(each) for each in values if isinstance(each, str)])
+    size = sum([texts.bytes_in(each) for each in values if isinstance(each, str)])
     if size > limit.total_max:
         raise Inadmissible(f"{where} takes {size} bytes of {limit.total_max} possible")
 
 
 def _shown(text: str) -> str:
-    return f"'{cut_to(one_line(text), 60)}'"
+    return f"'{texts.cut_to(texts.one_line(text), 60)}'"

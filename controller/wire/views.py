@@ -15,12 +15,12 @@ from typing import Final
 import msgspec
 from msgspec import field
 
-from cotenant.controller.domain import (
+from cotenant.controller.domain import JobId
+from cotenant.controller.performance import (
     INDICATOR_NAMES,
     Gang,
     Indicators,
     IndicatorStats,
-    JobId,
     Profile,
     ProfilePoint,
     Reach,

@@ -37,10 +37,11 @@ from cotenant.agent.host.locks import LOCK_DIR_ENV
 from cotenant.controller.cli.demo.cluster import PrivateCluster, ProcessStartFailed
 from cotenant.controller.cli.demo.measuring import NotMeasured, job_environment, profiled
 from cotenant.controller.client import Client
-from cotenant.controller.domain import ENDED, JobId, JobSpec, Launch, Profile, duty_cycle_rule
+from cotenant.controller.domain import ENDED, JobId, JobSpec, Launch
+from cotenant.controller.performance import Profile, duty_cycle_rule
 from cotenant.controller.training import Both, PairRows, measured_pairs, read
 from cotenant.controller.training import interference as training
-from cotenant.controller.wire import ChangeJobs, ListPairs, SetPolicy, Submit, WaitJobs
+from cotenant.controller.wire import clients as wire
 from experiments.shared import paths
 
 CACHE: Final = paths.CACHE
@@ -136,7 +137,7 @@ def measured(loops: Sequence[Loop], profile_s: float) -> str:
             PrivateCluster(folder, f"cpu:{cores}", profile_s=profile_s) as cluster,
             Client(cluster.endpoint) as client,
         ):
-            client.ask(SetPolicy(name="sjf-ffs", parameters={"part": False}))
+            client.ask(wire.SetPolicy(name="sjf-ffs", parameters={"part": False}))
             holder = [submit(client, sleeping(cores - 1, folder))] if cores > 1 else []
             specs = {loop.name: job_of(loop, folder) for loop in loops}
             found = profiled(cluster, list(specs.values()), say)
@@ -180,13 +181,13 @@ def sleeping(devices: int, folder: Path) -> JobSpec:
 
 
 def submit(client: Client, spec: JobSpec) -> JobId:
-    return client.ask(Submit(specs=(spec,))).job_ids[0]
+    return client.ask(wire.Submit(specs=(spec,))).job_ids[0]
 
 
 def cancel(client: Client, job_ids: Sequence[JobId]) -> None:
     if job_ids:
-        client.ask(ChangeJobs(verb="cancel", job_ids=tuple(job_ids)))
-        client.ask(WaitJobs(job_ids=tuple(job_ids), timeout_s=PAIR_S_MAX))
+        client.ask(wire.ChangeJobs(verb="cancel", job_ids=tuple(job_ids)))
+        client.ask(wire.WaitJobs(job_ids=tuple(job_ids), timeout_s=PAIR_S_MAX))
 
 
 def together(client: Client, one: JobSpec, other: JobSpec) -> None:
@@ -198,7 +199,7 @@ def together(client: Client, one: JobSpec, other: JobSpec) -> None:
     job_ids = [submit(client, one), submit(client, other)]
     stand = "nothing was seen of them"
     for _ in range(int(PAIR_S_MAX / LOOK_S)):
-        jobs = client.ask(WaitJobs(job_ids=tuple(job_ids), timeout_s=LOOK_S)).jobs
+        jobs = client.ask(wire.WaitJobs(job_ids=tuple(job_ids), timeout_s=LOOK_S)).jobs
         stand = "; ".join(f"{job.name} is {job.phase}, {job.reason}" for job in jobs)
         if any(job.phase in ENDED for job in jobs):
             break
@@ -210,7 +211,7 @@ def together(client: Client, one: JobSpec, other: JobSpec) -> None:
 
 def seen(client: Client, one: str, other: str) -> tuple[int, int]:
     """How often each was seen beside the other."""
-    for pair in client.ask(ListPairs()).pairs:
+    for pair in client.ask(wire.ListPairs()).pairs:
         # The controller names them by command, without folders, and batch.
         if {name.partition(",")[0] for name in (pair.first, pair.second)} == {one, other}:
             return pair.first_count, pair.first_count if one == other else pair.second_count

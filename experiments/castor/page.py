@@ -12,7 +12,7 @@ from typing import Final
 import machine
 import numpy as np
 
-from cotenant.controller.domain import DEFAULT_XI
+from cotenant.controller.performance import DEFAULT_XI
 from cotenant.controller.sim.results import plots
 from cotenant.controller.sim.results.paired import ConfidenceInterval
 from experiments.castor import cells, claims, texts

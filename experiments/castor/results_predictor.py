@@ -22,8 +22,8 @@ import machine
 import numpy as np
 import xgboost
 
-from cotenant.controller.domain import InterferenceModel
 from cotenant.controller.models.interference.predictor import SCALE_MIN
+from cotenant.controller.performance import InterferenceModel
 from cotenant.controller.sim.results import plots
 from cotenant.controller.training import Both, PairRows
 from cotenant.controller.training import interference as training

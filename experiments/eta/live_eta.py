@@ -31,7 +31,8 @@ from cotenant.agent.host.locks import LOCK_DIR_ENV
 from cotenant.controller.cli.demo.cluster import PrivateCluster
 from cotenant.controller.client import Client
 from cotenant.controller.domain import JobId, JobSpec
-from cotenant.controller.wire import EtaScoreView, ListEtas, SetPolicy, Shown, wall_s
+from cotenant.controller.wire import clients as wire
+from cotenant.controller.wire import wall_s
 from experiments.shared import paths
 from experiments.shared.live.given import write
 from experiments.shared.live.run import DEVICES, JobRow, Play, job_row, job_spec, no_job_left, warm_up
@@ -97,7 +98,7 @@ class EtaRun(msgspec.Struct, frozen=True, kw_only=True):
     load_average: tuple[float, float]
     """Of the machine when the run began, and when it ended."""
     jobs: tuple[Foretold, ...]
-    scores: tuple[EtaScoreView, ...]
+    scores: tuple[wire.EtaScoreView, ...]
 
 
 class Watching(Play):
@@ -106,7 +107,7 @@ class Watching(Play):
     told: dict[JobId, ToldFinish]
 
     def _look(self) -> bool:
-        for eta in self._client.ask(ListEtas()).etas:
+        for eta in self._client.ask(wire.ListEtas()).etas:
             if eta.job_id in self.jobs and eta.job_id not in self.told and eta.finish is not None:
                 since_s = wall_s(self._jobs[eta.job_id].submitted_at) if eta.job_id in self._jobs else None
                 if since_s is not None:
@@ -142,17 +143,17 @@ def run_live(options: argparse.Namespace, say: Callable[[str], None]) -> EtaRun:
             spec = job_spec(folder, arrival.name, KINDS[arrival.kind], steps, expected_s=expected_s)
             return msgspec.structs.replace(spec, iterations=None)
 
-        def row_of(shown: Shown, arrival: Arrival) -> JobRow:
+        def row_of(shown: wire.Shown, arrival: Arrival) -> JobRow:
             pace: Pace = paces[arrival.kind]
             return job_row(
                 shown, factor_of[arrival.name] * pace.expected_s(pace.steps(arrival.length_s)), pace
             )
 
-        client.ask(SetPolicy(name=options.policy))
+        client.ask(wire.SetPolicy(name=options.policy))
         play = Watching(client, folder, schedule, spec_of, row_of, say)
         play.told = {}
         play.play(lambda rows: None)
-        scores = client.ask(ListEtas()).scores
+        scores = client.ask(wire.ListEtas()).scores
     jobs = [
         Foretold(name=row.name, expected_s=row.expected_s, told=play.told.get(JobId(row.job_id)), row=row)
         for row in play.rows()

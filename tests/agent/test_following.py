@@ -15,7 +15,8 @@ from cotenant.agent.daemon.core.edge import (
     StartSupervisor,
 )
 from cotenant.agent.daemon.core.memory import AgentMemory
-from cotenant.controller.domain import AttemptNo, CommandId, Epoch, ForgetJob, JobId, JobKept
+from cotenant.controller.domain import AttemptNo, CommandId, Epoch, ForgetJob, JobId
+from cotenant.controller.domain import events as ev
 from cotenant.controller.wire import (
     CommandAck,
     CommandDelivery,
@@ -131,7 +132,7 @@ def test_a_restored_journal_hears_all_that_is_here_before_it_is_obeyed() -> None
         ("9", False, "lost"),
     ]
     assert hello.kept == (
-        JobKept(job_id=JobId("7"), job_epoch="lost", attempt=AttemptNo(1), epoch="lost"),
+        ev.JobKept(job_id=JobId("7"), job_epoch="lost", attempt=AttemptNo(1), epoch="lost"),
     ), "what was forgotten may live again"
     assert (hello.followed.epoch, hello.followed.past) == (AFTER, ("lost",))
 

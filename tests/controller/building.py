@@ -15,13 +15,12 @@ from cotenant.controller.domain import (
     JobSpec,
     Launch,
     PolicySettings,
-    Profile,
-    ProfilePoint,
     StartAttempt,
     StopAttempt,
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, EngineConfig, MakePolicy, Snapshot
+from cotenant.controller.performance import Profile, ProfilePoint
 from cotenant.controller.policies import registry
 from tests.building.hosts import report
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from cotenant.controller.domain import (  # fmt: skip
+from cotenant.controller.domain import (
     AnyAction,
-    AnyEvent,
     Compute,
     Decision,
     Defer,
@@ -20,10 +19,11 @@ from cotenant.controller.domain import (  # fmt: skip
     Reason,
     Resize,
     Share,
-    View,
     Wake,
     because,
 )
+from cotenant.controller.domain import events as ev
+from cotenant.controller.planning import View
 from cotenant.controller.policies.base import Parameters, Stateless, why_waiting
 
 WHY = because("sharing-off")
@@ -39,7 +39,7 @@ class Hostile(Stateless):
         reason = why_waiting(view, job, self.name)
         return WHY if reason.code == "next-event" else reason
 
-    def decide(self, view: View, event: AnyEvent) -> Decision:
+    def decide(self, view: View, event: ev.AnyEvent) -> Decision:
         chance = random.Random(f"{type(event).__name__} {view.now_s} {view.queued_count()}")
         jobs = [*view.jobs, JobId("77"), JobId("")]
         devices = [*view.devices, DeviceId("z/0")]

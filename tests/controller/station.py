@@ -9,12 +9,7 @@ from typing import Any
 
 from cotenant.controller.api import About, RequestHandlers
 from cotenant.controller.domain import (
-    AttemptEnded,
-    AttemptStarted,
-    CapabilitiesSeen,
-    FirstStepDone,
     Followed,
-    FromAttempt,
     HostId,
     HostReport,
     JobId,
@@ -23,6 +18,7 @@ from cotenant.controller.domain import (
     PolicySettings,
     StartAttempt,
 )
+from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import EngineConfig, MakePolicy
 from cotenant.controller.executors.agents import AgentExecutor
 from cotenant.controller.policies import registry
@@ -215,11 +211,11 @@ def run_one(station: Station, address: bytes, job_id: JobId, *, until: str = "en
     attempt, can = job.attempt, job.spec.resumable is True
     host_id = HostId(address.decode().removeprefix("agent-"))
     named: dict[str, Any] = {"job_id": job_id, "attempt": attempt, "host_id": host_id}
-    events: dict[str, FromAttempt] = {
-        "start": AttemptStarted(**named),
-        "hello": CapabilitiesSeen(**named, resumable=can, accumulates=can, step=0),
-        "step": FirstStepDone(**named, step=1),
-        "end": AttemptEnded(**named, outcome="finished", exit_code=0, step=9),
+    events: dict[str, ev.FromAttempt] = {
+        "start": ev.AttemptStarted(**named),
+        "hello": ev.CapabilitiesSeen(**named, resumable=can, accumulates=can, step=0),
+        "step": ev.FirstStepDone(**named, step=1),
+        "end": ev.AttemptEnded(**named, outcome="finished", exit_code=0, step=9),
     }
     for name, event in events.items():
         sequence = station.journal.reports().get(host_id, 0) + 1

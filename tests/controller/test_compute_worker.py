@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from cotenant.controller.domain import CommandId, Computed, ComputeRequest
+from cotenant.controller.domain import CommandId, ComputeRequest
+from cotenant.controller.domain import events as ev
 from cotenant.controller.store import Clock
 from cotenant.controller.training import compute
 from cotenant.controller.workers import ComputeWorker
@@ -21,10 +22,10 @@ class Answers:
     """What came back, in order."""
 
     def __init__(self) -> None:
-        self.queue: asyncio.Queue[Computed] = asyncio.Queue()
+        self.queue: asyncio.Queue[ev.Computed] = asyncio.Queue()
         self.thinking = ComputeWorker(self.queue.put_nowait)
 
-    async def take(self, count: int) -> dict[int, Computed]:
+    async def take(self, count: int) -> dict[int, ev.Computed]:
         answers = [await self.queue.get() for _ in range(count)]
         return {answer.request_id: answer for answer in answers}
 

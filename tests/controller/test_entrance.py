@@ -16,9 +16,7 @@ from hypothesis import strategies as st
 
 from cotenant.controller.api import BYTES_BURST, BYTES_PER_SECOND
 from cotenant.controller.domain import (
-    COMMAND_CHARACTERS_MAX,
     ENDED_BYTES_MAX,
-    JOB_BYTES,
     USER_BYTES_MAX,
     AttemptNo,
     Dependency,
@@ -26,16 +24,13 @@ from cotenant.controller.domain import (
     HostState,
     JobId,
     Launch,
-    beginning,
-    bytes_in,
-    cut_to,
     held_bytes,
-    is_one_line,
-    pairs,
-    text_fields,
+    job_spec,
+    texts,
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Ledger
+from cotenant.controller.knowledge import COMMAND_CHARACTERS_MAX, beginning, pairs
 from cotenant.controller.wire import (
     FROM_AGENTS,
     FROM_CLIENTS,
@@ -81,7 +76,7 @@ def test_every_line_of_the_table_is_about_a_text_that_can_come_in() -> None:
     kinds = reachable(clients.AnyRequest, reachable(agents.FromAgent, {}))
     for kind, name in LIMITS:
         assert kind in kinds, kind
-        assert name in text_fields(kind), f"{kind.__name__}.{name}"
+        assert name in texts.text_fields(kind), f"{kind.__name__}.{name}"
 
 
 REQUESTS: tuple[clients.AnyRequest, ...] = (
@@ -132,7 +127,7 @@ def test_a_name_that_is_not_seen_as_it_is_or_too_long_is_refused_in_every_reques
     for text, why in ((HOSTILE, "visible"), ("x" * 5_000, "bytes of"), ("é" * 300, "bytes of")):
         with pytest.raises(Inadmissible, match=why) as caught:
             admitted(put(request_, text), FROM_CLIENTS)
-        assert is_one_line(str(caught.value))
+        assert texts.is_one_line(str(caught.value))
         assert len(str(caught.value)) < 300
 
 
@@ -194,9 +189,9 @@ def test_what_happened_is_known_however_it_is_worded(event: ev.FromAttempt, text
     said = agents.Report(sequence=1, event=put(event, text))
     kept = admitted(said, FROM_AGENTS)
     assert type(kept.event) is type(event)
-    for name in text_fields(type(event)):
-        assert is_one_line(getattr(kept.event, name))
-        assert bytes_in(getattr(kept.event, name)) <= 4_096
+    for name in texts.text_fields(type(event)):
+        assert texts.is_one_line(getattr(kept.event, name))
+        assert texts.bytes_in(getattr(kept.event, name)) <= 4_096
 
 
 def test_an_agent_s_words_are_clean_in_every_answer(station: Station) -> None:
@@ -230,8 +225,8 @@ def test_a_host_with_a_name_that_is_none_is_refused_and_hears_why(station: Stati
 
 @given(st.text(), st.integers(min_value=8, max_value=64))
 def test_a_cut_text_fits_and_is_a_text(text: str, bytes_max: int) -> None:
-    assert bytes_in(cut_to(text, bytes_max)) <= bytes_max
-    assert cut_to(text, 10_000_000) == text
+    assert texts.bytes_in(texts.cut_to(text, bytes_max)) <= bytes_max
+    assert texts.cut_to(text, 10_000_000) == text
 
 
 # --- Memory -----------------------------------------------------------------------------------------
@@ -275,7 +270,7 @@ def test_one_key_cannot_make_the_controller_hold_more_than_its_bound(
 def test_a_user_at_the_bound_goes_on_when_jobs_have_ended(
     stations: Callable[..., Station],
 ) -> None:
-    station = stations(user_bytes_max=held_bytes(job(user=ALICE.name)) + JOB_BYTES)
+    station = stations(user_bytes_max=held_bytes(job(user=ALICE.name)) + job_spec.JOB_BYTES)
     first = station.submit(ALICE)
     assert isinstance(station.ask(clients.Submit(specs=(job(),)), ALICE), clients.Failure)
     station.ask(clients.ChangeJobs(verb="cancel", job_ids=(first,)), ALICE)

@@ -11,24 +11,20 @@ import msgspec
 import pytest
 
 from cotenant.controller.domain import (
-    AlarmRang,
-    AnyEvent,
-    AttemptEnded,
     AttemptNo,
-    AttemptSeen,
     Decision,
     Epoch,
     Followed,
     HostId,
     JobId,
-    JobKept,
     Past,
     Phase,
     StartAttempt,
-    View,
     standing,
 )
+from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import VERDICTS, AttemptIs, JobIs, StateIs
+from cotenant.controller.planning import View
 from cotenant.controller.policies.classic import Classic, by_remaining
 from cotenant.controller.policies.toolkit import OrderParameters
 from cotenant.controller.wire import (
@@ -128,7 +124,7 @@ class Story:
     def followed(self, reached: int = 1000) -> Followed:
         return Followed(journal=self.station.journal.name, epoch=self.lost, reached=reached)
 
-    def greet(self, *attempts: AttemptSeen, kept: tuple[JobKept, ...] = ()) -> list[Any]:
+    def greet(self, *attempts: ev.AttemptSeen, kept: tuple[ev.JobKept, ...] = ()) -> list[Any]:
         """The agent greets, hears that the journal was restored, and greets again: what it is told then."""
         plain = msgspec.structs.replace(hello("h1", 3), attempts=attempts, kept=kept)
         self.station.agent_says(b"agent-h1", msgspec.structs.replace(plain, followed=self.followed()))
@@ -141,10 +137,10 @@ class Story:
         assert not self.station.told(b"agent-h1", Welcome)[-1].restored
         return [obey.command for obey in self.station.told(b"agent-h1", CommandDelivery)]
 
-    def seen(self, job: str, attempt: int = 1, *, running: bool = True, **more: Any) -> AttemptSeen:
+    def seen(self, job: str, attempt: int = 1, *, running: bool = True, **more: Any) -> ev.AttemptSeen:
         token = self.lost.token
         plain = {"epoch": token, "job_epoch": token, **more}
-        return AttemptSeen(job_id=JobId(job), attempt=AttemptNo(attempt), running=running, **plain)
+        return ev.AttemptSeen(job_id=JobId(job), attempt=AttemptNo(attempt), running=running, **plain)
 
 
 @pytest.fixture
@@ -189,7 +185,7 @@ def test_what_a_restored_journal_knows_goes_on_and_what_it_lost_ends(story: Stor
     assert story.station.submit(name="new") == "2", "nobody has told us yet that this number is in use"
 
     commands = story.greet(
-        story.seen("1"), story.seen("2"), kept=(JobKept(job_id=JobId("3"), job_epoch="e"),)
+        story.seen("1"), story.seen("2"), kept=(ev.JobKept(job_id=JobId("3"), job_epoch="e"),)
     )
     token = story.epoch.token
     assert kinds(commands) == [
@@ -215,7 +211,7 @@ def test_a_report_of_a_lost_job_is_confirmed_and_not_taken_for_the_new_ones(stor
     story.greet(story.seen("1", running=False))
     named: dict[str, Any] = {"job_id": JobId("1"), "attempt": AttemptNo(1), "host_id": HostId("h1")}
     lost = {"epoch": story.lost.token, "job_epoch": story.lost.token}
-    ended = AttemptEnded(**named, outcome="finished", exit_code=0, step=9)
+    ended = ev.AttemptEnded(**named, outcome="finished", exit_code=0, step=9)
     story.station.agent_says(b"agent-h1", Report(sequence=1, event=ended, **lost))
     assert story.station.journal.reports() == {"h1": 1}, "it is not said again"
     job = story.station.core.state.engine.jobs[JobId("1")]
@@ -236,11 +232,11 @@ def test_a_job_waits_until_an_attempt_that_its_journal_has_lost_is_gone(story: S
     job = story.station.core.state.engine.jobs[job_id]
     assert job.reason.code == "restored", "others may run it that have not joined"
     story.station.time_s += 301.0
-    story.station.core.happen(AlarmRang())
+    story.station.core.happen(ev.AlarmRang())
     assert (job.phase, job.reason.code) == (Phase.BLOCKED, "stray")
     named: dict[str, Any] = {"job_id": job_id, "attempt": AttemptNo(1), "host_id": HostId("h1")}
     tokens = {"epoch": story.lost.token, "job_epoch": story.lost.token}
-    stopped = AttemptEnded(**named, outcome="stopped", step=9)
+    stopped = ev.AttemptEnded(**named, outcome="stopped", step=9)
     story.station.agent_says(b"agent-h1", Report(sequence=1, event=stopped, **tokens))
     assert (job.phase, job.attempt) == (Phase.LOADING, 2), "a number that nobody has had"
 
@@ -290,7 +286,7 @@ def test_a_word_about_a_command_of_another_epoch_confirms_none(station: Station)
 
 def test_a_policy_that_breaks_keeps_no_epoch_from_its_beginning(tmp_path: Path) -> None:
     class Broken(Classic):
-        def decide(self, view: View, event: AnyEvent) -> Decision:
+        def decide(self, view: View, event: ev.AnyEvent) -> Decision:
             raise RuntimeError("a mistake of somebody's")
 
     station = Station(tmp_path, make_policy=lambda name, _: Broken(name, by_remaining, OrderParameters()))

@@ -15,24 +15,14 @@ import pytest
 from cotenant.controller import server
 from cotenant.controller.api import BYTES_BURST
 from cotenant.controller.client import Client, Refusal
-from cotenant.controller.domain import (
-    NOTHING,
-    AnyEvent,
-    Compute,
-    Computed,
-    ControllerSettings,
-    Decision,
-    EpochBegan,
-    JobArrived,
-    JobId,
-    Settings,
-    View,
-    because,
-)
+from cotenant.controller.domain import NOTHING, Compute, Decision, JobId, because
+from cotenant.controller.domain import events as ev
+from cotenant.controller.planning import View
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters, Policy
 from cotenant.controller.router import Router
 from cotenant.controller.system.secrets import BadSecrets
+from cotenant.controller.system.sections import ControllerSettings, Settings
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire import unpack
 from cotenant.controller.workers import ComputeWorker
@@ -91,7 +81,7 @@ def submit(running: Running) -> str:
 
 def events_of(folder: Path) -> list[Any]:
     journal = a_journal(folder / "state")
-    events: list[Any] = [unpack(entry.event, AnyEvent) for entry in journal.entries()]
+    events: list[Any] = [unpack(entry.event, ev.AnyEvent) for entry in journal.entries()]
     journal.close()
     return events
 
@@ -160,8 +150,8 @@ class Thoughtful:
         self._answers: list[float] = []
         self._asked = 0
 
-    def decide(self, view: View, event: AnyEvent) -> Decision:
-        if not isinstance(event, JobArrived):
+    def decide(self, view: View, event: ev.AnyEvent) -> Decision:
+        if not isinstance(event, ev.JobArrived):
             return NOTHING
         number = self._asked + 1
         numbers = [1.0, 2.0, 3.0 * number]
@@ -170,9 +160,9 @@ class Thoughtful:
         )
         return Decision(actions=(request,))
 
-    def observe(self, view: View, event: AnyEvent, decision: Decision) -> None:
+    def observe(self, view: View, event: ev.AnyEvent, decision: Decision) -> None:
         self._asked += len(decision.actions)
-        if isinstance(event, Computed):
+        if isinstance(event, ev.Computed):
             self._answers.extend(event.values)
 
     def save(self) -> bytes:
@@ -195,7 +185,7 @@ def test_a_computation_comes_back_as_an_event_also_over_a_restart(
     running = start(make_policy=thoughtful, make_worker=Asleep)
     submit(running)
     running.stop()
-    assert [type(event) for event in events_of(tmp_path)] == [EpochBegan, JobArrived]
+    assert [type(event) for event in events_of(tmp_path)] == [ev.EpochBegan, ev.JobArrived]
     running = start(make_policy=thoughtful)
     submit(running)
     answered = threading.Event()
@@ -203,7 +193,7 @@ def test_a_computation_comes_back_as_an_event_also_over_a_restart(
     while core.journal.last_seq < 6:
         answered.wait(0.01)
     running.stop()
-    computed = {e.request_id: e.values for e in events_of(tmp_path) if isinstance(e, Computed)}
+    computed = {e.request_id: e.values for e in events_of(tmp_path) if isinstance(e, ev.Computed)}
     assert computed == {1: (2.0,), 2: (3.0,)}
     assert core.state.compute_requests == {}
 

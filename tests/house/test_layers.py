@@ -26,9 +26,14 @@ TABLE = """\
 checkpoint
 gradaccum
 # Values, messages, one machine: every process may use them.
-controller.domain
-controller.wire                 controller.domain
-controller.system               controller.wire controller.domain
+controller.faces
+controller.performance          controller.faces
+controller.domain               controller.faces controller.performance
+controller.knowledge            controller.faces controller.performance controller.domain
+controller.planning             controller.faces controller.performance controller.domain
+controller.wire                 controller.faces controller.performance controller.domain
+                                controller.knowledge
+controller.system               controller.domain controller.wire
 # Names of traces, to be listed without the simulator.
 controller.trace_names
 # What happened, drawn.
@@ -37,105 +42,115 @@ controller.timeline             controller.domain controller.wire
 mps
 profiler.driver                 controller.wire
 profiler.indicators             controller.wire profiler.driver
-profiler                        controller.domain profiler.indicators
+profiler                        controller.performance controller.domain profiler.indicators
 # The agent obeys.
-agent.ipc                       controller.domain controller.wire controller.system profiler.indicators
-agent.host                      controller.wire controller.domain controller.system mps profiler.driver
+agent.ipc                       controller.performance controller.domain controller.wire controller.system
+                                profiler.indicators
+agent.host                      controller.domain controller.wire controller.system mps profiler.driver
                                 profiler.indicators agent.ipc
 agent.slurm.steps
 agent.warm.forkserver
 agent.warm                      controller.wire agent.ipc agent.host
-agent.supervisor.core           controller.domain controller.wire profiler profiler.indicators agent.ipc
-agent.supervisor.processes      controller.domain controller.wire mps profiler profiler.indicators agent.ipc
+agent.supervisor.core           controller.performance controller.domain controller.wire profiler.indicators
+                                profiler agent.ipc
+agent.supervisor.processes      controller.domain controller.wire mps profiler.indicators profiler agent.ipc
                                 agent.host agent.supervisor.core
-agent.supervisor                controller.wire agent.ipc agent.host agent.supervisor.core
-                                agent.supervisor.processes agent.warm
-agent.daemon.core               controller.domain controller.wire mps profiler.indicators agent.ipc
+agent.supervisor                controller.wire agent.ipc agent.host agent.warm agent.supervisor.core
                                 agent.supervisor.processes
+agent.daemon.core               controller.domain controller.planning controller.wire mps profiler.indicators
+                                agent.ipc agent.supervisor.processes
 agent.gpus                      controller.domain controller.wire controller.system mps profiler.driver
                                 agent.ipc agent.host agent.daemon.core
 agent.daemon                    controller.domain controller.wire controller.system profiler.driver
-                                profiler.indicators agent.ipc agent.host agent.supervisor.processes
-                                agent.daemon.core agent.gpus agent.warm
-agent.__main__                  controller.domain controller.system agent.daemon agent.daemon.core
+                                profiler.indicators agent.ipc agent.host agent.warm
+                                agent.supervisor.processes agent.daemon.core agent.gpus
+agent.__main__                  controller.domain controller.system agent.daemon.core agent.daemon
 # Deciding. The engine is given its policy.
-controller.models               controller.wire controller.domain
-controller.policies.base        controller.domain
-controller.policies.toolkit     controller.domain controller.policies.base
-controller.policies.sharing     controller.domain controller.policies.base controller.policies.toolkit
-controller.policies             controller.domain controller.policies.base controller.policies.toolkit
+controller.models               controller.performance controller.domain controller.wire
+controller.policies.base        controller.domain controller.planning
+controller.policies.toolkit     controller.domain controller.planning controller.policies.base
+controller.policies.sharing     controller.performance controller.domain controller.knowledge
+                                controller.planning controller.policies.base controller.policies.toolkit
+controller.policies             controller.performance controller.domain controller.planning
+                                controller.policies.base controller.policies.toolkit
                                 controller.policies.sharing
-controller.engine               controller.domain controller.models controller.policies.base
+controller.engine               controller.performance controller.domain controller.knowledge
+                                controller.planning controller.models controller.policies.base
 # Acting on what was decided.
 controller.store                controller.domain controller.wire controller.system controller.engine
-controller.executors            controller.domain controller.wire controller.system controller.engine
-                                controller.store
+controller.executors            controller.performance controller.domain controller.wire controller.system
+                                controller.engine controller.store
 controller.workers              controller.domain controller.wire controller.system controller.engine
-controller.api                  controller.domain controller.wire controller.system controller.models
+controller.api                  controller.performance controller.domain controller.knowledge
+                                controller.planning controller.wire controller.system controller.models
                                 controller.policies controller.engine controller.store controller.executors
 controller.router               controller.wire controller.system
-controller.server               controller.domain controller.wire controller.system controller.models
-                                controller.policies controller.engine controller.store controller.executors
-                                controller.workers controller.api controller.router
+controller.server               controller.performance controller.domain controller.wire controller.system
+                                controller.models controller.policies controller.engine controller.store
+                                controller.executors controller.workers controller.api controller.router
 controller.__main__             controller.domain controller.system controller.policies controller.store
                                 controller.router controller.server
 # Trying out, and learning. What computes is handed to the simulator.
-controller.sim                  controller.domain controller.wire controller.system controller.timeline
-                                controller.models
-                                controller.policies.base controller.policies controller.engine
-                                controller.store controller.trace_names
-controller.training             controller.domain controller.wire controller.system controller.models
-                                controller.policies controller.engine controller.sim profiler
+controller.sim                  controller.performance controller.domain controller.knowledge
+                                controller.planning controller.wire controller.system controller.trace_names
+                                controller.timeline controller.models controller.policies.base
+                                controller.policies controller.engine controller.store
+controller.training             controller.performance controller.domain controller.knowledge controller.wire
+                                controller.system profiler controller.models controller.policies
+                                controller.engine controller.sim
 # The floor under every face, without click: what is said to people, and what a submission is.
 controller.present              controller.domain controller.wire
-controller.submission           controller.domain controller.wire controller.present
+controller.submission           controller.performance controller.domain controller.wire controller.present
 # Asking. A verb that computes by itself, on files, is in `cli.offline`.
 controller.client               controller.wire controller.system
 controller.cli.demo.workloads   checkpoint gradaccum
-controller.cli                  controller.domain controller.wire controller.system controller.timeline
-                                controller.present controller.submission controller.client mps
-                                profiler.driver profiler.indicators
+controller.cli                  controller.performance controller.domain controller.wire controller.system
+                                controller.timeline mps profiler.driver profiler.indicators
+                                controller.present controller.submission controller.client
 controller.python               controller.domain controller.wire controller.system controller.present
                                 controller.submission controller.client controller.cli
 controller.web                  controller.domain controller.wire controller.system controller.timeline
                                 controller.present controller.submission controller.client controller.cli
-controller.cli.offline          controller.domain controller.wire controller.system controller.timeline
-                                controller.models controller.policies
-                                controller.store controller.sim controller.training
-                                controller.present controller.cli controller.trace_names
+controller.cli.offline          controller.performance controller.wire controller.system
+                                controller.trace_names controller.timeline controller.models
+                                controller.policies controller.store controller.sim controller.training
+                                controller.present controller.cli
 controller.web.simulating       controller.wire controller.sim controller.training controller.present
                                 controller.cli.offline
 # Slurm, fenced: it comes in by name, and no layer above may name it.
-agent.slurm                     controller.domain agent.ipc agent.host profiler.driver
+agent.slurm                     controller.domain profiler.driver agent.ipc agent.host
 controller.slurm.sbatch         controller.domain controller.present controller.submission
-controller.slurm.alloc          controller.domain controller.wire controller.system controller.store
-                                controller.api controller.present controller.submission
+controller.slurm.alloc          controller.domain controller.planning controller.wire controller.system
+                                controller.store controller.api controller.present controller.submission
                                 controller.client controller.cli
 controller.slurm.aliases        controller.domain controller.wire controller.present controller.submission
                                 controller.client controller.cli controller.slurm.sbatch
-controller.slurm.steer.core     controller.domain controller.policies.base controller.engine
+controller.slurm.steer.core     controller.domain controller.planning controller.policies.base
+                                controller.engine
 controller.slurm.steer          controller.domain controller.system controller.policies.base
-                                controller.policies controller.present controller.cli
-                                controller.cli.offline controller.slurm.steer.core
+                                controller.policies controller.present controller.cli controller.cli.offline
+                                controller.slurm.steer.core
 # Published systems, fenced: they come in by name, and no layer above may name one.
-controller.papers.literature    controller.domain controller.policies.base controller.policies.toolkit
+controller.papers.literature    controller.performance controller.domain controller.knowledge
+                                controller.planning controller.policies.base controller.policies.toolkit
                                 controller.policies.sharing controller.policies
-controller.papers.lazer         controller.domain controller.wire controller.policies.base
-                                controller.policies.toolkit controller.policies
-controller.papers.gfs           controller.domain controller.wire controller.models controller.policies.base
-                                controller.policies.toolkit controller.policies controller.sim
-                                controller.training
+controller.papers.lazer         controller.domain controller.planning controller.wire
+                                controller.policies.base controller.policies.toolkit controller.policies
+controller.papers.gfs           controller.performance controller.domain controller.planning controller.wire
+                                controller.models controller.policies.base controller.policies.toolkit
+                                controller.policies controller.sim controller.training
 controller.papers.gfs.verbs     controller.domain controller.sim controller.present controller.cli
                                 controller.cli.offline controller.papers.gfs
-controller.papers.pcs           controller.domain controller.policies.base controller.policies.toolkit
-                                controller.sim controller.training controller.papers.literature
+controller.papers.pcs           controller.domain controller.planning controller.policies.base
+                                controller.policies.toolkit controller.sim controller.training
+                                controller.papers.literature
 controller.papers.pcs.verbs     controller.wire controller.sim controller.present controller.cli
                                 controller.cli.offline controller.papers.pcs
-controller.papers.rltune        controller.domain controller.system controller.policies.base
-                                controller.policies.toolkit controller.policies controller.sim
-                                controller.training controller.trace_names
-controller.papers.rltune.verbs  controller.system controller.present controller.cli
-                                controller.cli.offline controller.papers.rltune
+controller.papers.rltune        controller.domain controller.planning controller.system
+                                controller.trace_names controller.policies.base controller.policies.toolkit
+                                controller.policies controller.sim controller.training
+controller.papers.rltune.verbs  controller.system controller.present controller.cli controller.cli.offline
+                                controller.papers.rltune
 """
 """Layer, and what it may import from besides itself. A module belongs to the layer with the longest name."""
 
@@ -266,7 +281,7 @@ BAD = {
     ),
     "upwards, from the package": ("controller.store.core", "from cotenant.controller import api"),
     "sideways": ("agent.host.locks", "from cotenant.controller.engine import Engine"),
-    "relative": ("controller.domain.pairs", "from ..engine import ledger"),
+    "relative": ("controller.knowledge.pairs", "from ..engine import ledger"),
     "in no layer": ("controller.shelf.books", "import os"),
     "into a paper, from what a lab runs": (
         "controller.policies.registry",

@@ -18,7 +18,7 @@ RECORD = "controller/domain/job.py"
 LEDGER = ("controller/engine/phases.py", "controller/engine/records.py")
 OTHERS: dict[str, dict[str, str]] = {
     "controller/cli/main.py": {"sys": "the module"},
-    "controller/domain/profiles.py": {"known": "StoredProfile"},
+    "controller/knowledge/profiles.py": {"known": "StoredProfile"},
     "controller/domain/texts.py": {"copied": "a copy that nobody else has seen yet"},
     "controller/engine/history.py": dict.fromkeys(("attempt_record", "mine", "theirs"), "AttemptRecord"),
     "controller/engine/hosts.py": {"host": "Host"},

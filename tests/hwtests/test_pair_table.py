@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cotenant.controller.domain import Indicators, IndicatorStats, Profile
+from cotenant.controller.performance import Indicators, IndicatorStats, Profile
 from cotenant.controller.training import pair_rows
 from hwtests.jobs import Job
 from hwtests.pair_table import PairMean, Seen, Solo, averaged, merged, table, together

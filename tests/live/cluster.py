@@ -28,17 +28,10 @@ from cotenant.agent.ipc import RESULT, SUPERVISOR, ProcessIdentity, Result, atte
 from cotenant.controller.cli.demo.measuring import schedule_of
 from cotenant.controller.cli.demo.plan import WORKLOADS
 from cotenant.controller.client import Client, Unreachable
-from cotenant.controller.domain import ENDED, JobId, JobSpec, Launch, Phase, Profile
-from cotenant.controller.wire import (
-    ENV_ACCUMULATION_SCHEDULE,
-    AttemptView,
-    JobView,
-    ListJobs,
-    ShowJob,
-    Shown,
-    Submit,
-    WaitJobs,
-)
+from cotenant.controller.domain import ENDED, JobId, JobSpec, Launch, Phase
+from cotenant.controller.performance import Profile
+from cotenant.controller.wire import ENV_ACCUMULATION_SCHEDULE
+from cotenant.controller.wire import clients as wire
 from tests.building.limits import within_s
 from tests.checkpoint.ranks import Warm, launch
 from tests.ports import block_of_ports
@@ -266,7 +259,7 @@ class Cluster:
         """For a failing test: pytest shows it."""
         with suppress(Unreachable):
             for job_id in self.trainings:
-                shown = self.client.ask(ShowJob(job_id=job_id), timeout_s=5.0)
+                shown = self.client.ask(wire.ShowJob(job_id=job_id), timeout_s=5.0)
                 print(f"=== job {job_id}: {shown.job.phase} at {shown.job.step}: {shown.job.reason}")
                 for a in shown.attempts:
                     print(
@@ -325,7 +318,7 @@ class Cluster:
             gid=os.getgid(),
         )
         spec = JobSpec(job_id=JobId("new-0"), name=name, launch=launch, **fields)
-        body = Submit(specs=(spec,), idempotency_key=idempotency_key)
+        body = wire.Submit(specs=(spec,), idempotency_key=idempotency_key)
         return self.client.ask(body, timeout_s).job_ids[0]
 
     def _gate(self, training: Training) -> Path:
@@ -336,10 +329,10 @@ class Cluster:
         gate = self._gate(self.trainings[job_id])
         (gate if attempt is None else gate.with_name(f"{gate.name}-a{attempt}")).touch()
 
-    def look(self) -> dict[JobId, JobView]:
-        return {job.job_id: job for job in self.client.ask(ListJobs(include_ended=True)).jobs}
+    def look(self) -> dict[JobId, wire.JobView]:
+        return {job.job_id: job for job in self.client.ask(wire.ListJobs(include_ended=True)).jobs}
 
-    def until(self, true: Callable[[dict[JobId, JobView]], object]) -> dict[JobId, JobView]:
+    def until(self, true: Callable[[dict[JobId, wire.JobView]], object]) -> dict[JobId, wire.JobView]:
         """Look until it holds; fails at once if a job failed."""
         deadline_s, look_s = time.monotonic() + PATIENCE_S, LOOK_S
         while True:
@@ -353,16 +346,16 @@ class Cluster:
             self.pause(jobs, look_s)
             look_s = min(LATER * look_s, LOOK_S_MAX)
 
-    def pause(self, jobs: Mapping[JobId, JobView], look_s: float) -> None:
+    def pause(self, jobs: Mapping[JobId, wire.JobView], look_s: float) -> None:
         """Until those jobs that are open have ended, or the time of one look."""
         open_jobs = tuple(job_id for job_id, job in jobs.items() if job.phase not in ENDED)
         if open_jobs:
-            self.client.ask(WaitJobs(job_ids=open_jobs, timeout_s=look_s), timeout_s=PATIENCE_S)
+            self.client.ask(wire.WaitJobs(job_ids=open_jobs, timeout_s=look_s), timeout_s=PATIENCE_S)
         else:  # Who waits for none is answered at once.
             time.sleep(look_s)
 
-    def shown(self, job_id: JobId) -> Shown:
-        return self.client.ask(ShowJob(job_id=job_id))
+    def shown(self, job_id: JobId) -> wire.Shown:
+        return self.client.ask(wire.ShowJob(job_id=job_id))
 
     def result(self, host: str, job_id: JobId, attempt: int) -> Result | None:
         """What the attempt's supervisor wrote at its end."""
@@ -385,13 +378,13 @@ class Cluster:
             found[rank] = [(int(words[2]), int(words[1])) for words in lines if words[0] == "start"]
         return found
 
-    def trains_at_gate(self, job: JobView) -> bool:
+    def trains_at_gate(self, job: wire.JobView) -> bool:
         """Its ranks wait at the gate, and the controller knows that they train and can be resumed: what they
         note at the gate may be seen here before their words have got there. (A job that is silent for ten
         seconds at its start counts as RUNNING without a word, and importing torch may take longer.)"""
         return job.phase is Phase.RUNNING and job.resumable and self.is_at_gate(job)
 
-    def is_at_gate(self, job: JobView) -> bool:
+    def is_at_gate(self, job: wire.JobView) -> bool:
         """Every rank of its present attempt has come to the gate."""
         paths = list(self.witness.glob(f"{job.job_id}-r*.starts"))
         came = [line.split() for path in paths for line in path.read_text().splitlines()]
@@ -402,7 +395,7 @@ class Cluster:
         path = self.results / f"{self.trainings[job_id].name}.json"
         return parameters_of(path)
 
-    def check_history(self, job_id: JobId) -> Shown:
+    def check_history(self, job_id: JobId) -> wire.Shown:
         """The job is done; its attempts were numbered in order, apart in time, and each rank ran each of them
         at most once."""
         shown = self.shown(job_id)
@@ -430,7 +423,7 @@ class References:
         self._folder = folder
         self._known: dict[tuple[object, ...], str] = {}
 
-    def sha256(self, training: Training, attempts: Sequence[AttemptView] = ()) -> str:
+    def sha256(self, training: Training, attempts: Sequence[wire.AttemptView] = ()) -> str:
         """The parameters that the training ends with when nobody disturbs it, with the same schedule of s."""
         trained = [attempt for attempt in attempts if attempt.first_step is not None]
         schedule = in_short(schedule_of(trained) or "0:1")
@@ -447,7 +440,7 @@ class References:
         return self._known[*key, schedule]
 
 
-def print_history(shown: Shown) -> None:
+def print_history(shown: wire.Shown) -> None:
     job = shown.job
     print(f"=== job {job.job_id} {job.name}: {job.phase} at {job.step}: {job.reason}")
     for a in shown.attempts:
@@ -472,11 +465,11 @@ def parameters_of(path: Path) -> str:
     return sha256
 
 
-def all_done(jobs: dict[JobId, JobView], wanted: Sequence[JobId]) -> bool:
+def all_done(jobs: dict[JobId, wire.JobView], wanted: Sequence[JobId]) -> bool:
     return all(job_id in jobs and jobs[job_id].phase in ENDED for job_id in wanted)
 
 
-def is_past(job: JobView, step: int) -> bool:
+def is_past(job: wire.JobView, step: int) -> bool:
     """RUNNING and past that step, or further on."""
     return job.phase in ENDED or (job.phase is Phase.RUNNING and job.step >= step)
 

@@ -18,7 +18,8 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from cotenant.controller.client import Unreachable
-from cotenant.controller.domain import ENDED, Profile, ProfilePoint
+from cotenant.controller.domain import ENDED
+from cotenant.controller.performance import Profile, ProfilePoint
 from cotenant.controller.system import keys
 from tests.building.limits import within_s
 from tests.checkpoint.ranks import one_warm_process

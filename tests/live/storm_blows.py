@@ -15,7 +15,7 @@ from contextlib import suppress
 import psutil
 
 from cotenant.controller.domain import ENDED, HostState, Phase
-from cotenant.controller.wire import ChangeJobs, SetPolicy
+from cotenant.controller.wire import clients as wire
 from tests.building.limits import within_s
 from tests.live.cluster import carries, kill_if
 from tests.live.storm_plan import HOSTS, POLICIES, STOPS, WISHES, Blow
@@ -95,7 +95,7 @@ class Striker:
         if not there:
             return ""
         member = there[blow.pick % len(there)]
-        if not self._world.ask(ChangeJobs(verb="preempt", job_ids=(member.job_id,))):
+        if not self._world.ask(wire.ChangeJobs(verb="preempt", job_ids=(member.job_id,))):
             return ""
         who = ("controller", "agent", "supervisor", "rank")[blow.pick % 4]
         if who in ("controller", "agent"):
@@ -187,10 +187,10 @@ class Striker:
         job_id = found[blow.pick % len(found)]
         if blow.kind == "cancel":
             self._world.deeds.cancelled.add(job_id)
-        self._world.ask(ChangeJobs(verb=blow.kind, job_ids=(job_id,)))  # type: ignore[arg-type]
+        self._world.ask(wire.ChangeJobs(verb=blow.kind, job_ids=(job_id,)))  # type: ignore[arg-type]
         return f"job {job_id}"
 
     def _set(self, blow: Blow) -> str:
         name = POLICIES[blow.pick % len(POLICIES)]
-        self._world.ask(SetPolicy(name=name))
+        self._world.ask(wire.SetPolicy(name=name))
         return name

@@ -18,7 +18,8 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.policies import registry
 from cotenant.controller.store import Journal, RecoveredState, read_entry, replay
-from cotenant.controller.wire import AttemptView, ListJobs, Shown, unpack
+from cotenant.controller.wire import clients as wire
+from cotenant.controller.wire import unpack
 from tests.live.cluster import References
 from tests.live.storm import Storm
 from tests.live.storm_plan import HOSTS
@@ -30,7 +31,7 @@ KEPT = ("phase", "attempt", "preemptions", "durable_step", "wait_s", "load_s", "
 def complaints(storm: Storm, references: References) -> list[str]:
     """Everything that does not hold; the controller is stopped afterwards."""
     cluster = storm.cluster
-    listed = {job.job_id for job in cluster.client.ask(ListJobs(include_ended=True)).jobs}
+    listed = {job.job_id for job in cluster.client.ask(wire.ListJobs(include_ended=True)).jobs}
     shown = {job_id: cluster.shown(job_id) for job_id in cluster.trainings}
     found: list[str] = []
 
@@ -54,7 +55,7 @@ def complaints(storm: Storm, references: References) -> list[str]:
     return found
 
 
-def check_job(storm: Storm, references: References, job_id: JobId, shown: Shown) -> None:
+def check_job(storm: Storm, references: References, job_id: JobId, shown: wire.Shown) -> None:
     """Done exactly once, or as its own user asked; charged for what it did itself; right to the last bit."""
     cluster, attempts = storm.cluster, shown.attempts
     blamed = {(job_id, a.attempt) for a in attempts if a.outcome == "user-failed"}
@@ -75,7 +76,7 @@ def check_job(storm: Storm, references: References, job_id: JobId, shown: Shown)
     assert cluster.sha256(job_id) == expected, f"its parameters differ: {attempts}"
 
 
-def check_witness(storm: Storm, job_id: JobId, attempts: Sequence[AttemptView]) -> None:
+def check_witness(storm: Storm, job_id: JobId, attempts: Sequence[wire.AttemptView]) -> None:
     """Beside a rank that stands still, or after a later one, starts only what a lost host is about: its own
     attempt, or one after that."""
     storm.cluster.starts(job_id)
@@ -88,7 +89,7 @@ def check_witness(storm: Storm, job_id: JobId, attempts: Sequence[AttemptView]) 
             )
 
 
-def newest(storm: Storm, job_id: JobId, attempts: Sequence[AttemptView]) -> int:
+def newest(storm: Storm, job_id: JobId, attempts: Sequence[wire.AttemptView]) -> int:
     """The newest step that these attempts have saved, as far as their supervisors had known by their end. One
     that was frozen with its host may have said so when the next had begun."""
     ended = [a.attempt for a in attempts if a.outcome != "host-lost"]
@@ -96,14 +97,14 @@ def newest(storm: Storm, job_id: JobId, attempts: Sequence[AttemptView]) -> int:
     return max((each.step for result in results if result for each in result.status.durable), default=0)
 
 
-def without_times(attempt: AttemptView) -> dict[str, Any]:
+def without_times(attempt: wire.AttemptView) -> dict[str, Any]:
     """Times are shown by the wall clock of the answer, and that may have jumped."""
     return {
         name: value for name, value in msgspec.structs.asdict(attempt).items() if not name.endswith("_at")
     }
 
 
-def check_records(storm: Storm, shown: dict[JobId, Shown]) -> None:
+def check_records(storm: Storm, shown: dict[JobId, wire.Shown]) -> None:
     """What the journal says is the same after one more crash; no attempt began or ended twice; the policies
     would decide the same again; and no invariant of the ledger (tenants, memory, whole gangs) was broken."""
     cluster = storm.cluster
@@ -121,7 +122,7 @@ def check_records(storm: Storm, shown: dict[JobId, Shown]) -> None:
     check_journal(cluster.folder / "controller", shown)
 
 
-def check_journal(folder: Path, shown: dict[JobId, Shown]) -> None:
+def check_journal(folder: Path, shown: dict[JobId, wire.Shown]) -> None:
     journal = Journal(folder)
     try:
         replayed = replay(journal, registry.make, version("cotenant"))

@@ -15,7 +15,7 @@ import psutil
 
 from cotenant.controller.client import Refusal, Unreachable
 from cotenant.controller.domain import ENDED, ON_DEVICES, HostId, HostState, JobId, Phase
-from cotenant.controller.wire import ChangeJobs, ChangeNode, JobView, ListJobs, ListNodes, SetPolicy
+from cotenant.controller.wire import clients as wire
 from tests.live.cluster import Cluster, Daemon
 from tests.live.storm_processes import crowds, members
 
@@ -51,7 +51,7 @@ class World:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.deeds = Deeds()
-        self.jobs: dict[JobId, JobView] = {}
+        self.jobs: dict[JobId, wire.JobView] = {}
         self.states: dict[str, HostState] = {}
         self._placed: dict[tuple[JobId, int], tuple[str, ...]] = {}
         """The devices of every attempt that was seen."""
@@ -78,21 +78,21 @@ class World:
         self.pass_time()
         client = self.cluster.client
         try:
-            listed = client.ask(ListJobs(include_ended=True), timeout_s=ASK_S).jobs
-            nodes = client.ask(ListNodes(), timeout_s=ASK_S).nodes
+            listed = client.ask(wire.ListJobs(include_ended=True), timeout_s=ASK_S).jobs
+            nodes = client.ask(wire.ListNodes(), timeout_s=ASK_S).nodes
         except Unreachable:
             return
         self.jobs = {job.job_id: job for job in listed}
         self.states = {node.host: node.state for node in nodes}
         if held := tuple(job.job_id for job in listed if job.phase is Phase.HELD):
-            self.ask(ChangeJobs(verb="release", job_ids=held))
+            self.ask(wire.ChangeJobs(verb="release", job_ids=held))
         for host, state in self.states.items():
             if state is HostState.SUSPECT:
-                self.ask(ChangeNode(verb="resume", host_id=HostId(host)))
+                self.ask(wire.ChangeNode(verb="resume", host_id=HostId(host)))
         self._placed |= {(job.job_id, job.attempt): job.devices for job in listed if job.phase in ON_DEVICES}
         self.deeds.crowds += crowds(members(self.cluster), self._placed)
 
-    def ask(self, change: ChangeJobs | ChangeNode | SetPolicy) -> bool:
+    def ask(self, change: wire.ChangeJobs | wire.ChangeNode | wire.SetPolicy) -> bool:
         """False: nobody answered, or it was too late for that."""
         try:
             self.cluster.client.ask(change, timeout_s=ASK_S)

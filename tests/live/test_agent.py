@@ -19,19 +19,8 @@ import zmq
 
 from cotenant.agent.host.devices import lock_names
 from cotenant.agent.host.locks import LOCK_DIR_ENV
-from cotenant.controller.domain import (
-    AgentCommand,
-    AttemptEnded,
-    AttemptNo,
-    AttemptStarted,
-    CommandId,
-    FirstStepDone,
-    FromAttempt,
-    HostId,
-    JobId,
-    Launch,
-    SaveAttempt,
-)
+from cotenant.controller.domain import AgentCommand, AttemptNo, CommandId, HostId, JobId, Launch, SaveAttempt
+from cotenant.controller.domain import events as ev
 from cotenant.controller.system.keys import add_agent, find_key, init_cluster, read_key
 from cotenant.controller.wire import (
     CommandAck,
@@ -77,7 +66,7 @@ class Controller:
         self._command = 0
         self._hosts: dict[bytes, str] = {}
         self.hellos: list[Hello] = []
-        self.events: dict[tuple[str, int], FromAttempt] = {}
+        self.events: dict[tuple[str, int], ev.FromAttempt] = {}
         self.seen: set[int] = set()
         self.logs: list[LogReply] = []
         self.beats: list[Heartbeat] = []
@@ -169,11 +158,11 @@ class Controller:
     def stop(self, host: str = "h1") -> None:
         self.order(host, lambda n: stop(command=n, host=host, save=False, deadline_s=5.0))
 
-    def heard(self, kind: type[FromAttempt]) -> list[Any]:
+    def heard(self, kind: type[ev.FromAttempt]) -> list[Any]:
         return [event for event in self.events.values() if isinstance(event, kind)]
 
-    def end(self) -> AttemptEnded:
-        ends: list[AttemptEnded] = self.until(lambda: self.heard(AttemptEnded))
+    def end(self) -> ev.AttemptEnded:
+        ends: list[ev.AttemptEnded] = self.until(lambda: self.heard(ev.AttemptEnded))
         assert len(ends) == 1
         return ends[0]
 
@@ -291,7 +280,7 @@ def test_a_job_does_not_notice_that_its_agent_was_killed(
     first = agents.start()
     session = controller.agent_of("h1").session
     controller.start(workdir)
-    controller.until(lambda: controller.heard(AttemptStarted))
+    controller.until(lambda: controller.heard(ev.AttemptStarted))
     controller.until(lambda: controller.log().data == b"started\n")
     supervisor = agents.supervisor_pid()
     first.kill()
@@ -303,7 +292,7 @@ def test_a_job_does_not_notice_that_its_agent_was_killed(
     (workdir / "go").touch()
     assert controller.end().outcome == "finished"
     assert controller.log().data == b"started\ndone\n", "it ran once"
-    assert len(controller.heard(AttemptStarted)) == 1
+    assert len(controller.heard(ev.AttemptStarted)) == 1
 
 
 def test_a_secret_reaches_the_job_and_no_disk(controller: Controller, agents: Agents, workdir: Path) -> None:
@@ -384,7 +373,7 @@ def test_an_end_that_nobody_saw_is_reported_by_the_next_agent(
     first = agents.start()
     session = controller.agent_of("h1").session
     controller.start(workdir)
-    controller.until(lambda: controller.heard(AttemptStarted))
+    controller.until(lambda: controller.heard(ev.AttemptStarted))
     supervisor = agents.supervisor_pid()
     first.kill()
     first.wait()
@@ -423,12 +412,12 @@ def test_a_stop_ends_the_job_and_a_late_start_stays_refused(
     agents.start()
     controller.agent_of("h1")
     controller.start(workdir)
-    controller.until(lambda: controller.heard(AttemptStarted))
+    controller.until(lambda: controller.heard(ev.AttemptStarted))
     controller.stop()
     assert controller.end().outcome == "stopped"
     controller.start(workdir)
-    assert len(controller.heard(AttemptStarted)) == 1
-    assert len(controller.heard(AttemptEnded)) == 1
+    assert len(controller.heard(ev.AttemptStarted)) == 1
+    assert len(controller.heard(ev.AttemptEnded)) == 1
 
 
 def test_a_plain_script_counts_as_running_after_a_while(
@@ -437,7 +426,7 @@ def test_a_plain_script_counts_as_running_after_a_while(
     agents.start()
     controller.agent_of("h1")
     controller.start(workdir)
-    [event] = controller.until(lambda: controller.heard(FirstStepDone))
+    [event] = controller.until(lambda: controller.heard(ev.FirstStepDone))
     assert event.step == 0
     controller.order("h1", lambda n: SaveAttempt(command_id=n, host_id=HostId("h1"), job_id=JOB, attempt=ONE))
     (workdir / "go").touch()
@@ -465,7 +454,7 @@ def test_a_second_agent_does_not_offer_the_device_and_says_who_does(
     assert f"(pid {first.pid}" in device.note
     # Without its agent a job still has its device.
     controller.start(workdir)
-    controller.until(lambda: controller.heard(AttemptStarted))
+    controller.until(lambda: controller.heard(ev.AttemptStarted))
     first.kill()
     first.wait()
     agents.start(host="h3")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cotenant.controller.domain import JobId, Phase
-from cotenant.controller.wire import Explain, GetPolicy, JobView
+from cotenant.controller.wire import clients as wire
 from tests.live.cluster import SMALL, Cluster, References, Training
 
 HP = {"job_class": "hp", "iterations": None, "expected_s": 20.0}
@@ -13,13 +13,13 @@ URGENT = Training(name="urgent", script=SMALL, steps=12, gate_at=6, more=HP)
 LATE = Training(name="late", script=SMALL, steps=8)
 
 
-def trains(job: JobView) -> bool:
+def trains(job: wire.JobView) -> bool:
     """It has something to lose, and can save it."""
     return job.phase is Phase.RUNNING and bool(job.resumable) and (job.step or 0) >= 3
 
 
 def lines(cluster: Cluster, job_id: JobId) -> str:
-    return " / ".join(cluster.client.ask(Explain(job_id=job_id)).explanation.lines)
+    return " / ".join(cluster.client.ask(wire.Explain(job_id=job_id)).explanation.lines)
 
 
 def test_the_cheapest_spot_job_saves_gives_way_and_resumes_exactly(
@@ -50,7 +50,7 @@ def test_the_cheapest_spot_job_saves_gives_way_and_resumes_exactly(
     late = cluster.submit(LATE)
     told = lines(cluster, late)
     assert "their quota is " in told and "left by the demand forecast for class hp in 1 h" in told, told
-    classes = cluster.client.ask(GetPolicy(offers=False)).current.classes
+    classes = cluster.client.ask(wire.GetPolicy(offers=False)).current.classes
     assert classes is not None and classes.evicted == 1
     (pool,) = classes.pools
     assert (pool.capacity, pool.hp_placed, pool.spot_may_take) == (3, 1, 0)

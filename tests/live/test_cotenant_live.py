@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from cotenant.controller.domain import JobId, Phase, Profile, ProfilePoint
-from cotenant.controller.wire import GetDecisions
+from cotenant.controller.domain import JobId, Phase
+from cotenant.controller.performance import Profile, ProfilePoint
+from cotenant.controller.wire import clients as wire
 from tests.live.cluster import Cluster, References, Training, is_past
 
 KNOWN = Profile(
@@ -23,7 +24,7 @@ def training(name: str, steps: int, expected_s: float, **fields: Any) -> Trainin
 
 
 def reasons(cluster: Cluster, job_id: JobId) -> str:
-    decisions = cluster.client.ask(GetDecisions(job_id=job_id)).decisions
+    decisions = cluster.client.ask(wire.GetDecisions(job_id=job_id)).decisions
     return "\n".join(each.reason for each in decisions)
 
 

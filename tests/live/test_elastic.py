@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cotenant.controller.domain import JobId, JobSpec, Launch, Phase
-from cotenant.controller.wire import JobView, SetPolicy, Submit
+from cotenant.controller.wire import clients as wire
 from tests.checkpoint.ranks import Warm, launch
 from tests.live.cluster import EAGER, PATIENCE_S, Cluster, is_past
 
@@ -28,7 +28,7 @@ def submit(cluster: Cluster, *argv: str, **fields: object) -> JobId:
         launch=Launch(argv=argv, workdir=str(cluster.folder), env=env, uid=os.getuid(), gid=os.getgid()),
         **fields,  # type: ignore[arg-type]
     )
-    return cluster.client.ask(Submit(specs=(spec,))).job_ids[0]
+    return cluster.client.ask(wire.Submit(specs=(spec,))).job_ids[0]
 
 
 def losses(folder: Path) -> dict[int, tuple[int, float]]:
@@ -37,7 +37,7 @@ def losses(folder: Path) -> dict[int, tuple[int, float]]:
     return {int(step): (int(ranks), float.fromhex(loss)) for step, ranks, loss in lines}
 
 
-def trains_on(job: JobView, devices: int, resizes: int, step: int = 0) -> bool:
+def trains_on(job: wire.JobView, devices: int, resizes: int, step: int = 0) -> bool:
     return (
         job.phase is Phase.RUNNING
         and (job.gpus, job.resizes) == (devices, resizes)
@@ -50,7 +50,7 @@ def test_a_job_shrinks_for_another_and_grows_again_with_the_losses_of_an_undistu
     cluster: Cluster, warm: Warm, tmp_path: Path
 ) -> None:
     cluster.add_controller("policy.resize_lease_s=1").start()
-    cluster.client.ask(SetPolicy(name="max-min", parameters={"min_lease_s": 1.0, "lease_factor": 0.0}))
+    cluster.client.ask(wire.SetPolicy(name="max-min", parameters={"min_lease_s": 1.0, "lease_factor": 0.0}))
     cluster.add_agent("h1", "agent.devices=cpu:2").start()
     argv = (sys.executable, str(SCRIPT), str(cluster.folder), str(STEPS))
     job = submit(cluster, *argv, gpus_min=1, gpus_max=2, batch_size=ROWS, expected_s=1e5, name="elastic")

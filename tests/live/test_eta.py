@@ -6,7 +6,8 @@ from __future__ import annotations
 import sys
 
 from cotenant.controller.domain import JobId
-from cotenant.controller.wire import Etas, ListEtas, wall_s
+from cotenant.controller.wire import clients as wire
+from cotenant.controller.wire import wall_s
 from tests.live.cluster import Cluster, all_done
 
 JOBS = 12
@@ -17,11 +18,11 @@ def submit(cluster: Cluster, number: int) -> JobId:
     return cluster.send(f"short-{number}", argv, expected_s=0.4)
 
 
-def told(cluster: Cluster) -> Etas:
-    return cluster.client.ask(ListEtas())
+def told(cluster: Cluster) -> wire.Etas:
+    return cluster.client.ask(wire.ListEtas())
 
 
-def outcomes(reply: Etas) -> int:
+def outcomes(reply: wire.Etas) -> int:
     return sum(each.predictions + each.uncalibrated for each in reply.scores if each.kind == "submission")
 
 
@@ -30,7 +31,7 @@ def test_what_is_told_of_real_jobs_is_compared_with_what_comes(cluster: Cluster)
     controller.start()
     ids = [submit(cluster, number) for number in range(JOBS)]
     cluster.add_agent("h1", "agent.devices=cpu:1").start()
-    seen: list[Etas] = []
+    seen: list[wire.Etas] = []
 
     def look(_: object) -> bool:
         reply = told(cluster)

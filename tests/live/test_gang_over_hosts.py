@@ -16,7 +16,7 @@ import pytest
 
 from cotenant.controller.domain import WAITING, HostState, Phase
 from cotenant.controller.system import keys
-from cotenant.controller.wire import ChangeJobs, JobView, ListNodes, WaitJobs
+from cotenant.controller.wire import clients as wire
 from tests.live.cluster import SMALL, Cluster, References, Training, all_done, one_cluster
 from tests.live.network import GANG, HOSTS, UP, NoNetwork, TwoHosts
 
@@ -70,7 +70,7 @@ class TwoHostCluster:
             self.start_controller(SHORT_LEASE_S)
 
     def state_of(self, host: str) -> HostState:
-        nodes = self.cluster.client.ask(ListNodes()).nodes
+        nodes = self.cluster.client.ask(wire.ListNodes()).nodes
         return next(node.state for node in nodes if node.host == host)
 
 
@@ -92,7 +92,7 @@ def two(
         yield TwoHostCluster(cluster, network)
 
 
-def host_of(job: JobView) -> str:
+def host_of(job: wire.JobView) -> str:
     return job.devices[0].partition("/")[0]
 
 
@@ -105,7 +105,7 @@ def test_a_gang_over_two_hosts_resumes_exactly_and_a_short_cut_changes_nothing(
     assert jobs[job].devices == ("a/cpu0", "b/cpu0")
 
     # The agreement goes by way of the controller: the ranks are asked while none of them can go on.
-    cluster.client.ask(ChangeJobs(verb="preempt", job_ids=(job,)))
+    cluster.client.ask(wire.ChangeJobs(verb="preempt", job_ids=(job,)))
     cluster.until(lambda jobs: jobs[job].phase is Phase.CHECKPOINTING)
     cluster.open_gate(job, attempt=1)
     cluster.until(lambda jobs: jobs[job].attempt == 2 and cluster.trains_at_gate(jobs[job]))
@@ -113,7 +113,7 @@ def test_a_gang_over_two_hosts_resumes_exactly_and_a_short_cut_changes_nothing(
     # Three seconds without the gang's cable and without the controller, in the middle of a step.
     two.network.cut("b", GANG, UP)
     cluster.open_gate(job)
-    waited = cluster.client.ask(WaitJobs(job_ids=(job,), timeout_s=SHORT_CUT_S))
+    waited = cluster.client.ask(wire.WaitJobs(job_ids=(job,), timeout_s=SHORT_CUT_S))
     assert waited.jobs[0].phase is Phase.RUNNING, "a gang cannot train without its cable"
     two.network.heal()
     cluster.until(lambda jobs: all_done(jobs, [job]))

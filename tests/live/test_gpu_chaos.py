@@ -23,12 +23,14 @@ from pathlib import Path
 import pytest
 
 from cotenant.agent.daemon.supervisors import stored_orders
-from cotenant.controller.domain import ENDED, JobId, Phase, Profile, ProfilePoint
+from cotenant.controller.domain import ENDED, JobId, Phase
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, EngineConfig
+from cotenant.controller.performance import Profile, ProfilePoint
 from cotenant.controller.policies import registry
 from cotenant.controller.store import Journal, RecoveredState, read_entry
-from cotenant.controller.wire import ChangeNode, JobView, ListNodes, Shown, WaitJobs, unpack
+from cotenant.controller.wire import clients as wire
+from cotenant.controller.wire import unpack
 from cotenant.mps.environment import PIPE_DIRECTORY
 from cotenant.mps.process import OWNER_MARK, environment_of
 from tests.building.limits import within_s
@@ -119,11 +121,11 @@ class Run:
         self.jobs: list[JobId] = []
         self.looks = 0
 
-    def look(self) -> dict[JobId, JobView]:
+    def look(self) -> dict[JobId, wire.JobView]:
         """One look, and everything that must hold at any moment."""
         self.looks += 1
         assert self.looks < LOOKS_MAX, {j.name: (j.phase, j.reason) for j in self.cluster.look().values()}
-        open_jobs = WaitJobs(job_ids=tuple(self.jobs), timeout_s=LOOK_S)
+        open_jobs = wire.WaitJobs(job_ids=tuple(self.jobs), timeout_s=LOOK_S)
         self.cluster.client.ask(open_jobs, timeout_s=PATIENCE_S)
         self.storm.look()
         agent = self.cluster.agents[HOST]
@@ -132,7 +134,7 @@ class Run:
         check_starts(self.host)
         return self.cluster.look()
 
-    def go(self, blows: list[Blow]) -> dict[JobId, JobView]:
+    def go(self, blows: list[Blow]) -> dict[JobId, wire.JobView]:
         for number, blow in enumerate(blows):
             while len(self.jobs) < min(JOBS, AT_ONCE + number * JOBS // len(blows)):
                 self.submit()
@@ -153,7 +155,7 @@ class Run:
     def submit(self) -> None:
         self.jobs.append(submit(self.cluster, self.host, len(self.jobs), self.rng))
 
-    def end(self) -> dict[JobId, JobView]:
+    def end(self) -> dict[JobId, wire.JobView]:
         """No more faults: what is wanted of a person is done, until every job has ended."""
         for index in range(len(UUIDS)):
             self.host.reset(index)
@@ -161,9 +163,9 @@ class Run:
         while any(job.phase not in ENDED for job in jobs.values()):
             jobs = self.look()
             if self.looks % RESUME_EVERY == 0:
-                (node,) = self.cluster.client.ask(ListNodes()).nodes
+                (node,) = self.cluster.client.ask(wire.ListNodes()).nodes
                 if node.reason or not all(device.healthy for device in node.devices):
-                    self.cluster.client.ask(ChangeNode(verb="resume", host_id=node.host))
+                    self.cluster.client.ask(wire.ChangeNode(verb="resume", host_id=node.host))
         return jobs
 
 
@@ -206,7 +208,7 @@ def check_starts(host: GpuHost) -> None:
         assert not each["against"], f"{where}: started on a device that is {each['against']}"
 
 
-def check_ends(run: Run, shown: dict[JobId, Shown]) -> None:
+def check_ends(run: Run, shown: dict[JobId, wire.Shown]) -> None:
     """Every job is done, or failed by its own fault alone; steps never go back before a save."""
     deeds = run.storm.deeds
     for job_id, each in shown.items():
@@ -288,7 +290,7 @@ def described(pid: int) -> str:
     return f"{command(pid)} (pipes {environment.get(PIPE_DIRECTORY)}, of {environment.get(OWNER_MARK)})"
 
 
-def check_journal(cluster: Cluster, jobs: dict[JobId, JobView]) -> None:
+def check_journal(cluster: Cluster, jobs: dict[JobId, wire.JobView]) -> None:
     """After one more crash it is as it was, and the policies would decide the same again."""
     controller = cluster.controller
     assert controller is not None

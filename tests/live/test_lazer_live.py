@@ -12,7 +12,7 @@ import pytest
 from cotenant.controller.domain import LOAD_S, PAUSE_S, JobId, Phase
 from cotenant.controller.papers.lazer.learning import Learner
 from cotenant.controller.papers.lazer.parameters import LazerParameters
-from cotenant.controller.wire import Explain, GetDecisions, SetPolicy
+from cotenant.controller.wire import clients as wire
 from tests.live.cluster import SMALL, Cluster, Training
 
 pytestmark = pytest.mark.skipif(
@@ -30,7 +30,7 @@ SHORTER = Training(name="shorter", script=SMALL, steps=12, more={"iterations": N
 
 def predictions(cluster: Cluster, job_id: JobId) -> list[str]:
     """What the predictor said of it, newest first."""
-    decisions = cluster.client.ask(GetDecisions(job_id=job_id)).decisions
+    decisions = cluster.client.ask(wire.GetDecisions(job_id=job_id)).decisions
     return [d.reason for d in decisions if d.what == "put off"]
 
 
@@ -50,7 +50,7 @@ def test_a_deferral_is_kept_explained_and_not_forgotten_with_the_controller(clus
     cluster.add_agent("a", "agent.devices=cpu:1", "agent.heartbeat_s=0.3", "launch.warm=true").start()
     long = cluster.submit(LONG)
     cluster.until(lambda jobs: jobs[long].phase is Phase.RUNNING and jobs[long].resumable)
-    cluster.client.ask(SetPolicy(name="lazer", parameters=PARAMETERS.as_parameters()))
+    cluster.client.ask(wire.SetPolicy(name="lazer", parameters=PARAMETERS.as_parameters()))
     load_s = cluster.shown(long).job.expected_load_s
     if load_s == LOAD_S:
         pytest.skip("torch takes more than ten seconds to import here: a load that long is not measured")
@@ -61,7 +61,7 @@ def test_a_deferral_is_kept_explained_and_not_forgotten_with_the_controller(clus
     (told,) = predictions(cluster, short)
     assert told.startswith(f"preempting {long} for it is put off by {drawn_s(0):.2f} s (bootstrap"), told
     assert f"it would take {load_s:.2f} s to load" in told, "the predictor is fed the measured load"
-    explained = cluster.client.ask(Explain(job_id=short)).explanation.lines
+    explained = cluster.client.ask(wire.Explain(job_id=short)).explanation.lines
     assert any(f"preempting {long} for it is put off" in line for line in explained)
 
     # The controller dies with the deferral open; the next one knows of it.

@@ -13,7 +13,7 @@ from typing import TypeVar
 import pytest
 
 from cotenant.controller.domain import JobId, Phase
-from cotenant.controller.wire import ChangeJobs, ListJobs, ListNodes, ReadingView
+from cotenant.controller.wire import clients as wire
 from tests.building.limits import within_s
 from tests.live.cluster import PATIENCE_S, Cluster
 
@@ -50,9 +50,9 @@ def test_the_device_of_a_running_job_is_seen_to_work(cluster: Cluster) -> None:
     cluster.send("busy", (sys.executable, "-c", BUSY))
     device = "h1/cpu0"
 
-    def working() -> ReadingView | None:
+    def working() -> wire.ReadingView | None:
         """The device's newest reading, once the job is on it and it shows."""
-        (node,) = cluster.client.ask(ListNodes()).nodes
+        (node,) = cluster.client.ask(wire.ListNodes()).nodes
         (shown,) = (each for each in node.devices if each.device_id == device)
         is_at_work = shown.jobs == ("1",) and shown.reading and (shown.reading.values["CPU"] or 0.0) > 0.05
         return shown.reading if is_at_work else None
@@ -82,10 +82,10 @@ def test_the_device_of_a_running_job_is_seen_to_work(cluster: Cluster) -> None:
     assert value(controller, "cotenant_queue_wait_seconds_count") == 1
     assert (value(controller, "cotenant_decision_seconds_count") or 0.0) > 0.0
 
-    cluster.client.ask(ChangeJobs(verb="cancel", job_ids=(JobId("1"),)))
+    cluster.client.ask(wire.ChangeJobs(verb="cancel", job_ids=(JobId("1"),)))
 
     def ended() -> bool | None:
-        (job,) = cluster.client.ask(ListJobs(include_ended=True)).jobs
+        (job,) = cluster.client.ask(wire.ListJobs(include_ended=True)).jobs
         return True if job.phase is Phase.CANCELLED else None
 
     until(ended)

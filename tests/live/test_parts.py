@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from cotenant.controller.domain import JobId, Phase
-from cotenant.controller.wire import Explain, ListNodes
+from cotenant.controller.wire import clients as wire
 from tests.live.cluster import SMALL, Cluster, References, Training
 
 HALF = {"gpu_fraction": 0.5}
@@ -26,7 +26,7 @@ def cores_of(cluster: Cluster, job_id: JobId) -> set[int]:
 
 
 def jobs_on_slots(cluster: Cluster) -> list[tuple[Sequence[JobId], Sequence[float]]]:
-    nodes = cluster.client.ask(ListNodes()).nodes
+    nodes = cluster.client.ask(wire.ListNodes()).nodes
     return [(device.jobs, device.parts) for node in nodes for device in node.devices]
 
 
@@ -44,7 +44,7 @@ def test_two_halves_of_a_slot_train_at_once_and_exactly(cluster: Cluster, refere
 
     # Nobody gets a third half, or the whole slot, before enough of it is free.
     third, whole = cluster.submit(THIRD), cluster.submit(WHOLE)
-    told = cluster.client.ask(Explain(job_id=third)).explanation.lines
+    told = cluster.client.ask(wire.Explain(job_id=third)).explanation.lines
     assert any("a/cpu0 has 0.00 left of itself; the part that is asked for is 0.50" in line for line in told)
     cluster.open_gate(left)
     cluster.until(lambda jobs: jobs[third].phase is Phase.DONE)

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from cotenant.controller.domain import JobId, Phase
-from cotenant.controller.wire import ENV_ACCUMULATION_SCHEDULE, ChangeJobs, ListProfiles, ProfileView
+from cotenant.controller.wire import ENV_ACCUMULATION_SCHEDULE, ProfileView
+from cotenant.controller.wire import clients as wire
 from tests.checkpoint.ranks import Warm, launch
 from tests.live.cluster import EAGER, PATIENCE_S, Cluster
 
@@ -89,8 +90,8 @@ def test_a_job_is_profiled_while_it_trains_and_the_next_of_its_kind_is_not(
     second = submit(cluster, "second", kind)
     shown = cluster.shown(second).job
     assert shown.profile == profile and shown.profile_given
-    cluster.client.ask(ChangeJobs(verb="cancel", job_ids=(second,)))
-    known = next(each for each in cluster.client.ask(ListProfiles()).profiles if each.job_id == job_id)
+    cluster.client.ask(wire.ChangeJobs(verb="cancel", job_ids=(second,)))
+    known = next(each for each in cluster.client.ask(wire.ListProfiles()).profiles if each.job_id == job_id)
     assert (known.used, known.device_type, known.is_complete) == (1, "cpu", True)
 
     # The series: one job per configuration, told that it is only measured, ended when it is.

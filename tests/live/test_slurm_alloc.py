@@ -20,7 +20,6 @@ from cotenant.agent.host.locks import LOCK_DIR_ENV
 from cotenant.controller.client import Client, Unreachable
 from cotenant.controller.domain import AllocationTerms, JobId, Phase
 from cotenant.controller.system import keys
-from cotenant.controller.wire import JobView
 from cotenant.controller.wire import clients as wire
 from tests.building.limits import within_s
 from tests.building.slurm import LocalSlurm, local_slurm
@@ -150,7 +149,7 @@ def moving(request: pytest.FixtureRequest, cluster: Cluster, slurm: LocalSlurm) 
     slurm.cancel_all()
 
 
-def trains(job: JobView) -> bool:
+def trains(job: wire.JobView) -> bool:
     return job.phase is Phase.RUNNING and bool(job.resumable) and (job.step or 0) >= 3
 
 

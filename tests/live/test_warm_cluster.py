@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cotenant.controller.domain import JobId, Phase
-from cotenant.controller.wire import ChangeJobs
+from cotenant.controller.wire import clients as wire
 from tests.live.cluster import SMALL, Cluster, References, Training, all_done
 
 
@@ -52,7 +52,7 @@ def test_a_preempted_job_goes_on_warm_from_its_step(cluster: Cluster, references
     job_id = cluster.submit(training)
     cluster.until(lambda jobs: cluster.trains_at_gate(jobs[job_id]))
     await_server(cluster)
-    cluster.client.ask(ChangeJobs(verb="preempt", job_ids=(job_id,)))
+    cluster.client.ask(wire.ChangeJobs(verb="preempt", job_ids=(job_id,)))
     cluster.until(lambda jobs: jobs[job_id].phase is Phase.CHECKPOINTING)
     cluster.open_gate(job_id, attempt=1)
     cluster.until(lambda jobs: jobs[job_id].attempt == 2 and cluster.trains_at_gate(jobs[job_id]))

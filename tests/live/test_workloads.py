@@ -20,7 +20,7 @@ from cotenant.controller.cli.demo.measuring import (
     run_uninterrupted,
 )
 from cotenant.controller.cli.demo.plan import DemoJob, MeasuredJob
-from cotenant.controller.domain import Profile, ProfilePoint
+from cotenant.controller.performance import Profile, ProfilePoint
 from tests.checkpoint.ranks import Warm, launch
 from tests.live.cluster import EAGER
 from tests.processes import IMPORT_S

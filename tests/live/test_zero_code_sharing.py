@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from cotenant.controller.client import Client
-from cotenant.controller.domain import JobId, JobSpec, Launch, Profile, ProfilePoint
-from cotenant.controller.wire import GetReport, ShowJob, Shown, Submit
+from cotenant.controller.domain import JobId, JobSpec, Launch
+from cotenant.controller.performance import Profile, ProfilePoint
+from cotenant.controller.wire import clients as wire
 from tests.checkpoint.ranks import Warm, launch
 from tests.live.person import PATIENCE_S, SAY, Person, at_home
 
@@ -67,15 +68,15 @@ def test_its_batches_are_split_and_the_result_is_that_of_whole_ones(person: Pers
     incumbent = person.write("incumbent.py", SAY + INCUMBENT)
     script = person.write("train.py", SCRIPT)
     with Client(f"ipc://{person.socket}") as client:
-        (first,) = client.ask(Submit(specs=(needs(person, incumbent, iterations=100_000),))).job_ids
+        (first,) = client.ask(wire.Submit(specs=(needs(person, incumbent, iterations=100_000),))).job_ids
         person.until_state(first, "running")
         newcomer = needs(person, script, "ours.pt", iterations=STEPS, zero_code=("accumulate",))
-        (second,) = client.ask(Submit(specs=(newcomer,))).job_ids
+        (second,) = client.ask(wire.Submit(specs=(newcomer,))).job_ids
         person.until_state(second, "done")
-        shown = client.ask(ShowJob(job_id=second))
-        report = client.ask(GetReport()).report
+        shown = client.ask(wire.ShowJob(job_id=second))
+        report = client.ask(wire.GetReport()).report
     person.write("go", "")
-    assert isinstance(shown, Shown)
+    assert isinstance(shown, wire.Shown)
     (attempt,) = shown.attempts
     assert (attempt.accumulation_steps, attempt.co_tenants) == (2, (first,))
     assert shown.job.step == STEPS

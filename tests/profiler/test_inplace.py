@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.controller.domain import Profile, fit_step_model
+from cotenant.controller.performance import Profile, fit_step_model
 from cotenant.profiler.indicators.sources import (
     Indicator,
     Reading,

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotenant.controller.domain import (
+from cotenant.controller.domain import Reason
+from cotenant.controller.performance import (
     Coefficients,
     Gang,
     MeasuredStep,
     Profile,
     ProfilePoint,
-    Reason,
     ThroughputModel,
     measured_steps,
 )

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cotenant.controller.domain import Gang, MeasuredStep, ThroughputModel
+from cotenant.controller.performance import Gang, MeasuredStep, ThroughputModel
 from cotenant.profiler.throughput import StepTable, fit, solve
 
 pytest.importorskip("scipy", reason="fits need SciPy, which is not installed here")

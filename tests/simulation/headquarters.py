@@ -11,7 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
-from cotenant.controller.domain import AlarmRang, AnyCommand, AnyEvent
+from cotenant.controller.domain import AnyCommand
+from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, EngineConfig, Ledger
 from cotenant.controller.executors.agents import AgentExecutor
 from cotenant.controller.policies import registry
@@ -42,7 +43,7 @@ class Headquarters:
         self.pages = Pages()
         self.starts = 0
         self._rebuilds = 0
-        self.watch: Callable[[AnyEvent, Sequence[AnyCommand]], None] | None = None
+        self.watch: Callable[[ev.AnyEvent, Sequence[AnyCommand]], None] | None = None
         self._clock = clock
         self._network = network
         self._config = config
@@ -122,7 +123,7 @@ class Headquarters:
 
     # --- The loop ----------------------------------------------------------------------------------
 
-    def happen(self, event: AnyEvent, then: Callable[[], None] | None = None) -> bool:
+    def happen(self, event: ev.AnyEvent, then: Callable[[], None] | None = None) -> bool:
         """As a user's request does; `then` runs when it is durable."""
         if self._core is None:
             return False
@@ -182,7 +183,7 @@ class Headquarters:
 
     def _ring(self) -> None:
         if self._core is not None and self._core.ring():
-            self.happen(AlarmRang())
+            self.happen(ev.AlarmRang())
         self._set_alarm()
 
     def _commit_failed(self, error: sqlite3.Error) -> None:

@@ -12,7 +12,8 @@ from typing import Final, Literal
 from cotenant.agent.daemon.core.edge import AnswerLog, RemoveAttempt
 from cotenant.agent.daemon.core.memory import Bound, Follows, Forgotten, JobKey, Reset
 from cotenant.agent.daemon.core.reporting import Outbox
-from cotenant.controller.domain import Followed, JobKept, StartAttempt
+from cotenant.controller.domain import Followed, StartAttempt
+from cotenant.controller.domain import events as ev
 from cotenant.controller.wire import CommandDelivery, LogReply, NotFollowed, ReadLog, Welcome
 
 KEPT_TOLD_MAX: Final = 1000
@@ -119,13 +120,13 @@ class Following:
             past=memory.epochs_past,
         )
 
-    def kept(self) -> tuple[JobKept, ...]:
+    def kept(self) -> tuple[ev.JobKept, ...]:
         """Jobs that the inventory does not name, and those whose numbers are taken."""
         jobs = dict.fromkeys((*self._taken, *self._memory.kept_jobs()))
         return tuple(self._kept(job) for job in islice(jobs, KEPT_TOLD_MAX))
 
-    def _kept(self, job: JobKey) -> JobKept:
+    def _kept(self, job: JobKey) -> ev.JobKept:
         fence = self._memory.fences.get(job)
         if fence is None:
-            return JobKept(job_id=job[0], job_epoch=job[1])
-        return JobKept(job_id=job[0], job_epoch=job[1], attempt=fence.attempt, epoch=fence.epoch)
+            return ev.JobKept(job_id=job[0], job_epoch=job[1])
+        return ev.JobKept(job_id=job[0], job_epoch=job[1], attempt=fence.attempt, epoch=fence.epoch)

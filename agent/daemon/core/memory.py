@@ -13,17 +13,8 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain import (
-    AttemptEnded,
-    AttemptNo,
-    Capabilities,
-    CommandId,
-    DeviceId,
-    Epoch,
-    FromAttempt,
-    GpuFaultRole,
-    JobId,
-)
+from cotenant.controller.domain import AttemptNo, Capabilities, CommandId, DeviceId, Epoch, JobId
+from cotenant.controller.domain import events as ev
 
 BY_XID: Final = 2
 """`Fault.weight`."""
@@ -47,7 +38,7 @@ class StopAsked(msgspec.Struct, frozen=True, kw_only=True):
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
     """A fatal fault of a device that struck an attempt."""
 
-    role: GpuFaultRole
+    role: ev.GpuFaultRole
     why: str
     """The Xid with its name, or what else was seen."""
     where: str
@@ -107,7 +98,7 @@ class Attempt(Capabilities, frozen=True, kw_only=True):
     """It started as a client of MPS daemons, and stays one for its life, whatever happens to those."""
     fault: Fault | None = None
     """It is told to end for this, or has ended by it."""
-    ended: AttemptEnded | None = None
+    ended: ev.AttemptEnded | None = None
     settled_age_s: float | None = None
     """When the controller confirmed the end; None = not yet."""
 
@@ -177,7 +168,7 @@ class Reported(Note, frozen=True, kw_only=True, tag="reported"):
     """A report with its number, and the attempt's record that goes with it: both or neither."""
 
     sequence: int
-    event: FromAttempt
+    event: ev.FromAttempt
     attempt: Attempt | None = None
 
 
@@ -278,7 +269,7 @@ class AgentMemory:
         self.sequence = 0
         """The last number given to a report."""
         self.confirmed = 0
-        self.pending: OrderedDict[int, FromAttempt] = OrderedDict()
+        self.pending: OrderedDict[int, ev.FromAttempt] = OrderedDict()
         self.attempts: dict[Key, Attempt] = {}
         self.fences: dict[JobKey, Fence] = {}
         self.commands: OrderedDict[CommandId, None] = OrderedDict()
@@ -376,7 +367,7 @@ class AgentMemory:
         self.sequence = max(self.sequence, sequence)
         while self.pending and next(iter(self.pending)) <= sequence:
             _, event = self.pending.popitem(last=False)
-            if isinstance(event, AttemptEnded):
+            if isinstance(event, ev.AttemptEnded):
                 attempt = self.attempts.get((event.job_id, event.attempt))
                 if attempt is not None and attempt.settled_age_s is None:
                     settled = msgspec.structs.replace(attempt, settled_age_s=self.age_s)

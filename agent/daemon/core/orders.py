@@ -27,7 +27,8 @@ from cotenant.agent.daemon.core.edge import AgentConfig
 from cotenant.agent.daemon.core.memory import Attempt
 from cotenant.agent.ipc import MpsClient, Order, RankOrder, WatchRule
 from cotenant.agent.supervisor.processes import launcher_of
-from cotenant.controller.domain import ROUNDING, Device, DeviceId, GangMember, HostId, StartAttempt, cores_of
+from cotenant.controller.domain import Device, DeviceId, GangMember, HostId, StartAttempt
+from cotenant.controller.planning import ROUNDING, cores_of
 from cotenant.mps.environment import (
     PRIORITY_BELOW_NORMAL,
     PRIORITY_NORMAL,

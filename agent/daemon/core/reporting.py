@@ -18,24 +18,14 @@ from cotenant.agent.daemon.core.edge import AnyEffect, Keep, Say, Send
 from cotenant.agent.daemon.core.memory import AgentMemory, AnyNote, Attempt, Reported
 from cotenant.agent.daemon.core.registration import Registration
 from cotenant.agent.ipc import Durable, Result, Status
-from cotenant.controller.domain import (
-    AttemptEnded,
-    AttemptStarted,
-    CapabilitiesSeen,
-    CheckpointDurable,
-    FirstStepDone,
-    FromAttempt,
-    HostId,
-    ProfileLearned,
-    TroubleSeen,
-    capabilities_of,
-)
+from cotenant.controller.domain import HostId, capabilities_of
+from cotenant.controller.domain import events as ev
 from cotenant.controller.wire import FromAgent, Report
 
 TROUBLES_MAX: Final = 16
 """Reports of one attempt's troubles; after these its log has the rest."""
 
-Told = tuple[FromAttempt, Attempt]
+Told = tuple[ev.FromAttempt, Attempt]
 """A report, and the attempt's record once it is made."""
 
 
@@ -44,7 +34,7 @@ def from_status(attempt: Attempt, status: Status, host_id: HostId, device_type: 
     job_id, number = attempt.key
     if status.started and not attempt.started:
         attempt = msgspec.structs.replace(attempt, started=True)
-        started = AttemptStarted(
+        started = ev.AttemptStarted(
             job_id=job_id,
             attempt=number,
             host_id=host_id,
@@ -63,7 +53,7 @@ def from_status(attempt: Attempt, status: Status, host_id: HostId, device_type: 
         yield told
     if status.profile is not None and status.profile_no > attempt.profile_no:
         attempt = msgspec.structs.replace(attempt, profile_no=status.profile_no)
-        learned = ProfileLearned(
+        learned = ev.ProfileLearned(
             job_id=job_id,
             profile=status.profile,
             attempt=number,
@@ -80,7 +70,7 @@ def from_result(attempt: Attempt, result: Result, host_id: HostId, device_type: 
     for told in from_status(attempt, result.status, host_id, device_type):
         attempt = told[1]
         yield told
-    ended = AttemptEnded(
+    ended = ev.AttemptEnded(
         job_id=result.job_id,
         attempt=result.attempt,
         host_id=host_id,
@@ -97,19 +87,19 @@ def from_result(attempt: Attempt, result: Result, host_id: HostId, device_type: 
 
 
 def first_step(attempt: Attempt, step: int, host_id: HostId) -> Told:
-    event = FirstStepDone(job_id=attempt.job_id, attempt=attempt.attempt, host_id=host_id, step=step)
+    event = ev.FirstStepDone(job_id=attempt.job_id, attempt=attempt.attempt, host_id=host_id, step=step)
     return event, msgspec.structs.replace(attempt, first_step=True)
 
 
 def assumed_step(attempt: Attempt, host_id: HostId) -> Told:
     """It has run a while and no step of it can be seen; one that is seen later is reported as well."""
-    event = FirstStepDone(
+    event = ev.FirstStepDone(
         job_id=attempt.job_id, attempt=attempt.attempt, host_id=host_id, step=0, assumed=True
     )
     return event, msgspec.structs.replace(attempt, first_step_assumed=True)
 
 
-def with_end(attempt: Attempt, ended: AttemptEnded) -> Attempt:
+def with_end(attempt: Attempt, ended: ev.AttemptEnded) -> Attempt:
     """Nothing more can be asked of it."""
     return msgspec.structs.replace(attempt, ended=ended, stop=None, save=False)
 
@@ -120,7 +110,7 @@ def _capabilities(attempt: Attempt, status: Status, host_id: HostId) -> Iterator
     said = capabilities_of(status)
     known = msgspec.structs.replace(attempt, capabilities=True, resumable=status.resumable, **said)
     if known != attempt:
-        hello = CapabilitiesSeen(
+        hello = ev.CapabilitiesSeen(
             job_id=attempt.job_id,
             attempt=attempt.attempt,
             host_id=host_id,
@@ -137,7 +127,7 @@ def _checkpoints(attempt: Attempt, durable: tuple[Durable, ...], host_id: HostId
     for each in sorted(durable, key=lambda d: d.step):
         if each.step > attempt.durable_step:
             attempt = msgspec.structs.replace(attempt, durable_step=each.step)
-            event = CheckpointDurable(
+            event = ev.CheckpointDurable(
                 job_id=attempt.job_id,
                 attempt=attempt.attempt,
                 host_id=host_id,
@@ -152,7 +142,10 @@ def troubles(attempt: Attempt, failed: tuple[str, ...], host_id: HostId) -> Iter
         if what in attempt.troubles or len(attempt.troubles) >= TROUBLES_MAX:
             continue
         attempt = msgspec.structs.replace(attempt, troubles=(*attempt.troubles, what))
-        yield TroubleSeen(job_id=attempt.job_id, attempt=attempt.attempt, host_id=host_id, what=what), attempt
+        yield (
+            ev.TroubleSeen(job_id=attempt.job_id, attempt=attempt.attempt, host_id=host_id, what=what),
+            attempt,
+        )
 
 
 # --- The outbox ------------------------------------------------------------------------------------
@@ -185,7 +178,7 @@ class Outbox:
         self.memory.fold(note)
         self.add(Keep(note=note))
 
-    def report(self, event: FromAttempt, attempt: Attempt) -> None:
+    def report(self, event: ev.FromAttempt, attempt: Attempt) -> None:
         """Send a report, with the attempt's record that goes with it, at once where nothing waits before
         it."""
         if event.can_be_left_out and len(self.memory.pending) >= REPORTS_KEPT:

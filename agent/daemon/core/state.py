@@ -60,7 +60,6 @@ from cotenant.agent.daemon.core.tenants import Tenants
 from cotenant.agent.ipc import GangIn
 from cotenant.controller.domain import (
     AgentCommand,
-    AttemptSeen,
     CommandId,
     Device,
     DeviceId,
@@ -71,6 +70,7 @@ from cotenant.controller.domain import (
     StopAttempt,
     TrustDevices,
 )
+from cotenant.controller.domain import events as ev
 from cotenant.controller.wire import (
     CommandAck,
     CommandDelivery,
@@ -187,10 +187,10 @@ class AgentState:
         """Per device: the peaks of its tenants' memory, added up; without those that nothing is known of."""
         return self._tenants.memory_seen_mib()
 
-    def inventory(self) -> tuple[AttemptSeen, ...]:
+    def inventory(self) -> tuple[ev.AttemptSeen, ...]:
         """What `Hello` lists: what runs, and what has ended without the controller knowing."""
         return tuple(
-            AttemptSeen(
+            ev.AttemptSeen(
                 job_id=a.job_id,
                 attempt=a.attempt,
                 running=a.ended is None,

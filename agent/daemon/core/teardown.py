@@ -24,7 +24,8 @@ from cotenant.agent.daemon.core.memory import Attempt, DeviceQuarantine, Doubted
 from cotenant.agent.daemon.core.reporting import Outbox
 from cotenant.agent.daemon.core.tenants import Tenants
 from cotenant.agent.ipc import Result, Status, StopNow
-from cotenant.controller.domain import AttemptEnded, Device, JobId, Outcome
+from cotenant.controller.domain import Device, JobId
+from cotenant.controller.domain import events as ev
 
 
 class Teardown:
@@ -123,7 +124,7 @@ class Teardown:
     def end(
         self,
         attempt: Attempt,
-        outcome: Outcome,
+        outcome: ev.Outcome,
         detail: str,
         *,
         workdir_missing: bool = False,
@@ -132,7 +133,7 @@ class Teardown:
         """The end of an attempt that has no supervisor and no result file."""
         self._tenants.live.pop(attempt.key, None)
         self._tenants.tell_co_tenants()
-        ended = AttemptEnded(
+        ended = ev.AttemptEnded(
             job_id=attempt.job_id,
             attempt=attempt.attempt,
             host_id=self._tenants.host_id,

@@ -17,7 +17,8 @@ import msgspec
 
 from cotenant.agent.ipc import Durable
 from cotenant.agent.supervisor.core.exit_rules import ROWS, SIGNALS_OF_SHELLS, ExitRule
-from cotenant.controller.domain import Outcome, one_line
+from cotenant.controller.domain import events as ev
+from cotenant.controller.domain import texts
 
 TAIL_BYTES: Final = 16 * 1024
 LAST_WORDS_CHARS: Final = 4096
@@ -104,7 +105,7 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExitVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    outcome: Outcome
+    outcome: ev.Outcome
     exit_code: int | None
     detail: str
     workdir_missing: bool = False
@@ -119,7 +120,7 @@ class ExitVerdict(msgspec.Struct, frozen=True, kw_only=True):
 def decide(ending: Ending) -> ExitVerdict:
     """The verdict on a whole attempt, as far as this host knows."""
     verdict = _certain(ending) or _looked_up(ending)
-    detail = one_line(" ".join(verdict.detail.split()))[:DETAIL_CHARS]
+    detail = texts.one_line(" ".join(verdict.detail.split()))[:DETAIL_CHARS]
     return msgspec.structs.replace(verdict, detail=detail)
 
 
@@ -153,7 +154,7 @@ _TOLD_TO_END: Final[dict[Cause, str]] = {
 }
 
 
-_OUTCOMES: Final[dict[Cause, Outcome]] = {
+_OUTCOMES: Final[dict[Cause, ev.Outcome]] = {
     "start-deadline": "user-failed",
     "memory": "user-failed",
     "hang": "infra-failed",  # A lost link, a peer that died unseen: another start may well go on.

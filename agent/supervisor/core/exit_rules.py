@@ -12,14 +12,14 @@ from typing import Final, Literal
 
 import msgspec
 
-from cotenant.controller.domain import Outcome
+from cotenant.controller.domain import events as ev
 
 
 class ExitRule(msgspec.Struct, frozen=True, kw_only=True):
     """One way to end. All conditions that are given must hold; the first row that matches counts."""
 
     name: str
-    outcome: Outcome
+    outcome: ev.Outcome
     text: str
     """Filled with {error}, {signal}, {code} and the words of `exit_classifier`."""
     pattern: str = ""

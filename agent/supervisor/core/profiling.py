@@ -17,7 +17,7 @@ from cotenant.agent.ipc import Order
 from cotenant.agent.supervisor.core.coordination import Coordination, Voice
 from cotenant.agent.supervisor.core.progress import RankProgress
 from cotenant.agent.supervisor.core.rank_messages import StepDone, ToRank, WindowReport
-from cotenant.controller.domain import Profile, SeenBatch
+from cotenant.controller.performance import Profile, SeenBatch
 from cotenant.profiler.indicators.sources import Timed
 from cotenant.profiler.inplace import BLIND_AFTER_S, AccumulationWindow, InPlace
 

@@ -26,7 +26,8 @@ from cotenant.agent.supervisor.core.rank_messages import (
     RankHello,
     StepDone,
 )
-from cotenant.controller.domain import SeenBatch, SeenLength, cannot, capabilities_of_all, one_line
+from cotenant.controller.domain import SeenLength, cannot, capabilities_of_all, texts
+from cotenant.controller.performance import SeenBatch
 
 REPORTS_KEPT: Final = 31
 DURABLES_KEPT: Final = 4
@@ -99,7 +100,7 @@ class RankProgress:
         if word.rank > self._length_rank:
             return False
         self._length_rank = word.rank
-        note = one_line(word.note)[:FAILURE_CHARS]
+        note = texts.one_line(word.note)[:FAILURE_CHARS]
         return self.change(length=SeenLength(steps=word.total or None, note=note))
 
     def batch(self, word: BatchSeen) -> bool:
@@ -107,7 +108,7 @@ class RankProgress:
         if word.rank > self._batch_rank:
             return False
         self._batch_rank = word.rank
-        return self.change(batch=SeenBatch(rows=word.rows, note=one_line(word.note)[:FAILURE_CHARS]))
+        return self.change(batch=SeenBatch(rows=word.rows, note=texts.one_line(word.note)[:FAILURE_CHARS]))
 
     def durable(self, word: DurableSaid) -> bool:
         new = Durable(step=word.step, name=word.name, exact=word.exact)
@@ -124,7 +125,7 @@ class RankProgress:
 
     def note(self, text: str) -> None:
         """Something went wrong that does not end the attempt."""
-        line = one_line(" ".join(text.split()))[:FAILURE_CHARS]
+        line = texts.one_line(" ".join(text.split()))[:FAILURE_CHARS]
         self.change(failed=(*self.status.failed, line)[-FAILURES_KEPT:])
 
     def sampled(

@@ -69,7 +69,7 @@ from cotenant.agent.supervisor.core.stopping import (
     unclean,
 )
 from cotenant.agent.supervisor.core.watchdog import StartLimit, Watchdog
-from cotenant.controller.domain import one_line
+from cotenant.controller.domain import texts
 
 
 class Supervision:
@@ -154,7 +154,7 @@ class Supervision:
                 self._phase, self._start.started_s = "running", self._now_s
                 self._profiling.started(self._now_s)
                 self._publishing.changed(
-                    self._progress.change(started=True, launch=launch, launch_why=one_line(why))
+                    self._progress.change(started=True, launch=launch, launch_why=texts.one_line(why))
                 )
             case CouldNotStart(problem=problem) if self._phase == "starting":
                 self._problem = problem

@@ -29,7 +29,7 @@ from cotenant.controller.cli.jobs.queue import tell_rest
 from cotenant.controller.present import units
 from cotenant.controller.present.tables import Column
 from cotenant.controller.present.units import NONE, device_hours, duration, local_time
-from cotenant.controller.wire import GetReport, InterruptionView, PairTotals, ReportView, wall_s
+from cotenant.controller.wire import InterruptionView, PairTotals, ReportView, wall_s
 from cotenant.controller.wire import clients as wire
 
 PAIRS_SHOWN: Final = 5
@@ -69,7 +69,7 @@ def report(
     form = chosen(output, as_json)
     since_s = duration_of("--since", since)
     with asking(endpoint) as client:
-        reply = client.ask(GetReport(since_s=since_s))
+        reply = client.ask(wire.GetReport(since_s=since_s))
     room = screen.terminal_width()
     show_one(form, reply.report, "report", reply.report, lambda shown: page(shown, room))
 

@@ -22,7 +22,7 @@ from cotenant.controller.domain import HostId, sharing_in_words
 from cotenant.controller.present.tables import STATE_COLOURS, Column
 from cotenant.controller.present.units import NONE, duration, size
 from cotenant.controller.system import paths
-from cotenant.controller.wire import ChangeNode, DeviceView, ListNodes, Nodes, NodeView
+from cotenant.controller.wire import clients as wire
 
 HostArgument = Annotated[str, argument(metavar="HOST", help="Its name.", complete=complete_host)]
 
@@ -30,8 +30,8 @@ HostArgument = Annotated[str, argument(metavar="HOST", help="Its name.", complet
 class NodeRow(NamedTuple):
     """One device; a host without devices has one row as well."""
 
-    node: NodeView
-    device: DeviceView | None
+    node: wire.NodeView
+    device: wire.DeviceView | None
 
 
 @group(acts_alone=True)
@@ -53,7 +53,7 @@ def nodes(
         return
     form = chosen(output, as_json)
     with asking(endpoint) as client:
-        reply = client.ask(ListNodes())
+        reply = client.ask(wire.ListNodes())
     shown = [node for node in reply.nodes if hosts in ("", node.host)]
     if form in ("table", "wide"):
         show_listing(_by_device(shown, "" if shown else _nobody(endpoint)), form)
@@ -61,7 +61,7 @@ def nodes(
         show_listing(_by_host(shown, reply), form)
 
 
-def _by_host(shown: list[NodeView], reply: Nodes) -> Listing:
+def _by_host(shown: list[wire.NodeView], reply: wire.Nodes) -> Listing:
     return Listing(
         noun="node",
         rows=shown,
@@ -78,7 +78,7 @@ def _nobody(endpoint: str | None) -> str:
     return "no host has joined; start an agent with: cotenant agent"
 
 
-def _by_device(shown: list[NodeView], nothing: str) -> Listing:
+def _by_device(shown: list[wire.NodeView], nothing: str) -> Listing:
     rows = [NodeRow(node, device) for node in shown for device in node.devices or (None,)]
     return Listing(
         noun="node",
@@ -105,13 +105,13 @@ def _device_state(row: NodeRow) -> str:
     return row.device.state
 
 
-def _memory(device: DeviceView | None) -> str:
+def _memory(device: wire.DeviceView | None) -> str:
     if device is None:
         return ""
     return size(device.usable_mib) if device.memory_mib > 1 else "-"  # 1: unknown, as of a MIG instance.
 
 
-def _jobs(device: DeviceView) -> str:
+def _jobs(device: wire.DeviceView) -> str:
     """`7,8`, or `7 (0.5),8 (0.25)` of a device that is divided."""
     parts = device.parts or (1.0,) * len(device.jobs)
     pairs = zip(device.jobs, parts, strict=True)
@@ -192,5 +192,5 @@ def lost(host: HostArgument, as_json: JsonFlag = False, endpoint: EndpointFlag =
 
 def _change(verb: Literal["drain", "resume", "lost"], host: str, as_json: bool, endpoint: str | None) -> None:
     with asking(endpoint) as client:
-        reply = client.ask(ChangeNode(verb=verb, host_id=HostId(host)))
+        reply = client.ask(wire.ChangeNode(verb=verb, host_id=HostId(host)))
     output.show_change(verb, {"host": host}, reply.lines, f"{verb}: {host}", as_json)

@@ -18,7 +18,7 @@ from cotenant.controller.cli.frame.output import (
 )
 from cotenant.controller.present.tables import Column
 from cotenant.controller.present.units import NONE, device_hours
-from cotenant.controller.wire import ListPairs, PairView
+from cotenant.controller.wire import clients as wire
 
 LIMIT_MAX: Final = 10_000
 
@@ -65,9 +65,9 @@ def pairs(
         screen.tell(f"{reply.more} more; --limit shows them")
 
 
-def measured_pairs(limit: int, containing: str = "") -> ListPairs:
+def measured_pairs(limit: int, containing: str = "") -> wire.ListPairs:
     """The request for measured pairs."""
-    return ListPairs(containing=containing, limit=limit)
+    return wire.ListPairs(containing=containing, limit=limit)
 
 
 def _ratio(value: float | None, count: int, never_alone: bool) -> str:
@@ -76,7 +76,7 @@ def _ratio(value: float | None, count: int, never_alone: bool) -> str:
     return f"{value:.2f} ({count})"
 
 
-def _predicted(pair: PairView) -> str:
+def _predicted(pair: wire.PairView) -> str:
     both = (pair.first_predicted_xi, pair.second_predicted_xi)
     return ", ".join(NONE if each is None else f"{each:.2f}" for each in both) if any(both) else NONE
 

@@ -28,21 +28,12 @@ from cotenant.controller.cli.frame.output import (
 )
 from cotenant.controller.cli.frame.screen import paint, say, tell, wrapped
 from cotenant.controller.client import Client, Refusal
-from cotenant.controller.domain import ClassReport, PoolReport, for_people
+from cotenant.controller.domain import ClassReport, PoolReport
+from cotenant.controller.domain import texts as domain_texts
 from cotenant.controller.present.fan_chart import fan_chart
 from cotenant.controller.present.problem import Problem, suggestion
 from cotenant.controller.present.tables import Column
 from cotenant.controller.present.units import duration, plural, value_text
-from cotenant.controller.wire import (
-    NOT_AVAILABLE,
-    GetPolicy,
-    OrganisationView,
-    Parameters,
-    Policies,
-    PolicyPreview,
-    PreviewPolicy,
-    SetPolicy,
-)
 from cotenant.controller.wire import clients as wire
 
 REPORT, OFF = "report", "off"
@@ -63,9 +54,9 @@ def policy(context: click.Context) -> None:
         show_policy()
 
 
-def show_policies(known: Policies, form: Format) -> None:
+def show_policies(known: wire.Policies, form: Format) -> None:
     if form == "table":
-        say(catalogue(for_people(known)))
+        say(catalogue(domain_texts.for_people(known)))
         return
     listing = Listing(
         noun="policy",
@@ -87,7 +78,7 @@ COLUMNS: Final = (
 OTHERS: Final = "Of other packages"
 
 
-def catalogue(policies: Policies) -> str:
+def catalogue(policies: wire.Policies) -> str:
     """A heading per group; for each policy, what it is and when to choose it."""
     width = 2 + max(len(each.policy) for each in policies.offers)
     lines = []
@@ -108,11 +99,11 @@ def show_policy(output: OutputFlag = None, as_json: JsonFlag = False, endpoint: 
     """The policy in force and its parameters."""
     form = chosen(output, as_json)
     with asking(endpoint) as client:
-        reply = client.ask(GetPolicy())
+        reply = client.ask(wire.GetPolicy())
     show_one(form, reply.current, reply.current.policy, reply, page)
 
 
-def page(reply: Policies) -> str:
+def page(reply: wire.Policies) -> str:
     current = reply.current
     lines = [f"{current.policy}: {current.about}".rstrip(": ")]
     width = max(map(len, current.parameters), default=0)
@@ -128,7 +119,7 @@ def page(reply: Policies) -> str:
     return "\n".join(lines)
 
 
-def in_words(organisation: OrganisationView) -> str:
+def in_words(organisation: wire.OrganisationView) -> str:
     quota = organisation.quota_devices
     of_quota = f" of {quota} that they may hold" if quota is not None else ""
     return (
@@ -189,7 +180,7 @@ def show_forecast(
       cotenant policy forecast -o svg > demand.svg
     """
     with asking(endpoint) as client:
-        current = client.ask(GetPolicy()).current
+        current = client.ask(wire.GetPolicy()).current
     classes = current.classes
     if classes is None:
         raise Problem(
@@ -200,7 +191,7 @@ def show_forecast(
     elif output == "svg":
         say(fan_chart(classes))
     else:
-        say("\n".join(classes_lines(for_people(classes)))[1:])
+        say("\n".join(classes_lines(domain_texts.for_people(classes)))[1:])
 
 
 @policy.part("set")
@@ -225,31 +216,31 @@ def set_policy(
       cotenant policy set srtf --preview
     """
     with asking(endpoint) as client:
-        known = client.ask(GetPolicy())
+        known = client.ask(wire.GetPolicy())
         offer = next((each for each in known.offers if each.policy == name), None)
         if offer is None:
             names = [each.policy for each in known.offers if each.available]
             near = suggestion(name, names) or f"there are {', '.join(names)}"
             raise Problem("usage", f"there is no policy {name!r}", near)
         if not offer.available:
-            lacks = offer.about.removeprefix(NOT_AVAILABLE)
+            lacks = offer.about.removeprefix(wire.NOT_AVAILABLE)
             raise Problem("usage", f"policy {name} is not available", lacks)
         given = parameters_of(parameters or (), offer.defaults)
         if preview:
-            told = client.ask(PreviewPolicy(name=name, parameters=given)).preview
+            told = client.ask(wire.PreviewPolicy(name=name, parameters=given)).preview
             show_one("json" if as_json else "table", told, name, told, previewed)
             return
-        reply = client.ask(SetPolicy(name=name, parameters=given))
-        after = client.ask(GetPolicy())
+        reply = client.ask(wire.SetPolicy(name=name, parameters=given))
+        after = client.ask(wire.GetPolicy())
     if as_json:
         before = {"policy": known.current.policy, "parameters": known.current.parameters}
         output.write_json({**msgspec.to_builtins(after.current), "before": before})
         return
-    for line in reply.lines or (page(for_people(after)),):
+    for line in reply.lines or (page(domain_texts.for_people(after)),):
         say(line)
 
 
-def previewed(told: PolicyPreview) -> str:
+def previewed(told: wire.PolicyPreview) -> str:
     lines = [
         f"  {each.what}: job {each.job_id} ({each.name})\n    {wrapped(each.reason, 4)}"
         for each in told.actions
@@ -262,9 +253,9 @@ def previewed(told: PolicyPreview) -> str:
     return "\n".join([head, *lines, *more, tail])
 
 
-def parameters_of(texts: Sequence[str], known: Parameters) -> Parameters:
+def parameters_of(texts: Sequence[str], known: wire.Parameters) -> wire.Parameters:
     """Raises Problem."""
-    given: Parameters = {}
+    given: wire.Parameters = {}
     for text in texts:
         key, value = _parameter(text, known)
         if key in given:
@@ -273,7 +264,7 @@ def parameters_of(texts: Sequence[str], known: Parameters) -> Parameters:
     return given
 
 
-def _parameter(text: str, known: Parameters) -> tuple[str, str | int | float | bool]:
+def _parameter(text: str, known: wire.Parameters) -> tuple[str, str | int | float | bool]:
     """A parameter in the type of its default."""
     key, equals, value = text.partition("=")
     if not equals:
@@ -294,13 +285,13 @@ def _parameter(text: str, known: Parameters) -> tuple[str, str | int | float | b
         raise Problem("usage", f"{key} must be {words.get(kind, 'text')}, got {value!r}") from None
 
 
-def _settings(parameters: Parameters) -> str:
+def _settings(parameters: wire.Parameters) -> str:
     return " ".join(f"{key}={value_text(value)}" for key, value in sorted(parameters.items()))
 
 
 def chosen_shadow(client: Client, name: str, texts: list[str]) -> wire.SetShadow:
     """Raises Problem: no such policy or parameter."""
-    offers = client.ask(GetPolicy()).offers
+    offers = client.ask(wire.GetPolicy()).offers
     offer = next((each for each in offers if each.policy == name and each.available), None)
     if offer is None:
         names = [each.policy for each in offers if each.available]

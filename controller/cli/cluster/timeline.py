@@ -10,7 +10,7 @@ from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.asking import asking
 from cotenant.controller.cli.frame.command import option
 from cotenant.controller.cli.frame.output import EndpointFlag, duration_of, whole_number, write_json
-from cotenant.controller.domain import for_people
+from cotenant.controller.domain import texts
 from cotenant.controller.present import units
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.timeline import chrome_trace, render, timeline_of_view
@@ -57,7 +57,7 @@ def timeline(
     if output == "json":
         write_json(view)
         return
-    drawn = timeline_of_view(for_people(view), local_utc_offset_s=offset_s(wall_s(view.begin_at)))
+    drawn = timeline_of_view(texts.for_people(view), local_utc_offset_s=offset_s(wall_s(view.begin_at)))
     if output == "svg":
         screen.say(render(drawn))
     else:

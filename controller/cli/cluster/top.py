@@ -27,19 +27,10 @@ from cotenant.controller.cli.frame.problem import heard
 from cotenant.controller.cli.frame.terminal import last_words
 from cotenant.controller.cli.jobs import show
 from cotenant.controller.client import Client, Refusal, Unreachable
-from cotenant.controller.domain import JobId, for_people, one_line
+from cotenant.controller.domain import JobId, texts
 from cotenant.controller.present.devices import WIDE_COLUMNS, rows_of
 from cotenant.controller.present.problem import OK
-from cotenant.controller.wire import (
-    ChangeJobs,
-    GetDecisions,
-    GetPolicy,
-    GetStatus,
-    ListJobs,
-    ListNodes,
-    ReadJobLog,
-    ShowJob,
-)
+from cotenant.controller.wire import clients as wire
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -102,11 +93,11 @@ def top(
 def look(client: Client, timeout_s: float | None = None) -> Moment:
     """Raises Unreachable: one of the questions had no answer in time (default: the client's)."""
     return Moment(
-        status=client.ask(GetStatus(), timeout_s),
-        nodes=client.ask(ListNodes(), timeout_s),
-        jobs=client.ask(ListJobs(limit=JOBS_MAX), timeout_s),
-        decisions=client.ask(GetDecisions(limit=DECISIONS_MAX), timeout_s),
-        policy=client.ask(GetPolicy(offers=False), timeout_s).current,
+        status=client.ask(wire.GetStatus(), timeout_s),
+        nodes=client.ask(wire.ListNodes(), timeout_s),
+        jobs=client.ask(wire.ListJobs(limit=JOBS_MAX), timeout_s),
+        decisions=client.ask(wire.GetDecisions(limit=DECISIONS_MAX), timeout_s),
+        policy=client.ask(wire.GetPolicy(offers=False), timeout_s).current,
     )
 
 
@@ -117,28 +108,28 @@ class Questions:
         self._client = client
 
     def look(self) -> Moment:
-        return for_people(look(self._client, LIVE_TIMEOUT_S))
+        return texts.for_people(look(self._client, LIVE_TIMEOUT_S))
 
     def show(self, job_id: JobId, width: int) -> str:
-        reply = for_people(self._client.ask(ShowJob(job_id=job_id), LIVE_TIMEOUT_S))
+        reply = texts.for_people(self._client.ask(wire.ShowJob(job_id=job_id), LIVE_TIMEOUT_S))
         return show.page(reply.job, width)
 
     def log(self, job_id: JobId) -> str:
         """The end of what rank 0 has written in the newest attempt."""
-        end = ReadJobLog(job_id=job_id, offset=FAR, limit=1)
+        end = wire.ReadJobLog(job_id=job_id, offset=FAR, limit=1)
         try:
             at = self._client.ask(end, LIVE_TIMEOUT_S).next_offset
-            part = ReadJobLog(job_id=job_id, offset=max(0, at - PEEK_BYTES), limit=PEEK_BYTES)
+            part = wire.ReadJobLog(job_id=job_id, offset=max(0, at - PEEK_BYTES), limit=PEEK_BYTES)
             read = self._client.ask(part, LIVE_TIMEOUT_S)
         except Refusal as refusal:
             if refusal.failure.code == "not-found":
                 return "no output yet"
             raise
-        return last_words(read.data, PEEK_LINES) or one_line(read.missing) or "no output yet"
+        return last_words(read.data, PEEK_LINES) or texts.one_line(read.missing) or "no output yet"
 
     def change(self, verb: JobVerb, job_id: JobId) -> str:
-        reply = self._client.ask(ChangeJobs(verb=verb, job_ids=(job_id,)), LIVE_TIMEOUT_S)
-        return one_line("; ".join(reply.lines) or f"{verb}: asked for job {job_id}")
+        reply = self._client.ask(wire.ChangeJobs(verb=verb, job_ids=(job_id,)), LIVE_TIMEOUT_S)
+        return texts.one_line("; ".join(reply.lines) or f"{verb}: asked for job {job_id}")
 
 
 def live(client: Client, every_s: float) -> int:
@@ -147,7 +138,7 @@ def live(client: Client, every_s: float) -> int:
     Raises:
         Unreachable: at the very first question.
     """
-    first = for_people(look(client))
+    first = texts.for_people(look(client))
     missing = find_spec("textual") is None
     if missing or not screen.is_terminal(sys.stdin):  # Where nobody can type there are no keys.
         from rich.console import Console

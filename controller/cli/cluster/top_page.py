@@ -13,21 +13,13 @@ from typing import Any, Final, NamedTuple
 
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.screen import paint
-from cotenant.controller.domain import ENDED, ON_DEVICES, HostState, Phase, for_people, one_line
+from cotenant.controller.domain import ENDED, ON_DEVICES, HostState, Phase, texts
 from cotenant.controller.present import tables, units
 from cotenant.controller.present.devices import DeviceLine, columns_for, legend, rows_of
 from cotenant.controller.present.jobs import COLUMNS
 from cotenant.controller.present.tables import Column
 from cotenant.controller.present.units import duration, plural
-from cotenant.controller.wire import (
-    ControllerStatus,
-    Decisions,
-    DecisionView,
-    Jobs,
-    JobView,
-    Nodes,
-    PolicyView,
-)
+from cotenant.controller.wire import clients as wire
 
 AROUND: Final = 3
 """Lines of a section beside its rows: title, column heads, and the blank before it."""
@@ -46,11 +38,11 @@ DECISION_COLUMNS: Final = (
 class Moment(NamedTuple):
     """All that one refresh asks for."""
 
-    status: ControllerStatus
-    nodes: Nodes
-    jobs: Jobs
-    decisions: Decisions
-    policy: PolicyView | None = None
+    status: wire.ControllerStatus
+    nodes: wire.Nodes
+    jobs: wire.Jobs
+    decisions: wire.Decisions
+    policy: wire.PolicyView | None = None
 
 
 class Section(NamedTuple):
@@ -74,7 +66,7 @@ class Section(NamedTuple):
 
 def page(moment: Moment, width: int | None, height: int | None, trouble: str = "") -> str:
     """The whole screen. `trouble`: why this is not of now; it stands first."""
-    moment, trouble = for_people(moment), one_line(trouble)
+    moment, trouble = texts.for_people(moment), texts.one_line(trouble)
     head = [*([paint(trouble, "red")] if trouble else []), *headline(moment, width)]
     now = [each for each in sections(moment, width) if each.rows or each.total]
     words = legend([column.title for each in now for column in each.columns])
@@ -115,7 +107,7 @@ def headline(moment: Moment, width: int | None) -> list[str]:
     return [first, *(line for each in told for line in (textwrap.wrap(each, width) if width else [each]))]
 
 
-def quota_lines(policy: PolicyView | None) -> list[str]:
+def quota_lines(policy: wire.PolicyView | None) -> list[str]:
     """What spot jobs may have and what that rests on, a line per device type; none without classes."""
     classes = policy.classes if policy is not None else None
     if classes is None:
@@ -135,7 +127,7 @@ def quota_lines(policy: PolicyView | None) -> list[str]:
     return lines
 
 
-def about(status: ControllerStatus) -> list[tuple[str, str]]:
+def about(status: wire.ControllerStatus) -> list[tuple[str, str]]:
     """The controller in a line, with colours; what matters least stands last."""
     return [
         ("cotenant", "bold"),
@@ -146,7 +138,7 @@ def about(status: ControllerStatus) -> list[tuple[str, str]]:
     ]
 
 
-def phases_in_words(status: ControllerStatus) -> str:
+def phases_in_words(status: wire.ControllerStatus) -> str:
     """How many jobs there are in each phase, in the order of a job's life."""
     known = [phase.value for phase in Phase]
     phases = sorted(
@@ -191,7 +183,7 @@ def _urgency(row: DeviceLine) -> tuple[int, int]:
 def decided(moment: Moment) -> Section:
     """What was decided last, the newest first."""
     now_s = moment.decisions.now_s
-    rows: list[tuple[float, DecisionView]] = [
+    rows: list[tuple[float, wire.DecisionView]] = [
         (max(0.0, now_s - each.at_s), each) for each in moment.decisions.decisions
     ]
     rows.sort(key=lambda each: each[0])
@@ -235,5 +227,5 @@ def state_word(row: Any) -> str:
     """What a device or job is, for counting."""
     if isinstance(row, DeviceLine):
         return row.trouble or ("free", "alone", "shared")[min(2, len(row.device.jobs))]
-    assert isinstance(row, JobView), f"nobody counts these: {row}"
+    assert isinstance(row, wire.JobView), f"nobody counts these: {row}"
     return row.phase.value

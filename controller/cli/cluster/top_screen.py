@@ -39,7 +39,7 @@ from cotenant.controller.cli.cluster.top_view import (
 )
 from cotenant.controller.cli.cluster.top_widgets import ChangeQuestion, PaneTable
 from cotenant.controller.client import Refusal, Unreachable
-from cotenant.controller.domain import JobId, Phase, one_line
+from cotenant.controller.domain import JobId, Phase, texts
 from cotenant.controller.present.devices import legend
 
 W = TypeVar("W", bound=Widget)
@@ -255,7 +255,7 @@ class TopScreen(App[int]):
             except Unreachable:  # What stands there is as old as the rest of the screen.
                 return
             except Refusal as error:
-                parts.append(Text(one_line(str(error))))
+                parts.append(Text(texts.one_line(str(error))))
         self._at("#text", Static).update(Text("\n\n").join(parts))
 
     async def _page(self, job_id: JobId, width: int) -> str:
@@ -338,7 +338,7 @@ class TopScreen(App[int]):
             try:
                 self.notify(await self._asked(self._asks.change, verb, job.job_id), markup=False)
             except (Unreachable, Refusal) as error:
-                self.notify(one_line(str(error)), severity="error", markup=False)
+                self.notify(texts.one_line(str(error)), severity="error", markup=False)
             self.action_now()
 
 

@@ -21,14 +21,15 @@ from cotenant.controller.cli.cluster.top_page import (
     urgency_among,
 )
 from cotenant.controller.client import Unreachable
-from cotenant.controller.domain import ENDED, INDICATOR_NAMES, ON_DEVICES, WAITING, JobId, Phase, one_line
+from cotenant.controller.domain import ENDED, ON_DEVICES, WAITING, JobId, Phase, texts
+from cotenant.controller.performance import INDICATOR_NAMES
 from cotenant.controller.present import tables, units
 from cotenant.controller.present.devices import COLUMNS as DEVICE_COLUMNS
 from cotenant.controller.present.devices import WIDE_COLUMNS, DeviceLine, columns_for, rows_of
 from cotenant.controller.present.jobs import COLUMNS as JOB_COLUMNS
 from cotenant.controller.present.tables import GAP, Column
 from cotenant.controller.present.units import NONE, duration
-from cotenant.controller.wire import ControllerStatus, DecisionView, JobView
+from cotenant.controller.wire import clients as wire
 
 JobVerb = Literal["cancel", "hold", "release"]
 
@@ -68,7 +69,7 @@ class Pane(NamedTuple):
     rows: tuple[Row, ...]
 
 
-def about_in_words(status: ControllerStatus, width: int) -> str:
+def about_in_words(status: wire.ControllerStatus, width: int) -> str:
     """The controller in a line, as much of it as there is room for."""
     parts = [text for text, _ in about(status)[1:]]
     while len(parts) > 1 and len(", ".join(parts)) > width:
@@ -176,7 +177,7 @@ def _device_number(title: str, row: DeviceLine) -> float | None:
     return numbers.get(title)
 
 
-def _job_number(title: str, job: JobView) -> float | None:
+def _job_number(title: str, job: wire.JobView) -> float | None:
     numbers = {
         "GPUS": job.gpus * job.gpu_fraction,
         "S": job.accumulation_steps if job.devices else None,
@@ -215,11 +216,11 @@ def natural(text: str) -> list[tuple[bool, int, str]]:
 # --- One of them ------------------------------------------------------------------------------------
 
 
-def job_of(moment: Moment, key: str) -> JobView | None:
+def job_of(moment: Moment, key: str) -> wire.JobView | None:
     return next((job for job in moment.jobs.jobs if job.job_id == key), None)
 
 
-def _decision(view: DecisionView) -> str:
+def _decision(view: wire.DecisionView) -> str:
     return f"{view.at_s} {view.job_id} {view.what}"
 
 
@@ -242,7 +243,7 @@ def _device_text(row: DeviceLine) -> str:
     return "\n".join([row.device.device_id, *(f"  {title:<{width}}  {text}" for title, text in known)])
 
 
-def refusal(verb: JobVerb, job: JobView) -> str:
+def refusal(verb: JobVerb, job: wire.JobView) -> str:
     """Why this cannot be done; empty if it can."""
     if job.phase in ENDED:
         return f"job {job.job_id} has ended already"
@@ -251,7 +252,7 @@ def refusal(verb: JobVerb, job: JobView) -> str:
     return ""
 
 
-def consequence(verb: JobVerb, job: JobView) -> str:
+def consequence(verb: JobVerb, job: wire.JobView) -> str:
     """What will happen, before anybody says yes."""
     if verb == "hold":
         return "It is not started until somebody releases it."
@@ -264,7 +265,7 @@ def consequence(verb: JobVerb, job: JobView) -> str:
     return f"It ends now on {', '.join(job.devices)}, and saves nothing more.{_behind_it(job)}{beside}"
 
 
-def _behind_it(job: JobView) -> str:
+def _behind_it(job: wire.JobView) -> str:
     """What of its work is lost and what stays."""
     if not job.step:
         return ""
@@ -283,4 +284,4 @@ def trouble_in_words(error: Exception, silent_s: float) -> str:
     """Why what is shown is not of now."""
     if isinstance(error, Unreachable):
         return f"no answer from the controller for {duration(silent_s)}; this is old, trying again"
-    return one_line(f"{error}; this is {duration(silent_s)} old, trying again")
+    return texts.one_line(f"{error}; this is {duration(silent_s)} old, trying again")

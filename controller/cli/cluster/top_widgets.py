@@ -15,7 +15,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, DataTable, Static
 
 from cotenant.controller.cli.cluster.top_view import Choice, JobVerb, Pane, Row, consequence
-from cotenant.controller.wire import JobView
+from cotenant.controller.wire import clients as wire
 
 
 class PaneTable(DataTable[Text]):
@@ -83,7 +83,7 @@ class ChangeQuestion(ModalScreen[bool]):
     ]
     AUTO_FOCUS = "#no"
 
-    def __init__(self, verb: JobVerb, job: JobView) -> None:
+    def __init__(self, verb: JobVerb, job: wire.JobView) -> None:
         super().__init__()
         self._verb, self._job = verb, job
 

@@ -20,7 +20,7 @@ from types import TracebackType
 
 from cotenant.controller.client import Client, Refusal, Unreachable
 from cotenant.controller.domain import ENDED, JobId, Phase
-from cotenant.controller.wire import ChangeJobs, Jobs, JobView, ListJobs, ListNodes, WaitJobs
+from cotenant.controller.wire import clients as wire
 
 READY_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 15.0
@@ -90,7 +90,7 @@ class PrivateCluster:
     def check_devices(self, wanted: int) -> None:
         """Raises ProcessStartFailed if so many are not this cluster's to use, naming who has them."""
         with Client(self.endpoint, timeout_s=ASK_WITHIN_S) as client:
-            nodes = client.ask(ListNodes()).nodes
+            nodes = client.ask(wire.ListNodes()).nodes
         devices = [device for node in nodes for device in node.devices]
         taken = [f"{device.device_id}: {device.note}" for device in devices if not device.healthy]
         if taken or len(devices) < wanted:
@@ -105,11 +105,11 @@ class PrivateCluster:
             contextlib.suppress(Refusal, Unreachable),
             Client(self.endpoint, timeout_s=ASK_WITHIN_S) as client,
         ):
-            jobs = client.ask(ListJobs()).jobs
+            jobs = client.ask(wire.ListJobs()).jobs
             left = tuple(job.job_id for job in jobs if job.phase not in ENDED)
             if left:
-                client.ask(ChangeJobs(verb="cancel", job_ids=left))
-                client.ask(WaitJobs(job_ids=left, timeout_s=JOBS_END_WITHIN_S))
+                client.ask(wire.ChangeJobs(verb="cancel", job_ids=left))
+                client.ask(wire.WaitJobs(job_ids=left, timeout_s=JOBS_END_WITHIN_S))
 
     def _start(self, part: str, *settings: str) -> None:
         flag = "--endpoint" if part == "controller" else "--controller"
@@ -179,17 +179,17 @@ class QueueWatcher:
         self._seen: dict[JobId, tuple[Phase, int, bool]] = {}
         self._loaded_s: dict[JobId, float] = {}
         """What a job had loaded in the attempts before its present one."""
-        self.jobs: dict[JobId, JobView] = {}
-        for job in client.ask(ListJobs(include_ended=True)).jobs:
+        self.jobs: dict[JobId, wire.JobView] = {}
+        for job in client.ask(wire.ListJobs(include_ended=True)).jobs:
             self._seen[job.job_id] = (
                 job.phase,
                 job.attempt,
                 job.start_assumed,
             )  # What happened before is no news.
 
-    def look(self) -> Jobs:
+    def look(self) -> wire.Jobs:
         """One round: ask, tell what is new, remember."""
-        reply = self._client.ask(ListJobs(include_ended=True))
+        reply = self._client.ask(wire.ListJobs(include_ended=True))
         self._looked()
         for job in sorted(reply.jobs, key=lambda j: int(j.job_id)):
             before = self.jobs.get(job.job_id, job)
@@ -202,7 +202,7 @@ class QueueWatcher:
                 self._say(self._in_words(job))
         return reply
 
-    def until(self, true: Callable[[dict[JobId, JobView]], bool], timeout_s: float) -> None:
+    def until(self, true: Callable[[dict[JobId, wire.JobView]], bool], timeout_s: float) -> None:
         """Look until `true` holds.
 
         Raises:
@@ -221,7 +221,7 @@ class QueueWatcher:
                 raise TooSlow(f"not there after {timeout_s:.0f} s: {stand}")
             time.sleep(POLL_S)
 
-    def _in_words(self, job: JobView) -> str:
+    def _in_words(self, job: wire.JobView) -> str:
         who, why = (
             f"{self._names.get(job.job_id, job.name)} ({job.job_id})",
             reason_in_names(job.reason, self._names),
@@ -257,5 +257,5 @@ def reason_in_names(reason: str, names: Mapping[JobId, str]) -> str:
     return named.partition(" (sub-batch")[0]
 
 
-def all_ended(jobs: dict[JobId, JobView], wanted: Iterable[JobId]) -> bool:
+def all_ended(jobs: dict[JobId, wire.JobView], wanted: Iterable[JobId]) -> bool:
     return all(job_id in jobs and jobs[job_id].phase in ENDED for job_id in wanted)

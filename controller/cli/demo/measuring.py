@@ -28,16 +28,10 @@ from cotenant.controller.cli.demo.cluster import PrivateCluster
 from cotenant.controller.cli.demo.plan import WARM_UP, WARM_UP_STEPS, DemoJob, MeasuredJob
 from cotenant.controller.cli.jobs.profile_series import measured_only
 from cotenant.controller.client import Client
-from cotenant.controller.domain import ENDED, JobId, JobSpec, Launch, Profile
-from cotenant.controller.wire import (
-    ENV_ACCUMULATION_SCHEDULE,
-    AttemptView,
-    ListNodes,
-    ShowJob,
-    Shown,
-    Submit,
-    WaitJobs,
-)
+from cotenant.controller.domain import ENDED, JobId, JobSpec, Launch
+from cotenant.controller.performance import Profile
+from cotenant.controller.wire import ENV_ACCUMULATION_SCHEDULE
+from cotenant.controller.wire import clients as wire
 
 MANY_STEPS: Final = 1_000_000
 PROFILE_S: Final = (12.0, 24.0, 48.0)
@@ -132,10 +126,10 @@ def warm_up(client: Client, devices: int) -> None:
     later jobs start warm, and none is measured while a server's imports take its core."""
     gang = msgspec.structs.replace(WARM_UP, workers=devices)
     spec = msgspec.structs.replace(job_spec(gang, WARM_UP_STEPS), profiling="never")
-    job_id = client.ask(Submit(specs=(spec,))).job_ids[0]
-    client.ask(WaitJobs(job_ids=(job_id,), timeout_s=JOB_TIMEOUT_S))
+    job_id = client.ask(wire.Submit(specs=(spec,))).job_ids[0]
+    client.ask(wire.WaitJobs(job_ids=(job_id,), timeout_s=JOB_TIMEOUT_S))
     for _ in range(int(WARM_WITHIN_S / LOOK_S)):
-        kept = [node.fork_servers for node in client.ask(ListNodes()).nodes]
+        kept = [node.fork_servers for node in client.ask(wire.ListNodes()).nodes]
         if all(each is not None and each.count for each in kept):
             return
         time.sleep(LOOK_S)
@@ -164,7 +158,7 @@ def profiled(
         NotMeasured: one has no step time at its whole batch.
     """
     with Client(cluster.endpoint) as client:
-        asked = [client.ask(Submit(specs=(measured_only(spec, cluster.profile_s),))) for spec in specs]
+        asked = [client.ask(wire.Submit(specs=(measured_only(spec, cluster.profile_s),))) for spec in specs]
         left = {reply.job_ids[0]: spec.name for reply, spec in zip(asked, specs, strict=True)}
         return _collected(client, left, told, len(specs) * (cluster.profile_s + JOB_TIMEOUT_S))
 
@@ -174,9 +168,9 @@ def _collected(
 ) -> dict[str, Profile]:
     found: dict[str, Profile] = {}
     for _ in range(int(within_s / LOOK_S)):
-        for job in client.ask(WaitJobs(job_ids=tuple(left), timeout_s=LOOK_S)).jobs:
+        for job in client.ask(wire.WaitJobs(job_ids=tuple(left), timeout_s=LOOK_S)).jobs:
             if job.phase in ENDED and left[job.job_id] not in found:
-                profile = _profile_of(client.ask(ShowJob(job_id=job.job_id)))
+                profile = _profile_of(client.ask(wire.ShowJob(job_id=job.job_id)))
                 found[left[job.job_id]] = profile
                 told(left[job.job_id], profile)
         if len(found) == len(left):
@@ -185,7 +179,7 @@ def _collected(
     raise NotMeasured(f"{late}: no end after {within_s:.0f} s")
 
 
-def _profile_of(shown: Shown) -> Profile:
+def _profile_of(shown: wire.Shown) -> Profile:
     job = shown.job
     measured = None if job.profile is None else job.profile.as_profile()
     if measured is None or measured.at(1) is None:
@@ -208,7 +202,7 @@ class ReferenceFailed(Exception):
     """The uninterrupted run did not finish; the text says why."""
 
 
-def schedule_of(attempts: Sequence[AttemptView]) -> str:
+def schedule_of(attempts: Sequence[wire.AttemptView]) -> str:
     """Which s applied from which step on, over all attempts: `0:1,57:2`."""
     steps: dict[int, int] = {}
     for attempt in attempts:

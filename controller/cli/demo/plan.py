@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from cotenant.controller.domain import Profile
+from cotenant.controller.performance import Profile
 
 WORKLOADS = Path(__file__).parent / "workloads"
 CHECKPOINT_SLACK_MIB = 32

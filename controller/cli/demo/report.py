@@ -16,7 +16,8 @@ import msgspec
 from cotenant.controller.cli.demo.others import OthersLoad
 from cotenant.controller.timeline import DeviceRow, JobTimes, Timeline, attempt_times
 from cotenant.controller.timeline import timeline_of as drawn_of
-from cotenant.controller.wire import NodeView, Shown, wall_s
+from cotenant.controller.wire import clients as wire
+from cotenant.controller.wire import wall_s
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -232,7 +233,7 @@ def _short(sha256: str | None) -> str:
     return "none" if sha256 is None else sha256[:12]
 
 
-def job_reports(shown: Sequence[Shown], results: Path, uninterrupted: dict[str, str]) -> DemoReport:
+def job_reports(shown: Sequence[wire.Shown], results: Path, uninterrupted: dict[str, str]) -> DemoReport:
     """One entry per job, in order of submission."""
     names = {s.job.job_id: s.job.name for s in shown}
     reports = []
@@ -295,7 +296,10 @@ def read_result(path: Path) -> dict[str, object]:
 
 
 def timeline_of(
-    shown: Sequence[Shown], nodes: Sequence[NodeView], policies: Sequence[tuple[float, str]], subtitle: str
+    shown: Sequence[wire.Shown],
+    nodes: Sequence[wire.NodeView],
+    policies: Sequence[tuple[float, str]],
+    subtitle: str,
 ) -> Timeline:
     """The picture's content; time 0 is the first submission."""
     jobs = [

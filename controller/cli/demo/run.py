@@ -49,7 +49,7 @@ from cotenant.controller.client import Client
 from cotenant.controller.domain import JobId, Phase
 from cotenant.controller.system.files import write_output
 from cotenant.controller.timeline import render
-from cotenant.controller.wire import GetStatus, ListNodes, SetPolicy, ShowJob, Shown, Submit
+from cotenant.controller.wire import clients as wire
 
 SLOTS = 2
 ACT_TIMEOUT_S = 420.0
@@ -139,8 +139,8 @@ class _Demo:
             self._watcher = QueueWatcher(client, self._say, self._names, self._others.look)
             self._act_one()
             self._act_two()
-            shown = [client.ask(ShowJob(job_id=job_id)) for job_id in self._names]
-            nodes = client.ask(ListNodes()).nodes
+            shown = [client.ask(wire.ShowJob(job_id=job_id)) for job_id in self._names]
+            nodes = client.ask(wire.ListNodes()).nodes
         picture = timeline_of(shown, nodes, self._policies, f"{SLOTS} CPU slots, {memory_mib} MiB each")
         write_output(self._out_dir / "timeline.svg", render(picture).encode())
         report = job_reports(shown, self._results, self._uninterrupted(shown))
@@ -169,8 +169,8 @@ class _Demo:
         self._watcher.until(lambda jobs: all_ended(jobs, [gang, *short]), ACT_TIMEOUT_S)
 
     def _set_policy(self, name: str, why: str) -> None:
-        self._client.ask(SetPolicy(name=name))
-        self._policies.append((self._client.ask(GetStatus()).wall_s, name))
+        self._client.ask(wire.SetPolicy(name=name))
+        self._policies.append((self._client.ask(wire.GetStatus()).wall_s, name))
         self._say(f"--- {why}")
 
     def _submit(self, job: DemoJob) -> JobId:
@@ -178,13 +178,13 @@ class _Demo:
         result = self._results / f"{job.name}.json"
         spec = job_spec(job, measured.steps, result, measured.profile)
         self._clock.start()
-        job_id = self._client.ask(Submit(specs=(spec,))).job_ids[0]
+        job_id = self._client.ask(wire.Submit(specs=(spec,))).job_ids[0]
         self._names[job_id] = job.name
         length = f"{measured.steps} steps, about {job.train_s:.0f} s alone"
         self._say(f"submitted {job.name} ({job_id}): {job.about}; {length}")
         return job_id
 
-    def _uninterrupted(self, shown: Sequence[Shown]) -> dict[str, str]:
+    def _uninterrupted(self, shown: Sequence[wire.Shown]) -> dict[str, str]:
         """The hash of the parameters that each preempted job has after a training without interruption."""
         found = {}
         for s in shown:

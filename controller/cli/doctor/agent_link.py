@@ -12,11 +12,11 @@ from typing import Final
 import msgspec
 
 from cotenant.controller.client import Client, Refusal, Unreachable
-from cotenant.controller.domain import Settings
 from cotenant.controller.system import paths
 from cotenant.controller.system.endpoint import BadEndpoint, socket_path
 from cotenant.controller.system.keys import KeyFile, KeyProblem, find_key
-from cotenant.controller.wire import GetStatus
+from cotenant.controller.system.sections import Settings
+from cotenant.controller.wire import clients as wire
 
 ANSWER_S_MAX: Final = 3.0
 
@@ -82,7 +82,7 @@ def _not_ours(endpoint: str, place: str) -> AgentAnswer:
 def _asked(endpoint: str, key: KeyFile, timeout_s: float) -> AgentAnswer:
     try:
         with Client(endpoint, key, timeout_s=timeout_s) as client:
-            client.ask(GetStatus())
+            client.ask(wire.GetStatus())
     except Refusal:
         return AgentAnswer(endpoint=endpoint)
     except Unreachable as error:

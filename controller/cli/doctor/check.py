@@ -16,7 +16,7 @@ from cotenant.controller.cli.doctor.gpu_host import HostFiles
 from cotenant.controller.cli.doctor.surroundings import Surroundings
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.system.settings import LoadedSettings
-from cotenant.controller.wire import ControllerStatus, Nodes, NodeView
+from cotenant.controller.wire import clients as wire
 from cotenant.mps.detection import DetectedHost
 from cotenant.profiler.driver.facts import DriverFacts, GpuFacts
 from cotenant.profiler.indicators.device_process import Explanation
@@ -37,8 +37,8 @@ class DoctorFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What several checks need, asked for once."""
 
     loaded: LoadedSettings
-    status: ControllerStatus | None
-    nodes: Nodes | None
+    status: wire.ControllerStatus | None
+    nodes: wire.Nodes | None
     why_unreachable: Problem | None
     driver: DriverFacts = DriverFacts()
     files: HostFiles = HostFiles()
@@ -53,7 +53,7 @@ class DoctorFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What an agent here is called."""
 
     @property
-    def here(self) -> NodeView | None:
+    def here(self) -> wire.NodeView | None:
         """This machine, as the controller knows it; None: it does not, or did not answer."""
         nodes = self.nodes.nodes if self.nodes is not None else ()
         return next((node for node in nodes if node.host == self.host), None)

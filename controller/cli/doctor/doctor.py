@@ -37,15 +37,16 @@ from cotenant.controller.cli.frame.output import (
     show_listing,
 )
 from cotenant.controller.cli.frame.screen import paint, say, terminal_width, wrapped
-from cotenant.controller.domain import HostState, ProfilerSettings, for_people
+from cotenant.controller.domain import HostState, texts
 from cotenant.controller.present.problem import FAILED, OK, Problem
 from cotenant.controller.present.tables import LAST_WIDTH_MIN, cut
 from cotenant.controller.present.units import duration, plural, size
 from cotenant.controller.system import paths
 from cotenant.controller.system.endpoint import socket_path
 from cotenant.controller.system.keys import KeyProblem, find_key
+from cotenant.controller.system.sections import ProfilerSettings
 from cotenant.controller.system.settings import LoadedSettings
-from cotenant.controller.wire import DAMAGED_JOURNAL_ADVICE, GetStatus, ListNodes
+from cotenant.controller.wire import clients as wire
 from cotenant.mps import detection
 from cotenant.profiler.driver.facts import DriverFacts
 from cotenant.profiler.driver.probe_client import driver_facts
@@ -80,7 +81,7 @@ def doctor(
     facts = gather(loaded_settings(endpoint), endpoint)
     checks = run_all(facts)
     if form in ("table", "wide"):
-        say(page(for_people(checks), whole=form == "wide"))
+        say(page(texts.for_people(checks), whole=form == "wide"))
     else:
         listing = Listing(
             noun="check",
@@ -150,7 +151,7 @@ def _answers(loaded: LoadedSettings, endpoint: str | None) -> DoctorFacts:
     """What the controller says, or why it says nothing."""
     try:
         with asking(endpoint, timeout_s=3.0) as client:
-            status, nodes = client.ask(GetStatus()), client.ask(ListNodes())
+            status, nodes = client.ask(wire.GetStatus()), client.ask(wire.ListNodes())
         return DoctorFacts(loaded=loaded, status=status, nodes=nodes, why_unreachable=None)
     except Problem as problem:
         return DoctorFacts(loaded=loaded, status=None, nodes=None, why_unreachable=problem)
@@ -301,7 +302,7 @@ def journal_scrubbed(facts: DoctorFacts) -> Check | None:
     if status.journal_damages:
         more = len(status.journal_damages) - 3
         found = "; ".join(status.journal_damages[:3]) + (f" and {more} more" if more > 0 else "")
-        return Check("entries", "warn", found, DAMAGED_JOURNAL_ADVICE)
+        return Check("entries", "warn", found, wire.DAMAGED_JOURNAL_ADVICE)
     return Check("entries", "ok", f"the journal was sound {duration(status.journal_checked_s)} ago")
 
 

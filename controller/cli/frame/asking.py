@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from cotenant.controller.cli.frame.screen import tell
 from cotenant.controller.client import Client, Refusal, Unreachable
-from cotenant.controller.domain import for_people
+from cotenant.controller.domain import texts
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.system import paths, settings
 from cotenant.controller.system.endpoint import BadEndpoint, socket_path
@@ -82,6 +82,6 @@ def complete_policy(incomplete: str) -> list[tuple[str, str]]:
 def _quietly(question: Callable[[Any], Any]) -> Any:
     try:
         with asking(timeout_s=ANSWER_WITHIN_S) as client:
-            return for_people(question(client))
+            return texts.for_people(question(client))
     except Problem:
         return ()

@@ -18,7 +18,7 @@ import msgspec
 
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.command import option
-from cotenant.controller.domain import HIDDEN, for_people, one_line
+from cotenant.controller.domain import texts
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.tables import Column
 from cotenant.controller.submission.quantities import count, duration_s
@@ -137,7 +137,7 @@ def show_pages(pages: Iterator[Listing], form: Format) -> None:
 
 
 def _identity_line(listing: Listing, row: Any) -> str:
-    return one_line(listing.identity(row))
+    return texts.one_line(listing.identity(row))
 
 
 def _json_line(listing: Listing, row: Any) -> str:
@@ -175,9 +175,9 @@ def _write_csv_pages(parts: Iterable[Listing]) -> None:
 
 def _csv_text(value: Any) -> str:
     if isinstance(value, list | tuple) and all(isinstance(each, str | int | float) for each in value):
-        return one_line(" ".join(map(str, value)))
+        return texts.one_line(" ".join(map(str, value)))
     if value is None or isinstance(value, str):
-        return one_line(value or "")
+        return texts.one_line(value or "")
     return as_text(value)
 
 
@@ -192,13 +192,13 @@ def item(listing: Listing, row: Any) -> Any:
 def show_one(form: Format, value: Printed, identity: str, of: T, page: Callable[[T], str]) -> None:
     """One thing. The page gets texts that are one line each: it alone makes lines."""
     if form == "id":
-        write_lines([one_line(identity)])
+        write_lines([texts.one_line(identity)])
     elif form == "jsonl":
         write_lines([as_text(value)])
     elif form == "json":
         write_json(value)
     else:
-        screen.say(page(for_people(of)))
+        screen.say(page(texts.for_people(of)))
 
 
 def show_change(
@@ -209,14 +209,14 @@ def show_change(
         write_json({"schema": "change/1", "verb": verb, **asked, "lines": list(lines)})
         return
     for line in lines or (otherwise,):
-        screen.say(one_line(line))
+        screen.say(texts.one_line(line))
 
 
 def as_text(value: Any) -> str:
     """JSON in which also what JSON itself lets through (C1, directions of writing) stands as an escape."""
     encoded = msgspec.json.encode(value)
     text = encoded.decode()
-    return text if encoded.isascii() and DEL not in encoded else HIDDEN.sub(_json_escape, text)
+    return text if encoded.isascii() and DEL not in encoded else texts.HIDDEN.sub(_json_escape, text)
 
 
 def _json_escape(match: re.Match[str]) -> str:

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Final, TextIO
 
-from cotenant.controller.domain import one_line
+from cotenant.controller.domain import texts
 from cotenant.controller.present.tables import (
     GAP,
     LAST_WIDTH_MIN,
@@ -78,7 +78,7 @@ _OURS: Final = re.compile("(" + "|".join(map(re.escape, (RESET, *COLOURS.values(
 def printable(text: str) -> str:
     """Lines and our own colours stay; whatever else a terminal would obey is shown as its escape."""
     return "\n".join(
-        "".join(part if _OURS.fullmatch(part) else one_line(part) for part in _OURS.split(line))
+        "".join(part if _OURS.fullmatch(part) else texts.one_line(part) for part in _OURS.split(line))
         for line in text.split("\n")
     )
 

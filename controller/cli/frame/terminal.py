@@ -14,7 +14,7 @@ import sys
 from typing import Final, TextIO
 
 from cotenant.controller.cli.frame.screen import RESET, is_terminal, printable
-from cotenant.controller.domain import HIDDEN
+from cotenant.controller.domain import texts
 
 SEQUENCE_MAX: Final = 4096
 """A longer one is no sequence: its characters count as text."""
@@ -52,7 +52,8 @@ class TerminalFilter:
 
     def _passed(self, text: str) -> str:
         return "".join(
-            piece if _COLOUR.fullmatch(piece) else HIDDEN.sub(_plain, piece) for piece in self._pieces(text)
+            piece if _COLOUR.fullmatch(piece) else texts.HIDDEN.sub(_plain, piece)
+            for piece in self._pieces(text)
         )
 
     def _pieces(self, text: str) -> list[str]:

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 from cotenant.controller.client import Answer, Client, Refusal
 from cotenant.controller.domain import JobId
-from cotenant.controller.wire import JobView, ListJobs, clients
+from cotenant.controller.wire import clients
 
 
 def ask_of_job(
     client: Client, question: Callable[[JobId], clients.Question[Answer]], number: str
-) -> Answer | JobView:
+) -> Answer | clients.JobView:
     """The answer about a job; of an array's number, the row that stands for its tasks."""
     try:
         return client.ask(question(JobId(number)))
@@ -25,7 +25,7 @@ def ask_of_job(
     return row if row.array is not None else client.ask(question(row.job_id))
 
 
-def row_of(client: Client, number: str) -> JobView:
+def row_of(client: Client, number: str) -> clients.JobView:
     """A job, or an array in one row. Raises Refusal: there is none of this number."""
-    (row,) = client.ask(ListJobs(job_ids=(JobId(number),), fold=True)).jobs
+    (row,) = client.ask(clients.ListJobs(job_ids=(JobId(number),), fold=True)).jobs
     return row

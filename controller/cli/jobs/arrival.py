@@ -19,8 +19,8 @@ from cotenant.controller.present.etas import early, in_words, late, likely
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.tables import Column
 from cotenant.controller.present.units import duration, local_time
-from cotenant.controller.wire import ForeseenWidths, ForeseeWidths, Submit, wall_s
 from cotenant.controller.wire import clients as wire
+from cotenant.controller.wire import wall_s
 
 TIMEOUT_S: Final = 600.0
 NAMED_MAX: Final = 8
@@ -41,7 +41,7 @@ FORESEEN_COLUMNS: Final = (
 )
 
 
-def foresee(request: Submit, form: Format, endpoint: str | None) -> None:
+def foresee(request: wire.Submit, form: Format, endpoint: str | None) -> None:
     """Asks and shows the answer; submits nothing."""
     if screen.is_terminal():
         screen.tell("rolling out futures with it and without it; nothing is submitted")
@@ -96,7 +96,7 @@ COLUMNS: Final = (
 """In nine tenths of the futures the delay is above AT LEAST, in nine tenths below AT MOST."""
 
 
-def foresight(client: Client, request: Submit, policy: str) -> ForeseenWidths | None:
+def foresight(client: Client, request: wire.Submit, policy: str) -> wire.ForeseenWidths | None:
     """When a single job would end; None for an array.
 
     Raises:
@@ -106,7 +106,7 @@ def foresight(client: Client, request: Submit, policy: str) -> ForeseenWidths | 
     if len(request.specs) != 1:
         return None
     name, _, rest = policy.partition(":")
-    asked = ForeseeWidths(submission=request, policy=name, parameters=parameters(rest))
+    asked = wire.ForeseeWidths(submission=request, policy=name, parameters=parameters(rest))
     try:
         with _telling():
             return client.ask(asked, timeout_s=WIDTHS_TIMEOUT_S)
@@ -128,7 +128,7 @@ def parameters(text: str) -> dict[str, str | int | float | bool]:
     return found
 
 
-def in_json(foreseen: ForeseenWidths) -> dict[str, Any]:
+def in_json(foreseen: wire.ForeseenWidths) -> dict[str, Any]:
     """The answer without the fields that only repeat the question."""
     return {
         "rows": foreseen.rows,
@@ -137,7 +137,7 @@ def in_json(foreseen: ForeseenWidths) -> dict[str, Any]:
     }
 
 
-def in_short(foreseen: ForeseenWidths) -> str:
+def in_short(foreseen: wire.ForeseenWidths) -> str:
     """Under which policy, and when the quietest hour is."""
     if foreseen.quietest_at is None:
         return f"under {foreseen.policy}; the quietest hour is unknown: less than a day is recorded"

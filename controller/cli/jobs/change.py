@@ -18,11 +18,11 @@ from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, duratio
 from cotenant.controller.cli.frame.screen import paint
 from cotenant.controller.cli.jobs.verify import STEPS, verify
 from cotenant.controller.client import Client
-from cotenant.controller.domain import ENDED, ChangeVerb, JobId, Phase, for_people, one_line
+from cotenant.controller.domain import ENDED, ChangeVerb, JobId, Phase, texts
 from cotenant.controller.present import units
 from cotenant.controller.present.problem import FAILED, OK, Problem
 from cotenant.controller.present.units import duration
-from cotenant.controller.wire import ChangeJobs, Jobs, JobView, WaitJobs
+from cotenant.controller.wire import clients as wire
 
 VERIFY: Final = "verify"
 
@@ -124,7 +124,7 @@ def _verify(command: list[str], steps: int, as_json: bool) -> int:
             f"{result.steps} are those of a run that was not stopped, bit for bit; it calls the resume {kind}"
         )
     else:
-        screen.say(f"not resumable: {one_line(result.reason)}")
+        screen.say(f"not resumable: {texts.one_line(result.reason)}")
     return OK if result.ok else FAILED
 
 
@@ -135,7 +135,7 @@ def _change(
     endpoint: str | None,
 ) -> None:
     with asking(endpoint) as client:
-        reply = client.ask(ChangeJobs(verb=verb, job_ids=tuple(JobId(each) for each in jobs)))
+        reply = client.ask(wire.ChangeJobs(verb=verb, job_ids=tuple(JobId(each) for each in jobs)))
     asked_for = f"{verb}: asked for {units.plural(len(jobs), 'job')}"
     output.show_change(verb, {"jobs": jobs}, reply.lines, asked_for, as_json)
 
@@ -163,24 +163,24 @@ def wait(
         write_json({"schema": "jobs/1", "now": reply.now, "more": reply.more, "jobs": reply.jobs})
     else:
         for job in reply.jobs:
-            screen.say(ending(for_people(job)))
+            screen.say(ending(texts.for_people(job)))
     open_jobs = [job.job_id for job in reply.jobs if job.phase not in ENDED]
     if open_jobs:
         raise Problem("failed", f"not ended within {duration(limit_s)}: {', '.join(open_jobs[:10])}")
     return OK if all(job.phase is Phase.DONE for job in reply.jobs) else FAILED
 
 
-def until_ended(client: Client, jobs: tuple[JobId, ...], limit_s: float | None) -> Jobs:
+def until_ended(client: Client, jobs: tuple[JobId, ...], limit_s: float | None) -> wire.Jobs:
     """The jobs once all have ended, or as they stand after `limit_s`."""
     deadline_s = None if limit_s is None else time.monotonic() + limit_s
     while True:
         left_s = ROUND_S if deadline_s is None else max(0.0, deadline_s - time.monotonic())
-        reply = client.ask(WaitJobs(job_ids=jobs, timeout_s=min(ROUND_S, left_s)))
+        reply = client.ask(wire.WaitJobs(job_ids=jobs, timeout_s=min(ROUND_S, left_s)))
         if all(job.phase in ENDED for job in reply.jobs) or (deadline_s is not None and left_s <= ROUND_S):
             return reply
 
 
-def ending(job: JobView) -> str:
+def ending(job: wire.JobView) -> str:
     colour = "green" if job.phase is Phase.DONE else "red"
     code = f", exit code {job.exit_code}" if job.exit_code else ""
     text = f"job {job.job_id} ({job.name}) {paint(job.phase.value, colour)}{code}"

@@ -21,7 +21,7 @@ from cotenant.controller.present.etas import COLUMNS, hits
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.tables import Column
 from cotenant.controller.present.units import NONE
-from cotenant.controller.wire import Etas, ListEtas
+from cotenant.controller.wire import clients as wire
 
 SCORE: Final = "score"
 
@@ -54,14 +54,14 @@ def eta(
         raise Problem("usage", "score is asked for alone", "cotenant eta score")
     asked = tuple(JobId(each) for each in words if each != SCORE)
     with asking(endpoint) as client:
-        reply = client.ask(ListEtas(job_ids=asked))
+        reply = client.ask(wire.ListEtas(job_ids=asked))
     if SCORE in words:
         show_scores(reply, form)
     else:
         show_etas(reply, form, nothing="none of them waits or runs" if asked else "no job waits or runs")
 
 
-def show_etas(reply: Etas, form: Format, nothing: str) -> None:
+def show_etas(reply: wire.Etas, form: Format, nothing: str) -> None:
     show_listing(
         Listing(
             noun="eta",
@@ -77,7 +77,7 @@ def show_etas(reply: Etas, form: Format, nothing: str) -> None:
         screen.hint(hits(reply.etas[0]))
 
 
-def show_scores(reply: Etas, form: Format) -> None:
+def show_scores(reply: wire.Etas, form: Format) -> None:
     show_listing(
         Listing(
             noun="eta-score",

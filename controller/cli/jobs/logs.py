@@ -19,11 +19,11 @@ from cotenant.controller.cli.jobs.arrays import row_of
 from cotenant.controller.cli.jobs.queue import pages
 from cotenant.controller.cli.jobs.show import JobArgument
 from cotenant.controller.client import Client, Refusal
-from cotenant.controller.domain import ENDED, WAITING, AttemptNo, JobId, Phase, for_people, one_line
+from cotenant.controller.domain import ENDED, WAITING, AttemptNo, JobId, Phase, texts
 from cotenant.controller.present.jobs import in_counts
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.units import plural
-from cotenant.controller.wire import JobView, ListJobs, LogPart, ReadJobLog, WaitJobs
+from cotenant.controller.wire import clients as wire
 
 
 def logs(
@@ -50,7 +50,7 @@ def logs(
     if following and attempt:
         raise Problem("usage", "--follow goes on over all attempts, and --attempt is one", "leave one out")
     with asking(endpoint, patience_s=PATIENCE_S if following else 0.0) as client:
-        found = for_people(row_of(client, job))
+        found = texts.for_people(row_of(client, job))
         if found.array is not None:
             if following:
                 show(follow_tasks(client, JobId(job), rank, tail), raw=raw)
@@ -64,7 +64,7 @@ def logs(
             had = plural(found.attempt, "attempt")
             raise Problem("not-found", f"job {job} has had {had}, there is no attempt {attempt}")
         if rank:  # A rank that the job does not have is an error; no output yet is none.
-            client.ask(ReadJobLog(job_id=JobId(job), rank=rank, limit=1))
+            client.ask(wire.ReadJobLog(job_id=JobId(job), rank=rank, limit=1))
         if following:
             follower = Follower(client, JobId(job), rank)
             show(from_the_last(follower, tail) if tail else follower.pieces(), raw=raw)
@@ -85,7 +85,7 @@ def show(pieces: Iterable[Piece], *, raw: bool) -> None:
             elif isinstance(piece, AttemptOutput) and piece.number > 1:
                 tell(f"--- attempt {piece.number} ---")
             elif isinstance(piece, Missing):
-                tell(f"--- missing: {one_line(piece.why)} ---")
+                tell(f"--- missing: {texts.one_line(piece.why)} ---")
     finally:
         output.close()
 
@@ -97,7 +97,7 @@ def from_the_last(follower: Follower, count: int) -> Iterator[Piece]:
     def so_far() -> Iterator[Piece]:
         for piece in pieces:
             yield piece
-            if follower.caught_up and isinstance(piece, bytes | JobView):
+            if follower.caught_up and isinstance(piece, bytes | wire.JobView):
                 return
 
     yield from last_lines(so_far(), count)
@@ -119,7 +119,7 @@ def last_lines(pieces: Iterable[Piece], count: int) -> Iterator[Piece]:
     yield from lines
 
 
-def read(client: Client, job: JobView, rank: int, attempt: int, tail: int) -> Iterator[Piece]:
+def read(client: Client, job: wire.JobView, rank: int, attempt: int, tail: int) -> Iterator[Piece]:
     """What there is now. `attempt`: 0 for all; `tail`: 0 for all lines."""
     pieces = read_all(client, job, rank, range(attempt, attempt + 1) if attempt else None)
     return last_lines(pieces, tail) if tail else pieces
@@ -130,7 +130,7 @@ def read(client: Client, job: JobView, rank: int, attempt: int, tail: int) -> It
 
 def read_tasks(client: Client, array: JobId, rank: int, attempt: int, tail: int) -> Iterator[Piece]:
     """What there is now of one task after the other."""
-    for reply in pages(client, ListJobs(job_ids=(array,), include_ended=True)):
+    for reply in pages(client, wire.ListJobs(job_ids=(array,), include_ended=True)):
         for task in reply.jobs:
             yield from marked(task.job_id, read(client, task, rank, attempt, tail))
 
@@ -145,7 +145,7 @@ def follow_tasks(client: Client, array: JobId, rank: int, tail: int) -> Iterator
         by_state = row.array.by_state if row.array is not None else {row.phase: 1}
         started = tuple(phase for phase in by_state if phase not in WAITING)
         if started and by_state != seen:
-            for reply in pages(client, ListJobs(job_ids=(array,), states=started)):
+            for reply in pages(client, wire.ListJobs(job_ids=(array,), states=started)):
                 new = [task.job_id for task in reply.jobs if task.job_id not in known]
                 followers = {each: Follower(client, each, rank, round_s=TASK_ROUND_S) for each in new}
                 known.update(new)
@@ -159,13 +159,13 @@ def follow_tasks(client: Client, array: JobId, rank: int, tail: int) -> Iterator
         if not followed and ENDED.issuperset(by_state):
             return
         if not followed:
-            client.ask(WaitJobs(job_ids=(row.job_id,), timeout_s=ROUND_S))
+            client.ask(wire.WaitJobs(job_ids=(row.job_id,), timeout_s=ROUND_S))
 
 
 def _turn(pieces: Iterator[Piece]) -> Generator[Piece, None, bool]:
     """What comes until the task has been asked about again; returns whether nothing more will come."""
     for piece in pieces:
-        if isinstance(piece, JobView):
+        if isinstance(piece, wire.JobView):
             return False
         yield piece
     return True
@@ -180,7 +180,7 @@ def marked(job_id: JobId, pieces: Iterable[Piece]) -> Iterator[Piece]:
             yield b"".join(b"%b%b\n" % (mark, line) for line in lines)
         elif isinstance(piece, Missing):
             yield Missing(f"{job_id}: {piece.why}")
-        elif isinstance(piece, JobView):
+        elif isinstance(piece, wire.JobView):
             yield piece
     if rest:
         yield b"%b%b\n" % (mark, rest)
@@ -213,16 +213,16 @@ class ErrorOutput(NamedTuple):
     data: bytes
 
 
-Piece = bytes | ErrorOutput | AttemptOutput | Missing | JobView
+Piece = bytes | ErrorOutput | AttemptOutput | Missing | wire.JobView
 """What a reader gets: output, marks, and the job whenever it has changed."""
 
 
-def job_now(client: Client, job_id: JobId) -> JobView:
+def job_now(client: Client, job_id: JobId) -> wire.JobView:
     """For people. Raises Refusal for a job that does not exist."""
-    return for_people(client.ask(ListJobs(job_ids=(job_id,), include_ended=True)).jobs[0])
+    return texts.for_people(client.ask(wire.ListJobs(job_ids=(job_id,), include_ended=True)).jobs[0])
 
 
-def read_all(client: Client, job: JobView, rank: int, attempts: range | None = None) -> Iterator[Piece]:
+def read_all(client: Client, job: wire.JobView, rank: int, attempts: range | None = None) -> Iterator[Piece]:
     """What there is now."""
     for number in attempts or range(1, job.attempt + 1):
         yield AttemptOutput(number)
@@ -250,7 +250,7 @@ class Follower:
         client: Client,
         job_id: JobId,
         rank: int,
-        is_over: Callable[[JobView], bool] | None = None,
+        is_over: Callable[[wire.JobView], bool] | None = None,
         *,
         round_s: float = ROUND_S,
         errors_apart: bool = False,
@@ -298,7 +298,7 @@ class Follower:
             elif closed:
                 self._pause()
 
-    def _contents(self, part: LogPart, *, is_last: bool) -> Iterator[Piece]:
+    def _contents(self, part: wire.LogPart, *, is_last: bool) -> Iterator[Piece]:
         """Output counts as missing only after some rounds: after a restart of the controller, for one, a host
         is away for a moment."""
         self._missing_rounds = self._missing_rounds + 1 if part.missing else 0
@@ -310,7 +310,7 @@ class Follower:
         self._offset = part.next_offset
         yield ErrorOutput(part.data) if part.is_error else part.data
 
-    def _next_part(self) -> LogPart | None:
+    def _next_part(self) -> wire.LogPart | None:
         where = self._job_id, self._number, self._rank, self._offset
         return _part(self._client, *where, self._round_s, errors_apart=self._errors_apart)
 
@@ -320,7 +320,7 @@ class Follower:
 
     def _pause(self) -> None:
         """Wait until the job has ended or a round has passed."""
-        self._client.ask(WaitJobs(job_ids=(self._job_id,), timeout_s=self._round_s))
+        self._client.ask(wire.WaitJobs(job_ids=(self._job_id,), timeout_s=self._round_s))
 
 
 def _part(
@@ -332,9 +332,9 @@ def _part(
     wait_s: float,
     *,
     errors_apart: bool = False,
-) -> LogPart | None:
+) -> wire.LogPart | None:
     """None: this attempt has no output, or none yet."""
-    request = ReadJobLog(
+    request = wire.ReadJobLog(
         job_id=job_id,
         attempt=AttemptNo(number),
         rank=rank,

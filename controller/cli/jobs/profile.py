@@ -33,10 +33,10 @@ from cotenant.controller.cli.jobs.profile_view import (
 )
 from cotenant.controller.cli.jobs.run import ensure_controller
 from cotenant.controller.cli.jobs.submit import prepared, takes_job_flags
-from cotenant.controller.domain import one_line
+from cotenant.controller.domain import texts
 from cotenant.controller.present.problem import FAILED, OK, Problem
 from cotenant.controller.submission.options import Options
-from cotenant.controller.wire import ForgetProfiles, KnownProfile, KnownProfiles, ListProfiles
+from cotenant.controller.wire import clients as wire
 
 MEASURE: Final = "measure"
 
@@ -135,7 +135,7 @@ def show_profile(
             f"{'no' if not found else 'more than one'} profile starts with {key}",
             "`cotenant profile list` shows them",
         )
-    one: KnownProfile = found[0]
+    one: wire.KnownProfile = found[0]
     show_one(form, one, one.key, one, known_page)
 
 
@@ -152,11 +152,11 @@ def forget(
     if bool(keys) == everything:
         raise Problem("usage", "give keys, or --all", "`cotenant profile list` shows them")
     with asking(endpoint) as client:
-        reply = client.ask(ForgetProfiles(keys=tuple(keys or ())))
+        reply = client.ask(wire.ForgetProfiles(keys=tuple(keys or ())))
     for line in reply.lines or ("nothing was kept",):
-        screen.say(one_line(line))
+        screen.say(texts.one_line(line))
 
 
-def _known(endpoint: str | None) -> KnownProfiles:
+def _known(endpoint: str | None) -> wire.KnownProfiles:
     with asking(endpoint) as client:
-        return client.ask(ListProfiles())
+        return client.ask(wire.ListProfiles())

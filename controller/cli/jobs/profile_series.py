@@ -22,18 +22,8 @@ from cotenant.controller.client import Client
 from cotenant.controller.domain import ENDED, Dependency, HostState, JobId, JobSpec
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.units import duration, plural
-from cotenant.controller.wire import (
-    ChangeJobs,
-    Jobs,
-    JobView,
-    ListNodes,
-    ListProfiles,
-    NodeView,
-    ProfileView,
-    ShowJob,
-    Submit,
-    WaitJobs,
-)
+from cotenant.controller.wire import ProfileView
+from cotenant.controller.wire import clients as wire
 
 PROFILING_VARIABLE: Final = "COTENANT_PROFILING"
 BLIND_S: Final = 60.0
@@ -48,7 +38,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def configurations(
-    hosts: Iterable[NodeView], spec: JobSpec, gpus_max: int | None = None
+    hosts: Iterable[wire.NodeView], spec: JobSpec, gpus_max: int | None = None
 ) -> tuple[Configuration, ...]:
     """What there is to measure on these hosts, cheapest first; empty where no device suits the job."""
     suited = [
@@ -151,7 +141,7 @@ class SeriesResult(msgspec.Struct, frozen=True, kw_only=True):
     """One configuration, measured or not."""
 
     configuration: Configuration
-    job: JobView
+    job: wire.JobView
     profile: ProfileView | None
 
     @property
@@ -172,10 +162,10 @@ def planned(
     Raises:
         Problem: this controller does not profile, or nothing here suits the job.
     """
-    known = client.ask(ListProfiles())
+    known = client.ask(wire.ListProfiles())
     if known.profile_s <= 0:
         raise Problem("refused", "this controller profiles nothing", "set profiler.seconds above 0")
-    nodes = client.ask(ListNodes()).nodes
+    nodes = client.ask(wire.ListNodes()).nodes
     hosts = [node for node in nodes if node.state is HostState.OK]
     series = configurations(hosts, spec, gpus_max)
     series = tuple(each for each in series if hosts_max is None or each.hosts <= hosts_max)
@@ -190,7 +180,7 @@ def planned(
 class SeriesRun:
     """The jobs of one series."""
 
-    def __init__(self, client: Client, plan: SeriesPlan, request: Submit) -> None:
+    def __init__(self, client: Client, plan: SeriesPlan, request: wire.Submit) -> None:
         """Queue them."""
         self._client = client
         self._plan = plan
@@ -208,14 +198,14 @@ class SeriesRun:
             tell(
                 f"\ncancelling {plural(len(left), 'job')}; what was measured follows (Ctrl-C again: at once)"
             )
-            self._client.ask(ChangeJobs(verb="cancel", job_ids=tuple(left)))
+            self._client.ask(wire.ChangeJobs(verb="cancel", job_ids=tuple(left)))
             while not self._look(LOOK_S):
                 pass
             return False
         return True
 
     def _look(self, timeout_s: float) -> bool:
-        reply: Jobs = self._client.ask(WaitJobs(job_ids=self.job_ids, timeout_s=timeout_s))
+        reply: wire.Jobs = self._client.ask(wire.WaitJobs(job_ids=self.job_ids, timeout_s=timeout_s))
         for job in reply.jobs:
             if self._told.get(job.job_id) != job.phase.value:
                 self._told[job.job_id] = job.phase.value
@@ -224,7 +214,7 @@ class SeriesRun:
 
     def results(self) -> tuple[SeriesResult, ...]:
         """Of all configurations, in order."""
-        shown = [self._client.ask(ShowJob(job_id=job_id)) for job_id in self.job_ids]
+        shown = [self._client.ask(wire.ShowJob(job_id=job_id)) for job_id in self.job_ids]
         return tuple(
             SeriesResult(configuration=configuration, job=each.job, profile=each.job.profile)
             for configuration, each in zip(self._plan.series, shown, strict=True)

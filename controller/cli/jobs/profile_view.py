@@ -15,21 +15,15 @@ import msgspec
 
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.jobs.profile_series import SeriesPlan, SeriesResult
-from cotenant.controller.domain import ProfilePoint
+from cotenant.controller.performance import ProfilePoint
 from cotenant.controller.present import units
 from cotenant.controller.present.devices import LEGEND
 from cotenant.controller.present.tables import Column
 from cotenant.controller.present.units import NONE, duration, local_time, size
-from cotenant.controller.wire import (
-    KnownProfile,
-    ProfileView,
-    StepTimeView,
-    ThroughputView,
-    profile_view,
-    wall_s,
-)
+from cotenant.controller.wire import ProfileView, StepTimeView, ThroughputView, profile_view, wall_s
+from cotenant.controller.wire import clients as wire
 
-Measured = KnownProfile | ProfileView
+Measured = wire.KnownProfile | ProfileView
 
 FIT_NEEDS: Final = "a fit needs three sub-batches or more, and their times to agree"
 
@@ -134,7 +128,7 @@ def _memory_of(result: SeriesResult, point: ProfilePoint | None) -> float | None
     return None if result.profile is None else result.profile.memory_mib_peak
 
 
-def known_page(known: KnownProfile) -> str:
+def known_page(known: wire.KnownProfile) -> str:
     """Everything about one kind."""
     lines = [
         f"profile {known.key}  {known.name}",

@@ -23,11 +23,12 @@ from cotenant.controller.cli.frame.output import (
     whole_number,
 )
 from cotenant.controller.client import Client, Refusal, Unreachable
-from cotenant.controller.domain import ENDED, WAITING, JobId, Phase, one_line
+from cotenant.controller.domain import ENDED, WAITING, JobId, Phase, texts
 from cotenant.controller.present import units
 from cotenant.controller.present.jobs import COLUMNS, ENDED_COLUMNS, WIDE_COLUMNS
 from cotenant.controller.present.problem import Problem, suggestion
-from cotenant.controller.wire import Jobs, ListJobs, wall_s
+from cotenant.controller.wire import clients as wire
+from cotenant.controller.wire import wall_s
 
 PAGE: Final = 1_000
 """Jobs in one answer: the first rows come at once, and neither side holds more."""
@@ -96,7 +97,7 @@ def queue(
 
         user = user_name()
     form = chosen(output, as_json, LIST_FORMATS)
-    request = ListJobs(
+    request = wire.ListJobs(
         job_ids=tuple(JobId(each) for each in jobs or ()),
         include_ended=everything or bool(jobs),
         user=user,
@@ -114,7 +115,7 @@ def queue(
     show_jobs(request, form, endpoint)
 
 
-def show_jobs(request: ListJobs, form: Format, endpoint: str | None) -> None:
+def show_jobs(request: wire.ListJobs, form: Format, endpoint: str | None) -> None:
     """Page by page, and below a table what is not in it."""
     some_wait, left_out, forgotten = False, 0, 0
     with asking(endpoint) as client:
@@ -142,7 +143,7 @@ def tell_rest(left_out: int, forgotten: int, noun: str = "job") -> None:
         screen.tell(f"{older} in no list (controller.keep_ended): `show` and `logs` answer by number")
 
 
-def watched_page(client: Client, request: ListJobs, form: Format) -> str:
+def watched_page(client: Client, request: wire.ListJobs, form: Format) -> str:
     """The first page, as it is now."""
     reply = client.ask(structs.replace(request, page=PAGE), WATCH_TIMEOUT_S)
     found = listing(reply, request)
@@ -173,7 +174,7 @@ def watched(ask: Callable[[], str], every_s: float, pause: Callable[[float], Non
             page, answered_s = ask(), time.monotonic()
         except (Unreachable, Refusal) as error:
             since_s = max(answered_s, began_s)
-            page = f"no answer for {time.monotonic() - since_s:.0f} s: {one_line(str(error))}"
+            page = f"no answer for {time.monotonic() - since_s:.0f} s: {texts.one_line(str(error))}"
 
 
 def states_of(text: str, *, is_ended: bool = False) -> tuple[Phase, ...]:
@@ -188,7 +189,7 @@ def states_of(text: str, *, is_ended: bool = False) -> tuple[Phase, ...]:
     return tuple(map(Phase, words))
 
 
-def pages(client: Client, request: ListJobs) -> Iterator[Jobs]:
+def pages(client: Client, request: wire.ListJobs) -> Iterator[wire.Jobs]:
     """The answer in parts: `limit` counts for all of them together, and `more` is what is beyond it."""
     reply = client.ask(structs.replace(request, page=PAGE))
     left = request.limit - len(reply.jobs)
@@ -200,7 +201,7 @@ def pages(client: Client, request: ListJobs) -> Iterator[Jobs]:
     yield reply
 
 
-def listing(reply: Jobs, request: ListJobs) -> Listing:
+def listing(reply: wire.Jobs, request: wire.ListJobs) -> Listing:
     several = len({job.user for job in reply.jobs}) > 1 or bool(reply.next or reply.next_before)
     columns = ENDED_COLUMNS if request.ended else COLUMNS
     return Listing(
@@ -215,7 +216,7 @@ def listing(reply: Jobs, request: ListJobs) -> Listing:
     )
 
 
-def nothing_of(request: ListJobs) -> str:
+def nothing_of(request: wire.ListJobs) -> str:
     if request.ended:
         return "no such job has ended"
     if request.include_ended:

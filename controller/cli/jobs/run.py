@@ -34,7 +34,7 @@ from cotenant.controller.cli.frame.terminal import JobOutput, WaitingLine
 from cotenant.controller.cli.jobs.logs import ErrorOutput, Follower, Missing, Piece
 from cotenant.controller.cli.jobs.submit import prepared, takes_job_flags
 from cotenant.controller.client import Client
-from cotenant.controller.domain import ENDED, HostState, InputFile, JobId, JobSpec, Phase, one_line
+from cotenant.controller.domain import ENDED, HostState, InputFile, JobId, JobSpec, Phase, texts
 from cotenant.controller.present.etas import in_words
 from cotenant.controller.present.jobs import devices
 from cotenant.controller.present.problem import FAILED, NEVER_STARTED, OK, Problem
@@ -43,7 +43,7 @@ from cotenant.controller.submission.options import Options
 from cotenant.controller.system import paths
 from cotenant.controller.system.endpoint import socket_path
 from cotenant.controller.system.locks import Lock, LockTaken
-from cotenant.controller.wire import ChangeJobs, GetStatus, JobView, ListNodes, Submit
+from cotenant.controller.wire import clients as wire
 
 
 @takes_job_flags
@@ -82,7 +82,7 @@ def run(
         return RunWatch(client, reply.job_ids[0], quiet, reply.notes).to_the_end()
 
 
-def with_streams(request: Submit, endpoint: str | None) -> Submit:
+def with_streams(request: wire.Submit, endpoint: str | None) -> wire.Submit:
     """The request for a job that has our standard input, and errors apart where we have them apart."""
     (spec,) = request.specs
     source, problem = standard_input(0, spec, endpoint)
@@ -125,7 +125,7 @@ class RunWatch:
         self._cancelled = False
         self._told = ("", False)
         """The state that was told last, without numbers that change all the time; and whether with an ETA."""
-        self._last: JobView | None = None
+        self._last: wire.JobView | None = None
         client.on_silence = self._tell
 
     def to_the_end(self) -> int:
@@ -158,7 +158,7 @@ class RunWatch:
     def _cancel(self) -> None:
         self._cancelled = True
         tell(f"\ncancelling job {self._job_id} (Ctrl-C again leaves it to itself)")
-        self._client.ask(ChangeJobs(verb="cancel", job_ids=(self._job_id,)))
+        self._client.ask(wire.ChangeJobs(verb="cancel", job_ids=(self._job_id,)))
 
     def _take(self, piece: Piece) -> None:
         if isinstance(piece, bytes | ErrorOutput):
@@ -167,8 +167,8 @@ class RunWatch:
                 self._line.clear()
                 output.write(data)
         elif isinstance(piece, Missing):
-            self._tell(f"--- output is missing: {one_line(piece.why)} ---")
-        elif isinstance(piece, JobView):
+            self._tell(f"--- output is missing: {texts.one_line(piece.why)} ---")
+        elif isinstance(piece, wire.JobView):
             self._last = piece
             for note in self._notes:
                 if note != piece.reason or self._quiet:
@@ -190,7 +190,7 @@ class RunWatch:
             tell("")
         self._output.ends_line = self._errors.ends_line = True
 
-    def _tell_change(self, job: JobView) -> None:
+    def _tell_change(self, job: wire.JobView) -> None:
         if self._quiet or job.phase in ENDED:
             return
         state = state_in_words(job)
@@ -210,24 +210,24 @@ _CHANGING: Final = re.compile(r"\d+\.\d+")
 """Seconds and ratios of a reason, which are others at each look."""
 
 
-def state_in_words(job: JobView) -> str:
+def state_in_words(job: wire.JobView) -> str:
     if job.phase not in AT_WORK:
         return why(job) if job.reason else job.phase.value
     beside = f", beside job {', '.join(job.co_tenants)}" if job.co_tenants else ""
     return f"{job.phase.value} on {devices(job.devices)}{beside}"
 
 
-def is_over(job: JobView) -> bool:
+def is_over(job: wire.JobView) -> bool:
     return job.phase in ENDED or job.is_given_up
 
 
-def why(job: JobView) -> str:
+def why(job: wire.JobView) -> str:
     """`queued: behind job 3`; the state is left out where the reason starts with it."""
     state = job.phase.value
     return job.reason if job.reason.startswith(state) else f"{state}: {job.reason}"
 
 
-def exit_code(job: JobView, cancelled_here: bool) -> int:
+def exit_code(job: wire.JobView, cancelled_here: bool) -> int:
     """The job's own; 128 + n after signal n; 125 if it never started."""
     if job.phase is Phase.DONE:
         return job.exit_code or OK
@@ -271,7 +271,7 @@ def ensure_controller(endpoint: str | None) -> None:
 
 def ask_status(endpoint: str | None) -> None:
     with asking(endpoint, timeout_s=5.0) as client:
-        client.ask(GetStatus())
+        client.ask(wire.GetStatus())
 
 
 def start(folder: Path, endpoint: str | None) -> None:
@@ -313,7 +313,7 @@ def wait_until_ready(process: subprocess.Popen[bytes], log: Path, endpoint: str 
 def has_host(endpoint: str | None) -> bool:
     try:
         with asking(endpoint, timeout_s=2.0) as client:
-            return any(node.state is HostState.OK for node in client.ask(ListNodes()).nodes)
+            return any(node.state is HostState.OK for node in client.ask(wire.ListNodes()).nodes)
     except Problem as problem:
         if problem.code == "unreachable":
             return False

@@ -23,22 +23,14 @@ from cotenant.controller.cli.jobs.arrays import ask_of_job
 from cotenant.controller.cli.jobs.profile_view import throughput_lines
 from cotenant.controller.cli.jobs.queue import listing, pages
 from cotenant.controller.client import Client
-from cotenant.controller.domain import JobId, JobSpec, one_line
+from cotenant.controller.domain import JobId, JobSpec, texts
 from cotenant.controller.present import sharing, units
 from cotenant.controller.present.etas import in_words
 from cotenant.controller.present.jobs import devices, exit_code, in_counts, in_promise, left, state_colour
 from cotenant.controller.present.tables import Column
 from cotenant.controller.present.units import NONE, duration, local_time
-from cotenant.controller.wire import (
-    AttemptView,
-    Explain,
-    Explained,
-    JobDetails,
-    JobView,
-    ListJobs,
-    ShowJob,
-    wall_s,
-)
+from cotenant.controller.wire import clients as wire
+from cotenant.controller.wire import wall_s
 
 JobArgument = Annotated[
     str, argument(metavar="JOB", help="Its number, or an array's.", complete=complete_job)
@@ -58,27 +50,29 @@ def show(
     """
     form = chosen(output, as_json)
     with asking(endpoint) as client:
-        reply = ask_of_job(client, lambda job_id: ShowJob(job_id=job_id), job)
-        if isinstance(reply, JobView):
+        reply = ask_of_job(client, lambda job_id: wire.ShowJob(job_id=job_id), job)
+        if isinstance(reply, wire.JobView):
             show_tasks(client, reply, form)
             return
     room, wide = screen.terminal_width(), form == "wide"
     show_one(form, reply.job, reply.job.job_id, reply.job, lambda shown: page(shown, room, wide))
 
 
-def show_tasks(client: Client, row: JobView, form: Format) -> None:
+def show_tasks(client: Client, row: wire.JobView, form: Format) -> None:
     """All tasks of the array that the row stands for."""
     assert row.array is not None
     if form in ("table", "wide"):
-        screen.say(f"array {row.array.number}  {paint(one_line(row.name), 'bold')}  {in_counts(row.array)}")
-    request = ListJobs(job_ids=(JobId(row.array.number),), include_ended=True)
+        screen.say(
+            f"array {row.array.number}  {paint(texts.one_line(row.name), 'bold')}  {in_counts(row.array)}"
+        )
+    request = wire.ListJobs(job_ids=(JobId(row.array.number),), include_ended=True)
     show_pages((listing(reply, request) for reply in pages(client, request)), form)
 
 
 # --- For a person -----------------------------------------------------------------------------------
 
 
-def page(job: JobDetails, room: int | None, wide: bool = False) -> str:
+def page(job: wire.JobDetails, room: int | None, wide: bool = False) -> str:
     """`room`: columns to keep to."""
     spec = job.spec
     state = paint(job.phase.value, state_colour(job))
@@ -97,7 +91,7 @@ def page(job: JobDetails, room: int | None, wide: bool = False) -> str:
     return "\n".join(lines)
 
 
-def _shared(job: JobView, room: int | None) -> list[str]:
+def _shared(job: wire.JobView, room: int | None) -> list[str]:
     """What the job did beside others; nothing where it had its devices to itself."""
     if not job.shared:
         return []
@@ -106,14 +100,14 @@ def _shared(job: JobView, room: int | None) -> list[str]:
     return ["", rows, *(screen.wrapped(each, 2, room) for each in said)]
 
 
-def _promise(job: JobDetails) -> str:
+def _promise(job: wire.JobDetails) -> str:
     if job.guaranteed_h is None:
         return ""
     broken = f", broken {units.times(job.broken_promises)}" if job.broken_promises else ""
     return f": each run is guaranteed {job.guaranteed_h:g} h{broken}"
 
 
-def standing(job: JobDetails) -> Iterator[tuple[str, str]]:
+def standing(job: wire.JobDetails) -> Iterator[tuple[str, str]]:
     yield "why", job.reason
     of = f" of {job.organisation}" if job.organisation else ""
     priority = f", priority {job.priority}" if job.priority else ""
@@ -147,7 +141,7 @@ def standing(job: JobDetails) -> Iterator[tuple[str, str]]:
     yield "resumable", _resumable(job)
 
 
-def _resumable(job: JobView) -> str:
+def _resumable(job: wire.JobView) -> str:
     if job.resumable:
         return f"yes, from step {job.durable_step}"
     if job.resumable_note:
@@ -158,14 +152,14 @@ def _resumable(job: JobView) -> str:
     return "no: the script has not said that it can (cotenant.checkpoint; docs/zero-code.md)"
 
 
-def _in_vain(job: JobView) -> str:
+def _in_vain(job: wire.JobView) -> str:
     if job.futile_preemptions == 0:
         return ""
     lost = f"{duration(job.futile_s)} of loading for nothing"
     return f", {units.times(job.futile_preemptions)} before its first step ({lost})"
 
 
-def _resized(job: JobView) -> str:
+def _resized(job: wire.JobView) -> str:
     return f", {units.times(job.resizes)} given another number of GPUs" if job.resizes else ""
 
 
@@ -177,13 +171,13 @@ SPEED_SOURCES: Final = {
 }
 
 
-def _speed(job: JobView) -> str:
+def _speed(job: wire.JobView) -> str:
     """Speedup of an elastic job over its smallest number of devices."""
     paces = [f"{each.speedup:.2f} on {each.gpus}" for each in job.speedups]
     return f"{', '.join(paces)} ({SPEED_SOURCES[job.speedups_source or 'assumed']})" if paces else ""
 
 
-def _overheads(job: JobView) -> str:
+def _overheads(job: wire.JobView) -> str:
     """What the policy reckons with when it thinks of starting or preempting the job."""
     if job.expected_load_s is None or job.expected_pause_s is None:
         return ""
@@ -191,7 +185,7 @@ def _overheads(job: JobView) -> str:
     return f"loading should take {load}, saving and leaving {pause}"
 
 
-def _launch(attempts: tuple[AttemptView, ...]) -> str:
+def _launch(attempts: tuple[wire.AttemptView, ...]) -> str:
     """How the newest attempt that has been launched was launched."""
     newest = next((each for each in reversed(attempts) if each.launch), None)
     if newest is None:
@@ -199,7 +193,7 @@ def _launch(attempts: tuple[AttemptView, ...]) -> str:
     return f"{newest.launch}, because {newest.launch_why}" if newest.launch_why else newest.launch
 
 
-def _times(job: JobView) -> str:
+def _times(job: wire.JobView) -> str:
     parts = [f"submitted {_local(job.submitted_at)}"]
     if job.started_at is not None:
         parts.append(f"started {_local(job.started_at)}")
@@ -224,14 +218,14 @@ SOURCES: Final = {
 }
 
 
-def _left(job: JobView) -> str:
+def _left(job: wire.JobView) -> str:
     known, _, overrun = (job.left_source or "none").partition(", ")
     longer = "; it has taken longer already" if overrun or job.left_s == 0.0 else ""
     expected = "unknown" if job.left_s is None else f"{left(job)} of training"
     return f"{expected} ({SOURCES.get(known, known)}{longer})"
 
 
-def _accumulation(job: JobView) -> str:
+def _accumulation(job: wire.JobView) -> str:
     if job.accumulation_steps == 1:
         whole = f"none, the whole batch of {job.sub_batch} at once" if job.sub_batch else ""
         return "; ".join(part for part in (whole, _cannot(job)) if part)
@@ -239,7 +233,7 @@ def _accumulation(job: JobView) -> str:
     return f"{job.accumulation_steps} micro-batches{of} per step"
 
 
-def _profile(job: JobDetails) -> str:
+def _profile(job: wire.JobDetails) -> str:
     """Where the profile comes from, and which s it covers."""
     profile = job.profile
     if profile is None:
@@ -253,11 +247,11 @@ def _profile(job: JobDetails) -> str:
     return f"{came}{profile.source}, {', '.join(filter(None, (points, peak, first)))}"
 
 
-def _cannot(job: JobView) -> str:
+def _cannot(job: wire.JobView) -> str:
     return f"it cannot be split: {job.accumulates_note}" if job.accumulates_note else ""
 
 
-def _progress(job: JobView) -> str:
+def _progress(job: wire.JobView) -> str:
     total = job.iterations or job.total_steps
     text = f"step {job.step} of {total}" if total else f"step {job.step}"
     if job.step_s is not None:
@@ -267,7 +261,7 @@ def _progress(job: JobView) -> str:
     return f"{text} ({job.total_note})" if job.total_note and not job.iterations else text
 
 
-def _batch(job: JobDetails) -> str:
+def _batch(job: wire.JobDetails) -> str:
     """Rows per worker, and who says so."""
     rows = job.spec.batch_size or job.batch_rows
     if rows is None:
@@ -328,16 +322,16 @@ ATTEMPT_COLUMNS: Final = (
 )
 
 
-def _load(attempt: AttemptView) -> str:
+def _load(attempt: wire.AttemptView) -> str:
     since_s = attempt.trains_since_s
     return NONE if since_s is None else duration(since_s - attempt.launched_s)
 
 
-def _steps(attempt: AttemptView) -> str:
+def _steps(attempt: wire.AttemptView) -> str:
     return f"{attempt.start_step}-{'' if attempt.ended_at is None else attempt.end_step}"
 
 
-def _resume(attempt: AttemptView) -> str:
+def _resume(attempt: wire.AttemptView) -> str:
     if attempt.attempt == 1 or attempt.exact is None:
         return NONE
     return "exact" if attempt.exact else "equivalent"
@@ -355,9 +349,9 @@ def explain(
     """
     form = chosen(output, as_json)
     with asking(endpoint) as client:
-        found = ask_of_job(client, lambda job_id: Explain(job_id=job_id), job)
-        if isinstance(found, JobView):
-            reply, array = client.ask(Explain(job_id=found.job_id)), found.array
+        found = ask_of_job(client, lambda job_id: wire.Explain(job_id=job_id), job)
+        if isinstance(found, wire.JobView):
+            reply, array = client.ask(wire.Explain(job_id=found.job_id)), found.array
         else:
             reply, array = found, None
     if array is not None and form in ("table", "wide"):
@@ -365,7 +359,7 @@ def explain(
     show_one(form, reply.explanation, reply.job.job_id, reply, explained)
 
 
-def explained(reply: Explained) -> str:
+def explained(reply: wire.Explained) -> str:
     job = reply.job
     now, *history = reply.explanation.lines or (job.reason,)
     state = paint(job.phase.value, state_colour(job))

@@ -38,10 +38,11 @@ from cotenant.controller.submission.options import (
 )
 from cotenant.controller.system import paths
 from cotenant.controller.system.endpoint import socket_path
-from cotenant.controller.wire import Submit, Submitted, wall_s
+from cotenant.controller.wire import clients as wire
+from cotenant.controller.wire import wall_s
 
 if TYPE_CHECKING:
-    from cotenant.controller.wire import SpecView
+    from cotenant.controller.wire import clients as wire
 
 _PREFIX: Final = "job_"
 _CONTAINER: Final = "container"
@@ -104,7 +105,9 @@ def _read(written: dict[Option, Any]) -> Options:
     return flags
 
 
-def prepared(words: Sequence[str], flags: Options, endpoint: str | None, *, command_only: bool) -> Submit:
+def prepared(
+    words: Sequence[str], flags: Options, endpoint: str | None, *, command_only: bool
+) -> wire.Submit:
     """The request for one job or one array; notes go to the person at once.
 
     Raises:
@@ -235,7 +238,7 @@ def submit(
     return OK
 
 
-def checked(client: Client, request: Submit, policy: str, as_json: bool) -> None:
+def checked(client: Client, request: wire.Submit, policy: str, as_json: bool) -> None:
     """Says what the controller would do, under `policy` too if one is named."""
     from cotenant.controller.cli.jobs.arrival import FORESEEN_COLUMNS, foresight, in_json, in_short
 
@@ -251,7 +254,7 @@ def checked(client: Client, request: Submit, policy: str, as_json: bool) -> None
     screen.tell(f"{units.plural(len(request.specs), 'job')} would be accepted; nothing was changed")
 
 
-def queued(client: Client, request: Submit, *, series: bool, as_json: bool) -> None:
+def queued(client: Client, request: wire.Submit, *, series: bool, as_json: bool) -> None:
     """Submits and prints the id; `series`: only that of the last job, which waits for the others."""
     reply = client.ask(request, timeout_s=SUBMIT_TIMEOUT_S)
     ids = [str(each) for each in (reply.job_ids[-1:] if series else reply.job_ids)]
@@ -265,12 +268,12 @@ def queued(client: Client, request: Submit, *, series: bool, as_json: bool) -> N
         screen.tell(eta)
 
 
-def _document(reply: Submitted, ids: Sequence[str], foreseen: Any, *, dry_run: bool) -> dict[str, Any]:
+def _document(reply: wire.Submitted, ids: Sequence[str], foreseen: Any, *, dry_run: bool) -> dict[str, Any]:
     known = {"schema": "submission/1", "jobs": list(ids), "notes": list(reply.notes)}
     return {**known, "dry_run": dry_run, "promised_at": reply.promised_at, "foreseen": foreseen}
 
 
-def _tell_reply(reply: Submitted, promised: str) -> None:
+def _tell_reply(reply: wire.Submitted, promised: str) -> None:
     for note in reply.notes:
         screen.tell(f"note: {note}")
     if reply.promised_at is not None:
@@ -282,18 +285,18 @@ def first_eta(client: Client, job_id: JobId, within_s: float = ETA_WITHIN_S) -> 
     if not screen.is_terminal(sys.stderr):
         return ""
     from cotenant.controller.present.etas import in_words
-    from cotenant.controller.wire import ListEtas
+    from cotenant.controller.wire import clients as wire
 
     until_s = time.monotonic() + within_s
     while time.monotonic() < until_s:
-        found = client.ask(ListEtas(job_ids=(job_id,))).etas
+        found = client.ask(wire.ListEtas(job_ids=(job_id,))).etas
         if not found or found[0].told_at is not None:
             return in_words(found[0]) if found else ""
         time.sleep(ETA_LOOK_S)
     return f"when it ends: cotenant eta {job_id}"
 
 
-def with_series(client: Client, request: Submit) -> Submit:
+def with_series(client: Client, request: wire.Submit) -> wire.Submit:
     """The series that measures the job, and the job behind it. Says what that costs."""
     from cotenant.controller.cli.jobs.profile_series import behind, planned
 
@@ -303,11 +306,11 @@ def with_series(client: Client, request: Submit) -> Submit:
     return msgspec.structs.replace(request, specs=(*plan.specs, behind(spec, plan.specs)))
 
 
-def printed(request: Submit) -> SpecView | dict[str, Any]:
+def printed(request: wire.Submit) -> wire.SpecView | dict[str, Any]:
     """Secrets are named, never shown."""
-    from cotenant.controller.wire import spec_view
+    from cotenant.controller.wire import clients as wire
 
-    specs = [spec_view(spec) for spec in request.specs]
+    specs = [wire.spec_view(spec) for spec in request.specs]
     if not request.array_indices:
         return specs[0]
     return {"schema": "job-specs/1", "array_indices": list(request.array_indices), "job-specs": specs}

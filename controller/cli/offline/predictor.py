@@ -29,7 +29,7 @@ from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.tables import Column
 
 if TYPE_CHECKING:
-    from cotenant.controller.domain import InterferenceModel
+    from cotenant.controller.performance import InterferenceModel
     from cotenant.controller.training import Evaluation, PairRows
 
 PairsFlag = Annotated[

@@ -44,7 +44,8 @@ from cotenant.controller.sim.past.journal import NothingToReplay
 from cotenant.controller.sim.past.replay import JournalRecord, read_journal
 from cotenant.controller.store import JournalError
 from cotenant.controller.system import paths
-from cotenant.controller.wire import GetStatus, utc
+from cotenant.controller.wire import clients as wire
+from cotenant.controller.wire import utc
 
 ASK_WITHIN_S: Final = 3.0
 GPUS_MAX: Final = 100_000
@@ -137,7 +138,7 @@ def own_journal(endpoint: str | None) -> Path:
     """
     try:
         with asking(endpoint, timeout_s=ASK_WITHIN_S) as client:
-            said = client.ask(GetStatus()).journal
+            said = client.ask(wire.GetStatus()).journal
     except Problem as problem:
         if problem.code != "unreachable" or endpoint:
             raise

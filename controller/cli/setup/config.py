@@ -25,12 +25,13 @@ from cotenant.controller.cli.frame.output import (
     show_one,
 )
 from cotenant.controller.cli.frame.screen import hint
-from cotenant.controller.domain import settings as definitions
+from cotenant.controller.domain import settings as decided_by
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.tables import Column
 from cotenant.controller.present.units import value_text
-from cotenant.controller.system import paths, settings
-from cotenant.controller.wire import PROTOCOL_VERSION, WIRE_VERSION, GetStatus
+from cotenant.controller.system import paths, sections, settings
+from cotenant.controller.wire import PROTOCOL_VERSION, WIRE_VERSION
+from cotenant.controller.wire import clients as wire
 
 
 class SettingRow(NamedTuple):
@@ -46,7 +47,7 @@ class SettingRow(NamedTuple):
         return value_text(self.value) if self.value == self.effective else f"({self.effective})"
 
 
-WHERE_EMPTY: Final[dict[str, Callable[[definitions.Settings], object]]] = {
+WHERE_EMPTY: Final[dict[str, Callable[[sections.Settings], object]]] = {
     "controller.endpoint": paths.controller_endpoint,
     "controller.state_dir": paths.controller_state_dir,
     "controller.keys_dir": paths.keys_dir,
@@ -112,8 +113,7 @@ def effective(loaded: settings.LoadedSettings, key: str) -> Any:
 def described() -> dict[str, str]:
     """`section.key` -> what it means: the text below each line of the settings' definition."""
     meanings = {}
-    tree = ast.parse(inspect.getsource(definitions))
-    for node in tree.body:
+    for node in (each for of in (sections, decided_by) for each in ast.parse(inspect.getsource(of)).body):
         if isinstance(node, ast.ClassDef) and (doc := ast.get_docstring(node) or "").startswith("`["):
             section = doc.strip("`[]")
             for field, text in zip(node.body, node.body[1:], strict=False):
@@ -144,7 +144,7 @@ def version(output: OutputFlag = None, as_json: JsonFlag = False, endpoint: Endp
     if form != "id":
         try:
             with asking(endpoint, timeout_s=2.0) as client:
-                controller = client.ask(GetStatus()).version
+                controller = client.ask(wire.GetStatus()).version
         except Problem as problem:
             why = "none answers" if problem.code == "unreachable" else problem.message
     value: dict[str, Any] = {

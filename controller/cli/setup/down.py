@@ -20,7 +20,7 @@ from cotenant.controller.domain import ON_DEVICES, JobId
 from cotenant.controller.present.problem import FAILED, OK, Problem
 from cotenant.controller.present.units import plural
 from cotenant.controller.system.paths import client_endpoint
-from cotenant.controller.wire import ChangeJobs, JobView, ListJobs
+from cotenant.controller.wire import clients as wire
 
 NAMED_MAX: Final = 5
 JOBS_MAX: Final = 1000
@@ -67,18 +67,18 @@ def down(
     return told(as_json, where, running, f"ended: controller and agent at {where}", cancelled=cancel)
 
 
-def unfinished(endpoint: str | None, *, is_needed: bool) -> Sequence[JobView] | None:
+def unfinished(endpoint: str | None, *, is_needed: bool) -> Sequence[wire.JobView] | None:
     """Jobs that have not ended; None: no controller answers or, unless `is_needed`, it fails to in time."""
     try:
         with asking(endpoint, timeout_s=5.0) as client:
-            return client.ask(ListJobs(limit=JOBS_MAX)).jobs
+            return client.ask(wire.ListJobs(limit=JOBS_MAX)).jobs
     except Problem as problem:
         if problem.code != "unreachable" and is_needed:
             raise
         return None
 
 
-def consequences(jobs: Sequence[JobView], running: Sequence[JobView], *, cancel: bool) -> list[str]:
+def consequences(jobs: Sequence[wire.JobView], running: Sequence[wire.JobView], *, cancel: bool) -> list[str]:
     """What will happen to jobs, a line each; none where there are none."""
     waiting = [job for job in jobs if job.phase not in ON_DEVICES]
     if cancel:
@@ -97,7 +97,7 @@ def consequences(jobs: Sequence[JobView], running: Sequence[JobView], *, cancel:
     return lines
 
 
-def named(jobs: Sequence[JobView]) -> str:
+def named(jobs: Sequence[wire.JobView]) -> str:
     shown = ", ".join(f"{job.job_id} ({job.name})" for job in jobs[:NAMED_MAX])
     return shown + (f" and {len(jobs) - NAMED_MAX} more" if len(jobs) > NAMED_MAX else "")
 
@@ -110,20 +110,20 @@ def agreed() -> bool:
     return answer
 
 
-def cancelled(client: Client, jobs: Sequence[JobView]) -> None:
+def cancelled(client: Client, jobs: Sequence[wire.JobView]) -> None:
     """Returns once they have ended.
 
     Raises:
         Problem: one does not end in time.
     """
     ids = tuple(JobId(job.job_id) for job in jobs)
-    client.ask(ChangeJobs(verb="cancel", job_ids=ids))
+    client.ask(wire.ChangeJobs(verb="cancel", job_ids=ids))
     left = [job for job in until_ended(client, ids, CANCELLED_WITHIN_S).jobs if not job.ended_at]
     if left:
         raise Problem("failed", f"{named(left)} did not end within {CANCELLED_WITHIN_S:.0f} s", "try again")
 
 
-def told(as_json: bool, where: str, running: Sequence[JobView], text: str, *, cancelled: bool) -> int:
+def told(as_json: bool, where: str, running: Sequence[wire.JobView], text: str, *, cancelled: bool) -> int:
     if as_json:
         ids = [job.job_id for job in running]
         left = {"running": [], "cancelled": ids} if cancelled else {"running": ids, "cancelled": []}

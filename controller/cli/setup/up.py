@@ -31,7 +31,7 @@ from cotenant.controller.present.problem import FAILED, NEVER_FITS, NOT_ALLOWED,
 from cotenant.controller.present.units import plural, size
 from cotenant.controller.submission.quantities import duration_s
 from cotenant.controller.system.paths import client_endpoint
-from cotenant.controller.wire import GetStatus, ListNodes, NodeView
+from cotenant.controller.wire import clients as wire
 
 CONTROLLER: Final = "cotenant.controller"
 AGENT: Final = "cotenant.agent"
@@ -270,7 +270,7 @@ def controller_ready(process: Process, where: str) -> str:
         still_there("controller", process)
         try:
             with asking(where, timeout_s=2.0) as client:
-                return client.ask(GetStatus()).policy
+                return client.ask(wire.GetStatus()).policy
         except Problem as problem:
             if problem.code != "unreachable":
                 raise
@@ -292,7 +292,7 @@ def welcomed(agent: Process) -> threading.Event:
     return ready
 
 
-def agent_ready(started: Mapping[str, Process], where: str, ready: threading.Event) -> NodeView:
+def agent_ready(started: Mapping[str, Process], where: str, ready: threading.Event) -> wire.NodeView:
     """This host as the controller sees it, once it has joined."""
     deadline_s = time.monotonic() + READY_WITHIN_S
     while time.monotonic() < deadline_s:
@@ -301,7 +301,7 @@ def agent_ready(started: Mapping[str, Process], where: str, ready: threading.Eve
         if not ready.wait(LOOK_EVERY_S):
             continue
         with asking(where, timeout_s=5.0) as client:
-            joined = [node for node in client.ask(ListNodes()).nodes if node.state is HostState.OK]
+            joined = [node for node in client.ask(wire.ListNodes()).nodes if node.state is HostState.OK]
         if joined:
             return joined[0]
         time.sleep(LOOK_EVERY_S)
@@ -316,7 +316,7 @@ def still_there(name: str, process: Process) -> None:
         raise Problem(known.get(code, "failed"), f"the {name} could not start", "see its message above")
 
 
-def described(node: NodeView) -> str:
+def described(node: wire.NodeView) -> str:
     """`laptop: 2 CPU slots (7.7G each)`; a device that is not offered is named with its reason."""
     offered = [device for device in node.devices if device.healthy]
     refused = [device for device in node.devices if not device.healthy]
@@ -332,7 +332,7 @@ def described(node: NodeView) -> str:
 def answers(where: str) -> bool:
     try:
         with asking(where, timeout_s=2.0) as client:
-            client.ask(GetStatus())
+            client.ask(wire.GetStatus())
     except Problem as problem:
         if problem.code == "unreachable":
             return False

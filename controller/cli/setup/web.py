@@ -22,7 +22,7 @@ from cotenant.controller.cli.frame.output import EndpointFlag
 from cotenant.controller.cli.frame.screen import say
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.system import paths
-from cotenant.controller.wire import GetStatus
+from cotenant.controller.wire import clients as wire
 
 PAGE: Final = "cotenant.controller.web"
 NEEDS: Final = ("starlette", "uvicorn", "jinja2")
@@ -79,7 +79,7 @@ def web(
     if (problem := cannot_serve()) is not None:
         raise problem
     with asking(endpoint) as client:  # What is wrong is said here, by the command that was typed.
-        client.ask(GetStatus())
+        client.ask(wire.GetStatus())
     sys.stdout.flush()
     os.execv(sys.executable, page_command(endpoint, port, socket, ssh))
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 
-from cotenant.controller.domain import AttemptEnded, Standing, standing
+from cotenant.controller.domain import Standing, standing
+from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import agree
 from cotenant.controller.store import Core
 from cotenant.controller.wire import Hello, Report
@@ -63,6 +64,6 @@ class Histories:
         event, job = report.event, self._core.state.engine.jobs.get(report.event.job_id)
         if job is None or not agree(job.epoch, report.job_epoch):
             return job is None
-        if event.attempt != job.attempt or isinstance(event, AttemptEnded):
+        if event.attempt != job.attempt or isinstance(event, ev.AttemptEnded):
             return True
         return agree(job.attempt_epoch, report.epoch)

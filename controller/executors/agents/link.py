@@ -14,19 +14,17 @@ import msgspec
 from cotenant.controller.domain import (
     ON_DEVICES,
     AgentCommand,
-    AttemptEnded,
     ComputeRequest,
     DeviceId,
     DeviceReading,
     ForkServers,
     HostId,
-    HostJoined,
-    HostLost,
     HostReport,
     Job,
     JobId,
     StartAttempt,
 )
+from cotenant.controller.domain import events as ev
 from cotenant.controller.executors.agents.delivery import ControllerLogRelay, Delivery, Overflow
 from cotenant.controller.executors.agents.histories import Histories
 from cotenant.controller.executors.agents.reducers import HostWatch, ProgressFilter
@@ -83,7 +81,7 @@ class AgentExecutor:
         self._links: dict[HostId, AgentConnection] = {}
         self._addresses: dict[bytes, HostId] = {}
         self._delivery = Delivery()
-        self._unstartable: list[AttemptEnded] = []
+        self._unstartable: list[ev.AttemptEnded] = []
         self._progress = ProgressFilter()
         self._histories = Histories(core, lease_s)
         self.logs = ControllerLogRelay(core.clock, self.say)
@@ -210,7 +208,7 @@ class AgentExecutor:
     def _join(self, address: bytes, host_id: HostId, message: wire.Hello, now_s: float) -> None:
         if self._core.stuck:
             return  # It greets again in a second.
-        joined = HostJoined(
+        joined = ev.HostJoined(
             report=message.report,
             attempts=message.attempts,
             kept=message.kept,
@@ -337,9 +335,9 @@ class AgentExecutor:
     def carry_out(self, decided: Decided) -> None:
         """Commands leave, now that the event that caused them is durable."""
         match decided.event:
-            case HostJoined(report=report):
+            case ev.HostJoined(report=report):
                 self._delivery.clear(report.host_id)
-            case HostLost(host_id=host_id):
+            case ev.HostLost(host_id=host_id):
                 self._lost(host_id)
         for_agents = [each for each in decided.commands if not isinstance(each, ComputeRequest)]
         if for_agents:
@@ -392,7 +390,7 @@ class AgentExecutor:
         """The host never heard of this attempt, so the controller reports its end itself: with the next tick,
         because commands leave while a group of events is being closed."""
         self._core.counters["bad_secrets"] += 1
-        ended = AttemptEnded(
+        ended = ev.AttemptEnded(
             job_id=command.job_id,
             attempt=command.attempt,
             host_id=command.host_id,

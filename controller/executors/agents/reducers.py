@@ -10,16 +10,9 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from cotenant.controller.domain import (  # fmt: skip
-    AttemptNo,
-    HostBack,
-    HostId,
-    HostLost,
-    HostSilent,
-    JobId,
-    ProgressSeen,
-    SeenBatch,
-)
+from cotenant.controller.domain import AttemptNo, HostId, JobId
+from cotenant.controller.domain import events as ev
+from cotenant.controller.performance import SeenBatch
 from cotenant.controller.wire import AttemptProgress
 
 DEAF_AFTER_S = 3.0
@@ -60,20 +53,20 @@ class HostWatch:
         if host_id in self._hosts:
             self._hosts[host_id].lost = True
 
-    def heard(self, host_id: HostId, now_s: float) -> HostBack | None:
+    def heard(self, host_id: HostId, now_s: float) -> ev.HostBack | None:
         """A heartbeat came from a host that has joined."""
         watch = self._hosts[host_id]
         watch.heard_s = now_s
         if not watch.silent or watch.lost:
             return None
         watch.silent = False
-        return HostBack(host_id=host_id)
+        return ev.HostBack(host_id=host_id)
 
     def age_s(self, host_id: HostId, now_s: float) -> float | None:
         watch = self._hosts.get(host_id)
         return None if watch is None else max(0.0, now_s - watch.heard_s)
 
-    def tick(self, now_s: float) -> list[HostSilent | HostLost]:
+    def tick(self, now_s: float) -> list[ev.HostSilent | ev.HostLost]:
         """Time passed. Called about twice a second; a long gap between calls shifts every host's clock."""
         gap_s, self._ticked_s = now_s - self._ticked_s, now_s
         if gap_s > DEAF_AFTER_S:
@@ -81,17 +74,17 @@ class HostWatch:
                 watch.heard_s += gap_s
         return list(self._overdue(now_s))
 
-    def _overdue(self, now_s: float) -> Iterator[HostSilent | HostLost]:
+    def _overdue(self, now_s: float) -> Iterator[ev.HostSilent | ev.HostLost]:
         for host_id, watch in self._hosts.items():
             quiet_s = now_s - watch.heard_s
             if watch.lost or quiet_s <= self.silent_after_s:
                 continue
             if not watch.silent:
                 watch.silent = True
-                yield HostSilent(host_id=host_id)
+                yield ev.HostSilent(host_id=host_id)
             if self.lease_s is not None and quiet_s > self.lease_s:
                 watch.lost = True
-                yield HostLost(host_id=host_id, by="lease")
+                yield ev.HostLost(host_id=host_id, by="lease")
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,7 +104,7 @@ class ProgressFilter:
     def __init__(self) -> None:
         self._told: dict[JobId, Told] = {}
 
-    def take(self, news: AttemptProgress, iterations: int | None, now_s: float) -> ProgressSeen | None:
+    def take(self, news: AttemptProgress, iterations: int | None, now_s: float) -> ev.ProgressSeen | None:
         told = self._told.get(news.job_id)
         if (
             told is not None
@@ -129,7 +122,7 @@ class ProgressFilter:
             total_steps=news.length.steps,
             batch=news.batch,
         )
-        return ProgressSeen(
+        return ev.ProgressSeen(
             job_id=news.job_id,
             attempt=news.attempt,
             step=news.step,

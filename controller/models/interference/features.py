@@ -14,7 +14,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from cotenant.controller.domain import INDICATOR_NAMES, Job
+from cotenant.controller.domain import Job
+from cotenant.controller.performance import INDICATOR_NAMES
 
 Matrix = npt.NDArray[np.float32]
 

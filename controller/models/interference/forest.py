@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from cotenant.controller.domain import LEAF, Trees
+from cotenant.controller.performance import LEAF, Trees
 
 LEAVES_MAX: Final = 64
 """The most leaves of one tree: the bits of the widest mask."""

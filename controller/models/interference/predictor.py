@@ -31,17 +31,17 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from cotenant.controller.domain import (
+from cotenant.controller.domain import Job
+from cotenant.controller.models.interference.features import UNLIMITED, Matrix, beside, names_in, of_job
+from cotenant.controller.models.interference.forest import Forest, Values
+from cotenant.controller.performance import (
     MODEL_SCHEMA,
     Band,
     Interference,
     InterferenceModel,
-    Job,
     KnownJobs,
     Profile,
 )
-from cotenant.controller.models.interference.features import UNLIMITED, Matrix, beside, names_in, of_job
-from cotenant.controller.models.interference.forest import Forest, Values
 from cotenant.controller.wire import BadMessage, decode_json
 
 Vector = npt.NDArray[np.float64]

@@ -15,19 +15,15 @@ from cotenant.controller.domain import (
     Defer,
     Device,
     DeviceId,
-    FreeHosts,
     Host,
     HostId,
-    HpDemand,
     Job,
     JobId,
     Place,
-    Plan,
     Preempt,
-    SchedulingClass,
     Share,
-    View,
 )
+from cotenant.controller.planning import FreeHosts, HpDemand, Plan, SchedulingClass, View
 
 
 class Budget(NamedTuple):

@@ -28,7 +28,6 @@ import msgspec
 from cotenant.controller.domain import (
     NOTHING,
     AnyAction,
-    AnyEvent,
     ClassReport,
     Compute,
     Decision,
@@ -36,12 +35,10 @@ from cotenant.controller.domain import (
     Job,
     JobId,
     Place,
-    Plan,
     PoolReport,
     Preempt,
     Reason,
     Share,
-    View,
     Wake,
     because,
 )
@@ -61,6 +58,7 @@ from cotenant.controller.papers.gfs.forecasting import REASON, DemandForecaster
 from cotenant.controller.papers.gfs.parameters import ABOUT, GfsParameters
 from cotenant.controller.papers.gfs.scheduling import Criteria, LeastCost, Pts
 from cotenant.controller.papers.gfs.state import GfsState, capacity_of, inventory, is_hp, spot_quota
+from cotenant.controller.planning import Plan, View
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import (
     CLASSES,
@@ -131,7 +129,7 @@ class Gfs:
 
     # --- Deciding ----------------------------------------------------------------------------------
 
-    def decide(self, view: View, event: AnyEvent) -> Decision:
+    def decide(self, view: View, event: ev.AnyEvent) -> Decision:
         if is_quiet(view, event):
             return NOTHING
         asides: list[AnyAction] = []
@@ -161,7 +159,7 @@ class Gfs:
     def _may_ask_again(self, view: View) -> bool:
         return self._state.passed_s != view.now_s or self._state.passes < PASSES_MAX
 
-    def _hp_pass(self, view: View, event: AnyEvent) -> Sequence[AnyAction]:
+    def _hp_pass(self, view: View, event: ev.AnyEvent) -> Sequence[AnyAction]:
         if not view.hp.waiting:
             return ()
         seen = self._hp_view(view)
@@ -186,7 +184,7 @@ class Gfs:
         if plan.find_free(job) is None:
             LeastCost(self._state.evictions, self._state.checkpoints_s, self.parameters).take(plan, job)
 
-    def _spot_pass(self, view: View, event: AnyEvent) -> Sequence[AnyAction]:
+    def _spot_pass(self, view: View, event: ev.AnyEvent) -> Sequence[AnyAction]:
         budgets = self.budgets(view, event) if view.queued_count() else {}
         left_out, excess = set[JobId](), set[JobId]()
         actions: Sequence[AnyAction] = ()
@@ -199,7 +197,7 @@ class Gfs:
             left_out |= excess
         return without(actions, excess)
 
-    def _within(self, seen: View, event: AnyEvent, budgets: dict[str, Budget]) -> Decision:
+    def _within(self, seen: View, event: ev.AnyEvent, budgets: dict[str, Budget]) -> Decision:
         """The order's decision. PTS keeps to the budgets; another order may exceed them, and is asked
         again."""
         if isinstance(self._order, Pts):
@@ -223,7 +221,7 @@ class Gfs:
             may_share=lambda job: not is_hp(job),
         )
 
-    def _share_pass(self, view: View, event: AnyEvent) -> Sequence[AnyAction]:
+    def _share_pass(self, view: View, event: ev.AnyEvent) -> Sequence[AnyAction]:
         """What the sharing policy shares and parts, and nothing else: free devices are the order's to give. A
         job that takes no free device is within any budget."""
         if self._share is None:
@@ -240,7 +238,7 @@ class Gfs:
 
     # --- The quota ---------------------------------------------------------------------------------
 
-    def budgets(self, view: View, event: AnyEvent | None = None) -> dict[str, Budget]:
+    def budgets(self, view: View, event: ev.AnyEvent | None = None) -> dict[str, Budget]:
         """Device type -> budget, as of now."""
         capacity = self._state.capacity
         if not capacity or isinstance(event, ev.FromHost):
@@ -268,7 +266,7 @@ class Gfs:
 
     # --- Remembering -------------------------------------------------------------------------------
 
-    def observe(self, view: View, event: AnyEvent, decision: Decision) -> None:
+    def observe(self, view: View, event: ev.AnyEvent, decision: Decision) -> None:
         state, parameters = self._state, self.parameters
         below = [action for action in decision.actions if action.reason.code not in OWN]
         theirs = decision if len(below) == len(decision.actions) else Decision(actions=tuple(below))

@@ -22,21 +22,11 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from cotenant.controller.domain import (
-    NOTHING,
-    AnyEvent,
-    Decision,
-    DeviceId,
-    HostId,
-    Job,
-    JobId,
-    Plan,
-    Reason,
-    View,
-    because,
-)
+from cotenant.controller.domain import NOTHING, Decision, DeviceId, HostId, Job, JobId, Reason, because
+from cotenant.controller.domain import events as ev
 from cotenant.controller.papers.gfs.parameters import GfsParameters
 from cotenant.controller.papers.gfs.state import Evictions
+from cotenant.controller.planning import Plan, View
 from cotenant.controller.policies.base import Candidates, Stateless, is_quiet, why_waiting
 from cotenant.controller.policies.classic import by_service
 from cotenant.controller.policies.toolkit import FreedDevices, find_pods, preemptible_jobs, reclaim
@@ -154,10 +144,10 @@ class Pts(Stateless):
         pods = max(1, job.spec.nodes)
         return (-job.spec.gpus / pods, -pods)
 
-    def decide(self, view: View, event: AnyEvent) -> Decision:
+    def decide(self, view: View, event: ev.AnyEvent) -> Decision:
         return self.decide_within(view, event, None)
 
-    def decide_within(self, view: View, event: AnyEvent, budgets: Mapping[str, int] | None) -> Decision:
+    def decide_within(self, view: View, event: ev.AnyEvent, budgets: Mapping[str, int] | None) -> Decision:
         """`budgets`: devices by type that may be given out; None: all that are free. No budget limits an aged
         job."""
         if not view.queued_count() or not view.free.everywhere or is_quiet(view, event):

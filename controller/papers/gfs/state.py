@@ -28,9 +28,6 @@ import msgspec
 from cotenant.controller.domain import (
     LEAVING,
     RUNNING,
-    AnyEvent,
-    AttemptEnded,
-    CheckpointDurable,
     Decision,
     HostId,
     Job,
@@ -39,12 +36,12 @@ from cotenant.controller.domain import (
     Place,
     Preempt,
     Share,
-    View,
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.papers.gfs.demand import DemandHistory
 from cotenant.controller.papers.gfs.forecasting import PoolForecast, Retraining
 from cotenant.controller.papers.gfs.parameters import GfsParameters
+from cotenant.controller.planning import View
 
 SHORT_S = 3600.0
 LONG_S = 86_400.0
@@ -158,7 +155,7 @@ class GfsState(msgspec.Struct, kw_only=True):
     passes: int = 0
     """How many passes followed one another at that moment."""
 
-    def happened(self, view: View, event: AnyEvent, decision: Decision) -> None:
+    def happened(self, view: View, event: ev.AnyEvent, decision: Decision) -> None:
         """Takes in evictions, starts, ends and checkpoints."""
         now_s, jobs = view.now_s, view.jobs
         for action in decision.actions:
@@ -170,7 +167,7 @@ class GfsState(msgspec.Struct, kw_only=True):
                     self.evictions.evict(now_s, sorted(set(job.hosts_left)))
             elif job.spec.job_class == "spot" and job.placement is not None:
                 self.evictions.start(now_s, job.wait_s)
-        if isinstance(event, AttemptEnded):
+        if isinstance(event, ev.AttemptEnded):
             job = jobs.get(event.job_id)
             self.checkpoints_s.pop(event.job_id, None)
             if (
@@ -180,7 +177,7 @@ class GfsState(msgspec.Struct, kw_only=True):
                 and job.ended_s == now_s
             ):
                 self.evictions.finish(now_s)
-        elif isinstance(event, CheckpointDurable):
+        elif isinstance(event, ev.CheckpointDurable):
             job = jobs.get(event.job_id)
             if job is not None and job.phase is RUNNING and job.preemptible:
                 self.checkpoints_s[event.job_id] = now_s
@@ -205,7 +202,7 @@ class GfsState(msgspec.Struct, kw_only=True):
         self.eta_due_s = (now_s // every_s + 1) * every_s
         self.evictions.forget(now_s - hours_s - INTERVALS_MAX * every_s)
 
-    def count_devices(self, view: View, event: AnyEvent) -> None:
+    def count_devices(self, view: View, event: ev.AnyEvent) -> None:
         """Drops the count when a host reports; counts anew at the next other event."""
         if isinstance(event, ev.FromHost | ev.PolicyChanged):
             self.capacity = {}

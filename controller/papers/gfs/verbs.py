@@ -16,7 +16,7 @@ from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.command import argument, group, option
 from cotenant.controller.cli.frame.output import JsonFlag, OutputFlag, chosen, show_one
 from cotenant.controller.cli.offline.files import contents, written
-from cotenant.controller.domain import one_line
+from cotenant.controller.domain import texts
 from cotenant.controller.present import tables, units
 from cotenant.controller.present.problem import Problem, nearest
 
@@ -210,7 +210,7 @@ def _card(
     return ForecastCard(
         file=Path(file).name,
         sha256=hashlib.sha256(contents(file)).hexdigest(),
-        licence=one_line(licence)[:LICENCE_MAX],
+        licence=texts.one_line(licence)[:LICENCE_MAX],
         test_last_h=test_last_h,
         scores=own,
         last_value=last,
@@ -369,7 +369,7 @@ def _verdict(rows: tuple[Judged, ...], last: float | None) -> str:
 
 
 def listed(names: tuple[str, ...]) -> str:
-    return one_line(", ".join(names[:NAMES_SHOWN]) + (", ..." if len(names) > NAMES_SHOWN else ""))
+    return texts.one_line(", ".join(names[:NAMES_SHOWN]) + (", ..." if len(names) > NAMES_SHOWN else ""))
 
 
 def _percent(share: float | None) -> str:

@@ -21,21 +21,8 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from cotenant.controller.domain import (
-    AnyAction,
-    AnyEvent,
-    Compute,
-    Computed,
-    Decision,
-    Defer,
-    Job,
-    JobArrived,
-    JobId,
-    Phase,
-    Place,
-    View,
-    because,
-)
+from cotenant.controller.domain import AnyAction, Compute, Decision, Defer, Job, JobId, Phase, Place, because
+from cotenant.controller.domain import events as ev
 from cotenant.controller.papers.lazer.improvement import Improvement
 from cotenant.controller.papers.lazer.parameters import LazerParameters
 from cotenant.controller.papers.lazer.surrogate import (
@@ -47,6 +34,7 @@ from cotenant.controller.papers.lazer.surrogate import (
     prior,
     scaled,
 )
+from cotenant.controller.planning import View
 
 Stage = Literal["bootstrap", "acquisition", "exploitation"]
 
@@ -209,15 +197,15 @@ class Learner:
 
     # --- Writing -----------------------------------------------------------------------------------
 
-    def observe(self, view: View, event: AnyEvent, decision: Decision) -> None:
+    def observe(self, view: View, event: ev.AnyEvent, decision: Decision) -> None:
         now_s, memory = view.now_s, self._memory
         gap_s = self.gap_s(now_s) if decision.actions else 0.0  # As `predict` saw it.
         self._close_windows(now_s)
         while self._arrivals and self._arrivals[0] <= now_s - self.parameters.window_s:
             self._arrivals.popleft()
-        if isinstance(event, JobArrived):
+        if isinstance(event, ev.JobArrived):
             self._arrived(view, event.spec.job_id)
-        elif isinstance(event, Computed) and event.request_id == memory.pending:
+        elif isinstance(event, ev.Computed) and event.request_id == memory.pending:
             memory.pending = 0
             self._fitted(event)
         for action in decision.actions:
@@ -282,7 +270,7 @@ class Learner:
         self._memory.exploits = True
         self._memory.windows.clear()
 
-    def _fitted(self, event: Computed) -> None:
+    def _fitted(self, event: ev.Computed) -> None:
         """Takes in a fit; an answer without one changes nothing."""
         usable = len(event.values) == DIMENSIONS + 4 and all(map(math.isfinite, event.values))
         if event.error or not usable:

@@ -25,20 +25,19 @@ import msgspec
 from cotenant.controller.domain import (
     NOTHING,
     AnyAction,
-    AnyEvent,
     AttemptNo,
     Decision,
     Defer,
     Job,
     JobId,
     Phase,
-    Plan,
     Reason,
-    View,
     because,
 )
+from cotenant.controller.domain import events as ev
 from cotenant.controller.papers.lazer.learning import PREDICTED, LearnedMemory, Learner
 from cotenant.controller.papers.lazer.parameters import LazerParameters
+from cotenant.controller.planning import Plan, View
 from cotenant.controller.policies.base import PREEMPT, PolicyEntry, first_aged, is_quiet, why_waiting
 from cotenant.controller.policies.classic import by_remaining, preempt_for_each, take
 from cotenant.controller.policies.toolkit import newcomers, place_in_order, victims_for, worth_preempting
@@ -142,7 +141,7 @@ class Lazer:
 
     # --- Deciding ----------------------------------------------------------------------------------
 
-    def decide(self, view: View, event: AnyEvent) -> Decision:
+    def decide(self, view: View, event: ev.AnyEvent) -> Decision:
         actions: list[AnyAction] = []
         if view.queued_count():
             due = self._deferrals.due(view)
@@ -226,7 +225,7 @@ class Lazer:
 
     # --- Remembering -------------------------------------------------------------------------------
 
-    def observe(self, view: View, event: AnyEvent, decision: Decision) -> None:
+    def observe(self, view: View, event: ev.AnyEvent, decision: Decision) -> None:
         self.learner.observe(view, event, decision)
         self._deferrals.end_due(view.now_s)
         for action in decision.actions:

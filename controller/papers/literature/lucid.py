@@ -21,7 +21,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, Literal, NamedTuple
 
-from cotenant.controller.domain import Interference, Job, Plan, Reason, View, XiSource, because, peak_mib
+from cotenant.controller.domain import Job, Reason, because
+from cotenant.controller.performance import Interference, XiSource
+from cotenant.controller.planning import Plan, View, peak_mib
 from cotenant.controller.policies.base import COMPARED, PolicyEntry
 from cotenant.controller.policies.classic import by_service
 from cotenant.controller.policies.sharing import (

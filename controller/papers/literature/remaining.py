@@ -19,7 +19,9 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain import NOTHING, AnyEvent, Decision, Job, Plan, Reason, View, Wake, because
+from cotenant.controller.domain import NOTHING, Decision, Job, Reason, Wake, because
+from cotenant.controller.domain import events as ev
+from cotenant.controller.planning import Plan, View
 from cotenant.controller.policies.base import (
     COMPARED,
     Candidates,
@@ -96,7 +98,7 @@ class SrtfFull(Stateless):
     def queue_key(self, job: Job) -> tuple[float, ...]:
         return by_remaining(job)
 
-    def decide(self, view: View, event: AnyEvent) -> Decision:
+    def decide(self, view: View, event: ev.AnyEvent) -> Decision:
         if not view.queued_count() or is_quiet(view, event):
             return NOTHING
         plan = Plan(view)
@@ -148,7 +150,7 @@ class IntervalPolicy:
     def queue_key(self, job: Job) -> tuple[float, ...]:
         return by_remaining(job)
 
-    def decide(self, view: View, event: AnyEvent) -> Decision:
+    def decide(self, view: View, event: ev.AnyEvent) -> Decision:
         if not view.queued_count() or self._look.is_set(view.now_s):
             return NOTHING
         if self._look.is_due(view.now_s):
@@ -168,7 +170,7 @@ class IntervalPolicy:
     def _reason(self) -> Reason:
         return because("looks-every", self.name, self.parameters.interval_s)
 
-    def observe(self, view: View, event: AnyEvent, decision: Decision) -> None:
+    def observe(self, view: View, event: ev.AnyEvent, decision: Decision) -> None:
         self._look.observe(view.now_s, decision)
 
     def explain(self, view: View, job: Job) -> Reason:

@@ -27,17 +27,10 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain import (
-    AnyEvent,
-    AttemptEnded,
-    Decision,
-    Job,
-    JobArrived,
-    JobId,
-    Phase,
-    View,
-    kind_of,
-)
+from cotenant.controller.domain import Decision, Job, JobId, Phase
+from cotenant.controller.domain import events as ev
+from cotenant.controller.knowledge import kind_of
+from cotenant.controller.planning import View
 from cotenant.controller.policies.base import (
     COMPARED,
     PolicyEntry,
@@ -52,7 +45,7 @@ class Wfp3(Scored):
 
     name = "wfp3"
 
-    def scores(self, view: View, jobs: Sequence[Job], event: AnyEvent | None) -> Sequence[float]:
+    def scores(self, view: View, jobs: Sequence[Job], event: ev.AnyEvent | None) -> Sequence[float]:
         now_s = view.now_s
         return [-((waited_s(job, now_s) / expected_s(job)) ** 3) * job.spec.gpus_min for job in jobs]
 
@@ -62,7 +55,7 @@ class Unicep(Scored):
 
     name = "unicep"
 
-    def scores(self, view: View, jobs: Sequence[Job], event: AnyEvent | None) -> Sequence[float]:
+    def scores(self, view: View, jobs: Sequence[Job], event: ev.AnyEvent | None) -> Sequence[float]:
         now_s = view.now_s
         return [-waited_s(job, now_s) / (log2(job.spec.gpus_min + 1) * expected_s(job)) for job in jobs]
 
@@ -76,15 +69,15 @@ class F1(Scored):
         super().__init__(parameters)
         self._origin_s: float | None = None
 
-    def scores(self, view: View, jobs: Sequence[Job], event: AnyEvent | None) -> Sequence[float]:
+    def scores(self, view: View, jobs: Sequence[Job], event: ev.AnyEvent | None) -> Sequence[float]:
         origin_s = self._origin_s if self._origin_s is not None else view.now_s
         return [
             log10(expected_s(job)) * job.spec.gpus_min + 870.0 * log10(max(job.submitted_s - origin_s, 1.0))
             for job in jobs
         ]
 
-    def observe(self, view: View, event: AnyEvent, decision: Decision) -> None:
-        if self._origin_s is None and isinstance(event, JobArrived):
+    def observe(self, view: View, event: ev.AnyEvent, decision: Decision) -> None:
+        if self._origin_s is None and isinstance(event, ev.JobArrived):
             self._origin_s = view.now_s
 
     def save(self) -> bytes:
@@ -153,7 +146,7 @@ class Qssf(Scored):
         self._asked = parameters
         self._history = DurationHistory()
 
-    def scores(self, view: View, jobs: Sequence[Job], event: AnyEvent | None) -> Sequence[float]:
+    def scores(self, view: View, jobs: Sequence[Job], event: ev.AnyEvent | None) -> Sequence[float]:
         means = ChainMap(self._lessons(view, event), self._history.mean_s)
         return [self._expected_s(job, means) * job.spec.gpus_min for job in jobs]
 
@@ -164,18 +157,18 @@ class Qssf(Scored):
             return UNKNOWN_S if seen_s is told_s else (told_s if seen_s is None else seen_s) or 0.0
         return share * seen_s + (1.0 - share) * told_s
 
-    def _lessons(self, view: View, event: AnyEvent | None) -> dict[str, float]:
+    def _lessons(self, view: View, event: ev.AnyEvent | None) -> dict[str, float]:
         """The means that the end of a job changes, with their new values."""
-        job = view.jobs.get(event.job_id) if isinstance(event, AttemptEnded) else None
+        job = view.jobs.get(event.job_id) if isinstance(event, ev.AttemptEnded) else None
         history, newest = self._history, self._asked.newest
         if job is None or job.phase is not Phase.DONE or job.job_id in history.seen:
             return {}
         before_s = {key: history.mean_s.get(key, job.run_s) for key in _keys(job)}
         return {key: mean_s + newest * (job.run_s - mean_s) for key, mean_s in before_s.items()}
 
-    def observe(self, view: View, event: AnyEvent, decision: Decision) -> None:
+    def observe(self, view: View, event: ev.AnyEvent, decision: Decision) -> None:
         lessons, history = self._lessons(view, event), self._history
-        if not lessons or not isinstance(event, AttemptEnded):
+        if not lessons or not isinstance(event, ev.AttemptEnded):
             return
         history.seen[event.job_id] = view.now_s
         if len(history.seen) > SEEN_MAX:

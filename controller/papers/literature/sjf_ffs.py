@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from cotenant.controller.domain import DeviceId, Job, Plan, Reason, because, memory_unknown
+from cotenant.controller.domain import DeviceId, Job, Reason, because
+from cotenant.controller.planning import Plan, memory_unknown
 from cotenant.controller.policies.base import COMPARED, PolicyEntry
 from cotenant.controller.policies.castor.policy import GangHosts, places_of
 from cotenant.controller.policies.castor.sharing import no_memory

@@ -41,19 +41,9 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain import (
-    AnyEvent,
-    Decision,
-    DeviceId,
-    HostId,
-    Job,
-    JobArrived,
-    Plan,
-    Reason,
-    View,
-    Wake,
-    because,
-)
+from cotenant.controller.domain import Decision, DeviceId, HostId, Job, Reason, Wake, because
+from cotenant.controller.domain import events as ev
+from cotenant.controller.planning import Plan, View
 from cotenant.controller.policies.base import COMPARED, Parameters, PolicyEntry, is_quiet
 from cotenant.controller.policies.classic import by_remaining
 from cotenant.controller.policies.toolkit import (
@@ -120,8 +110,8 @@ class Fgd(TwoClasses):
     def why(self, newcomer: Job, victim: Job) -> Reason:
         return because("evicted-fragments", newcomer.job_id)
 
-    def observe(self, view: View, event: AnyEvent, decision: Decision) -> None:
-        if isinstance(event, JobArrived):
+    def observe(self, view: View, event: ev.AnyEvent, decision: Decision) -> None:
+        if isinstance(event, ev.JobArrived):
             gpus = max(1, event.spec.gpus // max(1, event.spec.nodes))
             self._pods[gpus] = self._pods.get(gpus, 0) + 1
 
@@ -246,7 +236,7 @@ class Chronus(TwoClasses):
         into_s = passed_s % lease_s
         return 0.0 if min(into_s, lease_s - into_s) <= NEARLY_S * max(1.0, passed_s) else lease_s - into_s
 
-    def decide(self, view: View, event: AnyEvent) -> Decision:
+    def decide(self, view: View, event: ev.AnyEvent) -> Decision:
         decision = super().decide(view, event)
         placed = len(decision.actions)
         if is_quiet(view, event) or not view.hp.waiting or self._lease_end.is_set(view.now_s):
@@ -262,7 +252,7 @@ class Chronus(TwoClasses):
     def why(self, newcomer: Job, victim: Job) -> Reason:
         return because("lease-over", newcomer.job_id, self.parameters.spot_lease_s)
 
-    def observe(self, view: View, event: AnyEvent, decision: Decision) -> None:
+    def observe(self, view: View, event: ev.AnyEvent, decision: Decision) -> None:
         self._lease_end.observe(view.now_s, decision)
 
     def save(self) -> bytes:

@@ -15,7 +15,8 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain import AnyEvent, Decision, Job, JobId, View
+from cotenant.controller.domain import Decision, Job, JobId
+from cotenant.controller.domain import events as ev
 from cotenant.controller.papers.literature.elastic import (
     Elastic,
     ElasticParameters,
@@ -26,6 +27,7 @@ from cotenant.controller.papers.literature.elastic import (
 from cotenant.controller.papers.pcs.policy import CREDIT_S_MAX, Accounts, Pcs, PcsParameters
 from cotenant.controller.papers.pcs.standing import size_gpu_s
 from cotenant.controller.papers.pcs.wfq import LEFT_OVER, class_shares, divide, published_named
+from cotenant.controller.planning import View
 from cotenant.controller.policies.base import KEPT, Policy, PolicyEntry, is_quiet
 
 
@@ -110,7 +112,7 @@ class ElasticPcs(Elastic):
         demands = [sum(claim.sizes[-1] for claim in here) for here in members]
         return members, class_shares(demands, self._config.weights, gpus)
 
-    def observe(self, view: View, event: AnyEvent, decision: Decision) -> None:
+    def observe(self, view: View, event: ev.AnyEvent, decision: Decision) -> None:
         super().observe(view, event, decision)
         if is_quiet(view, event) and not decision.actions:
             return

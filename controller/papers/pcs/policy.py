@@ -24,21 +24,11 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain import (
-    NOTHING,
-    AnyEvent,
-    Decision,
-    DeviceId,
-    Job,
-    Phase,
-    Plan,
-    Reason,
-    View,
-    Wake,
-    because,
-)
+from cotenant.controller.domain import NOTHING, Decision, DeviceId, Job, Phase, Reason, Wake, because
+from cotenant.controller.domain import events as ev
 from cotenant.controller.papers.pcs.standing import Standing, is_preemptible_now, placed, size_gpu_s
 from cotenant.controller.papers.pcs.wfq import WfqConfig
+from cotenant.controller.planning import Plan, View
 from cotenant.controller.policies.base import Parameters, first_aged, is_possible, is_quiet, why_impossible
 from cotenant.controller.policies.toolkit import WakeUp, Why, find_room, take_room
 
@@ -126,7 +116,7 @@ class Pcs:
     def queue_key(self, job: Job) -> tuple[float, ...]:
         return (float(self._config.class_of(size_gpu_s(job, job.phase_since_s))),)
 
-    def decide(self, view: View, event: AnyEvent) -> Decision:
+    def decide(self, view: View, event: ev.AnyEvent) -> Decision:
         if not view.queued_count() or is_quiet(view, event):
             return NOTHING
         plan, round_ = Plan(view), ClassRound(self, view)
@@ -139,7 +129,7 @@ class Pcs:
             plan.actions.append(Wake(at_s=at_s, reason=because("wfq-look")))
         return plan.decision()
 
-    def observe(self, view: View, event: AnyEvent, decision: Decision) -> None:
+    def observe(self, view: View, event: ev.AnyEvent, decision: Decision) -> None:
         self._look.observe(view.now_s, decision)
         if is_quiet(view, event) and not decision.actions:
             return

@@ -9,8 +9,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from cotenant.controller.domain import ON_DEVICES, RUNNING, Job, Phase, Plan, View
+from cotenant.controller.domain import ON_DEVICES, RUNNING, Job, Phase
 from cotenant.controller.papers.pcs.wfq import WfqConfig, class_shares
+from cotenant.controller.planning import Plan, View
 
 LEAVING = (Phase.CHECKPOINTING, Phase.STOPPING)
 

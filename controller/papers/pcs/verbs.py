@@ -33,7 +33,7 @@ from cotenant.controller.present import units
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.tables import Column
 from cotenant.controller.sim import Scenario, Workload, open_trace, scenario
-from cotenant.controller.wire import SetPolicy
+from cotenant.controller.wire import clients as wire
 
 if TYPE_CHECKING:
     from cotenant.controller.papers.pcs.preferences import Backend, ParetoFront, SearchProgress
@@ -189,7 +189,7 @@ def set_config(
     except (UnicodeDecodeError, RecursionError, ValueError) as error:
         raise Problem("usage", f"{path}: {error}") from None
     with asking(endpoint) as client:
-        reply = client.ask(SetPolicy(name="pcs", parameters=parameters))
+        reply = client.ask(wire.SetPolicy(name="pcs", parameters=parameters))
     value = {"schema": "pcs-set/1", "policy": "pcs", "parameters": parameters}
     show_one("json" if as_json else "table", value, "pcs", reply, lambda said: "\n".join(said.lines) or "set")
 

@@ -31,19 +31,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from cotenant.controller.domain import (
-    NOTHING,
-    AnyEvent,
-    Decision,
-    DeviceId,
-    Job,
-    Plan,
-    Reason,
-    SchedulingClass,
-    View,
-    because,
-)
+from cotenant.controller.domain import NOTHING, Decision, DeviceId, Job, Reason, because
+from cotenant.controller.domain import events as ev
 from cotenant.controller.papers.rltune.model import BUNDLED, OrderModel, Table, arrays, forward, read_model
+from cotenant.controller.planning import Plan, SchedulingClass, View
 from cotenant.controller.policies.base import (
     ORDER,
     PolicyEntry,
@@ -163,12 +154,12 @@ class RlTune(Stateless):
         )
         return [entry[-1] for entry in keyed]
 
-    def waiting(self, view: View, event: AnyEvent) -> Iterator[Job]:
+    def waiting(self, view: View, event: ev.AnyEvent) -> Iterator[Job]:
         """All, in order."""
         queue = view.queued()
         return chain(self.ranked(Plan(view), list(islice(queue, self._model.window))), queue)
 
-    def decide(self, view: View, event: AnyEvent) -> Decision:
+    def decide(self, view: View, event: ev.AnyEvent) -> Decision:
         if not view.queued_count() or not view.free.everywhere or is_quiet(view, event):
             return NOTHING
         plan, backfill = Plan(view), self.parameters.backfill
@@ -245,7 +236,7 @@ class Scorer(Scored):
             for job in jobs
         ]
 
-    def scores(self, view: View, jobs: Sequence[Job], event: AnyEvent | None) -> Sequence[float]:
+    def scores(self, view: View, jobs: Sequence[Job], event: ev.AnyEvent | None) -> Sequence[float]:
         return [sum(parts) for parts in self.parts(view, jobs)]
 
     def explain_order(

@@ -23,7 +23,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from cotenant.controller.domain import GUESSES, DeviceId, Job, Plan, Reason, View, because
+from cotenant.controller.domain import GUESSES, DeviceId, Job, Reason, because
+from cotenant.controller.planning import Plan, View
 from cotenant.controller.policies.base import SHARE, PolicyEntry
 from cotenant.controller.policies.castor.policy import GangHosts, places_of
 from cotenant.controller.policies.castor.sharing import (

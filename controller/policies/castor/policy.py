@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from cotenant.controller.domain import DeviceId, HostId, HostState, Job, Plan, Reason, View, because
+from cotenant.controller.domain import DeviceId, HostId, HostState, Job, Reason, because
+from cotenant.controller.planning import Plan, View
 from cotenant.controller.policies.base import FIRST, PolicyEntry
 from cotenant.controller.policies.castor.sharing import (
     Chances,

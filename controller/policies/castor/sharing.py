@@ -25,17 +25,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from cotenant.controller.domain import (
-    Job,
-    Reason,
-    SchedulingClass,
-    View,
-    XiSource,
-    because,
-    memory_unknown,
-    pair_timing,
-    peak_mib,
-)
+from cotenant.controller.domain import Job, Reason, because
+from cotenant.controller.performance import XiSource, pair_timing
+from cotenant.controller.planning import SchedulingClass, View, memory_unknown, peak_mib
 from cotenant.controller.policies.sharing import (
     Mask,
     Numbers,

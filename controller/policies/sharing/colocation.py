@@ -34,37 +34,21 @@ from typing import NamedTuple, Self
 
 import msgspec
 
-from cotenant.controller.domain import (
-    NOTHING,
-    OBSERVATIONS,
-    AnyEvent,
-    Decision,
-    DeviceId,
-    Interference,
-    Job,
-    PairObserved,
-    Phase,
-    Plan,
-    Preempt,
-    ProgressSeen,
-    Reason,
-    View,
-    because,
-    is_beyond,
-    loses,
-    shared_ends,
-    why_alone,
-)
+from cotenant.controller.domain import NOTHING, Decision, DeviceId, Job, Phase, Preempt, Reason, because
+from cotenant.controller.domain import events as ev
+from cotenant.controller.knowledge import OBSERVATIONS, is_beyond, loses
+from cotenant.controller.performance import Interference, shared_ends
+from cotenant.controller.planning import Plan, View, why_alone
 from cotenant.controller.policies.base import QUIET, Parameters, Stateless, why_waiting
 from cotenant.controller.policies.sharing.shareable_slots import ShareableSlots
 from cotenant.controller.policies.toolkit import late_waiting, place_in_order
 
 
 def parting(
-    view: View, event: ProgressSeen | PairObserved, observations: int, *, by_theorem: bool
+    view: View, event: ev.ProgressSeen | ev.PairObserved, observations: int, *, by_theorem: bool
 ) -> Preempt | None:
     """Whom to stop after an observation, if the pair it is about loses."""
-    job_id = event.job_id if isinstance(event, ProgressSeen) else event.first
+    job_id = event.job_id if isinstance(event, ev.ProgressSeen) else event.first
     job = view.jobs.get(job_id)
     if job is None:
         return None
@@ -229,7 +213,7 @@ class Colocation(Stateless, ABC):
     def why_not(self, plan: Plan, job: Job, slots: ShareableSlots) -> Reason | None:
         """Why it joins no job, None if it would. Asked for one job, by a person."""
 
-    def decide(self, view: View, event: AnyEvent) -> Decision:
+    def decide(self, view: View, event: ev.AnyEvent) -> Decision:
         apart = self.part_after(view, event)
         if apart is not None:
             return Decision(actions=(apart,))
@@ -240,9 +224,9 @@ class Colocation(Stateless, ABC):
         self.admit(plan, plan.unplaced(), late_waiting(plan))
         return plan.decision()
 
-    def part_after(self, view: View, event: AnyEvent) -> Preempt | None:
+    def part_after(self, view: View, event: ev.AnyEvent) -> Preempt | None:
         """Who has to stop, of a pair that was just observed to lose."""
-        if self.observations is None or not isinstance(event, ProgressSeen | PairObserved):
+        if self.observations is None or not isinstance(event, ev.ProgressSeen | ev.PairObserved):
             return None
         return parting(view, event, self.observations, by_theorem=self.parts_by_theorem)
 

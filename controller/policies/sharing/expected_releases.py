@@ -18,20 +18,8 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Final
 
-from cotenant.controller.domain import (
-    LEAVING,
-    RUNNING,
-    DeviceId,
-    Freed,
-    HostId,
-    HostState,
-    HostType,
-    Job,
-    JobId,
-    Plan,
-    SchedulingClass,
-    View,
-)
+from cotenant.controller.domain import LEAVING, RUNNING, DeviceId, HostId, HostState, Job, JobId
+from cotenant.controller.planning import Freed, HostType, Plan, SchedulingClass, View
 from cotenant.controller.policies.sharing.shareable_slots import Place, is_suitable
 from cotenant.controller.policies.toolkit import devices_by_host, is_kept_together
 

@@ -20,26 +20,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from cotenant.controller.domain import (
-    LOADING,
-    LOSS_MIN,
-    RUNNING,
-    DeviceId,
-    HostId,
-    Interference,
-    Job,
-    JobId,
+from cotenant.controller.domain import LOADING, RUNNING, DeviceId, HostId, Job, JobId, Reason, because
+from cotenant.controller.knowledge import LOSS_MIN, loses, signature
+from cotenant.controller.performance import Interference, gain_of, step_s
+from cotenant.controller.planning import (
     Plan,
-    Reason,
     SchedulingClass,
     View,
-    because,
-    gain_of,
-    loses,
     memory_unknown,
     peak_mib,
-    signature,
-    step_s,
     suits,
     tenant_mib,
     why_alone,

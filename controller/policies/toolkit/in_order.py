@@ -17,14 +17,8 @@ from typing import Literal, Self
 
 import msgspec
 
-from cotenant.controller.domain import (
-    DeviceId,
-    Job,
-    Plan,
-    Reason,
-    SchedulingClass,
-    because,
-)
+from cotenant.controller.domain import DeviceId, Job, Reason, because
+from cotenant.controller.planning import Plan, SchedulingClass
 from cotenant.controller.policies.base import Candidates, Parameters, is_possible
 from cotenant.controller.policies.toolkit.late import KeptForLate
 from cotenant.controller.policies.toolkit.reservations import end_if_started, reserve

@@ -11,17 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from cotenant.controller.domain import (
-    CHECKPOINTING,
-    DeviceId,
-    HostId,
-    Job,
-    JobId,
-    Plan,
-    SchedulingClass,
-    View,
-    suits,
-)
+from cotenant.controller.domain import CHECKPOINTING, DeviceId, HostId, Job, JobId
+from cotenant.controller.planning import Plan, SchedulingClass, View, suits
 from cotenant.controller.policies.toolkit.victims import FreedDevices
 
 Rank = Callable[[Plan, HostId, str, int], Any]

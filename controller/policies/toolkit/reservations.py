@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from cotenant.controller.domain import LEAVING, LOADING, DeviceId, HostType, Job, Place, Plan, View
+from cotenant.controller.domain import LEAVING, LOADING, DeviceId, Job, Place
+from cotenant.controller.planning import HostType, Plan, View
 
 NEVER_S: Final = float("inf")
 

@@ -12,17 +12,9 @@ from typing import Literal
 
 import msgspec
 
-from cotenant.controller.domain import (
-    NOTHING,
-    AnyEvent,
-    Decision,
-    DeviceId,
-    Job,
-    Plan,
-    Reason,
-    View,
-    because,
-)
+from cotenant.controller.domain import NOTHING, Decision, DeviceId, Job, Reason, because
+from cotenant.controller.domain import events as ev
+from cotenant.controller.planning import Plan, View
 from cotenant.controller.policies.base import (
     Candidates,
     Parameters,
@@ -85,7 +77,7 @@ class TwoClasses(Stateless):
     def why(self, newcomer: Job, victim: Job) -> Reason:
         return because("evicted-newest", newcomer.job_id)
 
-    def decide(self, view: View, event: AnyEvent) -> Decision:
+    def decide(self, view: View, event: ev.AnyEvent) -> Decision:
         if not view.queued_count() or is_quiet(view, event):
             return NOTHING
         plan, candidates, waited_for = Plan(view), Candidates(view), set[str]()

@@ -19,16 +19,8 @@ from typing import Literal
 
 import msgspec
 
-from cotenant.controller.domain import (
-    RESERVED,
-    DeviceId,
-    HostId,
-    Job,
-    Plan,
-    SchedulingClass,
-    View,
-    asks_hosts,
-)
+from cotenant.controller.domain import RESERVED, DeviceId, HostId, Job, asks_hosts
+from cotenant.controller.planning import Plan, SchedulingClass, View
 from cotenant.controller.policies.base import Parameters
 
 

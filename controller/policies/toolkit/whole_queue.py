@@ -21,21 +21,17 @@ from cotenant.controller.domain import (
     CHECKPOINTING,
     LOADING,
     RUNNING,
-    AnyEvent,
-    AttemptEnded,
     Decision,
-    FirstStepDone,
     Job,
-    JobArrived,
     JobId,
     Phase,
     Place,
-    Plan,
     Reason,
-    View,
     Wake,
     because,
 )
+from cotenant.controller.domain import events as ev
+from cotenant.controller.planning import Plan, View
 from cotenant.controller.policies.base import Candidates, is_aged_waiting, is_possible
 from cotenant.controller.policies.toolkit.late import KeptForLate, not_late
 from cotenant.controller.policies.toolkit.victims import FreedDevices, enough_of, room_of, victims_for
@@ -87,11 +83,11 @@ class NewcomersOnly:
         """Each is asked anyway."""
 
 
-ROUTINE = (JobArrived, FirstStepDone, AttemptEnded)
+ROUTINE = (ev.JobArrived, ev.FirstStepDone, ev.AttemptEnded)
 """Frequent events."""
 
 
-def whom_to_ask(plan: Plan, event: AnyEvent) -> QueueScope | None:
+def whom_to_ask(plan: Plan, event: ev.AnyEvent) -> QueueScope | None:
     """Which jobs to ask after an event, given that the whole queue was asked after each one before it.
 
     While nothing is free, those who found no victims before an arrival find none after it: jobs that run

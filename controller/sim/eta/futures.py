@@ -26,11 +26,10 @@ from cotenant.controller.domain import (
     Job,
     JobId,
     JobSpec,
-    PairTable,
     because,
-    signature,
 )
 from cotenant.controller.engine import Engine, EtaQuestion, LengthClaim, run_s
+from cotenant.controller.knowledge import PairTable, signature
 from cotenant.controller.models.eta import ArrivalSeen, Lengths, strata
 from cotenant.controller.sim.world.jobs import STEP_S
 from cotenant.controller.sim.world.run import DIES, LOADS, SAVES, TRAINS, JobRun

@@ -26,19 +26,16 @@ import numpy as np
 
 from cotenant.controller.domain import (
     AnyCommand,
-    AnyEvent,
     EtaInterval,
     EtaKind,
-    EtasTold,
     Job,
-    JobArrived,
     JobId,
     JobSpec,
     Phase,
-    PolicyChanged,
     ToldInterval,
     render,
 )
+from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import (
     ArrivalEffect,
     Delay,
@@ -142,7 +139,7 @@ def supposed(question: EtaQuestion, make_policy: MakePolicy) -> EtaAnswer:
     engine = RollOuts(question.image, question.config, make_policy).copy()
     now_s, job_id = engine.now_s, about.spec.job_id
     if about.policy:
-        engine.handle(PolicyChanged(name=about.policy, parameters=about.parameters), now_s)
+        engine.handle(ev.PolicyChanged(name=about.policy, parameters=about.parameters), now_s)
     is_later = about.after_s > 0.0
     claims = _claims_with(engine, question, [msgspec.structs.replace(about.spec, hold=is_later)])
     question = msgspec.structs.replace(question, policy=policy_label(engine))
@@ -165,7 +162,7 @@ def _claims_with(
     """Lets the jobs arrive; returns all claims about lengths, with theirs."""
     claims = dict(question.claims)
     for spec in specs:
-        engine.handle(JobArrived(spec=spec), engine.now_s)
+        engine.handle(ev.JobArrived(spec=spec), engine.now_s)
         claim = claim_of(engine.jobs[spec.job_id], engine.now_s)
         claims[spec.job_id] = [claim] if claim is not None else []
     return claims
@@ -236,22 +233,22 @@ class EtaTrial:
         self._open_shares: list[float] = []
         self.errors: list[EtaError] = []
 
-    def __call__(self, engine: Engine, event: AnyEvent, commands: Sequence[AnyCommand]) -> None:
+    def __call__(self, engine: Engine, event: ev.AnyEvent, commands: Sequence[AnyCommand]) -> None:
         self.errors += self._book.observe(engine, event)
-        if type(event) is not JobArrived:
+        if type(event) is not ev.JobArrived:
             return
         self._arrived += 1
         if int(self._arrived * self._share) > int((self._arrived - 1) * self._share):
             self._tell(engine, event)
 
-    def _tell(self, engine: Engine, event: JobArrived) -> None:
+    def _tell(self, engine: Engine, event: ev.JobArrived) -> None:
         job_id = event.spec.job_id
         self._open_shares.append(self._book.open_share(engine))
         question = question_of(
             engine, self._book, seed=self._seed + self._arrived, jobs={job_id}, is_exact=self._is_exact
         )
         told = [record for eta in answer(question, self._make_policy).etas if (record := to_compare(eta))]
-        self._book.observe(engine, EtasTold(at_s=engine.now_s, etas=tuple(told)))
+        self._book.observe(engine, ev.EtasTold(at_s=engine.now_s, etas=tuple(told)))
         self._told += len(told)
 
     def result(self) -> dict[str, Any]:

@@ -15,16 +15,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from cotenant.controller.domain import (
-    ENDED,
-    AlarmRang,
-    AttemptEnded,
-    Computed,
-    JobId,
-    Phase,
-    ReleaseRequested,
-    StartAttempt,
-)
+from cotenant.controller.domain import ENDED, JobId, Phase, StartAttempt
+from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, EngineConfig, MakePolicy, Snapshot
 from cotenant.controller.sim.eta.futures import ENDLESS_S, Drawing, Future
 from cotenant.controller.sim.world.devices import Devices
@@ -141,8 +133,8 @@ def follow(
         event = world.next_event(alarm_s)
         if event is None or world.now_s >= ENDLESS_S:
             break
-        if release is not None and type(event) is AlarmRang and world.now_s >= release.at_s:
-            event, release = ReleaseRequested(job_id=release.job_id, by=""), None
+        if release is not None and type(event) is ev.AlarmRang and world.now_s >= release.at_s:
+            event, release = ev.ReleaseRequested(job_id=release.job_id, by=""), None
         now_s = world.now_s
         commands = engine.handle(event, now_s)
         if commands:
@@ -158,7 +150,7 @@ def follow(
             idle += 1
             if idle > IDLE_EVENTS_MAX and world.is_idle:
                 break
-        if type(event) is AttemptEnded:
+        if type(event) is ev.AttemptEnded:
             job = engine.jobs.get(event.job_id)
             if job is None or job.phase in ENDED:
                 ended[event.job_id] = now_s
@@ -170,7 +162,7 @@ def _refuse(world: World) -> None:
     """Refuses a computation that the policy asked for."""
     requests, world.compute_requests = world.compute_requests, []
     for request in requests:
-        refusal = Computed(
+        refusal = ev.Computed(
             request_id=request.request_id,
             model_sha256="",
             values=(),

@@ -20,20 +20,10 @@ from typing import Any, Final
 
 import msgspec
 
-from cotenant.controller.domain import (
-    AnyEvent,
-    Decision,
-    Job,
-    JobId,
-    Phase,
-    Place,
-    Preempt,
-    Reason,
-    Share,
-    View,
-    render,
-)
+from cotenant.controller.domain import Decision, Job, JobId, Phase, Place, Preempt, Reason, Share, render
+from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, EngineConfig, Ledger, MakePolicy, action_in_words
+from cotenant.controller.planning import View
 from cotenant.controller.policies.base import Parameters, Policy
 from cotenant.controller.policies.registry import make, make_or_stand_in
 from cotenant.controller.sim.choices import PolicyChoice
@@ -182,12 +172,12 @@ class RecordedPolicy:
         """Attributes of the inner policy beyond the protocol."""
         return getattr(self._recorded, name)
 
-    def decide(self, view: View, event: AnyEvent) -> Decision:
+    def decide(self, view: View, event: ev.AnyEvent) -> Decision:
         decision = self._follower.recorded
         self._follower.ask(view, event, self._recorded)
         return decision
 
-    def observe(self, view: View, event: AnyEvent, decision: Decision) -> None:
+    def observe(self, view: View, event: ev.AnyEvent, decision: Decision) -> None:
         self._recorded.observe(view, event, decision)
         self._follower.learn(view, event, decision)
 
@@ -261,7 +251,7 @@ class ShadowFollower:
 
     # --- The shadow --------------------------------------------------------------------------------
 
-    def ask(self, view: View, event: AnyEvent, recorded: Policy) -> None:
+    def ask(self, view: View, event: ev.AnyEvent, recorded: Policy) -> None:
         """Asks the shadow what it would do now; its errors stay its own."""
         if self._failed or self._now_s < self._begin_s:
             return
@@ -276,7 +266,7 @@ class ShadowFollower:
             view.reorder_queues(recorded.queue_key)
         self._comparison.compare(view, self.recorded, instead)
 
-    def learn(self, view: View, event: AnyEvent, decision: Decision) -> None:
+    def learn(self, view: View, event: ev.AnyEvent, decision: Decision) -> None:
         if not self._failed:
             try:
                 self._shadow.observe(view, event, decision)

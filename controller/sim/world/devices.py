@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import inf
 
-from cotenant.controller.domain import ROUNDING, DeviceId, GangMember, HostId, HostReport
+from cotenant.controller.domain import DeviceId, GangMember, HostId, HostReport
+from cotenant.controller.planning import ROUNDING
 from cotenant.controller.sim.world.physics import RatioTable
 from cotenant.controller.sim.world.run import TRAINS, JobRun
 

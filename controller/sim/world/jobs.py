@@ -15,20 +15,10 @@ from typing import Any, Final, Protocol
 import msgspec
 import numpy as np
 
-from cotenant.controller.domain import (
-    Device,
-    DeviceId,
-    HostId,
-    HostReport,
-    JobId,
-    JobSpec,
-    Launch,
-    PairTable,
-    Profile,
-    ProfilePoint,
-    Reason,
-)
+from cotenant.controller.domain import Device, DeviceId, HostId, HostReport, JobId, JobSpec, Launch, Reason
 from cotenant.controller.engine import Engine
+from cotenant.controller.knowledge import PairTable
+from cotenant.controller.performance import Profile, ProfilePoint
 from cotenant.controller.sim.world.knowledge import COMPLETE
 from cotenant.controller.sim.world.outcome import cells
 from cotenant.controller.sim.world.physics import Ratios

@@ -14,18 +14,8 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
-from cotenant.controller.domain import (
-    AttemptEnded,
-    AttemptNo,
-    CapabilitiesSeen,
-    CheckpointDurable,
-    FirstStepDone,
-    GangMember,
-    HostId,
-    JobId,
-    Outcome,
-    ProgressSeen,
-)
+from cotenant.controller.domain import AttemptNo, GangMember, HostId, JobId
+from cotenant.controller.domain import events as ev
 from cotenant.controller.sim.world.jobs import STEP_S, STEPS_PER_S
 
 NEARLY: Final = 1e-6
@@ -161,13 +151,15 @@ class JobRun:
         self.work_s = self.safe_s
 
 
-def first_step(run: JobRun) -> FirstStepDone:
-    return FirstStepDone(job_id=run.job_id, attempt=run.number, host_id=run.gang[0].host_id, step=run.steps)
+def first_step(run: JobRun) -> ev.FirstStepDone:
+    return ev.FirstStepDone(
+        job_id=run.job_id, attempt=run.number, host_id=run.gang[0].host_id, step=run.steps
+    )
 
 
-def progress(run: JobRun, total_steps: int | None = None) -> ProgressSeen:
+def progress(run: JobRun, total_steps: int | None = None) -> ev.ProgressSeen:
     """The report of its steps and its present pace; of all its steps, where it tells them."""
-    return ProgressSeen(
+    return ev.ProgressSeen(
         job_id=run.job_id,
         attempt=run.number,
         step=run.steps,
@@ -176,15 +168,15 @@ def progress(run: JobRun, total_steps: int | None = None) -> ProgressSeen:
     )
 
 
-def durable(run: JobRun) -> CheckpointDurable:
-    return CheckpointDurable(
+def durable(run: JobRun) -> ev.CheckpointDurable:
+    return ev.CheckpointDurable(
         job_id=run.job_id, attempt=run.number, host_id=run.gang[0].host_id, step=run.safe_steps
     )
 
 
-def hello(run: JobRun, host_id: HostId) -> CapabilitiesSeen:
+def hello(run: JobRun, host_id: HostId) -> ev.CapabilitiesSeen:
     """What the job can do and where it begins: at a newer checkpoint than the engine knows of, or loaded."""
-    return CapabilitiesSeen(
+    return ev.CapabilitiesSeen(
         job_id=run.job_id,
         attempt=run.number,
         host_id=host_id,
@@ -194,8 +186,8 @@ def hello(run: JobRun, host_id: HostId) -> CapabilitiesSeen:
     )
 
 
-def ended(run: JobRun, host_id: HostId, outcome: Outcome) -> AttemptEnded:
-    return AttemptEnded(
+def ended(run: JobRun, host_id: HostId, outcome: ev.Outcome) -> ev.AttemptEnded:
+    return ev.AttemptEnded(
         job_id=run.job_id,
         attempt=run.number,
         host_id=host_id,

@@ -18,8 +18,7 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import Final
 
-from cotenant.controller.domain import (  # fmt: skip
-    OBSERVATIONS,
+from cotenant.controller.domain import (
     AnyCommand,
     ComputeRequest,
     ForgetJob,
@@ -31,6 +30,7 @@ from cotenant.controller.domain import (  # fmt: skip
     TrustDevices,
 )
 from cotenant.controller.domain import events as ev
+from cotenant.controller.knowledge import OBSERVATIONS
 from cotenant.controller.sim.world.devices import Devices, part_on, wait_s
 from cotenant.controller.sim.world.jobs import RowSpecs, steps_in
 from cotenant.controller.sim.world.knowledge import COMPLETE

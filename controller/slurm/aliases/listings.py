@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from cotenant.controller.domain import HostState, Phase, array_of
 from cotenant.controller.present.problem import Problem
-from cotenant.controller.wire import JobView, NodeView
+from cotenant.controller.wire import clients as wire
 
 PARTITION: Final = "cotenant"
 SQUEUE_FORMAT: Final = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"
@@ -33,7 +33,7 @@ STATES: Final[dict[Phase, tuple[str, str]]] = {
 TIMEOUT: Final = ("TIMEOUT", "TO")
 
 
-def slurm_state(job: JobView) -> tuple[str, str]:
+def slurm_state(job: wire.JobView) -> tuple[str, str]:
     """Its long and its short name."""
     is_over_limit = job.reason_code in ("time-limit", "time-limit-loading")
     return TIMEOUT if is_over_limit and job.phase is Phase.FAILED else STATES[job.phase]
@@ -62,22 +62,22 @@ def moment(at: str | None) -> str:
     return datetime.fromisoformat(at).astimezone().strftime("%Y-%m-%dT%H:%M:%S")
 
 
-def on_devices_s(job: JobView) -> float:
+def on_devices_s(job: wire.JobView) -> float:
     return job.load_s + job.run_s + job.pause_s
 
 
-def hosts(job: JobView) -> list[str]:
+def hosts(job: wire.JobView) -> list[str]:
     return sorted({device.partition("/")[0] for device in job.devices})
 
 
-def _where_or_why(job: JobView) -> str:
+def _where_or_why(job: wire.JobView) -> str:
     state = slurm_state(job)[0]
     if state in ("RUNNING", "COMPLETING"):
         return ",".join(hosts(job))
     return f"({_why(job)})"
 
 
-def _why(job: JobView) -> str:
+def _why(job: wire.JobView) -> str:
     """Slurm's word for why a job waits; scripts look for these."""
     if job.phase is Phase.HELD:
         return "JobHeldUser"
@@ -92,7 +92,7 @@ class Field(NamedTuple):
     value: Callable[[Any], str]
 
 
-def record(job: JobView) -> str:
+def record(job: wire.JobView) -> str:
     """As `scontrol show job` prints it, as far as it is known here."""
     state, value = slurm_state(job)[0], {key: field.value(job) for key, field in JOB_FIELDS.items()}
     lines = (
@@ -107,7 +107,7 @@ def record(job: JobView) -> str:
     return "\n   ".join(lines) + "\n"
 
 
-def _index(job: JobView) -> str:
+def _index(job: wire.JobView) -> str:
     return job.job_id.partition("_")[2] or "N/A"
 
 
@@ -134,7 +134,7 @@ JOB_FIELDS: Final[dict[str, Field]] = {
     "e": Field("END_TIME", lambda job: moment(job.ended_at) if job.ended_at is not None else "N/A"),
     "Q": Field("PRIORITY", lambda job: "0"),
 }
-SACCT_FIELDS: Final[dict[str, Callable[[JobView], str]]] = {
+SACCT_FIELDS: Final[dict[str, Callable[[wire.JobView], str]]] = {
     "JobID": lambda job: job.job_id,
     "JobIDRaw": lambda job: job.job_id,
     "JobName": lambda job: job.name,
@@ -157,11 +157,11 @@ SACCT_FIELDS: Final[dict[str, Callable[[JobView], str]]] = {
     "Restarts": lambda job: str(max(0, job.attempt - 1)),
 }
 
-Nodes = tuple[NodeView, ...]
+Nodes = tuple[wire.NodeView, ...]
 LONG_STATES: Final = {"drain": "drained", "drng": "draining", "mix": "mixed", "alloc": "allocated"}
 
 
-def node_state(node: NodeView) -> str:
+def node_state(node: wire.NodeView) -> str:
     if node.state in (HostState.SILENT, HostState.LOST):
         return "down"
     busy = sum(bool(device.jobs) for device in node.devices)
@@ -170,8 +170,8 @@ def node_state(node: NodeView) -> str:
     return "idle" if not busy else "alloc" if busy == len(node.devices) else "mix"
 
 
-def nodes_by_state(nodes: Sequence[NodeView]) -> list[Nodes]:
-    groups: dict[str, list[NodeView]] = {}
+def nodes_by_state(nodes: Sequence[wire.NodeView]) -> list[Nodes]:
+    groups: dict[str, list[wire.NodeView]] = {}
     for node in nodes:
         groups.setdefault(node_state(node), []).append(node)
     return [tuple(group) for group in groups.values()]

@@ -33,7 +33,7 @@ from cotenant.controller.cli.jobs.submit import SUBMIT_TIMEOUT_S, prepared_submi
 from cotenant.controller.cli.main import guarded, open_streams
 from cotenant.controller.cli.verbs import NOT_HERE
 from cotenant.controller.client import Refusal
-from cotenant.controller.domain import ENDED, JobId, Phase, for_people
+from cotenant.controller.domain import ENDED, JobId, Phase, texts
 from cotenant.controller.present.problem import FAILED, OK, Problem, suggestion
 from cotenant.controller.slurm.aliases.listings import (
     JOB_FIELDS,
@@ -52,7 +52,6 @@ from cotenant.controller.slurm.aliases.listings import (
 from cotenant.controller.slurm.sbatch import SWITCHES
 from cotenant.controller.submission.build import Sbatch
 from cotenant.controller.submission.recording import user_name
-from cotenant.controller.wire import ChangeJobs, JobView, ListJobs, ListNodes
 from cotenant.controller.wire import clients as wire
 
 MARK: Final = "# Written by `cotenant slurm-aliases`."
@@ -177,7 +176,7 @@ def scontrol(words: list[str]) -> int:
     if not jobs:
         raise Problem("usage", f"scontrol {verb}: no job was named", f"scontrol {verb} JOB")
     with asking() as client:
-        reply = client.ask(ChangeJobs(verb=VERBS[verb], job_ids=tuple(map(JobId, jobs))))
+        reply = client.ask(wire.ChangeJobs(verb=VERBS[verb], job_ids=tuple(map(JobId, jobs))))
     for text in reply.lines:
         tell(text)
     return OK
@@ -343,7 +342,7 @@ def scancel(words: list[str]) -> int:
     if not found:
         return OK
     with asking() as client:
-        client.ask(ChangeJobs(verb="cancel", job_ids=tuple(found)))
+        client.ask(wire.ChangeJobs(verb="cancel", job_ids=tuple(found)))
     return OK
 
 
@@ -393,7 +392,7 @@ def sinfo(words: list[str]) -> int:
     """Hosts by state, or one by one."""
     given = read_words("sinfo", words, SINFO)
     with asking() as client:
-        nodes = for_people(client.ask(ListNodes())).nodes
+        nodes = texts.for_people(client.ask(wire.ListNodes())).nodes
     form = parsed(given.flags.get("--format", SINFO_FORMAT), NODE_FIELDS, "sinfo")
     groups = [(node,) for node in nodes] if "--Node" in given.flags else nodes_by_state(nodes)
     lines = [line(form, group) for group in groups]
@@ -401,7 +400,7 @@ def sinfo(words: list[str]) -> int:
     return OK
 
 
-def _jobs(given: GivenWords, *, everything: bool, ids: Sequence[str] = ()) -> list[JobView]:
+def _jobs(given: GivenWords, *, everything: bool, ids: Sequence[str] = ()) -> list[wire.JobView]:
     """Those that the options name. A number that nobody knows (any more) is no error, as with Slurm."""
     flags = given.flags
     named = [*ids, *filter(None, flags.get("--jobs", "").split(","))]
@@ -409,10 +408,12 @@ def _jobs(given: GivenWords, *, everything: bool, ids: Sequence[str] = ()) -> li
     names = set(filter(None, flags.get("--name", "").split(",")))
     states = {each.upper() for each in filter(None, flags.get("--states", "").split(","))} - {"ALL"}
     wanted = tuple(JobId(each.partition(".")[0]) for each in named)
-    request = ListJobs(job_ids=wanted, include_ended=everything, user=min(users) if len(users) == 1 else "")
+    request = wire.ListJobs(
+        job_ids=wanted, include_ended=everything, user=min(users) if len(users) == 1 else ""
+    )
     with asking() as client:
         try:
-            found = [job for reply in pages(client, request) for job in for_people(reply).jobs]
+            found = [job for reply in pages(client, request) for job in texts.for_people(reply).jobs]
         except Refusal as refusal:
             if refusal.failure.code != "not-found":
                 raise

@@ -17,18 +17,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from cotenant.controller.domain import (
-    Allocation,
-    AllocationChanged,
-    AllocationQueue,
-    AllocationQueueChanged,
-    AnyEvent,
-    HostId,
-    HostLeaving,
-    HostLost,
-    cut_to,
-    one_line,
-)
+from cotenant.controller.domain import Allocation, AllocationQueue, HostId, texts
+from cotenant.controller.domain import events as ev
 from cotenant.controller.slurm.alloc import programs
 from cotenant.controller.slurm.alloc.deciding import AllocationPlan, decide, failed, proven
 from cotenant.controller.slurm.alloc.programs import AllocationNews, follow, orphans
@@ -81,9 +71,9 @@ async def call(words: Sequence[str], stdin: str = "") -> SlurmAnswer:
             process.kill()
             await process.wait()
     if process.returncode:
-        said = one_line(err.decode(errors="replace").strip() or out.decode(errors="replace").strip())
+        said = texts.one_line(err.decode(errors="replace").strip() or out.decode(errors="replace").strip())
         return SlurmAnswer(
-            "", cut_to(f"{words[0]}: {said or f'exit code {process.returncode}'}", ANSWER_CHARS_MAX)
+            "", texts.cut_to(f"{words[0]}: {said or f'exit code {process.returncode}'}", ANSWER_CHARS_MAX)
         )
     return SlurmAnswer(out.decode(errors="replace"))
 
@@ -119,7 +109,7 @@ class SlurmAllocator:
 
     def carry_out(self, decided: Decided) -> None:
         """A changed queue makes the next look due at once."""
-        if isinstance(decided.event, AllocationQueueChanged):
+        if isinstance(decided.event, ev.AllocationQueueChanged):
             self._next_s = 0.0
 
     def rebuilt(self) -> None:
@@ -175,20 +165,20 @@ class SlurmAllocator:
             if self._core.clock.now_s() - self._cancelled_s.get(each.name, 0.0) >= CANCEL_AGAIN_S:
                 await self._cancel(each)
 
-    def _events_of(self, news: AllocationNews) -> list[AnyEvent]:
+    def _events_of(self, news: AllocationNews) -> list[ev.AnyEvent]:
         allocation, now_s = news.allocation, self._core.clock.now_s()
-        events: list[AnyEvent] = [AllocationChanged(allocation=allocation)]
+        events: list[ev.AnyEvent] = [ev.AllocationChanged(allocation=allocation)]
         if news.lost is not None:
-            events.append(HostLost(host_id=news.lost, by="allocation"))
+            events.append(ev.HostLost(host_id=news.lost, by="allocation"))
         queue = self._core.state.allocations.queues.get(allocation.queue)
         if queue is not None and news.failed:
             changed = failed(queue, allocation.why, now_s)
-            events.append(AllocationQueueChanged(name=queue.name, queue=changed))
+            events.append(ev.AllocationQueueChanged(name=queue.name, queue=changed))
         if queue is not None and news.joined:
             host = self._core.state.engine.hosts[allocation.host_id]
             changed, why = proven(queue, seen_shape(host))
             if changed != queue:
-                events.append(AllocationQueueChanged(name=queue.name, queue=changed, why=why))
+                events.append(ev.AllocationQueueChanged(name=queue.name, queue=changed, why=why))
         return events
 
     async def _end_orphans(self, rows: Sequence[programs.SlurmRow]) -> None:
@@ -244,19 +234,19 @@ class SlurmAllocator:
             found.append(programs.records(answer.text))
         wrong = programs.why_impossible_here(queue, *found)
         changed = msgspec.structs.replace(queue, paused=wrong, is_checked=not wrong)
-        await self._record(AllocationQueueChanged(name=queue.name, queue=changed, why=wrong))
+        await self._record(ev.AllocationQueueChanged(name=queue.name, queue=changed, why=wrong))
         return ""
 
     async def _give_back(self, queue: AllocationQueue, plan: AllocationPlan) -> None:
         hosts = self._core.state.engine.hosts
         for host_id, why in plan.leave:
             if host_id in hosts and not hosts[host_id].drained_by:
-                await self._record(HostLeaving(host_id=host_id, by=why))
+                await self._record(ev.HostLeaving(host_id=host_id, by=why))
         for name, why in plan.cancel:
             allocation = self._core.state.allocations.open.get(name)
             if allocation is not None and allocation.state != "ending":
                 ending = allocation.move("ending", self._core.clock.now_s(), why)
-                if await self._record(AllocationChanged(allocation=ending)):
+                if await self._record(ev.AllocationChanged(allocation=ending)):
                     await self._cancel(ending)
 
     async def _cancel(self, allocation: Allocation) -> None:
@@ -274,7 +264,7 @@ class SlurmAllocator:
         asked = Allocation(name=number, queue=name, host_id=host_id, since_s=now_s, asked_s=now_s, why=why)
         counted = msgspec.structs.replace(queue, next_number=queue.next_number + 1)
         if not await self._record(
-            AllocationQueueChanged(name=name, queue=counted), AllocationChanged(allocation=asked)
+            ev.AllocationQueueChanged(name=name, queue=counted), ev.AllocationChanged(allocation=asked)
         ):
             return False
         try:
@@ -289,24 +279,24 @@ class SlurmAllocator:
         except ValueError as error:
             return await self._failed(asked, str(error))
         pending = asked.move("pending", self._core.clock.now_s(), "Slurm lets it wait", slurm_id=slurm_id)
-        return await self._record(AllocationChanged(allocation=pending))
+        return await self._record(ev.AllocationChanged(allocation=pending))
 
     async def _failed(self, asked: Allocation, why: str) -> bool:
         """Raises nothing, returns False: nothing more is asked for in this look."""
         now_s, queue = self._core.clock.now_s(), self._core.state.allocations.queues.get(asked.queue)
-        events: list[AnyEvent] = [AllocationChanged(allocation=asked.move("over", now_s, why))]
+        events: list[ev.AnyEvent] = [ev.AllocationChanged(allocation=asked.move("over", now_s, why))]
         if queue is not None:
-            events.append(AllocationQueueChanged(name=queue.name, queue=failed(queue, why, now_s)))
+            events.append(ev.AllocationQueueChanged(name=queue.name, queue=failed(queue, why, now_s)))
         await self._record(*events)
         return False
 
     async def _forget(self, queue: AllocationQueue) -> None:
         """Remove the queue and its keys."""
-        await self._record(AllocationQueueChanged(name=queue.name, queue=None, why="removed"))
+        await self._record(ev.AllocationQueueChanged(name=queue.name, queue=None, why="removed"))
         self.why.pop(queue.name, None)
         await asyncio.to_thread(remove_keys, self._keys_dir, queue)
 
-    async def _record(self, *events: AnyEvent) -> bool:
+    async def _record(self, *events: ev.AnyEvent) -> bool:
         """Whether they are in the journal, and durable."""
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 

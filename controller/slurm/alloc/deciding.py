@@ -23,10 +23,9 @@ from cotenant.controller.domain import (
     HostShape,
     JobId,
     JobSpec,
-    SchedulingClass,
     SeenShape,
-    scheduling_class_of_spec,
 )
+from cotenant.controller.planning import SchedulingClass, scheduling_class_of_spec
 
 BACK_OFF_S: Final = 30.0
 """After the first failure; doubles with each."""

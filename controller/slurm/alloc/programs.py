@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from cotenant.controller.domain import Allocation, AllocationQueue, Host, HostId, HostShape, is_whole_number
+from cotenant.controller.domain import Allocation, AllocationQueue, Host, HostId, HostShape, texts
 
 ENDPOINT_FILE: Final = "endpoint"
 """In a queue's folder: where its agents find the controller."""
@@ -127,7 +127,7 @@ def submitted_id(answer: str) -> str:
         ValueError: something else.
     """
     number = answer.strip().splitlines()[-1].partition(";")[0] if answer.strip() else ""
-    if not is_whole_number(number):
+    if not texts.is_whole_number(number):
         raise ValueError(f"sbatch said {answer.strip()[:200]!r}, and not the number of a job")
     return number
 
@@ -191,7 +191,7 @@ def gpus_of(gres: str, type: str = "") -> int:
 
 
 def _number(text: str) -> int:
-    return int(text) if is_whole_number(text) else 0
+    return int(text) if texts.is_whole_number(text) else 0
 
 
 def limit_s(text: str) -> float | None:

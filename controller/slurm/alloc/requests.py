@@ -13,7 +13,8 @@ from typing import Final
 import msgspec
 
 from cotenant.controller.api import Denied, Now, must_be_admin
-from cotenant.controller.domain import Allocation, AllocationQueue, AllocationQueueChanged, HostId
+from cotenant.controller.domain import Allocation, AllocationQueue, HostId
+from cotenant.controller.domain import events as ev
 from cotenant.controller.store import Core
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.wire import clients as wire
@@ -93,7 +94,7 @@ class AllocationRequests:
         return queue
 
     def _happen(self, queue: AllocationQueue, who: Identity, why: str) -> None:
-        self._core.happen(AllocationQueueChanged(name=queue.name, queue=queue, by=who.name, why=why))
+        self._core.happen(ev.AllocationQueueChanged(name=queue.name, queue=queue, by=who.name, why=why))
         self._core.audit(who, "alloc", queue.name, why)
 
     def _view(self, queue: AllocationQueue, now: Now) -> wire.AllocationQueueView:

@@ -15,8 +15,8 @@ from cotenant.controller.domain import (
     JobId,
     Phase,
     SeenShape,
-    View,
 )
+from cotenant.controller.planning import View
 from cotenant.controller.slurm.alloc.deciding import (
     LOOKED_AT_MAX,
     SOON_S,

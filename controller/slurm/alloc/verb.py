@@ -21,7 +21,7 @@ from cotenant.controller.cli.frame.output import (
 )
 from cotenant.controller.cli.frame.screen import say, tell
 from cotenant.controller.client import Client
-from cotenant.controller.domain import AllocationTerms, HostShape, one_line
+from cotenant.controller.domain import AllocationTerms, HostShape, texts
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.tables import Column
 from cotenant.controller.present.units import duration
@@ -122,7 +122,7 @@ def add(
         reply = client.ask(wire.AddAllocations(terms=terms))
         output.show_change("alloc add", {"queue": name}, reply.lines, f"added: {name}", as_json)
         if not as_json:
-            say(one_line(first_decision(client, name)))
+            say(texts.one_line(first_decision(client, name)))
 
 
 def first_decision(client: Client, name: str) -> str:
@@ -145,7 +145,7 @@ def host_shape(text: str) -> HostShape:
         key, equals, value = part.strip().partition("=")
         if not equals or key not in ("gpus", "slots", "type", "cpus", "mem") or key in given:
             raise Problem(
-                "usage", f"--shape {one_line(text)!r} is not like {SHAPES}, or slots=2 for CPU slots"
+                "usage", f"--shape {texts.one_line(text)!r} is not like {SHAPES}, or slots=2 for CPU slots"
             )
         given[key] = value
     if ("gpus" in given) == ("slots" in given):

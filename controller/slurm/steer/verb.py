@@ -25,7 +25,7 @@ from cotenant.controller.cli.frame.output import (
     whole_number,
 )
 from cotenant.controller.cli.offline.options import one_policy
-from cotenant.controller.domain import is_whole_number
+from cotenant.controller.domain import texts
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Policy
 from cotenant.controller.present.problem import FAILED, OK, Problem
@@ -175,7 +175,7 @@ def explain(
     """
     form = chosen(output, as_json)
     number = job.partition("_")[0]
-    if not is_whole_number(number):
+    if not texts.is_whole_number(number):
         raise Problem("usage", f"{job!r} is not a job's number", "see squeue")
     with _asking():
         programs = Slurm(os.environ)

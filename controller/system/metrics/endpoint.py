@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
-from cotenant.controller.domain import is_whole_number
+from cotenant.controller.domain import texts
 from cotenant.controller.system.metrics.sheet import Sheet
 
 LOOPBACK: Final = "127.0.0.1"
@@ -71,7 +71,7 @@ def _is_ip(text: str) -> bool:
 
 
 def _is_name(text: str) -> bool:
-    return _NAME.fullmatch(text) is not None and not is_whole_number(text.replace(".", ""))
+    return _NAME.fullmatch(text) is not None and not texts.is_whole_number(text.replace(".", ""))
 
 
 LEAVE_S_MAX: Final = 1.0

@@ -25,7 +25,6 @@ from cotenant.controller.submission.options import BY_KEY, Option
 from cotenant.controller.web import rendering
 from cotenant.controller.web.access import change
 from cotenant.controller.web.page import Asking, Params, surroundings
-from cotenant.controller.wire import ChangeJobs, ControllerStatus, Jobs, JobView, ListJobs, ShowJob
 from cotenant.controller.wire import clients as wire
 
 NAMED_MAX: Final = 1_000
@@ -54,11 +53,11 @@ def asked_in_words(params: Params) -> str:
     return asked if asked in CHANGEABLE or asked == SET else ""
 
 
-def may_change(status: ControllerStatus, job: JobView) -> bool:
+def may_change(status: wire.ControllerStatus, job: wire.JobView) -> bool:
     return status.asker_is_admin or job.user == status.asker
 
 
-def offered(status: ControllerStatus, jobs: Sequence[JobView]) -> list[str]:
+def offered(status: wire.ControllerStatus, jobs: Sequence[wire.JobView]) -> list[str]:
     """What means something for at least one of these that is this user's to change."""
     own = [job for job in jobs if may_change(status, job)]
     verbs: list[str] = [
@@ -95,7 +94,7 @@ async def act(request: Request, fields: Mapping[str, str]) -> Response:
     verb, names = _verb(fields), _names(fields.get("jobs", "").split())
     if verb is None or not names:
         return RedirectResponse("/queue", 303)
-    asked = ChangeJobs(verb=verb, job_ids=names)
+    asked = wire.ChangeJobs(verb=verb, job_ids=names)
     await request.app.state.connections.ask(lambda asks: asks.ask(asked))
     return _asked(verb, fields)
 
@@ -115,14 +114,14 @@ def _names(texts: Sequence[str]) -> tuple[JobId, ...]:
     return tuple(dict.fromkeys(map(JobId, texts[:NAMED_MAX])))
 
 
-async def _found(request: Request, names: tuple[JobId, ...], states: tuple[Phase, ...] = ()) -> Jobs:
+async def _found(request: Request, names: tuple[JobId, ...], states: tuple[Phase, ...] = ()) -> wire.Jobs:
     """Raises Refusal: one of them is not known."""
-    asked = ListJobs(job_ids=names, states=states, limit=JOBS_MAX)
-    found: Jobs = await request.app.state.connections.ask(lambda asks: asks.ask(asked))
+    asked = wire.ListJobs(job_ids=names, states=states, limit=JOBS_MAX)
+    found: wire.Jobs = await request.app.state.connections.ask(lambda asks: asks.ask(asked))
     return found
 
 
-def one_of(names: Sequence[JobId], found: Jobs) -> str:
+def one_of(names: Sequence[JobId], found: wire.Jobs) -> str:
     """The only job that is asked about; empty where there are several."""
     return names[0] if len(names) == 1 and [job.job_id for job in found.jobs] == list(names) else ""
 
@@ -164,7 +163,7 @@ async def _settings(
 
 
 def present_options(asks: Asking, job_id: JobId) -> Mapping[str, Any]:
-    return asks.ask(ShowJob(job_id=job_id)).job.settable
+    return asks.ask(wire.ShowJob(job_id=job_id)).job.settable
 
 
 def settable(alike: Sequence[Mapping[str, Any]], given: Mapping[str, str]) -> list[SettableOption]:
@@ -224,7 +223,7 @@ ROUTES: Final = (
 # --- What is said before ----------------------------------------------------------------------------
 
 
-def consequence(verb: ChangeVerb, job: JobView) -> str:
+def consequence(verb: ChangeVerb, job: wire.JobView) -> str:
     match verb:
         case "preempt":
             return f"{_saving(job)} It leaves {_places(job)} and queues again{_return(job)}.{_others(job)}"
@@ -240,7 +239,7 @@ def consequence(verb: ChangeVerb, job: JobView) -> str:
             return top_view.consequence(verb, job)
 
 
-def doubt(verb: ChangeVerb, job: JobView) -> str:
+def doubt(verb: ChangeVerb, job: wire.JobView) -> str:
     """Why the controller will hardly agree; empty if nothing is known against it."""
     if job.phase not in CHANGEABLE[verb]:
         return f"Job {job.job_id} is {job.phase.value} now: that means nothing for it."
@@ -250,7 +249,7 @@ def doubt(verb: ChangeVerb, job: JobView) -> str:
     return ""
 
 
-def _saving(job: JobView) -> str:
+def _saving(job: wire.JobView) -> str:
     last = f"the last save is of step {job.durable_step}" if job.durable_step else "nothing was saved yet"
     pause = (
         f", which should take {duration(job.expected_pause_s)}" if job.expected_pause_s is not None else ""
@@ -258,16 +257,16 @@ def _saving(job: JobView) -> str:
     return f"It saves its state at about step {job.step} ({last}){pause}."
 
 
-def _places(job: JobView) -> str:
+def _places(job: wire.JobView) -> str:
     return devices(job.devices) or "its devices"
 
 
-def _return(job: JobView) -> str:
+def _return(job: wire.JobView) -> str:
     if job.expected_load_s is None:
         return ""
     return f"; when it gets devices again, loading should take {duration(job.expected_load_s)}"
 
 
-def _others(job: JobView) -> str:
+def _others(job: wire.JobView) -> str:
     others = " and ".join(f"job {each}" for each in job.co_tenants)
     return f" {others[:1].upper()}{others[1:]} beside it keeps the devices." if others else ""

@@ -14,7 +14,8 @@ from cotenant.controller.present.devices import LEGEND, WIDE_COLUMNS, DeviceLine
 from cotenant.controller.present.units import NONE, duration, size
 from cotenant.controller.web.page import Asking, Page, Params
 from cotenant.controller.web.pages.queue import RUNS, share_done
-from cotenant.controller.wire import DeviceView, Jobs, JobView, ListJobs, ListNodes, Nodes, NodeView, wall_s
+from cotenant.controller.wire import clients as wire
+from cotenant.controller.wire import wall_s
 
 HOSTS_MAX: Final = 100
 JOBS_MAX: Final = 2_000
@@ -23,15 +24,15 @@ SLICES: Final = ("first", "second")
 
 
 class DevicesLook(NamedTuple):
-    nodes: Nodes
-    jobs: Jobs
+    nodes: wire.Nodes
+    jobs: wire.Jobs
 
 
 def look(asks: Asking, params: Params) -> DevicesLook:
-    jobs = asks.ask(ListJobs(states=RUNS, limit=JOBS_MAX))
+    jobs = asks.ask(wire.ListJobs(states=RUNS, limit=JOBS_MAX))
     for job in jobs.jobs:
         asks.samples.note(wall_s(jobs.now), job)
-    return DevicesLook(asks.ask(ListNodes()), jobs)
+    return DevicesLook(asks.ask(wire.ListNodes()), jobs)
 
 
 # --- What is shown ----------------------------------------------------------------------------------
@@ -71,7 +72,7 @@ class DeviceTile(NamedTuple):
 
 
 class HostTiles(NamedTuple):
-    node: NodeView
+    node: wire.NodeView
     seen: str
     tiles: Sequence[DeviceTile]
 
@@ -92,7 +93,7 @@ def shown(looked: DevicesLook, params: Params) -> Mapping[str, Any]:
     }
 
 
-def of_host(node: NodeView, jobs: Sequence[JobView]) -> HostTiles:
+def of_host(node: wire.NodeView, jobs: Sequence[wire.JobView]) -> HostTiles:
     seen = "never" if node.heartbeat_age_s is None else f"{duration(node.heartbeat_age_s)} ago"
     return HostTiles(node, seen, [tile(line) for line in rows_of([node], jobs)])
 
@@ -119,7 +120,7 @@ def tile(line: DeviceLine) -> DeviceTile:
     )
 
 
-def slices(device: DeviceView, whole_mib: int | None) -> list[BarPart]:
+def slices(device: wire.DeviceView, whole_mib: int | None) -> list[BarPart]:
     """As wide as their planned memory; where nobody knows it, all alike."""
     planned = device.jobs_planned_mib
     parts = [100.0 * each / whole_mib if whole_mib else 100.0 / len(planned) for each in planned]
@@ -135,7 +136,7 @@ def kind_of(number: int) -> str:
     return SLICES[number % len(SLICES)]
 
 
-def _tenant(job_id: JobId, job: JobView | None, planned_mib: int, kind: str) -> TenantLine:
+def _tenant(job_id: JobId, job: wire.JobView | None, planned_mib: int, kind: str) -> TenantLine:
     if job is None:
         return TenantLine(job_id, "", size(planned_mib), None, None, kind)
     return TenantLine(job_id, job.name, size(planned_mib), share_done(job), job.left_s, kind)

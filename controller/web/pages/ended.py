@@ -13,7 +13,6 @@ from cotenant.controller.domain import ENDED, JobId, Phase
 from cotenant.controller.web.page import Asking, Page, Params
 from cotenant.controller.web.pages import changing
 from cotenant.controller.web.pages.queue import link
-from cotenant.controller.wire import ControllerStatus, GetStatus, Jobs, ListJobs
 from cotenant.controller.wire import clients as wire
 
 ROWS_MAX: Final = 200
@@ -22,13 +21,13 @@ ENDED_KINDS: Final = get_args(wire.SubmissionKind)
 
 
 class EndedLook(NamedTuple):
-    status: ControllerStatus
-    found: Jobs
+    status: wire.ControllerStatus
+    found: wire.Jobs
 
 
 def look(asks: Asking, params: Params) -> EndedLook:
     state, kind, array = (params.get(name) for name in ("state", "kind", "array"))
-    question = ListJobs(
+    question = wire.ListJobs(
         ended=True,
         states=tuple(each for each in STATES if each.value == state),
         job_ids=(JobId(array),) if array else (),
@@ -40,7 +39,7 @@ def look(asks: Asking, params: Params) -> EndedLook:
         page=ROWS_MAX,
         before=place_of(params.get("before")),
     )
-    return EndedLook(asks.ask(GetStatus()), asks.ask(question))
+    return EndedLook(asks.ask(wire.GetStatus()), asks.ask(question))
 
 
 def place_of(text: str) -> tuple[float, int] | None:

@@ -27,19 +27,8 @@ from cotenant.controller.web.page import Asking, Page, Params, ShownElsewhere
 from cotenant.controller.web.pages import changing
 from cotenant.controller.web.pages.queue import share_done
 from cotenant.controller.web.samples import StepSample
-from cotenant.controller.wire import (
-    Decisions,
-    Explain,
-    Explained,
-    GetDecisions,
-    JobDetails,
-    JobView,
-    ListJobs,
-    LogPart,
-    ReadJobLog,
-    ShowJob,
-    wall_s,
-)
+from cotenant.controller.wire import clients as wire
+from cotenant.controller.wire import wall_s
 
 DECISIONS_MAX: Final = 100
 SAMPLES_SHOWN: Final = 12
@@ -54,10 +43,10 @@ _COLOUR: Final = re.compile(r"\x1b\[[0-9;:]*m")
 
 
 class JobLook(NamedTuple):
-    job: JobDetails
+    job: wire.JobDetails
     now: str
-    why: Explained
-    decisions: Decisions
+    why: wire.Explained
+    decisions: wire.Decisions
     outputs: tuple[AttemptTail, ...]
     no_output: str
     """Why it cannot be read."""
@@ -67,7 +56,7 @@ class JobLook(NamedTuple):
 def look(asks: Asking, params: Params) -> JobLook:
     job_id = JobId(params.get("job_id"))
     try:
-        shown = asks.ask(ShowJob(job_id=job_id))
+        shown = asks.ask(wire.ShowJob(job_id=job_id))
     except Refusal as refusal:
         if refusal.failure.code == "not-found" and is_array(asks, job_id):
             raise ShownElsewhere(f"/queue?{urlencode({'array': job_id})}") from None
@@ -83,8 +72,8 @@ def look(asks: Asking, params: Params) -> JobLook:
     return JobLook(
         job=job,
         now=shown.now,
-        why=asks.ask(Explain(job_id=job_id)),
-        decisions=asks.ask(GetDecisions(job_id=job_id, limit=DECISIONS_MAX)),
+        why=asks.ask(wire.Explain(job_id=job_id)),
+        decisions=asks.ask(wire.GetDecisions(job_id=job_id, limit=DECISIONS_MAX)),
         outputs=outputs,
         no_output=no_output,
         samples=asks.samples.of(job_id),
@@ -93,7 +82,7 @@ def look(asks: Asking, params: Params) -> JobLook:
 
 def is_array(asks: Asking, name: JobId) -> bool:
     """Whether a name that is no job's is an array's number. Raises Refusal: it is neither."""
-    found = asks.ask(ListJobs(job_ids=(name,), include_ended=True, limit=1)).jobs
+    found = asks.ask(wire.ListJobs(job_ids=(name,), include_ended=True, limit=1)).jobs
     return any(array_of(each.job_id) == name != each.job_id for each in found)
 
 
@@ -140,7 +129,7 @@ class DecisionLine(NamedTuple):
     reason: str
 
 
-def decided(decisions: Decisions) -> list[DecisionLine]:
+def decided(decisions: wire.Decisions) -> list[DecisionLine]:
     """The newest first."""
     return [
         DecisionLine(max(0.0, decisions.now_s - each.at_s), each.what, each.reason)
@@ -177,11 +166,11 @@ async def output(request: Request) -> Response:
     )
 
 
-async def _job(request: Request) -> JobView:
+async def _job(request: Request) -> wire.JobView:
     """Raises Refusal: there is none."""
-    question = ListJobs(job_ids=(JobId(request.path_params["job_id"]),), include_ended=True)
+    question = wire.ListJobs(job_ids=(JobId(request.path_params["job_id"]),), include_ended=True)
     found = await request.app.state.connections.ask(lambda asks: asks.ask(question))
-    job: JobView = found.jobs[0]
+    job: wire.JobView = found.jobs[0]
     return job
 
 
@@ -242,11 +231,13 @@ def _end_of(asks: Asking, job_id: JobId, attempt: int, rank: int, lines: int) ->
     return AttemptTail(attempt, text, part.missing, is_cut)
 
 
-def _part(asks: Asking, job_id: JobId, attempt: int, rank: int, offset: int, limit: int) -> LogPart | None:
+def _part(
+    asks: Asking, job_id: JobId, attempt: int, rank: int, offset: int, limit: int
+) -> wire.LogPart | None:
     """None: this attempt has no output, or none yet."""
     try:
         return asks.ask(
-            ReadJobLog(job_id=job_id, attempt=AttemptNo(attempt), rank=rank, offset=offset, limit=limit)
+            wire.ReadJobLog(job_id=job_id, attempt=AttemptNo(attempt), rank=rank, offset=offset, limit=limit)
         )
     except Refusal as refusal:
         if refusal.failure.code == "not-found":

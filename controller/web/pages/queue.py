@@ -19,16 +19,8 @@ from cotenant.controller.present import etas
 from cotenant.controller.present.jobs import devices, gpus, steps
 from cotenant.controller.web.page import Asking, Page, Params
 from cotenant.controller.web.pages import changing
-from cotenant.controller.wire import (
-    ControllerStatus,
-    Explain,
-    Explained,
-    GetStatus,
-    Jobs,
-    JobView,
-    ListJobs,
-    wall_s,
-)
+from cotenant.controller.wire import clients as wire
+from cotenant.controller.wire import wall_s
 
 ROWS_MAX: Final = 500
 PAGE_JOBS: Final = 1_000
@@ -44,7 +36,7 @@ KINDS: Final = {"runs": RUNS, "waits": WAITS}
 class JobsOfKind(NamedTuple):
     """Rows of one kind."""
 
-    jobs: Sequence[JobView]
+    jobs: Sequence[wire.JobView]
     of: int
     """Jobs that match."""
     more: int
@@ -55,17 +47,17 @@ class JobsOfKind(NamedTuple):
 
 
 class QueueLook(NamedTuple):
-    status: ControllerStatus
+    status: wire.ControllerStatus
     runs: JobsOfKind
     waits: JobsOfKind
     ended: int
     """Jobs that have ended and match."""
-    why: Explained | None
+    why: wire.Explained | None
     """Of the job that was asked about, or of the first that waits."""
 
 
 def look(asks: Asking, params: Params) -> QueueLook:
-    status = asks.ask(GetStatus())
+    status = asks.ask(wire.GetStatus())
     runs, waits = (_listed(asks, _asked(states, params), name, params) for name, states in KINDS.items())
     for job in runs.jobs:
         asks.samples.note(wall_s(runs.now), job)
@@ -75,9 +67,9 @@ def look(asks: Asking, params: Params) -> QueueLook:
     )
 
 
-def _asked(states: tuple[Phase, ...], params: Params) -> ListJobs:
+def _asked(states: tuple[Phase, ...], params: Params) -> wire.ListJobs:
     array = params.get("array")
-    return ListJobs(
+    return wire.ListJobs(
         states=states,
         job_ids=(JobId(array),) if array else (),
         user=params.get("user"),
@@ -87,7 +79,7 @@ def _asked(states: tuple[Phase, ...], params: Params) -> ListJobs:
     )
 
 
-def _listed(asks: Asking, question: ListJobs, name: str, params: Params) -> JobsOfKind:
+def _listed(asks: Asking, question: wire.ListJobs, name: str, params: Params) -> JobsOfKind:
     begin, sort = number_of(params.get(name)), params.get("sort")
     _, key = SORTS.get(sort.removeprefix(BACKWARDS), ("", None))
     if key is None:
@@ -100,10 +92,10 @@ def _listed(asks: Asking, question: ListJobs, name: str, params: Params) -> Jobs
     return JobsOfKind(rows[:ROWS_MAX], of, more, str(begin + ROWS_MAX) if more else "", now)
 
 
-def _whole(asks: Asking, question: ListJobs) -> tuple[Sequence[JobView], int, str]:
+def _whole(asks: Asking, question: wire.ListJobs) -> tuple[Sequence[wire.JobView], int, str]:
     """All rows, how many jobs they are, and when."""
-    jobs: list[JobView] = []
-    part: Jobs | None = None
+    jobs: list[wire.JobView] = []
+    part: wire.Jobs | None = None
     while part is None or (part.next and len(jobs) < WHOLE_MAX):
         after = part.next if part is not None else 0
         part = asks.ask(structs.replace(question, page=PAGE_JOBS, after=after))
@@ -116,12 +108,12 @@ def number_of(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0
 
 
-def _why(asks: Asking, asked: str, waits: Sequence[JobView]) -> Explained | None:
+def _why(asks: Asking, asked: str, waits: Sequence[wire.JobView]) -> wire.Explained | None:
     job_id = JobId(asked) if asked else next((job.job_id for job in waits), None)
     if job_id is None:
         return None
     try:
-        return asks.ask(Explain(job_id=job_id))
+        return asks.ask(wire.Explain(job_id=job_id))
     except Refusal:
         if asked:
             raise
@@ -130,7 +122,7 @@ def _why(asks: Asking, asked: str, waits: Sequence[JobView]) -> Explained | None
 
 # --- What is shown ----------------------------------------------------------------------------------
 
-SortKey = Callable[[JobView], Any]
+SortKey = Callable[[wire.JobView], Any]
 SORTS: Final[dict[str, tuple[str, SortKey]]] = {
     "name": ("Name", lambda job: job.name.casefold()),
     "user": ("User", lambda job: job.user.casefold()),
@@ -181,7 +173,7 @@ def shown(looked: QueueLook, params: Params) -> Mapping[str, Any]:
     }
 
 
-def _end_s(job: JobView) -> tuple[bool, float]:
+def _end_s(job: wire.JobView) -> tuple[bool, float]:
     finish = job.eta.finish if job.eta is not None else None
     at = (finish.p50_at or finish.p90_at) if finish is not None else None
     return at is None, wall_s(at) if at is not None else 0.0
@@ -209,7 +201,7 @@ def link(params: Params, path: str = "/queue", **changed: str) -> str:
     return f"{path}?{kept}" if kept else path
 
 
-def why_now(job: JobView) -> str:
+def why_now(job: wire.JobView) -> str:
     """Of a job that runs, with whom it does so now: its reason is of when it was placed."""
     if job.phase is not Phase.RUNNING:
         return job.reason
@@ -217,12 +209,12 @@ def why_now(job: JobView) -> str:
     return f"{f'beside {others}' if others else 'alone on its devices'}; when it was placed: {job.reason}"
 
 
-def share_done(job: JobView) -> float | None:
+def share_done(job: wire.JobView) -> float | None:
     total = job.iterations or job.total_steps
     return min(1.0, job.step / total) if total else None
 
 
-def interval(job: JobView, *, is_start: bool) -> str:
+def interval(job: wire.JobView, *, is_start: bool) -> str:
     eta = job.eta
     times = (eta.start if is_start else eta.finish) if eta is not None else None
     return "-" if eta is None or times is None else f"{etas.interval(times)}{etas.caveats(eta)}"

@@ -12,7 +12,8 @@ from cotenant.controller.cli.cluster import accounting
 from cotenant.controller.cli.frame.output import duration_of
 from cotenant.controller.web.page import Asking, Page, Params
 from cotenant.controller.web.pages.what_if import SINCE
-from cotenant.controller.wire import GetReport, ReportView
+from cotenant.controller.wire import ReportView
+from cotenant.controller.wire import clients as wire
 
 
 def since_s(params: Params) -> float | None:
@@ -23,7 +24,7 @@ def since_s(params: Params) -> float | None:
 
 def look(asks: Asking, params: Params) -> ReportView:
     period_s = since_s(params)
-    return asks.kept(f"report of {period_s}", lambda: asks.ask(GetReport(since_s=period_s)).report)
+    return asks.kept(f"report of {period_s}", lambda: asks.ask(wire.GetReport(since_s=period_s)).report)
 
 
 def shown(report: ReportView, params: Params) -> Mapping[str, Any]:

@@ -18,7 +18,7 @@ from cotenant.controller.present.units import local_time
 from cotenant.controller.web.access import change
 from cotenant.controller.web.page import Asking, Page, Params
 from cotenant.controller.web.simulations import Simulated, WhatIf
-from cotenant.controller.wire import GetPolicy, GetStatus, Policies
+from cotenant.controller.wire import clients as wire
 
 SINCE: Final = {"1d": "the last day", "7d": "the last 7 days", "30d": "the last 30 days", "": "all there is"}
 POLICIES_MAX: Final = 8
@@ -26,17 +26,17 @@ GPUS_MAX: Final = 100_000
 
 
 class LookedSimulations(NamedTuple):
-    policies: Policies
+    policies: wire.Policies
     journal: str
     newest: tuple[Simulated, ...]
 
 
 def look(asks: Asking, params: Params) -> LookedSimulations:
-    return LookedSimulations(asks.ask(GetPolicy()), journal_of(asks), asks.simulations.newest())
+    return LookedSimulations(asks.ask(wire.GetPolicy()), journal_of(asks), asks.simulations.newest())
 
 
 def journal_of(asks: Asking) -> str:
-    said = asks.ask(GetStatus()).journal
+    said = asks.ask(wire.GetStatus()).journal
     return said.rpartition(",")[0] or said
 
 

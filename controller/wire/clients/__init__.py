@@ -7,7 +7,7 @@ time-out; the controller answers a repeated submission with the ids it gave the 
 
 from typing import TYPE_CHECKING, Final
 
-from cotenant.controller.domain import lazy_face
+from cotenant.controller.faces import lazy_face
 
 if TYPE_CHECKING:
     from cotenant.controller.wire.clients.base import *  # noqa: F403
@@ -24,8 +24,8 @@ _HOMES: Final = {
     "base": ("CLIENT_MARK", "Done", "Failure", "Parameters", "Question", "Reply", "answer_to"),
     "cluster": (
         "DAMAGED_JOURNAL_ADVICE", "AddAllocations", "AllocationLine", "AllocationLog", "AllocationQueueView",
-        "AllocationQueues", "AllocationReply", "AllocationRequest", "AllocationView", "ChangeAllocations",
-        "ChangeNode", "ClusterReply", "ClusterRequest", "ControllerStatus", "DeviceView", "ForgetProfiles",
+        "AllocationQueues", "AllocationView", "ChangeAllocations",
+        "ChangeNode", "ControllerStatus", "DeviceView", "ForgetProfiles",
         "GetAllocationLog", "GetReport", "GetStatus", "KnownProfile", "KnownProfiles", "ListAllocations",
         "ListNodes", "ListPairs", "ListProfiles", "NodeView", "Nodes", "PairView", "Pairs", "ReadingView",
         "SharingReport", "Stop",
@@ -33,23 +33,23 @@ _HOMES: Final = {
     "exchange": ("AnyReply", "AnyRequest", "Request"),
     "foresight": (
         "ArrivalView", "DelayView", "ForeseeArrival", "ForeseeWidths", "Foreseen", "ForeseenRow",
-        "ForeseenWidths", "ForesightReply", "ForesightRequest",
+        "ForeseenWidths",
     ),
     "jobs": (
         "ArrayView", "AttemptView", "ChangeJobs", "EtaScoreView", "EtaTimes", "EtaView", "Etas", "Explain",
-        "Explained", "ExplanationView", "JobDetails", "JobReply", "JobRequest", "JobView", "Jobs",
+        "Explained", "ExplanationView", "JobDetails", "JobView", "Jobs",
         "ListEtas", "ListJobs", "LogPart", "PromiseCounts", "PromisedEndView", "ReadJobLog",
         "SetJobs", "ShowJob", "Shown", "SpecView", "SpeedupView", "SubmissionKind", "WaitJobs", "spec_view",
     ),
     "past": (
-        "AccountingReply", "AccountingRequest", "GetTimeline", "GetUsage", "ListPastJobs", "PastJobView",
-        "PastJobs", "PolicySince", "TimelineDevice", "TimelineJob", "TimelineReply", "TimelineRequest",
+        "GetTimeline", "GetUsage", "ListPastJobs", "PastJobView",
+        "PastJobs", "PolicySince", "TimelineDevice", "TimelineJob",
         "TimelineView", "Timelined", "UsageRows", "UsageView",
     ),
     "policies": (
         "NOT_AVAILABLE", "DecisionView", "Decisions", "GetDecisions", "GetPolicy", "GetShadow",
-        "OrganisationView", "Policies", "PolicyOffer", "PolicyPreview", "PolicyPreviewed", "PolicyReply",
-        "PolicyRequest", "PolicyView", "PreviewPolicy", "PreviewedAction", "SetPolicy", "SetShadow",
+        "OrganisationView", "Policies", "PolicyOffer", "PolicyPreview", "PolicyPreviewed",
+        "PolicyView", "PreviewPolicy", "PreviewedAction", "SetPolicy", "SetShadow",
         "ShadowDifference", "ShadowView", "Shadowed", "policy_offers",
     ),
     "submissions": ("PromiseAsked", "Submit", "Submitted"),

@@ -19,10 +19,10 @@ from cotenant.controller.domain import (
     HostId,
     HostState,
     JobId,
-    ProfilePoint,
     SharingMode,
-    Verdict,
 )
+from cotenant.controller.knowledge import Verdict
+from cotenant.controller.performance import ProfilePoint
 from cotenant.controller.wire.clients.base import Done, Question, Reply
 from cotenant.controller.wire.times import Utc
 from cotenant.controller.wire.views import IndicatorView, JsonView, ReportView, ThroughputView

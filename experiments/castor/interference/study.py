@@ -19,9 +19,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from cotenant.controller.domain import DEFAULT_XI, InterferenceModel, pair_timing
 from cotenant.controller.models.interference import predictor
 from cotenant.controller.models.interference.predictor import Predictor
+from cotenant.controller.performance import DEFAULT_XI, InterferenceModel, pair_timing
 from cotenant.controller.training import Both, PairRows, boosting, part, predictions, read, widened
 from cotenant.controller.training import interference as training
 from experiments.shared import paths

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Final, NamedTuple
 
-from cotenant.controller.domain import ProgressSeen
+from cotenant.controller.domain import events as ev
 from cotenant.controller.store import Journal, read_entry
 from experiments.shared.live.run import JobRow
 
@@ -31,7 +31,7 @@ def marks_of(state_dir: Path) -> dict[str, list[tuple[float, int]]]:
     try:
         for entry in journal.entries():
             event, _ = read_entry(journal, entry)
-            if isinstance(event, ProgressSeen):
+            if isinstance(event, ev.ProgressSeen):
                 found.setdefault(event.job_id, []).append((entry.wall_s, event.step))
     finally:
         journal.close()

@@ -20,7 +20,8 @@ from cotenant.agent.host.locks import LOCK_DIR_ENV
 from cotenant.controller.cli.demo.cluster import PrivateCluster
 from cotenant.controller.cli.demo.measuring import job_environment, profiled
 from cotenant.controller.cli.demo.plan import CHECKPOINT_SLACK_MIB, WORKLOADS
-from cotenant.controller.domain import JobId, JobSpec, Launch, Profile, duty_cycle_rule
+from cotenant.controller.domain import JobId, JobSpec, Launch
+from cotenant.controller.performance import Profile, duty_cycle_rule
 from cotenant.profiler.inplace import CHOICES_MAX
 from experiments.shared.live.run import DEVICES
 from experiments.shared.live.schedule import Arrival, Kind, Pace

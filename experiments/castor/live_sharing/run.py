@@ -24,7 +24,7 @@ from cotenant.controller.cli.demo.report import timeline_of
 from cotenant.controller.client import Client
 from cotenant.controller.policies.base import Parameters
 from cotenant.controller.timeline import Timeline
-from cotenant.controller.wire import GetStatus, ListNodes, ListPairs, PairView, SetPolicy, Shown
+from cotenant.controller.wire import clients as wire
 from experiments.castor.live_sharing import jobs
 from experiments.castor.live_sharing.counted import marks_of
 from experiments.shared.live.run import DEVICES, JobRow, Play, Say, job_row, no_job_left
@@ -45,7 +45,7 @@ class CastorRun(msgspec.Struct, frozen=True, kw_only=True):
     machine: dict[str, str | int | float]
     slot_memory_mib: int
     rows: tuple[JobRow, ...] = ()
-    pairs: tuple[PairView, ...] = ()
+    pairs: tuple[wire.PairView, ...] = ()
     """Of kinds; xi as the controller learned it from the jobs' own step times."""
     marks: dict[str, list[tuple[float, int]]] = {}
     """By job id: (second of the journal, steps done) each time that the controller heard of it."""
@@ -91,9 +91,9 @@ def run_live(
         kinds={arrival.name: arrival.kind for arrival in schedule},
         load_started=os.getloadavg()[0],
     )
-    shown: list[Shown] = []
+    shown: list[wire.Shown] = []
 
-    def row_of(one: Shown, arrival: Arrival) -> JobRow:
+    def row_of(one: wire.Shown, arrival: Arrival) -> JobRow:
         shown.append(one)
         pace = measured[arrival.kind].pace
         return job_row(one, pace.expected_s(pace.steps(arrival.length_s)), pace)
@@ -104,14 +104,14 @@ def run_live(
         no_job_left(client),
         Census(folder) as census,
     ):
-        client.ask(SetPolicy(name=policy, parameters=parameters))
-        at_s = client.ask(GetStatus()).wall_s
+        client.ask(wire.SetPolicy(name=policy, parameters=parameters))
+        at_s = client.ask(wire.GetStatus()).wall_s
         play = Play(client, folder, schedule, lambda a: jobs.spec_of(a, measured), row_of, say)
         play.play(lambda rows: keep(msgspec.structs.replace(so_far, rows=rows)))
         shown.sort(key=lambda one: one.job.submitted_s)
-        nodes = client.ask(ListNodes()).nodes
+        nodes = client.ask(wire.ListNodes()).nodes
         drawn = timeline_of(shown, nodes, [(at_s, so_far.label)], f"{DEVICES} CPU slots")
-        pairs = client.ask(ListPairs()).pairs
+        pairs = client.ask(wire.ListPairs()).pairs
     done = msgspec.structs.replace(
         so_far,
         rows=play.rows(),

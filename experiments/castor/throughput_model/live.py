@@ -16,16 +16,8 @@ import msgspec
 from cotenant.controller.cli.demo.cluster import PrivateCluster
 from cotenant.controller.cli.demo.measuring import job_environment, profiled
 from cotenant.controller.cli.demo.plan import WORKLOADS
-from cotenant.controller.domain import (
-    Gang,
-    JobId,
-    JobSpec,
-    Launch,
-    Profile,
-    Reason,
-    fit_step_model,
-    measured_steps,
-)
+from cotenant.controller.domain import JobId, JobSpec, Launch, Reason
+from cotenant.controller.performance import Gang, Profile, fit_step_model, measured_steps
 from cotenant.profiler.throughput import fit, hold_out
 
 PROFILE_S: Final = 20.0

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from cotenant.controller.domain import Gang, MeasuredStep, ThroughputModel
+from cotenant.controller.performance import Gang, MeasuredStep, ThroughputModel
 from cotenant.profiler.throughput import StepTable, fit, solve
 
 SEEDS: Final = (0, 1, 2, 3, 4)

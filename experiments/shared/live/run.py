@@ -23,30 +23,11 @@ from cotenant.controller.cli.demo.cluster import PrivateCluster
 from cotenant.controller.cli.demo.measuring import job_environment
 from cotenant.controller.cli.demo.plan import WORKLOADS
 from cotenant.controller.client import Client
-from cotenant.controller.domain import (
-    ENDED,
-    Compute,
-    Computed,
-    Defer,
-    JobId,
-    JobSpec,
-    Launch,
-    Phase,
-    Place,
-    render,
-)
+from cotenant.controller.domain import ENDED, Compute, Defer, JobId, JobSpec, Launch, Phase, Place, render
+from cotenant.controller.domain import events as ev
 from cotenant.controller.policies.base import Parameters
 from cotenant.controller.store import Journal, read_entry
-from cotenant.controller.wire import (
-    AttemptView,
-    ChangeJobs,
-    ListJobs,
-    SetPolicy,
-    ShowJob,
-    Shown,
-    Submit,
-    WaitJobs,
-)
+from cotenant.controller.wire import clients as wire
 from experiments.shared.live.schedule import KINDS, Arrival, Kind, Pace
 
 DEVICES: Final = 2
@@ -84,7 +65,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     outcome: str
 
     @classmethod
-    def of(cls, view: AttemptView) -> Attempt:
+    def of(cls, view: wire.AttemptView) -> Attempt:
         return cls(**{name: getattr(view, name) for name in cls.__struct_fields__})
 
 
@@ -182,7 +163,7 @@ def run_live(
             lambda shown, arrival: _row(shown, arrival, known[arrival.kind]),
             say,
         )
-        client.ask(SetPolicy(name=policy, parameters=parameters))
+        client.ask(wire.SetPolicy(name=policy, parameters=parameters))
         run.play(lambda rows: keep(msgspec.structs.replace(so_far, rows=rows)))
     complete = msgspec.structs.replace(so_far, rows=run.rows(), complete=True)
     done = _with_journal(complete, run.jobs, folder / "controller")
@@ -196,10 +177,10 @@ def no_job_left(client: Client) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        left = tuple(job.job_id for job in client.ask(ListJobs()).jobs)
+        left = tuple(job.job_id for job in client.ask(wire.ListJobs()).jobs)
         if left:
-            client.ask(ChangeJobs(verb="cancel", job_ids=left))
-            client.ask(WaitJobs(job_ids=left, timeout_s=CANCEL_TIMEOUT_S))
+            client.ask(wire.ChangeJobs(verb="cancel", job_ids=left))
+            client.ask(wire.WaitJobs(job_ids=left, timeout_s=CANCEL_TIMEOUT_S))
         raise
 
 
@@ -215,7 +196,7 @@ class Play:
         folder: Path,
         schedule: Sequence[Arrival],
         spec_of: Callable[[Arrival], JobSpec],
-        row_of: Callable[[Shown, Arrival], JobRow],
+        row_of: Callable[[wire.Shown, Arrival], JobRow],
         say: Say,
     ) -> None:
         self._client, self._folder, self._schedule, self._say = client, folder, schedule, say
@@ -243,19 +224,19 @@ class Play:
             time.sleep(max(0.0, min(LOOK_S, due_s)))
 
     def _submit(self, arrival: Arrival) -> None:
-        reply = self._client.ask(Submit(specs=(self._spec_of(arrival),)))
+        reply = self._client.ask(wire.Submit(specs=(self._spec_of(arrival),)))
         self.jobs[reply.job_ids[0]] = arrival
 
     def _look(self) -> bool:
         """Whether a job has ended since the last look."""
-        self._jobs = {job.job_id: job for job in self._client.ask(ListJobs(include_ended=True)).jobs}
+        self._jobs = {job.job_id: job for job in self._client.ask(wire.ListJobs(include_ended=True)).jobs}
         before = len(self._ended)
         for job_id, arrival in self.jobs.items():
             job = self._jobs[job_id]
             if job.phase in (Phase.FAILED, Phase.CANCELLED, Phase.HELD):
                 raise WentWrong(f"{arrival.name} is {job.phase}: {job.reason}; see {self._folder}")
             if job.phase in ENDED and job_id not in self._ended:
-                self._ended[job_id] = self._row_of(self._client.ask(ShowJob(job_id=job_id)), arrival)
+                self._ended[job_id] = self._row_of(self._client.ask(wire.ShowJob(job_id=job_id)), arrival)
         return len(self._ended) > before
 
     def rows(self) -> tuple[JobRow, ...]:
@@ -279,7 +260,7 @@ def _scheduled(folder: Path, arrival: Arrival, pace: Pace) -> JobSpec:
     return job_spec(folder, arrival.name, KINDS[arrival.kind], steps, expected_s=pace.expected_s(steps))
 
 
-def _row(shown: Shown, arrival: Arrival, pace: Pace) -> JobRow:
+def _row(shown: wire.Shown, arrival: Arrival, pace: Pace) -> JobRow:
     return job_row(shown, pace.expected_s(pace.steps(arrival.length_s)), pace)
 
 
@@ -303,7 +284,7 @@ def job_spec(folder: Path, name: str, kind: Kind, steps: int, *, expected_s: flo
     )
 
 
-def job_row(shown: Shown, expected_s: float, foreseen: Pace) -> JobRow:
+def job_row(shown: wire.Shown, expected_s: float, foreseen: Pace) -> JobRow:
     """Of a job that is done."""
     job = shown.job
     assert job.phase is Phase.DONE and job.ended_s is not None
@@ -330,7 +311,7 @@ def job_row(shown: Shown, expected_s: float, foreseen: Pace) -> JobRow:
     )
 
 
-def _loads_and_pauses(attempts: Sequence[AttemptView | Attempt]) -> tuple[list[float], list[float]]:
+def _loads_and_pauses(attempts: Sequence[wire.AttemptView | Attempt]) -> tuple[list[float], list[float]]:
     """Those of attempts that came to a first step."""
     trained = [a for a in attempts if a.first_step_s is not None]
     loads = [a.first_step_s - a.launched_s for a in trained if a.first_step_s is not None]
@@ -338,7 +319,7 @@ def _loads_and_pauses(attempts: Sequence[AttemptView | Attempt]) -> tuple[list[f
     return loads, pauses
 
 
-def _stopping_s(attempt: AttemptView | Attempt) -> float | None:
+def _stopping_s(attempt: wire.AttemptView | Attempt) -> float | None:
     """Stop request to devices free."""
     if attempt.stop_requested_s is None or attempt.ended_s is None:
         return None
@@ -354,16 +335,16 @@ def warm_up(client: Client, folder: Path, say: Say) -> dict[str, Pace]:
 
     One-device kinds go side by side, each on its own core.
     """
-    client.ask(SetPolicy(name="fifo"))
+    client.ask(wire.SetPolicy(name="fifo"))
     paces: dict[str, Pace] = {}
     singles = [name for name, kind in KINDS.items() if kind.gpus == 1]
     gangs = [name for name, kind in KINDS.items() if kind.gpus > 1]
     rounds = [singles[i : i + DEVICES] for i in range(0, len(singles), DEVICES)] + [[name] for name in gangs]
     for names in rounds:
         jobs = {
-            client.ask(Submit(specs=(job_spec(folder, f"warm-{name}", KINDS[name], WARM_STEPS),))).job_ids[
-                0
-            ]: name
+            client.ask(
+                wire.Submit(specs=(job_spec(folder, f"warm-{name}", KINDS[name], WARM_STEPS),))
+            ).job_ids[0]: name
             for name in names
         }
         _preempt_each_once(client, jobs)
@@ -379,21 +360,21 @@ def _preempt_each_once(client: Client, jobs: Mapping[JobId, str]) -> None:
     deadline_s = time.monotonic() + WARM_TIMEOUT_S
     asked: set[JobId] = set()
     while True:
-        seen = client.ask(ListJobs(job_ids=tuple(jobs))).jobs
+        seen = client.ask(wire.ListJobs(job_ids=tuple(jobs))).jobs
         for job in seen:
             if job.job_id not in asked and job.phase is Phase.RUNNING and job.step >= WARM_PREEMPT_AT:
-                client.ask(ChangeJobs(verb="preempt", job_ids=(job.job_id,)))
+                client.ask(wire.ChangeJobs(verb="preempt", job_ids=(job.job_id,)))
                 asked.add(job.job_id)
         if all(job.phase in ENDED for job in seen):
             return
         if time.monotonic() > deadline_s:
             stand = ", ".join(f"{job.name} {job.phase} at step {job.step}: {job.reason}" for job in seen)
             raise WentWrong(f"the warm-up did not get on within {WARM_TIMEOUT_S:.0f} s: {stand}")
-        client.ask(WaitJobs(job_ids=tuple(jobs), timeout_s=LOOK_S))
+        client.ask(wire.WaitJobs(job_ids=tuple(jobs), timeout_s=LOOK_S))
 
 
 def _pace(client: Client, job_id: JobId) -> Pace:
-    shown = client.ask(ShowJob(job_id=job_id))
+    shown = client.ask(wire.ShowJob(job_id=job_id))
     assert shown.job.phase is Phase.DONE, f"{shown.job.name} is {shown.job.phase}: {shown.job.reason}"
     first, *_, last = shown.attempts
     assert first.first_step_s is not None and first.stop_requested_s is not None
@@ -438,7 +419,7 @@ def _predictions(state_dir: Path, names: dict[JobId, str]) -> tuple[list[Deferra
     try:
         for entry in journal.entries():
             event, decision = read_entry(journal, entry)
-            if isinstance(event, Computed) and event.request_id in asked:
+            if isinstance(event, ev.Computed) and event.request_id in asked:
                 fits.append(entry.now_s - asked.pop(event.request_id))
                 errors += [event.error] if event.error else []
             for action in decision.actions:

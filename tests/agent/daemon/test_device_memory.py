@@ -8,7 +8,8 @@ import pytest
 from cotenant.agent.daemon.core.memory import Attempt
 from cotenant.agent.daemon.core.reporting import from_result
 from cotenant.agent.supervisor.core import Ending, Exit, decide
-from cotenant.controller.domain import AttemptEnded, AttemptNo, CommandId, HostId, JobId
+from cotenant.controller.domain import AttemptNo, CommandId, HostId, JobId
+from cotenant.controller.domain import events as ev
 from tests.building.results import result
 
 HOST = "RuntimeError: [enforce fail at alloc_cpu.cpp:75] err == 0. DefaultCPUAllocator: can't allocate memory"
@@ -28,7 +29,7 @@ def test_the_controller_is_told() -> None:
     for out_of_memory in (True, False):
         last = result("1", outcome="user-failed", exit_code=1, out_of_memory=out_of_memory)
         *_, (ended, _) = from_result(attempt, last, HostId("a"))
-        assert isinstance(ended, AttemptEnded)
+        assert isinstance(ended, ev.AttemptEnded)
         assert ended.out_of_memory is out_of_memory
 
 

@@ -20,7 +20,8 @@ from cotenant.agent.daemon.core.edge import (
     MemoryFree,
 )
 from cotenant.agent.daemon.core.memory import Fault
-from cotenant.controller.domain import AttemptEnded, GpuFaultRole, JobId
+from cotenant.controller.domain import JobId
+from cotenant.controller.domain import events as ev
 from tests.agent.daemon.test_gpu_faults import CRASH, ONE, THREE, TWO, XID, host, sharing
 from tests.agent.daemon.test_state import Agent, only
 from tests.building.results import result
@@ -43,7 +44,7 @@ ENDS: tuple[dict[str, Any], ...] = (
 # fmt: on
 
 
-def told(agent: Agent) -> dict[str, AttemptEnded]:
+def told(agent: Agent) -> dict[str, ev.AttemptEnded]:
     """What the controller hears of each end, once the devices were looked at anew."""
     for key in (ONE, TWO, THREE):
         agent.say(MemoryFree(job_id=key[0], attempt=key[1]))
@@ -51,7 +52,7 @@ def told(agent: Agent) -> dict[str, AttemptEnded]:
     return {attempt.job_id: attempt.ended for attempt in attempts if attempt.ended is not None}
 
 
-def after(*happenings: Any, sharing_by: str = "mps") -> dict[str, AttemptEnded]:
+def after(*happenings: Any, sharing_by: str = "mps") -> dict[str, ev.AttemptEnded]:
     agent = sharing(sharing=sharing_by)
     for happening in happenings:
         agent.now_s += 0.3
@@ -132,7 +133,7 @@ def test_news_that_come_when_the_end_was_told_change_nothing_about_it() -> None:
 
 # --- What is known of a fault is a join ------------------------------------------------------------
 
-ROLES: tuple[GpuFaultRole, ...] = ("suspect", "hit", "culprit", "device")
+ROLES: tuple[ev.GpuFaultRole, ...] = ("suspect", "hit", "culprit", "device")
 WORDS = st.builds(
     Fault,
     role=st.sampled_from(ROLES),

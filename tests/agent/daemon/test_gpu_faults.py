@@ -25,16 +25,8 @@ from cotenant.agent.daemon.core.edge import (
 )
 from cotenant.agent.daemon.core.memory import Attempt, Fault, Kept, Key
 from cotenant.agent.ipc import Result, StopNow
-from cotenant.controller.domain import (
-    AttemptEnded,
-    AttemptNo,
-    CommandId,
-    DeviceId,
-    GpuFaultRole,
-    HostReport,
-    JobId,
-    TrustDevices,
-)
+from cotenant.controller.domain import AttemptNo, CommandId, DeviceId, HostReport, JobId, TrustDevices
+from cotenant.controller.domain import events as ev
 from tests.agent.daemon.test_state import (
     HOST,
     Agent,
@@ -93,10 +85,10 @@ def over(result: Result) -> tuple[EndCame, MemoryFree]:
     return EndCame(result=result), MemoryFree(job_id=result.job_id, attempt=result.attempt)
 
 
-def end(agent: Agent, job: str, **changes: Any) -> AttemptEnded:
+def end(agent: Agent, job: str, **changes: Any) -> ev.AttemptEnded:
     stopped = {"outcome": "stopped", "exit_code": None, "detail": "ended on request (Xid 31)", **changes}
     [ended] = [e for e in reported(agent.say(*over(result(job, **stopped)))) if e.job_id == job]
-    assert isinstance(ended, AttemptEnded)
+    assert isinstance(ended, ev.AttemptEnded)
     return ended
 
 
@@ -281,7 +273,7 @@ def test_who_dies_of_memory_that_broke_in_its_own_process_is_not_failed_for_it()
 def test_a_cuda_error_in_one_client_of_mps_is_a_fault_of_all_before_anybody_tells_of_it() -> None:
     agent = sharing()
     effects = agent.say(*over(result("7", **CRASH)))
-    [ended] = [each for each in reported(effects) if isinstance(each, AttemptEnded)]
+    [ended] = [each for each in reported(effects) if isinstance(each, ev.AttemptEnded)]
     assert (ended.outcome, ended.gpu_fault) == ("infra-failed", "suspect")
     assert told_to_stop(effects) == ["8"]
     assert end(agent, "8", **CRASH).gpu_fault == "suspect"
@@ -359,7 +351,7 @@ def test_a_persons_word_reaches_the_edge() -> None:
 # --- Roles and words -------------------------------------------------------------------------------
 
 # fmt: off
-ROLES: list[tuple[GpuFault, set[Key], GpuFaultRole]] = [
+ROLES: list[tuple[GpuFault, set[Key], ev.GpuFaultRole]] = [
     (XID, set(), "culprit"),
     (XID, {TWO}, "suspect"),
     (msgspec.structs.replace(XID, strangers=True), set(), "suspect"),
@@ -373,14 +365,14 @@ ROLES: list[tuple[GpuFault, set[Key], GpuFaultRole]] = [
 
 
 @pytest.mark.parametrize(("fault", "company", "role"), ROLES)
-def test_roles(fault: GpuFault, company: set[Key], role: GpuFaultRole) -> None:
+def test_roles(fault: GpuFault, company: set[Key], role: ev.GpuFaultRole) -> None:
     assert gpu_faults.role_of(ONE, fault, company) == role
 
 
-@pytest.mark.parametrize("role", [role for role in get_args(GpuFaultRole) if role])
+@pytest.mark.parametrize("role", [role for role in get_args(ev.GpuFaultRole) if role])
 @pytest.mark.parametrize("beside", [(), (JobId("8"),)])
 def test_every_role_has_words_and_only_one_alone_is_its_users_failure(
-    role: GpuFaultRole, beside: tuple[JobId, ...]
+    role: ev.GpuFaultRole, beside: tuple[JobId, ...]
 ) -> None:
     plain: Result = result("7", outcome="stopped", detail="")
     judged = gpu_faults.judged(plain, Fault(role=role, why="Xid 31 (x)", where="h1/gpu-1", beside=beside))

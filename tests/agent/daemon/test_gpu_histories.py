@@ -27,7 +27,7 @@ from cotenant.agent.daemon.core.edge import (
 )
 from cotenant.agent.daemon.core.memory import AgentMemory, Key
 from cotenant.agent.ipc import Result
-from cotenant.controller.domain import AttemptEnded
+from cotenant.controller.domain import events as ev
 from cotenant.controller.wire import Report
 from tests.agent.daemon.test_histories import HOST, World
 from tests.building.hosts import gpu
@@ -83,7 +83,7 @@ class GpuWorld(World):
             assert taken < offered[device_id].max_tenants, f"{device_id} has {taken} already"
 
     def on_the_wire(self, message: Any) -> None:
-        if isinstance(message, Report) and isinstance(message.event, AttemptEnded):
+        if isinstance(message, Report) and isinstance(message.event, ev.AttemptEnded):
             key = (message.event.job_id, message.event.attempt)
             assert key not in self.awaited, f"{key} is told before its memory is known"
         super().on_the_wire(message)

@@ -22,12 +22,8 @@ from cotenant.agent.daemon.core.edge import (
 )
 from cotenant.agent.daemon.core.memory import AgentMemory, Key
 from cotenant.agent.gpus import UNASKED, OwnerKind, ProbeResult, Process, ProcessOwner, Waits, who_holds
-from cotenant.controller.domain import (
-    HELD_MIB_MIN,
-    AttemptEnded,
-    AttemptNo,
-    JobId,
-)
+from cotenant.controller.domain import HELD_MIB_MIN, AttemptNo, JobId
+from cotenant.controller.domain import events as ev
 from cotenant.controller.wire import Hello, Welcome
 from tests.agent.daemon.test_state import (
     HOST,
@@ -176,8 +172,8 @@ def ended(**changes: Any) -> tuple[Agent, list[Any]]:
     return agent, agent.say(EndCame(result=result()))
 
 
-def ends(effects: list[Any]) -> list[AttemptEnded]:
-    return [each for each in reported(effects) if isinstance(each, AttemptEnded)]
+def ends(effects: list[Any]) -> list[ev.AttemptEnded]:
+    return [each for each in reported(effects) if isinstance(each, ev.AttemptEnded)]
 
 
 def test_the_end_is_held_back_until_the_memory_is_back() -> None:

@@ -36,14 +36,8 @@ from cotenant.agent.daemon.core.edge import (
 from cotenant.agent.daemon.core.memory import AgentMemory, AnyNote, Key
 from cotenant.agent.daemon.core.state import AgentState
 from cotenant.agent.ipc import Durable, Order, Result, Status
-from cotenant.controller.domain import (
-    AttemptEnded,
-    CommandId,
-    ForgetJob,
-    FromAttempt,
-    HostId,
-    JobId,
-)
+from cotenant.controller.domain import CommandId, ForgetJob, HostId, JobId
+from cotenant.controller.domain import events as ev
 from cotenant.controller.wire import (
     CommandAck,
     CommandDelivery,
@@ -96,11 +90,11 @@ class World(RuleBasedStateMachine):
         """Attempts whose stop the agent has confirmed."""
         self.fenced: set[Key] = set()
         """Attempts of which the controller has heard that they never started."""
-        self.heard: dict[int, FromAttempt] = {}
+        self.heard: dict[int, ev.FromAttempt] = {}
         """Reports by number, as they were first seen on the wire."""
         self.seen = 0
         """The controller's durable count."""
-        self.taken: list[FromAttempt] = []
+        self.taken: list[ev.FromAttempt] = []
         self.lose_all = False
         self.forgotten: set[int] = set()
 
@@ -177,9 +171,9 @@ class World(RuleBasedStateMachine):
                 welcome = Welcome(session=session, lease_s=LEASE_S, reports_seen=self.seen, journal="j")
                 self.post(welcome)
 
-    def take(self, event: FromAttempt) -> None:
+    def take(self, event: ev.FromAttempt) -> None:
         self.taken.append(event)
-        if isinstance(event, AttemptEnded):
+        if isinstance(event, ev.AttemptEnded):
             key = (event.job_id, event.attempt)
             if event.outcome == "never-started":
                 self.fenced.add(key)
@@ -399,7 +393,7 @@ class World(RuleBasedStateMachine):
                 self.happen(self.end_of(supervisor, key))
             self.now_s += 1.0
             self.happen(AgentTicked())
-        ended = {(event.job_id, event.attempt) for event in self.taken if isinstance(event, AttemptEnded)}
+        ended = {(event.job_id, event.attempt) for event in self.taken if isinstance(event, ev.AttemptEnded)}
         assert set(self.starts) <= ended, f"{set(self.starts) - ended} ended unheard"
         assert self.stopped <= ended, f"{self.stopped - ended}: a confirmed stop, and no end"
         asked = {key for command, key in self.asked_to_start.items() if command in self.confirmed}

@@ -14,11 +14,12 @@ from cotenant.agent.daemon.core.memory import (
     Unfenced,
 )
 from cotenant.agent.daemon.core.registration import Lease
-from cotenant.controller.domain import AttemptEnded, AttemptNo, AttemptStarted, CommandId, HostId, JobId
+from cotenant.controller.domain import AttemptNo, CommandId, HostId, JobId
+from cotenant.controller.domain import events as ev
 
 
-def started(job: int) -> AttemptStarted:
-    return AttemptStarted(job_id=JobId(str(job)), attempt=AttemptNo(1), host_id=HostId("h"))
+def started(job: int) -> ev.AttemptStarted:
+    return ev.AttemptStarted(job_id=JobId(str(job)), attempt=AttemptNo(1), host_id=HostId("h"))
 
 
 def test_commands_are_remembered_up_to_a_bound() -> None:
@@ -30,7 +31,7 @@ def test_commands_are_remembered_up_to_a_bound() -> None:
 
 def test_a_confirmed_end_settles_its_attempt() -> None:
     attempt = Attempt(job_id=JobId("1"), attempt=AttemptNo(1), command_id=CommandId(1))
-    end = AttemptEnded(job_id=JobId("1"), attempt=AttemptNo(1), host_id=HostId("h"), outcome="finished")
+    end = ev.AttemptEnded(job_id=JobId("1"), attempt=AttemptNo(1), host_id=HostId("h"), outcome="finished")
     memory = AgentMemory([Kept(attempt=attempt), Reported(sequence=1, event=end, attempt=attempt)])
     assert memory.attempts[attempt.key].settled_age_s is None
     memory.fold(Confirmed(sequence=1))

@@ -9,17 +9,8 @@ import msgspec
 from cotenant.agent.daemon.core.memory import Attempt
 from cotenant.agent.daemon.core.reporting import TROUBLES_MAX, from_result, from_status
 from cotenant.agent.ipc import Status
-from cotenant.controller.domain import (
-    AnyEvent,
-    AttemptEnded,
-    AttemptNo,
-    AttemptStarted,
-    CapabilitiesSeen,
-    CommandId,
-    HostId,
-    JobId,
-    TroubleSeen,
-)
+from cotenant.controller.domain import AttemptNo, CommandId, HostId, JobId
+from cotenant.controller.domain import events as ev
 from tests.building.results import result
 
 HOST = HostId("h")
@@ -33,8 +24,8 @@ def status(**fields: object) -> Status:
     return msgspec.structs.replace(Status(job_id=JobId("1"), attempt=AttemptNo(1)), **fields)
 
 
-def told(attempt: Attempt, *statuses: Status) -> tuple[list[AnyEvent], Attempt]:
-    events: list[AnyEvent] = []
+def told(attempt: Attempt, *statuses: Status) -> tuple[list[ev.AnyEvent], Attempt]:
+    events: list[ev.AnyEvent] = []
     for each in statuses:
         for event, record in from_status(attempt, each, HOST):
             events.append(event)
@@ -45,7 +36,7 @@ def told(attempt: Attempt, *statuses: Status) -> tuple[list[AnyEvent], Attempt]:
 def test_a_failed_save_is_told_once_however_often_the_status_comes() -> None:
     full = status(failed=("save: No space left on device",))
     events, _ = told(new(), full, full, full)
-    assert [event.what for event in events if isinstance(event, TroubleSeen)] == [
+    assert [event.what for event in events if isinstance(event, ev.TroubleSeen)] == [
         "save: No space left on device"
     ]
 
@@ -54,7 +45,7 @@ def test_what_a_job_can_do_is_told_again_when_it_turns_out_otherwise() -> None:
     can = status(resumable=False, accumulates=True)
     cannot = status(resumable=False, accumulates=False, accumulates_note="BatchNorm")
     events, _ = told(new(), can, can, cannot, cannot)
-    seen = [event for event in events if isinstance(event, CapabilitiesSeen)]
+    seen = [event for event in events if isinstance(event, ev.CapabilitiesSeen)]
     assert [(event.accumulates, event.accumulates_note) for event in seen] == [
         (True, ""),
         (False, "BatchNorm"),
@@ -65,7 +56,7 @@ def test_why_it_cannot_resume_is_told_again_when_that_is_known_better() -> None:
     cannot = status(resumable=False, resumable_note="no optimizer yet")
     known = status(resumable=False, resumable_note="it is not ours")
     events, _ = told(new(), cannot, cannot, known, known)
-    seen = [event for event in events if isinstance(event, CapabilitiesSeen)]
+    seen = [event for event in events if isinstance(event, ev.CapabilitiesSeen)]
     assert [event.resumable_note for event in seen] == ["no optimizer yet", "it is not ours"]
 
 
@@ -84,6 +75,11 @@ def test_what_no_status_had_time_to_say_is_told_with_the_end() -> None:
         "failed": ("save: no space",),
     }
     events = [event for event, _ in from_result(new(), result("1", **last), HOST)]
-    assert [type(event) for event in events] == [AttemptStarted, CapabilitiesSeen, TroubleSeen, AttemptEnded]
-    [seen] = [event for event in events if isinstance(event, CapabilitiesSeen)]
+    assert [type(event) for event in events] == [
+        ev.AttemptStarted,
+        ev.CapabilitiesSeen,
+        ev.TroubleSeen,
+        ev.AttemptEnded,
+    ]
+    [seen] = [event for event in events if isinstance(event, ev.CapabilitiesSeen)]
     assert (seen.step, seen.exact) == (5, True)

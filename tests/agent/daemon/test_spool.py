@@ -21,7 +21,8 @@ from cotenant.agent.daemon.core.memory import (
     StopAsked,
 )
 from cotenant.agent.daemon.spool import COMPACT_ABOVE, Spool, SpoolProblem
-from cotenant.controller.domain import AttemptEnded, AttemptNo, CommandId, DeviceId, HostId, JobId
+from cotenant.controller.domain import AttemptNo, CommandId, DeviceId, HostId, JobId
+from cotenant.controller.domain import events as ev
 
 
 def note(number: int) -> AnyNote:
@@ -34,7 +35,7 @@ def note(number: int) -> AnyNote:
         stop=StopAsked(save=True, deadline_s=1.5, reason="why"),
         settled_age_s=2.5,
     )
-    ended = AttemptEnded(
+    ended = ev.AttemptEnded(
         job_id=JobId(str(number)),
         attempt=AttemptNo(1),
         host_id=HostId("h"),

@@ -40,26 +40,21 @@ from cotenant.agent.daemon.core.memory import AgentMemory
 from cotenant.agent.daemon.core.state import AgentState
 from cotenant.agent.ipc import CoTenantsChanged, Durable, GangIn, LeaseNow, Order, SaveNow, Status, StopNow
 from cotenant.controller.domain import (
-    AttemptEnded,
     AttemptNo,
-    AttemptStarted,
-    CapabilitiesSeen,
-    CheckpointDurable,
     CommandId,
     Device,
     DeviceId,
     DeviceReading,
-    FirstStepDone,
     ForgetJob,
     HostId,
     JobId,
     Launch,
-    Profile,
-    ProfileLearned,
     SaveAttempt,
     StartAttempt,
     StopAttempt,
 )
+from cotenant.controller.domain import events as ev
+from cotenant.controller.performance import Profile
 from cotenant.controller.wire import (
     CommandAck,
     CommandDelivery,
@@ -406,11 +401,11 @@ def test_only_the_difference_to_what_was_said_is_reported() -> None:
     )
     base: dict[str, Any] = {**KEY, "host_id": HOST}
     assert reported(effects) == [
-        AttemptStarted(**base),
-        CapabilitiesSeen(**base, resumable=True, accumulates=True, step=3),
-        FirstStepDone(**base, step=4),
-        CheckpointDurable(**base, step=10, exact=True),
-        CheckpointDurable(**base, step=20, exact=False),
+        ev.AttemptStarted(**base),
+        ev.CapabilitiesSeen(**base, resumable=True, accumulates=True, step=3),
+        ev.FirstStepDone(**base, step=4),
+        ev.CheckpointDurable(**base, step=10, exact=True),
+        ev.CheckpointDurable(**base, step=20, exact=False),
     ]
     assert [report.sequence for report in sent(Report, effects)] == [1, 2, 3, 4, 5]
 
@@ -421,7 +416,7 @@ def test_a_result_says_what_no_status_had_time_to_say() -> None:
     last = (Durable(step=9, name="a1-s9", exact=True),)
     effects = agent.say(EndCame(result=result(resumable=True, first_step=1, durable=last)))
     kinds = [type(event) for event in reported(effects)]
-    assert kinds == [CapabilitiesSeen, FirstStepDone, CheckpointDurable, AttemptEnded]
+    assert kinds == [ev.CapabilitiesSeen, ev.FirstStepDone, ev.CheckpointDurable, ev.AttemptEnded]
     assert agent.say(EndCame(result=result())) == [], "the end comes once"
 
 
@@ -430,11 +425,11 @@ def test_a_job_without_hello_runs_after_a_while() -> None:
     agent.hear(ReportAck(sequence=agent.state.memory.sequence))
     assert reported(agent.wait(9.9, answered=True)) == []
     [event] = reported(agent.wait(0.2, answered=True))
-    assert event == FirstStepDone(**KEY, host_id=HOST, step=0, assumed=True)
+    assert event == ev.FirstStepDone(**KEY, host_id=HOST, step=0, assumed=True)
     agent.hear(ReportAck(sequence=agent.state.memory.sequence))
     assert reported(agent.wait(100.0, answered=True)) == [], "told once"
     said = reported(agent.say(StatusCame(status=status(started=True, resumable=False, first_step=1))))
-    assert said[-1] == FirstStepDone(**KEY, host_id=HOST, step=1), "its own word is told as well"
+    assert said[-1] == ev.FirstStepDone(**KEY, host_id=HOST, step=1), "its own word is told as well"
 
 
 def test_a_job_whose_first_step_will_be_seen_loads_for_as_long_as_that_is_waited_for() -> None:
@@ -444,7 +439,7 @@ def test_a_job_whose_first_step_will_be_seen_loads_for_as_long_as_that_is_waited
     assert reported(agent.wait(1000.0, answered=True)) == []
     agent.say(StatusCame(status=status(started=True, watched=False)))
     [event] = reported(agent.wait(0.0, answered=True))
-    assert event == FirstStepDone(**KEY, host_id=HOST, step=0, assumed=True)
+    assert event == ev.FirstStepDone(**KEY, host_id=HOST, step=0, assumed=True)
 
 
 @pytest.mark.parametrize("how", ["it said hello", "it resumes from a checkpoint"])
@@ -485,7 +480,7 @@ def test_a_spool_that_was_lost_does_not_reuse_numbers() -> None:
     agent = Agent()
     agent.say(Booted(found=(FoundAttempt(**KEY, alive=False, result=result()),)))
     effects = agent.hear(Welcome(session="s1", lease_s=None, reports_seen=41, journal="j"))
-    assert [(r.sequence, type(r.event)) for r in sent(Report, effects)] == [(42, AttemptEnded)]
+    assert [(r.sequence, type(r.event)) for r in sent(Report, effects)] == [(42, ev.AttemptEnded)]
 
 
 def test_no_more_than_a_window_of_reports_is_on_the_wire() -> None:
@@ -527,7 +522,7 @@ def test_after_a_restart_every_attempt_is_found_again(case: str) -> None:
     again, effects = agent.restarted(*([found] if found else []))
     assert [type(e) for e in effects if isinstance(e, Adopt | EndLeftovers)] == ([wanted] if wanted else [])
     welcome = Welcome(session="s2", lease_s=None, reports_seen=0, journal="j")
-    ends = [e.outcome for e in reported(again.hear(welcome)) if isinstance(e, AttemptEnded)]
+    ends = [e.outcome for e in reported(again.hear(welcome)) if isinstance(e, ev.AttemptEnded)]
     assert ends == ([outcome] if outcome else [])
     if case == "the host was restarted":
         assert only(EndLeftovers, effects)[0].result.detail == "the host restarted"
@@ -785,7 +780,7 @@ def test_each_profile_is_reported_once_with_the_type_of_its_devices() -> None:
     agent = running()
     news = status(started=True, profile=LEARNED, profile_no=1)
     [learned] = reported(agent.say(StatusCame(status=news), StatusCame(status=news)))
-    assert learned == ProfileLearned(
+    assert learned == ev.ProfileLearned(
         job_id=JobId("7"),
         profile=LEARNED,
         attempt=AttemptNo(1),
@@ -796,6 +791,6 @@ def test_each_profile_is_reported_once_with_the_type_of_its_devices() -> None:
     last = result(profile=LEARNED, profile_no=2, profile_complete=True)
     agent.hear(ReportAck(sequence=2))
     events = reported([*agent.say(EndCame(result=last)), *agent.wait(60.0, answered=True)])
-    assert [each.is_complete for each in events if isinstance(each, ProfileLearned)][:1] == [True]
+    assert [each.is_complete for each in events if isinstance(each, ev.ProfileLearned)][:1] == [True]
     kinds = [type(each) for each in events]
-    assert kinds.index(ProfileLearned) < kinds.index(AttemptEnded)
+    assert kinds.index(ev.ProfileLearned) < kinds.index(ev.AttemptEnded)

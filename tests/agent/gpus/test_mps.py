@@ -41,16 +41,9 @@ from cotenant.agent.gpus.mps_watch import (
     verdict,
 )
 from cotenant.agent.ipc import ORDER, MpsClient, Order, attempt_folder, job_socket, write_record
-from cotenant.controller.domain import (
-    AttemptNo,
-    CommandId,
-    Device,
-    HostId,
-    JobId,
-    MpsSettings,
-    TroubleSeen,
-    sharing_in_words,
-)
+from cotenant.controller.domain import AttemptNo, CommandId, Device, HostId, JobId, sharing_in_words
+from cotenant.controller.domain import events as ev
+from cotenant.controller.system.sections import MpsSettings
 from cotenant.controller.wire import ENV_SOCKET
 from cotenant.mps import process
 from cotenant.mps.detection import DetectedHost
@@ -226,7 +219,7 @@ def test_what_was_noticed_of_an_attempt_is_reported_once() -> None:
     noticed = TroubleNoticed(job_id=JobId("7"), attempt=AttemptNo(1), what="MPS: it did not attach")
     said = [effect for effect in state.handle(noticed, 1.0) if isinstance(effect, Say)]
     assert len(said) == 1
-    reported = [event for event in state.memory.pending.values() if isinstance(event, TroubleSeen)]
+    reported = [event for event in state.memory.pending.values() if isinstance(event, ev.TroubleSeen)]
     assert [event.what for event in reported] == ["MPS: it did not attach"]
     assert state.handle(noticed, 2.0) == []
 

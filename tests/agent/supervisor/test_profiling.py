@@ -30,7 +30,8 @@ from cotenant.agent.supervisor.core.rank_messages import (
     WindowReport,
 )
 from cotenant.agent.supervisor.core.supervision import Supervision
-from cotenant.controller.domain import HostId, Launch, SeenBatch, SeenLength
+from cotenant.controller.domain import HostId, Launch, SeenLength
+from cotenant.controller.performance import SeenBatch
 from cotenant.profiler.indicators.sources import Indicator, Reading, Timed
 from tests.building import orders
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cotenant.agent.ipc import WatchRule
 from cotenant.agent.supervisor.core.watchdog import SAVE_PATIENCE_S, STEPS_MIN, Watchdog
-from cotenant.controller.domain import AgentSettings
+from cotenant.controller.system.sections import AgentSettings
 
 RULE = WatchRule(floor_s=600.0, multiple=20.0)
 RANKS = frozenset((0, 1))

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from cotenant.controller.domain import AttemptNo, CheckpointDurable, HostId, JobId, Launch, Phase
+from cotenant.controller.domain import AttemptNo, HostId, JobId, Launch, Phase
+from cotenant.controller.domain import events as ev
 from cotenant.controller.wire import clients
 from tests.controller.station import ALICE, BOB, Station, run_one
 
@@ -158,7 +159,7 @@ def test_the_number_of_devices_stays_that_of_a_save(stations: Callable[..., Stat
     job_id, other = station.submit(resumable=True), station.submit()
     run_one(station, address, job_id, until="step")
     host = HostId("h1")
-    station.core.happen(CheckpointDurable(job_id=job_id, attempt=AttemptNo(1), host_id=host, step=7))
+    station.core.happen(ev.CheckpointDurable(job_id=job_id, attempt=AttemptNo(1), host_id=host, step=7))
     run_one(station, address, job_id)
     (line,) = station.ask(clients.ChangeJobs(verb="requeue", job_ids=(job_id,))).lines
     assert "queues again as attempt 2, from its save at step 7" in line

@@ -12,24 +12,15 @@ from hypothesis import strategies as st
 
 from cotenant.controller.api.etas import times_of
 from cotenant.controller.api.views import Now
-from cotenant.controller.domain import (
-    AttemptEnded,
-    EtaInterval,
-    EtasTold,
-    HostId,
-    JobId,
-    Launch,
-    Phase,
-    PolicyChanged,
-    ToldInterval,
-)
+from cotenant.controller.domain import EtaInterval, HostId, JobId, Launch, Phase, ToldInterval
+from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import EtaAnswer, JobEta, question_of, to_compare
 from cotenant.controller.models.eta import no_earlier
 from cotenant.controller.policies import registry
 from cotenant.controller.present.etas import in_words
 from cotenant.controller.sim.eta import answer
 from cotenant.controller.store import replay
-from cotenant.controller.wire import EtaTimes, agents, clients, wall_s
+from cotenant.controller.wire import agents, clients, wall_s
 from tests.controller.station import Station, run_one
 
 Make = Callable[..., Station]
@@ -42,7 +33,7 @@ def worked_out(station: Station, roll_outs: int = 12) -> EtaAnswer:
     found = answer(question, registry.make)
     core.etas = found
     told = tuple(record for eta in found.etas if (record := to_compare(eta)) is not None)
-    core.happen(EtasTold(at_s=found.now_s, etas=told))
+    core.happen(ev.EtasTold(at_s=found.now_s, etas=told))
     station.settle()
     return found
 
@@ -53,7 +44,7 @@ OTHER = Launch(argv=("python", "other.py"), workdir="/tmp")
 def run_one_end(station: Station, address: bytes, job_id: JobId) -> None:
     """The job that an agent plays has finished."""
     attempt, host_id = station.core.state.engine.jobs[job_id].attempt, HostId("h1")
-    event = AttemptEnded(
+    event = ev.AttemptEnded(
         job_id=job_id, attempt=attempt, host_id=host_id, outcome="finished", exit_code=0, step=9
     )
     sequence = station.journal.reports().get(host_id, 0) + 1
@@ -98,7 +89,7 @@ def test_a_job_that_goes_on_after_all_its_times_takes_longer_than_foreseen(stati
     station.time_s += 1000.0
     reply = station.ask(clients.ListEtas(job_ids=(one,)))
     (eta,) = reply.etas
-    assert eta.finish == EtaTimes(p10_at=reply.now, p50_at=None, p90_at=None, is_overdue=True)
+    assert eta.finish == clients.EtaTimes(p10_at=reply.now, p50_at=None, p90_at=None, is_overdue=True)
     assert (eta.told_at, eta.age_s) == (told_at, pytest.approx(1000.0))
     assert in_words(eta) == "takes longer than foreseen, uncalibrated (told 16m40s ago)"
 
@@ -204,7 +195,7 @@ def test_what_was_told_and_what_came_of_it_outlive_a_restart_and_a_replay(statio
 def test_another_policys_answer_is_not_shown(station: Station) -> None:
     busy(station, 2)
     worked_out(station)
-    station.core.happen(PolicyChanged(name="sjf"))
+    station.core.happen(ev.PolicyChanged(name="sjf"))
     station.settle()
     assert {eta.basis for eta in station.ask(clients.ListEtas()).etas} == {"not computed yet"}
 

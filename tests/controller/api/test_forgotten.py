@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from cotenant.controller.domain import JobId, Phase
-from cotenant.controller.wire import ReadJobLog, clients
+from cotenant.controller.wire import clients
 from tests.controller.station import ALICE, BOB, Station, job, run_one
 
 
@@ -103,10 +103,10 @@ def test_nothing_can_be_changed_of_a_forgotten_job(small: Station) -> None:
 
 
 def test_the_log_of_a_forgotten_job_is_its_owners(small: Station) -> None:
-    refused = small.ask(ReadJobLog(job_id=JobId("2_0")), BOB)
+    refused = small.ask(clients.ReadJobLog(job_id=JobId("2_0")), BOB)
     assert isinstance(refused, clients.Failure)
     assert "it belongs to alice" in refused.message
-    part = small.ask(ReadJobLog(job_id=JobId("2_0")), ALICE)
+    part = small.ask(clients.ReadJobLog(job_id=JobId("2_0")), ALICE)
     assert (part.missing, part.closed) == ("it never started", True)
 
 

@@ -7,10 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from cotenant.controller.api.queries import pair_views
-from cotenant.controller.domain import Interference, PairSeen, PairTable, Verdict, kind_of, loses
+from cotenant.controller.knowledge import PairSeen, PairTable, Verdict, kind_of, loses
+from cotenant.controller.performance import Interference
 from cotenant.controller.wire import clients
 from tests.controller.building import spec
-from tests.controller.domain.test_pairs import job
+from tests.controller.knowledge.test_pairs import job
 from tests.controller.station import Station
 
 

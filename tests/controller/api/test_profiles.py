@@ -8,7 +8,9 @@ from typing import Any
 
 from msgspec.structs import asdict, replace
 
-from cotenant.controller.domain import HostId, JobId, Phase, Profile, ProfileLearned, ProfilePoint
+from cotenant.controller.domain import HostId, JobId, Phase
+from cotenant.controller.domain import events as ev
+from cotenant.controller.performance import Profile, ProfilePoint
 from cotenant.controller.wire import agents, clients, profile_view
 from tests.controller.station import ADMIN, ALICE, BOB, Station, run_one
 
@@ -31,7 +33,7 @@ def measured(
     run_one(station, address, job_id, until="step")
     meanwhile()
     job = station.core.state.engine.jobs[job_id]
-    learned = ProfileLearned(
+    learned = ev.ProfileLearned(
         job_id=job_id, profile=MEASURED, attempt=job.attempt, host_id=HostId("h1"), device_type="cpu"
     )
     sequence = station.journal.reports()[HostId("h1")] + 1

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from cotenant.controller.domain import JobId, ProgressSeen
+from cotenant.controller.domain import JobId
+from cotenant.controller.domain import events as ev
 from cotenant.controller.wire import clients
 from tests.controller.building import profile
 from tests.controller.station import Station, run_one
@@ -23,7 +24,7 @@ def shared(station: Station) -> list[JobId]:
         run_one(station, address, jobs[-1], until="step")
     station.tick(60.0)
     for job_id in jobs:
-        station.core.happen(ProgressSeen(job_id=job_id, attempt=1, step=500, step_s=0.12))  # type: ignore[arg-type]
+        station.core.happen(ev.ProgressSeen(job_id=job_id, attempt=1, step=500, step_s=0.12))  # type: ignore[arg-type]
     station.settle()
     return jobs
 

@@ -12,7 +12,7 @@ import pytest
 from cotenant.controller.api.submissions import Denied, accept
 from cotenant.controller.domain import Dependency, JobId, JobSpec, Launch, OrganisationSettings
 from cotenant.controller.system.secrets import BadSecrets, Secrets
-from cotenant.controller.wire import PromiseAsked, Submit, clients, wall_s
+from cotenant.controller.wire import clients, wall_s
 from tests.controller.station import ALICE, Station, job
 
 
@@ -29,31 +29,31 @@ def batch(*after: str, **more: Any) -> tuple[JobSpec, ...]:
 
 
 def test_jobs_are_numbered_in_order() -> None:
-    accepted = accept(Submit(specs=batch("", "", "")), ALICE, 7, {})
+    accepted = accept(clients.Submit(specs=batch("", "", "")), ALICE, 7, {})
     assert [spec.job_id for spec in accepted.specs] == ["7", "8", "9"]
 
 
 def test_the_tasks_of_an_array_share_a_number() -> None:
-    accepted = accept(Submit(specs=batch("", "", ""), array_indices=(0, 5, 10)), ALICE, 7, {})
+    accepted = accept(clients.Submit(specs=batch("", "", ""), array_indices=(0, 5, 10)), ALICE, 7, {})
     assert [spec.job_id for spec in accepted.specs] == ["7_0", "7_5", "7_10"]
 
 
 def test_a_job_may_wait_for_an_earlier_one_of_its_batch() -> None:
-    accepted = accept(Submit(specs=batch("", "new-0")), ALICE, 7, {})
+    accepted = accept(clients.Submit(specs=batch("", "new-0")), ALICE, 7, {})
     assert accepted.specs[1].after[0].job_id == "7"
 
 
 @pytest.mark.parametrize("wanted", ["new-1", "99", "x"])
 def test_a_job_cannot_wait_for_a_later_or_unknown_one(wanted: str) -> None:
     with pytest.raises(Denied, match=f"after job {wanted}, which is not known"):
-        accept(Submit(specs=batch(wanted, "")), ALICE, 7, {})
+        accept(clients.Submit(specs=batch(wanted, "")), ALICE, 7, {})
 
 
 def test_jobs_of_no_class_get_that_of_their_organisation() -> None:
     organisations = {"vision": OrganisationSettings(job_class="hp"), "speech": OrganisationSettings()}
 
     def class_of(organisation: str, **more: Any) -> str:
-        request = Submit(specs=(job(organisation=organisation),), **more)
+        request = clients.Submit(specs=(job(organisation=organisation),), **more)
         return accept(request, ALICE, 1, {}, organisations).specs[0].job_class
 
     assert class_of("vision", default_class=True) == "hp"
@@ -63,7 +63,7 @@ def test_jobs_of_no_class_get_that_of_their_organisation() -> None:
 
 def test_the_owner_comes_from_the_key_not_from_the_message() -> None:
     forged = Launch(argv=("x",), workdir="/", uid=0, gid=0, groups=(0,))
-    (spec,) = accept(Submit(specs=(job(user="root", launch=forged),)), ALICE, 1, {}).specs
+    (spec,) = accept(clients.Submit(specs=(job(user="root", launch=forged),)), ALICE, 1, {}).specs
     assert (spec.user, spec.launch.uid, spec.launch.gid, spec.launch.groups) == (
         "alice",
         1001,
@@ -74,7 +74,7 @@ def test_the_owner_comes_from_the_key_not_from_the_message() -> None:
 
 def test_variables_that_look_secret_are_taken_for_secrets() -> None:
     launch = Launch(argv=("x",), workdir="/", env={"WANDB_API_KEY": "hush", "LANG": "C"})
-    accepted = accept(Submit(specs=(job(launch=launch),)), ALICE, 1, {})
+    accepted = accept(clients.Submit(specs=(job(launch=launch),)), ALICE, 1, {})
     assert accepted.secrets == {"WANDB_API_KEY": "hush"}
     assert accepted.specs[0].launch.env == {"LANG": "C"}
     assert accepted.specs[0].launch.secrets == ("WANDB_API_KEY",)
@@ -83,29 +83,29 @@ def test_variables_that_look_secret_are_taken_for_secrets() -> None:
 @pytest.mark.parametrize(
     ("request_", "why"),
     [
-        (Submit(specs=()), "1 to 10000 jobs, this one has 0"),
-        (Submit(specs=batch("", ""), array_indices=(1,)), "as many different indices"),
-        (Submit(specs=batch("", ""), array_indices=(1, 1)), "as many different indices"),
-        (Submit(specs=batch(""), array_indices=(-1,)), "array indices are 0 to"),
-        (Submit(specs=(job(launch=Launch(workdir="/")),)), "there is no command to run"),
-        (Submit(specs=(job(launch=Launch(argv=("x",), workdir="here")),)), "not an absolute path"),
-        (Submit(specs=(job(launch=Launch(argv=("x" * 2_000_000,), workdir="/")),)), "larger than"),
+        (clients.Submit(specs=()), "1 to 10000 jobs, this one has 0"),
+        (clients.Submit(specs=batch("", ""), array_indices=(1,)), "as many different indices"),
+        (clients.Submit(specs=batch("", ""), array_indices=(1, 1)), "as many different indices"),
+        (clients.Submit(specs=batch(""), array_indices=(-1,)), "array indices are 0 to"),
+        (clients.Submit(specs=(job(launch=Launch(workdir="/")),)), "there is no command to run"),
+        (clients.Submit(specs=(job(launch=Launch(argv=("x",), workdir="here")),)), "not an absolute path"),
+        (clients.Submit(specs=(job(launch=Launch(argv=("x" * 2_000_000,), workdir="/")),)), "larger than"),
         (
-            Submit(specs=(job(launch=Launch(argv=("x",), workdir="/", env={"A": "x" * 2_000_000})),)),
+            clients.Submit(specs=(job(launch=Launch(argv=("x",), workdir="/", env={"A": "x" * 2_000_000})),)),
             "larger than",
         ),
-        (Submit(specs=(job(), job())), "two jobs of one submission are called new-0"),
+        (clients.Submit(specs=(job(), job())), "two jobs of one submission are called new-0"),
     ],
 )
-def test_what_is_refused(request_: Submit, why: str) -> None:
+def test_what_is_refused(request_: clients.Submit, why: str) -> None:
     with pytest.raises(Denied, match=why) as caught:
         accept(request_, ALICE, 1, {})
     assert caught.value.code == "usage"
 
 
 def test_a_whole_array_can_be_waited_for(station: Station) -> None:
-    station.ask(Submit(specs=batch("", "", ""), array_indices=(0, 1, 2)))
-    answer = station.ask(Submit(specs=batch("1")))
+    station.ask(clients.Submit(specs=batch("", "", ""), array_indices=(0, 1, 2)))
+    answer = station.ask(clients.Submit(specs=batch("1")))
     waiting = station.core.state.engine.jobs[answer.job_ids[0]]
     assert [d.job_id for d in waiting.spec.after] == ["1_0", "1_1", "1_2"]
     assert waiting.phase == "blocked"
@@ -113,16 +113,16 @@ def test_a_whole_array_can_be_waited_for(station: Station) -> None:
 
 @pytest.mark.parametrize("number", ["\u0661", "\u00b9", "1_\u0660"])
 def test_digits_of_another_script_name_no_job(station: Station, number: str) -> None:
-    station.ask(Submit(specs=batch("", ""), array_indices=(0, 1)))
-    asked = (clients.ShowJob(job_id=JobId(number)), Submit(specs=batch(number)))
+    station.ask(clients.Submit(specs=batch("", ""), array_indices=(0, 1)))
+    asked = (clients.ShowJob(job_id=JobId(number)), clients.Submit(specs=batch(number)))
     assert [station.ask(each).code for each in asked] == ["not-found", "usage"]
 
 
 def test_dependencies_are_bounded(station: Station) -> None:
     tasks = batch(*[""] * 500)
-    station.ask(Submit(specs=tasks, array_indices=tuple(range(500))))
+    station.ask(clients.Submit(specs=tasks, array_indices=tuple(range(500))))
     with pytest.raises(Denied, match="more than 100000 dependencies"):
-        accept(Submit(specs=batch(*["1"] * 201)), ALICE, 600, station.core.state.engine.jobs)
+        accept(clients.Submit(specs=batch(*["1"] * 201)), ALICE, 600, station.core.state.engine.jobs)
 
 
 # --- Secrets on disk -------------------------------------------------------------------------------
@@ -219,21 +219,21 @@ def test_secrets_of_a_submission_that_never_became_durable_are_swept(tmp_path: A
 
 def test_secrets_are_gone_when_the_job_is(station: Station) -> None:
     launch = Launch(argv=("x",), workdir="/", env={"A_TOKEN": "x"})
-    station.ask(Submit(specs=(msgspec.structs.replace(job(), launch=launch),)), ALICE)
+    station.ask(clients.Submit(specs=(msgspec.structs.replace(job(), launch=launch),)), ALICE)
     assert station.secrets.read(JobId("1"), ["A_TOKEN"]) == {"A_TOKEN": "x"}
 
 
 # --- Promised ends ----------------------------------------------------------------------------------
 
 
-def promising(station: Station, asked: PromiseAsked, **more: Any) -> Any:
+def promising(station: Station, asked: clients.PromiseAsked, **more: Any) -> Any:
     specs = (job(**{"expected_s": 100.0, "load_s": 10.0, **more}),)
-    return station.ask(Submit(specs=specs, promise=asked))
+    return station.ask(clients.Submit(specs=specs, promise=asked))
 
 
 def test_the_earliest_end_is_promised_and_shown(station: Station) -> None:
     station.join()
-    reply = promising(station, PromiseAsked())
+    reply = promising(station, clients.PromiseAsked())
     view = station.ask(clients.ShowJob(job_id=reply.job_ids[0])).job
     assert view.promised.state == "open"
     assert view.promised.by_at == reply.promised_at
@@ -242,17 +242,17 @@ def test_the_earliest_end_is_promised_and_shown(station: Station) -> None:
 
 def test_an_end_that_is_too_early_is_refused_with_the_earliest(station: Station) -> None:
     station.join()
-    refused = promising(station, PromiseAsked(within_s=60.0))
+    refused = promising(station, clients.PromiseAsked(within_s=60.0))
     assert (refused.code, refused.hint) == ("refused", "--by +3m, or --promise for the earliest")
     assert "the earliest that can be is 2 min from now" in refused.message
     assert not station.ask(clients.ListJobs()).jobs
-    later = promising(station, PromiseAsked(within_s=3600.0))
+    later = promising(station, clients.PromiseAsked(within_s=3600.0))
     assert wall_s(later.promised_at) - station.core.clock.wall() == pytest.approx(3600.0, abs=1.0)
 
 
 def test_if_possible_submits_without_a_promise_and_says_why(station: Station) -> None:
     station.join()
-    reply = promising(station, PromiseAsked(is_optional=True), expected_s=None)
+    reply = promising(station, clients.PromiseAsked(is_optional=True), expected_s=None)
     assert len(reply.job_ids) == 1
     assert reply.promised_at is None
     assert "nothing tells how long" in reply.notes[0]
@@ -260,12 +260,12 @@ def test_if_possible_submits_without_a_promise_and_says_why(station: Station) ->
 
 def test_nobody_promises_himself(station: Station) -> None:
     station.join()
-    (job_id,) = station.ask(Submit(specs=(job(promised_s=1.0),))).job_ids
+    (job_id,) = station.ask(clients.Submit(specs=(job(promised_s=1.0),))).job_ids
     assert station.ask(clients.ShowJob(job_id=job_id)).job.promised is None
 
 
 def test_a_dry_run_says_what_would_be_promised(station: Station) -> None:
     station.join()
-    request = Submit(specs=(job(expected_s=100.0),), promise=PromiseAsked(), dry_run=True)
+    request = clients.Submit(specs=(job(expected_s=100.0),), promise=clients.PromiseAsked(), dry_run=True)
     assert station.ask(request).promised_at is not None
     assert not station.ask(clients.ListJobs()).jobs

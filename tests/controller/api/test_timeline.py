@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from cotenant.controller.domain import AttemptNo, FirstStepDone, HostId
+from cotenant.controller.domain import AttemptNo, HostId
+from cotenant.controller.domain import events as ev
 from cotenant.controller.timeline import timeline_of_view
 from cotenant.controller.wire import Report, clients
 from tests.controller.station import ALICE, BOB, Station, run_one
@@ -91,7 +92,7 @@ def test_a_script_that_tells_no_steps_loads_until_it_counts_as_running(
     job_id = station.submit(ALICE)
     of: dict[str, Any] = {"job_id": job_id, "attempt": AttemptNo(1), "host_id": HostId("h1")}
     station.tick(10.0)
-    assumed = FirstStepDone(**of, step=0, assumed=True)
+    assumed = ev.FirstStepDone(**of, step=0, assumed=True)
     station.agent_says(agent, Report(sequence=1, event=assumed))
     station.tick(5.0)
     drawn = timeline_of_view(station.ask(clients.GetTimeline(since_s=100.0)).timeline, local_utc_offset_s=0.0)

@@ -7,16 +7,8 @@ from typing import Any
 
 import msgspec
 
-from cotenant.controller.domain import (
-    INDICATOR_NAMES,
-    DeviceId,
-    HostId,
-    HostState,
-    JobId,
-    JobSpec,
-    Phase,
-    Profile,
-)
+from cotenant.controller.domain import DeviceId, HostId, HostState, JobId, JobSpec, Phase
+from cotenant.controller.performance import INDICATOR_NAMES, Profile
 from cotenant.controller.wire import (
     InterruptionView,
     PairTotals,

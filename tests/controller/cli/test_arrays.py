@@ -15,7 +15,7 @@ import pytest
 from cotenant.controller.cli.frame.command import Declared
 from cotenant.controller.cli.verbs import BY_NAME
 from cotenant.controller.domain import JobId
-from cotenant.controller.wire import LogPart, ReadJobLog, clients
+from cotenant.controller.wire import clients
 from tests.building.stand_in import StandIn
 from tests.controller.cli.conftest import Cotenant
 from tests.controller.station import ADMIN, Station, job, run_one
@@ -42,14 +42,14 @@ def array(controller: StandIn, station: Station) -> StandIn:
     for kind in get_args(clients.AnyRequest):
         controller.says(kind, lambda body: station.ask(body, ADMIN))
     controller.says(clients.WaitJobs, lambda body: station.ask(msgspec.structs.replace(body, timeout_s=0.0)))
-    controller.says(ReadJobLog, read)
+    controller.says(clients.ReadJobLog, read)
     return controller
 
 
-def read(asked: ReadJobLog) -> LogPart:
+def read(asked: clients.ReadJobLog) -> clients.LogPart:
     whole = b"first\nlast of %s\n" % asked.job_id.encode()
     data = whole[asked.offset :]
-    return LogPart(
+    return clients.LogPart(
         request_id=0, job_id=asked.job_id, attempt=1, rank=0, data=data, next_offset=len(whole), at_end=True,
         closed=True, attempts=(1,), ranks=1,
     )  # fmt: skip
@@ -142,12 +142,12 @@ def test_following_an_array_ends_when_its_tasks_have(
 ) -> None:
     cotenant("cancel", "1_2")
 
-    def read_and_go_on(asked: ReadJobLog) -> LogPart:
+    def read_and_go_on(asked: clients.ReadJobLog) -> clients.LogPart:
         """Task 0 ends when it has been read; task 1 starts then, and ends when it has been read."""
         run_one(station, b"agent-h1", asked.job_id)
         return read(asked)
 
-    array.says(ReadJobLog, read_and_go_on)
+    array.says(clients.ReadJobLog, read_and_go_on)
     assert cotenant("logs", "-f", "1").out.splitlines() == [
         "1_0| first", "1_0| last of 1_0", "1_1| first", "1_1| last of 1_1",
     ]  # fmt: skip

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cotenant.controller.domain import JobId, Phase
-from cotenant.controller.wire import EtaTimes, EtaView
 from cotenant.controller.wire import clients as wire
 
 if TYPE_CHECKING:
@@ -19,8 +18,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def answer(replies: ModuleType) -> wire.Foreseen:
-    times = EtaTimes(p10_at=replies.at(1100.0), p50_at=replies.at(1200.0), p90_at=None)
-    eta = EtaView(
+    times = wire.EtaTimes(p10_at=replies.at(1100.0), p50_at=replies.at(1200.0), p90_at=None)
+    eta = wire.EtaView(
         job_id=JobId("3"), name="mine", phase=Phase.QUEUED, start=times, finish=times, is_calibrated=True,
         basis="12 roll-outs of sjf", policy="sjf", hit_rate=None, hits_of=0, told_at=replies.NOW,
     )  # fmt: skip

@@ -11,7 +11,7 @@ from cotenant.controller.cli.cluster.top_page import quota_lines
 from cotenant.controller.domain import ClassReport, JobId, PoolReport
 from cotenant.controller.domain import events as ev
 from cotenant.controller.present.fan_chart import fan_chart
-from cotenant.controller.wire import OrganisationView, PolicyView
+from cotenant.controller.wire import clients as wire
 from tests.controller.building import engine as made
 from tests.controller.building import report, spec
 
@@ -44,8 +44,8 @@ def test_the_page_says_which_model_forecasts_and_since_when() -> None:
 
 
 def test_organisations_are_told_with_their_class_and_their_quota() -> None:
-    vision = OrganisationView(name="vision", job_class="spot", quota_devices=4, spot_devices=1)
-    speech = OrganisationView(name="speech", job_class="hp", quota_devices=None, spot_devices=0)
+    vision = wire.OrganisationView(name="vision", job_class="spot", quota_devices=4, spot_devices=1)
+    speech = wire.OrganisationView(name="speech", job_class="hp", quota_devices=None, spot_devices=0)
     assert in_words(vision) == (
         "organisation vision: class spot by default; its spot jobs have 1 device of 4 that they may hold"
     )
@@ -53,13 +53,13 @@ def test_organisations_are_told_with_their_class_and_their_quota() -> None:
 
 
 def test_top_says_the_quota_of_each_type_in_a_line() -> None:
-    policy = PolicyView(policy="gfs", about="", parameters={}, classes=REPORT)
+    policy = wire.PolicyView(policy="gfs", about="", parameters={}, classes=REPORT)
     (line,) = quota_lines(policy)
     assert line == (
         "quota of spot on A<100>: 2 more of 5 free, 3 kept back for hp, hp forecast 9 to 11, eta 0.50, "
         "1 h guaranteed"
     )
-    assert quota_lines(None) == quota_lines(PolicyView(policy="fifo", about="", parameters={})) == []
+    assert quota_lines(None) == quota_lines(wire.PolicyView(policy="fifo", about="", parameters={})) == []
 
 
 def test_the_fan_chart_is_a_picture_whatever_texts_are_in_it() -> None:

@@ -9,13 +9,14 @@ import pytest
 from cotenant.controller.domain import JobId, Phase
 from cotenant.controller.present.etas import age, early, in_words, late, likely
 from cotenant.controller.present.units import local_time
-from cotenant.controller.wire import EtaTimes, EtaView, utc
+from cotenant.controller.wire import clients as wire
+from cotenant.controller.wire import utc
 
 ONE, TWO, THREE = 1_763_600_000.0, 1_763_603_600.0, 1_763_607_200.0
 
 
-def times(first: float, middle: float | None, last: float | None) -> EtaTimes:
-    return EtaTimes(
+def times(first: float, middle: float | None, last: float | None) -> wire.EtaTimes:
+    return wire.EtaTimes(
         p10_at=utc(first),
         p50_at=None if middle is None else utc(middle),
         p90_at=None if last is None else utc(last),
@@ -30,7 +31,7 @@ def times(first: float, middle: float | None, last: float | None) -> EtaTimes:
         (times(ONE, None, THREE), "ends {one} to {three}", ("{one}", "-", "{three}")),
         (times(THREE, None, THREE), "ends by {three} at the latest", ("-", "-", "{three}")),
         (
-            EtaTimes(p10_at=utc(ONE), p50_at=None, p90_at=None, is_overdue=True),
+            wire.EtaTimes(p10_at=utc(ONE), p50_at=None, p90_at=None, is_overdue=True),
             "takes longer than foreseen",
             ("-", "-", "longer than foreseen"),
         ),
@@ -38,12 +39,12 @@ def times(first: float, middle: float | None, last: float | None) -> EtaTimes:
     ids=["known", "no bound", "an interval", "nothing but its time limit", "none that has not passed"],
 )
 def test_what_is_not_known_of_an_end_is_not_said(
-    finish: EtaTimes, words: str, cells: tuple[str, ...]
+    finish: wire.EtaTimes, words: str, cells: tuple[str, ...]
 ) -> None:
     known: dict[str, Any] = dict(
         zip(("one", "two", "three"), map(local_time, (ONE, TWO, THREE)), strict=True)
     )
-    view = EtaView(
+    view = wire.EtaView(
         job_id=JobId("7"), name="train", phase=Phase.RUNNING, start=None, finish=finish, is_calibrated=True,
         basis="", policy="fifo", hit_rate=None, hits_of=0, told_at=utc(ONE), age_s=166.0,
     )  # fmt: skip
@@ -53,7 +54,7 @@ def test_what_is_not_known_of_an_end_is_not_said(
 
 
 def test_of_an_end_that_nobody_knows_the_start_is_said() -> None:
-    view = EtaView(
+    view = wire.EtaView(
         job_id=JobId("7"), name="train", phase=Phase.QUEUED, start=times(ONE, TWO, THREE), finish=None,
         is_calibrated=False, basis="unknown: it has no length", policy="fifo", hit_rate=None, hits_of=0,
         told_at=None,

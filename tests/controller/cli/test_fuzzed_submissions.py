@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from cotenant.controller.slurm.sbatch import LEFT_OUT, SAME, SWITCHES
 from cotenant.controller.submission.build import Submitter, submission
 from cotenant.controller.submission.options import BY_FLAG, BY_KEY, BadSubmission
-from cotenant.controller.wire import FROM_CLIENTS, BadMessage, Inadmissible, Request, admitted, decode, encode
+from cotenant.controller.wire import FROM_CLIENTS, BadMessage, Inadmissible, admitted, decode, encode
+from cotenant.controller.wire import clients as wire
 
 if TYPE_CHECKING:
     from tests.controller.cli.conftest import Cotenant, StandIn
@@ -62,10 +63,10 @@ def judge(folder: Path, name: str, content: bytes) -> None:
     path.write_bytes(content)
     try:
         made = submission([str(path)], {}, Submitter(folder=folder, environ={"PATH": os.environ["PATH"]}))
-        frame = encode(Request(request_id=1, body=made.request))
+        frame = encode(wire.Request(request_id=1, body=made.request))
     except (BadSubmission, BadMessage):
         return
-    request: Request = decode(frame, Request)
+    request: wire.Request = decode(frame, wire.Request)
     with suppress(Inadmissible):
         admitted(request.body, FROM_CLIENTS)
 

@@ -19,7 +19,7 @@ from cotenant.controller.cli.cluster.top_page import page as top_page
 from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.output import as_text
 from cotenant.controller.cli.frame.terminal import TerminalFilter
-from cotenant.controller.domain import HIDDEN, JobId, JobSpec, Launch, is_one_line, one_line
+from cotenant.controller.domain import JobId, JobSpec, Launch, texts
 from cotenant.controller.present import tables
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.wire import clients as wire
@@ -32,7 +32,7 @@ HOSTILE = "a\x1b[2J\x1b]0;owned\x07\x9b31m\x7f\u202e\u2028\r\nFAKE  ROW  running
 
 
 def visible(text: str) -> bool:
-    return bool(text) and all(is_one_line(line) for line in text.split("\n"))
+    return bool(text) and all(texts.is_one_line(line) for line in text.split("\n"))
 
 
 def test_every_character_that_a_terminal_obeys_or_that_nobody_sees_is_hidden() -> None:
@@ -43,16 +43,16 @@ def test_every_character_that_a_terminal_obeys_or_that_nobody_sees_is_hidden() -
             "LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI",
         )  # fmt: skip
         if kind in ("Cc", "Cs", "Zl", "Zp") or turns:
-            assert HIDDEN.match(character), hex(code)
+            assert texts.HIDDEN.match(character), hex(code)
     for word in ("Grüße", "学习", "مرحبا", "שלום", "👩\u200d🚀", "\u06a9\u200c\u0631", "naïve\u0301"):
-        assert is_one_line(word), word
+        assert texts.is_one_line(word), word
 
 
 @given(st.text(alphabet=st.characters()))
 def test_cleaning_twice_changes_nothing_more_and_leaves_one_line(text: str) -> None:
-    once = one_line(text)
-    assert is_one_line(once)
-    assert one_line(once) == once
+    once = texts.one_line(text)
+    assert texts.is_one_line(once)
+    assert texts.one_line(once) == once
     assert len(once.splitlines()) <= 1
 
 
@@ -62,18 +62,18 @@ def test_a_table_has_a_line_per_row_whatever_is_in_it(names: list[str]) -> None:
     for width in (None, 40):
         text = screen.printable(screen.table(columns, names, width))
         assert len(text.split("\n")) == len(names) + 1 == len(text.splitlines())
-        assert all(is_one_line(line) for line in text.split("\n"))
+        assert all(texts.is_one_line(line) for line in text.split("\n"))
 
 
 @given(st.text(), st.text())
 def test_an_error_is_one_line(message: str, hint: str) -> None:
-    assert is_one_line(str(Problem("usage", message, hint)))
+    assert texts.is_one_line(str(Problem("usage", message, hint)))
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=["Cs"])))
 def test_json_is_the_text_itself_and_prints_nothing_hidden(text: str) -> None:
     shown = as_text({"name": text})
-    assert is_one_line(shown)
+    assert texts.is_one_line(shown)
     assert json.loads(shown) == {"name": text}
 
 
@@ -218,7 +218,7 @@ def test_nothing_but_colours_and_lines_passes_however_it_is_cut(pieces: list[byt
     filter_ = TerminalFilter()
     shown = "".join(filter_.shown(each) for each in pieces) + filter_.end()
     without = re.sub(r"\x1b\[[0-9;:]*m", "", shown)
-    assert not HIDDEN.search(without.translate({10: None, 13: None, 9: None}))
+    assert not texts.HIDDEN.search(without.translate({10: None, 13: None, 9: None}))
 
 
 def test_a_sequence_that_never_ends_holds_nothing_back_for_ever() -> None:

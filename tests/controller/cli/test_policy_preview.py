@@ -7,21 +7,20 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from cotenant.controller.domain import JobId
-from cotenant.controller.wire import PolicyPreview, PolicyPreviewed, PreviewedAction, PreviewPolicy, SetPolicy
 from cotenant.controller.wire import clients as wire
 
 if TYPE_CHECKING:
     from tests.controller.cli.conftest import Cotenant, StandIn
 
-ACTION = PreviewedAction(
+ACTION = wire.PreviewedAction(
     job_id=JobId("2"), name="short", what="share on h1/0", reason="sharing with 1 pays: average completion"
 )
 
 
-def says(controller: StandIn, replies: ModuleType, *actions: PreviewedAction) -> None:
+def says(controller: StandIn, replies: ModuleType, *actions: wire.PreviewedAction) -> None:
     controller.says(wire.GetPolicy, replies.policy())
-    preview = PolicyPreview(policy="castor", actions=actions, queued=3, more=2)
-    controller.says(PreviewPolicy, PolicyPreviewed(request_id=0, preview=preview))
+    preview = wire.PolicyPreview(policy="castor", actions=actions, queued=3, more=2)
+    controller.says(wire.PreviewPolicy, wire.PolicyPreviewed(request_id=0, preview=preview))
 
 
 def test_what_would_happen_is_shown_and_nothing_is_set(
@@ -36,9 +35,9 @@ def test_what_would_happen_is_shown_and_nothing_is_set(
         "  and 2 actions more: --json",
         "nothing has been changed; 3 jobs wait now",
     ]
-    (asked,) = controller.asked_for(PreviewPolicy)
+    (asked,) = controller.asked_for(wire.PreviewPolicy)
     assert (asked.name, asked.parameters) == ("castor", {"ageing_s": 60.0})
-    assert controller.asked_for(SetPolicy) == []
+    assert controller.asked_for(wire.SetPolicy) == []
 
 
 def test_as_json_it_is_what_came(controller: StandIn, replies: ModuleType, cotenant: Cotenant) -> None:

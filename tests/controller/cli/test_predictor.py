@@ -201,8 +201,9 @@ def journals() -> Any:
 
 
 def test_export_writes_what_the_journal_has_measured(cotenant: Cotenant, at_home: Path) -> None:
-    from cotenant.controller.domain import Indicators, IndicatorStats, JobId, Launch, Profile
+    from cotenant.controller.domain import JobId, Launch
     from cotenant.controller.domain import events as ev
+    from cotenant.controller.performance import Indicators, IndicatorStats, Profile
 
     told = journals()
 

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from cotenant.controller.domain import (
+from cotenant.controller.domain import JobId, Phase
+from cotenant.controller.performance import (
     INDICATOR_NAMES,
     Gang,
     Indicators,
     IndicatorStats,
-    JobId,
-    Phase,
     Profile,
     ProfilePoint,
 )

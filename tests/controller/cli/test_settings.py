@@ -10,8 +10,9 @@ from typing import Literal, get_args, get_origin
 
 import pytest
 
-from cotenant.controller.domain import OrganisationSettings, Settings
+from cotenant.controller.domain import OrganisationSettings
 from cotenant.controller.system import paths, settings
+from cotenant.controller.system.sections import Settings
 
 
 def written(path: Path, text: str) -> Path:

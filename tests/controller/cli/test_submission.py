@@ -16,7 +16,7 @@ from cotenant.controller.submission.options import BY_KEY, OPTIONS, BadSubmissio
 from cotenant.controller.submission.quantities import moment
 from cotenant.controller.submission.recording import account_home, is_secret, record
 from cotenant.controller.submission.yaml_file import read_job_file
-from cotenant.controller.wire import PromiseAsked
+from cotenant.controller.wire import clients as wire
 
 PYTHON = ("python3", "-c", "pass")
 ENVIRON = {"PATH": os.environ["PATH"], "HOME": "/home/ada", "HF_TOKEN": "hush", "LANG": "C"}
@@ -548,7 +548,7 @@ def test_a_promise_is_asked_for_in_seconds_from_now(tmp_path: Path) -> None:
     assert asked is not None
     assert asked.within_s == pytest.approx(7200.0, abs=60.0)
     assert asked.is_optional
-    assert submitted(tmp_path, flags=given(promise="yes")).request.promise == PromiseAsked()
+    assert submitted(tmp_path, flags=given(promise="yes")).request.promise == wire.PromiseAsked()
     assert submitted(tmp_path).request.promise is None
 
 

@@ -21,7 +21,8 @@ from cotenant.controller.cli.jobs import queue
 from cotenant.controller.cli.jobs.run import exit_code, standard_input
 from cotenant.controller.cli.setup.owners import own
 from cotenant.controller.client import Client, Unreachable
-from cotenant.controller.domain import InputFile, JobId, JobSpec, Launch, Phase, Profile
+from cotenant.controller.domain import InputFile, JobId, JobSpec, Launch, Phase
+from cotenant.controller.performance import Profile
 from cotenant.controller.policies import registry
 from cotenant.controller.present import tables, units
 from cotenant.controller.wire import clients as wire

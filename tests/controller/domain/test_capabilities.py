@@ -12,7 +12,7 @@ from cotenant.agent.ipc import Status
 from cotenant.agent.supervisor.core import RankHello
 from cotenant.controller.domain.events import CapabilitiesSeen
 from cotenant.controller.domain.job import NOTES, Capabilities, Job
-from cotenant.controller.wire import JobView
+from cotenant.controller.wire import clients as wire
 
 
 def types(kind: type[msgspec.Struct]) -> dict[str, type]:
@@ -31,4 +31,4 @@ def test_in_a_view_what_was_not_said_is_null() -> None:
     wanted = {
         name: (str | None if name in NOTES else kind) for name, kind in get_type_hints(Capabilities).items()
     }
-    assert wanted.items() <= get_type_hints(JobView).items()
+    assert wanted.items() <= get_type_hints(wire.JobView).items()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cotenant.controller.domain import ENDED, AttemptNo, DeviceId, JobId, held_part
+from cotenant.controller.domain import ENDED, AttemptNo, DeviceId, JobId
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
 from cotenant.controller.engine.accounts import (
@@ -23,6 +23,7 @@ from cotenant.controller.engine.accounts import (
 )
 from cotenant.controller.engine.attempt_records import AttemptRecord
 from cotenant.controller.engine.history import History
+from cotenant.controller.planning import held_part
 from tests.controller.building import profile, report, spec
 from tests.controller.engine.test_histories import examples, fresh
 from tests.controller.engine.test_history import Watched

@@ -8,8 +8,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.controller.domain import Profile, SeenBatch
 from cotenant.controller.domain import events as ev
+from cotenant.controller.performance import Profile, SeenBatch
 from tests.controller.building import Desk, profile, report
 
 TYPE = next(iter(report().devices)).type

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from cotenant.controller.api import respecified
 from cotenant.controller.cli.jobs.settings import setting
-from cotenant.controller.domain import JobId, Phase, SpecChanged, render
+from cotenant.controller.domain import JobId, Phase, render
+from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import cheapest_change
 from tests.controller.building import Desk, report
 
@@ -85,6 +86,8 @@ def test_after_what_is_told_the_job_starts(
         for name in type(spec).__struct_fields__
         if getattr(spec, name) != getattr(desk.job(9).spec, name)
     ]
-    changed = SpecChanged(job_id=JobId("9"), changes={name: getattr(spec, name) for name in names}, by="ann")
+    changed = ev.SpecChanged(
+        job_id=JobId("9"), changes={name: getattr(spec, name) for name in names}, by="ann"
+    )
     desk.tell(changed)
     assert desk.job(9).phase is Phase.LOADING, command

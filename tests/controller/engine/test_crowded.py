@@ -6,9 +6,10 @@ from typing import Any
 
 import msgspec
 
-from cotenant.controller.domain import ENTRIES_MAX, Decision, DeviceId, JobId, PairTable, Share, because
+from cotenant.controller.domain import Decision, DeviceId, JobId, Share, because
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Snapshot
+from cotenant.controller.knowledge import ENTRIES_MAX, PairTable
 from tests.controller.building import Desk, profile, report
 
 LIGHT = profile(8, (1, 1.0, 300.0), (2, 1.1, 200.0), duty=0.2)

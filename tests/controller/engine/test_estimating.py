@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from cotenant.controller.domain import HostId, Profile
+from cotenant.controller.domain import HostId
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.estimating import estimate_arrival
 from cotenant.controller.engine.ledger import Estimates
+from cotenant.controller.performance import Profile
 from tests.controller.building import Desk, profile, report, spec
 
 UNKNOWN = (300.0, "unknown length")

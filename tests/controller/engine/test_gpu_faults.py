@@ -9,19 +9,17 @@ import pytest
 
 from cotenant.controller.api import pair_views
 from cotenant.controller.domain import (
-    APART_S,
-    APART_S_MAX,
     Decision,
     DeviceId,
     HostId,
     HostReport,
     JobId,
-    PairTable,
     Share,
     TrustDevices,
     because,
 )
 from cotenant.controller.domain import events as ev
+from cotenant.controller.knowledge import APART_S, APART_S_MAX, PairTable
 from tests.controller.building import Desk, profile, report
 
 LIGHT = profile(8, (1, 1.0, 300.0), (2, 1.1, 200.0), duty=0.2)

@@ -17,13 +17,13 @@ from cotenant.controller.domain import (
     JobId,
     Place,
     Reason,
-    View,
     because,
     render,
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.ledger import Ledger
 from cotenant.controller.engine.placing import exceeds_hosts
+from cotenant.controller.planning import View
 from cotenant.controller.policies.base import Stateless, why_waiting
 from cotenant.controller.sim import Cluster, HostAsk, SimulatedHost, simulate
 from tests.controller.building import Desk, report, spec

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cotenant.controller.api import pair_views
-from cotenant.controller.domain import OBSERVATIONS
+from cotenant.controller.knowledge import OBSERVATIONS
 from tests.controller.building import Desk, profile
 
 PROFILED = {"profile": profile(8, (1, 1.0, 300.0), duty=0.2), "batch_size": 8}

@@ -14,23 +14,20 @@ from hypothesis import strategies as st
 from cotenant.controller.domain import (
     NOTHING,
     QUEUED,
-    AnyEvent,
     Decision,
     DeviceId,
     Job,
     JobId,
     Place,
-    Plan,
     Reason,
     Share,
-    View,
     asks_hosts,
     because,
-    suits,
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
 from cotenant.controller.engine.promise_guard import NEAR_S, free_times, leaves_s
+from cotenant.controller.planning import Plan, View, suits
 from cotenant.controller.policies.base import (
     Parameters,
     Policy,
@@ -215,7 +212,7 @@ class LastFirst(Stateless):
     def queue_key(self, job: Job) -> tuple[float, ...]:
         return ()
 
-    def decide(self, view: View, event: AnyEvent) -> Decision:
+    def decide(self, view: View, event: ev.AnyEvent) -> Decision:
         plan = Plan(view)
         for job in sorted(view.queued(), key=lambda each: -each.number):
             devices = plan.find_free(job)

@@ -6,14 +6,8 @@ from typing import Any
 
 import pytest
 
-from cotenant.controller.domain import (
-    CancelRequested,
-    HoldRequested,
-    HostLost,
-    JobId,
-    Phase,
-    Reason,
-)
+from cotenant.controller.domain import JobId, Phase, Reason
+from cotenant.controller.domain import events as ev
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import preempts
 from tests.controller.building import Desk, report, spec
@@ -137,13 +131,13 @@ def test_a_lost_host_breaks_a_promise_and_is_named() -> None:
     until_s = promised(desk, 1, **SHORT)
     desk.begin(1)
     (host_id,) = desk.hosts(1)
-    desk.tell(HostLost(host_id=host_id, by="test"))
+    desk.tell(ev.HostLost(host_id=host_id, by="test"))
     desk.wait(until_s + 10.0)
     assert desk.job(1).promise == "broken"
     assert desk.job(1).promise_why.code == "promise-no-devices"
 
 
-@pytest.mark.parametrize("event", [CancelRequested, HoldRequested])
+@pytest.mark.parametrize("event", [ev.CancelRequested, ev.HoldRequested])
 def test_what_its_owner_does_voids_a_promise(event: Any) -> None:
     desk = Desk("fifo")
     desk.run(1, **LONG)

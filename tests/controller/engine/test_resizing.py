@@ -17,16 +17,14 @@ from cotenant.controller.domain import (
     LimitSettings,
     Place,
     Preempt,
-    Profile,
     Resize,
-    SpeedCurve,
     StartAttempt,
     StopAttempt,
     because,
-    curve_of,
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
+from cotenant.controller.performance import Profile, SpeedCurve, curve_of
 from tests.controller.building import Desk, engine, profile, report, spec
 from tests.controller.watching import Watcher
 

@@ -10,8 +10,6 @@ import pytest
 
 from cotenant.controller.domain import (
     AttemptNo,
-    AttemptSeen,
-    AttemptStarted,
     CommandId,
     DeviceId,
     DeviceReading,
@@ -22,6 +20,7 @@ from cotenant.controller.domain import (
     StartAttempt,
     StopAttempt,
 )
+from cotenant.controller.domain import events as ev
 from cotenant.controller.system.keys import Identity
 from cotenant.controller.wire import (  # fmt: skip
     AttemptProgress,
@@ -48,8 +47,8 @@ def beat(number: int, session: str = "s1", *progress: AttemptProgress) -> Heartb
     return Heartbeat(beat=number, session=session, progress=progress)
 
 
-def started(job_id: str = "1", host: str = "h1", attempt: int = 1) -> AttemptStarted:
-    return AttemptStarted(job_id=JobId(job_id), attempt=AttemptNo(attempt), host_id=HostId(host))
+def started(job_id: str = "1", host: str = "h1", attempt: int = 1) -> ev.AttemptStarted:
+    return ev.AttemptStarted(job_id=JobId(job_id), attempt=AttemptNo(attempt), host_id=HostId(host))
 
 
 # --- Greeting --------------------------------------------------------------------------------------
@@ -179,7 +178,7 @@ def test_commands_follow_the_welcome(station: Station) -> None:
 
 def test_an_attempt_that_nobody_should_run_is_fenced(station: Station) -> None:
     station.submit()
-    stray = AttemptSeen(job_id=JobId("99"), attempt=AttemptNo(3), running=True)
+    stray = ev.AttemptSeen(job_id=JobId("99"), attempt=AttemptNo(3), running=True)
     station.agent_says(b"a", msgspec.structs.replace(hello("h1"), attempts=(stray,)))
     fences = station.commands(b"a", StopAttempt)
     assert [(fence.job_id, fence.save) for fence in fences] == [("99", False)]

@@ -5,18 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from cotenant.controller.domain import (
-    AttemptNo,
-    HostBack,
-    HostId,
-    HostLost,
-    HostSilent,
-    JobId,
-    ProgressSeen,
-    SeenBatch,
-    SeenLength,
-)
+from cotenant.controller.domain import AttemptNo, HostId, JobId, SeenLength
+from cotenant.controller.domain import events as ev
 from cotenant.controller.executors.agents.reducers import HostWatch, ProgressFilter
+from cotenant.controller.performance import SeenBatch
 from cotenant.controller.wire import AttemptProgress
 
 H1, H2 = HostId("h1"), HostId("h2")
@@ -40,19 +32,19 @@ def events_until(hosts: HostWatch, start_s: float, end_s: float) -> list[tuple[f
 
 def test_a_host_falls_silent_once_and_is_lost_when_its_lease_ends() -> None:
     assert events_until(watch(), 0.0, 1_000.0) == [
-        (15.5, HostSilent(host_id=H1)),
-        (300.5, HostLost(host_id=H1, by="lease")),
+        (15.5, ev.HostSilent(host_id=H1)),
+        (300.5, ev.HostLost(host_id=H1, by="lease")),
     ]
 
 
 def test_on_one_machine_nobody_is_lost() -> None:
-    assert events_until(watch(lease_s=None), 0.0, 10_000.0) == [(15.5, HostSilent(host_id=H1))]
+    assert events_until(watch(lease_s=None), 0.0, 10_000.0) == [(15.5, ev.HostSilent(host_id=H1))]
 
 
 def test_a_heartbeat_brings_a_silent_host_back_once() -> None:
     hosts = watch()
     events_until(hosts, 0.0, 20.0)
-    assert hosts.heard(H1, 20.0) == HostBack(host_id=H1)
+    assert hosts.heard(H1, 20.0) == ev.HostBack(host_id=H1)
     assert hosts.heard(H1, 21.0) is None
     assert events_until(hosts, 21.0, 35.0) == []
 
@@ -63,7 +55,7 @@ def test_the_lease_counts_from_the_last_heartbeat() -> None:
         hosts.heard(H1, float(second))
         assert hosts.tick(float(second)) == []
     events = events_until(hosts, 99.0, 500.0)
-    assert events[-1] == (399.5, HostLost(host_id=H1, by="lease"))
+    assert events[-1] == (399.5, ev.HostLost(host_id=H1, by="lease"))
 
 
 @pytest.mark.parametrize("gap_s", [4.0, 600.0, 86_400.0])
@@ -81,8 +73,11 @@ def test_after_our_restart_every_known_host_has_a_full_lease() -> None:
     hosts = HostWatch(silent_after_s=15.0, lease_s=300.0, now_s=5_000.0)
     hosts.know(H1, 5_000.0)
     hosts.know(H2, 5_000.0, silent=True)
-    lost = [(at_s, e) for at_s, e in events_until(hosts, 5_000.0, 5_400.0) if isinstance(e, HostLost)]
-    assert lost == [(5_300.5, HostLost(host_id=H1, by="lease")), (5_300.5, HostLost(host_id=H2, by="lease"))]
+    lost = [(at_s, e) for at_s, e in events_until(hosts, 5_000.0, 5_400.0) if isinstance(e, ev.HostLost)]
+    assert lost == [
+        (5_300.5, ev.HostLost(host_id=H1, by="lease")),
+        (5_300.5, ev.HostLost(host_id=H2, by="lease")),
+    ]
 
 
 def test_a_lost_host_is_not_lost_twice_and_does_not_come_back_by_a_heartbeat() -> None:
@@ -91,7 +86,7 @@ def test_a_lost_host_is_not_lost_twice_and_does_not_come_back_by_a_heartbeat() -
     assert hosts.heard(H1, 400.0) is None
     assert events_until(hosts, 400.0, 1_000.0) == []
     hosts.joined(H1, 1_000.0)
-    assert [event for _, event in events_until(hosts, 1_000.0, 1_020.0)] == [HostSilent(host_id=H1)]
+    assert [event for _, event in events_until(hosts, 1_000.0, 1_020.0)] == [ev.HostSilent(host_id=H1)]
 
 
 # --- Progress --------------------------------------------------------------------------------------
@@ -136,7 +131,7 @@ def test_nothing_is_told_before_something_was_measured() -> None:
 def test_a_new_attempt_starts_over_and_an_old_one_is_not_heard() -> None:
     progress = ProgressFilter()
     assert progress.take(news(100), 1_000, 0.0) is not None
-    assert progress.take(news(50, attempt=2), 1_000, 0.1) == ProgressSeen(
+    assert progress.take(news(50, attempt=2), 1_000, 0.1) == ev.ProgressSeen(
         job_id=JobId("7"), attempt=AttemptNo(2), step=50, step_s=1.0
     )
     assert progress.take(news(40, attempt=2), 1_000, 100.0) is None, "steps do not go back"

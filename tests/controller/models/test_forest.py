@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotenant.controller.domain import LEAF, Trees
 from cotenant.controller.models.interference.forest import LEAVES_MAX, Forest
+from cotenant.controller.performance import LEAF, Trees
 from cotenant.controller.training import boosting
 
 STUMP = Trees(

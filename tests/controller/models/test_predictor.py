@@ -10,38 +10,33 @@ import msgspec
 import numpy as np
 import pytest
 
-from cotenant.controller.domain import (
+from cotenant.controller.domain import Job, JobId, JobSpec, Launch, because
+from cotenant.controller.engine import Engine, EngineConfig
+from cotenant.controller.knowledge import PairTable
+from cotenant.controller.models.interference import predictor
+from cotenant.controller.models.interference.features import VOCABULARY, beside, columns_of, names_in, of_job
+from cotenant.controller.models.interference.predictor import ModelProblem, Predictor
+from cotenant.controller.performance import (
     INDICATOR_NAMES,
     LEAF,
     MODEL_SCHEMA,
     Band,
-    ControllerSettings,
     CrossValidation,
     Indicators,
     IndicatorStats,
     Interference,
     InterferenceModel,
-    Job,
-    JobId,
-    JobSpec,
     KnownJobs,
-    Launch,
-    PairTable,
     Profile,
     ProfilePoint,
-    Settings,
     Training,
     TrainingFile,
     Trees,
-    because,
 )
-from cotenant.controller.engine import Engine, EngineConfig
-from cotenant.controller.models.interference import predictor
-from cotenant.controller.models.interference.features import VOCABULARY, beside, columns_of, names_in, of_job
-from cotenant.controller.models.interference.predictor import ModelProblem, Predictor
 from cotenant.controller.policies import registry
 from cotenant.controller.server import engine_config
 from cotenant.controller.store import digest, recover, replay
+from cotenant.controller.system.sections import ControllerSettings, Settings
 from cotenant.controller.system.settings import SettingsError
 from cotenant.controller.wire import pack, unpack
 from tests.building.journals import a_journal

@@ -8,8 +8,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotenant.controller.domain import AnyEvent, Decision, JobId, Place, Plan, View
+from cotenant.controller.domain import Decision, JobId, Place
 from cotenant.controller.domain import events as ev
+from cotenant.controller.planning import Plan, View
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters, Policy, is_possible
 from cotenant.controller.policies.toolkit import reserve
@@ -95,7 +96,7 @@ class Watching:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    def decide(self, view: View, event: AnyEvent) -> Decision:
+    def decide(self, view: View, event: ev.AnyEvent) -> Decision:
         decision = self._inner.decide(view, event)
         plan = Plan(view)
         for action in decision.actions:

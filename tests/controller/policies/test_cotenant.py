@@ -9,19 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from cotenant.controller.domain import (
-    Interference,
-    Job,
-    JobId,
-    Phase,
-    Plan,
-    Preempt,
-    Reason,
-    Share,
-    XiSource,
-)
+from cotenant.controller.domain import Job, JobId, Phase, Preempt, Reason, Share
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
+from cotenant.controller.performance import Interference, XiSource
+from cotenant.controller.planning import Plan
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.cotenant import Sharing, by_record
 from cotenant.controller.policies.patient import PatientParameters, spare

@@ -6,7 +6,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotenant.controller.domain import DeviceId, HostReport, Job, JobId, Plan, View
+from cotenant.controller.domain import DeviceId, HostReport, Job, JobId
+from cotenant.controller.planning import Plan, View
 from cotenant.controller.policies.sharing.expected_releases import ExpectedReleases, Together
 from tests.controller.building import Desk, report
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from cotenant.controller.domain import HostId, JobId, Plan
+from cotenant.controller.domain import HostId, JobId
 from cotenant.controller.domain import events as ev
+from cotenant.controller.planning import Plan
 from cotenant.controller.policies.base import is_possible
 from cotenant.controller.policies.toolkit import KeptForLate, late_waiting
 from tests.controller.building import Desk, report

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.controller.domain import Interference, Job, JobId
+from cotenant.controller.domain import Job, JobId
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import LAG_S
+from cotenant.controller.performance import Interference
 from tests.controller.building import Desk, profile
 
 STEP_S = 0.01

@@ -19,7 +19,7 @@ from cotenant.controller.sim import BadChoice, Scenario, policies_named, simulat
 from tests.controller.building import Desk, report
 
 SOURCE = '''
-from cotenant.controller.domain.plan import Plan
+from cotenant.controller.planning.plan import Plan
 from cotenant.controller.policies.base import Stateless, why_waiting
 from cotenant.controller.policies.classic import place_in_order
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from cotenant.controller.domain import AnyCommand, AnyEvent
+from cotenant.controller.domain import AnyCommand
+from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
 from cotenant.controller.sim import simulate
 from tests.controller.sim.workloads import JobRow, cluster, workload
@@ -28,7 +29,7 @@ def test_a_policy_tells_its_state_and_is_not_changed_by_it(
 ) -> None:
     told: list[dict[str, str]] = []
 
-    def look(engine: Engine, event: AnyEvent, commands: Sequence[AnyCommand]) -> None:
+    def look(engine: Engine, event: ev.AnyEvent, commands: Sequence[AnyCommand]) -> None:
         told.append(engine.policy_state())
 
     looked = simulate(workload(*ROWS), cluster(1, 2), policy, dict(parameters), look=look)

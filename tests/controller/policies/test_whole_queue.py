@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from cotenant.controller.domain import HostId, Plan, Wake
+from cotenant.controller.domain import HostId, Wake
 from cotenant.controller.domain import events as ev
 from cotenant.controller.papers.literature.remaining import RemainingTime
+from cotenant.controller.planning import Plan
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Candidates, is_quiet
 from cotenant.controller.policies.toolkit.whole_queue import rearrange

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotenant.controller.domain import ENDED, QUEUED, AnyCommand, AnyEvent, JobId
+from cotenant.controller.domain import ENDED, QUEUED, AnyCommand, JobId
+from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import WIDE_RATIO, WIDE_S, Engine
 from cotenant.controller.sim import Knowledge, informed, simulate
 from tests.controller.engine.test_lateness import check_marks
@@ -47,7 +48,7 @@ class Waits:
         self._ended_s: dict[JobId, float] = {}
         self._marked_s: dict[JobId, float] = {}
 
-    def __call__(self, engine: Engine, event: AnyEvent, commands: Sequence[AnyCommand]) -> None:
+    def __call__(self, engine: Engine, event: ev.AnyEvent, commands: Sequence[AnyCommand]) -> None:
         if self.checks:
             check_marks(engine)
         for job in engine.jobs.values():
@@ -161,7 +162,7 @@ def test_what_is_played_is_fifo(policy: str, seed: int) -> None:
     rows = arrivals(seed, load_s=0.0, pause_s=0.0)
     played: dict[int, float] = {}
 
-    def look(engine: Engine, event: AnyEvent, commands: Sequence[AnyCommand]) -> None:
+    def look(engine: Engine, event: ev.AnyEvent, commands: Sequence[AnyCommand]) -> None:
         for one in engine._lateness._played.values():
             if one.begun_s >= 0.0:
                 played[int(one.job_id)] = one.ends_s

@@ -8,7 +8,8 @@ from random import Random
 import msgspec
 import pytest
 
-from cotenant.controller.domain import AnyCommand, AnyEvent
+from cotenant.controller.domain import AnyCommand
+from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, Snapshot
 from cotenant.controller.policies import registry
 from cotenant.controller.sim.simulate import simulate
@@ -43,7 +44,7 @@ def test_on_exact_estimates_and_without_faults_every_promise_is_kept_and_recover
     """Half of the jobs ask. A second engine is told the recorded decisions, as after a restart."""
     twin: Engine | None = None
 
-    def look(engine: Engine, event: AnyEvent, commands: Sequence[AnyCommand]) -> None:
+    def look(engine: Engine, event: ev.AnyEvent, commands: Sequence[AnyCommand]) -> None:
         nonlocal twin
         if twin is None and engine.promises.open:
             twin = Engine(registry.make, engine.config)

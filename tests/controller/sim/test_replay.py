@@ -10,8 +10,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from cotenant.controller.domain import HostId, JobId, Profile, ProfilePoint
+from cotenant.controller.domain import HostId, JobId
 from cotenant.controller.domain import events as ev
+from cotenant.controller.performance import Profile, ProfilePoint
 from cotenant.controller.sim.choices import PolicyChoice
 from cotenant.controller.sim.compare import run_all
 from cotenant.controller.sim.past.journal import NothingToReplay

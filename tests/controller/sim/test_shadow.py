@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotenant.controller.domain import Decision, Job, Reason, View, because
+from cotenant.controller.domain import Decision, Job, Reason, because
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
+from cotenant.controller.planning import View
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Stateless
 from cotenant.controller.sim.past.shadow import ShadowFollower, Shadowing

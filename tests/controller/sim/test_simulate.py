@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotenant.controller.domain import Compute, Decision, Phase, View, because
+from cotenant.controller.domain import Compute, Decision, Phase, because
 from cotenant.controller.domain import events as ev
+from cotenant.controller.planning import View
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters, Policy
 from cotenant.controller.policies.classic import Classic

@@ -8,17 +8,9 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from cotenant.controller.domain import (
-    AnyEvent,
-    AttemptEnded,
-    Decision,
-    HostId,
-    HostJoined,
-    JobArrived,
-    JobId,
-    Launch,
-    View,
-)
+from cotenant.controller.domain import Decision, HostId, JobId, Launch
+from cotenant.controller.domain import events as ev
+from cotenant.controller.planning import View
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters, Policy
 from cotenant.controller.store.committing import Decided, let_follow
@@ -61,14 +53,14 @@ def test_even_a_question_waits_for_what_it_would_reveal(station: Station) -> Non
 def test_what_follows_is_handed_over_in_order_and_nobody_is_called(station: Station) -> None:
     station.settle()
     said: list[str] = []
-    commands = station.core.happen(HostJoined(report=report()))
+    commands = station.core.happen(ev.HostJoined(report=report()))
     station.core.after_commit(lambda: said.append("welcome"))
     assert station.core.seal() == [], "nothing of it may follow before its commit"
     station.journal.flush()
     effects = [effect for handed in station.handed for effect in handed]
     (at,) = (at for at, effect in enumerate(effects) if isinstance(effect, Decided))
     decided = effects[at]
-    assert isinstance(decided, Decided) and isinstance(decided.event, HostJoined)
+    assert isinstance(decided, Decided) and isinstance(decided.event, ev.HostJoined)
     assert (list(decided.commands), said) == (commands, [])
     let_follow(effects[at + 1 :], lambda decided: None)
     assert said == ["welcome"]
@@ -98,7 +90,7 @@ def test_a_full_disk_refuses_new_jobs_and_loses_none(stations: Make) -> None:
     assert isinstance(station.ask(clients.Submit(specs=(job(),)), ALICE), clients.Failure)
     assert isinstance(station.ask(clients.ListJobs()), clients.Jobs), "questions are still answered"
     with pytest.raises(Stuck):
-        station.core.happen(HostJoined(report=report()))
+        station.core.happen(ev.HostJoined(report=report()))
     assert not station.core.try_again()
 
     empty_disk()
@@ -128,9 +120,11 @@ def test_a_full_disk_takes_back_all_that_was_on_its_way(station: Station) -> Non
     assert station.told(address, ReportAck) == [ReportAck(sequence=1)]
 
 
-def end_of(station: Station, job_id: JobId) -> AttemptEnded:
+def end_of(station: Station, job_id: JobId) -> ev.AttemptEnded:
     attempt = station.core.state.engine.jobs[job_id].attempt
-    return AttemptEnded(job_id=job_id, attempt=attempt, host_id=HostId("h1"), outcome="finished", exit_code=0)
+    return ev.AttemptEnded(
+        job_id=job_id, attempt=attempt, host_id=HostId("h1"), outcome="finished", exit_code=0
+    )
 
 
 class Fragile:
@@ -144,8 +138,8 @@ class Fragile:
         self.observe = real.observe
         self.explain = real.explain
 
-    def decide(self, view: View, event: AnyEvent) -> Decision:
-        if isinstance(event, JobArrived) and event.spec.name == "poison":
+    def decide(self, view: View, event: ev.AnyEvent) -> Decision:
+        if isinstance(event, ev.JobArrived) and event.spec.name == "poison":
             raise ZeroDivisionError("a bug in the policy")
         return self._real.decide(view, event)
 
@@ -188,7 +182,7 @@ def test_too_many_broken_events_end_the_controller(stations: Make) -> None:
     station = stations(make_policy=fragile)
     station.core.counters["quarantined"] = 100
     with pytest.raises(Fatal, match="100 events broke the engine"):
-        station.core.happen(JobArrived(spec=job("poison", job_id=JobId("1"))))
+        station.core.happen(ev.JobArrived(spec=job("poison", job_id=JobId("1"))))
 
 
 def test_a_state_that_cannot_be_read_back_ends_the_controller(stations: Make) -> None:
@@ -199,10 +193,10 @@ def test_a_state_that_cannot_be_read_back_ends_the_controller(stations: Make) ->
         database.execute("UPDATE entries SET event = x'00'")
     database.close()
     with pytest.raises(Fatal, match="entry 1 was changed"):
-        station.core.happen(JobArrived(spec=job("poison", job_id=JobId("2"))))
+        station.core.happen(ev.JobArrived(spec=job("poison", job_id=JobId("2"))))
 
 
 def test_the_story_reaches_whoever_caused_it(stations: Make) -> None:
     station = stations(make_policy=fragile)
     with pytest.raises(Poisoned, match="ZeroDivisionError: a bug in the policy"):
-        station.core.happen(JobArrived(spec=job("poison", job_id=JobId("1"))))
+        station.core.happen(ev.JobArrived(spec=job("poison", job_id=JobId("1"))))

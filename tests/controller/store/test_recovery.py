@@ -10,19 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from cotenant.controller.domain import (
-    ENDED,
-    AlarmRang,
-    AnyEvent,
-    Decision,
-    HostId,
-    HostJoined,
-    JobId,
-    Phase,
-    Profile,
-    ProfilePoint,
-    View,
-)
+from cotenant.controller.domain import ENDED, Decision, HostId, JobId, Phase
+from cotenant.controller.domain import events as ev
+from cotenant.controller.performance import Profile, ProfilePoint
+from cotenant.controller.planning import View
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters, Policy
 from cotenant.controller.store.recovery import RecoveredState, replay
@@ -45,7 +36,7 @@ def live_through(station: Station, rng: random.Random, steps: int) -> None:
         engine = station.core.state.engine
         alarm_s = engine.next_alarm_s
         if alarm_s is not None and station.core.ring():
-            station.core.happen(AlarmRang())
+            station.core.happen(ev.AlarmRang())
             station.settle()
         choice = rng.random()
         if choice < 0.35:
@@ -146,7 +137,7 @@ class Mute:
         self.queue_key, self.save, self.load = real.queue_key, real.save, real.load
         self.explain, self.observe = real.explain, real.observe
 
-    def decide(self, view: View, event: AnyEvent) -> Decision:
+    def decide(self, view: View, event: ev.AnyEvent) -> Decision:
         raise AssertionError("recovery asked the policy")
 
 
@@ -179,7 +170,7 @@ def test_what_was_never_sealed_never_happened(stations: Make, tmp_path: Path) ->
     """A crash between deciding and committing: nobody has heard of it, so it may be forgotten."""
     station = stations()
     station.submit()
-    station.core.happen(HostJoined(report=report("h9")))
+    station.core.happen(ev.HostJoined(report=report("h9")))
     assert HostId("h9") in station.core.state.engine.hosts
     station.journal.rewind()
     station = stations()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cotenant.controller.domain import AgentSettings, ControllerSettings, Settings
 from cotenant.controller.system import paths
 from cotenant.controller.system.endpoint import user_endpoint
+from cotenant.controller.system.sections import AgentSettings, ControllerSettings, Settings
 
 
 @pytest.mark.parametrize(

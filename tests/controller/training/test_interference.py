@@ -9,7 +9,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from cotenant.controller.domain import InterferenceModel
 from cotenant.controller.models.interference import predictor
 from cotenant.controller.models.interference.predictor import (
     KNOWN_MAX,
@@ -19,6 +18,7 @@ from cotenant.controller.models.interference.predictor import (
     conformal,
     known_jobs,
 )
+from cotenant.controller.performance import InterferenceModel
 from cotenant.controller.training import interference as training
 from cotenant.controller.training.interference import evaluate, predictions
 from cotenant.controller.training.pair_rows import PairRows, part, read

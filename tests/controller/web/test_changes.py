@@ -13,7 +13,6 @@ from cotenant.controller.client import Client
 from cotenant.controller.domain import ChangeVerb, JobId, Phase
 from cotenant.controller.web.pages import PAGES
 from cotenant.controller.web.pages.changing import consequence, doubt
-from cotenant.controller.wire import ChangeJobs
 from cotenant.controller.wire import clients as wire
 from tests.building.stand_in import StandIn, refusal
 from tests.controller.cli import replies
@@ -31,10 +30,10 @@ def post(served: Any, browser: TestClient, path: str = "/change", **more: Any) -
 def test_a_form_of_ours_asks_the_controller(served: Any, browser: TestClient, controller: StandIn) -> None:
     page = browser.get(CANCEL).text
     assert served.form_token(browser) in page and "Its checkpoint of step 30 stays for a while" in page
-    assert controller.asked_for(ChangeJobs) == [], "a look changes nothing"
+    assert controller.asked_for(wire.ChangeJobs) == [], "a look changes nothing"
     answer = post(served, browser)
     assert (answer.status_code, answer.headers["location"]) == (303, "/jobs/7?asked=cancel")
-    assert controller.asked_for(ChangeJobs) == [ChangeJobs(verb="cancel", job_ids=(JobId("7"),))]
+    assert controller.asked_for(wire.ChangeJobs) == [wire.ChangeJobs(verb="cancel", job_ids=(JobId("7"),))]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +52,7 @@ def test_a_form_from_elsewhere_is_refused(
     served: Any, browser: TestClient, controller: StandIn, headers: dict[str, str]
 ) -> None:
     assert post(served, browser, headers=headers).status_code in (403, 413)
-    assert controller.asked_for(ChangeJobs) == []
+    assert controller.asked_for(wire.ChangeJobs) == []
 
 
 @pytest.mark.parametrize("token", ["", "x", "é"])
@@ -61,13 +60,13 @@ def test_a_form_without_its_token_is_refused(
     served: Any, browser: TestClient, controller: StandIn, token: str
 ) -> None:
     assert post(served, browser, fields={"form_token": token}).status_code == 403
-    assert controller.asked_for(ChangeJobs) == []
+    assert controller.asked_for(wire.ChangeJobs) == []
 
 
 def test_a_form_of_another_session_is_refused(served: Any, controller: StandIn) -> None:
     mine, other = served.browser(), served.browser()
     assert post(served, mine, fields={"form_token": served.form_token(other)}).status_code == 403
-    assert controller.asked_for(ChangeJobs) == []
+    assert controller.asked_for(wire.ChangeJobs) == []
 
 
 def test_a_form_that_is_too_large_is_refused(served: Any, browser: TestClient) -> None:
@@ -79,12 +78,12 @@ def test_without_a_session_nothing_is_changed(served: Any, controller: StandIn) 
     stranger = served.stranger()
     token = served.access.form_token("")
     assert stranger.post("/change", data={"form_token": token}).status_code == 401
-    assert controller.asked_for(ChangeJobs) == []
+    assert controller.asked_for(wire.ChangeJobs) == []
 
 
 def test_what_the_controller_refuses_is_said(served: Any, browser: TestClient, controller: StandIn) -> None:
     """Roles are its business: the page has no other rights than its user."""
-    controller.says(ChangeJobs, refusal("not-allowed", "you cannot cancel job 7: it belongs to <bob>"))
+    controller.says(wire.ChangeJobs, refusal("not-allowed", "you cannot cancel job 7: it belongs to <bob>"))
     answer = post(served, browser)
     assert answer.status_code == 403
     assert "it belongs to &lt;bob&gt;" in answer.text
@@ -92,7 +91,7 @@ def test_what_the_controller_refuses_is_said(served: Any, browser: TestClient, c
 
 def test_an_unknown_verb_does_nothing(served: Any, browser: TestClient, controller: StandIn) -> None:
     assert post(served, browser, fields={"verb": "destroy"}).status_code == 303
-    assert controller.asked_for(ChangeJobs) == []
+    assert controller.asked_for(wire.ChangeJobs) == []
 
 
 def test_every_route_that_changes_something_asks_for_the_token(served: Any, browser: TestClient) -> None:
@@ -155,12 +154,14 @@ def test_several_jobs_are_changed_after_one_question(
     jobs.jobs += [replies.waiting("38_0", "behind"), replies.waiting("38_1", "behind"), replies.done("9")]
     page = words(browser.get("/change?verb=cancel&job=8&job=38&job=9").text)
     assert "Cancel 3 jobs?" in page and "Not 1 other job: Job 9 is done now" in page
-    assert controller.asked_for(ChangeJobs) == [], "a look changes nothing"
+    assert controller.asked_for(wire.ChangeJobs) == [], "a look changes nothing"
     form = fields(browser.get("/change?verb=cancel&job=8&job=38&job=9").text)
     assert form["jobs"] == "8 38", "an array stays its number, and what cannot be cancelled is left out"
     answer = post(served, browser, fields=form)
     assert (answer.status_code, answer.headers["location"]) == (303, "/queue?asked=cancel")
-    assert controller.asked_for(ChangeJobs) == [ChangeJobs(verb="cancel", job_ids=(JobId("8"), JobId("38")))]
+    assert controller.asked_for(wire.ChangeJobs) == [
+        wire.ChangeJobs(verb="cancel", job_ids=(JobId("8"), JobId("38")))
+    ]
     assert "Asked for: cancel" in browser.get("/queue?asked=cancel").text
     assert "Asked for" not in browser.get("/queue?asked=<b>").text
 

@@ -15,7 +15,7 @@ from cotenant.controller.domain import JobId
 from cotenant.controller.web import rendering
 from cotenant.controller.web.rendering import split_at_jobs
 from cotenant.controller.web.samples import JOBS_MAX, POINTS_MAX, Samples
-from cotenant.controller.wire import ListJobs, ShowJob
+from cotenant.controller.wire import clients as wire
 from tests.building.limits import within_s
 from tests.building.stand_in import StandIn, refusal
 from tests.controller.cli import replies
@@ -111,7 +111,7 @@ def test_there_are_so_many_streams_and_no_more(served: Any, browser: TestClient)
 
 
 def test_a_job_that_is_forgotten_ends_its_news(served: Any, browser: TestClient, controller: StandIn) -> None:
-    controller.says(ShowJob, refusal("not-found", "no job 7"))
+    controller.says(wire.ShowJob, refusal("not-found", "no job 7"))
     assert "no job 7" in browser.get("/live/jobs/7").text
     assert served.app.state.streams == 0
 
@@ -119,9 +119,9 @@ def test_a_job_that_is_forgotten_ends_its_news(served: Any, browser: TestClient,
 def test_all_who_look_at_once_share_one_look(served: Any, controller: StandIn) -> None:
     first, second = served.browser(), served.browser()
     first.get("/queue")
-    asked = len(controller.asked_for(ListJobs))
+    asked = len(controller.asked_for(wire.ListJobs))
     second.get("/queue")
-    assert len(controller.asked_for(ListJobs)) == asked
+    assert len(controller.asked_for(wire.ListJobs)) == asked
 
 
 def test_nothing_is_kept_of_what_is_not_there(served: Any, browser: TestClient) -> None:

@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 from cotenant.controller.domain import HostState, JobId, Phase
 from cotenant.controller.web.pages.queue import WAITS
-from cotenant.controller.wire import Explain, ListJobs, ListNodes, ReadJobLog, SharingView
+from cotenant.controller.wire import SharingView
 from cotenant.controller.wire import clients as wire
 from tests.building.stand_in import StandIn, refusal
 from tests.controller.cli import replies
@@ -74,7 +74,7 @@ def test_texts_of_others_are_only_texts(
     jobs.output = f"\x1b]0;title\x07{HOSTILE}\n".encode()
     device = replies.device(note=HOSTILE, type=HOSTILE)
     node = replies.node("laptop", device, tenants={"laptop/cpu0": (JobId("7"),)}, reason=HOSTILE)
-    controller.says(ListNodes, replies.nodes(node))
+    controller.says(wire.ListNodes, replies.nodes(node))
     text = browser.get(address).text
     assert "<script>alert" not in text and "<img" not in text
     assert "\x1b" not in text and "\u202e" not in text
@@ -177,10 +177,12 @@ def test_a_search_is_one_question_and_only_sorting_asks_for_the_whole_list(
     browser: TestClient, many: Any, controller: StandIn
 ) -> None:
     browser.get("/queue?q=job3")
-    assert [each.page for each in controller.asked_for(ListJobs)] == [500, 500, 1]
+    assert [each.page for each in controller.asked_for(wire.ListJobs)] == [500, 500, 1]
     for sort in ("waited", "-waited"):
         browser.get(f"/queue?sort={sort}")
-        asked = [each for each in controller.asked_for(ListJobs) if each.page > 500 and each.states == WAITS]
+        asked = [
+            each for each in controller.asked_for(wire.ListJobs) if each.page > 500 and each.states == WAITS
+        ]
         assert len(asked) == 10, "it is kept for a while"
 
 
@@ -288,7 +290,7 @@ def test_a_job_is_shown_whole(browser: TestClient, jobs: Any) -> None:
 
 
 def test_output_of_somebody_else_is_not_shown(browser: TestClient, controller: StandIn) -> None:
-    controller.says(ReadJobLog, refusal("not-allowed", "logs are for its owner"))
+    controller.says(wire.ReadJobLog, refusal("not-allowed", "logs are for its owner"))
     assert "logs are for its owner" in browser.get("/jobs/7").text
     assert browser.get("/jobs/7/output.log").status_code == 403
 
@@ -358,7 +360,7 @@ def test_devices_show_both_tenants_and_what_was_not_measured(
         "gpu07", replies.device("gpu0", "gpu07", healthy=False, state="suspect", note="suspect: Xid 79"),
         state=HostState.SILENT, heartbeat_age_s=42.0, reason="no heartbeat",
     )  # fmt: skip
-    controller.says(ListNodes, replies.nodes(shared, silent))
+    controller.says(wire.ListNodes, replies.nodes(shared, silent))
     page = browser.get("/devices").text
     text = words(page)
     assert "No word from gpu07 (silent)" in text and "suspect: Xid 79" in text
@@ -393,7 +395,7 @@ def test_a_silent_controller_is_said_and_what_was_known_stays(
 
 
 def test_a_why_that_is_gone_is_left_out(browser: TestClient, controller: StandIn) -> None:
-    controller.says(Explain, refusal("not-found", "no job 8"))
+    controller.says(wire.Explain, refusal("not-found", "no job 8"))
     assert browser.get("/queue").status_code == 200
 
 

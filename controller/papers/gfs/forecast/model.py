@@ -22,11 +22,11 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from cotenant.controller.domain import Trees
 from cotenant.controller.models.interference.forest import Forest
 from cotenant.controller.papers.gfs.forecast.demand import DAY_H, MONTH_H, Demand
 from cotenant.controller.papers.gfs.forecast.errors import WINDOW, Scores
 from cotenant.controller.papers.gfs.forecast.methods import COLUMNS, HORIZON_H_MAX, LinearWeights
+from cotenant.controller.performance import Trees
 from cotenant.controller.wire import BadMessage, Payload, decode_json
 
 FORECAST_SCHEMA: Final = "forecast-model/1"

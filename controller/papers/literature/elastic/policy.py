@@ -22,16 +22,14 @@ from cotenant.controller.domain import (
     NOTHING,
     QUEUED,
     RUNNING,
-    AnyEvent,
     Decision,
     DeviceId,
     Job,
-    Plan,
     Reason,
-    View,
     Wake,
     because,
 )
+from cotenant.controller.domain import events as ev
 from cotenant.controller.papers.literature.elastic.division import (
     SizeClaim,
     Sizes,
@@ -41,6 +39,7 @@ from cotenant.controller.papers.literature.elastic.division import (
     max_min,
     themis,
 )
+from cotenant.controller.planning import Plan, View
 from cotenant.controller.policies.base import (
     ELASTIC,
     Parameters,
@@ -114,7 +113,7 @@ class Elastic(ABC):
         cost_s = job.expected_load_s + job.expected_pause_s
         return max(self.parameters.min_lease_s, self.parameters.lease_factor * cost_s)
 
-    def decide(self, view: View, event: AnyEvent) -> Decision:
+    def decide(self, view: View, event: ev.AnyEvent) -> Decision:
         if is_quiet(view, event):
             return NOTHING
         round_ = ElasticRound(self, view)
@@ -124,7 +123,7 @@ class Elastic(ABC):
             plan.actions.append(Wake(at_s=at_s, reason=because("elastic-look")))
         return plan.decision()
 
-    def observe(self, view: View, event: AnyEvent, decision: Decision) -> None:
+    def observe(self, view: View, event: ev.AnyEvent, decision: Decision) -> None:
         self._look.observe(view.now_s, decision)
 
     def explain(self, view: View, job: Job) -> Reason:

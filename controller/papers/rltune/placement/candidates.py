@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
-from cotenant.controller.domain import DeviceId, HostId, HostType, Job, Plan, SchedulingClass, View
+from cotenant.controller.domain import DeviceId, HostId, Job
+from cotenant.controller.planning import HostType, Plan, SchedulingClass, View
 
 CHOICES_MAX: Final = 6
 RACK: Final = "rack="

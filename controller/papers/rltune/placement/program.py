@@ -18,8 +18,9 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple, Protocol
 
-from cotenant.controller.domain import HostId, HostType, SchedulingClass
+from cotenant.controller.domain import HostId
 from cotenant.controller.papers.rltune.placement.candidates import Choice, FreePlace, JobGroup
+from cotenant.controller.planning import HostType, SchedulingClass
 
 SPREAD: Final = 0.3
 NEXT: Final = 0.5

@@ -19,24 +19,20 @@ import msgspec
 
 from cotenant.controller.domain import (
     AnyAction,
-    AnyEvent,
     Decision,
     DeviceId,
     HostId,
-    HostType,
     Job,
     JobId,
     Place,
-    Plan,
     Preempt,
     Reason,
     Resize,
-    SchedulingClass,
     Share,
-    View,
     because,
     render,
 )
+from cotenant.controller.domain import events as ev
 from cotenant.controller.papers.rltune.placement.candidates import (
     Choice,
     FreePlace,
@@ -48,6 +44,7 @@ from cotenant.controller.papers.rltune.placement.candidates import (
 )
 from cotenant.controller.papers.rltune.placement.highs import LIBRARY, Highs, is_installed
 from cotenant.controller.papers.rltune.placement.program import Solver, Taking, program_of
+from cotenant.controller.planning import HostType, Plan, SchedulingClass, View
 from cotenant.controller.policies.base import PlacementRule, Policy, is_possible, is_quiet, waiting
 
 JOBS_MAX: Final = 10
@@ -81,7 +78,7 @@ class PlacedTogether:
     def queue_key(self, job: Job) -> tuple[float, ...]:
         return self.inner.queue_key(job)
 
-    def decide(self, view: View, event: AnyEvent) -> Decision:
+    def decide(self, view: View, event: ev.AnyEvent) -> Decision:
         first = self.inner.decide(view, event)
         if view.queued_count() < 2 or not view.free.everywhere or is_quiet(view, event):
             return first
@@ -91,7 +88,7 @@ class PlacedTogether:
         second = self.inner.decide(cast(View, _ChosenView(view, chosen)), event)
         return _with_reasons(second, chosen) if is_no_worse(second, first) else first
 
-    def observe(self, view: View, event: AnyEvent, decision: Decision) -> None:
+    def observe(self, view: View, event: ev.AnyEvent, decision: Decision) -> None:
         self.inner.observe(view, event, decision)
 
     def explain(self, view: View, job: Job) -> Reason:
@@ -103,7 +100,7 @@ class PlacedTogether:
     def load(self, state: bytes) -> None:
         self.inner.load(state)
 
-    def _chosen(self, view: View, event: AnyEvent, first: Decision) -> Chosen:
+    def _chosen(self, view: View, event: ev.AnyEvent, first: Decision) -> Chosen:
         """Places for several jobs that are better than those of best fit; empty: there are none."""
         plan = Plan(view)
         places = free_places(plan)

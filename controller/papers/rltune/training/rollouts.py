@@ -18,7 +18,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from cotenant.controller.domain import AnyEvent, Decision, Job, Place, Plan, View
+from cotenant.controller.domain import Decision, Job, Place
+from cotenant.controller.domain import events as ev
 from cotenant.controller.papers.rltune import (
     ACTOR,
     CRITIC,
@@ -37,6 +38,7 @@ from cotenant.controller.papers.rltune.training.options import (
     total,
     weights_of,
 )
+from cotenant.controller.planning import Plan, View
 from cotenant.controller.policies.base import Parameters, Policy
 from cotenant.controller.sim import Outcome, simulate
 from cotenant.controller.training import Evaluate, evaluator
@@ -88,7 +90,7 @@ class SampledOrder(RlTune):
         drawn: list[float] = (logits + self._generator.gumbel(size=len(jobs))).tolist()
         return drawn
 
-    def decide(self, view: View, event: AnyEvent) -> Decision:
+    def decide(self, view: View, event: ev.AnyEvent) -> Decision:
         self._ranked = []
         decision = super().decide(view, event)
         if self._ranked:

@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain import is_whole_number
+from cotenant.controller.domain import texts
 from cotenant.controller.slurm.steer.core.queue import QueueJob
 
 KEPT: Final = 20
@@ -128,12 +128,12 @@ def runs_in(text: str, delimiter: str) -> Iterator[PastRun]:
         if len(row) < len(PAST_FIELDS):
             continue
         number, state, took, limit, partition, user, name = row
-        if state.partition(" ")[0] not in TEACHES or not is_whole_number(took):
+        if state.partition(" ")[0] not in TEACHES or not texts.is_whole_number(took):
             continue
         yield PastRun(
             job_id=number,
             took_s=float(took),
-            limit_s=60.0 * int(limit) if is_whole_number(limit) else None,
+            limit_s=60.0 * int(limit) if texts.is_whole_number(limit) else None,
             partition=partition,
             user=user,
             name=name,

@@ -22,7 +22,6 @@ from typing import Final, Literal
 import msgspec
 
 from cotenant.controller.domain import (
-    AlarmRang,
     Device,
     DeviceId,
     Host,
@@ -33,10 +32,11 @@ from cotenant.controller.domain import (
     JobSpec,
     Launch,
     Reason,
-    View,
     because,
 )
+from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Ledger, SavedLedger
+from cotenant.controller.planning import View
 from cotenant.controller.policies.base import Policy
 from cotenant.controller.policies.base import waiting as waiting_in_order
 from cotenant.controller.slurm.steer.core.estimates import Estimate
@@ -91,7 +91,7 @@ def ordered(
 
 def in_order(policy: Policy, view: View) -> tuple[list[Job], list[Job]]:
     """All waiting jobs in the order of their keys, and in that of the policy."""
-    return list(view.queued()), list(waiting_in_order(policy, view, AlarmRang()))
+    return list(view.queued()), list(waiting_in_order(policy, view, ev.AlarmRang()))
 
 
 def _teller(

@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain import is_whole_number
+from cotenant.controller.domain import texts
 
 JOB_FIELDS: Final = (
     "ArrayJobID", "HetJobID", "StateCompact", "PriorityLong", "SubmitTime", "TimeLimit", "NumCPUs",
@@ -113,7 +113,7 @@ def jobs_in(text: str, end: str) -> Iterator[QueueJob]:
 def _job(said: dict[str, str]) -> QueueJob | None:
     """None: a row that is not as it should be."""
     number, priority, submitted = said["ArrayJobID"], said["PriorityLong"], said["SubmitTime"]
-    if not all(map(is_whole_number, (number, priority, submitted))):
+    if not all(map(texts.is_whole_number, (number, priority, submitted))):
         return None
     nodes, tasks = _count(said["NumNodes"]), _count(said["NumTasks"])
     per_job, per_node, per_task = (gpus_in(said[f"tres-per-{each}"]) for each in ("job", "node", "task"))
@@ -185,7 +185,7 @@ def seconds_in(text: str) -> float | None:
 def _count(text: str) -> int:
     """Of `4`, or of `2-4`, which asks for at least so many."""
     first = text.partition("-")[0]
-    return int(first) if is_whole_number(first) else 0
+    return int(first) if texts.is_whole_number(first) else 0
 
 
 def columns(fields: Sequence[str], end: str) -> str:
@@ -226,7 +226,7 @@ def marks_in(text: str, end: str) -> Iterator[Mark]:
     for number, comment in rows_in(text, end, len(MARK_FIELDS)):
         parts = comment.split(";", 4)
         is_mark = len(parts) == 5 and parts[0] == _VERSION
-        if is_mark and all(map(is_whole_number, (number, parts[2], parts[3]))):
+        if is_mark and all(map(texts.is_whole_number, (number, parts[2], parts[3]))):
             yield Mark(
                 job_id=int(number), host=parts[1], pid=int(parts[2]), until_s=float(parts[3]), state=parts[4]
             )

@@ -6,7 +6,7 @@ import pytest
 
 from cotenant.controller.cli.demo.measuring import APART_MIB, _is_clear
 from cotenant.controller.cli.demo.plan import DIGITS, MEMORY, DemoJob
-from cotenant.controller.domain import Profile, ProfilePoint
+from cotenant.controller.performance import Profile, ProfilePoint
 
 
 def profile(*memory_mib: float) -> Profile:

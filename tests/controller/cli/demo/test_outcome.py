@@ -5,14 +5,15 @@ from __future__ import annotations
 from cotenant.controller.cli.demo.measuring import schedule_of
 from cotenant.controller.cli.demo.report import timeline_of
 from cotenant.controller.domain import DeviceId, HostId, HostState, JobId, Phase
-from cotenant.controller.wire import AttemptView, DeviceView, JobDetails, NodeView, Shown, SpecView, utc
+from cotenant.controller.wire import clients as wire
+from cotenant.controller.wire import utc
 
 CPU0, CPU1 = "h/cpu0", "h/cpu1"
 
 
 def attempt(
     number: int, devices: tuple[str, ...], at: tuple[float, float, float | None, float], **more: object
-) -> AttemptView:
+) -> wire.AttemptView:
     launched_s, first_step_s, stop_s, ended_s = at
     fields: dict[str, object] = {
         "attempt": number,
@@ -27,11 +28,11 @@ def attempt(
         "outcome": "finished",
         "reason": "",
     }
-    return AttemptView(**{**fields, **more})  # type: ignore[arg-type]  # Checked by msgspec's own constructor.
+    return wire.AttemptView(**{**fields, **more})  # type: ignore[arg-type]  # Checked by msgspec's own constructor.
 
 
-def shown(job_id: str, name: str, submitted_s: float, *attempts: AttemptView) -> Shown:
-    job = JobDetails(
+def shown(job_id: str, name: str, submitted_s: float, *attempts: wire.AttemptView) -> wire.Shown:
+    job = wire.JobDetails(
         job_id=JobId(job_id),
         name=name,
         user="",
@@ -65,15 +66,15 @@ def shown(job_id: str, name: str, submitted_s: float, *attempts: AttemptView) ->
         exit_code=0,
         job_class="spot",
         share="auto",
-        spec=SpecView(job_id=JobId(job_id)),
+        spec=wire.SpecView(job_id=JobId(job_id)),
         attempts=attempts,
     )
-    return Shown(request_id=1, job=job, now=utc(100))
+    return wire.Shown(request_id=1, job=job, now=utc(100))
 
 
-def node() -> NodeView:
+def node() -> wire.NodeView:
     devices = tuple(
-        DeviceView(
+        wire.DeviceView(
             device_id=DeviceId(d),
             kind="cpu",
             type="cpu",
@@ -91,7 +92,7 @@ def node() -> NodeView:
         )
         for d in (CPU0, CPU1)
     )
-    return NodeView(
+    return wire.NodeView(
         host=HostId("h"),
         state=HostState.OK,
         reason="",

@@ -17,7 +17,6 @@ from cotenant.controller.slurm.aliases import listings, programs
 from cotenant.controller.slurm.aliases.programs import Flags, read_words
 from cotenant.controller.submission.build import Sbatch, Submission, Submitter, submission
 from cotenant.controller.submission.options import BadSubmission
-from cotenant.controller.wire import JobView
 from cotenant.controller.wire import clients as wire
 from tests.controller.cli.replies import job_view
 
@@ -32,7 +31,7 @@ SOME = Flags(
 )
 
 
-def job(**fields: object) -> JobView:
+def job(**fields: object) -> wire.JobView:
     return msgspec.structs.replace(job_view(), **fields)
 
 

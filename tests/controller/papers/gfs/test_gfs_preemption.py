@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cotenant.controller.domain import CancelRequested, HostBack, HostId, HostLost, JobId
+from cotenant.controller.domain import HostId, JobId
+from cotenant.controller.domain import events as ev
 from tests.controller.building import Desk, report
 
 POLICIES = ("gfs", "gfs-rise", "yarn-cs", "fgd")
@@ -52,7 +53,7 @@ def test_an_hp_job_that_is_cancelled_while_its_victims_save_leaves_the_devices_t
     desk.submit(5, job_class="hp", gpus=2)
     victims = leaving(desk)
     assert len(victims) == 2 and desk.phase(5) == "reserved"
-    desk.tell(CancelRequested(job_id=JobId("5"), by="ann"))
+    desk.tell(ev.CancelRequested(job_id=JobId("5"), by="ann"))
     assert desk.phase(5) == "cancelled"
     assert leaving(desk) == victims, "a save that was asked for goes on"
     for number in victims:
@@ -67,13 +68,13 @@ def test_an_hp_job_whose_victims_host_vanishes_takes_devices_of_another(desk: De
     victims = leaving(desk)
     host = desk.hosts(victims[0])[0]
     other = HostId("b" if host == "a" else "a")
-    desk.tell(HostLost(host_id=host, by="root"))
+    desk.tell(ev.HostLost(host_id=host, by="root"))
     desk.wait(1.0)
     assert all(desk.phase(number) == "queued" for number in victims)
     now = leaving(desk)
     assert len(now) == 2 and {h for number in now for h in desk.hosts(number)} == {other}
     assert all(device.startswith(f"{other}/") for device in desk.devices(5))
-    desk.tell(HostBack(host_id=host))
+    desk.tell(ev.HostBack(host_id=host))
     for number in now:
         saved(desk, number, 7)
         desk.wait(1.0)

@@ -9,14 +9,8 @@ from typing import Any
 
 import pytest
 
-from cotenant.controller.domain import (
-    Compute,
-    Computed,
-    HostJoined,
-    JobArrived,
-    PolicyChanged,
-    PolicySettings,
-)
+from cotenant.controller.domain import Compute, PolicySettings
+from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.papers.gfs.demand import HOUR_S
 from cotenant.controller.papers.gfs.forecast import HOURS_MIN as TRAINING_HOURS_MIN
@@ -45,7 +39,7 @@ class Cluster:
 
         self.make, self.number = make, 0
         self.engine = Engine(make, EngineConfig(policy=PolicySettings(name="gfs")), validate=True)
-        self.engine.handle(HostJoined(report=report("a", 4)), 0.0)
+        self.engine.handle(ev.HostJoined(report=report("a", 4)), 0.0)
         for hour in range(hours + 1):
             gpus = 1 + round(1.4 + 1.4 * math.sin(hour / 24 * 2 * math.pi))
             demand = self.layer._state.demand
@@ -66,7 +60,7 @@ class Cluster:
         """What is asked to be computed about it."""
         self.number += 1
         self.now_s += after_s
-        arrived = JobArrived(spec=spec(self.number, gpus=1, expected_s=5.0, job_class="hp"))
+        arrived = ev.JobArrived(spec=spec(self.number, gpus=1, expected_s=5.0, job_class="hp"))
         self.engine.handle(event or arrived, self.now_s)
         return [each for each in self.engine.decision.actions if isinstance(each, Compute)]
 
@@ -75,11 +69,11 @@ class Cluster:
         return found.pools[0]
 
 
-def answered(request: Compute) -> Computed:
+def answered(request: Compute) -> ev.Computed:
     question = question_in(request.payload)
     levels = tuple(question.levels)
     model = train(question.demand, question.horizon_h, 0, levels=levels, effort=LITTLE)
-    return Computed(request_id=request.request_id, model_sha256="", values=(), document=packed(model))
+    return ev.Computed(request_id=request.request_id, model_sha256="", values=(), document=packed(model))
 
 
 def test_below_two_weeks_nothing_is_trained_and_the_forecast_says_so() -> None:
@@ -125,7 +119,7 @@ def test_an_answer_that_is_no_model_leaves_things_as_they_are_and_is_said(
 ) -> None:
     cluster = Cluster(HOURS_MIN)
     (request,) = cluster.happen()
-    cluster.happen(Computed(request_id=request.request_id, model_sha256="", values=(), **given))
+    cluster.happen(ev.Computed(request_id=request.request_id, model_sha256="", values=(), **given))
     cluster.happen(after_s=HOUR_S)
     note = cluster.pool().forecast_note
     assert note.startswith("no model was trained: last value"), note
@@ -144,16 +138,16 @@ def test_the_model_comes_back_with_a_snapshot_and_with_the_recorded_decisions() 
         recorded.append((event, cluster.now_s))
         return asked
 
-    (request,) = both(JobArrived(spec=spec(1, gpus=1, expected_s=5.0)))
+    (request,) = both(ev.JobArrived(spec=spec(1, gpus=1, expected_s=5.0)))
     both(answered(request))
-    both(JobArrived(spec=spec(2, gpus=1, expected_s=5.0)), HOUR_S)
+    both(ev.JobArrived(spec=spec(2, gpus=1, expected_s=5.0)), HOUR_S)
     assert cluster.pool().forecast_model
     assert other.layer.save() == cluster.layer.save(), "recovery folds, and asks nobody"
     engine = cluster.engine
     restarted = Engine(cluster.make, engine.config)
     restarted.restore(engine.snapshot())
     for each in (engine, restarted):
-        each.handle(JobArrived(spec=spec(3, gpus=1, expected_s=5.0)), cluster.now_s + HOUR_S)
+        each.handle(ev.JobArrived(spec=spec(3, gpus=1, expected_s=5.0)), cluster.now_s + HOUR_S)
     assert restarted._policy.save() == engine._policy.save()
 
 
@@ -161,11 +155,11 @@ def test_what_is_known_of_demand_outlives_a_change_of_parameters() -> None:
     cluster = Cluster(HOURS_MIN)
     known = cluster.layer._state.demand
     (request,) = cluster.happen()
-    found = cluster.happen(PolicyChanged(name="gfs", parameters={"p": 0.95}))
+    found = cluster.happen(ev.PolicyChanged(name="gfs", parameters={"p": 0.95}))
     assert cluster.layer._state.demand is known
     (again,) = found
     assert again.request_id > request.request_id, "an answer to the first is not taken for this one's"
-    cluster.happen(PolicyChanged(name="gfs-rise", parameters={}))
+    cluster.happen(ev.PolicyChanged(name="gfs-rise", parameters={}))
     assert cluster.layer._state.demand is known
     assert not cluster.happen(), "its quota asks no forecast, so none is trained unless retrain_h says so"
 

@@ -21,13 +21,13 @@ from cotenant.controller.domain import (
     Job,
     JobId,
     Phase,
-    View,
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, Snapshot
 from cotenant.controller.papers.lazer.learning import KIND, Learner, Prediction
 from cotenant.controller.papers.lazer.parameters import LazerParameters
 from cotenant.controller.papers.lazer.policy import Lazer
+from cotenant.controller.planning import View
 from cotenant.controller.wire import pack, unpack
 from tests.controller.building import Desk, engine, report, spec
 from tests.controller.histories import HOSTS, STEPS, Step, event_of

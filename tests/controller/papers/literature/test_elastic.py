@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from cotenant.controller.domain import Job, JobId, Phase, SpeedCurve, because
+from cotenant.controller.domain import Job, JobId, Phase, because
 from cotenant.controller.domain import events as ev
 from cotenant.controller.papers.literature.elastic import SizeClaim, afs_l, max_min, themis
 from cotenant.controller.papers.pcs import size_gpu_s
+from cotenant.controller.performance import SpeedCurve
 from tests.controller.building import Desk, engine, profile, report, spec
 
 WIDE: dict[str, Any] = {"gpus_min": 1, "gpus_max": 4, "batch_size": 8}

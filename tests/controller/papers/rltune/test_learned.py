@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from cotenant.controller.domain import Plan
 from cotenant.controller.domain import events as ev
 from cotenant.controller.papers.rltune import (
     ACTOR,
@@ -24,6 +23,7 @@ from cotenant.controller.papers.rltune import (
     observation,
     read_model,
 )
+from cotenant.controller.planning import Plan
 from cotenant.controller.policies import registry
 from tests.controller.building import Desk, report
 

@@ -12,16 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cotenant.controller.domain import (
-    AnyEvent,
-    Decision,
-    HostId,
-    HostType,
-    JobSpec,
-    Plan,
-    SchedulingClass,
-    View,
-)
+from cotenant.controller.domain import Decision, HostId, JobSpec
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
 from cotenant.controller.papers.rltune.placement import PlacedTogether, why_not
@@ -36,6 +27,7 @@ from cotenant.controller.papers.rltune.placement.candidates import (
 from cotenant.controller.papers.rltune.placement.highs import Highs
 from cotenant.controller.papers.rltune.placement.program import PlacementProgram, program_of
 from cotenant.controller.papers.rltune.placement.together import is_no_worse
+from cotenant.controller.planning import HostType, Plan, SchedulingClass, View
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters, Policy
 from cotenant.controller.wire import pack
@@ -160,7 +152,7 @@ def test_what_is_wrong_with_it_is_said() -> None:
 class Compared(PlacedTogether):
     """Asserts at each decision that best fit would not have done better."""
 
-    def decide(self, view: View, event: AnyEvent) -> Decision:
+    def decide(self, view: View, event: ev.AnyEvent) -> Decision:
         decision = super().decide(view, event)
         assert is_no_worse(decision, self.inner.decide(view, event))
         return decision

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cotenant.controller.domain import AnyCommand, AnyEvent, JobArrived, JobId
+from cotenant.controller.domain import AnyCommand, JobId
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, EtaAnswer, EtaBook, JobEta, question_of
 from cotenant.controller.models.eta import ENOUGH, EtaError, KnownLength, Pools
@@ -74,9 +74,9 @@ def test_with_exact_estimates_and_nobody_to_come_a_roll_out_tells_the_future(pol
     arrived = 0
     told: dict[JobId, tuple[float, JobEta]] = {}
 
-    def look(engine: Engine, event: AnyEvent, commands: Sequence[AnyCommand]) -> None:
+    def look(engine: Engine, event: ev.AnyEvent, commands: Sequence[AnyCommand]) -> None:
         nonlocal arrived, told
-        arrived += type(event) is JobArrived
+        arrived += type(event) is ev.JobArrived
         if arrived == len(jobs) and not told:
             told = {eta.job_id: (engine.now_s, eta) for eta in asked(engine).etas}
 
@@ -156,7 +156,7 @@ def test_what_arrives_later_is_ahead_where_the_policy_says_so() -> None:
             desk.now_s += 20.0
             book.observe(desk.engine, ev.EtasTold(at_s=0.0, etas=()))
             desk.run(job, expected_s=15.0, load_s=0.0, resumable=True)
-            book.observe(desk.engine, JobArrived(spec=desk.job(job).spec))
+            book.observe(desk.engine, ev.JobArrived(spec=desk.job(job).spec))
             desk.wait(15.0)
             desk.end(job)
         desk.run(99, expected_s=100.0, load_s=0.0, pause_s=0.0, resumable=True)

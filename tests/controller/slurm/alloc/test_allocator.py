@@ -10,13 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from cotenant.controller.domain import (
-    AllocationQueue,
-    AllocationQueueChanged,
-    AllocationTerms,
-    HostId,
-    HostShape,
-)
+from cotenant.controller.domain import AllocationQueue, AllocationTerms, HostId, HostShape
+from cotenant.controller.domain import events as ev
 from cotenant.controller.slurm.alloc.allocator import (
     SlurmAllocator,
     SlurmAnswer,
@@ -121,12 +116,16 @@ class Site:
         terms = AllocationTerms(name="s", shape=shape, folder=str(self.folder / "shared"), **plain)
         queue = AllocationQueue(terms=terms, python="python")
         self._guarded(
-            lambda: void(self.station.core.happen(AllocationQueueChanged(name="s", queue=queue, why="added")))
+            lambda: void(
+                self.station.core.happen(ev.AllocationQueueChanged(name="s", queue=queue, why="added"))
+            )
         )
 
     def change(self, **changes: Any) -> None:
         queue = msgspec.structs.replace(self.queue, **changes)
-        self._guarded(lambda: void(self.station.core.happen(AllocationQueueChanged(name="s", queue=queue))))
+        self._guarded(
+            lambda: void(self.station.core.happen(ev.AllocationQueueChanged(name="s", queue=queue)))
+        )
 
     @property
     def queue(self) -> AllocationQueue:

@@ -14,9 +14,9 @@ from cotenant.controller.domain import (
     HostId,
     HostShape,
     JobId,
-    SchedulingClass,
     SeenShape,
 )
+from cotenant.controller.planning import SchedulingClass
 from cotenant.controller.slurm.alloc.deciding import (
     AllocationPlan,
     HostSpace,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.controller.domain.perf import Profile, ProfilePoint, step_s
-from cotenant.controller.domain.throughput import (
+from cotenant.controller.performance.perf import Profile, ProfilePoint, step_s
+from cotenant.controller.performance.throughput import (
     Coefficients,
     Gang,
     MeasuredStep,

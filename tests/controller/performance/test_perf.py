@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from cotenant.controller.domain.perf import (
+from cotenant.controller.performance.perf import (
     Interference,
     Profile,
     ProfilePoint,

@@ -10,8 +10,14 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain.perf import Profile
-from cotenant.controller.domain.throughput import Coefficients, Gang, MeasuredStep, Reach, ThroughputModel
+from cotenant.controller.performance.perf import Profile
+from cotenant.controller.performance.throughput import (
+    Coefficients,
+    Gang,
+    MeasuredStep,
+    Reach,
+    ThroughputModel,
+)
 
 KIND: Final = "throughput-fit"
 """Of the request, as `controller/training/kinds.py` knows it."""

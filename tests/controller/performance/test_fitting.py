@@ -10,11 +10,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cotenant.controller.domain import ComputeRequest
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.commands import ComputeRequest
-from cotenant.controller.domain.fitting import KIND, measured_steps, model_of, numbers, question, steps_in
-from cotenant.controller.domain.perf import Profile, step_s
-from cotenant.controller.domain.throughput import Coefficients, Gang, MeasuredStep, Reach, ThroughputModel
+from cotenant.controller.performance.fitting import (
+    KIND,
+    measured_steps,
+    model_of,
+    numbers,
+    question,
+    steps_in,
+)
+from cotenant.controller.performance.perf import Profile, step_s
+from cotenant.controller.performance.throughput import (
+    Coefficients,
+    Gang,
+    MeasuredStep,
+    Reach,
+    ThroughputModel,
+)
 from cotenant.controller.sim import answer_inline
 from cotenant.controller.training import KINDS, compute
 from cotenant.controller.workers import ComputeWorker

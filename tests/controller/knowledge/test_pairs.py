@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from cotenant.controller.domain import Job, JobId, because
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import Job
-from cotenant.controller.domain.pairs import COUNT_MAX, PairTable, signature
-from cotenant.controller.domain.perf import Profile
-from cotenant.controller.domain.reasons import because
+from cotenant.controller.knowledge.pairs import COUNT_MAX, PairTable, signature
+from cotenant.controller.performance import Profile
 from tests.controller.building import Desk, profile, report, spec
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from cotenant.controller.domain.ids import HostId
-from cotenant.controller.domain.lifecycle import Phase
-from cotenant.controller.domain.plan import Plan
-from cotenant.controller.domain.reasons import because
-from cotenant.controller.domain.view import scheduling_class_of
+from cotenant.controller.domain import HostId, Phase, because
+from cotenant.controller.planning.plan import Plan
+from cotenant.controller.planning.view import scheduling_class_of
 from tests.controller.building import Desk, report
 
 WHY = because("finished")

@@ -16,11 +16,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from cotenant.controller.domain.cluster import Device
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job import Job
-from cotenant.controller.domain.perf import memory_mib
-from cotenant.controller.domain.reasons import Reason, because
+from cotenant.controller.domain import Device, Job, JobId, Reason, because
+from cotenant.controller.performance import memory_mib
 
 FAULTS_ALONE = 2
 """So much evidence that a job causes faults makes it run alone."""

@@ -6,9 +6,9 @@ import shlex
 
 import pytest
 
-from cotenant.controller.domain.job_spec import JobSpec, Launch
-from cotenant.controller.domain.pairs import signature
-from cotenant.controller.domain.profiles import base_key, kind_words
+from cotenant.controller.domain import JobSpec, Launch
+from cotenant.controller.knowledge import signature
+from cotenant.controller.knowledge.profiles import base_key, kind_words
 from tests.controller.building import spec
 
 SAME = (

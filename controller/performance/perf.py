@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from cotenant.controller.domain.indicators import Indicators
-from cotenant.controller.domain.throughput import Gang, ThroughputModel
+from cotenant.controller.performance.indicators import Indicators
+from cotenant.controller.performance.throughput import Gang, ThroughputModel
 
 XiSource = Literal["observed", "measured", "predicted", "duty-cycle", "default"]
 

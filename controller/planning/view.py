@@ -12,11 +12,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from cotenant.controller.domain.cluster import Device, Host, room_left
-from cotenant.controller.domain.ids import DeviceId, HostId, JobId
-from cotenant.controller.domain.job import Job
-from cotenant.controller.domain.job_spec import JobSpec
-from cotenant.controller.domain.perf import Interference
+from cotenant.controller.domain import Device, DeviceId, Host, HostId, Job, JobId, JobSpec, room_left
+from cotenant.controller.performance import Interference
 
 
 class SchedulingClass(msgspec.Struct, frozen=True, order=True):

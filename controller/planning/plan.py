@@ -10,13 +10,25 @@ from bisect import insort
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from cotenant.controller.domain.actions import NOTHING, AnyAction, Decision, Place, Preempt, Resize, Share
-from cotenant.controller.domain.cluster import Device, HostRoom, room_left
-from cotenant.controller.domain.ids import DeviceId, HostId, JobId
-from cotenant.controller.domain.job import Job
-from cotenant.controller.domain.lifecycle import LEAVING
-from cotenant.controller.domain.reasons import Reason
-from cotenant.controller.domain.view import SchedulingClass, View, suits
+from cotenant.controller.domain import (
+    LEAVING,
+    NOTHING,
+    AnyAction,
+    Decision,
+    Device,
+    DeviceId,
+    HostId,
+    HostRoom,
+    Job,
+    JobId,
+    Place,
+    Preempt,
+    Reason,
+    Resize,
+    Share,
+    room_left,
+)
+from cotenant.controller.planning.view import SchedulingClass, View, suits
 
 HostType = tuple[HostId, str]
 Freed = tuple[HostId, str, list[DeviceId]]

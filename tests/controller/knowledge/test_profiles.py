@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cotenant.controller.domain import AttemptNo, HostId, JobId, StartAttempt, StopAttempt
 from cotenant.controller.domain import events as ev
-from cotenant.controller.domain.commands import StartAttempt, StopAttempt
-from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
-from cotenant.controller.domain.perf import Profile
-from cotenant.controller.domain.profiles import PROFILES_MAX, Profiles, StoredProfile, base_key, key_of
+from cotenant.controller.knowledge.profiles import PROFILES_MAX, Profiles, StoredProfile, base_key, key_of
+from cotenant.controller.performance import Profile
 from tests.controller.building import Desk, profile, report, spec
 
 T_PROF_S = 60.0
@@ -376,7 +375,7 @@ def test_a_job_that_runs_to_be_measured_ends_when_it_is() -> None:
 
 
 def test_the_job_behind_a_series_gets_the_profile_of_its_own_configuration() -> None:
-    from cotenant.controller.domain.job_spec import Dependency
+    from cotenant.controller.domain import Dependency
 
     made = desk("fifo", report("a", 2))
     runs(made, 1, **LIKE, profiling="only", share="never")

@@ -17,10 +17,9 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from cotenant.controller.domain.job import Job
-from cotenant.controller.domain.job_spec import JobSpec
-from cotenant.controller.domain.perf import Interference, Profile, duty_cycle_rule
-from cotenant.controller.domain.profiles import kind_words
+from cotenant.controller.domain import Job, JobSpec
+from cotenant.controller.knowledge.profiles import kind_words
+from cotenant.controller.performance import Interference, Profile, duty_cycle_rule
 
 
 def signature(spec: JobSpec) -> str:

@@ -20,9 +20,8 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain.ids import JobId
-from cotenant.controller.domain.job_spec import JobSpec
-from cotenant.controller.domain.perf import Profile
+from cotenant.controller.domain import JobId, JobSpec
+from cotenant.controller.performance import Profile
 
 OUTPUTS: Final = """
     out out_dir out_file out_path outdir outfile output output_dir output_file output_folder output_path

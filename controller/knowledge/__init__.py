@@ -1,0 +1,29 @@
+"""What is remembered of jobs beyond their end: profiles by command, and which pairs share well.
+
+Rule: pure values; the engine keeps them, the journal brings them back.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from cotenant.controller.faces import lazy_face
+
+if TYPE_CHECKING:
+    from cotenant.controller.knowledge.pairs import *  # noqa: F403
+    from cotenant.controller.knowledge.profiles import *  # noqa: F403
+
+# fmt: off
+_HOMES: Final = {
+    "pairs": (
+        "APART_S", "APART_S_MAX", "ENTRIES_MAX", "LOSS_MIN", "OBSERVATIONS", "Observed", "PairSeen",
+        "PairTable", "Verdict", "is_beyond", "kind_of", "loses", "signature",
+    ),
+    "profiles": (
+        "COMMAND_CHARACTERS_MAX", "KEY_CHARACTERS", "Profiles", "StoredProfile", "base_key", "beginning",
+        "key_of",
+    ),
+}
+# fmt: on
+_MODULES: Final = ("pairs",)
+if not TYPE_CHECKING:
+    __all__ = [*_MODULES, *(name for names in _HOMES.values() for name in names)]
+    __getattr__ = lazy_face(globals(), _HOMES)

@@ -1,0 +1,30 @@
+"""What a policy sees and what it changes: the view, the plan, and how jobs stand on devices together.
+
+Rule: pure; nothing here decides for a policy.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from cotenant.controller.faces import lazy_face
+
+if TYPE_CHECKING:
+    from cotenant.controller.planning.plan import *  # noqa: F403
+    from cotenant.controller.planning.tenancy import *  # noqa: F403
+    from cotenant.controller.planning.view import *  # noqa: F403
+
+# fmt: off
+_HOMES: Final = {
+    "plan": ("Freed", "HostType", "Plan"),
+    "tenancy": (
+        "PARTS_MAX", "ROUNDING", "HeldPart", "cores_of", "fraction_of", "held_part", "memory_unknown",
+        "part_mib", "part_to_get", "peak_mib", "tenant_mib", "why_alone", "why_no_part",
+    ),
+    "view": (
+        "FreeHosts", "HpDemand", "SchedulingClass", "View", "scheduling_class_of",
+        "scheduling_class_of_spec", "staying_class_of", "suits",
+    ),
+}
+# fmt: on
+if not TYPE_CHECKING:
+    __all__ = [*(name for names in _HOMES.values() for name in names)]
+    __getattr__ = lazy_face(globals(), _HOMES)

@@ -1,0 +1,223 @@
+"""Every section of settings, its defaults and what they mean. Reading them from files is `settings.py`.
+
+Rule: one struct per TOML section, one line per key; `cotenant config` prints these docstrings.
+Environment: COTENANT_<SECTION>__<KEY>. Precedence: flag > environment > file > default. What the engine
+decides by (`[policy]`, `[limits]`, `[organisations]`) is `domain/settings.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import msgspec
+
+from cotenant.controller.domain import LimitSettings, OrganisationSettings, PolicySettings
+
+
+class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[controller]`"""
+
+    endpoint: str = ""
+    """`ipc:///path` (socket 0600, this user only) or `tcp://HOST:PORT` (CURVE); empty = the user's socket."""
+    state_dir: str = ""
+    """Journal, snapshots, secrets. Empty = the platform's state folder."""
+    keys_dir: str = ""
+    """Where `cotenant init` put keys and users; needed for tcp."""
+    lease_s: float = 300.0
+    """How long a host may be out of reach before its resumable jobs start elsewhere."""
+    silent_after_s: float = 15.0
+    """No heartbeat for this long: no new work for that host."""
+    idle_exit_s: float = 0.0
+    """End after this long without jobs and clients; 0 = never (`run` sets 600)."""
+    commit_every_ms: float = 5.0
+    """Longest time that a row waits for others to be committed with it."""
+    snapshot_every: int = 20_000
+    """Journal entries between snapshots."""
+    keep_ended: int = 10_000
+    """Ended jobs that stay listed; older ones live in the journal only."""
+    scrub_every_s: float = 86_400.0
+    """How often the whole journal is read and its checksums are compared, the first time after a start."""
+    eta_share: float = 0.1
+    """At most so much of one core works out when jobs end; 0 = nobody does."""
+    predictor: str = ""
+    """Interference model from `cotenant predictor train`; empty = the duty-cycle rule for unknown pairs."""
+    slurm_every_s: float = 10.0
+    """How often Slurm is asked what became of hosts that were asked of it (`cotenant alloc`)."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.eta_share <= 1.0:
+            raise ValueError(f"controller.eta_share must be 0 to 1, got {self.eta_share}")
+        if not 0.5 <= self.slurm_every_s < 1e6:
+            raise ValueError(f"controller.slurm_every_s must be at least 0.5, got {self.slurm_every_s}")
+        if not 1 <= self.scrub_every_s < 1e8:
+            raise ValueError(f"controller.scrub_every_s must be at least 1, got {self.scrub_every_s}")
+
+
+class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[agent]`"""
+
+    controller: str = ""
+    """Endpoint of the controller; empty = `controller.endpoint`."""
+    host: str = ""
+    """This host's name in the cluster; empty = the host name."""
+    state_dir: str = ""
+    """Attempts, logs, unacknowledged reports. Empty = the platform's state folder."""
+    keys_dir: str = ""
+    """This host's key file from `cotenant init --host`, or its folder; needed for tcp."""
+    devices: str = "auto"
+    """`auto`, `cpu:N`, `cpu:0-1/4` (slots 0 and 1 of 4), `cuda`, or `cuda:0,2`."""
+    foreign: Literal["avoid", "ignore"] = "avoid"
+    """GPUs on which processes run that are not ours: `avoid` gives them no work until those are gone;
+    `ignore` plans as if they were not there."""
+    oversubscribe: bool = False
+    """Allow more CPU slots than cores."""
+    slot_memory_mib: int = 0
+    """Memory of a CPU slot; 0 = the host's memory divided by the slots."""
+    features: tuple[str, ...] = ()
+    """What `--constraint` can ask for."""
+    network: str = ""
+    """Interface for gangs over several hosts (GLOO_/NCCL_SOCKET_IFNAME); empty = the library's choice."""
+    address: str = ""
+    """Where other hosts reach rank 0; empty = 127.0.0.1, which keeps gangs on one host."""
+    port_first: int = 0
+    """The first port that the ranks of a gang may meet on; 0 = 29500 in a cluster; where controller and agent
+    share a socket on one machine, ports of this agent's own, which those of other users do not meet on."""
+    port_count: int = 200
+    """How many ports from there on."""
+    heartbeat_s: float = 1.0
+    """How often this host says that it is there, with its jobs' progress."""
+    log_bytes_max: int = 64 * 1024 * 1024
+    """Per rank and attempt; beyond it the middle is cut, with a marker."""
+    start_deadline_s: float = 1800.0
+    """From launch to first step; a job that hangs at start is ended with a clear reason."""
+    quiet_start_s: float = 10.0
+    """How long a job counts as loading of which no step can be seen; then it counts as running."""
+    watchdog_floor_s: float = 600.0
+    """A job that makes no optimizer step for this long, and for `watchdog_multiple` usual ones, and does
+    nothing else either, hangs: its stacks go to its log and it is started again. 0 = off."""
+    watchdog_multiple: float = 20.0
+    """How many usual steps fit into the silence of a job that hangs."""
+    shared_account: bool = False
+    """Unprivileged agent: also run other users' jobs under its own uid. Unsafe; `doctor` says so."""
+    prune_after_days: float = 14.0
+    """Logs and records of ended attempts are removed after this."""
+    allocation: str = ""
+    """Number of the Slurm job that this host is a part of (`cotenant alloc` sets it, and the next two)."""
+    leaves_at: str = ""
+    """When that job ends, in seconds since 1970; empty = the host stays."""
+    leave_grace_s: float = 0.0
+    """So long before that jobs save and leave the host."""
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.watchdog_floor_s < 1e9 and 1 <= self.watchdog_multiple < 1e6):
+            raise ValueError(
+                "agent.watchdog_floor_s must be 0 (off) or seconds, agent.watchdog_multiple at least 1, got "
+                f"{self.watchdog_floor_s} and {self.watchdog_multiple}"
+            )
+
+
+class CheckpointSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[checkpoint]`"""
+
+    root: str = ""
+    """Where jobs' checkpoints go, a folder per job. Empty = in the agent's state folder."""
+    every_s: float = 600.0
+    """Period of asynchronous saves; 0 = only when asked. The controller's, unless the agent of a gang's first
+    host has one of its own."""
+    keep_days: float = 7.0
+    """How long the last checkpoint stays after the job's end."""
+    scripts: Literal["auto", "never"] = "auto"
+    """Whether scripts are saved when they are asked to leave, without changing them, where that is exact: of
+    jobs that say nothing of `--checkpoint`. On the submitting machine it is the user's word; an agent that
+    says `never` saves none of them."""
+
+
+class ProfilerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[profiler]`"""
+
+    seconds: float = 60.0
+    """How long a new kind of job is profiled in place, alone, from its first step on; 0 = never."""
+    source: Literal["auto", "gpm", "dcgm", "exporter", "nvml"] = "auto"
+    """Where the indicators of GPUs come from; `auto`: the first of these that works (`doctor` says which)."""
+    dcgm: str = "127.0.0.1"
+    """DCGM's host engine on this machine: its Unix socket (`/path`), or 127.0.0.1[:PORT]."""
+    exporter: str = ""
+    """URL of this host's dcgm-exporter (`http://127.0.0.1:9400/metrics`); empty = there is none."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seconds <= 86_400:
+            raise ValueError(f"profiler.seconds must be 0 to 86400, got {self.seconds}")
+
+
+class MpsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[mps]`"""
+
+    mode: Literal["auto", "off", "per-device", "per-host"] = "auto"
+    """NVIDIA's Multi-Process Service on this host's GPUs: `auto` uses it where it works, one daemon for all
+    GPUs (`per-host`; for each user, where several run jobs); `per-device`: one for each GPU; `off`:
+    co-tenants time-slice."""
+    active_thread_percentage: float = 100.0
+    """Cap on the share of a GPU's multiprocessors that one client gets, 1 to 100."""
+    runtime_dir: str = ""
+    """Where the daemons' pipe directories are made; short, for their sockets must fit a socket address.
+    Empty: the user's runtime folder, for root /run/cotenant."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.active_thread_percentage <= 100:
+            raise ValueError(
+                f"mps.active_thread_percentage must be 1 to 100, got {self.active_thread_percentage}"
+            )
+
+
+class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[metrics]`"""
+
+    controller_listen: str = ""
+    """`HOST:PORT` where the controller answers Prometheus at /metrics; a port alone: 127.0.0.1. Empty: off"""
+    agent_listen: str = ""
+    """The same for the agent of a host."""
+    every_s: float = 1.0
+    """How often the agent reads its devices' indicators; 0 = never."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.every_s <= 3600:
+            raise ValueError(f"metrics.every_s must be 0 to 3600, got {self.every_s}")
+
+
+class LaunchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[launch]`"""
+
+    warm: bool = True
+    """Fork ranks from a process that has imported their packages, where that is the same as a cold start."""
+    warm_memory_percent: float = 10.0
+    """What all such processes of a host may use together, of its memory."""
+    first_word_s: float = 2.0
+    """What has not come to life by then is killed, and started cold."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.warm_memory_percent <= 100.0:
+            raise ValueError(f"launch.warm_memory_percent must be 0 to 100, got {self.warm_memory_percent}")
+        if not 0.0 < self.first_word_s <= 3600.0:
+            raise ValueError(f"launch.first_word_s must be above 0, at most an hour, got {self.first_word_s}")
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All sections."""
+
+    controller: ControllerSettings = ControllerSettings()
+    policy: PolicySettings = PolicySettings()
+    limits: LimitSettings = LimitSettings()
+    organisations: dict[str, OrganisationSettings] = {}
+    """By name; in files only."""
+    agent: AgentSettings = AgentSettings()
+    checkpoint: CheckpointSettings = CheckpointSettings()
+    profiler: ProfilerSettings = ProfilerSettings()
+    mps: MpsSettings = MpsSettings()
+    metrics: MetricsSettings = MetricsSettings()
+    launch: LaunchSettings = LaunchSettings()
+
+
+SectionName = Literal[
+    "controller", "policy", "limits", "agent", "checkpoint", "profiler", "mps", "metrics", "launch"
+]
+SECTION_NAMES: tuple[SectionName, ...] = get_args(SectionName)
