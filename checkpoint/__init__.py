@@ -28,10 +28,23 @@ if TYPE_CHECKING:
     from cotenant.checkpoint.training.state import parameters_sha256
 
 __all__ = [
-    "CheckpointError", "Damaged", "Manifest", "Resumed", "Session", "TooNew", "device_limit", "disk",
-    "parameters_sha256", "progress", "read_manifest", "resuming", "talk", "training", "verify",
+    "CheckpointError",
+    "Damaged",
+    "Manifest",
+    "Resumed",
+    "Session",
+    "TooNew",
+    "device_limit",
+    "disk",
+    "parameters_sha256",
+    "progress",
+    "read_manifest",
+    "resuming",
+    "talk",
+    "training",
+    "verify",
     "zerocode",
-]  # fmt: skip
+]
 
 _HOME = {
     **dict.fromkeys(

@@ -6,8 +6,16 @@ Rule: this imports nothing, so that they can be listed without the simulator, wh
 from typing import Final
 
 PHILLY_VCS: Final = (
-    "0e4a51", "103959", "51b7ef", "6214e9", "6c71a0", "b436b2", "e13805", "ed69ec", "ee9e8c",
-)  # fmt: skip
+    "0e4a51",
+    "103959",
+    "51b7ef",
+    "6214e9",
+    "6c71a0",
+    "b436b2",
+    "e13805",
+    "ed69ec",
+    "ee9e8c",
+)
 NAMES: Final = ("philly", *(f"philly/{vc}" for vc in PHILLY_VCS))
 
 SYNTH: Final = "synth:"

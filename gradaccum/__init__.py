@@ -22,9 +22,20 @@ if TYPE_CHECKING:
     from cotenant.gradaccum.explicit import backward, split
 
 __all__ = [
-    "PROGRESS", "Refused", "Schedule", "backward", "batch_size", "configure", "launch", "protocol", "refusal",
-    "schedule", "split", "steps_at", "zerocode",
-]  # fmt: skip
+    "PROGRESS",
+    "Refused",
+    "Schedule",
+    "backward",
+    "batch_size",
+    "configure",
+    "launch",
+    "protocol",
+    "refusal",
+    "schedule",
+    "split",
+    "steps_at",
+    "zerocode",
+]
 
 _HOME = {"Refused": "exactness", "refusal": "exactness", "backward": "explicit", "split": "explicit"}
 

@@ -7,6 +7,13 @@ configures or ends one. Pure code decides what an answer means, what is wrong an
 """
 
 __all__ = [
-    "channel", "daemon", "detection", "device_memory", "environment", "health", "ownership", "process",
+    "channel",
+    "daemon",
+    "detection",
+    "device_memory",
+    "environment",
+    "health",
+    "ownership",
+    "process",
     "terminate",
-]  # fmt: skip
+]

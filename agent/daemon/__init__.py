@@ -1,5 +1,11 @@
 """The agent's daemon, one per host: it talks to the controller and starts a supervisor for each attempt."""
 
 __all__ = [
-    "assembly", "connections", "runtime", "spool", "supervisors", "tasks", "warm_starts",
-]  # fmt: skip
+    "assembly",
+    "connections",
+    "runtime",
+    "spool",
+    "supervisors",
+    "tasks",
+    "warm_starts",
+]

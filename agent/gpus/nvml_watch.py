@@ -145,8 +145,11 @@ class NvmlWatch:
             used_mib=taken_mib,
             processes=tuple(
                 Process(
-                    pid=each.pid, used_mib=each.memory_mib, computes=each.computes,
-                    state=_state(each.pid), owner=self._owners.owner(each.pid),
+                    pid=each.pid,
+                    used_mib=each.memory_mib,
+                    computes=each.computes,
+                    state=_state(each.pid),
+                    owner=self._owners.owner(each.pid),
                 )
                 for each in everybody
             ),
@@ -154,7 +157,7 @@ class NvmlWatch:
             remap_pending=bool(remapped.pending),
             remap_failed=bool(remapped.failed),
             energy_mj=nvml.maybe("nvmlDeviceGetTotalEnergyConsumption", handle),
-        )  # fmt: skip
+        )
 
     # --- Xids --------------------------------------------------------------------------------------
 

@@ -1,5 +1,12 @@
 """The machine under an agent: devices, cores, cgroups, locks, ports, folders, and process identities."""
 
 __all__ = [
-    "cgroups", "checkpoint_root", "devices", "facts", "folders", "indicators", "locks", "user_files",
-]  # fmt: skip
+    "cgroups",
+    "checkpoint_root",
+    "devices",
+    "facts",
+    "folders",
+    "indicators",
+    "locks",
+    "user_files",
+]

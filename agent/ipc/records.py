@@ -27,14 +27,15 @@ from cotenant.controller.domain import (
     AttemptNo,
     Capabilities,
     GangMember,
+    GpuFaultRole,
     HostId,
     JobId,
     Launch,
     LaunchKind,
+    Outcome,
     SeenLength,
     StartAttempt,
 )
-from cotenant.controller.domain import events as ev
 from cotenant.controller.performance import Profile, SeenBatch
 from cotenant.profiler.indicators.sources import Wanted
 
@@ -257,7 +258,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     version: int = RECORD_VERSION
     status: Status
     """The last one, for it may have been lost."""
-    outcome: ev.Outcome
+    outcome: Outcome
     exit_code: int | None
     detail: str
     workdir_missing: bool = False
@@ -266,7 +267,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """Its own words are those of a fatal CUDA error."""
     host_fault: bool = False
     """As `AttemptEnded` says."""
-    gpu_fault: ev.GpuFaultRole = ""
+    gpu_fault: GpuFaultRole = ""
     """Set by the agent, which knows who else was on the device."""
     unclean: bool = False
     """An MPS client of it was signalled although its daemon had not taken it back."""

@@ -31,11 +31,25 @@ from cotenant.agent.ipc import WarmOffer
 # --- Who may share one -----------------------------------------------------------------------------
 
 
-LATE: Final = frozenset((
-    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "NODE_RANK",
-    "ROLE_RANK", "ROLE_WORLD_SIZE", "CUDA_VISIBLE_DEVICES", "PWD", "OLDPWD", "SLURM_ARRAY_TASK_ID",
-    "ROLE_NAME", "TORCH_NCCL_ASYNC_ERROR_HANDLING",
-))  # fmt: skip
+LATE: Final = frozenset(
+    (
+        "RANK",
+        "LOCAL_RANK",
+        "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE",
+        "GROUP_RANK",
+        "GROUP_WORLD_SIZE",
+        "NODE_RANK",
+        "ROLE_RANK",
+        "ROLE_WORLD_SIZE",
+        "CUDA_VISIBLE_DEVICES",
+        "PWD",
+        "OLDPWD",
+        "SLURM_ARRAY_TASK_ID",
+        "ROLE_NAME",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+    )
+)
 """Differ from rank to rank or job to job. An import that asks for one all the same is refused."""
 LATE_PREFIXES: Final = (
     "MASTER_",
@@ -61,9 +75,16 @@ class ServerKind(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        told = json.dumps([
-            self.interpreter, self.options, self.uid, self.gid, sorted(self.groups), sorted(self.env.items())
-        ])  # fmt: skip
+        told = json.dumps(
+            [
+                self.interpreter,
+                self.options,
+                self.uid,
+                self.gid,
+                sorted(self.groups),
+                sorted(self.env.items()),
+            ]
+        )
         return hashlib.sha256(told.encode()).hexdigest()
 
 

@@ -342,8 +342,10 @@ def _before_batches(
         parts += epochs.body[: epochs.body.index(batches)]
     else:
         parts += function.body[: function.body.index(batches)]
-        calls = [any(scope.called(n.func) is function for n in ast.walk(s) if isinstance(n, ast.Call))
-                 for s in epochs.body]  # fmt: skip
+        calls = [
+            any(scope.called(n.func) is function for n in ast.walk(s) if isinstance(n, ast.Call))
+            for s in epochs.body
+        ]
         parts += epochs.body[: calls.index(True)] if True in calls else []
     return scope.followed(*parts)
 

@@ -12,10 +12,21 @@ from typing import Final
 
 WRAPPERS: Final = frozenset(("enumerate", "tqdm", "trange", "track"))
 """Calls whose first argument is the loader, and which have the batches of it, one by one."""
-_WRITES: Final = frozenset((
-    "save", "dump", "savefig", "to_csv", "to_json", "write", "write_text", "write_bytes", "writerow",
-    "writerows", "save_pretrained",
-))  # fmt: skip
+_WRITES: Final = frozenset(
+    (
+        "save",
+        "dump",
+        "savefig",
+        "to_csv",
+        "to_json",
+        "write",
+        "write_text",
+        "write_bytes",
+        "writerow",
+        "writerows",
+        "save_pretrained",
+    )
+)
 _TRAINERS: Final = frozenset(
     ("SGD", "Adam", "AdamW", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "LBFGS")
 )
@@ -67,8 +78,11 @@ def refuse_never_cleared(epochs: ast.For, nodes: Sequence[ast.AST]) -> None:
         if called_name(call) == "add_param_group":
             raise NotPlain(f"line {call.lineno}: the optimizer gets more parameters in the loop")
     clears = {"zero_grad", "zero_", "zero_grad_"} & {called_name(call) for call in calls}
-    sets = any(isinstance(n, ast.Attribute) and n.attr == "grad" and isinstance(n.ctx, (ast.Store, ast.Del))
-               for top in nodes for n in ast.walk(top))  # fmt: skip
+    sets = any(
+        isinstance(n, ast.Attribute) and n.attr == "grad" and isinstance(n.ctx, (ast.Store, ast.Del))
+        for top in nodes
+        for n in ast.walk(top)
+    )
     if not clears and not sets:
         raise NotPlain(f"line {epochs.lineno}: nothing in this loop clears the gradients")
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple, get_args
 
 from cotenant.controller.api.etas import promise_counts
-from cotenant.controller.domain import ENDED, ON_DEVICES, HostId, HostState, Job, JobId, Phase
+from cotenant.controller.domain import ENDED, ON_DEVICES, HostId, HostState, Job, JobId, Outcome, Phase
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
 from cotenant.controller.knowledge import signature
@@ -18,7 +18,7 @@ from cotenant.controller.system.metrics import CONTROLLER, INCIDENTS, Histogram,
 
 MIB: Final = 1024 * 1024
 WAIT_BOUNDS_S: Final = (1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 24 * 3600, 3 * 24 * 3600)
-OUTCOMES: Final[tuple[ev.Outcome, ...]] = get_args(ev.Outcome)
+OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
 
 
 class JobCounts(NamedTuple):
@@ -60,7 +60,7 @@ class ClusterMetrics:
         self._preemptions = 0
         self._futile = 0
         self._waits = Histogram(WAIT_BOUNDS_S)
-        self._outcomes: Counter[tuple[HostId, ev.Outcome]] = Counter()
+        self._outcomes: Counter[tuple[HostId, Outcome]] = Counter()
 
     def happened(self, event: ev.AnyEvent) -> None:
         if isinstance(event, ev.AttemptEnded):

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from cotenant.controller.domain.job import *  # noqa: F403
     from cotenant.controller.domain.job_spec import *  # noqa: F403
     from cotenant.controller.domain.lifecycle import *  # noqa: F403
+    from cotenant.controller.domain.outcomes import *  # noqa: F403
     from cotenant.controller.domain.readings import *  # noqa: F403
     from cotenant.controller.domain.reasons import *  # noqa: F403
     from cotenant.controller.domain.settings import *  # noqa: F403
@@ -50,7 +51,7 @@ _HOMES: Final = {
         "left_of_unknown_s",
     ),
     "job_spec": (
-        "ENDED_BYTES_MAX", "PRIORITY_MAX", "USER_BYTES_MAX", "Dependency", "InputFile",
+        "PRIORITY_MAX", "USER_BYTES_MAX", "Dependency", "InputFile",
         "JobSpec", "Launch", "LaunchKind", "LaunchMode", "SlurmScript", "held_bytes",
     ),
     "lifecycle": (
@@ -58,15 +59,16 @@ _HOMES: Final = {
         "LIFECYCLE", "LOADING", "ON_DEVICES", "QUEUED", "RESERVED", "RUNNING", "STOPPING", "WAITING",
         "Change", "ChangeVerb", "Phase", "advance",
     ),
+    "outcomes": ("GpuFaultRole", "Outcome"),
     "readings": ("TEXT_MAX", "DeviceReading", "ForkServers"),
-    "reasons": ("TEMPLATES", "Reason", "because", "render"),
+    "reasons": ("Reason", "because", "render"),
     "settings": (
         "LATE_SHARE", "JobLimit", "LimitSettings", "OrganisationSettings",
         "PolicySettings",
     ),
 }
 # fmt: on
-_MODULES: Final = ("allocations", "cluster", "events", "job_spec", "settings", "texts")
+_MODULES: Final = ("allocations", "cluster", "events", "job_spec", "reasons", "settings", "texts")
 if not TYPE_CHECKING:
     __all__ = [*_MODULES, *(name for names in _HOMES.values() for name in names)]
     __getattr__ = lazy_face(globals(), _HOMES)

@@ -6,7 +6,7 @@ them into `HostSilent`, `HostBack` and `ProgressSeen`.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import msgspec
 
@@ -15,6 +15,7 @@ from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.ids import AttemptNo, Epoch, HostId, JobId
 from cotenant.controller.domain.job import ToldEta
 from cotenant.controller.domain.job_spec import JobSpec, LaunchKind
+from cotenant.controller.domain.outcomes import GpuFaultRole, Outcome
 from cotenant.controller.performance import Profile, SeenBatch
 
 
@@ -229,15 +230,6 @@ class TroubleSeen(Event, frozen=True, kw_only=True, tag="TroubleSeen"):
     what: str
 
 
-Outcome = Literal["finished", "user-failed", "infra-failed", "stopped", "never-started"]
-"""`stopped`: it left on request, its state (if any was asked for) durable."""
-
-
-GpuFaultRole = Literal["", "culprit", "suspect", "hit", "device"]
-"""culprit: it caused the fault. suspect: it did, or one that shared the device; which is unknown. hit:
-another did. device: the device failed by itself."""
-
-
 class AttemptEnded(Event, frozen=True, kw_only=True, tag="AttemptEnded"):
     """Every process of the attempt on this host is gone; its devices here are free."""
 
@@ -380,6 +372,16 @@ FromAttempt = (
 )
 FromHost = HostJoined | HostSilent | HostBack | HostLost | HostDrained | HostLeaving | HostResumed
 AnyEvent = (
-    FromUser | FromHost | FromAttempt | ProgressSeen | ProfilesForgotten | PairObserved | Computed | AlarmRang
-    | EpochBegan | EtasTold | AllocationQueueChanged | AllocationChanged
-)  # fmt: skip
+    FromUser
+    | FromHost
+    | FromAttempt
+    | ProgressSeen
+    | ProfilesForgotten
+    | PairObserved
+    | Computed
+    | AlarmRang
+    | EpochBegan
+    | EtasTold
+    | AllocationQueueChanged
+    | AllocationChanged
+)

@@ -77,9 +77,20 @@ PromiseState = Literal["", "open", "kept", "broken", "void"]
 """Of a promised end; void: its owner cancelled or held the job, or its program failed; empty: none given."""
 
 StopCause = Literal[
-    "", "preempted", "cancelled", "time-limit", "user", "peer", "lost", "fenced", "crowded", "profiled",
-    "faulted", "resized", "unsplit",
-]  # fmt: skip
+    "",
+    "preempted",
+    "cancelled",
+    "time-limit",
+    "user",
+    "peer",
+    "lost",
+    "fenced",
+    "crowded",
+    "profiled",
+    "faulted",
+    "resized",
+    "unsplit",
+]
 
 
 class SharedPace(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,10 +28,12 @@ from cotenant.controller.domain import (
     LEAVING,
     Change,
     ForgetJob,
+    GpuFaultRole,
     Host,
     HostId,
     HostState,
     Job,
+    Outcome,
     Phase,
     Reason,
     because,
@@ -65,7 +67,7 @@ def left_host(
     dispatch: Dispatch,
     job: Job,
     host_id: HostId,
-    outcome: ev.Outcome,
+    outcome: Outcome,
     detail: str,
     workdir_missing: bool = False,
 ) -> None:
@@ -240,7 +242,7 @@ def host_reason(host: Host) -> Reason | None:
     return None
 
 
-EVIDENCE: Final[dict[ev.GpuFaultRole, int]] = {"culprit": 2, "suspect": 1}
+EVIDENCE: Final[dict[GpuFaultRole, int]] = {"culprit": 2, "suspect": 1}
 
 
 def take_in_fault(dispatch: Dispatch, job: Job, event: ev.AttemptEnded) -> None:

@@ -287,9 +287,15 @@ class Engine:
         probe = Job(spec=spec, number=0, submitted_s=self.now_s, reason=because("submitted", spec.user))
         reason = self._admission.never(spec) or why_impossible(self._ledger, probe)
         permanent = (
-            "limit-never", "never-fits", "no-such-type", "no-such-feature", "needs-memory", "needs-cpus",
-            "needs-host-memory", "needs-one-host",
-        )  # fmt: skip
+            "limit-never",
+            "never-fits",
+            "no-such-type",
+            "no-such-feature",
+            "needs-memory",
+            "needs-cpus",
+            "needs-host-memory",
+            "needs-one-host",
+        )
         return reason if reason is not None and reason.code in permanent else None
 
     # --- The one way in ----------------------------------------------------------------------------

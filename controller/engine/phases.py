@@ -13,7 +13,6 @@ from typing import Final
 
 from cotenant.controller.domain import (
     ENDED,
-    ENDED_BYTES_MAX,
     LIFECYCLE,
     LOADING,
     ON_DEVICES,
@@ -27,6 +26,7 @@ from cotenant.controller.domain import (
     JobId,
     Reason,
     advance,
+    job_spec,
 )
 from cotenant.controller.engine.ended import EndedJobs
 from cotenant.controller.engine.ordering import Active, QueueKey, WaitingJobs
@@ -41,7 +41,7 @@ class Phases:
         self.now_s = 0.0
         self.jobs: dict[JobId, Job] = {}
         self.ended = EndedJobs()
-        self.ended_bytes_max = ENDED_BYTES_MAX
+        self.ended_bytes_max = job_spec.ENDED_BYTES_MAX
         self.has_more_ended = False
         """Jobs have ended since some were last forgotten."""
         self.entered: list[Job] | None = None

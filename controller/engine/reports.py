@@ -36,7 +36,7 @@ from cotenant.controller.engine.estimating import (
     learn_progress,
     observe_sharing,
     remaining_from,
-)  # fmt: skip
+)
 from cotenant.controller.engine.hosts import leave_if_due
 from cotenant.controller.engine.ledger import Ledger
 from cotenant.controller.performance import Profile, fitting

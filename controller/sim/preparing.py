@@ -119,9 +119,14 @@ class _Drawn(NamedTuple):
 
 
 def _draw(
-    window: Trace, seed: int, noise: float, limits: bool, times: Overheads, hp_share: float | None,
+    window: Trace,
+    seed: int,
+    noise: float,
+    limits: bool,
+    times: Overheads,
+    hp_share: float | None,
     models: tuple[str, ...],
-) -> _Drawn:  # fmt: skip
+) -> _Drawn:
     n = len(window)
     classes = _evenly(len(times.models), n, stream(seed, Stream.OVERHEAD_CLASS))
     model = _models(window, times, classes, models, seed)

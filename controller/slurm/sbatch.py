@@ -35,9 +35,11 @@ SAME: Final = {
 }  # fmt: skip
 """Slurm's flag -> our option, with a value that means the same."""
 LABELS: Final = {
-    "-p": "SLURM_JOB_PARTITION", "--partition": "SLURM_JOB_PARTITION", "-q": "SLURM_JOB_QOS",
+    "-p": "SLURM_JOB_PARTITION",
+    "--partition": "SLURM_JOB_PARTITION",
+    "-q": "SLURM_JOB_QOS",
     "--qos": "SLURM_JOB_QOS",
-}  # fmt: skip
+}
 SIGNAL_BEFORE_S: Final = 60.0
 """Where `--signal` does not say how long before the limit: Slurm's."""
 SWITCHES: Final = frozenset((
@@ -345,8 +347,11 @@ class _Amounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _LONG: Final = {
-    "-n": "--ntasks", "-c": "--cpus-per-task", "-G": "--gpus", "--tasks-per-node": "--ntasks-per-node",
-}  # fmt: skip
+    "-n": "--ntasks",
+    "-c": "--cpus-per-task",
+    "-G": "--gpus",
+    "--tasks-per-node": "--ntasks-per-node",
+}
 
 
 def _amounts(given: dict[str, Given], nodes: Given | None) -> _Amounts:

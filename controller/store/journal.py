@@ -36,7 +36,7 @@ from cotenant.controller.store.journal_file import (
     connect,
     create_if_missing,
     damaged,
-)  # fmt: skip
+)
 from cotenant.controller.system.locks import Lock, LockTaken
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

@@ -145,8 +145,16 @@ SHARE_MAX: Final = 0.1
 """Share of the time in which it may work."""
 DAMAGES_MAX: Final = 20
 TABLES: Final = (
-    "meta", "runs", "entries", "snapshots", "submissions", "reports", "audit", "quarantine", "past_jobs",
-)  # fmt: skip
+    "meta",
+    "runs",
+    "entries",
+    "snapshots",
+    "submissions",
+    "reports",
+    "audit",
+    "quarantine",
+    "past_jobs",
+)
 
 
 class Scrubbed(msgspec.Struct, frozen=True, kw_only=True):

@@ -45,11 +45,16 @@ def chrome_trace(timeline: Timeline) -> dict[str, Any]:
         events += [
             {
                 "name": each.in_words(lambda job: _title(job, names)),
-                "cat": "preemption", "ph": "i", "s": "p", "pid": process, "tid": 0, "ts": _us(each.at_s),
+                "cat": "preemption",
+                "ph": "i",
+                "s": "p",
+                "pid": process,
+                "tid": 0,
+                "ts": _us(each.at_s),
             }
             for each in timeline.preemptions
             if each.device == row.device
-        ]  # fmt: skip
+        ]
     return {
         "traceEvents": events,
         "displayTimeUnit": "ms",
@@ -93,9 +98,15 @@ def _slice(
     name: str, category: str, process: int, thread: int, start_s: float, end_s: float, told: Event
 ) -> Event:
     return {
-        "name": name, "cat": category, "ph": "X", "pid": process, "tid": thread,
-        "ts": _us(start_s), "dur": _us(end_s) - _us(start_s), "args": told,
-    }  # fmt: skip
+        "name": name,
+        "cat": category,
+        "ph": "X",
+        "pid": process,
+        "tid": thread,
+        "ts": _us(start_s),
+        "dur": _us(end_s) - _us(start_s),
+        "args": told,
+    }
 
 
 def _process(process: int, name: str, place: int) -> list[Event]:

@@ -96,8 +96,12 @@ ROWS_MIN: Final = 20
 GROUPS_MIN: Final = 3
 
 SHARED: Final[dict[str, float]] = {
-    "trees": 200.0, "eta": 0.05, "subsample": 0.7, "colsample_bytree": 0.5, "lambda": 10.0,
-}  # fmt: skip
+    "trees": 200.0,
+    "eta": 0.05,
+    "subsample": 0.7,
+    "colsample_bytree": 0.5,
+    "lambda": 10.0,
+}
 GRID: Final[tuple[dict[str, float], ...]] = (
     {**SHARED, "max_depth": 3.0, "max_leaves": 8.0, "min_child_weight": 20.0, "huber_slope": 0.0},
     {**SHARED, "max_depth": 6.0, "max_leaves": 8.0, "min_child_weight": 10.0, "huber_slope": 0.3},

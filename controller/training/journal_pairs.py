@@ -108,8 +108,18 @@ class Kinds:
 
 
 COLUMNS: Final = (
-    "gpu_type", "model1", "batch1", "model2", "batch2", "xi1", "xi2", "norm1", "norm2", "count1", "count2",
-)  # fmt: skip
+    "gpu_type",
+    "model1",
+    "batch1",
+    "model2",
+    "batch2",
+    "xi1",
+    "xi2",
+    "norm1",
+    "norm2",
+    "count1",
+    "count2",
+)
 
 
 def model_name(spec: JobSpec) -> str:

@@ -14,8 +14,10 @@ from typing import Any, Final, Literal
 
 Backend = Literal["processes", "dask", "ray"]
 LIBRARIES: Final[dict[Backend, tuple[str, ...]]] = {
-    "processes": ("joblib",), "dask": ("joblib", "distributed"), "ray": ("joblib", "ray"),
-}  # fmt: skip
+    "processes": ("joblib",),
+    "dask": ("joblib", "distributed"),
+    "ray": ("joblib", "ray"),
+}
 """What each needs."""
 
 Evaluate = Callable[[Callable[..., Any], Sequence[tuple[Any, ...]]], Iterator[Any]]

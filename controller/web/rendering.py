@@ -35,9 +35,17 @@ ROWS: Final = "rows"
 JOB_COLUMNS: Final = ("JOB", "job", "BESIDE JOB", "beside", "WITH")
 """Columns of tables whose cells are job numbers."""
 _BEFORE_A_JOB: Final = (
-    "[Jj]ob", "sharing with", "shares with", "share with", "packing with", "packed with", "beside",
-    "parted from", "preempted for", "preempting",
-)  # fmt: skip
+    "[Jj]ob",
+    "sharing with",
+    "shares with",
+    "share with",
+    "packing with",
+    "packed with",
+    "beside",
+    "parted from",
+    "preempted for",
+    "preempting",
+)
 """What stands before a job's number in `domain/reasons.py`."""
 _NUMBER: Final = r"\b\d{1,12}(?:_\d{1,9})?\b"
 _JOB_NUMBER: Final = re.compile(_NUMBER)

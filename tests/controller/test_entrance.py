@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from cotenant.controller.api import BYTES_BURST, BYTES_PER_SECOND
 from cotenant.controller.domain import (
-    ENDED_BYTES_MAX,
     USER_BYTES_MAX,
     AttemptNo,
     Dependency,
@@ -282,7 +281,7 @@ def test_ended_jobs_are_forgotten_by_size_as_well_as_by_number(
     station: Station,
 ) -> None:
     ledger: Ledger = station.core.state.engine._ledger
-    ledger.ended_bytes_max = bound = ENDED_BYTES_MAX // 16
+    ledger.ended_bytes_max = bound = job_spec.ENDED_BYTES_MAX // 16
     big = Launch(argv=("x",), workdir="/tmp", env={f"V{at}": "é" * 60_000 for at in range(8)})
     each = held_bytes(job(launch=big, user=ADMIN.name))
     for _ in range(bound // each + 5):

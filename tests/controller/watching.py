@@ -14,7 +14,6 @@ from cotenant.controller.domain import (
     ENDED,
     LEAVING,
     ON_DEVICES,
-    TEMPLATES,
     AnyCommand,
     AttemptNo,
     DeviceId,
@@ -24,6 +23,7 @@ from cotenant.controller.domain import (
     Reason,
     StartAttempt,
     StopAttempt,
+    reasons,
     render,
 )
 from cotenant.controller.domain import events as ev
@@ -32,14 +32,14 @@ from cotenant.controller.engine import Engine
 
 @cache
 def operands_of(code: str) -> int:
-    return max((int(n) + 1 for n in re.findall(r"\{(\d+)\}", TEMPLATES[code])), default=0)
+    return max((int(n) + 1 for n in re.findall(r"\{(\d+)\}", reasons.TEMPLATES[code])), default=0)
 
 
 @lru_cache(10_000)
 def check_reason(reason: Reason) -> None:
     """A known code, as many operands as its template has, and a sentence comes out."""
-    assert reason.code in TEMPLATES, reason
-    assert len(reason.operands) == operands_of(reason.code), (reason, TEMPLATES[reason.code])
+    assert reason.code in reasons.TEMPLATES, reason
+    assert len(reason.operands) == operands_of(reason.code), (reason, reasons.TEMPLATES[reason.code])
     text = render(reason)
     assert text
     assert "{" not in text

@@ -208,11 +208,24 @@ class MemoryHeld(OfAttempt, frozen=True, kw_only=True):
 
 
 AnyAgentEvent = (
-    Booted | AgentTicked | ControllerMessageCame | StartFailed | Connected | Disconnected | StatusCame
-    | EndCame | SupervisorGone
-    | GangMessageCame | DevicesChanged | IndicatorsRead | GpuFault | MemoryFree | MemoryHeld
-    | TroubleNoticed | ClientsCounted
-)  # fmt: skip
+    Booted
+    | AgentTicked
+    | ControllerMessageCame
+    | StartFailed
+    | Connected
+    | Disconnected
+    | StatusCame
+    | EndCame
+    | SupervisorGone
+    | GangMessageCame
+    | DevicesChanged
+    | IndicatorsRead
+    | GpuFault
+    | MemoryFree
+    | MemoryHeld
+    | TroubleNoticed
+    | ClientsCounted
+)
 
 
 # --- State -> edge ---------------------------------------------------------------------------------
@@ -310,6 +323,18 @@ class Halt(AgentEffect, frozen=True, kw_only=True):
 
 
 AnyEffect = (
-    Keep | Send | Reconnect | StartSupervisor | Adopt | Tell | EndLeftovers | RemoveAttempt
-    | RemoveCheckpoints | AwaitMemory | AnswerLog | Trust | Say | Halt
-)  # fmt: skip
+    Keep
+    | Send
+    | Reconnect
+    | StartSupervisor
+    | Adopt
+    | Tell
+    | EndLeftovers
+    | RemoveAttempt
+    | RemoveCheckpoints
+    | AwaitMemory
+    | AnswerLog
+    | Trust
+    | Say
+    | Halt
+)

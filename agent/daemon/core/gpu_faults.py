@@ -27,14 +27,13 @@ import msgspec
 from cotenant.agent.daemon.core.edge import GpuFault
 from cotenant.agent.daemon.core.memory import BY_XID, AgentMemory, Attempt, Fault, Key, StopAsked
 from cotenant.agent.ipc import Result
-from cotenant.controller.domain import DeviceId, HostReport
-from cotenant.controller.domain import events as ev
+from cotenant.controller.domain import DeviceId, GpuFaultRole, HostReport
 
 CONTAINED_S: Final = 60.0
 """A process that dies so soon after an error on its device whose cause is unknown has caused it."""
 JUST_S: Final = 10.0
 """Who failed so shortly before a fault was told may have died of it."""
-_GRAVITY: Final[tuple[ev.GpuFaultRole, ...]] = ("", "suspect", "hit", "culprit", "device")
+_GRAVITY: Final[tuple[GpuFaultRole, ...]] = ("", "suspect", "hit", "culprit", "device")
 """One report about a fault may know more than another."""
 _WORDS: Final[dict[str, str]] = {
     "alone": "{why} on {where}, which it had to itself: an error of the program",
@@ -58,7 +57,7 @@ def _weight(fault: Fault) -> tuple[int, int, str, str]:
     return _GRAVITY.index(fault.role), fault.weight, fault.why, fault.where
 
 
-def word(fault: GpuFault, role: ev.GpuFaultRole, where: str, beside: Collection[Key] = ()) -> Fault:
+def word(fault: GpuFault, role: GpuFaultRole, where: str, beside: Collection[Key] = ()) -> Fault:
     """One report about a fault, as an attempt's record keeps it."""
     weight = BY_XID if fault.xid is not None else 0 if fault.by_words else 1
     jobs = tuple(sorted({key[0] for key in beside}))
@@ -76,7 +75,7 @@ def struck(attempt: Attempt, fault: GpuFault, co_tenants: Collection[Key], where
     return struck if struck != attempt else None
 
 
-def role_of(key: Key, fault: GpuFault, co_tenants: Collection[Key]) -> ev.GpuFaultRole:
+def role_of(key: Key, fault: GpuFault, co_tenants: Collection[Key]) -> GpuFaultRole:
     if fault.device_failed:
         return "device"
     if key in fault.culprits:
@@ -149,7 +148,7 @@ class FaultWitnesses:
             if not where:
                 continue
             if not self._reaches(fault, key, where, live):
-                role: ev.GpuFaultRole = "device" if fault.device_failed else "suspect"
+                role: GpuFaultRole = "device" if fault.device_failed else "suspect"
                 self._happened_near(key, word(fault, role, ", ".join(where)), now_s)
                 continue
             near = hurt if fault.one_server else where

@@ -13,7 +13,15 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain import AttemptNo, Capabilities, CommandId, DeviceId, Epoch, JobId
+from cotenant.controller.domain import (
+    AttemptNo,
+    Capabilities,
+    CommandId,
+    DeviceId,
+    Epoch,
+    GpuFaultRole,
+    JobId,
+)
 from cotenant.controller.domain import events as ev
 
 BY_XID: Final = 2
@@ -38,7 +46,7 @@ class StopAsked(msgspec.Struct, frozen=True, kw_only=True):
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
     """A fatal fault of a device that struck an attempt."""
 
-    role: ev.GpuFaultRole
+    role: GpuFaultRole
     why: str
     """The Xid with its name, or what else was seen."""
     where: str
@@ -244,9 +252,21 @@ class Reset(Note, frozen=True, kw_only=True, tag="reset"):
 
 
 AnyNote = (
-    Bound | Follows | Kept | Reported | Confirmed | Renumbered | Obeyed | Fenced | Forgotten | Aged | Dropped
-    | Unfenced | Doubted | Reset
-)  # fmt: skip
+    Bound
+    | Follows
+    | Kept
+    | Reported
+    | Confirmed
+    | Renumbered
+    | Obeyed
+    | Fenced
+    | Forgotten
+    | Aged
+    | Dropped
+    | Unfenced
+    | Doubted
+    | Reset
+)
 
 
 class AgentMemory:

@@ -24,7 +24,7 @@ from cotenant.agent.daemon.core.memory import Attempt, DeviceQuarantine, Doubted
 from cotenant.agent.daemon.core.reporting import Outbox
 from cotenant.agent.daemon.core.tenants import Tenants
 from cotenant.agent.ipc import Result, Status, StopNow
-from cotenant.controller.domain import Device, JobId
+from cotenant.controller.domain import Device, JobId, Outcome
 from cotenant.controller.domain import events as ev
 
 
@@ -124,7 +124,7 @@ class Teardown:
     def end(
         self,
         attempt: Attempt,
-        outcome: ev.Outcome,
+        outcome: Outcome,
         detail: str,
         *,
         workdir_missing: bool = False,

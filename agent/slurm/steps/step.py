@@ -74,10 +74,25 @@ NAMES = {
     "--gpus-per-node": "gres",
 }
 """Short names, and others for the same thing."""
-SWITCHES = frozenset((
-    "label", "unbuffered", "exclusive", "exact", "overlap", "oversubscribe", "overcommit", "quiet", "verbose",
-    "pty", "preserve-env", "no-kill", "immediate", "kill-on-bad-exit", "disable-status",
-))  # fmt: skip
+SWITCHES = frozenset(
+    (
+        "label",
+        "unbuffered",
+        "exclusive",
+        "exact",
+        "overlap",
+        "oversubscribe",
+        "overcommit",
+        "quiet",
+        "verbose",
+        "pty",
+        "preserve-env",
+        "no-kill",
+        "immediate",
+        "kill-on-bad-exit",
+        "disable-status",
+    )
+)
 SHORT_SWITCHES = "luQvsOEkIK"
 VALUES = frozenset((
     "ntasks", "nodes", "nodelist", "exclude", "output", "error", "input", "chdir", "gpus", "gres",

@@ -104,10 +104,22 @@ class SupervisorTicked(Happening, frozen=True, kw_only=True):
 
 
 AnyHappening = (
-    Started | CouldNotStart | RankMessageCame | RankExited | Sampled | OverMemory | Noted
-    | ClientsTerminated | AllGone
-    | SupervisorTicked | StopNow | SaveNow | LeaseNow | CoTenantsChanged | GangIn
-)  # fmt: skip
+    Started
+    | CouldNotStart
+    | RankMessageCame
+    | RankExited
+    | Sampled
+    | OverMemory
+    | Noted
+    | ClientsTerminated
+    | AllGone
+    | SupervisorTicked
+    | StopNow
+    | SaveNow
+    | LeaseNow
+    | CoTenantsChanged
+    | GangIn
+)
 
 # --- State machine -> edge -------------------------------------------------------------------------
 

@@ -17,8 +17,7 @@ import msgspec
 
 from cotenant.agent.ipc import Durable
 from cotenant.agent.supervisor.core.exit_rules import ROWS, SIGNALS_OF_SHELLS, ExitRule
-from cotenant.controller.domain import events as ev
-from cotenant.controller.domain import texts
+from cotenant.controller.domain import Outcome, texts
 
 TAIL_BYTES: Final = 16 * 1024
 LAST_WORDS_CHARS: Final = 4096
@@ -27,7 +26,7 @@ DETAIL_CHARS: Final = 400
 
 Cause = Literal[
     "", "stop", "no-agreement", "deadline", "lease", "start-deadline", "peer", "memory", "linger", "hang"
-]  # fmt: skip
+]
 """Why the supervisor ended the processes; empty if they ended by themselves."""
 
 Stage = Literal["workdir", "command", "output", "user", "process"]
@@ -105,7 +104,7 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExitVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    outcome: ev.Outcome
+    outcome: Outcome
     exit_code: int | None
     detail: str
     workdir_missing: bool = False
@@ -154,7 +153,7 @@ _TOLD_TO_END: Final[dict[Cause, str]] = {
 }
 
 
-_OUTCOMES: Final[dict[Cause, ev.Outcome]] = {
+_OUTCOMES: Final[dict[Cause, Outcome]] = {
     "start-deadline": "user-failed",
     "memory": "user-failed",
     "hang": "infra-failed",  # A lost link, a peer that died unseen: another start may well go on.

@@ -12,14 +12,14 @@ from typing import Final, Literal
 
 import msgspec
 
-from cotenant.controller.domain import events as ev
+from cotenant.controller.domain import Outcome
 
 
 class ExitRule(msgspec.Struct, frozen=True, kw_only=True):
     """One way to end. All conditions that are given must hold; the first row that matches counts."""
 
     name: str
-    outcome: ev.Outcome
+    outcome: Outcome
     text: str
     """Filled with {error}, {signal}, {code} and the words of `exit_classifier`."""
     pattern: str = ""

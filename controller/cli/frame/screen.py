@@ -28,9 +28,13 @@ from cotenant.controller.present.tables import (
 
 RESET: Final = "\x1b[0m"
 COLOURS: Final = {
-    "green": "\x1b[32m", "yellow": "\x1b[33m", "red": "\x1b[31m",
-    "cyan": "\x1b[36m", "dim": "\x1b[2m", "bold": "\x1b[1m",
-}  # fmt: skip
+    "green": "\x1b[32m",
+    "yellow": "\x1b[33m",
+    "red": "\x1b[31m",
+    "cyan": "\x1b[36m",
+    "dim": "\x1b[2m",
+    "bold": "\x1b[1m",
+}
 
 
 def is_terminal(stream: TextIO | None = None) -> bool:

@@ -84,9 +84,12 @@ def verify(argv: Sequence[str], steps: int) -> Verified:
         second = _run(argv, jobside, interrupted, 2, max(steps, first.step + 1), cwd)
         if second.resumed_at != first.step:
             return Verified(
-                ok=False, steps=second.step, stopped_at=first.step, exact=False,
+                ok=False,
+                steps=second.step,
+                stopped_at=first.step,
+                exact=False,
                 reason=f"it resumed at step {second.resumed_at}",
-            )  # fmt: skip
+            )
         cwd = _scratch_folder(scratch, "of-whole")
         plain = _run(argv, jobside, whole, 1, second.step, cwd, exactly=True)
         same = plain.parameters_sha256 == second.parameters_sha256

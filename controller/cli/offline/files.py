@@ -79,9 +79,13 @@ def matplotlib_or_hint() -> ModuleType | None:
 
 
 def write_results(
-    out: Path, value: dict[str, Any], jobs: Mapping[str, Outcome], drawn: Mapping[str, Outcome], each: str,
+    out: Path,
+    value: dict[str, Any],
+    jobs: Mapping[str, Outcome],
+    drawn: Mapping[str, Outcome],
+    each: str,
     runs: Sequence[TaskRun] = (),
-) -> None:  # fmt: skip
+) -> None:
     """Writes `result.json`, a CSV of jobs for each outcome, plots of those in `drawn` (with matplotlib), and
     timelines of runs that kept one: a picture, and a file for Perfetto.
 

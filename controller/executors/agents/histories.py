@@ -54,8 +54,11 @@ class Histories:
         log.warning(
             "this journal was restored from a copy: host %s has followed epoch %d to entry %d. What was lost "
             "is ended on its hosts; jobs that wait since before the start may wait for %.0f s more",
-            hello.report.host_id, followed.epoch.number, followed.reached, hold_s,
-        )  # fmt: skip
+            hello.report.host_id,
+            followed.epoch.number,
+            followed.reached,
+            hold_s,
+        )
         return True
 
     def is_meant(self, report: Report) -> bool:

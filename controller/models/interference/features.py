@@ -26,8 +26,15 @@ MEANS: Final = tuple(f"{name}_mean" for name in INDICATOR_NAMES)
 VARIANCES: Final = tuple(f"{name}_variance" for name in INDICATOR_NAMES)
 
 VOCABULARY: Final = (
-    *PERCENTAGES, "mem_mib", "samples_per_s", "steps_per_s", "batch", *SWITCHES, *MEANS, *VARIANCES,
-)  # fmt: skip
+    *PERCENTAGES,
+    "mem_mib",
+    "samples_per_s",
+    "steps_per_s",
+    "batch",
+    *SWITCHES,
+    *MEANS,
+    *VARIANCES,
+)
 """Of one job. `mem_mib` as the driver reports it; throughputs per device; a batch per device; `amp` 0 or 1;
 Table 2 in the units of `profiler/indicators/sources.py`, except that variances are of those units squared."""
 UNLIMITED: Final = frozenset(

@@ -106,9 +106,14 @@ def evaluate(
     try:
         with _bar(len(wanted)) as tell:
             result = judge(
-                found.demand, horizon_h=horizon_h, test_last_h=test_last_h, seed=seed, models=wanted,
-                holidays=days, tell=tell,
-            )  # fmt: skip
+                found.demand,
+                horizon_h=horizon_h,
+                test_last_h=test_last_h,
+                seed=seed,
+                models=wanted,
+                holidays=days,
+                tell=tell,
+            )
     except TooFewHours as error:
         raise Problem("refused", f"{file}: {error}", "give more hours, or a smaller --test-last-h") from None
     for model, library in result.left_out.items():
@@ -183,9 +188,16 @@ def train(
 
 
 def _card(
-    file: str, found: DemandFile, model: str, horizon_h: int, test_last_h: int, seed: int,
-    days: frozenset[int], licence: str, tell: Callable[[int, str], None],
-) -> ForecastCard:  # fmt: skip
+    file: str,
+    found: DemandFile,
+    model: str,
+    horizon_h: int,
+    test_last_h: int,
+    seed: int,
+    days: frozenset[int],
+    licence: str,
+    tell: Callable[[int, str], None],
+) -> ForecastCard:
     """Raises Problem: too few hours, or the library is missing."""
     import hashlib
 
@@ -195,15 +207,23 @@ def _card(
 
     try:
         result = judge(
-            found.demand, horizon_h=horizon_h, test_last_h=test_last_h, seed=seed,
-            models=("last-value", model), holidays=days, tell=tell,
-        )  # fmt: skip
+            found.demand,
+            horizon_h=horizon_h,
+            test_last_h=test_last_h,
+            seed=seed,
+            models=("last-value", model),
+            holidays=days,
+            tell=tell,
+        )
     except TooFewHours as error:
         raise Problem("refused", f"{file}: {error}", "give more hours, or a smaller --test-last-h") from None
     if result.left_out:
         library = result.left_out[model]
-        raise Problem("refused", f"{model} is trained with {library}, which is not installed",
-                      f'pip install ".[{EXTRAS[library]}]" in the source folder')  # fmt: skip
+        raise Problem(
+            "refused",
+            f"{model} is trained with {library}, which is not installed",
+            f'pip install ".[{EXTRAS[library]}]" in the source folder',
+        )
     last, own = (
         Scores(**{name: getattr(row, name) for name in Scores.__struct_fields__}) for row in result.judged()
     )
@@ -235,8 +255,16 @@ def _card_as_json(model: ForecastModel, path: Path) -> dict[str, Any]:
 
 
 FIELDS: Final = (
-    "model", "mae", "rmse", "mape", "pinball_90", "pinball_95", "coverage_90", "coverage_95", "train_cpu_s",
-)  # fmt: skip
+    "model",
+    "mae",
+    "rmse",
+    "mape",
+    "pinball_90",
+    "pinball_95",
+    "coverage_90",
+    "coverage_95",
+    "train_cpu_s",
+)
 
 
 def _as_json(row: Judged) -> dict[str, Any]:

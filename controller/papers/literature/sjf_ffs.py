@@ -72,9 +72,13 @@ class SjfFfs(Colocation):
         names = ", ".join(dict.fromkeys(slot.partner.job_id for slot in partners))
         left_mib = min(slot.left_mib for slot in partners)
         reason = because(
-            "sharing-first-fit", names, choice.size or "all", choice.accumulation_steps, choice.needed_mib,
+            "sharing-first-fit",
+            names,
+            choice.size or "all",
+            choice.accumulation_steps,
+            choice.needed_mib,
             left_mib,
-        )  # fmt: skip
+        )
         return CoTenant(tuple(devices), choice.accumulation_steps, reason)
 
     def why_not(self, plan: Plan, job: Job, slots: ShareableSlots) -> Reason | None:

@@ -22,6 +22,14 @@ from cotenant.controller.papers.pcs.wfq import (
 )
 
 __all__ = [
-    "PCS", "Pcs", "PcsParameters", "WfqConfig",
-    "as_published", "class_shares", "divide", "from_published", "published_named", "size_gpu_s",
-]  # fmt: skip
+    "PCS",
+    "Pcs",
+    "PcsParameters",
+    "WfqConfig",
+    "as_published",
+    "class_shares",
+    "divide",
+    "from_published",
+    "published_named",
+    "size_gpu_s",
+]

@@ -136,9 +136,17 @@ def front(
 
 
 def _searched(
-    workload: Workload, wanted: Scenario, train_jobs: int, asked: float, objectives: str, evaluations: int,
-    backend: Backend, address: str, workers: int | None, seed: int,
-) -> ParetoFront:  # fmt: skip
+    workload: Workload,
+    wanted: Scenario,
+    train_jobs: int,
+    asked: float,
+    objectives: str,
+    evaluations: int,
+    backend: Backend,
+    address: str,
+    workers: int | None,
+    seed: int,
+) -> ParetoFront:
     """Raises Problem."""
     from cotenant.controller.papers.pcs.preferences import (
         JobWindow,

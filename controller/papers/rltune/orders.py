@@ -48,8 +48,15 @@ from cotenant.controller.policies.scored import Scored, waited_s
 from cotenant.controller.policies.toolkit import PassingParameters, place_ordered
 
 ACTOR: Final = (
-    "log_time", "log_gpus", "log_wait", "log_size", "urgency", "demand_supply", "can_start", "ways",
-)  # fmt: skip
+    "log_time",
+    "log_gpus",
+    "log_wait",
+    "log_size",
+    "urgency",
+    "demand_supply",
+    "can_start",
+    "ways",
+)
 """log10 of expected seconds / 4; log2 of GPUs / 3; log10 of 1 + seconds waited / 4; log10 of time x GPUs / 5;
 wait / (wait + time); GPUs / (GPUs + free ones); whether it fits now; share of hosts on which it fits now."""
 CRITIC: Final = ("log_time", "log_gpus", "log_wait", "future", "fragmentation")

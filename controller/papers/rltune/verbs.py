@@ -158,9 +158,13 @@ def _as_json(model: OrderModel, path: Path) -> dict[str, object]:
 
     card = msgspec.to_builtins(model.card)
     return {
-        "schema": "order-training/1", "policy": model.policy, "file": str(path), "active": model.active,
-        "fallback": model.fallback, "card": card,
-    }  # fmt: skip
+        "schema": "order-training/1",
+        "policy": model.policy,
+        "file": str(path),
+        "active": model.active,
+        "fallback": model.fallback,
+        "card": card,
+    }
 
 
 def page(model: OrderModel, path: Path) -> str:

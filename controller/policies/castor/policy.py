@@ -138,9 +138,16 @@ class Castor(Colocation):
 
 def share_reason(best: SharingChoice) -> Reason:
     return because(
-        "sharing-pays", best.partner.job_id, best.shared_s, best.sequential_s, best.sub_batch or "all",
-        best.accumulation_steps, best.newcomer_xi, best.partner_xi, best.source,
-    )  # fmt: skip
+        "sharing-pays",
+        best.partner.job_id,
+        best.shared_s,
+        best.sequential_s,
+        best.sub_batch or "all",
+        best.accumulation_steps,
+        best.newcomer_xi,
+        best.partner_xi,
+        best.source,
+    )
 
 
 def paying(view: View, job: Job, slots: ShareableSlots) -> tuple[list[ShareableSlot], Reason | None]:

@@ -27,8 +27,17 @@ REQUIRED = ("JobID", "Submit")
 GPU_COLUMNS = ("AllocTRES", "AllocGRES", "ReqTRES", "ReqGRES")
 """In order of preference. The GRES fields are those of Slurm before 21.08."""
 WANTED = (
-    *REQUIRED, *GPU_COLUMNS, "User", "Account", "Partition", "State", "Start", "End", "ElapsedRaw", "Elapsed",
-)  # fmt: skip
+    *REQUIRED,
+    *GPU_COLUMNS,
+    "User",
+    "Account",
+    "Partition",
+    "State",
+    "Start",
+    "End",
+    "ElapsedRaw",
+    "Elapsed",
+)
 UNFINISHED = frozenset(("PENDING", "RUNNING", "REQUEUED", "RESIZING", "SUSPENDED"))
 JOB_STEPS = "job steps"
 _GPU = re.compile(r"(?:gres/)?gpu(?::([^:=,()]+))?[:=](\d{1,9})(?:\(.*\))?", re.ASCII)

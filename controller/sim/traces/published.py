@@ -173,9 +173,17 @@ def read_helios(text: str, *, name: str) -> Trace:
 PAI = "Alibaba PAI 2020 (Weng et al., NSDI '22)"
 JOB = ("job_name", "inst_id", "user", "status", "start_time", "end_time")
 TASK = (
-    "job_name", "task_name", "inst_num", "status", "start_time", "end_time", "plan_cpu", "plan_mem",
-    "plan_gpu", "gpu_type",
-)  # fmt: skip
+    "job_name",
+    "task_name",
+    "inst_num",
+    "status",
+    "start_time",
+    "end_time",
+    "plan_cpu",
+    "plan_mem",
+    "plan_gpu",
+    "gpu_type",
+)
 TAG = ("inst_id", "user", "gpu_type_spec", "group", "workload")
 
 

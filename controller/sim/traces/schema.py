@@ -20,9 +20,21 @@ from cotenant.controller.system.files import write_output
 
 REQUIRED = ("submit_time_s", "duration_s", "gpus")
 COLUMNS = (
-    "job_id", "submit_time_s", "duration_s", "gpus", "user", "vc", "gpu_type", "state", "type", "pods",
-    "gpus_per_pod", "model", "organisation", "synthetic",
-)  # fmt: skip
+    "job_id",
+    "submit_time_s",
+    "duration_s",
+    "gpus",
+    "user",
+    "vc",
+    "gpu_type",
+    "state",
+    "type",
+    "pods",
+    "gpus_per_pod",
+    "model",
+    "organisation",
+    "synthetic",
+)
 """As they are written; `pods` and `gpus_per_pod` are always empty here, for `gpus` counts the whole job.
 
 The last two are written only where there is something to say. A generated trace stays one in every file.

@@ -56,8 +56,20 @@ BY_HOUR: Final = (
 """Tasks submitted by hour of the day."""
 WEEKEND: Final = 0.65
 ORGANISATION_SHARES: Final = (
-    0.3725, 0.1858, 0.0890, 0.0749, 0.0695, 0.0420, 0.0235, 0.0216, 0.0206, 0.0190, 0.0187, 0.0117, 0.0512,
-)  # fmt: skip
+    0.3725,
+    0.1858,
+    0.0890,
+    0.0749,
+    0.0695,
+    0.0420,
+    0.0235,
+    0.0216,
+    0.0206,
+    0.0190,
+    0.0187,
+    0.0117,
+    0.0512,
+)
 """Of A100-seconds: the twelve largest organisations of the released trace, and its 27 others as one: its
 GPU-seconds by organisation times each one's share on A100."""
 ORGANISATIONS: Final = len(ORGANISATION_SHARES)

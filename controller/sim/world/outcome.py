@@ -143,8 +143,15 @@ class Columns:
     def arrays(self) -> dict[str, Any]:
         """The columns as `Outcome` names them."""
         seconds = (
-            "jct_s", "wait_s", "load_s", "run_s", "pause_s", "rework_s", "futile_s", "sharing_benefit",
-        )  # fmt: skip
+            "jct_s",
+            "wait_s",
+            "load_s",
+            "run_s",
+            "pause_s",
+            "rework_s",
+            "futile_s",
+            "sharing_benefit",
+        )
         counts = {
             "preemptions": self.preemptions,
             "futile_preemptions": self.futile,

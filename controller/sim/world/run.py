@@ -14,7 +14,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
-from cotenant.controller.domain import AttemptNo, GangMember, HostId, JobId
+from cotenant.controller.domain import AttemptNo, GangMember, HostId, JobId, Outcome
 from cotenant.controller.domain import events as ev
 from cotenant.controller.sim.world.jobs import STEP_S, STEPS_PER_S
 
@@ -186,7 +186,7 @@ def hello(run: JobRun, host_id: HostId) -> ev.CapabilitiesSeen:
     )
 
 
-def ended(run: JobRun, host_id: HostId, outcome: ev.Outcome) -> ev.AttemptEnded:
+def ended(run: JobRun, host_id: HostId, outcome: Outcome) -> ev.AttemptEnded:
     return ev.AttemptEnded(
         job_id=run.job_id,
         attempt=run.number,

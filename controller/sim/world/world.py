@@ -24,6 +24,7 @@ from cotenant.controller.domain import (
     ForgetJob,
     HostId,
     HostReport,
+    Outcome,
     SaveAttempt,
     StartAttempt,
     StopAttempt,
@@ -243,7 +244,7 @@ class World:
             self._tell_safe(run)
         return self._last_words(run, "stopped")
 
-    def _last_words(self, run: JobRun, outcome: ev.Outcome) -> ev.AnyEvent:
+    def _last_words(self, run: JobRun, outcome: Outcome) -> ev.AnyEvent:
         """`AttemptEnded` of every host that is left, after what is already to be told."""
         for member in run.gang:
             self._ready.append((ended(run, member.host_id, outcome), run))

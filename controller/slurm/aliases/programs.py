@@ -57,12 +57,20 @@ from cotenant.controller.wire import clients as wire
 MARK: Final = "# Written by `cotenant slurm-aliases`."
 
 VERBS: Final[dict[str, Literal["hold", "release", "requeue"]]] = {
-    "hold": "hold", "uhold": "hold", "release": "release", "requeue": "requeue",
-}  # fmt: skip
+    "hold": "hold",
+    "uhold": "hold",
+    "release": "release",
+    "requeue": "requeue",
+}
 SETTINGS: Final = {
-    "timelimit": "time", "priority": "priority", "jobname": "name", "name": "name", "account": "organisation",
-    "minmemorynode": "host_mem", "mincpusnode": "cpus",
-}  # fmt: skip
+    "timelimit": "time",
+    "priority": "priority",
+    "jobname": "name",
+    "name": "name",
+    "account": "organisation",
+    "minmemorynode": "host_mem",
+    "mincpusnode": "cpus",
+}
 """Slurm's name of what may be updated, and ours."""
 
 SCRIPT_BYTES_MAX: Final = 1 << 20

@@ -145,9 +145,16 @@ def slurm(
         _check_rights(programs, config)
         with _held(where, config, order, partition) as file:
             steerer = Steerer(
-                programs, policy, history, file, host=socket.gethostname(), pid=os.getpid(),
-                partitions=words, most=most, interval_s=interval_s,
-            )  # fmt: skip
+                programs,
+                policy,
+                history,
+                file,
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                partitions=words,
+                most=most,
+                interval_s=interval_s,
+            )
             return _steer(steerer, file, config, policy.name, history, interval_s)
 
 

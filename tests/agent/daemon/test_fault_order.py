@@ -20,7 +20,7 @@ from cotenant.agent.daemon.core.edge import (
     MemoryFree,
 )
 from cotenant.agent.daemon.core.memory import Fault
-from cotenant.controller.domain import JobId
+from cotenant.controller.domain import GpuFaultRole, JobId
 from cotenant.controller.domain import events as ev
 from tests.agent.daemon.test_gpu_faults import CRASH, ONE, THREE, TWO, XID, host, sharing
 from tests.agent.daemon.test_state import Agent, only
@@ -133,7 +133,7 @@ def test_news_that_come_when_the_end_was_told_change_nothing_about_it() -> None:
 
 # --- What is known of a fault is a join ------------------------------------------------------------
 
-ROLES: tuple[ev.GpuFaultRole, ...] = ("suspect", "hit", "culprit", "device")
+ROLES: tuple[GpuFaultRole, ...] = ("suspect", "hit", "culprit", "device")
 WORDS = st.builds(
     Fault,
     role=st.sampled_from(ROLES),

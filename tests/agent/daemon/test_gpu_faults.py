@@ -25,7 +25,15 @@ from cotenant.agent.daemon.core.edge import (
 )
 from cotenant.agent.daemon.core.memory import Attempt, Fault, Kept, Key
 from cotenant.agent.ipc import Result, StopNow
-from cotenant.controller.domain import AttemptNo, CommandId, DeviceId, HostReport, JobId, TrustDevices
+from cotenant.controller.domain import (
+    AttemptNo,
+    CommandId,
+    DeviceId,
+    GpuFaultRole,
+    HostReport,
+    JobId,
+    TrustDevices,
+)
 from cotenant.controller.domain import events as ev
 from tests.agent.daemon.test_state import (
     HOST,
@@ -351,7 +359,7 @@ def test_a_persons_word_reaches_the_edge() -> None:
 # --- Roles and words -------------------------------------------------------------------------------
 
 # fmt: off
-ROLES: list[tuple[GpuFault, set[Key], ev.GpuFaultRole]] = [
+ROLES: list[tuple[GpuFault, set[Key], GpuFaultRole]] = [
     (XID, set(), "culprit"),
     (XID, {TWO}, "suspect"),
     (msgspec.structs.replace(XID, strangers=True), set(), "suspect"),
@@ -365,14 +373,14 @@ ROLES: list[tuple[GpuFault, set[Key], ev.GpuFaultRole]] = [
 
 
 @pytest.mark.parametrize(("fault", "company", "role"), ROLES)
-def test_roles(fault: GpuFault, company: set[Key], role: ev.GpuFaultRole) -> None:
+def test_roles(fault: GpuFault, company: set[Key], role: GpuFaultRole) -> None:
     assert gpu_faults.role_of(ONE, fault, company) == role
 
 
-@pytest.mark.parametrize("role", [role for role in get_args(ev.GpuFaultRole) if role])
+@pytest.mark.parametrize("role", [role for role in get_args(GpuFaultRole) if role])
 @pytest.mark.parametrize("beside", [(), (JobId("8"),)])
 def test_every_role_has_words_and_only_one_alone_is_its_users_failure(
-    role: ev.GpuFaultRole, beside: tuple[JobId, ...]
+    role: GpuFaultRole, beside: tuple[JobId, ...]
 ) -> None:
     plain: Result = result("7", outcome="stopped", detail="")
     judged = gpu_faults.judged(plain, Fault(role=role, why="Xid 31 (x)", where="h1/gpu-1", beside=beside))

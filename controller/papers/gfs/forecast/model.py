@@ -115,8 +115,10 @@ class ForecastModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         match self.fitted:
             case QuantileTrees(columns=columns, forests=forests):
                 if columns != COLUMNS or len(forests) != len(self.levels):
-                    raise ValueError(f"{len(forests)} forests of {columns} columns; this version reads "
-                                     f"{len(self.levels)} of {COLUMNS}")  # fmt: skip
+                    raise ValueError(
+                        f"{len(forests)} forests of {columns} columns; this version reads "
+                        f"{len(self.levels)} of {COLUMNS}"
+                    )
             case LinearWeights(deviations=deviations, cycle=cycle, spread=spread):
                 if len(deviations) != len(self.series) or len(cycle) != self.horizon_h or not spread:
                     raise ValueError("the weights are not those of these series and hours ahead")

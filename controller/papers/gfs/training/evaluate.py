@@ -56,8 +56,13 @@ MODELS: Final[dict[str, str]] = {
     "last-week-peak": "the highest of the last 168 hours, for every level",
 }
 """The default first."""
-NEEDS: Final = {"orglinear": "torch", "dlinear": "torch", "deepar": "torch", "xgboost-cqr": "xgboost",
-                "xgboost": "xgboost"}  # fmt: skip
+NEEDS: Final = {
+    "orglinear": "torch",
+    "dlinear": "torch",
+    "deepar": "torch",
+    "xgboost-cqr": "xgboost",
+    "xgboost": "xgboost",
+}
 Aggregation = Literal["series", "pool", "paper"]
 
 Ask = Callable[[Demand, Hours], Floats]

@@ -173,9 +173,12 @@ def _document(errors: Floats, errors_max: int) -> ErrorTable:
 
 
 TREE_SETTINGS: Final = {
-    "max_leaves": 16.0, "max_depth": 0.0, "min_child_weight": 60.0,
-    "subsample": 0.7, "colsample_bytree": 0.6,
-}  # fmt: skip
+    "max_leaves": 16.0,
+    "max_depth": 0.0,
+    "min_child_weight": 60.0,
+    "subsample": 0.7,
+    "colsample_bytree": 0.6,
+}
 HISTORY_H_MIN: Final = DAY_H
 """Before the first origin that is learned from."""
 LABEL_MAX: Final = 1000.0

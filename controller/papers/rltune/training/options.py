@@ -54,14 +54,26 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
 
 PRESETS: Final[dict[str, Preset]] = {
     "warm": Preset(
-        warm_start=True, actor_rate=2e-3, critic_rate=2e-3, iterations_max=20, kl_max=0.015, windows=16,
-        decisions=700, dense=True,
+        warm_start=True,
+        actor_rate=2e-3,
+        critic_rate=2e-3,
+        iterations_max=20,
+        kl_max=0.015,
+        windows=16,
+        decisions=700,
+        dense=True,
     ),
     "paper": Preset(
-        warm_start=False, actor_rate=3e-4, critic_rate=1e-3, iterations_max=80, kl_max=0.01, windows=100,
-        decisions=4_000, dense=False,
+        warm_start=False,
+        actor_rate=3e-4,
+        critic_rate=1e-3,
+        iterations_max=80,
+        kl_max=0.01,
+        windows=100,
+        decisions=4_000,
+        dense=False,
     ),
-}  # fmt: skip
+}
 """`paper`: RLTune section 4, as far as it says; gamma is 1 in both."""
 
 
@@ -135,9 +147,13 @@ class TraceParts:
     def __init__(self, trace: str, options: TrainingOptions) -> None:
         self.trace = trace
         asked = Scenario(
-            trace=trace, noise=options.noise, limits=options.limits, hosts=options.hosts,
-            gpus_per_host=options.gpus_per_host, pairs="none",
-        )  # fmt: skip
+            trace=trace,
+            noise=options.noise,
+            limits=options.limits,
+            hosts=options.hosts,
+            gpus_per_host=options.gpus_per_host,
+            pairs="none",
+        )
         (whole,) = scenario.tasks(asked, [windows.REFERENCE], [options.seed])
         if options.load is not None:
             times = options.load / whole.workload.offered_load(whole.cluster.gpus)

@@ -133,11 +133,17 @@ def _like_jobs(count: int, generator: torch.Generator) -> Tensor:
     free = 64.0 * drawn[:, 3] ** 2
     return torch.stack(
         (
-            log_time / 4.0, log_gpus / 3.0, log_wait / 4.0, (log_time + 0.30103 * log_gpus) / 5.0,
-            wait_s / (wait_s + time_s), gpus / (gpus + free), (drawn[:, 4] < 0.7).double(), drawn[:, 5],
+            log_time / 4.0,
+            log_gpus / 3.0,
+            log_wait / 4.0,
+            (log_time + 0.30103 * log_gpus) / 5.0,
+            wait_s / (wait_s + time_s),
+            gpus / (gpus + free),
+            (drawn[:, 4] < 0.7).double(),
+            drawn[:, 5],
         ),
         dim=1,
-    )  # fmt: skip
+    )
 
 
 def saved(file: Any, value: dict[str, Any]) -> None:

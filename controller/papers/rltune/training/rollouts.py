@@ -173,10 +173,14 @@ def roll(asked: Rollout) -> Choices | None:
         allowed[row, :jobs] = choice.allowed
     chosen = [policy.choices[at] for at in picked.tolist()]
     return Choices(
-        actor.astype(np.float32), critic.astype(np.float32), allowed,
+        actor.astype(np.float32),
+        critic.astype(np.float32),
+        allowed,
         np.array([choice.chosen for choice in chosen]),
-        np.array([choice.log_probability for choice in chosen]), advantage[picked], value[picked],
-    )  # fmt: skip
+        np.array([choice.log_probability for choice in chosen]),
+        advantage[picked],
+        value[picked],
+    )
 
 
 def _simulated(part: Part, make: Callable[[str, Parameters], Any]) -> Outcome:

@@ -61,39 +61,71 @@ class Baselines:
         return ratio(own, self.sjf if self._options.base == "sjf" else self.ssf)
 
     def model(
-        self, policy: Any, columns: Sequence[str], layers: tuple[Layer, ...], own: Sequence[float], *,
-        curve: Sequence[float], cpu_s: float,
-    ) -> OrderModel:  # fmt: skip
+        self,
+        policy: Any,
+        columns: Sequence[str],
+        layers: tuple[Layer, ...],
+        own: Sequence[float],
+        *,
+        curve: Sequence[float],
+        cpu_s: float,
+    ) -> OrderModel:
         """With its card; active if it is no worse than the better of the two."""
         options, sjf, ssf = self._options, sum(self.sjf), sum(self.ssf)
         card = ModelCard(
             traces=options.traces,
             licence=LICENCE if set(options.traces) <= set(NAMES) else "that of the traces",
-            metric=options.metric, base=options.base, preset=options.preset, seed=options.seed,
+            metric=options.metric,
+            base=options.base,
+            preset=options.preset,
+            seed=options.seed,
             cluster=f"{options.hosts} x {options.gpus_per_host} GPUs"
             + ("" if options.load is None else f", offered load {options.load:g}"),
-            estimates=options.estimates, epochs=max(len(curve) - 1, 0), cpu_s=round(cpu_s, 1),
-            version=version("cotenant"), curve=tuple(round(each, 5) for each in curve),
+            estimates=options.estimates,
+            epochs=max(len(curve) - 1, 0),
+            cpu_s=round(cpu_s, 1),
+            version=version("cotenant"),
+            curve=tuple(round(each, 5) for each in curve),
             validation=Validation(windows=len(self.parts), own=sum(own), sjf=sjf, ssf=ssf),
-        )  # fmt: skip
+        )
         return OrderModel(
-            policy=policy, columns=tuple(columns), layers=layers, card=card, window=options.window_jobs,
-            active=sum(own) <= min(sjf, ssf), fallback="sjf" if sjf <= ssf else "ssf",
-        )  # fmt: skip
+            policy=policy,
+            columns=tuple(columns),
+            layers=layers,
+            card=card,
+            window=options.window_jobs,
+            active=sum(own) <= min(sjf, ssf),
+            fallback="sjf" if sjf <= ssf else "ssf",
+        )
 
 
 def draft(options: TrainingOptions, layers: tuple[Layer, ...]) -> OrderModel:
     """A model under way: as good as any, for rollouts."""
     nothing = Validation(windows=0, own=0.0, sjf=0.0, ssf=0.0)
     card = ModelCard(
-        traces=options.traces, licence="", metric=options.metric, base=options.base, preset=options.preset,
-        seed=options.seed, cluster="", estimates=options.estimates, epochs=0, cpu_s=0.0, version="",
-        validation=nothing, curve=(),
-    )  # fmt: skip
+        traces=options.traces,
+        licence="",
+        metric=options.metric,
+        base=options.base,
+        preset=options.preset,
+        seed=options.seed,
+        cluster="",
+        estimates=options.estimates,
+        epochs=0,
+        cpu_s=0.0,
+        version="",
+        validation=nothing,
+        curve=(),
+    )
     return OrderModel(
-        policy="rltune", columns=ACTOR, layers=layers, card=card, window=options.window_jobs, active=True,
+        policy="rltune",
+        columns=ACTOR,
+        layers=layers,
+        card=card,
+        window=options.window_jobs,
+        active=True,
         fallback="sjf",
-    )  # fmt: skip
+    )
 
 
 def train_rltune(
@@ -124,9 +156,13 @@ def train_rltune(
             run.validate(kl, tell)
             run.keep(state, pool.cpu_s() - cpu_s)
         return baselines.model(
-            "rltune", ACTOR, run.best_layers, run.best_own, curve=run.curve,
+            "rltune",
+            ACTOR,
+            run.best_layers,
+            run.best_own,
+            curve=run.curve,
             cpu_s=run.cpu_before_s + pool.cpu_s() - cpu_s,
-        )  # fmt: skip
+        )
 
 
 class _Kept(msgspec.Struct, kw_only=True):
@@ -215,9 +251,13 @@ class _Run:
         networks = io.BytesIO()
         ppo.saved(networks, self._learner.state())
         kept = _Kept(
-            key=self._options.key, curve=self.curve, best_layers=self.best_layers,
-            best_own=list(self.best_own), cpu_s=self.cpu_before_s + spent_s, networks=networks.getvalue(),
-        )  # fmt: skip
+            key=self._options.key,
+            curve=self.curve,
+            best_layers=self.best_layers,
+            best_own=list(self.best_own),
+            cpu_s=self.cpu_before_s + spent_s,
+            networks=networks.getvalue(),
+        )
         files.write_output(state, msgspec.msgpack.encode(kept))
 
     def resume(self, state: Path) -> None:

@@ -43,8 +43,17 @@ from cotenant.controller.slurm.steer.core.estimates import Estimate
 from cotenant.controller.slurm.steer.core.queue import QueueJob, SlurmQueue
 
 ORDERS: Final = (
-    "fifo", "sjf", "ssf", "srtf", "srsf", "f1", "wfp3", "unicep", "scorer", "rltune",
-)  # fmt: skip
+    "fifo",
+    "sjf",
+    "ssf",
+    "srtf",
+    "srsf",
+    "f1",
+    "wfp3",
+    "unicep",
+    "scorer",
+    "rltune",
+)
 """Policies whose decision can be carried out by priorities. Of those that preempt, the order alone. Not
 qssf and slurm-multifactor: they learn from jobs that they started; estimates are learned here already."""
 LEAST_S: Final = 1.0
