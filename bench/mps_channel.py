@@ -23,9 +23,9 @@ from pathlib import Path, PurePosixPath
 
 import machine
 
+from cotenant.mps.answers import Incomplete, Rejected, answered, percentage, query
 from cotenant.mps.channel import ChannelError, ControlChannel, default_percentage
 from cotenant.mps.environment import PIPE_DIRECTORY
-from cotenant.mps.health import Incomplete, Rejected, answered, percentage, query
 from cotenant.mps.ownership import LOG_DIRECTORY
 from cotenant.mps.process import CONTROL
 

@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Final
 
-from cotenant.mps import health
+from cotenant.mps import answers
 from cotenant.mps.channel import ChannelError, ControlChannel
 from cotenant.mps.detection import CONTROL
 from cotenant.mps.environment import ClientLimits, client_environment, without_mps
@@ -106,7 +106,7 @@ class PrivateMps:
         """
         try:
             return self.channel.ask(command)
-        except (ChannelError, health.Incomplete) as error:
+        except (ChannelError, answers.Incomplete) as error:
             raise MpsFailed(f"{command}: {error}") from None
 
     @property
@@ -119,7 +119,7 @@ class PrivateMps:
         return self._run((CONTROL,), f"{command}\n")
 
     def servers(self) -> tuple[int, ...]:
-        return health.pids(self.ask("get_server_list"))
+        return answers.pids(self.ask("get_server_list"))
 
     def clients(self) -> tuple[int, ...]:
         """Of all servers."""
@@ -127,8 +127,8 @@ class PrivateMps:
 
     def _clients_of(self, server: int) -> tuple[int, ...]:
         try:
-            return health.pids(self.ask(f"get_client_list {server}"))
-        except health.Rejected:  # It ended in between.
+            return answers.pids(self.ask(f"get_client_list {server}"))
+        except answers.Rejected:  # It ended in between.
             return ()
 
     def await_clients(self, *pids: int, timeout_s: float = 30.0) -> None:
@@ -161,7 +161,7 @@ class PrivateMps:
         if not self.folder.name:
             return
         servers: tuple[int, ...] = ()
-        with contextlib.suppress(MpsFailed, health.Rejected, subprocess.TimeoutExpired, OSError):
+        with contextlib.suppress(MpsFailed, answers.Rejected, subprocess.TimeoutExpired, OSError):
             servers = self.servers()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._run((CONTROL,), f"quit -t {QUIT_S}\n", timeout_s=QUIT_S + QUERY_TIMEOUT_S)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from cotenant.mps import health
+from cotenant.mps import answers
 from cotenant.profiler.driver.facts import TIMEOUT, NvmlError
 from cotenant.profiler.driver.library import handle_of, open_library
 from hwtests import host
@@ -164,9 +164,9 @@ def _fault_seen_s(mps: PrivateMps, server: int) -> float | None:
     until_s = time.monotonic() + 10.0
     while time.monotonic() < until_s:
         try:
-            if health.server_state(mps.ask(f"get_server_status {server}")) is health.ServerState.FAULT:
+            if answers.server_state(mps.ask(f"get_server_status {server}")) is answers.ServerState.FAULT:
                 return time.monotonic()
-        except (health.Rejected, MpsFailed):
+        except (answers.Rejected, MpsFailed):
             return None
         time.sleep(0.05)
     return None

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from cotenant.mps import health
+from cotenant.mps import answers
 from hwtests import host
 from hwtests.busy import Busy
 from hwtests.device import Device
@@ -79,7 +79,7 @@ def _statuses(mps: PrivateMps) -> str:
     """Of every server; or what became of asking."""
     try:
         return ", ".join(mps.ask(f"get_server_status {server}") for server in mps.servers()) or "no server"
-    except (MpsFailed, health.Rejected) as problem:
+    except (MpsFailed, answers.Rejected) as problem:
         return str(problem)
     except subprocess.TimeoutExpired:
         return "the daemon does not answer any more"

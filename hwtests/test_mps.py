@@ -16,12 +16,12 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from cotenant.mps import health
+from cotenant.mps import answers
 from cotenant.mps.daemon import Daemon
 from cotenant.mps.detection import CONTROL, ask_version
 from cotenant.mps.environment import ClientLimits, client_environment
-from cotenant.mps.health import Server
 from cotenant.mps.ownership import Spec
+from cotenant.mps.servers import Server
 from cotenant.mps.terminate import terminate
 from hwtests import host
 from hwtests.busy import Busy
@@ -110,7 +110,7 @@ def test_two_clients_attach(cuda: Device, mps: PrivateMps, measured: Measure) ->
             "ps",
         ):
             measured(command.split()[0], mps.ask(command) or "(empty)")
-        assert health.server_state(mps.ask(f"get_server_status {server}")) is health.ServerState.ACTIVE
+        assert answers.server_state(mps.ask(f"get_server_status {server}")) is answers.ServerState.ACTIVE
 
 
 def test_a_client_that_finds_no_daemon_runs_without_mps(
@@ -171,9 +171,9 @@ def test_settings_are_read_back(cuda: Device, mps: PrivateMps, measured: Measure
     for value in ("50", "0", "120"):
         echoed = mps.ask(f"set_default_active_thread_percentage {value}")
         measured(f"set_default_active_thread_percentage {value}", echoed)
-        in_force = health.percentage(mps.ask("get_default_active_thread_percentage"))
+        in_force = answers.percentage(mps.ask("get_default_active_thread_percentage"))
         assert in_force == 50.0, "what is out of range changes nothing"
-        assert health.percentage(echoed) == in_force
+        assert answers.percentage(echoed) == in_force
     mps.ask(f"set_default_device_pinned_mem_limit {cuda.uuid} 2G")
     by_uuid = mps.ask("get_default_device_pinned_mem_limit 0")
     measured("get_default_device_pinned_mem_limit after 2G by UUID", by_uuid or "(empty)")
@@ -199,7 +199,7 @@ def test_a_client_is_terminated_and_its_neighbour_goes_on(
         measured("what the terminated client meets", victim.error())
         measured("its neighbour before", before, "TFLOP/s")
         measured("its neighbour after", after, "TFLOP/s", neighbour.error())
-        assert health.termination(answer) is health.TerminationReply.DONE, answer
+        assert answers.termination(answer) is answers.TerminationReply.DONE, answer
         assert not neighbour.error() and after > before, "the neighbour has the device for itself now"
         assert victim.pid not in mps.clients()
 

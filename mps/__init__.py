@@ -1,12 +1,13 @@
 """NVIDIA's Multi-Process Service: whether it works here, its daemons and their owner, what a client needs.
 
 Rule: only `channel.py` asks a control daemon, and only its owner (`ownership.py`, `daemon.py`) starts,
-configures or ends one. Pure code decides what an answer means, what is wrong and what to do
-(`health.py`), which daemons there are (`choose` in `detection.py`), where they live and what a client gets
-(`environment.py`).
+configures or ends one. Pure code decides what an answer means (`answers.py`), what is wrong and what to do
+(`health.py`), which servers were lost (`servers.py`), which daemons there are (`choose` in `detection.py`),
+where they live and what a client gets (`environment.py`).
 """
 
 __all__ = [
+    "answers",
     "channel",
     "daemon",
     "detection",
@@ -15,5 +16,6 @@ __all__ = [
     "health",
     "ownership",
     "process",
+    "servers",
     "terminate",
 ]

@@ -23,8 +23,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from cotenant.mps import process
-from cotenant.mps.environment import PIPE_DIRECTORY, percentage_text, without_mps
-from cotenant.mps.health import (
+from cotenant.mps.answers import (
     Incomplete,
     Rejected,
     ServerState,
@@ -37,6 +36,7 @@ from cotenant.mps.health import (
     termination,
     unknown_command,
 )
+from cotenant.mps.environment import PIPE_DIRECTORY, percentage_text, without_mps
 from cotenant.mps.process import CONTROL
 
 ANSWER_S = 5.0

@@ -17,7 +17,8 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
-from cotenant.mps import health, process
+from cotenant.mps import health, process, servers
+from cotenant.mps.answers import ServerState
 from cotenant.mps.channel import (
     ChannelError,
     ControlChannel,
@@ -32,7 +33,7 @@ from cotenant.mps.channel import (
     set_default_percentage,
     set_percentage,
 )
-from cotenant.mps.health import DaemonCondition, DaemonStatus, Remedy, Server, ServerState, Sight
+from cotenant.mps.health import DaemonCondition, Remedy, Sight
 from cotenant.mps.ownership import (
     END_S,
     SUFFIX,
@@ -47,6 +48,7 @@ from cotenant.mps.ownership import (
     start,
 )
 from cotenant.mps.process import CONTROL, FoundProcess, MpsProcessIdentity, Running, look_around
+from cotenant.mps.servers import DaemonStatus, Server
 
 ASK_EVERY_S = 10.0
 """How often a daemon that seems well is asked, when nothing about it has changed."""
@@ -111,7 +113,7 @@ class Daemon:
         )
         seen = health.condition(sight)
         todo = health.remedy(sight, in_use=in_use)
-        losses = tuple(health.losses(before, _alive(before)))
+        losses = tuple(servers.losses(before, _alive(before)))
         why = ""
         if todo is Remedy.REFUSE:
             why = f"{seen.value}: {strangers[0]}"
@@ -305,7 +307,7 @@ class Daemon:
             )
             process.end(in_fault[0].identity, SERVER_END_S)
         if in_fault:
-            return f"{health.IN_FAULT}: every client has to end first"
+            return f"{servers.IN_FAULT}: every client has to end first"
         if daemon not in self._settled:
             return self._why_not_settled or "the settings of its MPS daemon were not read back yet"
         return self._why_not_settled

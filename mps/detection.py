@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Literal
 
+from cotenant.mps.answers import control_version
 from cotenant.mps.environment import pipe_directory
-from cotenant.mps.health import control_version
 from cotenant.mps.process import CONTROL as CONTROL
 
 CAPABILITY_MIN = (7, 0)

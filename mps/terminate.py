@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath
 
 from cotenant.mps import process
+from cotenant.mps.answers import TerminationReply
 from cotenant.mps.channel import (
     ChannelError,
     ControlChannel,
@@ -33,7 +34,6 @@ from cotenant.mps.channel import (
     server_list,
     terminate_client,
 )
-from cotenant.mps.health import TerminationReply
 from cotenant.mps.process import CONTROL
 
 TIMEOUT_S = 10.0

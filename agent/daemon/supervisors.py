@@ -27,7 +27,8 @@ from cotenant.agent.daemon.tasks import Tasks
 from cotenant.agent.daemon.warm_starts import SUPERVISOR as PROGRAM
 from cotenant.agent.daemon.warm_starts import SpareSupervisor
 from cotenant.agent.host.checkpoint_root import make_checkpoint_folder
-from cotenant.agent.host.facts import OPEN_ONE, boot_id, closed_folder, open_pidfd
+from cotenant.agent.host.facts import OPEN_ONE, closed_folder
+from cotenant.agent.host.process_identity import boot_id, open_pidfd
 from cotenant.agent.ipc import (
     FOLDER_NAME,
     JOB,

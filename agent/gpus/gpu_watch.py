@@ -29,8 +29,9 @@ from cotenant.agent.gpus.probe_results import AnyWatchLine, Began, ProbeResult, 
 from cotenant.agent.gpus.watchers import Timing, Watchers
 from cotenant.agent.gpus.xid import KERNEL_LOG
 from cotenant.agent.host.devices import lock_names
-from cotenant.agent.host.facts import boot_id, now_s
+from cotenant.agent.host.facts import now_s
 from cotenant.agent.host.locks import DeviceLocks
+from cotenant.agent.host.process_identity import boot_id
 from cotenant.agent.ipc import read_or_put_aside, write_record
 from cotenant.controller.domain import Device
 

@@ -43,9 +43,9 @@ from cotenant.controller.system.sections import MpsSettings
 from cotenant.mps import detection
 from cotenant.mps.daemon import sweep
 from cotenant.mps.environment import daemons_folder
-from cotenant.mps.health import IN_FAULT
 from cotenant.mps.ownership import Spec
 from cotenant.mps.process import CONTROL
+from cotenant.mps.servers import IN_FAULT
 from cotenant.profiler.driver.facts import GpuFacts
 
 PERIOD_S: Final = 2.0

@@ -31,9 +31,9 @@ from cotenant.controller.wire import ENV_SOCKET
 from cotenant.mps import process
 from cotenant.mps.channel import ChannelError, ControlChannel, Incomplete, Rejected, client_list, server_list
 from cotenant.mps.daemon import Daemon
-from cotenant.mps.health import DaemonStatus
 from cotenant.mps.ownership import Owned, Spec
 from cotenant.mps.process import CONTROL, Running, is_alive, look_around
+from cotenant.mps.servers import DaemonStatus
 
 LOOKS_MAX = 5
 """After this many looks the verdict is final."""

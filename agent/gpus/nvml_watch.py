@@ -32,7 +32,8 @@ from cotenant.agent.gpus.probe_results import (
     XidSeen,
 )
 from cotenant.agent.gpus.xid import KERNEL_LOG, RECOVERY_CHANGED, XID, XidLine, bus_address, record_of, xid_in
-from cotenant.agent.host.facts import now_s, stat_of
+from cotenant.agent.host.facts import now_s
+from cotenant.agent.host.process_identity import stat_of
 from cotenant.profiler.driver.facts import TIMEOUT, NvmlError
 from cotenant.profiler.driver.library import (
     Library,

@@ -19,7 +19,7 @@ from typing import Final
 
 from cotenant.agent.gpus.probe_results import ProcessOwner
 from cotenant.agent.host.cgroups import group_tag
-from cotenant.agent.host.facts import boot_id, stat_of
+from cotenant.agent.host.process_identity import boot_id, stat_of
 from cotenant.agent.ipc import (
     FOLDER_NAME,
     SUPERVISOR,

@@ -8,5 +8,6 @@ __all__ = [
     "folders",
     "indicators",
     "locks",
+    "process_identity",
     "user_files",
 ]

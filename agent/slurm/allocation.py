@@ -27,7 +27,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from cotenant.agent.host.facts import children_of
+from cotenant.agent.host.process_identity import children_of
 from cotenant.profiler.driver.probe_client import driver_facts
 
 ENDPOINT_FILE: Final = "endpoint"

@@ -30,7 +30,7 @@ from typing import Final
 import msgspec
 
 from cotenant.agent.host.cgroups import RANKS, SUPERVISOR, AttemptCgroup
-from cotenant.agent.host.facts import own_identity
+from cotenant.agent.host.process_identity import own_identity
 from cotenant.agent.ipc import (
     CONTROL,
     LOGS,

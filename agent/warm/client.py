@@ -22,7 +22,7 @@ from typing import Final, Literal
 import msgspec
 
 from cotenant.agent.host.cgroups import RANKS, AttemptCgroup
-from cotenant.agent.host.facts import identity_of, open_pidfd
+from cotenant.agent.host.process_identity import identity_of, open_pidfd
 from cotenant.agent.ipc import Order, RankOrder, short_address
 from cotenant.agent.warm.refusals import Program, WarmRefused
 from cotenant.controller.wire import BadMessage, decode_json

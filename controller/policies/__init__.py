@@ -9,6 +9,8 @@ __all__ = [
     "castor",
     "classic",
     "plugins",
+    "preemptive",
     "registry",
     "scored",
+    "service",
 ]

@@ -37,10 +37,10 @@ CORE: Final = {
     for name, place in {
         "fifo": "classic:FIFO",
         "sjf": "classic:SJF",
-        "srtf": "classic:SRTF",
-        "ssf": "classic:SSF",
+        "srtf": "preemptive:SRTF",
+        "ssf": "service:SSF",
         "slurm-multifactor": "multifactor:SLURM_MULTIFACTOR",
-        "srsf": "classic:SRSF",
+        "srsf": "service:SRSF",
         "tiresias": "attained:TIRESIAS",
         "las": "attained:LAS",
         "patient": "patient:PATIENT",

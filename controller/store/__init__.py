@@ -1,7 +1,8 @@
 """The journal: events and decisions are durable before anything acts on them; recovery reads them back."""
 
 # fmt: off
-from cotenant.controller.store.committing import DISK_BYTES_MIN, RESERVE_BYTES, Decided, Effect, let_follow
+from cotenant.controller.store.committing import (Decided, Effect, let_follow)
+from cotenant.controller.store.reserve import (DISK_BYTES_MIN, RESERVE_BYTES)
 from cotenant.controller.store.core import DECISION_BOUNDS_S, Core, Fatal, Poisoned, Stuck
 from cotenant.controller.store.journal import (
     JOURNAL_NAME, Clock, ControllerRun, Entry, Journal, Uptime, uptime,

@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from cotenant.controller.domain import HostId, Job, JobId, array_of
-from cotenant.controller.store.committing import DISK_BYTES_MIN, CommitGroup, Effect, Writer, let_follow
+from cotenant.controller.store.committing import CommitGroup, Effect, Writer, let_follow
 from cotenant.controller.store.journal_file import (
     JournalError,
     check_local,
@@ -37,6 +37,7 @@ from cotenant.controller.store.journal_file import (
     create_if_missing,
     damaged,
 )
+from cotenant.controller.store.reserve import DISK_BYTES_MIN
 from cotenant.controller.system.locks import Lock, LockTaken
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

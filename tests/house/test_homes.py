@@ -34,7 +34,7 @@ HOMES: dict[str, dict[str, str]] = {
         "mps/channel.py": ALONE,
     },
     "os.pidfd_open": {
-        "agent/host/facts.py": "home",
+        "agent/host/process_identity.py": "home",
         "agent/daemon/supervisors.py": "of its own child, whose pid is nobody else's before it is waited for",
         "agent/supervisor/processes/reaper.py": "asks whose the process is, not which one it is",
         "agent/warm/forkserver/nanny.py": "of its own children, and nothing of ours is there",

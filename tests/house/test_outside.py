@@ -60,7 +60,8 @@ PATHS: dict[str, tuple[str, frozenset[str]]] = {
         "the root is where the administrator says; what is in it goes through an open Folder",
         frozenset((".mkdir", ".unlink")),
     ),
-    "agent/host/facts.py": (KERNEL, frozenset((".read_text", "open", "os.listdir"))),
+    "agent/host/facts.py": (KERNEL, frozenset((".read_text", "open"))),
+    "agent/host/process_identity.py": (KERNEL, frozenset((".read_text", "os.listdir"))),
     "agent/host/folders.py": (
         f"{STATE}; read from where cotenant is installed",
         frozenset((
@@ -230,6 +231,7 @@ DECODED: dict[str, tuple[str, frozenset[str]]] = {
     "agent/slurm/allocation.py": (OURS, frozenset((".read_text",))),
     "agent/host/cgroups.py": (NUMBERS, frozenset((".read_text",))),
     "agent/host/facts.py": (NUMBERS, frozenset((".read_text",))),
+    "agent/host/process_identity.py": (NUMBERS, frozenset((".read_text",))),
     "controller/system/keys.py": (OURS, frozenset((".decode",))),
     "controller/cli/frame/output.py": (OURS, frozenset((".decode",))),
     "controller/cli/frame/terminal.py": ("what is no UTF-8 is replaced", frozenset((".decode",))),

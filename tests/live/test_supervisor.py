@@ -24,7 +24,7 @@ import msgspec
 import pytest
 
 from cotenant.agent.host.cgroups import RANKS, AttemptCgroup, find_cgroups, sweep
-from cotenant.agent.host.facts import identity_of, stat_of
+from cotenant.agent.host.process_identity import identity_of, stat_of
 from cotenant.agent.ipc import (
     CONTROL,
     JOB,

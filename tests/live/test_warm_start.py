@@ -19,7 +19,7 @@ import pytest
 from cotenant.agent.daemon.warm_starts import kind_of
 from cotenant.agent.host import folders
 from cotenant.agent.host.cgroups import RANKS, SUPERVISOR, AttemptCgroup, find_cgroups, sweep
-from cotenant.agent.host.facts import children_of, identity_of, stat_of
+from cotenant.agent.host.process_identity import children_of, identity_of, stat_of
 from cotenant.agent.ipc import MODULES, StopNow, WarmOffer, WatchRule
 from cotenant.agent.supervisor.processes import dump, end_leftovers
 from cotenant.agent.warm.spawn import ForkServer

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from cotenant.mps import process
+from cotenant.mps.answers import Incomplete, Rejected, TerminationReply, answered, query
 from cotenant.mps.channel import (
     ControlChannel,
     NoDaemon,
@@ -28,7 +29,6 @@ from cotenant.mps.channel import (
     terminate_client,
 )
 from cotenant.mps.environment import PROTOCOL_VERSION
-from cotenant.mps.health import Incomplete, Rejected, TerminationReply, answered, query
 from cotenant.mps.process import CONTROL
 from tests.building.limits import within_s
 from tests.mps.conftest import STUB, TIMEOUT_S, Place, freeze

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from cotenant.mps import process
+from cotenant.mps.answers import answered, query
 from cotenant.mps.channel import (
     ControlChannel,
     LockBusy,
@@ -24,8 +25,8 @@ from cotenant.mps.channel import (
     set_percentage,
 )
 from cotenant.mps.daemon import Daemon, sweep
-from cotenant.mps.health import DaemonStatus, answered, query
 from cotenant.mps.ownership import LOG_NAMES, Owned, Spec, bound_logs
+from cotenant.mps.servers import DaemonStatus
 from tests.mps.conftest import Place, freeze
 
 UUID = "GPU-11111111-2222-3333-4444-555555555555"

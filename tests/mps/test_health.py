@@ -11,31 +11,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.mps.detection import Mode, choose
-from cotenant.mps.health import (
-    SILENT_MAX,
-    TABLE,
-    DaemonCondition,
-    DaemonStatus,
+from cotenant.mps.answers import (
     Incomplete,
     Rejected,
-    Remedy,
-    Server,
     ServerState,
-    Sight,
     TerminationReply,
     answered,
-    condition,
     control_version,
-    losses,
     percentage,
     pids,
     query,
-    remedy,
     server_state,
     termination,
 )
+from cotenant.mps.detection import Mode, choose
+from cotenant.mps.health import SILENT_MAX, TABLE, DaemonCondition, Remedy, Sight, condition, remedy
 from cotenant.mps.process import MpsProcessIdentity
+from cotenant.mps.servers import DaemonStatus, Server, losses
 
 # --- Answers ---------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from cotenant.agent.host.cgroups import AttemptCgroup
-from cotenant.agent.host.facts import ProcessStat, children_of, stat_of
+from cotenant.agent.host.process_identity import ProcessStat, children_of, stat_of
 from cotenant.agent.ipc import Order
 from cotenant.agent.supervisor.core import OverMemory, Sampled
 from cotenant.profiler.indicators.sources import MetricsSource, Timed

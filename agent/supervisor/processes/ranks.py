@@ -29,7 +29,7 @@ from typing import Final, NoReturn
 import msgspec
 
 from cotenant.agent.host.cgroups import RANKS, AttemptCgroup
-from cotenant.agent.host.facts import children_of, identity_of, open_pidfd
+from cotenant.agent.host.process_identity import children_of, identity_of, open_pidfd
 from cotenant.agent.ipc import Order, RankOrder
 from cotenant.agent.supervisor.core import Stage, StartProblem
 from cotenant.agent.supervisor.processes.environment import STACKS_SIGNAL, Account

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Final
 
 from cotenant.agent.host.cgroups import RANKS, SUPERVISOR, AttemptCgroup
-from cotenant.agent.host.facts import boot_id, identity_of, open_pidfd, stat_of
+from cotenant.agent.host.process_identity import boot_id, identity_of, open_pidfd, stat_of
 from cotenant.agent.ipc import (
     ORDER,
     RESULT,

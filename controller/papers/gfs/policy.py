@@ -56,8 +56,9 @@ from cotenant.controller.papers.gfs.class_view import (
 from cotenant.controller.papers.gfs.demand import whole
 from cotenant.controller.papers.gfs.forecasting import REASON, DemandForecaster
 from cotenant.controller.papers.gfs.parameters import ABOUT, GfsParameters
+from cotenant.controller.papers.gfs.quota import inventory, spot_quota
 from cotenant.controller.papers.gfs.scheduling import Criteria, LeastCost, Pts
-from cotenant.controller.papers.gfs.state import GfsState, capacity_of, inventory, is_hp, spot_quota
+from cotenant.controller.papers.gfs.state import GfsState, capacity_of, is_hp
 from cotenant.controller.planning import Plan, View
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import (

@@ -24,11 +24,11 @@ from typing import Final
 
 from cotenant.controller.domain import NOTHING, Decision, DeviceId, HostId, Job, JobId, Reason, because
 from cotenant.controller.domain import events as ev
+from cotenant.controller.papers.gfs.evictions import Evictions
 from cotenant.controller.papers.gfs.parameters import GfsParameters
-from cotenant.controller.papers.gfs.state import Evictions
 from cotenant.controller.planning import Plan, View
 from cotenant.controller.policies.base import Candidates, Stateless, is_quiet, why_waiting
-from cotenant.controller.policies.classic import by_service
+from cotenant.controller.policies.service import by_service
 from cotenant.controller.policies.toolkit import FreedDevices, find_pods, preemptible_jobs, reclaim
 
 SCORE3_SCALE: Final = 0.01

@@ -39,7 +39,8 @@ from cotenant.controller.papers.lazer.learning import PREDICTED, LearnedMemory, 
 from cotenant.controller.papers.lazer.parameters import LazerParameters
 from cotenant.controller.planning import Plan, View
 from cotenant.controller.policies.base import PREEMPT, PolicyEntry, first_aged, is_quiet, why_waiting
-from cotenant.controller.policies.classic import by_remaining, preempt_for_each, take
+from cotenant.controller.policies.classic import by_remaining
+from cotenant.controller.policies.preemptive import preempt_for_each, take
 from cotenant.controller.policies.toolkit import newcomers, place_in_order, victims_for, worth_preempting
 
 

@@ -43,8 +43,9 @@ from cotenant.controller.policies.base import (
     is_quiet,
     why_waiting,
 )
-from cotenant.controller.policies.classic import UNKNOWN_S, by_remaining, by_service
+from cotenant.controller.policies.classic import UNKNOWN_S, by_remaining
 from cotenant.controller.policies.scored import Scored, waited_s
+from cotenant.controller.policies.service import by_service
 from cotenant.controller.policies.toolkit import PassingParameters, place_ordered
 
 ACTOR: Final = (

@@ -5,7 +5,8 @@ priorities are ours) is `steerer.py`'s.
 """
 
 # fmt: off
-from cotenant.controller.slurm.steer.core.ordering import HIGHEST, LOWEST, ORDERS, Placed, PriorityChange
+from cotenant.controller.slurm.steer.core.ordering import (ORDERS, Placed)
+from cotenant.controller.slurm.steer.core.priorities import (HIGHEST, LOWEST, PriorityChange)
 from cotenant.controller.slurm.steer.core.queue import QueueJob
 from cotenant.controller.slurm.steer.slurm import Slurm, SlurmConfig, SlurmProblem
 from cotenant.controller.slurm.steer.steerer import (

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from cotenant.controller.slurm.steer.core.estimates import PAST_FIELDS, PastRun, runs_in
-from cotenant.controller.slurm.steer.core.ordering import PriorityChange
+from cotenant.controller.slurm.steer.core.priorities import PriorityChange
 from cotenant.controller.slurm.steer.core.queue import (
     JOB_FIELDS,
     MARK_FIELDS,

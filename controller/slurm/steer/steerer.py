@@ -20,14 +20,8 @@ import msgspec
 
 from cotenant.controller.policies.base import Policy
 from cotenant.controller.slurm.steer.core.estimates import RunTimes
-from cotenant.controller.slurm.steer.core.ordering import (
-    HIGHEST,
-    LOWEST,
-    PriorityChange,
-    SteeredOrder,
-    changes,
-    ordered,
-)
+from cotenant.controller.slurm.steer.core.ordering import SteeredOrder, ordered
+from cotenant.controller.slurm.steer.core.priorities import HIGHEST, LOWEST, PriorityChange, changes
 from cotenant.controller.slurm.steer.core.queue import HELD, Mark, QueueJob, SlurmQueue, by_id, rival
 from cotenant.controller.slurm.steer.slurm import NoAccounting, Slurm, SlurmProblem
 from cotenant.controller.system import files

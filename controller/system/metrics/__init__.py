@@ -1,7 +1,8 @@
 """The table of metrics, and the endpoint that answers Prometheus."""
 
 # fmt: off
-from cotenant.controller.system.metrics.endpoint import Address, Endpoint, MetricsProblem, opened
+from cotenant.controller.system.metrics.endpoint import (Endpoint, opened)
+from cotenant.controller.system.metrics.address import (Address, MetricsProblem)
 from cotenant.controller.system.metrics.sheet import Histogram, Sheet, Sheets
 from cotenant.controller.system.metrics.table import AGENT, CONTROLLER, INCIDENTS, RATES, SHARES
 

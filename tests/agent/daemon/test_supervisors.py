@@ -15,7 +15,7 @@ import pytest
 
 from cotenant.agent.daemon.core.edge import AnyAgentEvent, EndCame, SupervisorGone
 from cotenant.agent.daemon.supervisors import ALIVE_LOCK, Supervisors, end_process
-from cotenant.agent.host.facts import identity_of, is_alive
+from cotenant.agent.host.process_identity import identity_of, is_alive
 from cotenant.agent.ipc import ORDER, RESULT, SUPERVISOR, UNCLEAN, ProcessIdentity, write_record
 from cotenant.controller.domain import AttemptNo, JobId
 from tests.building.limits import within_s

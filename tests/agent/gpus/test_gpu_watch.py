@@ -22,8 +22,8 @@ from cotenant.agent.gpus.probe_results import AnyWatchLine, ProbeResult, XidSeen
 from cotenant.agent.gpus.watchers import Timing, Watchers
 from cotenant.agent.host.cgroups import group_tag
 from cotenant.agent.host.devices import cuda_devices
-from cotenant.agent.host.facts import boot_id, own_identity
 from cotenant.agent.host.locks import DeviceLocks, LockOwner
+from cotenant.agent.host.process_identity import boot_id, own_identity
 from cotenant.agent.ipc import SUPERVISOR, attempt_folder, job_socket
 from cotenant.controller.domain import AttemptNo, CommandId, HostId, JobId
 from cotenant.controller.wire import ENV_ATTEMPT, ENV_JOB, ENV_SOCKET

@@ -16,7 +16,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.agent.host.facts import children_of, identity_of, is_alive, open_pidfd, own_identity, stat_of
+from cotenant.agent.host.process_identity import (
+    children_of,
+    identity_of,
+    is_alive,
+    open_pidfd,
+    own_identity,
+    stat_of,
+)
 from cotenant.agent.ipc.channel import (
     FRAME_BYTES_MAX,
     Deframer,

@@ -15,7 +15,8 @@ from cotenant.controller.api import ClusterMetrics, ServerFacts
 from cotenant.controller.api import metrics as cluster
 from cotenant.controller.domain import HostState, JobId, Phase
 from cotenant.controller.store import DECISION_BOUNDS_S
-from cotenant.controller.system.metrics.endpoint import Address, MetricsProblem, opened, parse
+from cotenant.controller.system.metrics.address import Address, MetricsProblem, parse
+from cotenant.controller.system.metrics.endpoint import opened
 from cotenant.controller.system.metrics.sheet import Histogram, Sheet
 from cotenant.controller.system.metrics.table import AGENT, CONTROLLER, INCIDENTS, markdown
 from cotenant.controller.wire import clients

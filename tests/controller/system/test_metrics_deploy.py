@@ -21,7 +21,7 @@ import yaml
 
 from cotenant.controller.cli.verbs import BY_NAME
 from cotenant.controller.domain import Phase
-from cotenant.controller.system.metrics.endpoint import parse
+from cotenant.controller.system.metrics.address import parse
 from cotenant.controller.system.metrics.table import AGENT, CONTROLLER, RATES, SHARES, Metric
 from tests.building.limits import within_s
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from cotenant.controller.system.metrics.endpoint import Address, Endpoint
+from cotenant.controller.system.metrics.address import Address
+from cotenant.controller.system.metrics.endpoint import Endpoint
 from cotenant.controller.system.metrics.sheet import AGE_S_MAX, Histogram, Sheet, Sheets
 from cotenant.controller.system.metrics.table import AGENT, CONTROLLER
 from tests.building.limits import within_s

@@ -10,18 +10,12 @@ from hypothesis import strategies as st
 
 from cotenant.controller.domain import HostId, Preempt
 from cotenant.controller.papers.gfs.demand import HOUR_S, SLOT_S, DemandHistory, quantile
+from cotenant.controller.papers.gfs.evictions import Evictions
 from cotenant.controller.papers.gfs.forecasting import DemandForecaster
 from cotenant.controller.papers.gfs.parameters import GfsParameters
 from cotenant.controller.papers.gfs.policy import Gfs
+from cotenant.controller.papers.gfs.quota import ETA_MAX, ETA_MIN, inventory, next_eta, spot_quota
 from cotenant.controller.papers.gfs.scheduling import Criteria
-from cotenant.controller.papers.gfs.state import (
-    ETA_MAX,
-    ETA_MIN,
-    Evictions,
-    inventory,
-    next_eta,
-    spot_quota,
-)
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Parameters, Policy
 from tests.controller.building import Desk, engine, report, spec

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotenant.controller.slurm.steer.core.ordering import GAP, HIGHEST, LOWEST, changes
+from cotenant.controller.slurm.steer.core.priorities import GAP, HIGHEST, LOWEST, changes
 from tests.controller.slurm.steer.building import job, with_priorities
 
 ORDERS = st.lists(st.integers(1, 60), min_size=1, max_size=30, unique=True)
