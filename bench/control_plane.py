@@ -30,7 +30,7 @@ from typing import Any
 import machine
 import zmq
 
-from cotenant.controller.client import Client
+from cotenant.controller.client.connection import Client
 from cotenant.controller.domain import (
     AttemptNo,
     Device,

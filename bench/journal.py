@@ -25,7 +25,7 @@ from typing import Any
 import machine
 import zmq
 
-from cotenant.controller.client import Client
+from cotenant.controller.client.connection import Client
 from cotenant.controller.domain import JobId, JobSpec, Launch
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire import decode, encode

@@ -26,7 +26,7 @@ import machine
 import msgspec
 import zmq
 
-from cotenant.controller.client import Client
+from cotenant.controller.client.connection import Client
 from cotenant.controller.domain import JobId, JobSpec
 from cotenant.controller.wire import clients as wire
 

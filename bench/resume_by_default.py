@@ -24,7 +24,7 @@ import machine
 
 from cotenant.controller.cli.demo.cluster import PrivateCluster
 from cotenant.controller.cli.demo.measuring import warm_up
-from cotenant.controller.client import Client
+from cotenant.controller.client.connection import Client
 from cotenant.controller.domain import ENDED, JobId
 from cotenant.controller.wire import clients as wire
 

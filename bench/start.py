@@ -30,7 +30,7 @@ from typing import NamedTuple
 import machine
 
 from cotenant.controller.cli.demo.cluster import PrivateCluster
-from cotenant.controller.client import Client
+from cotenant.controller.client.connection import Client
 from cotenant.controller.domain import ENDED, JobId, Phase
 from cotenant.controller.wire import clients as wire
 

@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import machine
 
 from cotenant.controller.cli.demo.cluster import PrivateCluster
-from cotenant.controller.client import Client
+from cotenant.controller.client.connection import Client
 from cotenant.controller.domain import JobId, JobSpec, Launch
 from cotenant.controller.wire import clients as wire
 from tests.building.slurm import LocalSlurm, local_slurm, missing_programs

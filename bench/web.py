@@ -31,7 +31,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 from cotenant.controller.cli.demo.cluster import PrivateCluster
 from cotenant.controller.cli.setup.web import new_link, page_command
-from cotenant.controller.client import Client
+from cotenant.controller.client.connection import Client
 from cotenant.controller.domain import JobId, JobSpec, Launch
 from cotenant.controller.system.paths import runtime_dir
 from cotenant.controller.wire import clients as wire

@@ -12,7 +12,7 @@ from typing import Final
 from cotenant.controller.cli.demo.cluster import PrivateCluster
 from cotenant.controller.cli.demo.measuring import job_spec, profiled
 from cotenant.controller.cli.demo.plan import DemoJob, MeasuredJob
-from cotenant.controller.client import Client
+from cotenant.controller.client.connection import Client
 from cotenant.controller.domain import JobId
 from cotenant.controller.performance import Profile
 from cotenant.controller.wire import clients as wire

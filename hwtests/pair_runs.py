@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 from cotenant.controller.cli.demo.cluster import QueueWatcher
 from cotenant.controller.cli.demo.measuring import NotMeasured, profiled
-from cotenant.controller.client import Client
+from cotenant.controller.client.connection import Client
 from cotenant.controller.domain import JobId, Phase
 from cotenant.controller.engine import LAG_REPORTS, LAG_S
 from cotenant.controller.performance import Indicators

@@ -18,7 +18,7 @@ import pytest
 from cotenant.controller.cli.demo.cluster import QueueWatcher, all_ended
 from cotenant.controller.cli.demo.measuring import run_uninterrupted, schedule_of
 from cotenant.controller.cli.demo.plan import DemoJob, MeasuredJob
-from cotenant.controller.client import Client
+from cotenant.controller.client.connection import Client
 from cotenant.controller.domain import Phase
 from cotenant.controller.wire import clients as wire
 from hwtests import clusters, host

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import Final
 
-from cotenant.controller.cli.frame.problem import ended_by, listening, part_of, usage_problem
+from cotenant.controller.cli.frame.problem import part_of, usage_problem
 from cotenant.controller.cli.verbs import (
     BY_NAME,
     COMPLETE_VARIABLE,
@@ -28,6 +28,7 @@ from cotenant.controller.cli.verbs import (
     as_command,
     help_text,
 )
+from cotenant.controller.present.interruption import ended_by, listening
 from cotenant.controller.present.problem import CLOSED_PIPE, FAILED, INTERRUPTED, OK, Problem, nearest
 
 UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)

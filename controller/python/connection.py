@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
-from cotenant.controller.cli.frame.asking import PATIENCE_S, asking, loaded_settings
-from cotenant.controller.client import Client, Refusal
+from cotenant.controller.client.asking import PATIENCE_S, asking, loaded_settings
+from cotenant.controller.client.connection import Client, Refusal
 from cotenant.controller.domain import ENDED, WAITING, JobId, Phase, texts
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.python.errors import (

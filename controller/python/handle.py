@@ -274,14 +274,14 @@ class JobHandle(Generic[T]):
         """What it has printed, over all its attempts; `follow`: lines as they come, until it has ended."""
         if follow:
             return self._lines(rank)
-        from cotenant.controller.cli.jobs.logs import read_all
+        from cotenant.controller.client.output import read_all
 
         with connected(self.endpoint) as client:
             pieces = read_all(client, self.view(), rank)
             return str(b"".join(each for each in pieces if isinstance(each, bytes)), errors="replace")
 
     def _lines(self, rank: int) -> Iterator[str]:
-        from cotenant.controller.cli.jobs.logs import Follower
+        from cotenant.controller.client.output import Follower
 
         rest = b""
         with connected(self.endpoint, patient=True) as client:
@@ -311,7 +311,7 @@ def jobs(
     `user`: somebody else's, or everybody's (`user=""`); `array`: all tasks of this one, whoever's they are,
     those that have ended too. Raises RequestRefused: there is no such array.
     """
-    from cotenant.controller.cli.jobs.queue import pages
+    from cotenant.controller.client.pages import pages
     from cotenant.controller.submission.recording import user_name
 
     owner = user_name() if user is None else user

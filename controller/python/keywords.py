@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from cotenant.controller.cli.jobs.settings import NONE, setting
 from cotenant.controller.present.problem import Problem, suggestion
 from cotenant.controller.python.errors import BadCall
 from cotenant.controller.python.packing import name_of
 from cotenant.controller.submission.options import BY_KEY
+from cotenant.controller.submission.settings import NONE, setting
 
 
 def check_function(function: object) -> None:

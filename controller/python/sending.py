@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cotenant.controller.client import Client
+from cotenant.controller.client.connection import Client
 from cotenant.controller.domain import Dependency, JobId, JobSpec
 from cotenant.controller.python.connection import connected
 from cotenant.controller.python.errors import BadCall, RequestRefused

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, TypeVar, overload
 
 import msgspec
 
-from cotenant.controller.cli.frame.asking import loaded_settings
+from cotenant.controller.client.asking import loaded_settings
 from cotenant.controller.domain import Dependency, JobId
 from cotenant.controller.domain import texts as domain_texts
 from cotenant.controller.present.problem import suggestion

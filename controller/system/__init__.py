@@ -1,3 +1,14 @@
 """What a process needs of its machine: settings, paths, keys, files, locks, an endpoint for Prometheus."""
 
-__all__ = ["child", "endpoint", "files", "keys", "locks", "paths", "sections", "secrets", "settings"]
+__all__ = [
+    "child",
+    "endpoint",
+    "files",
+    "keys",
+    "locks",
+    "paths",
+    "sections",
+    "secrets",
+    "settings",
+    "web_link",
+]

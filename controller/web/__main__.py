@@ -22,14 +22,14 @@ from typing import Final, NamedTuple
 
 import uvicorn
 
-from cotenant.controller.cli.frame.asking import loaded_settings
-from cotenant.controller.cli.frame.problem import listening
-from cotenant.controller.cli.frame.screen import is_terminal, say
-from cotenant.controller.cli.setup.web import link_socket
-from cotenant.controller.client import Client
+from cotenant.controller.client.asking import loaded_settings
+from cotenant.controller.client.connection import Client
+from cotenant.controller.present.interruption import listening
 from cotenant.controller.present.problem import OK, Problem
+from cotenant.controller.present.screen import is_terminal, say
 from cotenant.controller.system import paths
 from cotenant.controller.system.endpoint import socket_path
+from cotenant.controller.system.web_link import link_socket
 from cotenant.controller.web.access import ENTRANCE, LINK_S, OUR_NAMES, Access
 from cotenant.controller.web.app import application
 from cotenant.controller.web.connections import TIMEOUT_S, Connections

@@ -19,8 +19,8 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from cotenant.controller.cli.cluster.top_view import trouble_in_words
-from cotenant.controller.client import Refusal, Unreachable
+from cotenant.controller.client.connection import Refusal, Unreachable
+from cotenant.controller.client.silence import trouble_in_words
 from cotenant.controller.domain import texts
 from cotenant.controller.web import rendering
 from cotenant.controller.web.access import ENTRANCE, LINK_S, OUR_NAMES, Access, RequestCheck, is_ahead

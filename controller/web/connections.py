@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from anyio import CapacityLimiter, to_thread
 
-from cotenant.controller.client import Client, Refusal, Unreachable
+from cotenant.controller.client.connection import Client, Refusal, Unreachable
 from cotenant.controller.domain import Phase, texts
 from cotenant.controller.system.endpoint import BadEndpoint
 from cotenant.controller.system.keys import KeyProblem

@@ -14,13 +14,13 @@ import threading
 from pathlib import Path
 from typing import Any, Final
 
-from cotenant.controller.cli.offline import table as sim_table
-from cotenant.controller.cli.offline.options import as_problems, chosen_policies
-from cotenant.controller.cli.offline.whatif import footnotes, headline, read
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.sim import TaskProgress, run_all
 from cotenant.controller.sim.past import what_if
 from cotenant.controller.training import compute
+from cotenant.controller.whatif import table as sim_table
+from cotenant.controller.whatif.choices import as_problems, chosen_policies
+from cotenant.controller.whatif.journal import footnotes, headline, read
 from cotenant.controller.wire import utc
 
 NICENESS: Final = 10

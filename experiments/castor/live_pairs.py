@@ -36,7 +36,7 @@ import numpy as np
 from cotenant.agent.host.locks import LOCK_DIR_ENV
 from cotenant.controller.cli.demo.cluster import PrivateCluster, ProcessStartFailed
 from cotenant.controller.cli.demo.measuring import NotMeasured, job_environment, profiled
-from cotenant.controller.client import Client
+from cotenant.controller.client.connection import Client
 from cotenant.controller.domain import ENDED, JobId, JobSpec, Launch
 from cotenant.controller.performance import Profile, duty_cycle_rule
 from cotenant.controller.training import Both, PairRows, measured_pairs, read

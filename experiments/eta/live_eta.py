@@ -29,7 +29,7 @@ import numpy as np
 
 from cotenant.agent.host.locks import LOCK_DIR_ENV
 from cotenant.controller.cli.demo.cluster import PrivateCluster
-from cotenant.controller.client import Client
+from cotenant.controller.client.connection import Client
 from cotenant.controller.domain import JobId, JobSpec
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire import wall_s

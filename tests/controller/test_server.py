@@ -14,7 +14,7 @@ import pytest
 
 from cotenant.controller import server
 from cotenant.controller.api import BYTES_BURST
-from cotenant.controller.client import Client, Refusal
+from cotenant.controller.client.connection import Client, Refusal
 from cotenant.controller.domain import NOTHING, Compute, Decision, JobId, because
 from cotenant.controller.domain import events as ev
 from cotenant.controller.planning import View

@@ -98,25 +98,27 @@ controller.sim                  controller.performance controller.domain control
 controller.training             controller.performance controller.domain controller.knowledge controller.wire
                                 controller.system profiler controller.models controller.policies
                                 controller.engine controller.sim
-# The floor under every face, without click: what is said to people, and what a submission is.
-controller.present              controller.domain controller.wire
+# The floor under every face, without click: what is said to people, what a submission is, asking a
+# controller, comparing policies.
+controller.present              controller.performance controller.domain controller.wire
 controller.submission           controller.performance controller.domain controller.wire controller.present
-# Asking. A verb that computes by itself, on files, is in `cli.offline`.
-controller.client               controller.wire controller.system
+controller.client               controller.domain controller.wire controller.system controller.present
+controller.whatif               controller.store controller.sim controller.present controller.submission
+# The faces: none of them imports another. A verb that computes by itself, on files, is in `cli.offline`.
 controller.cli.demo.workloads   checkpoint gradaccum
 controller.cli                  controller.performance controller.domain controller.wire controller.system
                                 controller.timeline mps profiler.driver profiler.indicators
                                 controller.present controller.submission controller.client
-controller.python               controller.domain controller.wire controller.system controller.present
-                                controller.submission controller.client controller.cli
-controller.web                  controller.domain controller.wire controller.system controller.timeline
-                                controller.present controller.submission controller.client controller.cli
 controller.cli.offline          controller.performance controller.wire controller.system
                                 controller.trace_names controller.timeline controller.models
                                 controller.policies controller.store controller.sim controller.training
-                                controller.present controller.cli
+                                controller.present controller.client controller.whatif controller.cli
+controller.python               controller.domain controller.wire controller.system controller.present
+                                controller.submission controller.client
+controller.web                  controller.domain controller.wire controller.system controller.timeline
+                                controller.present controller.submission controller.client
 controller.web.simulating       controller.wire controller.sim controller.training controller.present
-                                controller.cli.offline
+                                controller.whatif
 # Slurm, fenced: it comes in by name, and no layer above may name it.
 agent.slurm                     controller.domain profiler.driver agent.ipc agent.host
 controller.slurm.sbatch         controller.domain controller.present controller.submission
@@ -128,8 +130,8 @@ controller.slurm.aliases        controller.domain controller.wire controller.pre
 controller.slurm.steer.core     controller.domain controller.planning controller.policies.base
                                 controller.engine
 controller.slurm.steer          controller.domain controller.system controller.policies.base
-                                controller.policies controller.present controller.cli controller.cli.offline
-                                controller.slurm.steer.core
+                                controller.policies controller.present controller.submission controller.cli
+                                controller.cli.offline controller.slurm.steer.core
 # Published systems, fenced: they come in by name, and no layer above may name one.
 controller.papers.literature    controller.performance controller.domain controller.knowledge
                                 controller.planning controller.policies.base controller.policies.toolkit
@@ -144,13 +146,13 @@ controller.papers.gfs.verbs     controller.domain controller.sim controller.pres
 controller.papers.pcs           controller.domain controller.planning controller.policies.base
                                 controller.policies.toolkit controller.sim controller.training
                                 controller.papers.literature
-controller.papers.pcs.verbs     controller.wire controller.sim controller.present controller.cli
-                                controller.cli.offline controller.papers.pcs
+controller.papers.pcs.verbs     controller.wire controller.sim controller.present controller.client
+                                controller.whatif controller.cli controller.cli.offline controller.papers.pcs
 controller.papers.rltune        controller.domain controller.planning controller.system
                                 controller.trace_names controller.policies.base controller.policies.toolkit
                                 controller.policies controller.sim controller.training
-controller.papers.rltune.verbs  controller.system controller.present controller.cli controller.cli.offline
-                                controller.papers.rltune
+controller.papers.rltune.verbs  controller.system controller.present controller.whatif controller.cli
+                                controller.cli.offline controller.papers.rltune
 """
 """Layer, and what it may import from besides itself. A module belongs to the layer with the longest name."""
 
@@ -260,6 +262,18 @@ def test_no_layer_names_what_it_does_not_use() -> None:
         used[layer_of(module)] |= {layer_of(target) for target in targets}
     idle = {layer: set(sees) - used[layer] for layer, sees in LAYERS.items()}
     assert {layer: sorted(sees) for layer, sees in idle.items() if sees} == {}
+
+
+FACES = ("controller.cli", "controller.python", "controller.web")
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_no_face_imports_another(face: str) -> None:
+    """The command line, the Python API and the page stand beside each other, on the same floor."""
+    others = tuple(f"{each}." for each in FACES if each != face)
+    inside = {module for module in SOURCES if f"{module}.".startswith(f"{face}.")}
+    seen = {target for module in inside for target in edges()[module]}
+    assert sorted(target for target in seen if f"{target}.".startswith(others)) == []
 
 
 def test_no_circle_of_modules() -> None:

@@ -27,7 +27,7 @@ from cotenant.agent.host.locks import LOCK_DIR_ENV
 from cotenant.agent.ipc import RESULT, SUPERVISOR, ProcessIdentity, Result, attempt_folder, read_record
 from cotenant.controller.cli.demo.measuring import schedule_of
 from cotenant.controller.cli.demo.plan import WORKLOADS
-from cotenant.controller.client import Client, Unreachable
+from cotenant.controller.client.connection import Client, Unreachable
 from cotenant.controller.domain import ENDED, JobId, JobSpec, Launch, Phase
 from cotenant.controller.performance import Profile
 from cotenant.controller.wire import ENV_ACCUMULATION_SCHEDULE

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from cotenant.controller.client import Unreachable
+from cotenant.controller.client.connection import Unreachable
 from cotenant.controller.domain import ENDED
 from cotenant.controller.performance import Profile, ProfilePoint
 from cotenant.controller.system import keys

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import psutil
 
-from cotenant.controller.client import Refusal, Unreachable
+from cotenant.controller.client.connection import Refusal, Unreachable
 from cotenant.controller.domain import ENDED, ON_DEVICES, HostId, HostState, JobId, Phase
 from cotenant.controller.wire import clients as wire
 from tests.live.cluster import Cluster, Daemon

@@ -22,7 +22,7 @@ import msgspec
 import pytest
 import zmq
 
-from cotenant.controller.client import Client, Refusal, Unreachable
+from cotenant.controller.client.connection import Client, Refusal, Unreachable
 from cotenant.controller.domain import JobId
 from cotenant.controller.system import keys
 from cotenant.controller.wire import (

@@ -1,6 +1,7 @@
 """Hosts from a real Slurm of three nodes: asked for when a job waits, given back at their limit, when they
 are idle, lost with a node, ended by `scancel`; they follow a controller that is a Slurm job itself. What
-trained goes on exactly."""
+trained goes on exactly.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ import msgspec
 import pytest
 
 from cotenant.agent.host.locks import LOCK_DIR_ENV
-from cotenant.controller.client import Client, Unreachable
+from cotenant.controller.client.connection import Client, Unreachable
 from cotenant.controller.domain import AllocationTerms, JobId, Phase
 from cotenant.controller.system import keys
 from cotenant.controller.wire import clients as wire

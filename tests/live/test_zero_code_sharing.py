@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.controller.client import Client
+from cotenant.controller.client.connection import Client
 from cotenant.controller.domain import JobId, JobSpec, Launch
 from cotenant.controller.performance import Profile, ProfilePoint
 from cotenant.controller.wire import clients as wire

@@ -7,8 +7,8 @@ from typing import Annotated, Final, Literal, NamedTuple
 import click
 
 from cotenant.controller.cli.frame import output
-from cotenant.controller.cli.frame.asking import asking, complete_host, loaded_settings
 from cotenant.controller.cli.frame.command import argument, group, option
+from cotenant.controller.cli.frame.completing import complete_host
 from cotenant.controller.cli.frame.output import (
     EndpointFlag,
     JsonFlag,
@@ -18,6 +18,7 @@ from cotenant.controller.cli.frame.output import (
     show_listing,
 )
 from cotenant.controller.cli.setup.owners import owner
+from cotenant.controller.client.asking import asking, loaded_settings
 from cotenant.controller.domain import HostId, sharing_in_words
 from cotenant.controller.present.tables import STATE_COLOURS, Column
 from cotenant.controller.present.units import NONE, duration, size

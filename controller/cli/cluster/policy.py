@@ -4,17 +4,15 @@ and takes effect at once.
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Sequence
 from typing import Annotated, Final, Literal
 
 import click
 import msgspec
 
 from cotenant.controller.cli.frame import output
-from cotenant.controller.cli.frame.asking import asking, complete_policy
 from cotenant.controller.cli.frame.command import argument, group, option
+from cotenant.controller.cli.frame.completing import complete_policy
 from cotenant.controller.cli.frame.output import (
     EndpointFlag,
     Format,
@@ -26,14 +24,16 @@ from cotenant.controller.cli.frame.output import (
     show_one,
     write_json,
 )
-from cotenant.controller.cli.frame.screen import paint, say, tell, wrapped
-from cotenant.controller.client import Client, Refusal
-from cotenant.controller.domain import ClassReport, PoolReport
+from cotenant.controller.client.asking import asking
+from cotenant.controller.client.connection import Client, Refusal
 from cotenant.controller.domain import texts as domain_texts
 from cotenant.controller.present.fan_chart import fan_chart
+from cotenant.controller.present.policies import classes_lines, page, previewed
 from cotenant.controller.present.problem import Problem, suggestion
+from cotenant.controller.present.screen import paint, say, tell, wrapped
 from cotenant.controller.present.tables import Column
-from cotenant.controller.present.units import duration, plural, value_text
+from cotenant.controller.present.units import value_text
+from cotenant.controller.submission.parameters import parameters_of
 from cotenant.controller.wire import clients as wire
 
 REPORT, OFF = "report", "off"
@@ -101,67 +101,6 @@ def show_policy(output: OutputFlag = None, as_json: JsonFlag = False, endpoint: 
     with asking(endpoint) as client:
         reply = client.ask(wire.GetPolicy())
     show_one(form, reply.current, reply.current.policy, reply, page)
-
-
-def page(reply: wire.Policies) -> str:
-    current = reply.current
-    lines = [f"{current.policy}: {current.about}".rstrip(": ")]
-    width = max(map(len, current.parameters), default=0)
-    for key, value in sorted(current.parameters.items()):
-        own = "" if key not in reply.given else "  (set)"
-        lines.append(f"  {key:<{width}}  {value_text(value)}{own}")
-    if current.policy_state:
-        lines += ["", *(f"{name}: {text}" for name, text in current.policy_state.items())]
-    if current.classes is not None:
-        lines += classes_lines(current.classes)
-    if current.organisations:
-        lines += ["", *map(in_words, current.organisations)]
-    return "\n".join(lines)
-
-
-def in_words(organisation: wire.OrganisationView) -> str:
-    quota = organisation.quota_devices
-    of_quota = f" of {quota} that they may hold" if quota is not None else ""
-    return (
-        f"organisation {organisation.name}: class {organisation.job_class} by default; "
-        f"its spot jobs have {plural(organisation.spot_devices, 'device')}{of_quota}"
-    )
-
-
-def classes_lines(classes: ClassReport) -> list[str]:
-    """The quota of spot jobs, and what it rests on."""
-    kept = (
-        f"a spot job's run is guaranteed {classes.guaranteed_h:g} h, with a probability of {classes.level:g}"
-    )
-    ended = classes.evicted + classes.finished
-    gave_way = (
-        f"  {classes.evicted} of {plural(ended, 'run')} gave way to hp jobs; of the jobs listed now "
-        f"{plural(classes.broken_promises, 'promise')} broken"
-    )
-    lines = ["", kept, gave_way]
-    for pool in classes.pools:
-        eta = "" if classes.eta is None else f", eta {classes.eta:.2f}"
-        lines.append(
-            f"  {pool.device_type}: {pool.capacity} devices, {pool.free} free; hp has {pool.hp_placed} and "
-            f"waits for {pool.hp_waiting}; spot may take {pool.spot_may_take} more and waits for "
-            f"{pool.spot_waiting}, {pool.kept_back} are kept back{eta}"
-        )
-        if pool.forecast_upper:
-            hours = ", ".join(
-                f"{median:.0f} to {upper:.0f}"
-                for median, upper in zip(pool.forecast_median, pool.forecast_upper, strict=True)
-            )
-            lines.append(f"    hp demand of this hour and the next, median to {classes.level:g}: {hours}")
-        lines.append(f"    forecast: {forecast_in_words(pool)}")
-    return lines
-
-
-def forecast_in_words(pool: PoolReport) -> str:
-    """Which model forecasts, since when, and what to know of it."""
-    model = pool.forecast_model
-    if model and pool.forecast_age_s is not None:
-        model += f", since {duration(pool.forecast_age_s)} ago"
-    return "; ".join(filter(None, (model, pool.forecast_note))) or "by a trained model"
 
 
 @policy.part("forecast")
@@ -238,51 +177,6 @@ def set_policy(
         return
     for line in reply.lines or (page(domain_texts.for_people(after)),):
         say(line)
-
-
-def previewed(told: wire.PolicyPreview) -> str:
-    lines = [
-        f"  {each.what}: job {each.job_id} ({each.name})\n    {wrapped(each.reason, 4)}"
-        for each in told.actions
-    ]
-    more = [f"  and {plural(told.more, 'action')} more: --json"] if told.more else []
-    head = (
-        f"policy {told.policy} would at once:" if lines else f"policy {told.policy} would do nothing at once"
-    )
-    tail = f"nothing has been changed; {plural(told.queued, 'job')} wait now"
-    return "\n".join([head, *lines, *more, tail])
-
-
-def parameters_of(texts: Sequence[str], known: wire.Parameters) -> wire.Parameters:
-    """Raises Problem."""
-    given: wire.Parameters = {}
-    for text in texts:
-        key, value = _parameter(text, known)
-        if key in given:
-            raise Problem("usage", f"{key} is given twice", "leave one out")
-        given[key] = value
-    return given
-
-
-def _parameter(text: str, known: wire.Parameters) -> tuple[str, str | int | float | bool]:
-    """A parameter in the type of its default."""
-    key, equals, value = text.partition("=")
-    if not equals:
-        raise Problem("usage", f"{text!r} is not KEY=VALUE")
-    if key not in known:
-        near = suggestion(key, known) or (f"it has {', '.join(sorted(known))}" if known else "it has none")
-        raise Problem("usage", f"the policy has no parameter {key!r}", near)
-    kind = type(known[key])
-    try:
-        if kind is bool:
-            return key, {"true": True, "false": False}[value.lower()]
-        number = kind(value)
-        if isinstance(number, float) and not math.isfinite(number):
-            raise ValueError
-        return key, number
-    except (ValueError, KeyError):
-        words = {bool: "true or false", int: "a whole number", float: "a number"}
-        raise Problem("usage", f"{key} must be {words.get(kind, 'text')}, got {value!r}") from None
 
 
 def _settings(parameters: wire.Parameters) -> str:

@@ -6,13 +6,13 @@ import json
 import time
 from typing import Annotated, Final, Literal
 
-from cotenant.controller.cli.frame import screen
-from cotenant.controller.cli.frame.asking import asking
 from cotenant.controller.cli.frame.command import option
-from cotenant.controller.cli.frame.output import EndpointFlag, duration_of, whole_number, write_json
+from cotenant.controller.cli.frame.output import EndpointFlag, whole_number, write_json
+from cotenant.controller.client.asking import asking
 from cotenant.controller.domain import texts
-from cotenant.controller.present import units
+from cotenant.controller.present import screen, units
 from cotenant.controller.present.problem import Problem
+from cotenant.controller.submission.flags import duration_of
 from cotenant.controller.timeline import chrome_trace, render, timeline_of_view
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire import wall_s

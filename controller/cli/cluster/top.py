@@ -10,9 +10,6 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 from cotenant.controller.cli.cluster.top_page import Moment, page
-from cotenant.controller.cli.cluster.top_view import JobVerb, trouble_in_words
-from cotenant.controller.cli.frame import screen
-from cotenant.controller.cli.frame.asking import asking
 from cotenant.controller.cli.frame.command import option
 from cotenant.controller.cli.frame.output import (
     EndpointFlag,
@@ -23,13 +20,16 @@ from cotenant.controller.cli.frame.output import (
     show_listing,
     write_json,
 )
-from cotenant.controller.cli.frame.problem import heard
-from cotenant.controller.cli.frame.terminal import last_words
-from cotenant.controller.cli.jobs import show
-from cotenant.controller.client import Client, Refusal, Unreachable
+from cotenant.controller.client.asking import asking
+from cotenant.controller.client.connection import Client, Refusal, Unreachable
+from cotenant.controller.client.silence import trouble_in_words
 from cotenant.controller.domain import JobId, texts
+from cotenant.controller.present import job_page, screen
+from cotenant.controller.present.consequences import JobVerb
 from cotenant.controller.present.devices import WIDE_COLUMNS, rows_of
+from cotenant.controller.present.interruption import heard
 from cotenant.controller.present.problem import OK
+from cotenant.controller.present.terminal import last_words
 from cotenant.controller.wire import clients as wire
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Questions:
 
     def show(self, job_id: JobId, width: int) -> str:
         reply = texts.for_people(self._client.ask(wire.ShowJob(job_id=job_id), LIVE_TIMEOUT_S))
-        return show.page(reply.job, width)
+        return job_page.page(reply.job, width)
 
     def log(self, job_id: JobId) -> str:
         """The end of what rank 0 has written in the newest attempt."""

@@ -11,12 +11,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from cotenant.controller.cli.frame import screen
-from cotenant.controller.cli.frame.screen import paint
 from cotenant.controller.domain import ENDED, ON_DEVICES, HostState, Phase, texts
-from cotenant.controller.present import tables, units
+from cotenant.controller.present import screen, tables, units
 from cotenant.controller.present.devices import DeviceLine, columns_for, legend, rows_of
 from cotenant.controller.present.jobs import COLUMNS
+from cotenant.controller.present.screen import paint
 from cotenant.controller.present.tables import Column
 from cotenant.controller.present.units import duration, plural
 from cotenant.controller.wire import clients as wire

@@ -26,7 +26,6 @@ from textual.widgets import DataTable, Footer, Header, Input, Static
 from cotenant.controller.cli.cluster.top_page import Moment, phases_in_words
 from cotenant.controller.cli.cluster.top_view import (
     Choice,
-    JobVerb,
     Pane,
     about_in_words,
     decisions_pane,
@@ -35,11 +34,12 @@ from cotenant.controller.cli.cluster.top_view import (
     job_of,
     jobs_pane,
     refusal,
-    trouble_in_words,
 )
 from cotenant.controller.cli.cluster.top_widgets import ChangeQuestion, PaneTable
-from cotenant.controller.client import Refusal, Unreachable
+from cotenant.controller.client.connection import Refusal, Unreachable
+from cotenant.controller.client.silence import trouble_in_words
 from cotenant.controller.domain import JobId, Phase, texts
+from cotenant.controller.present.consequences import JobVerb
 from cotenant.controller.present.devices import legend
 
 W = TypeVar("W", bound=Widget)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from cotenant.controller.cli.cluster.top_page import (
     DECISION_COLUMNS,
@@ -20,18 +20,16 @@ from cotenant.controller.cli.cluster.top_page import (
     state_word,
     urgency_among,
 )
-from cotenant.controller.client import Unreachable
-from cotenant.controller.domain import ENDED, ON_DEVICES, WAITING, JobId, Phase, texts
+from cotenant.controller.domain import ENDED, ON_DEVICES, WAITING, JobId, Phase
 from cotenant.controller.performance import INDICATOR_NAMES
-from cotenant.controller.present import tables, units
+from cotenant.controller.present import tables
+from cotenant.controller.present.consequences import JobVerb
 from cotenant.controller.present.devices import COLUMNS as DEVICE_COLUMNS
 from cotenant.controller.present.devices import WIDE_COLUMNS, DeviceLine, columns_for, rows_of
 from cotenant.controller.present.jobs import COLUMNS as JOB_COLUMNS
 from cotenant.controller.present.tables import GAP, Column
-from cotenant.controller.present.units import NONE, duration
+from cotenant.controller.present.units import NONE
 from cotenant.controller.wire import clients as wire
-
-JobVerb = Literal["cancel", "hold", "release"]
 
 
 class Choice(NamedTuple):
@@ -250,38 +248,3 @@ def refusal(verb: JobVerb, job: wire.JobView) -> str:
     if verb == "hold" and job.phase not in WAITING | {Phase.RESERVED}:
         return f"job {job.job_id} is on devices; only waiting jobs can be held"
     return ""
-
-
-def consequence(verb: JobVerb, job: wire.JobView) -> str:
-    """What will happen, before anybody says yes."""
-    if verb == "hold":
-        return "It is not started until somebody releases it."
-    if verb == "release":
-        return "It queues again, and starts when the policy gives it devices."
-    if job.phase not in ON_DEVICES:
-        return "It leaves the queue and is not started again." + _behind_it(job)
-    others = " and ".join(f"job {each}" for each in job.co_tenants)
-    beside = f" {others[:1].upper()}{others[1:]} beside it keeps the devices." if others else ""
-    return f"It ends now on {', '.join(job.devices)}, and saves nothing more.{_behind_it(job)}{beside}"
-
-
-def _behind_it(job: wire.JobView) -> str:
-    """What of its work is lost and what stays."""
-    if not job.step:
-        return ""
-    if not job.durable_step:
-        return f" Its {units.plural(job.step, 'step')} ({duration(job.run_s)}) are lost."
-    kept = f" Its checkpoint of step {job.durable_step} stays for a while"
-    lost = max(0, job.step - job.durable_step)
-    return (
-        f"{kept}, {units.plural(lost, 'step')} after it {'is' if lost == 1 else 'are'} lost."
-        if lost
-        else f"{kept}."
-    )
-
-
-def trouble_in_words(error: Exception, silent_s: float) -> str:
-    """Why what is shown is not of now."""
-    if isinstance(error, Unreachable):
-        return f"no answer from the controller for {duration(silent_s)}; this is old, trying again"
-    return texts.one_line(f"{error}; this is {duration(silent_s)} old, trying again")

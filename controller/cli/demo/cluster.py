@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 
-from cotenant.controller.client import Client, Refusal, Unreachable
+from cotenant.controller.client.connection import Client, Refusal, Unreachable
 from cotenant.controller.domain import ENDED, JobId, Phase
 from cotenant.controller.wire import clients as wire
 

@@ -45,7 +45,7 @@ from cotenant.controller.cli.demo.report import (
     to_json,
     what_sharing_brought,
 )
-from cotenant.controller.client import Client
+from cotenant.controller.client.connection import Client
 from cotenant.controller.domain import JobId, Phase
 from cotenant.controller.system.files import write_output
 from cotenant.controller.timeline import render

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.client import Client, Refusal, Unreachable
+from cotenant.controller.client.connection import Client, Refusal, Unreachable
 from cotenant.controller.system import paths
 from cotenant.controller.system.endpoint import BadEndpoint, socket_path
 from cotenant.controller.system.keys import KeyFile, KeyProblem, find_key

@@ -26,7 +26,6 @@ from cotenant.controller.cli.doctor.enabling import as_us
 from cotenant.controller.cli.doctor.gpu_checks import GPU_CHECKS
 from cotenant.controller.cli.doctor.host_checks import HOST_CHECKS, agent, device_memory, folders, mps, torch
 from cotenant.controller.cli.doctor.surroundings import look_around
-from cotenant.controller.cli.frame.asking import asking, loaded_settings
 from cotenant.controller.cli.frame.command import option
 from cotenant.controller.cli.frame.output import (
     EndpointFlag,
@@ -36,9 +35,10 @@ from cotenant.controller.cli.frame.output import (
     chosen,
     show_listing,
 )
-from cotenant.controller.cli.frame.screen import paint, say, terminal_width, wrapped
+from cotenant.controller.client.asking import asking, loaded_settings
 from cotenant.controller.domain import HostState, texts
 from cotenant.controller.present.problem import FAILED, OK, Problem
+from cotenant.controller.present.screen import paint, say, terminal_width, wrapped
 from cotenant.controller.present.tables import LAST_WIDTH_MIN, cut
 from cotenant.controller.present.units import duration, plural, size
 from cotenant.controller.system import paths

@@ -16,12 +16,12 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 
-from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.command import option
 from cotenant.controller.domain import texts
+from cotenant.controller.present import screen
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.tables import Column
-from cotenant.controller.submission.quantities import count, duration_s
+from cotenant.controller.submission.quantities import count
 
 T = TypeVar("T")
 
@@ -79,14 +79,6 @@ def whole_number(flag: str, text: str, at_most: int) -> int:
     """Raises Problem."""
     try:
         return min(count(text), at_most)
-    except ValueError as error:
-        raise Problem("usage", f"{flag} {error}") from None
-
-
-def duration_of(flag: str, text: str) -> float | None:
-    """None where nothing was said. Raises Problem."""
-    try:
-        return duration_s(text) if text else None
     except ValueError as error:
         raise Problem("usage", f"{flag} {error}") from None
 

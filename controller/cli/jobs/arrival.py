@@ -9,12 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from cotenant.controller.cli.frame import screen
-from cotenant.controller.cli.frame.asking import asking
 from cotenant.controller.cli.frame.output import Format, show_one
-from cotenant.controller.client import Client, Refusal
+from cotenant.controller.client.asking import asking
+from cotenant.controller.client.connection import Client, Refusal
 from cotenant.controller.domain import JobId
-from cotenant.controller.present import units
+from cotenant.controller.present import screen, units
 from cotenant.controller.present.etas import early, in_words, late, likely
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.tables import Column

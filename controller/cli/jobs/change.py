@@ -11,17 +11,19 @@ from typing import Annotated, Final
 
 import msgspec
 
-from cotenant.controller.cli.frame import output, screen
-from cotenant.controller.cli.frame.asking import PATIENCE_S, asking, complete_job
+from cotenant.controller.cli.frame import output
 from cotenant.controller.cli.frame.command import argument, option
-from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, duration_of, write_json
-from cotenant.controller.cli.frame.screen import paint
+from cotenant.controller.cli.frame.completing import complete_job
+from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, write_json
 from cotenant.controller.cli.jobs.verify import STEPS, verify
-from cotenant.controller.client import Client
+from cotenant.controller.client.asking import PATIENCE_S, asking
+from cotenant.controller.client.connection import Client
 from cotenant.controller.domain import ENDED, ChangeVerb, JobId, Phase, texts
-from cotenant.controller.present import units
+from cotenant.controller.present import screen, units
 from cotenant.controller.present.problem import FAILED, OK, Problem
+from cotenant.controller.present.screen import paint
 from cotenant.controller.present.units import duration
+from cotenant.controller.submission.flags import duration_of
 from cotenant.controller.wire import clients as wire
 
 VERIFY: Final = "verify"

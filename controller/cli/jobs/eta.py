@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from cotenant.controller.cli.frame import screen
-from cotenant.controller.cli.frame.asking import asking, complete_job
 from cotenant.controller.cli.frame.command import argument
+from cotenant.controller.cli.frame.completing import complete_job
 from cotenant.controller.cli.frame.output import (
     EndpointFlag,
     Format,
@@ -16,7 +15,9 @@ from cotenant.controller.cli.frame.output import (
     chosen,
     show_listing,
 )
+from cotenant.controller.client.asking import asking
 from cotenant.controller.domain import JobId
+from cotenant.controller.present import screen
 from cotenant.controller.present.etas import COLUMNS, hits
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.tables import Column

@@ -7,7 +7,6 @@ from typing import Annotated, Final
 
 from msgspec import structs
 
-from cotenant.controller.cli.frame.asking import asking
 from cotenant.controller.cli.frame.command import argument, option
 from cotenant.controller.cli.frame.output import (
     LIST_FORMATS,
@@ -16,17 +15,20 @@ from cotenant.controller.cli.frame.output import (
     Listing,
     ListOutputFlag,
     chosen,
-    duration_of,
     show_pages,
     whole_number,
 )
-from cotenant.controller.cli.jobs.queue import LIMIT_MAX, PAGE, states_of, tell_rest
-from cotenant.controller.client import Client
+from cotenant.controller.cli.jobs.queue import LIMIT_MAX, states_of, tell_rest
+from cotenant.controller.client.asking import asking
+from cotenant.controller.client.connection import Client
+from cotenant.controller.client.pages import PAGE
 from cotenant.controller.domain import JobId
 from cotenant.controller.present import units
+from cotenant.controller.present.amounts import hours
 from cotenant.controller.present.jobs import exit_code, state_colour, steps
 from cotenant.controller.present.tables import Column
 from cotenant.controller.present.units import duration, local_time
+from cotenant.controller.submission.flags import duration_of
 from cotenant.controller.submission.recording import user_name
 from cotenant.controller.wire import clients as wire
 
@@ -109,10 +111,6 @@ def listing(reply: wire.PastJobs) -> Listing:
         },
         nothing="no job has ended" + (" since then" if reply.since else ""),
     )
-
-
-def hours(device_s: float) -> str:
-    return f"{device_s / 3600:.3g}"
 
 
 COLUMNS: Final = (

@@ -7,21 +7,22 @@ skipping it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import Annotated, Final, NamedTuple
+from collections.abc import Generator, Iterable, Iterator
+from typing import Annotated, Final
 
-from cotenant.controller.cli.frame.asking import PATIENCE_S, asking
 from cotenant.controller.cli.frame.command import option
 from cotenant.controller.cli.frame.output import EndpointFlag
-from cotenant.controller.cli.frame.screen import tell
-from cotenant.controller.cli.frame.terminal import JobOutput
-from cotenant.controller.cli.jobs.arrays import row_of
-from cotenant.controller.cli.jobs.queue import pages
 from cotenant.controller.cli.jobs.show import JobArgument
-from cotenant.controller.client import Client, Refusal
-from cotenant.controller.domain import ENDED, WAITING, AttemptNo, JobId, Phase, texts
+from cotenant.controller.client.arrays import row_of
+from cotenant.controller.client.asking import PATIENCE_S, asking
+from cotenant.controller.client.connection import Client
+from cotenant.controller.client.output import ROUND_S, AttemptOutput, Follower, Missing, Piece, read_all
+from cotenant.controller.client.pages import pages
+from cotenant.controller.domain import ENDED, WAITING, JobId, Phase, texts
 from cotenant.controller.present.jobs import in_counts
 from cotenant.controller.present.problem import Problem
+from cotenant.controller.present.screen import tell
+from cotenant.controller.present.terminal import JobOutput
 from cotenant.controller.present.units import plural
 from cotenant.controller.wire import clients as wire
 
@@ -186,166 +187,5 @@ def marked(job_id: JobId, pieces: Iterable[Piece]) -> Iterator[Piece]:
         yield b"%b%b\n" % (mark, rest)
 
 
-PART_BYTES: Final = 65_536
-ROUND_S: Final = 1.0
-"""How long one question waits for more output."""
 TASK_ROUND_S: Final = 0.1
 """The same for one of several tasks: the others wait meanwhile."""
-MISSING_ROUNDS: Final = 4
-"""So many questions in a row have to find output missing before that is said of a job that goes on."""
-LAST_ROUNDS: Final = 5
-"""After a job's end its last lines may still be on their way: so many more questions."""
-
-
-class AttemptOutput(NamedTuple):
-    """What follows is the output of this attempt."""
-
-    number: int
-
-
-class Missing(NamedTuple):
-    why: str
-
-
-class ErrorOutput(NamedTuple):
-    """What the job wrote to standard error, for a reader that keeps it apart."""
-
-    data: bytes
-
-
-Piece = bytes | ErrorOutput | AttemptOutput | Missing | wire.JobView
-"""What a reader gets: output, marks, and the job whenever it has changed."""
-
-
-def job_now(client: Client, job_id: JobId) -> wire.JobView:
-    """For people. Raises Refusal for a job that does not exist."""
-    return texts.for_people(client.ask(wire.ListJobs(job_ids=(job_id,), include_ended=True)).jobs[0])
-
-
-def read_all(client: Client, job: wire.JobView, rank: int, attempts: range | None = None) -> Iterator[Piece]:
-    """What there is now."""
-    for number in attempts or range(1, job.attempt + 1):
-        yield AttemptOutput(number)
-        offset, part = 0, None
-        while part is None or not (part.at_end or part.closed):
-            part = _part(client, job.job_id, number, rank, offset, 0.0)
-            if part is None:
-                break
-            if part.missing:
-                yield Missing(part.missing)
-            yield part.data
-            if part.next_offset <= offset and not part.at_end:
-                break  # do not ask for the same piece for ever
-            offset = part.next_offset
-
-
-class Follower:
-    """Output and changes until the job has ended and its last line is read.
-
-    `pieces` may be called again after an interrupt: it goes on where it was.
-    """
-
-    def __init__(
-        self,
-        client: Client,
-        job_id: JobId,
-        rank: int,
-        is_over: Callable[[wire.JobView], bool] | None = None,
-        *,
-        round_s: float = ROUND_S,
-        errors_apart: bool = False,
-    ) -> None:
-        """`is_over`: when nothing more is to be expected; by default when the job has ended."""
-        self._errors_apart = errors_apart
-        self._is_over = is_over or (lambda job: job.phase in ENDED)
-        self._round_s = round_s
-        self._client = client
-        self._job_id = job_id
-        self._rank = rank
-        self._number = 0
-        """The attempt being read; 0 before the first."""
-        self._offset = 0
-        self._last_rounds = LAST_ROUNDS
-        self._missing = ""
-        """The last note about missing output, so that it appears once."""
-        self._missing_rounds = 0
-        self.caught_up = False
-        """Whether all that was there when it began has been yielded, with the piece that came last."""
-
-    def pieces(self) -> Iterator[Piece]:
-        while True:
-            job = job_now(self._client, self._job_id)
-            yield job
-            if self._number == 0 and job.attempt > 0:
-                yield self._next_attempt()
-            if self._number == 0:
-                self.caught_up = True
-                if self._is_over(job):
-                    return
-                self._pause()
-                continue
-            part = self._next_part()
-            self.caught_up |= self._number == job.attempt and (part is None or part.at_end or part.closed)
-            if part is not None:
-                yield from self._contents(part, is_last=self._number < job.attempt or self._is_over(job))
-            closed = part is None or part.closed or bool(part.missing)
-            if self._number < job.attempt and (part is None or closed or part.at_end):
-                yield self._next_attempt()
-            elif self._is_over(job) and (part is None or closed or part.at_end):
-                self._last_rounds -= 1
-                if closed or self._last_rounds == 0:
-                    return
-            elif closed:
-                self._pause()
-
-    def _contents(self, part: wire.LogPart, *, is_last: bool) -> Iterator[Piece]:
-        """Output counts as missing only after some rounds: after a restart of the controller, for one, a host
-        is away for a moment."""
-        self._missing_rounds = self._missing_rounds + 1 if part.missing else 0
-        is_certain = is_last or self._missing_rounds >= MISSING_ROUNDS
-        if part.missing and is_certain and part.missing != self._missing:
-            yield Missing(part.missing)
-        if is_certain or not part.missing:
-            self._missing = part.missing
-        self._offset = part.next_offset
-        yield ErrorOutput(part.data) if part.is_error else part.data
-
-    def _next_part(self) -> wire.LogPart | None:
-        where = self._job_id, self._number, self._rank, self._offset
-        return _part(self._client, *where, self._round_s, errors_apart=self._errors_apart)
-
-    def _next_attempt(self) -> AttemptOutput:
-        self._number, self._offset = self._number + 1, 0
-        return AttemptOutput(self._number)
-
-    def _pause(self) -> None:
-        """Wait until the job has ended or a round has passed."""
-        self._client.ask(wire.WaitJobs(job_ids=(self._job_id,), timeout_s=self._round_s))
-
-
-def _part(
-    client: Client,
-    job_id: JobId,
-    number: int,
-    rank: int,
-    offset: int,
-    wait_s: float,
-    *,
-    errors_apart: bool = False,
-) -> wire.LogPart | None:
-    """None: this attempt has no output, or none yet."""
-    request = wire.ReadJobLog(
-        job_id=job_id,
-        attempt=AttemptNo(number),
-        rank=rank,
-        offset=offset,
-        limit=PART_BYTES,
-        wait_s=wait_s,
-        errors_apart=errors_apart,
-    )
-    try:
-        return client.ask(request)
-    except Refusal as refusal:
-        if refusal.failure.code == "not-found":
-            return None
-        raise

@@ -10,8 +10,6 @@ from typing import Annotated, Final
 
 import click
 
-from cotenant.controller.cli.frame import screen
-from cotenant.controller.cli.frame.asking import PATIENCE_S, asking
 from cotenant.controller.cli.frame.command import Group, argument, group, option
 from cotenant.controller.cli.frame.output import (
     EndpointFlag,
@@ -23,7 +21,6 @@ from cotenant.controller.cli.frame.output import (
     show_one,
     write_json,
 )
-from cotenant.controller.cli.frame.problem import ended_by
 from cotenant.controller.cli.jobs.profile_series import SeriesRun, planned
 from cotenant.controller.cli.jobs.profile_view import (
     KNOWN_COLUMNS,
@@ -33,7 +30,10 @@ from cotenant.controller.cli.jobs.profile_view import (
 )
 from cotenant.controller.cli.jobs.run import ensure_controller
 from cotenant.controller.cli.jobs.submit import prepared, takes_job_flags
+from cotenant.controller.client.asking import PATIENCE_S, asking
 from cotenant.controller.domain import texts
+from cotenant.controller.present import screen
+from cotenant.controller.present.interruption import ended_by
 from cotenant.controller.present.problem import FAILED, OK, Problem
 from cotenant.controller.submission.options import Options
 from cotenant.controller.wire import clients as wire

@@ -17,10 +17,10 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.cli.frame.screen import tell
-from cotenant.controller.client import Client
+from cotenant.controller.client.connection import Client
 from cotenant.controller.domain import ENDED, Dependency, HostState, JobId, JobSpec
 from cotenant.controller.present.problem import Problem
+from cotenant.controller.present.screen import tell
 from cotenant.controller.present.units import duration, plural
 from cotenant.controller.wire import ProfileView
 from cotenant.controller.wire import clients as wire

@@ -8,30 +8,22 @@ model says nothing, and so does the table.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 
-from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.jobs.profile_series import SeriesPlan, SeriesResult
 from cotenant.controller.performance import ProfilePoint
-from cotenant.controller.present import units
+from cotenant.controller.present import screen, units
 from cotenant.controller.present.devices import LEGEND
 from cotenant.controller.present.tables import Column
+from cotenant.controller.present.throughput import seconds, throughput_lines
 from cotenant.controller.present.units import NONE, duration, local_time, size
-from cotenant.controller.wire import ProfileView, StepTimeView, ThroughputView, profile_view, wall_s
+from cotenant.controller.wire import ProfileView, profile_view, wall_s
 from cotenant.controller.wire import clients as wire
 
 Measured = wire.KnownProfile | ProfileView
-
-FIT_NEEDS: Final = "a fit needs three sub-batches or more, and their times to agree"
-
-
-def seconds(value: float | None) -> str:
-    """A step time: three digits that matter."""
-    return NONE if value is None else f"{value:.3g}s"
-
 
 # --- JSON -------------------------------------------------------------------------------------------
 
@@ -165,52 +157,3 @@ INDICATOR_COLUMNS: Final = (
     Column("VARIANCE", lambda row: _number(row[1].variance), right=True),
     Column("SOURCE", lambda row: row[1].source or "not measured"),
 )
-
-
-def throughput_lines(
-    points: Sequence[ProfilePoint], view: ThroughputView | None, batch_size: int | None
-) -> list[str]:
-    """A heading and a table; nothing for a job that was never profiled, one line where there is no model."""
-    if batch_size is None or not points:
-        return []
-    if view is None:
-        return ["", f"time of a step: no model of it ({FIT_NEEDS})"]
-    return ["", *_heading(view), _table(view)]
-
-
-def _heading(view: ThroughputView) -> Iterator[str]:
-    yield (
-        f"time of a step, by devices and micro-batches (s): fitted to {units.plural(view.points, 'point')}, "
-        f"off by {view.error_ratio:.1%} on average where it had not seen one"
-    )
-    unknown = [what for reach, what in _REACHES if reach not in view.reaches]
-    if unknown:
-        yield f"not measured, so not said: {', '.join(unknown)}"
-
-
-_REACHES: Final = (("device", "one device"), ("host", "several of one host"), ("hosts", "several hosts"))
-
-
-def _table(view: ThroughputView) -> str:
-    rows: dict[tuple[int, int], dict[int, StepTimeView]] = {}
-    for step in view.steps:
-        rows.setdefault((step.devices, step.hosts), {})[step.accumulation_steps] = step
-    columns = [
-        Column("DEVICES", lambda row: str(row[0][0]), right=True),
-        Column("HOSTS", lambda row: str(row[0][1]), right=True),
-        *(_column(s) for s in sorted({step.accumulation_steps for step in view.steps})),
-    ]
-    return screen.table(columns, list(rows.items()), None)
-
-
-def _column(s: int) -> Column:
-    return Column(f"S = {s}", lambda row: _in_words(row[1].get(s)), right=True)
-
-
-def _in_words(step: StepTimeView | None) -> str:
-    """`0.21s` as measured, `0.21s (0.18 to 0.25)` as predicted, the range that holds four in five."""
-    if step is None:
-        return NONE
-    if step.measured_s is not None:
-        return f"{step.measured_s:.3g}s"
-    return f"{step.step_s:.3g}s ({step.low_s:.3g} to {step.high_s:.3g})"

@@ -8,8 +8,6 @@ from typing import Annotated, Final, NoReturn
 
 from msgspec import structs
 
-from cotenant.controller.cli.frame import screen
-from cotenant.controller.cli.frame.asking import asking
 from cotenant.controller.cli.frame.command import argument, option
 from cotenant.controller.cli.frame.output import (
     LIST_FORMATS,
@@ -22,16 +20,16 @@ from cotenant.controller.cli.frame.output import (
     show_pages,
     whole_number,
 )
-from cotenant.controller.client import Client, Refusal, Unreachable
+from cotenant.controller.client.asking import asking
+from cotenant.controller.client.connection import Client, Refusal, Unreachable
+from cotenant.controller.client.pages import PAGE, pages
 from cotenant.controller.domain import ENDED, WAITING, JobId, Phase, texts
-from cotenant.controller.present import units
+from cotenant.controller.present import screen, units
 from cotenant.controller.present.jobs import COLUMNS, ENDED_COLUMNS, WIDE_COLUMNS
 from cotenant.controller.present.problem import Problem, suggestion
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire import wall_s
 
-PAGE: Final = 1_000
-"""Jobs in one answer: the first rows come at once, and neither side holds more."""
 LIMIT_MAX: Final = 1_000_000
 WATCH_TIMEOUT_S: Final = 5.0
 CLEAR: Final = "\x1b[H\x1b[2J"
@@ -187,18 +185,6 @@ def states_of(text: str, *, is_ended: bool = False) -> tuple[Phase, ...]:
         if is_ended and Phase(word) not in ENDED:
             raise Problem("usage", f"{word} is no state of jobs that have ended", "see cotenant queue")
     return tuple(map(Phase, words))
-
-
-def pages(client: Client, request: wire.ListJobs) -> Iterator[wire.Jobs]:
-    """The answer in parts: `limit` counts for all of them together, and `more` is what is beyond it."""
-    reply = client.ask(structs.replace(request, page=PAGE))
-    left = request.limit - len(reply.jobs)
-    while reply.next or reply.next_before:
-        yield structs.replace(reply, more=max(0, reply.more - left))
-        after, before = reply.next, reply.next_before
-        reply = client.ask(structs.replace(request, page=PAGE, after=after, before=before, limit=left))
-        left -= len(reply.jobs)
-    yield reply
 
 
 def listing(reply: wire.Jobs, request: wire.ListJobs) -> Listing:

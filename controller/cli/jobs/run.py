@@ -25,20 +25,20 @@ from typing import Annotated, Final
 
 import msgspec
 
-from cotenant.controller.cli.frame.asking import PATIENCE_S, asking, loaded_settings
 from cotenant.controller.cli.frame.command import argument, option
 from cotenant.controller.cli.frame.output import EndpointFlag
-from cotenant.controller.cli.frame.problem import ended_by
-from cotenant.controller.cli.frame.screen import is_terminal, tell
-from cotenant.controller.cli.frame.terminal import JobOutput, WaitingLine
-from cotenant.controller.cli.jobs.logs import ErrorOutput, Follower, Missing, Piece
 from cotenant.controller.cli.jobs.submit import prepared, takes_job_flags
-from cotenant.controller.client import Client
+from cotenant.controller.client.asking import PATIENCE_S, asking, loaded_settings
+from cotenant.controller.client.connection import Client
+from cotenant.controller.client.output import ErrorOutput, Follower, Missing, Piece
 from cotenant.controller.domain import ENDED, HostState, InputFile, JobId, JobSpec, Phase, texts
 from cotenant.controller.present.etas import in_words
+from cotenant.controller.present.interruption import ended_by
 from cotenant.controller.present.jobs import devices
 from cotenant.controller.present.problem import FAILED, NEVER_STARTED, OK, Problem
+from cotenant.controller.present.screen import is_terminal, tell
 from cotenant.controller.present.sharing import at_the_end
+from cotenant.controller.present.terminal import JobOutput, WaitingLine
 from cotenant.controller.submission.options import Options
 from cotenant.controller.system import paths
 from cotenant.controller.system.endpoint import socket_path

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from cotenant.controller.cli.frame.asking import asking, complete_job
 from cotenant.controller.cli.frame.command import argument
+from cotenant.controller.cli.frame.completing import complete_job
 from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, show_change
-from cotenant.controller.cli.jobs.submit import submission_problem
+from cotenant.controller.client.asking import asking
 from cotenant.controller.domain import JobId
 from cotenant.controller.present.problem import Problem
-from cotenant.controller.submission.options import BY_KEY, BadSubmission, read, unknown_key
-from cotenant.controller.submission.quantities import GpuRange
+from cotenant.controller.submission.settings import setting
 from cotenant.controller.wire import clients as wire
-
-NONE = "-"
-"""This value takes the option back, as if it had not been given."""
 
 
 def set(
@@ -53,20 +49,3 @@ def set(
     with asking(endpoint) as client:
         reply = client.ask(wire.SetJobs(job_ids=tuple(map(JobId, jobs)), changes=changes))
     show_change("set", {"jobs": jobs, "changes": changes}, reply.lines, "set: asked for", as_json)
-
-
-def setting(text: str) -> tuple[str, str | int | float | None]:
-    """Raises Problem: there is no such option, or its value makes no sense."""
-    key, _, value = text.partition("=")
-    key = key.replace("-", "_")
-    try:
-        if key not in BY_KEY:
-            raise unknown_key(key, "set")
-        found = None if value == NONE else read(BY_KEY[key], (value,), key).value
-    except BadSubmission as error:
-        raise submission_problem(error) from None
-    if isinstance(found, GpuRange) and found.least == found.most:
-        found = found.least * found.fraction if found.fraction < 1.0 else found.least
-    if not isinstance(found, str | int | float | None):
-        raise Problem("usage", f"{key} cannot be set later", "submit the job anew")
-    return key, found

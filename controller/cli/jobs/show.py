@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterator
-from typing import Annotated, Final
+from typing import Annotated
 
-from cotenant.controller.cli.frame import screen
-from cotenant.controller.cli.frame.asking import asking, complete_job
 from cotenant.controller.cli.frame.command import argument
+from cotenant.controller.cli.frame.completing import complete_job
 from cotenant.controller.cli.frame.output import (
     EndpointFlag,
     Format,
@@ -18,19 +15,17 @@ from cotenant.controller.cli.frame.output import (
     show_one,
     show_pages,
 )
-from cotenant.controller.cli.frame.screen import paint, wrapped
-from cotenant.controller.cli.jobs.arrays import ask_of_job
-from cotenant.controller.cli.jobs.profile_view import throughput_lines
-from cotenant.controller.cli.jobs.queue import listing, pages
-from cotenant.controller.client import Client
-from cotenant.controller.domain import JobId, JobSpec, texts
-from cotenant.controller.present import sharing, units
-from cotenant.controller.present.etas import in_words
-from cotenant.controller.present.jobs import devices, exit_code, in_counts, in_promise, left, state_colour
-from cotenant.controller.present.tables import Column
-from cotenant.controller.present.units import NONE, duration, local_time
+from cotenant.controller.cli.jobs.queue import listing
+from cotenant.controller.client.arrays import ask_of_job
+from cotenant.controller.client.asking import asking
+from cotenant.controller.client.connection import Client
+from cotenant.controller.client.pages import pages
+from cotenant.controller.domain import JobId, texts
+from cotenant.controller.present import screen
+from cotenant.controller.present.job_page import explained, page
+from cotenant.controller.present.jobs import in_counts
+from cotenant.controller.present.screen import paint
 from cotenant.controller.wire import clients as wire
-from cotenant.controller.wire import wall_s
 
 JobArgument = Annotated[
     str, argument(metavar="JOB", help="Its number, or an array's.", complete=complete_job)
@@ -72,271 +67,6 @@ def show_tasks(client: Client, row: wire.JobView, form: Format) -> None:
 # --- For a person -----------------------------------------------------------------------------------
 
 
-def page(job: wire.JobDetails, room: int | None, wide: bool = False) -> str:
-    """`room`: columns to keep to."""
-    spec = job.spec
-    state = paint(job.phase.value, state_colour(job))
-    head = f"job {job.job_id}  {paint(job.name, 'bold')}  {state}"
-    pairs = [*standing(job), *asked_for(spec, wide)]
-    width = max(len(title) for title, _ in pairs)
-    lines = [
-        head,
-        *(f"  {title:<{width}}  {screen.wrapped(text, width + 4, room)}" for title, text in pairs if text),
-    ]
-    if job.attempts:
-        lines += ["", screen.table(ATTEMPT_COLUMNS, job.attempts, None if wide else room)]
-    lines += _shared(job, None if wide else room)
-    points = job.profile.points if job.profile is not None else ()
-    lines += throughput_lines(points, job.throughput, spec.batch_size or job.batch_rows)
-    return "\n".join(lines)
-
-
-def _shared(job: wire.JobView, room: int | None) -> list[str]:
-    """What the job did beside others; nothing where it had its devices to itself."""
-    if not job.shared:
-        return []
-    said = sharing.in_words(job)
-    rows = screen.table(sharing.ROWS, job.shared, room)
-    return ["", rows, *(screen.wrapped(each, 2, room) for each in said)]
-
-
-def _promise(job: wire.JobDetails) -> str:
-    if job.guaranteed_h is None:
-        return ""
-    broken = f", broken {units.times(job.broken_promises)}" if job.broken_promises else ""
-    return f": each run is guaranteed {job.guaranteed_h:g} h{broken}"
-
-
-def standing(job: wire.JobDetails) -> Iterator[tuple[str, str]]:
-    yield "why", job.reason
-    of = f" of {job.organisation}" if job.organisation else ""
-    priority = f", priority {job.priority}" if job.priority else ""
-    yield "user", f"{job.user}{of}, class {job.job_class}{priority}{_promise(job)}"
-    yield "times", _times(job)
-    yield (
-        "spent",
-        (
-            f"waited {duration(job.wait_s)}, loaded {duration(job.load_s)}, ran {duration(job.run_s)},"
-            f" paused {duration(job.pause_s)}; {units.times(job.preemptions)} preempted"
-            f"{_in_vain(job)}{_resized(job)}"
-        ),
-    )
-    yield "steps", "none are seen: it counts as running" if job.start_assumed else ""
-    yield "launch", _launch(job.attempts)
-    yield "next time", _overheads(job)
-    yield "speed", _speed(job)
-    if job.ended_at is None:
-        yield "left", _left(job)
-        yield "eta", in_words(job.eta)
-    else:
-        yield "exit code", exit_code(job)
-    yield "promised", in_promise(job.promised)
-    yield "devices", devices(job.devices)
-    yield "shares with", ", ".join(f"job {each}" for each in job.co_tenants)
-    if job.devices:
-        yield "accumulation", _accumulation(job)
-    yield "progress", _progress(job)
-    yield "batch", _batch(job)
-    yield "profile", _profile(job)
-    yield "resumable", _resumable(job)
-
-
-def _resumable(job: wire.JobView) -> str:
-    if job.resumable:
-        return f"yes, from step {job.durable_step}"
-    if job.resumable_note:
-        return f"no: {job.resumable_note}"
-    if not job.step:
-        so_far = "no" if job.ended_at else "not so far"
-        return f"{so_far}: the script has made no step, and has not said that it can"
-    return "no: the script has not said that it can (cotenant.checkpoint; docs/zero-code.md)"
-
-
-def _in_vain(job: wire.JobView) -> str:
-    if job.futile_preemptions == 0:
-        return ""
-    lost = f"{duration(job.futile_s)} of loading for nothing"
-    return f", {units.times(job.futile_preemptions)} before its first step ({lost})"
-
-
-def _resized(job: wire.JobView) -> str:
-    return f", {units.times(job.resizes)} given another number of GPUs" if job.resizes else ""
-
-
-SPEED_SOURCES: Final = {
-    "profile": "measured by `cotenant profile`",
-    "seen": "as its own steps took",
-    "like jobs": "as jobs like it scaled",
-    "assumed": "assumed: nothing was measured yet",
-}
-
-
-def _speed(job: wire.JobView) -> str:
-    """Speedup of an elastic job over its smallest number of devices."""
-    paces = [f"{each.speedup:.2f} on {each.gpus}" for each in job.speedups]
-    return f"{', '.join(paces)} ({SPEED_SOURCES[job.speedups_source or 'assumed']})" if paces else ""
-
-
-def _overheads(job: wire.JobView) -> str:
-    """What the policy reckons with when it thinks of starting or preempting the job."""
-    if job.expected_load_s is None or job.expected_pause_s is None:
-        return ""
-    load, pause = duration(job.expected_load_s), duration(job.expected_pause_s)
-    return f"loading should take {load}, saving and leaving {pause}"
-
-
-def _launch(attempts: tuple[wire.AttemptView, ...]) -> str:
-    """How the newest attempt that has been launched was launched."""
-    newest = next((each for each in reversed(attempts) if each.launch), None)
-    if newest is None:
-        return ""
-    return f"{newest.launch}, because {newest.launch_why}" if newest.launch_why else newest.launch
-
-
-def _times(job: wire.JobView) -> str:
-    parts = [f"submitted {_local(job.submitted_at)}"]
-    if job.started_at is not None:
-        parts.append(f"started {_local(job.started_at)}")
-    if job.ended_at is not None:
-        parts.append(f"ended {_local(job.ended_at)}")
-    return ", ".join(parts)
-
-
-def _local(at: str) -> str:
-    return local_time(wall_s(at))
-
-
-SOURCES: Final = {
-    "none": "nothing to estimate it from",
-    "user": "as its user expects",
-    "profile": "from its measured profile",
-    "same command": "as earlier runs of the same command",
-    "like job": "as the steps of one of its kind took",
-    "cluster median": "unknown; --iterations or --expect would say it",
-    "measured": "from its measured steps",
-    "loops": "from its measured steps and the loops that were seen",
-}
-
-
-def _left(job: wire.JobView) -> str:
-    known, _, overrun = (job.left_source or "none").partition(", ")
-    longer = "; it has taken longer already" if overrun or job.left_s == 0.0 else ""
-    expected = "unknown" if job.left_s is None else f"{left(job)} of training"
-    return f"{expected} ({SOURCES.get(known, known)}{longer})"
-
-
-def _accumulation(job: wire.JobView) -> str:
-    if job.accumulation_steps == 1:
-        whole = f"none, the whole batch of {job.sub_batch} at once" if job.sub_batch else ""
-        return "; ".join(part for part in (whole, _cannot(job)) if part)
-    of = f" of {job.sub_batch}" if job.sub_batch else ""
-    return f"{job.accumulation_steps} micro-batches{of} per step"
-
-
-def _profile(job: wire.JobDetails) -> str:
-    """Where the profile comes from, and which s it covers."""
-    profile = job.profile
-    if profile is None:
-        return ""
-    s = ", ".join(str(point.accumulation_steps) for point in profile.points)
-    came = "given: " if job.profile_given else ""
-    peak = f"{units.size(profile.memory_mib_peak)} peak" if profile.memory_mib_peak is not None else ""
-    whole = f"{profile.step_s * 1000:.0f} ms per step" if profile.step_s is not None else "no step times"
-    points = f"s = {s}" if s else whole
-    first = "on its first host, which stands for all" if job.spec.nodes > 1 else ""
-    return f"{came}{profile.source}, {', '.join(filter(None, (points, peak, first)))}"
-
-
-def _cannot(job: wire.JobView) -> str:
-    return f"it cannot be split: {job.accumulates_note}" if job.accumulates_note else ""
-
-
-def _progress(job: wire.JobView) -> str:
-    total = job.iterations or job.total_steps
-    text = f"step {job.step} of {total}" if total else f"step {job.step}"
-    if job.step_s is not None:
-        text += f", {job.step_s * 1000:.0f} ms per step"
-    if job.loss is not None:
-        text += f", loss {job.loss:.4g}"
-    return f"{text} ({job.total_note})" if job.total_note and not job.iterations else text
-
-
-def _batch(job: wire.JobDetails) -> str:
-    """Rows per worker, and who says so."""
-    rows = job.spec.batch_size or job.batch_rows
-    if rows is None:
-        return f"not known: {job.batch_note}" if job.batch_note else ""
-    return f"{rows}, {job.batch_note or 'as submitted'}"
-
-
-def asked_for(spec: JobSpec, wide: bool) -> Iterator[tuple[str, str]]:
-    launch = spec.launch
-    yield "command", shlex.join(launch.argv)
-    yield "in", launch.workdir
-    hosts = f" on {units.plural(spec.nodes, 'host')}" if spec.nodes else ""
-    kind = f" of type {spec.gpu_type}" if spec.gpu_type else ""
-    gpus = (
-        units.plural(spec.gpus_min, "GPU") if spec.gpu_fraction == 1.0 else f"{spec.gpu_fraction:g} of a GPU"
-    )
-    if spec.is_elastic:
-        gpus = f"{spec.gpus_min} to {spec.gpus_max} GPUs, the same batch on any"
-    yield "asked for", f"{gpus}{kind}{hosts}{_limits(spec)}"
-    yield "after", ", ".join(f"{d.job_id} ({d.need})" for d in spec.after)
-    if wide:
-        yield "variables", "\n             ".join(f"{name}={value}" for name, value in launch.env.items())
-    yield "secrets", ", ".join(launch.secrets)
-
-
-def _limits(spec: JobSpec) -> str:
-    parts = [
-        f"time limit {duration(spec.time_limit_s)}" if spec.time_limit_s is not None else "",
-        f"expected {duration(spec.expected_s)}" if spec.expected_s is not None else "",
-        f"{units.size(spec.memory_mib)} device memory" if spec.memory_mib is not None else "",
-        f"{units.plural(spec.cpus, 'core')} per host" if spec.cpus else "",
-        f"{units.size(spec.host_memory_mib)} main memory per host" if spec.host_memory_mib else "",
-        f"features {', '.join(spec.features)}" if spec.features else "",
-        "sharing never" if spec.share == "never" else "",
-        f"{spec.retries} retries" if spec.retries else "",
-        _watchdog(spec.launch.watchdog_s),
-    ]
-    return "".join(f", {part}" for part in parts if part)
-
-
-def _watchdog(declared_s: float | None) -> str:
-    if declared_s is None:
-        return ""
-    return f"watchdog {duration(declared_s)}" if declared_s > 0 else "watchdog off"
-
-
-ATTEMPT_COLUMNS: Final = (
-    Column("ATTEMPT", lambda a: str(a.attempt), right=True),
-    Column("DEVICES", lambda a: devices(a.devices), rank=2, limit=24),
-    Column("WITH", lambda a: ",".join(a.co_tenants), rank=3, limit=12),
-    Column("S", lambda a: str(a.accumulation_steps), rank=1, right=True),
-    Column("LAUNCHED", lambda a: local_time(a.launched_s), rank=5),
-    Column("LOAD", lambda a: _load(a), rank=6, right=True),
-    Column("STEPS", lambda a: _steps(a), right=True),
-    Column("RESUME", lambda a: _resume(a), rank=4),
-    Column("OUTCOME", lambda a: a.outcome),
-    Column("REASON", lambda a: a.reason),
-)
-
-
-def _load(attempt: wire.AttemptView) -> str:
-    since_s = attempt.trains_since_s
-    return NONE if since_s is None else duration(since_s - attempt.launched_s)
-
-
-def _steps(attempt: wire.AttemptView) -> str:
-    return f"{attempt.start_step}-{'' if attempt.ended_at is None else attempt.end_step}"
-
-
-def _resume(attempt: wire.AttemptView) -> str:
-    if attempt.attempt == 1 or attempt.exact is None:
-        return NONE
-    return "exact" if attempt.exact else "equivalent"
-
-
 def explain(
     job: JobArgument, output: OutputFlag = None, as_json: JsonFlag = False, endpoint: EndpointFlag = None
 ) -> None:
@@ -357,17 +87,3 @@ def explain(
     if array is not None and form in ("table", "wide"):
         screen.say(f"array {job}: {in_counts(array)}; of its tasks, the one that says most:")
     show_one(form, reply.explanation, reply.job.job_id, reply, explained)
-
-
-def explained(reply: wire.Explained) -> str:
-    job = reply.job
-    now, *history = reply.explanation.lines or (job.reason,)
-    state = paint(job.phase.value, state_colour(job))
-    lines = [f"job {job.job_id} ({job.name}): {state}", f"  {wrapped(now, 2)}"]
-    if eta := in_words(job.eta):
-        lines.append(f"  {wrapped(eta, 2)}")
-    lines += [f"  {wrapped(line, 2)}" for line in reply.explanation.ahead]
-    if history:
-        lines += ["", paint("How it came about, newest first:", "bold")]
-        lines += [f"  {wrapped(line, 4)}" for line in history]
-    return "\n".join(lines)

@@ -18,15 +18,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import click
 import msgspec
 
-from cotenant.controller.cli.frame import screen
-from cotenant.controller.cli.frame.asking import asking, loaded_settings
 from cotenant.controller.cli.frame.command import Declared, argument, option
 from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, write_json, write_lines
-from cotenant.controller.cli.frame.screen import tell
-from cotenant.controller.client import Client
+from cotenant.controller.client.asking import asking, loaded_settings
+from cotenant.controller.client.connection import Client
 from cotenant.controller.domain import JobId
-from cotenant.controller.present import units
+from cotenant.controller.present import screen, units
 from cotenant.controller.present.problem import OK, Problem
+from cotenant.controller.present.screen import tell
 from cotenant.controller.submission.build import Sbatch, Submission, Submitter, submission
 from cotenant.controller.submission.options import (
     CONTAINERS,
@@ -36,6 +35,7 @@ from cotenant.controller.submission.options import (
     Options,
     read,
 )
+from cotenant.controller.submission.problems import submission_problem
 from cotenant.controller.system import paths
 from cotenant.controller.system.endpoint import socket_path
 from cotenant.controller.wire import clients as wire
@@ -84,12 +84,6 @@ def _refused_container() -> inspect.Parameter:
 
 def _sentence(text: str) -> str:
     return text[0].upper() + text[1:] + "."
-
-
-def submission_problem(error: BadSubmission) -> Problem:
-    """The error as the command reports it: a missing file has another exit code than a wrong value."""
-    parts = [each.sentence for each in error.parts]
-    return Problem("not-found" if error.missing else "usage", error.message, error.hint, parts)
 
 
 def _read(written: dict[Option, Any]) -> Options:

@@ -26,8 +26,8 @@ from typing import Any, Final
 import msgspec
 
 import cotenant
-from cotenant.controller.cli.frame.screen import tell
 from cotenant.controller.present.problem import Problem
+from cotenant.controller.present.screen import tell
 from cotenant.controller.wire import BadMessage, Json, decode_json
 from cotenant.controller.wire import job as protocol
 

@@ -13,16 +13,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from cotenant.controller.cli.frame import screen
-from cotenant.controller.cli.offline.table import file_name
+from cotenant.controller.present import screen
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.sim import Outcome, TaskRun
 from cotenant.controller.sim.results.document import write_document, write_jobs
-from cotenant.controller.store import JournalError, JournalMissing
 from cotenant.controller.system.files import write_output
 from cotenant.controller.timeline import Timeline, chrome_trace, render
-
-YOURS: Final = "name a state folder: `cotenant config controller.state_dir` shows yours"
+from cotenant.controller.whatif.table import file_name
 
 
 def contents(name: str) -> bytes:
@@ -35,13 +32,6 @@ def contents(name: str) -> bytes:
         raise Problem("usage", f"{name} cannot be read: {error.strerror}") from None
     except (ValueError, RuntimeError) as error:  # a NUL in it; the home of nobody
         raise Problem("usage", f"{name!r} is no file name: {error}") from None
-
-
-def journal_problem(error: JournalError, *, named: bool) -> Problem:
-    """`named`: the command line named the journal; otherwise it is this machine's own."""
-    if isinstance(error, JournalMissing):
-        return Problem("not-found", str(error), YOURS)
-    return Problem("usage" if named else "failed", str(error))
 
 
 MATPLOTLIB_HINT: Final = (

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,27 +15,24 @@ from contextlib import contextmanager
 from typing import Annotated, Any, Final, Literal
 
 from cotenant.controller.cli.frame.command import argument, option
-from cotenant.controller.cli.frame.problem import heard
-from cotenant.controller.cli.frame.screen import is_terminal
 from cotenant.controller.policies import registry
+from cotenant.controller.present.interruption import heard
 from cotenant.controller.present.problem import Problem
+from cotenant.controller.present.screen import is_terminal
 from cotenant.controller.sim import (
-    BadChoice,
     Knowledge,
-    NoPairTable,
     PolicyChoice,
     Report,
     Scenario,
     Task,
     TaskProgress,
     TaskRun,
-    TraceProblem,
     WorkerLost,
-    policies_named,
     run_all,
     tasks,
 )
 from cotenant.controller.training import compute
+from cotenant.controller.whatif.choices import as_problems, chosen_policies
 
 DEFAULT_POLICIES: Final = "fifo,sjf,srtf"
 FLUID_POLICIES: Final = "fifo,srsf,max-min"
@@ -305,20 +301,6 @@ def estimates_of(text: str, noise: float) -> tuple[float, bool]:
     raise Problem("usage", f"--estimate-noise {text!r} makes no sense", "write exact, lognormal:0.7 or limit")
 
 
-def chosen_policies(text: str, *, in_fluid: bool = False) -> tuple[PolicyChoice, ...]:
-    """Modules of one's own (`MODULE:NAME`) are looked for in this folder as well, after all others.
-
-    Raises:
-        Problem: a policy or a parameter that there is not.
-    """
-    if (here := os.getcwd()) not in sys.path:
-        sys.path.append(here)
-    try:
-        return policies_named(text, in_fluid=in_fluid)
-    except BadChoice as error:
-        raise Problem(_code(str(error)), str(error), error.hint) from None
-
-
 def one_policy(text: str, *, in_fluid: bool = False) -> PolicyChoice:
     """Raises Problem."""
     choices = chosen_policies(text, in_fluid=in_fluid)
@@ -331,25 +313,6 @@ def prepared(scenario: Scenario, policies: Sequence[PolicyChoice], seeds: Sequen
     """Raises Problem."""
     with as_problems():
         return tasks(scenario, policies, seeds)
-
-
-def _code(message: str) -> str:
-    """The code that every verb uses for a missing file, or for one that holds something else."""
-    return "not-found" if "there is no such file" in message else "usage"
-
-
-@contextmanager
-def as_problems() -> Iterator[None]:
-    """What is wrong with a trace, a table of pairs or a number, as one line."""
-    try:
-        yield
-    except TraceProblem as error:
-        raise Problem(_code(error.message), error.message, error.hint) from None
-    except MemoryError:
-        raise Problem("failed", "out of memory", "take fewer jobs with --jobs") from None
-    except ValueError as error:
-        code = "not-found" if isinstance(error, NoPairTable) else "usage"
-        raise Problem(code, str(error), "`cotenant sim compare --help` has examples") from None
 
 
 WORTH_A_BAR_S: Final = 2.0
@@ -370,7 +333,6 @@ def run_with_bar(tasks: Sequence[Task], *, workers: int | None, keep: bool) -> l
 @contextmanager
 def bar(tasks: Sequence[Task]) -> Iterator[Report | None]:
     """A function to report progress to; None where standard error is no terminal."""
-    import sys
 
     if not is_terminal(sys.stderr):
         yield None

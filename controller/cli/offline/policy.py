@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from cotenant.controller.cli.cluster import policy as asked
 from cotenant.controller.cli.cluster.policy import OFF, REPORT, chosen_shadow, reported
-from cotenant.controller.cli.frame import screen
-from cotenant.controller.cli.frame.asking import asking, complete_policy
 from cotenant.controller.cli.frame.command import argument
+from cotenant.controller.cli.frame.completing import complete_policy
 from cotenant.controller.cli.frame.output import (
     EndpointFlag,
     JsonFlag,
@@ -24,8 +23,9 @@ from cotenant.controller.cli.frame.output import (
     show_change,
     show_one,
 )
+from cotenant.controller.client.asking import asking
 from cotenant.controller.policies.plugins import load_from
-from cotenant.controller.present import units
+from cotenant.controller.present import screen, units
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.tables import Column
 from cotenant.controller.present.units import duration, local_time
@@ -171,8 +171,8 @@ def _simulated(view: wire.ShadowView, *, wide: bool) -> Iterator[str]:
         yield "not simulated yet: `cotenant policy shadow report` (admins)"
     if found is None:
         return
-    from cotenant.controller.cli.offline import table as sim_table
-    from cotenant.controller.cli.offline.whatif import trust
+    from cotenant.controller.whatif import table as sim_table
+    from cotenant.controller.whatif.journal import trust
 
     yield f"simulated: {units.plural(found['jobs'], 'job')} that arrived since and have ended"
     yield f"  {screen.wrapped(trust(found['calibration'], view.in_force), 2)}"

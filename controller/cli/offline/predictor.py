@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 
-from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.command import argument, group, option
 from cotenant.controller.cli.frame.output import (
     JsonFlag,
@@ -23,10 +22,11 @@ from cotenant.controller.cli.frame.output import (
     write_json,
     write_lines,
 )
-from cotenant.controller.cli.offline.files import contents, journal_problem, written
-from cotenant.controller.present import units
+from cotenant.controller.cli.offline.files import contents, written
+from cotenant.controller.present import screen, units
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.tables import Column
+from cotenant.controller.whatif.problems import journal_problem
 
 if TYPE_CHECKING:
     from cotenant.controller.performance import InterferenceModel
@@ -169,7 +169,7 @@ def export(
     """
     import gzip
 
-    from cotenant.controller.cli.frame.asking import loaded_settings
+    from cotenant.controller.client.asking import loaded_settings
     from cotenant.controller.sim.past.journal import NothingToReplay
     from cotenant.controller.store import JournalError
     from cotenant.controller.system import paths

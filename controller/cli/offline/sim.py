@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.command import argument, group, option
 from cotenant.controller.cli.frame.output import (
     Format,
@@ -15,8 +14,6 @@ from cotenant.controller.cli.frame.output import (
     OutputFlag,
     chosen,
 )
-from cotenant.controller.cli.frame.problem import ended_by
-from cotenant.controller.cli.offline import table as sim_table
 from cotenant.controller.cli.offline.backends import WorkersFlag
 from cotenant.controller.cli.offline.files import writable, write_results
 from cotenant.controller.cli.offline.options import (
@@ -29,22 +26,23 @@ from cotenant.controller.cli.offline.options import (
     SeedsFlag,
     WindowJobsFlag,
     WindowsFlag,
-    as_problems,
-    chosen_policies,
     one_policy,
     prepared,
     run_with_bar,
     takes_knowledge,
     takes_scenario,
 )
-from cotenant.controller.cli.offline.table import show_runs
+from cotenant.controller.cli.offline.runs import show_runs
 from cotenant.controller.cli.offline.trace import trace
 from cotenant.controller.cli.offline.whatif import AskedFlag, SinceFlag, replayed
-from cotenant.controller.present import units
+from cotenant.controller.present import screen, units
+from cotenant.controller.present.interruption import ended_by
 from cotenant.controller.present.problem import OK
 from cotenant.controller.sim import Knowledge, Scenario, Task, TaskRun
 from cotenant.controller.sim import windows as windowing
 from cotenant.controller.sim.results.document import document
+from cotenant.controller.whatif import table as sim_table
+from cotenant.controller.whatif.choices import as_problems, chosen_policies
 
 TAIL_JOBS: Final = 200
 """With fewer jobs, fewer than ten lie beyond the 95th percentile."""

@@ -6,23 +6,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.command import argument, group, option
 from cotenant.controller.cli.frame.output import JsonFlag, OutputFlag, chosen, show_one
-from cotenant.controller.cli.offline.options import (
-    FormatFlag,
-    SeedFlag,
-    TraceArgument,
-    VcFlag,
-    as_problems,
-)
+from cotenant.controller.cli.offline.options import FormatFlag, SeedFlag, TraceArgument, VcFlag
 from cotenant.controller.cli.offline.trace_list import sim_trace_list
-from cotenant.controller.present import units
+from cotenant.controller.present import screen, units
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.tables import Column
 from cotenant.controller.present.units import NONE, duration
 from cotenant.controller.sim import Trace, column_map, open_trace
 from cotenant.controller.trace_names import SYNTH
+from cotenant.controller.whatif.choices import as_problems
 
 FileArgument = Annotated[str, argument(metavar="FILE", help="To write: .csv, or .csv.gz to have it packed.")]
 MapFlag = Annotated[

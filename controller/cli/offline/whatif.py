@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from cotenant.controller.cli.frame import screen
-from cotenant.controller.cli.frame.asking import asking, loaded_settings
 from cotenant.controller.cli.frame.command import argument, option
 from cotenant.controller.cli.frame.output import (
     EndpointFlag,
@@ -16,34 +14,32 @@ from cotenant.controller.cli.frame.output import (
     JsonFlag,
     OutputFlag,
     chosen,
-    duration_of,
     whole_number,
 )
-from cotenant.controller.cli.frame.problem import ended_by
 from cotenant.controller.cli.jobs.arrival import foresee
 from cotenant.controller.cli.jobs.submit import prepared_submission
-from cotenant.controller.cli.offline import table as sim_table
 from cotenant.controller.cli.offline.backends import WorkersFlag
-from cotenant.controller.cli.offline.files import journal_problem, writable, write_results
+from cotenant.controller.cli.offline.files import writable, write_results
 from cotenant.controller.cli.offline.options import (
     OutFlag,
     PairsFlag,
     SeedFlag,
-    as_problems,
-    chosen_policies,
     complete_policies,
     run_with_bar,
     takes_knowledge,
 )
-from cotenant.controller.cli.offline.table import show_runs
-from cotenant.controller.present import units
+from cotenant.controller.cli.offline.runs import show_runs
+from cotenant.controller.client.asking import asking, loaded_settings
+from cotenant.controller.present import screen
+from cotenant.controller.present.interruption import ended_by
 from cotenant.controller.present.problem import OK, Problem
 from cotenant.controller.sim import Knowledge, PolicyChoice, TaskRun
 from cotenant.controller.sim.past import what_if
-from cotenant.controller.sim.past.journal import NothingToReplay
-from cotenant.controller.sim.past.replay import JournalRecord, read_journal
-from cotenant.controller.store import JournalError
+from cotenant.controller.sim.past.replay import JournalRecord
 from cotenant.controller.system import paths
+from cotenant.controller.whatif import table as sim_table
+from cotenant.controller.whatif.choices import as_problems, chosen_policies
+from cotenant.controller.whatif.journal import footnotes, headline, read
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.wire import utc
 
@@ -190,18 +186,6 @@ def replayed(
     return ended_by() if value["interrupted"] or len(runs) < len(tasks) else OK
 
 
-def read(where: Path, since: str, *, named: bool) -> JournalRecord:
-    """Raises Problem."""
-    since_s = duration_of("--since", since)
-    try:
-        return read_journal(where, since_s=since_s)
-    except JournalError as error:
-        raise journal_problem(error, named=named) from None
-    except NothingToReplay as error:
-        hint = "take more with a longer --since" if since else "submit jobs first"
-        raise Problem("refused", str(error), hint) from None
-
-
 # --- Showing -----------------------------------------------------------------------------------------
 
 
@@ -210,35 +194,6 @@ def page(value: dict[str, Any], record: JournalRecord, runs: Sequence[TaskRun], 
     table = sim_table.table([value["actual"], *value["runs"]], wide=wide, width=width)
     about = [headline(record), *sim_table.knowledge_line(runs)]
     return "\n".join([*about, table, *footnotes(value, record, runs)])
-
-
-def headline(record: JournalRecord) -> str:
-    begin, end = units.local_time(record.begin_wall_s), units.local_time(record.end_wall_s)
-    cluster = record.cluster
-    return (
-        f"{units.plural(len(record.jobs), 'job')} that arrived from {begin} to {end}, on {cluster.hosts} x "
-        f"{cluster.gpus_per_host} devices, under {record.setting.policy}"
-    )
-
-
-def footnotes(value: dict[str, Any], record: JournalRecord, runs: Sequence[TaskRun]) -> list[str]:
-    lines = [trust(value["calibration"], record.setting.policy)]
-    lines += [f"left out: {units.plural(count, 'job')} ({why})" for why, count in record.excluded.items()]
-    lines += [f"note: {note}" for note in record.notes]
-    if any(run.summary["shared_jobs"] for run in runs):
-        lines.append(f"note: what sharing costs is taken from {value['pairs']}, not from this cluster")
-    return [f"  {screen.wrapped(line, 2)}"[2:] for line in lines]
-
-
-def trust(found: dict[str, Any] | None, policy: str) -> str:
-    """How far a simulation of the policy of the time is from what happened."""
-    if found is None:
-        return f"there is no {policy} here: nothing says how far to trust the rest"
-    error = found["jct_error"]
-    return (
-        f"trust: {found['policy']}, simulated, misses a job's real JCT by {100 * error['p50']:.0f} % "
-        f"(median; {100 * error['p90']:.0f} % at P90); mean JCT is {found['jct_mean_ratio']:.2f} x real"
-    )
 
 
 def write(folder: Path, value: dict[str, Any], record: JournalRecord, runs: Sequence[TaskRun]) -> None:

@@ -15,9 +15,9 @@ import click
 from click.shell_completion import BashComplete, CompletionItem, FishComplete, ShellComplete, ZshComplete
 
 from cotenant.controller.cli.frame.command import argument
-from cotenant.controller.cli.frame.screen import say
 from cotenant.controller.cli.verbs import BY_NAME, COMPLETE_VARIABLE, PROGRAM, as_command
 from cotenant.controller.present.problem import FAILED, OK, Problem
+from cotenant.controller.present.screen import say
 
 BASH: Final = """\
 %(complete_func)s() {

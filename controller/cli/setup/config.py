@@ -13,7 +13,6 @@ from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed
 from typing import Annotated, Any, Final, NamedTuple
 
-from cotenant.controller.cli.frame.asking import asking, loaded_settings
 from cotenant.controller.cli.frame.command import argument
 from cotenant.controller.cli.frame.output import (
     EndpointFlag,
@@ -24,9 +23,10 @@ from cotenant.controller.cli.frame.output import (
     show_listing,
     show_one,
 )
-from cotenant.controller.cli.frame.screen import hint
+from cotenant.controller.client.asking import asking, loaded_settings
 from cotenant.controller.domain import settings as decided_by
 from cotenant.controller.present.problem import Problem
+from cotenant.controller.present.screen import hint
 from cotenant.controller.present.tables import Column
 from cotenant.controller.present.units import value_text
 from cotenant.controller.system import paths, sections, settings

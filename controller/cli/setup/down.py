@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Final
 
-from cotenant.controller.cli.frame.asking import asking, loaded_settings
 from cotenant.controller.cli.frame.command import option
 from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, write_json
-from cotenant.controller.cli.frame.screen import said_yes, say, tell
 from cotenant.controller.cli.jobs.change import until_ended
 from cotenant.controller.cli.setup import owners
-from cotenant.controller.client import Client
+from cotenant.controller.client.asking import asking, loaded_settings
+from cotenant.controller.client.connection import Client
 from cotenant.controller.domain import ON_DEVICES, JobId
 from cotenant.controller.present.problem import FAILED, OK, Problem
+from cotenant.controller.present.screen import said_yes, say, tell
 from cotenant.controller.present.units import plural
 from cotenant.controller.system.paths import client_endpoint
 from cotenant.controller.wire import clients as wire

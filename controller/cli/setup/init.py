@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from cotenant.controller.cli.frame.asking import loaded_settings
 from cotenant.controller.cli.frame.command import option
 from cotenant.controller.cli.frame.output import JsonFlag, write_json
-from cotenant.controller.cli.frame.screen import say
+from cotenant.controller.client.asking import loaded_settings
 from cotenant.controller.present.problem import Problem
+from cotenant.controller.present.screen import say
 from cotenant.controller.system import keys, paths
 
 

@@ -20,14 +20,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Final, NoReturn
 
-from cotenant.controller.cli.frame.asking import asking, loaded_settings
 from cotenant.controller.cli.frame.command import option
 from cotenant.controller.cli.frame.output import EndpointFlag
-from cotenant.controller.cli.frame.screen import say, tell
 from cotenant.controller.cli.setup import owners
 from cotenant.controller.cli.setup.web import cannot_serve, page_command
+from cotenant.controller.client.asking import asking, loaded_settings
 from cotenant.controller.domain import HostState
 from cotenant.controller.present.problem import FAILED, NEVER_FITS, NOT_ALLOWED, OK, USAGE, Problem
+from cotenant.controller.present.screen import say, tell
 from cotenant.controller.present.units import plural, size
 from cotenant.controller.submission.quantities import duration_s
 from cotenant.controller.system.paths import client_endpoint

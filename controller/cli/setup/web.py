@@ -7,7 +7,6 @@ server alone; here it is only asked for, on a socket in a folder that nobody els
 
 from __future__ import annotations
 
-import hashlib
 import os
 import socket as sockets
 import sys
@@ -16,12 +15,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Final
 
-from cotenant.controller.cli.frame.asking import asking
 from cotenant.controller.cli.frame.command import option
 from cotenant.controller.cli.frame.output import EndpointFlag
-from cotenant.controller.cli.frame.screen import say
+from cotenant.controller.client.asking import asking
 from cotenant.controller.present.problem import Problem
+from cotenant.controller.present.screen import say
 from cotenant.controller.system import paths
+from cotenant.controller.system.web_link import link_socket
 from cotenant.controller.wire import clients as wire
 
 PAGE: Final = "cotenant.controller.web"
@@ -88,12 +88,6 @@ def cannot_serve(find: Callable[[str], object | None] = find_spec) -> Problem | 
     """What is not installed, and how to install it; nothing is imported."""
     lacking = [name for name in NEEDS if find(name) is None]
     return Problem("failed", f"the page needs {' and '.join(lacking)}", ADVICE) if lacking else None
-
-
-def link_socket(folder: Path, port: int | None, socket: str | None) -> Path:
-    """Where the page's server at this port or socket gives its owner links."""
-    name = hashlib.sha256(os.fsencode(os.path.abspath(socket))).hexdigest()[:12] if socket else port
-    return folder / f"web-{name}.sock"
 
 
 def new_link(folder: Path, port: int | None, socket: str | None) -> str:

@@ -12,12 +12,11 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.command import argument, group, option
 from cotenant.controller.cli.frame.output import JsonFlag, OutputFlag, chosen, show_one
 from cotenant.controller.cli.offline.files import contents, written
 from cotenant.controller.domain import texts
-from cotenant.controller.present import tables, units
+from cotenant.controller.present import screen, tables, units
 from cotenant.controller.present.problem import Problem, nearest
 
 if TYPE_CHECKING:

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from cotenant.controller.cli.frame import screen
-from cotenant.controller.cli.frame.asking import asking
 from cotenant.controller.cli.frame.command import argument, group, option
 from cotenant.controller.cli.frame.output import EndpointFlag, JsonFlag, show_one
 from cotenant.controller.cli.offline.backends import AddressFlag, BackendFlag, WorkersFlag
@@ -26,13 +24,14 @@ from cotenant.controller.cli.offline.options import (
     SeedFlag,
     TraceArgument,
     VcFlag,
-    as_problems,
 )
+from cotenant.controller.client.asking import asking
 from cotenant.controller.papers.pcs import published_named
-from cotenant.controller.present import units
+from cotenant.controller.present import screen, units
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.tables import Column
 from cotenant.controller.sim import Scenario, Workload, open_trace, scenario
+from cotenant.controller.whatif.choices import as_problems
 from cotenant.controller.wire import clients as wire
 
 if TYPE_CHECKING:
@@ -273,7 +272,7 @@ def _bar(total: int) -> Iterator[Callable[[SearchProgress], None]]:
     """A bar with the front as it grows; nothing where standard error is no terminal."""
     import sys
 
-    from cotenant.controller.cli.frame.screen import is_terminal
+    from cotenant.controller.present.screen import is_terminal
 
     if not is_terminal(sys.stderr):
         yield lambda progress: None

@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
-from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.command import argument, option
 from cotenant.controller.cli.frame.output import (
     JsonFlag,
@@ -15,8 +14,9 @@ from cotenant.controller.cli.frame.output import (
     show_one,
 )
 from cotenant.controller.cli.offline.backends import AddressFlag, BackendFlag, WorkersFlag
-from cotenant.controller.present import units
+from cotenant.controller.present import screen, units
 from cotenant.controller.present.problem import Problem
+from cotenant.controller.system.files import write_output
 
 if TYPE_CHECKING:
     from cotenant.controller.papers.rltune import OrderModel
@@ -98,9 +98,10 @@ def train(
       cotenant sim compare jobs.csv --policies sjf,rltune:model=rltune.json --windows 20
     """
     form = chosen(output, as_json)
-    from cotenant.controller.cli.offline.options import as_problems, estimates_of
+    from cotenant.controller.cli.offline.options import estimates_of
     from cotenant.controller.papers.rltune import encoded
     from cotenant.controller.papers.rltune.training import NoBackend, TrainingOptions
+    from cotenant.controller.whatif.choices import as_problems
 
     path = Path(out or f"{name}.json").expanduser()
     if not path.parent.is_dir():
@@ -120,8 +121,6 @@ def train(
             model = _trained(name, options, path, lambda told: _tell(told, time.monotonic() - began_s))
     except NoBackend as error:
         raise Problem("failed", str(error), "or leave --backend out") from None
-    from cotenant.controller.system.files import write_output
-
     write_output(path, encoded(model))
     show_one(form, _as_json(model, path), str(path), model, lambda found: page(found, path))
 

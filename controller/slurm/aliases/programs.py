@@ -20,21 +20,20 @@ from typing import Annotated, Final, Literal, NamedTuple
 
 import msgspec
 
-from cotenant.controller.cli.frame.asking import PATIENCE_S, asking
 from cotenant.controller.cli.frame.command import argument
 from cotenant.controller.cli.frame.output import JsonFlag, write_json, write_lines
-from cotenant.controller.cli.frame.problem import listening
-from cotenant.controller.cli.frame.screen import hint, say, tell
 from cotenant.controller.cli.jobs.change import until_ended
-from cotenant.controller.cli.jobs.queue import pages
 from cotenant.controller.cli.jobs.run import RunWatch, with_streams
-from cotenant.controller.cli.jobs.settings import setting
 from cotenant.controller.cli.jobs.submit import SUBMIT_TIMEOUT_S, prepared_submission, whole_array
 from cotenant.controller.cli.main import guarded, open_streams
 from cotenant.controller.cli.verbs import NOT_HERE
-from cotenant.controller.client import Refusal
+from cotenant.controller.client.asking import PATIENCE_S, asking
+from cotenant.controller.client.connection import Refusal
+from cotenant.controller.client.pages import pages
 from cotenant.controller.domain import ENDED, JobId, Phase, texts
+from cotenant.controller.present.interruption import listening
 from cotenant.controller.present.problem import FAILED, OK, Problem, suggestion
+from cotenant.controller.present.screen import hint, say, tell
 from cotenant.controller.slurm.aliases.listings import (
     JOB_FIELDS,
     NODE_FIELDS,
@@ -52,6 +51,7 @@ from cotenant.controller.slurm.aliases.listings import (
 from cotenant.controller.slurm.sbatch import SWITCHES
 from cotenant.controller.submission.build import Sbatch
 from cotenant.controller.submission.recording import user_name
+from cotenant.controller.submission.settings import setting
 from cotenant.controller.wire import clients as wire
 
 MARK: Final = "# Written by `cotenant slurm-aliases`."

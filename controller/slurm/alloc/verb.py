@@ -9,7 +9,6 @@ from typing import Annotated, Final, Literal
 import click
 
 from cotenant.controller.cli.frame import output
-from cotenant.controller.cli.frame.asking import asking
 from cotenant.controller.cli.frame.command import argument, group, option
 from cotenant.controller.cli.frame.output import (
     EndpointFlag,
@@ -19,10 +18,11 @@ from cotenant.controller.cli.frame.output import (
     chosen,
     show_listing,
 )
-from cotenant.controller.cli.frame.screen import say, tell
-from cotenant.controller.client import Client
+from cotenant.controller.client.asking import asking
+from cotenant.controller.client.connection import Client
 from cotenant.controller.domain import AllocationTerms, HostShape, texts
 from cotenant.controller.present.problem import Problem
+from cotenant.controller.present.screen import say, tell
 from cotenant.controller.present.tables import Column
 from cotenant.controller.present.units import duration
 from cotenant.controller.submission.quantities import count, duration_s, size_mib

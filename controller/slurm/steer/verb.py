@@ -13,13 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Final
 
-from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.command import argument, group, option
 from cotenant.controller.cli.frame.output import (
     JsonFlag,
     OutputFlag,
     chosen,
-    duration_of,
     show_change,
     show_one,
     whole_number,
@@ -28,6 +26,7 @@ from cotenant.controller.cli.offline.options import one_policy
 from cotenant.controller.domain import texts
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Policy
+from cotenant.controller.present import screen
 from cotenant.controller.present.problem import FAILED, OK, Problem
 from cotenant.controller.present.units import duration, local_time, plural
 from cotenant.controller.slurm.steer import (
@@ -46,6 +45,7 @@ from cotenant.controller.slurm.steer import (
     release_all,
 )
 from cotenant.controller.slurm.steer.verb_page import job_document, job_page, show_order, why_absent
+from cotenant.controller.submission.flags import duration_of
 from cotenant.controller.system import paths
 from cotenant.controller.system.locks import LockTaken
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from cotenant.controller.cli.frame import screen
 from cotenant.controller.cli.frame.output import Format, Listing, show_listing
+from cotenant.controller.present import screen
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.tables import Column
 from cotenant.controller.present.units import duration, plural

@@ -15,13 +15,13 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from cotenant.controller.cli.cluster import top_view
-from cotenant.controller.cli.jobs.settings import setting
 from cotenant.controller.domain import CHANGEABLE, ENDED, WAITING, ChangeVerb, JobId, Phase
+from cotenant.controller.present import consequences
 from cotenant.controller.present.jobs import devices
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.units import NONE, duration, size
 from cotenant.controller.submission.options import BY_KEY, Option
+from cotenant.controller.submission.settings import setting
 from cotenant.controller.web import rendering
 from cotenant.controller.web.access import change
 from cotenant.controller.web.page import Asking, Params, surroundings
@@ -236,7 +236,7 @@ def consequence(verb: ChangeVerb, job: wire.JobView) -> str:
             start = _saving(job) if job.resumable else "It cannot resume: it begins anew."
             return f"{start} It leaves {_places(job)} and queues again.{_others(job)}"
         case "cancel" | "hold" | "release":
-            return top_view.consequence(verb, job)
+            return consequences.consequence(verb, job)
 
 
 def doubt(verb: ChangeVerb, job: wire.JobView) -> str:

@@ -15,13 +15,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from cotenant.controller.cli.frame.terminal import last_words
-from cotenant.controller.cli.jobs.show import ATTEMPT_COLUMNS, asked_for, standing
-from cotenant.controller.client import Refusal
+from cotenant.controller.client.connection import Refusal
 from cotenant.controller.domain import ENDED, AttemptNo, JobId, array_of
 from cotenant.controller.present import sharing
 from cotenant.controller.present.etas import in_words
+from cotenant.controller.present.job_page import ATTEMPT_COLUMNS, asked_for, standing
 from cotenant.controller.present.jobs import devices, steps
+from cotenant.controller.present.terminal import last_words
 from cotenant.controller.web.connections import Connections
 from cotenant.controller.web.page import Asking, Page, Params, ShownElsewhere
 from cotenant.controller.web.pages import changing

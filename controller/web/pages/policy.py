@@ -14,12 +14,13 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from cotenant.controller.cli.cluster.pairs import COLUMNS as PAIR_COLUMNS
-from cotenant.controller.cli.cluster.pairs import measured_pairs
-from cotenant.controller.cli.cluster.policy import classes_lines, in_words, parameters_of
 from cotenant.controller.present.fan_chart import fan_chart
+from cotenant.controller.present.pairs import COLUMNS as PAIR_COLUMNS
+from cotenant.controller.present.pairs import measured_pairs
+from cotenant.controller.present.policies import classes_lines, in_words
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.units import value_text
+from cotenant.controller.submission.parameters import parameters_of
 from cotenant.controller.web import rendering
 from cotenant.controller.web.access import change
 from cotenant.controller.web.page import Asking, Page, Params, surroundings

@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 
 from msgspec import structs
 
-from cotenant.controller.client import Refusal
+from cotenant.controller.client.connection import Refusal
 from cotenant.controller.domain import ON_DEVICES, WAITING, JobId, Phase
 from cotenant.controller.present import etas
 from cotenant.controller.present.jobs import devices, gpus, steps

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from cotenant.controller.cli.cluster import accounting
-from cotenant.controller.cli.frame.output import duration_of
+from cotenant.controller.present import accounting
+from cotenant.controller.submission.flags import duration_of
 from cotenant.controller.web.page import Asking, Page, Params
 from cotenant.controller.web.pages.what_if import SINCE
 from cotenant.controller.wire import ReportView

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast, get_args
 
-from cotenant.controller.cli.cluster import accounting
-from cotenant.controller.cli.cluster.accounting import By
+from cotenant.controller.present import usage as table
+from cotenant.controller.present.usage import By
 from cotenant.controller.web.page import Asking, Page, Params
 from cotenant.controller.web.pages.report import since_s
 from cotenant.controller.web.pages.what_if import SINCE
@@ -32,7 +32,7 @@ def look(asks: Asking, params: Params) -> UsageLook:
     request = wire.GetUsage(by=by_of(params), since_s=since_s(params))
     return asks.kept(
         f"usage by {request.by} of {request.since_s}",
-        lambda: UsageLook(*accounting.all_rows(asks.ask, request)),
+        lambda: UsageLook(*table.all_rows(asks.ask, request)),
     )
 
 
@@ -41,7 +41,7 @@ def shown(looked: UsageLook, params: Params) -> Mapping[str, Any]:
     return {
         "rows": looked.rows[:ROWS_MAX],
         "of": len(looked.rows),
-        "columns": (*accounting.COLUMNS, *((accounting.DECAYED,) if is_fair_share else ())),
+        "columns": (*table.COLUMNS, *((table.DECAYED,) if is_fair_share else ())),
         "forgotten": looked.last.forgotten_jobs,
         "by": by_of(params),
         "ways": get_args(By),

@@ -21,7 +21,7 @@ import psutil
 from cotenant.agent.host.locks import LOCK_DIR_ENV
 from cotenant.controller.cli.demo.cluster import PrivateCluster
 from cotenant.controller.cli.demo.report import timeline_of
-from cotenant.controller.client import Client
+from cotenant.controller.client.connection import Client
 from cotenant.controller.policies.base import Parameters
 from cotenant.controller.timeline import Timeline
 from cotenant.controller.wire import clients as wire

@@ -22,7 +22,7 @@ from cotenant.agent.host.locks import LOCK_DIR_ENV
 from cotenant.controller.cli.demo.cluster import PrivateCluster
 from cotenant.controller.cli.demo.measuring import job_environment
 from cotenant.controller.cli.demo.plan import WORKLOADS
-from cotenant.controller.client import Client
+from cotenant.controller.client.connection import Client
 from cotenant.controller.domain import ENDED, Compute, Defer, JobId, JobSpec, Launch, Phase, Place, render
 from cotenant.controller.domain import events as ev
 from cotenant.controller.policies.base import Parameters

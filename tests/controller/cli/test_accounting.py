@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from cotenant.controller.cli.jobs.queue import watched
-from cotenant.controller.client import Unreachable
+from cotenant.controller.client.connection import Unreachable
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.slurm.aliases.programs import scontrol
 from cotenant.controller.wire import clients as wire

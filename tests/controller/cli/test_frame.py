@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cotenant.controller.cli.frame.screen import table
 from cotenant.controller.cli.verbs import BY_NAME, IMPORTED_ALONE, Verb, as_command
+from cotenant.controller.present.screen import table
 from cotenant.controller.present.tables import Column
 from cotenant.controller.system.files import output, write_output
 from tests.building.limits import within_s
@@ -229,7 +229,7 @@ def test_a_wrong_value_is_said_with_the_flags_long_name(
 
 
 def test_completing_jobs_without_a_controller_is_silent(at_home: Path) -> None:
-    from cotenant.controller.cli.frame.asking import complete_job
+    from cotenant.controller.cli.frame.completing import complete_job
 
     assert complete_job("") == []
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.controller.cli.jobs.settings import setting
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.submission import quantities as q
+from cotenant.controller.submission.settings import setting
 
 DURATIONS = {
     "90s": 90, "10m": 600, "2h": 7200, "1d": 86_400, "1h30m": 5400, "1.5h": 5400,

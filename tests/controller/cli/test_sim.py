@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.controller.cli.offline import options as sim_options
-from cotenant.controller.cli.offline import table as sim_table
 from cotenant.controller.cli.offline.sim import windowed
 from cotenant.controller.sim import Scenario, policies_named, tasks
+from cotenant.controller.whatif import table as sim_table
 
 if TYPE_CHECKING:
     from tests.controller.cli.conftest import Cotenant

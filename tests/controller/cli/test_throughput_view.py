@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from cotenant.controller.cli.jobs.profile_view import throughput_lines
 from cotenant.controller.performance import Coefficients, Gang, Profile, ProfilePoint, ThroughputModel
+from cotenant.controller.present.throughput import throughput_lines
 from cotenant.controller.wire import StepTimeView, throughput_view
 from cotenant.controller.wire import clients as wire
 from tests.controller.cli.test_profile import known, known_list

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from cotenant.controller.cli.cluster.top_page import Moment
 from cotenant.controller.cli.cluster.top_view import (
     Choice,
-    consequence,
     decisions_pane,
     details,
     devices_pane,
@@ -21,6 +20,7 @@ from cotenant.controller.cli.cluster.top_view import (
 )
 from cotenant.controller.domain import HostState, JobId, Phase
 from cotenant.controller.present import tables
+from cotenant.controller.present.consequences import consequence
 from cotenant.controller.wire import clients as wire
 
 

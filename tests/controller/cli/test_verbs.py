@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from cotenant.controller.cli.frame import screen
-from cotenant.controller.cli.frame.terminal import WaitingLine
 from cotenant.controller.cli.jobs import queue
 from cotenant.controller.cli.jobs.run import exit_code, standard_input
 from cotenant.controller.cli.setup.owners import own
-from cotenant.controller.client import Client, Unreachable
+from cotenant.controller.client.connection import Client, Unreachable
+from cotenant.controller.client.pages import pages as pages_of
 from cotenant.controller.domain import InputFile, JobId, JobSpec, Launch, Phase
 from cotenant.controller.performance import Profile
 from cotenant.controller.policies import registry
-from cotenant.controller.present import tables, units
+from cotenant.controller.present import screen, tables, units
+from cotenant.controller.present.terminal import WaitingLine
 from cotenant.controller.wire import clients as wire
 from tests.building.limits import within_s
 
@@ -131,7 +131,7 @@ def test_a_limit_counts_for_all_pages_together(long_queue: StandIn, cotenant: Co
 
 def test_a_page_is_shown_before_the_next_one_is_asked_for(long_queue: StandIn) -> None:
     with Client(long_queue.endpoint) as client:
-        pages = queue.pages(client, wire.ListJobs())
+        pages = pages_of(client, wire.ListJobs())
         for count in (1, 2, 3):
             next(pages)
             assert len(long_queue.asked_for(wire.ListJobs)) == count

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from cotenant.controller.cli.setup.web import cannot_serve, link_socket, page_command
+from cotenant.controller.cli.setup.web import cannot_serve, page_command
+from cotenant.controller.system.web_link import link_socket
 
 
 def test_what_is_not_installed_is_named() -> None:

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cotenant.controller.api import respecified
-from cotenant.controller.cli.jobs.settings import setting
 from cotenant.controller.domain import JobId, Phase, render
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import cheapest_change
+from cotenant.controller.submission.settings import setting
 from tests.controller.building import Desk, report
 
 

@@ -16,7 +16,7 @@ import uvicorn
 from msgspec import structs
 from starlette.testclient import TestClient
 
-from cotenant.controller.client import Client
+from cotenant.controller.client.connection import Client
 from cotenant.controller.domain import CHANGEABLE, ENDED, WAITING, array_of
 from cotenant.controller.web.access import Access
 from cotenant.controller.web.app import application

@@ -9,7 +9,7 @@ import pytest
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from cotenant.controller.client import Client
+from cotenant.controller.client.connection import Client
 from cotenant.controller.domain import ChangeVerb, JobId, Phase
 from cotenant.controller.web.pages import PAGES
 from cotenant.controller.web.pages.changing import consequence, doubt

@@ -6,7 +6,7 @@ from types import ModuleType
 from typing import Any
 
 from cotenant.controller.cli.demo.cluster import QueueWatcher
-from cotenant.controller.client import Client
+from cotenant.controller.client.connection import Client
 from cotenant.controller.domain import JobId, Phase
 from cotenant.controller.wire import clients as wire
 from tests.building.stand_in import StandIn

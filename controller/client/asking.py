@@ -1,27 +1,22 @@
-"""The connection to the controller, for every verb that has a question, and for a shell that completes a
-word.
+"""A connection to the controller by the settings in force; what goes wrong on it leaves as a Problem.
 
-Rule: only this module turns what the client may raise into a `Problem`. Completing never shows an error and
-never takes long: a controller that does not answer at once completes nothing.
+Rule: only this module turns what the client may raise into a `Problem`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final
 
-from cotenant.controller.cli.frame.screen import tell
-from cotenant.controller.client import Client, Refusal, Unreachable
-from cotenant.controller.domain import texts
+from cotenant.controller.client.connection import Client, Refusal, Unreachable
 from cotenant.controller.present.problem import Problem
+from cotenant.controller.present.screen import tell
 from cotenant.controller.system import paths, settings
 from cotenant.controller.system.endpoint import BadEndpoint, socket_path
 from cotenant.controller.system.keys import KeyProblem
 from cotenant.controller.wire import BadMessage
-from cotenant.controller.wire import clients as wire
 
-ANSWER_WITHIN_S: Final = 1.0
 PATIENCE_S: Final = 600.0
 """How long a wait for a job outlasts a restart or an upgrade of the controller."""
 
@@ -59,29 +54,3 @@ def asking(
         raise Problem("config", str(error)) from None
     except BadMessage as error:
         raise Problem("usage", str(error)) from None
-
-
-# --- What can be completed from a running controller ------------------------------------------------
-
-
-def complete_job(incomplete: str) -> list[tuple[str, str]]:
-    jobs = _quietly(lambda client: client.ask(wire.ListJobs(include_ended=True, limit=200)).jobs)
-    return [(j.job_id, f"{j.name} {j.phase.value}") for j in jobs if j.job_id.startswith(incomplete)]
-
-
-def complete_host(incomplete: str) -> list[str]:
-    nodes = _quietly(lambda client: client.ask(wire.ListNodes()).nodes)
-    return [n.host for n in nodes if n.host.startswith(incomplete)]
-
-
-def complete_policy(incomplete: str) -> list[tuple[str, str]]:
-    policies = _quietly(lambda client: client.ask(wire.GetPolicy()).offers)
-    return [(p.policy, p.about) for p in policies if p.available and p.policy.startswith(incomplete)]
-
-
-def _quietly(question: Callable[[Any], Any]) -> Any:
-    try:
-        with asking(timeout_s=ANSWER_WITHIN_S) as client:
-            return texts.for_people(question(client))
-    except Problem:
-        return ()

@@ -13,8 +13,8 @@ import shutil
 import sys
 from typing import Final, TextIO
 
-from cotenant.controller.cli.frame.screen import RESET, is_terminal, printable
 from cotenant.controller.domain import texts
+from cotenant.controller.present.screen import RESET, is_terminal, printable
 
 SEQUENCE_MAX: Final = 4096
 """A longer one is no sequence: its characters count as text."""

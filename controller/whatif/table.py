@@ -11,8 +11,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from cotenant.controller.cli.frame import screen
-from cotenant.controller.cli.frame.output import Format, as_text, write_json, write_lines
+from cotenant.controller.present import screen
 from cotenant.controller.present.tables import Column
 from cotenant.controller.present.units import NONE, plural
 from cotenant.controller.sim import TaskRun
@@ -282,17 +281,3 @@ def knowledge_line(runs: Sequence[TaskRun]) -> list[str]:
 
 def file_name(label: str) -> str:
     return "".join(c if c.isalnum() or c in "-_." else "_" for c in label)
-
-
-def show_runs(
-    form: Format, value: dict[str, Any], rows: Sequence[Summary], page: Callable[[bool], str]
-) -> None:
-    """Print the runs in any format; `page` is told whether all columns are wanted."""
-    if form == "json":
-        write_json(value)
-    elif form == "jsonl":
-        write_lines([as_text({"schema": "sim-run/1", **row}) for row in rows])
-    elif form == "id":
-        write_lines(list(dict.fromkeys(row["label"] for row in rows)))
-    else:
-        screen.say(page(form == "wide"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cotenant.controller.client import Answer, Client, Refusal
+from cotenant.controller.client.connection import Answer, Client, Refusal
 from cotenant.controller.domain import JobId
 from cotenant.controller.wire import clients
 

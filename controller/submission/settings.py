@@ -1,0 +1,28 @@
+"""Options of a job that waits, changed one by one: `key=value`."""
+
+from __future__ import annotations
+
+from cotenant.controller.present.problem import Problem
+from cotenant.controller.submission.options import BY_KEY, BadSubmission, read, unknown_key
+from cotenant.controller.submission.problems import submission_problem
+from cotenant.controller.submission.quantities import GpuRange
+
+NONE = "-"
+"""This value takes the option back, as if it had not been given."""
+
+
+def setting(text: str) -> tuple[str, str | int | float | None]:
+    """Raises Problem: there is no such option, or its value makes no sense."""
+    key, _, value = text.partition("=")
+    key = key.replace("-", "_")
+    try:
+        if key not in BY_KEY:
+            raise unknown_key(key, "set")
+        found = None if value == NONE else read(BY_KEY[key], (value,), key).value
+    except BadSubmission as error:
+        raise submission_problem(error) from None
+    if isinstance(found, GpuRange) and found.least == found.most:
+        found = found.least * found.fraction if found.fraction < 1.0 else found.least
+    if not isinstance(found, str | int | float | None):
+        raise Problem("usage", f"{key} cannot be set later", "submit the job anew")
+    return key, found

@@ -1,0 +1,17 @@
+"""What is wrong with a journal, as a person is told."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cotenant.controller.present.problem import Problem
+from cotenant.controller.store import JournalError, JournalMissing
+
+YOURS: Final = "name a state folder: `cotenant config controller.state_dir` shows yours"
+
+
+def journal_problem(error: JournalError, *, named: bool) -> Problem:
+    """`named`: the command line named the journal; otherwise it is this machine's own."""
+    if isinstance(error, JournalMissing):
+        return Problem("not-found", str(error), YOURS)
+    return Problem("usage" if named else "failed", str(error))
