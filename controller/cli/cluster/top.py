@@ -9,7 +9,6 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
-from cotenant.controller.cli.cluster.top_page import Moment, page
 from cotenant.controller.cli.frame.command import option
 from cotenant.controller.cli.frame.output import (
     EndpointFlag,
@@ -30,6 +29,7 @@ from cotenant.controller.present.devices import WIDE_COLUMNS, rows_of
 from cotenant.controller.present.interruption import heard
 from cotenant.controller.present.problem import OK
 from cotenant.controller.present.terminal import last_words
+from cotenant.controller.present.top_page import Moment, page
 from cotenant.controller.wire import clients as wire
 
 if TYPE_CHECKING:

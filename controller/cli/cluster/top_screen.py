@@ -23,8 +23,14 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widget import Widget
 from textual.widgets import DataTable, Footer, Header, Input, Static
 
-from cotenant.controller.cli.cluster.top_page import Moment, phases_in_words
-from cotenant.controller.cli.cluster.top_view import (
+from cotenant.controller.cli.cluster.top_widgets import ChangeQuestion, PaneTable
+from cotenant.controller.client.connection import Refusal, Unreachable
+from cotenant.controller.client.silence import trouble_in_words
+from cotenant.controller.domain import JobId, Phase, texts
+from cotenant.controller.present.consequences import JobVerb
+from cotenant.controller.present.devices import legend
+from cotenant.controller.present.top_page import Moment, phases_in_words
+from cotenant.controller.present.top_view import (
     Choice,
     Pane,
     about_in_words,
@@ -35,12 +41,6 @@ from cotenant.controller.cli.cluster.top_view import (
     jobs_pane,
     refusal,
 )
-from cotenant.controller.cli.cluster.top_widgets import ChangeQuestion, PaneTable
-from cotenant.controller.client.connection import Refusal, Unreachable
-from cotenant.controller.client.silence import trouble_in_words
-from cotenant.controller.domain import JobId, Phase, texts
-from cotenant.controller.present.consequences import JobVerb
-from cotenant.controller.present.devices import legend
 
 W = TypeVar("W", bound=Widget)
 T = TypeVar("T")

@@ -14,8 +14,8 @@ from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import Button, DataTable, Static
 
-from cotenant.controller.cli.cluster.top_view import Choice, Pane, Row
 from cotenant.controller.present.consequences import JobVerb, consequence
+from cotenant.controller.present.top_view import Choice, Pane, Row
 from cotenant.controller.wire import clients as wire
 
 

@@ -26,8 +26,8 @@ import msgspec
 
 from cotenant.controller.cli.demo.cluster import PrivateCluster
 from cotenant.controller.cli.demo.plan import WARM_UP, WARM_UP_STEPS, DemoJob, MeasuredJob
-from cotenant.controller.cli.jobs.profile_series import measured_only
 from cotenant.controller.client.connection import Client
+from cotenant.controller.client.profile_series import measured_only
 from cotenant.controller.domain import ENDED, JobId, JobSpec, Launch
 from cotenant.controller.performance import Profile
 from cotenant.controller.wire import ENV_ACCUMULATION_SCHEDULE

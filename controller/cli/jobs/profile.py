@@ -21,7 +21,6 @@ from cotenant.controller.cli.frame.output import (
     show_one,
     write_json,
 )
-from cotenant.controller.cli.jobs.profile_series import SeriesRun, planned
 from cotenant.controller.cli.jobs.profile_view import (
     KNOWN_COLUMNS,
     known_page,
@@ -31,6 +30,7 @@ from cotenant.controller.cli.jobs.profile_view import (
 from cotenant.controller.cli.jobs.run import ensure_controller
 from cotenant.controller.cli.jobs.submit import prepared, takes_job_flags
 from cotenant.controller.client.asking import PATIENCE_S, asking
+from cotenant.controller.client.profile_series import SeriesRun, planned
 from cotenant.controller.domain import texts
 from cotenant.controller.present import screen
 from cotenant.controller.present.interruption import ended_by

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cotenant.controller.cli.jobs.profile_series import SeriesPlan, SeriesResult
+from cotenant.controller.client.profile_series import SeriesPlan, SeriesResult
 from cotenant.controller.performance import ProfilePoint
 from cotenant.controller.present import screen, units
 from cotenant.controller.present.devices import LEGEND

@@ -292,7 +292,7 @@ def first_eta(client: Client, job_id: JobId, within_s: float = ETA_WITHIN_S) -> 
 
 def with_series(client: Client, request: wire.Submit) -> wire.Submit:
     """The series that measures the job, and the job behind it. Says what that costs."""
-    from cotenant.controller.cli.jobs.profile_series import behind, planned
+    from cotenant.controller.client.profile_series import behind, planned
 
     spec = request.specs[0]
     plan = planned(client, spec)

@@ -6,11 +6,11 @@ from xml.etree import ElementTree
 
 import msgspec
 
-from cotenant.controller.cli.cluster.top_page import quota_lines
 from cotenant.controller.domain import ClassReport, JobId, PoolReport
 from cotenant.controller.domain import events as ev
 from cotenant.controller.present.fan_chart import fan_chart
 from cotenant.controller.present.policies import classes_lines, forecast_in_words, in_words
+from cotenant.controller.present.top_page import quota_lines
 from cotenant.controller.wire import clients as wire
 from tests.controller.building import engine as made
 from tests.controller.building import report, spec

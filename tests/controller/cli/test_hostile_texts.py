@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.controller.cli.cluster.top_page import Moment
-from cotenant.controller.cli.cluster.top_page import page as top_page
 from cotenant.controller.cli.frame.output import as_text
 from cotenant.controller.domain import JobId, JobSpec, Launch, texts
 from cotenant.controller.present import screen, tables
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.terminal import TerminalFilter
+from cotenant.controller.present.top_page import Moment
+from cotenant.controller.present.top_page import page as top_page
 from cotenant.controller.wire import clients as wire
 
 if TYPE_CHECKING:

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from cotenant.controller.cli.cluster import top
-from cotenant.controller.cli.cluster.top_page import Moment, lines_for, page
 from cotenant.controller.client.connection import Client, Refusal, Unreachable
 from cotenant.controller.domain import HostState, JobId
 from cotenant.controller.present import tables
 from cotenant.controller.present.consequences import JobVerb
 from cotenant.controller.present.devices import bar
 from cotenant.controller.present.terminal import last_words
+from cotenant.controller.present.top_page import Moment, lines_for, page
 from cotenant.controller.wire import clients as wire
 
 FAILURE = wire.Failure(request_id=0, code="not-allowed", message="not yours")

@@ -12,12 +12,12 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
-from cotenant.controller.cli.cluster.top_page import Moment
 from cotenant.controller.cli.cluster.top_screen import TopScreen
 from cotenant.controller.cli.cluster.top_widgets import ChangeQuestion, PaneTable
 from cotenant.controller.client.connection import Refusal, Unreachable
 from cotenant.controller.domain import JobId
 from cotenant.controller.present.consequences import JobVerb
+from cotenant.controller.present.top_page import Moment
 from cotenant.controller.wire import clients as wire
 
 LONG_S = 3600.0

@@ -8,8 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.controller.cli.cluster.top_page import Moment
-from cotenant.controller.cli.cluster.top_view import (
+from cotenant.controller.domain import HostState, JobId, Phase
+from cotenant.controller.present import tables
+from cotenant.controller.present.consequences import consequence
+from cotenant.controller.present.top_page import Moment
+from cotenant.controller.present.top_view import (
     Choice,
     decisions_pane,
     details,
@@ -18,9 +21,6 @@ from cotenant.controller.cli.cluster.top_view import (
     natural,
     refusal,
 )
-from cotenant.controller.domain import HostState, JobId, Phase
-from cotenant.controller.present import tables
-from cotenant.controller.present.consequences import consequence
 from cotenant.controller.wire import clients as wire
 
 

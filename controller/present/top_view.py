@@ -12,14 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from cotenant.controller.cli.cluster.top_page import (
-    DECISION_COLUMNS,
-    Moment,
-    about,
-    decided,
-    state_word,
-    urgency_among,
-)
 from cotenant.controller.domain import ENDED, ON_DEVICES, WAITING, JobId, Phase
 from cotenant.controller.performance import INDICATOR_NAMES
 from cotenant.controller.present import tables
@@ -28,6 +20,14 @@ from cotenant.controller.present.devices import COLUMNS as DEVICE_COLUMNS
 from cotenant.controller.present.devices import WIDE_COLUMNS, DeviceLine, columns_for, rows_of
 from cotenant.controller.present.jobs import COLUMNS as JOB_COLUMNS
 from cotenant.controller.present.tables import GAP, Column
+from cotenant.controller.present.top_page import (
+    DECISION_COLUMNS,
+    Moment,
+    about,
+    decided,
+    state_word,
+    urgency_among,
+)
 from cotenant.controller.present.units import NONE
 from cotenant.controller.wire import clients as wire
 
