@@ -3,4 +3,4 @@
 Rule: this module imports nothing, so that one source can be used without the others' dependencies.
 """
 
-__all__ = ["inplace", "throughput"]
+__all__ = ["inplace", "step_law", "throughput"]

@@ -1,6 +1,7 @@
 """The machine under an agent: devices, cores, cgroups, locks, ports, folders, and process identities."""
 
 __all__ = [
+    "cgroup_mounts",
     "cgroups",
     "checkpoint_root",
     "devices",

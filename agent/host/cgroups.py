@@ -16,7 +16,6 @@ it, since two agents on one machine may both have an attempt 7-a1 and must never
 from __future__ import annotations
 
 import hashlib
-import os
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -24,12 +23,17 @@ from typing import Final
 
 import msgspec
 
+from cotenant.agent.host.cgroup_mounts import (
+    AGENT_LEAF,
+    mounts_of,
+    pass_down,
+    passed_down,
+    v1_base,
+    v2_base,
+)
 from cotenant.agent.ipc import Order
 from cotenant.mps import device_memory
 
-_NAME: Final = "cotenant"
-AGENT_LEAF: Final = "agent"
-"""`DelegateSubgroup=` of the systemd unit: with it the controllers can be given to attempts."""
 RANKS: Final = "ranks"
 SUPERVISOR: Final = "supervisor"
 _CPU_PERIOD_US: Final = 100_000
@@ -52,14 +56,14 @@ class Cgroups(msgspec.Struct, frozen=True, kw_only=True):
 
 def find_cgroups() -> Cgroups:
     """Look at the mounts and make the base folder. Called once by the agent, at its start."""
-    v2 = _v2_base()
+    v2 = v2_base()
     if v2:
-        _pass_down(Path(v2).parent)
-        _pass_down(Path(v2))
-    passed = _passed_down(Path(v2)) if v2 else frozenset[str]()
-    memory = v2 if "memory" in passed else _v1_base("memory")
-    cpu = v2 if "cpu" in passed else _v1_base("cpu")
-    track = v2 or _v1_base("pids") or _v1_base("freezer") or memory
+        pass_down(Path(v2).parent)
+        pass_down(Path(v2))
+    passed = passed_down(Path(v2)) if v2 else frozenset[str]()
+    memory = v2 if "memory" in passed else v1_base("memory")
+    cpu = v2 if "cpu" in passed else v1_base("cpu")
+    track = v2 or v1_base("pids") or v1_base("freezer") or memory
     uses = (("tracking", track), ("memory limits", memory), ("cpu limits", cpu))
     missing = ", ".join(name for name, base in uses if not base)
     return Cgroups(
@@ -90,7 +94,7 @@ NEW_S: Final = 60.0
 def sweep(found: Cgroups) -> None:
     """Remove empty groups that attempts have left behind. Those in use stay, and new ones: another agent
     of this machine may be about to use them."""
-    v1 = {_v1_base("memory"), _v1_base("cpu")} - {""}
+    v1 = {v1_base("memory"), v1_base("cpu")} - {""}
     for base in {found.track, *v1} - {""}:
         for folder in [*Path(base).glob("*/*/"), *Path(base).glob("*/")]:
             with suppress(FileNotFoundError):
@@ -125,9 +129,9 @@ class AttemptCgroup:
         for use, asked in (("memory", self._memory_mib), ("cpu", self._cpus)):
             if not asked:
                 continue
-            if use in _passed_down(track.parent):
+            if use in passed_down(track.parent):
                 self._folders[use] = track
-            elif base := _v1_base(use):
+            elif base := v1_base(use):
                 self._folders[use] = Path(base) / track.name
 
     @classmethod
@@ -158,7 +162,7 @@ class AttemptCgroup:
         for folder in self._distinct():
             for leaf in (SUPERVISOR, RANKS):
                 (folder / leaf).mkdir(parents=True, exist_ok=True)
-            _pass_down(folder)
+            pass_down(folder)
         if "memory" in self._folders:
             _limit_memory(self._folders["memory"] / RANKS, self._memory_mib * 1024 * 1024)
         if "cpu" in self._folders:
@@ -315,97 +319,3 @@ def _limit_devices(leaf: Path, regions: tuple[str, ...], limit_mib: int) -> str:
     except OSError as error:
         return f"{device_memory.LIMIT}: {error.strerror}"
     return f"{device_memory.LIMIT}: {limit_mib} MiB of {missing[0]} are not in force" if missing else ""
-
-
-# --- Finding out what the host permits -------------------------------------------------------------
-
-
-class _Mount(msgspec.Struct, frozen=True):
-    root: str
-    point: str
-
-
-def mounts_of(mountinfo: Path = Path("/proc/self/mountinfo")) -> dict[str, _Mount]:
-    """cgroup mounts by controller; `v2` for the unified tree."""
-    # Users name the folders that they mount on: in any bytes.
-    return mounts_in(mountinfo.read_text(errors="replace"))
-
-
-def mounts_in(mountinfo: str) -> dict[str, _Mount]:
-    found: dict[str, _Mount] = {}
-    for line in mountinfo.split("\n"):
-        before, _, after = line.partition(" - ")
-        fields, kind = before.split(), after.split()
-        if not kind or kind[0] not in ("cgroup", "cgroup2"):
-            continue
-        names = ["v2"] if kind[0] == "cgroup2" else kind[2].split(",")
-        for name in names:
-            found.setdefault(name, _Mount(fields[3], fields[4]))
-    return found
-
-
-def _own_group(controller: str, mount: _Mount) -> Path:
-    """The folder of our own group; in a container the mount may show only a part of the tree."""
-    return own_group_in(Path("/proc/self/cgroup").read_text(errors="replace"), controller, mount)
-
-
-def own_group_in(groups: str, controller: str, mount: _Mount) -> Path:
-    path = "/"
-    for line in groups.strip("\n").split("\n"):
-        _, controllers, where = line.split(":", 2)
-        if controller in controllers.split(",") or (controller == "v2" and not controllers):
-            path = where
-    if mount.root != "/" and path.startswith(mount.root):
-        path = path[len(mount.root) :]
-    folder = Path(mount.point + "/" + path.strip("/"))
-    return folder if folder.is_dir() else Path(mount.point)
-
-
-def _v2_base() -> str:
-    mount = mounts_of().get("v2")
-    if mount is None:
-        return ""
-    own = _own_group("v2", mount)
-    if own.name == AGENT_LEAF and os.access(own.parent, os.W_OK):
-        base = own.parent / "attempts"  # Delegated by systemd, with the agent in a leaf of its own.
-    elif os.geteuid() == 0:
-        base = Path(mount.point) / _NAME  # Outside the agent's unit: nothing that stops the unit reaches it.
-    elif os.access(own, os.W_OK):
-        base = own / "attempts"
-    else:
-        return ""
-    return str(base) if _can_make_groups(base) else ""
-
-
-def _v1_base(controller: str) -> str:
-    """Below our own v1 group: a container's limits go on holding. In v1 nothing kills downwards."""
-    mount = mounts_of().get(controller)
-    if mount is None:
-        return ""
-    folder = _own_group(controller, mount)
-    return str(folder / _NAME) if os.access(folder, os.W_OK) else ""
-
-
-def _can_make_groups(base: Path) -> bool:
-    probe = base / f".probe-{os.getpid()}"
-    try:
-        base.mkdir(exist_ok=True)
-        probe.mkdir()
-        probe.rmdir()
-    except OSError:
-        return False
-    return True
-
-
-def _pass_down(folder: Path) -> None:
-    """Give the controllers to a folder's children; what is there afterwards counts, not what was asked."""
-    for controller in ("memory", "cpu", "pids", device_memory.CONTROLLER):
-        with suppress(OSError):  # v1, not there, not delegated, or a process sits in the folder itself.
-            (folder / "cgroup.subtree_control").write_text(f"+{controller}")
-
-
-def _passed_down(folder: Path) -> frozenset[str]:
-    try:
-        return frozenset((folder / "cgroup.subtree_control").read_text().split())
-    except OSError:
-        return frozenset()

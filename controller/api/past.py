@@ -21,7 +21,7 @@ from cotenant.controller.api.submissions import Denied
 from cotenant.controller.api.views import Now, attempt_view
 from cotenant.controller.domain import ENDED, LOAD_S, Device, Job
 from cotenant.controller.domain import events as ev
-from cotenant.controller.engine import AttemptRecord, accounts
+from cotenant.controller.engine import ALWAYS_S, AttemptRecord, usage
 from cotenant.controller.knowledge import KEY_CHARACTERS, StoredProfile
 from cotenant.controller.performance import Gang
 from cotenant.controller.store import Core
@@ -39,7 +39,7 @@ class AccountingRequests:
     def usage(self, request_id: int, request: wire.GetUsage, who: Identity) -> wire.UsageRows:
         state, now = self._core.state, self._reading.now()
         since_s = _since(request.since_s, now)
-        found = accounts.usage(state.engine.jobs, state.history.attempts, request.by, since_s, now.now_s)
+        found = usage.usage(state.engine.jobs, state.history.attempts, request.by, since_s, now.now_s)
         rest = sorted(name for name in found if request.after is None or name > request.after)
         page = rest[: min(max(1, request.page), LIST_MAX)]
         decayed = state.engine.decayed_usage(request.by, now.now_s)
@@ -69,7 +69,7 @@ class AccountingRequests:
             job
             for job in asked
             if job.phase in (request.states or ENDED) and job.phase in ENDED
-            if job.number > request.after and accounts.is_of(job, since_s)
+            if job.number > request.after and usage.is_of(job, since_s)
             if not request.user or job.spec.user == request.user
         ]
         chosen.sort(key=lambda job: job.number)
@@ -91,7 +91,7 @@ class AccountingRequests:
         state = self._core.state
         for record in filter(None, (self._core.record(job.job_id) for job in jobs)):
             job, attempts = record.job, record.attempts
-            use = accounts.use_of(state.engine.jobs, job, attempts, accounts.ALWAYS_S, now.now_s)
+            use = usage.use_of(state.engine.jobs, job, attempts, ALWAYS_S, now.now_s)
             yield wire.PastJobView(
                 **msgspec.structs.asdict(self._reading.view(record, now)),
                 attempts=max(len(attempts), job.attempt),
@@ -102,7 +102,7 @@ class AccountingRequests:
 
 
 def _since(seconds: float | None, now: Now) -> float:
-    return accounts.ALWAYS_S if seconds is None else now.now_s - max(0.0, seconds)
+    return ALWAYS_S if seconds is None else now.now_s - max(0.0, seconds)
 
 
 JOBS_MAX: Final = 10_000

@@ -7,7 +7,7 @@ from typing import Final
 
 from cotenant.controller.api.views import Now
 from cotenant.controller.domain import Job, JobId
-from cotenant.controller.engine import AttemptRecord, Engine, History, accounts
+from cotenant.controller.engine import ALWAYS_S, AttemptRecord, Engine, History, accounts
 from cotenant.controller.knowledge import kind_of, signature
 from cotenant.controller.wire import (
     InterruptionView,
@@ -70,7 +70,7 @@ def views_of(
 
 def report_view(engine: Engine, history: History, now: Now, since_s: float | None) -> ReportView:
     """The report on everything that is remembered, or only on what has happened since `since_s`."""
-    from_s = accounts.ALWAYS_S if since_s is None else since_s
+    from_s = ALWAYS_S if since_s is None else since_s
     jobs = engine.jobs
     found = accounts.totals(jobs, history.attempts, from_s, now.now_s)
     pairs = _pairs(jobs, history, from_s)

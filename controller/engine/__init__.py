@@ -4,27 +4,27 @@ Rule: pure. Nothing here reads a clock, a socket or a file; `engine.py` is the o
 """
 
 # fmt: off
-from cotenant.controller.engine import accounts
-from cotenant.controller.engine.attempt_records import AttemptRecord, HistoryNote, action_in_words
+from cotenant.controller.engine import accounts, usage
+from cotenant.controller.engine.attempt_records import ALWAYS_S, AttemptRecord, HistoryNote, action_in_words
 from cotenant.controller.engine.cheapest_change import cheapest_change
 from cotenant.controller.engine.claims import VERDICTS, AttemptIs, JobIs, StateIs, agree
 from cotenant.controller.engine.dispatch import Alarm, EngineConfig, memory_cap_mib
 from cotenant.controller.engine.engine import SNAPSHOT_VERSION, Engine, MakePolicy, Snapshot
 from cotenant.controller.engine.estimating import LAG_REPORTS, LAG_S
-from cotenant.controller.engine.etas import (
-    ArrivalEffect, Delay, EtaAnswer, EtaBook, EtaQuestion, JobEta, LengthClaim, SavedEtas, SupposedJob,
-    claim_of, image_of, policy_label, question_of, run_s, to_compare,
+from cotenant.controller.engine.etas import EtaBook, LengthClaim, SavedEtas, claim_of, policy_label, run_s
+from cotenant.controller.engine.eta_questions import (
+    ArrivalEffect, Delay, EtaAnswer, EtaQuestion, JobEta, SupposedJob, image_of, question_of, to_compare,
 )
 from cotenant.controller.engine.history import History, JobRecord, SavedHistory
 from cotenant.controller.engine.lateness import WIDE_RATIO, WIDE_S
 from cotenant.controller.engine.ledger import Ledger, SavedLedger
 
 __all__ = [
-    "LAG_REPORTS", "LAG_S", "SNAPSHOT_VERSION", "VERDICTS", "WIDE_RATIO", "WIDE_S", "Alarm",
+    "ALWAYS_S", "LAG_REPORTS", "LAG_S", "SNAPSHOT_VERSION", "VERDICTS", "WIDE_RATIO", "WIDE_S", "Alarm",
     "ArrivalEffect", "AttemptIs", "AttemptRecord", "Delay", "Engine", "EngineConfig", "EtaAnswer",
     "EtaBook", "EtaQuestion", "History", "HistoryNote", "JobEta", "JobIs", "JobRecord", "Ledger",
     "LengthClaim", "MakePolicy", "SavedEtas", "SavedHistory", "SavedLedger", "Snapshot", "StateIs",
     "SupposedJob", "accounts", "action_in_words", "agree", "cheapest_change", "claim_of", "image_of",
-    "memory_cap_mib", "policy_label", "question_of", "run_s", "to_compare",
+    "memory_cap_mib", "policy_label", "question_of", "run_s", "to_compare", "usage",
 ]
 # fmt: on

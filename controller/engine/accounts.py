@@ -1,36 +1,34 @@
-"""What sharing and preemption brought and cost, and who used how much and waited how long, from the histories
-of attempts. Pure.
+"""What sharing brought, and how long devices were held, from the histories of attempts. Pure.
 
 Rule: `show`, `queue`, `pairs`, `report`, `usage` and the demo all take their numbers from here, so that they
 agree: the sums over all users, over all kinds and over all organisations are each what `report` says of the
 whole cluster. Won by sharing = the work done beside others, in the device-seconds that it takes alone (alone
 step time x steps x devices), minus the device-seconds that it took; a second of a device counts in equal
 parts for the jobs that hold it. It is unknown unless each of those who trained together was also measured
-alone: one side would prove nothing. What is lost is what interruptions cost (`Interrupted.cost_device_s`);
+alone: one side would prove nothing. What is lost is what interruptions cost (`interruptions.py`);
 what is shared is held beside others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain import ENDED, ON_DEVICES, Job, JobId, Phase
+from cotenant.controller.domain import Job, JobId, Phase
 from cotenant.controller.engine.attempt_records import (
+    ALWAYS_S,
     AttemptRecord,
+    Attempts,
     Cause,
     Foretold,
     Promise,
     Spell,
 )
-from cotenant.controller.knowledge import kind_of, signature
+from cotenant.controller.engine.interruptions import Interrupted, interruptions
+from cotenant.controller.knowledge import signature
 from cotenant.controller.performance import XiSource
-
-ALWAYS_S: Final = -float("inf")
-Attempts = Callable[[JobId], Sequence[AttemptRecord]]
-"""The attempts of a job, the oldest first."""
 
 
 class SharedWork(msgspec.Struct, frozen=True, kw_only=True):
@@ -190,76 +188,6 @@ def by_kinds(
     return found
 
 
-# --- Interruptions --------------------------------------------------------------------------------------
-
-
-class Interrupted(msgspec.Struct, kw_only=True):
-    """What it cost that jobs left their devices for one cause."""
-
-    count: int = 0
-    save_device_s: float = 0.0
-    """From the request until the devices were free, of jobs that had trained."""
-    load_device_s: float = 0.0
-    """Loading once more, up to the first step."""
-    rework_device_s: float = 0.0
-    """Steps done once more, at the step time alone."""
-    futile_device_s: float = 0.0
-    """Loads that ended before a first step, and the teardown after them."""
-    unknown_steps: int = 0
-    """Steps done once more by jobs whose step time alone is unknown: in no sum."""
-
-    @property
-    def cost_device_s(self) -> float:
-        return self.save_device_s + self.load_device_s + self.rework_device_s + self.futile_device_s
-
-
-def interruptions(
-    jobs: Mapping[JobId, Job], attempts: Attempts, since_s: float = ALWAYS_S
-) -> dict[Cause, Interrupted]:
-    """By cause. An attempt's pause counts with it; the load and the repeated steps of the next one count with
-    the one before, so nothing counts twice."""
-    found: dict[Cause, Interrupted] = {}
-    for job in jobs.values():
-        interruptions_of(job, attempts(job.job_id), since_s, found)
-    return found
-
-
-def interruptions_of(
-    job: Job, known: Sequence[AttemptRecord], since_s: float, found: dict[Cause, Interrupted]
-) -> None:
-    """Adds the interruptions of one job to `found`."""
-    for number, attempt in enumerate(known):
-        if not attempt.cause or attempt.ended_s is None or attempt.outcome in ("finished", "cancelled"):
-            continue
-        if attempt.ended_s >= since_s:
-            after = known[number + 1] if number + 1 < len(known) else None
-            sums = found.setdefault(attempt.cause, Interrupted())
-            _add_interruption(sums, job, attempt, after)
-
-
-def _add_interruption(
-    sums: Interrupted, job: Job, attempt: AttemptRecord, after: AttemptRecord | None
-) -> None:
-    sums.count += 1
-    account = attempt.account
-    if attempt.trains_since_s is None:
-        sums.futile_device_s += account.load_device_s + account.leave_device_s
-    else:
-        sums.save_device_s += account.leave_device_s
-    if after is not None and not (after.cause and after.trains_since_s is None):
-        sums.load_device_s += after.account.load_device_s
-    if after is None and job.phase in ENDED:
-        return  # Nothing is done once more.
-    again = max(0, attempt.end_step - (after.start_step if after is not None else job.durable_step))
-    if job.solo_step_s is None:
-        sums.unknown_steps += again
-    else:
-        devices = len(attempt.devices)
-        sums.rework_device_s += (
-            again * job.solo_step_s * job.split_slowdown(1, devices) * devices * attempt.fraction
-        )
-
-
 # --- The whole cluster ----------------------------------------------------------------------------------
 
 OF_SHARING: Final[tuple[Cause, ...]] = ("parted", "crowded", "faulted")
@@ -308,82 +236,3 @@ def totals(jobs: Mapping[JobId, Job], attempts: Attempts, since_s: float, now_s:
         jobs_shared=jobs_shared,
         interrupted=interruptions(jobs, attempts, since_s),
     )
-
-
-By = Literal["user", "kind", "organisation"]
-
-NAME_OF: Final[dict[By, Callable[[Job], str]]] = {
-    "user": lambda job: job.spec.user,
-    "kind": lambda job: kind_of(job.spec),
-    "organisation": lambda job: job.spec.organisation,
-}
-"""The name under which a job counts; empty: none."""
-
-
-class Use(msgspec.Struct, kw_only=True):
-    """What one job used, or several together."""
-
-    jobs: int = 0
-    attempts: int = 0
-    held_device_s: float = 0.0
-    """Each second of a device once, in equal parts for those who hold it."""
-    shared_device_s: float = 0.0
-    """The part of `held_device_s` spent training beside others."""
-    lost_device_s: float = 0.0
-    """What having to leave cost: saves, loads and steps done once more, futile loads."""
-    wait_s: float = 0.0
-    """Time neither on devices nor ended, held and blocked included."""
-
-    def add(self, other: Use) -> None:
-        for name in self.__struct_fields__:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-
-
-def use_of(
-    jobs: Mapping[JobId, Job], job: Job, attempts: Sequence[AttemptRecord], since_s: float, now_s: float
-) -> Use:
-    """What a job used since `since_s`."""
-    interrupted: dict[Cause, Interrupted] = {}
-    interruptions_of(job, attempts, since_s, interrupted)
-    return Use(
-        jobs=1,
-        attempts=sum(each.ended_s is None or each.ended_s >= since_s for each in attempts),
-        held_device_s=held_by(attempts, since_s, now_s),
-        shared_device_s=sum(row.device_s for row in together(jobs, job, attempts, since_s)),
-        lost_device_s=sum(each.cost_device_s for each in interrupted.values()),
-        wait_s=waited_s(job, attempts, since_s, now_s),
-    )
-
-
-def waited_s(job: Job, attempts: Iterable[AttemptRecord], since_s: float, now_s: float) -> float:
-    """How long a job waited since `since_s`: before each attempt, and after the last until now or its end."""
-    found = before_s = 0.0
-    for attempt in attempts:
-        found += _after(since_s, attempt.launched_s, max(0.0, attempt.waited_s - before_s))
-        before_s = max(before_s, attempt.waited_s)
-    waits = job.phase not in ENDED and job.phase not in ON_DEVICES
-    total_s = job.wait_s + (now_s - job.phase_since_s if waits else 0.0)
-    until_s = job.ended_s if job.phase in ENDED and job.ended_s is not None else now_s
-    return found + _after(since_s, until_s, max(0.0, total_s - before_s))
-
-
-def _after(since_s: float, until_s: float, seconds: float) -> float:
-    """The part after `since_s` of so many seconds that ended at `until_s`."""
-    return min(seconds, max(0.0, until_s - since_s))
-
-
-def is_of(job: Job, since_s: float) -> bool:
-    """Whether the job was there at any time since `since_s`."""
-    return job.phase not in ENDED or job.ended_s is None or job.ended_s >= since_s
-
-
-def usage(
-    jobs: Mapping[JobId, Job], attempts: Attempts, by: By, since_s: float, now_s: float
-) -> dict[str, Use]:
-    """By name, the use of everybody who had a job here since `since_s`."""
-    found: dict[str, Use] = {}
-    for job in jobs.values():
-        if is_of(job, since_s):
-            use = use_of(jobs, job, attempts(job.job_id), since_s, now_s)
-            found.setdefault(NAME_OF[by](job), Use()).add(use)
-    return found

@@ -12,7 +12,8 @@ Rule: a field that is added has a default: snapshots hold these records.
 
 from __future__ import annotations
 
-from typing import Literal, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Final, Literal, TypeVar
 
 import msgspec
 
@@ -249,6 +250,11 @@ class AttemptRecord(msgspec.Struct, kw_only=True):
     def trains_since_s(self) -> float | None:
         """Since its first step, or since it counts as training without one."""
         return self.assumed_s if self.first_step_s is None else self.first_step_s
+
+
+ALWAYS_S: Final = -float("inf")
+Attempts = Callable[[JobId], Sequence[AttemptRecord]]
+"""The attempts of a job, the oldest first."""
 
 
 class HistoryNote(msgspec.Struct, frozen=True, array_like=True):

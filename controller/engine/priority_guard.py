@@ -43,15 +43,8 @@ from cotenant.controller.domain import (
     asks_hosts,
     because,
 )
+from cotenant.controller.engine.free_times import NEAR_S, FreeTimes, KeptDevices, free_times, moved_s, need_s
 from cotenant.controller.engine.ledger import Ledger
-from cotenant.controller.engine.promise_guard import (
-    NEAR_S,
-    FreeTimes,
-    KeptDevices,
-    free_times,
-    moved_s,
-    need_s,
-)
 from cotenant.controller.planning import Plan, suits
 
 WAITED_FOR_MAX: Final = 64

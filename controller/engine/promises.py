@@ -28,19 +28,19 @@ from cotenant.controller.domain import (
 )
 from cotenant.controller.engine.dispatch import Dispatch
 from cotenant.controller.engine.estimating import estimate_arrival, estimate_overheads, known_profile
-from cotenant.controller.engine.ledger import Ledger
-from cotenant.controller.engine.promise_guard import (
+from cotenant.controller.engine.free_times import (
     NEAR_S,
     CanMove,
     FreeTimes,
     KeptDevices,
-    PromiseGuard,
     first_fit,
     free_times,
     leaves_s,
     moved_s,
     need_s,
 )
+from cotenant.controller.engine.ledger import Ledger
+from cotenant.controller.engine.promise_guard import PromiseGuard
 
 GRACE_S: Final = 1.0
 """An end up to this much later than promised is not late."""

@@ -6,7 +6,6 @@ import msgspec
 
 from cotenant.controller.domain import ENDED, QUEUED, WAITING, Change, Job, Phase, SaveAttempt, because
 from cotenant.controller.domain import events as ev
-from cotenant.controller.engine.admission import rank_of
 from cotenant.controller.engine.dispatch import Dispatch
 from cotenant.controller.engine.ending import ended
 from cotenant.controller.engine.estimating import (
@@ -17,6 +16,7 @@ from cotenant.controller.engine.estimating import (
     remaining_from,
     steps_in_all,
 )
+from cotenant.controller.engine.fair_share import rank_of
 from cotenant.controller.engine.records import REQUEUED
 from cotenant.controller.performance import SeenBatch, alone_step_s
 

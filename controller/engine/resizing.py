@@ -21,10 +21,10 @@ from typing import Final
 
 from cotenant.controller.domain import LEAVE, RUNNING, Job, Phase, Place, Reason, Resize, because
 from cotenant.controller.engine import placing
-from cotenant.controller.engine.admission import Limits
 from cotenant.controller.engine.dispatch import Dispatch
 from cotenant.controller.engine.estimating import learn_pause, remaining_from
 from cotenant.controller.engine.ledger import Ledger
+from cotenant.controller.engine.limits import Limits
 
 ROUNDING_S: Final = 1e-6
 

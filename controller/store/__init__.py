@@ -4,9 +4,8 @@
 from cotenant.controller.store.committing import (Decided, Effect, let_follow)
 from cotenant.controller.store.reserve import (DISK_BYTES_MIN, RESERVE_BYTES)
 from cotenant.controller.store.core import DECISION_BOUNDS_S, Core, Fatal, Poisoned, Stuck
-from cotenant.controller.store.journal import (
-    JOURNAL_NAME, Clock, ControllerRun, Entry, Journal, Uptime, uptime,
-)
+from cotenant.controller.store.journal import (JOURNAL_NAME, ControllerRun, Entry, Journal)
+from cotenant.controller.store.clock import (Clock, Uptime, uptime)
 from cotenant.controller.store.journal_file import (
     BITE, JOURNAL_VERSION, JournalDamaged, JournalError, JournalMissing, Scrub, Scrubbed, check_version,
     checksum, damaged, scrub,

@@ -21,8 +21,9 @@ import msgspec
 from cotenant.controller.domain import AnyCommand, Decision, Epoch, JobId, array_of
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, EngineConfig, EtaAnswer, JobRecord, MakePolicy
+from cotenant.controller.store.clock import UNKNOWN, Clock, Uptime
 from cotenant.controller.store.committing import Decided, Effect
-from cotenant.controller.store.journal import UNKNOWN, Clock, Journal, Uptime
+from cotenant.controller.store.journal import Journal
 from cotenant.controller.store.journal_file import JournalError, Scrubbed
 from cotenant.controller.store.recovery import RecoveredState, digest, recover
 from cotenant.controller.system.keys import Identity

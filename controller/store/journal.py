@@ -1,15 +1,10 @@
-"""The journal: every event, the decision it led to, and all that was promised to anyone; and the cluster's
-time, which are the seconds since it began.
+"""The journal: every event, the decision it led to, and all that was promised to anyone.
 
 Rule: an event and its decision are one row of one transaction, and nothing that follows from them (an
 acknowledgement, a command, an answer) leaves the controller before that transaction is on disk. So a crash
 loses nothing that anybody has seen, and recovery never has to ask a policy again. A writer thread commits;
 all that wait at that moment share the commit. Entries are never deleted: recovery, replay and history read
 the same file. It must lie on a local disk, with one controller.
-
-Rule: time never decreases. As long as the machine is up only its monotonic clock counts, over restarts of the
-controller too, so that a jump of the wall clock moves nothing. Over a reboot, or on another machine, the wall
-clock's difference is added, clamped at 0 (`Journal.begin_run`).
 """
 
 from __future__ import annotations
@@ -17,16 +12,16 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
 from cotenant.controller.domain import HostId, Job, JobId, array_of
+from cotenant.controller.store.clock import UNKNOWN, Uptime
 from cotenant.controller.store.committing import CommitGroup, Effect, Writer, let_follow
 from cotenant.controller.store.journal_file import (
     JournalError,
@@ -39,49 +34,6 @@ from cotenant.controller.store.journal_file import (
 )
 from cotenant.controller.store.reserve import DISK_BYTES_MIN
 from cotenant.controller.system.locks import Lock, LockTaken
-
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-
-
-class Uptime(NamedTuple):
-    """A moment by the monotonic clock, which means something within one boot only."""
-
-    boot_id: str
-    """Empty: not known here."""
-    monotonic_s: float
-
-
-UNKNOWN: Final = Uptime("", 0.0)
-
-
-def uptime() -> Uptime:
-    """This moment."""
-    try:
-        boot_id = _BOOT_ID.read_text(encoding="ascii").strip()
-    except OSError:
-        boot_id = ""
-    return Uptime(boot_id, time.monotonic())
-
-
-class Clock:
-    """`now_s` of one run."""
-
-    def __init__(
-        self,
-        start_s: float,
-        *,
-        monotonic: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
-    ) -> None:
-        self._monotonic = monotonic
-        self._offset_s = start_s - monotonic()
-        self._latest_s = start_s
-        self.wall = wall
-
-    def now_s(self) -> float:
-        self._latest_s = max(self._latest_s, self._monotonic() + self._offset_s)
-        return self._latest_s
-
 
 JOURNAL_NAME: Final = "journal.sqlite"
 LOCK_NAME: Final = "controller.lock"

@@ -39,7 +39,7 @@ import msgspec
 import numpy as np
 import scipy
 
-from cotenant.profiler.throughput import StepTable, solve
+from cotenant.profiler.step_law import StepTable, solve
 from experiments.castor.throughput_model import live, protocol
 from experiments.castor.throughput_model.page import page, tables
 from experiments.castor.throughput_model.protocol import SEEDS, Row

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.agent.host.cgroups import AGENT_LEAF
+from cotenant.agent.host.cgroup_mounts import AGENT_LEAF
 from cotenant.controller.system import settings
 from tests.building.limits import within_s
 

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from cotenant.controller.performance import Gang, MeasuredStep, ThroughputModel
-from cotenant.profiler.throughput import StepTable, fit, solve
+from cotenant.profiler.step_law import StepTable, solve
+from cotenant.profiler.throughput import fit
 
 pytest.importorskip("scipy", reason="fits need SciPy, which is not installed here")
 DATA = Path(__file__).resolve().parents[3] / "shared" / "interference" / "adaptdl_step_times.csv.gz"

@@ -6,9 +6,10 @@ from cotenant.agent.supervisor.processes.attempt_folder import (
     give_job_folder, make_job_folder, remove_short_folder,
 )
 from cotenant.agent.supervisor.processes.environment import (
-    NOT_DIRECT, STACKS_SIGNAL, Account, NotLaunchable, command_of, environment_of, launcher_of,
-    needs_cuda_indices,
+    STACKS_SIGNAL, Account, command_of, environment_of, needs_cuda_indices,
 )
+from cotenant.agent.supervisor.processes.nccl import NOT_DIRECT
+from cotenant.agent.supervisor.processes.launchers import NotLaunchable, launcher_of
 from cotenant.agent.supervisor.processes.logs import LogWriter, log_end, read_log
 from cotenant.agent.supervisor.processes.measuring import Measuring, host_oom_kills, tree_of
 from cotenant.agent.supervisor.processes.outputs import Output, Outputs, UnusableOutput

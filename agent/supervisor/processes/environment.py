@@ -1,31 +1,29 @@
-"""The environment and command line of each process of an attempt.
+"""The environment of each process of an attempt.
 
 Rule: a job sees what its submission recorded, its secrets, and what this file adds; nothing of the
 agent's own environment. What tells a worker its place (RANK, MASTER_ADDR, COTENANT_JOB, the devices) is
 ours and wins; what only helps (OMP_NUM_THREADS, HOME, the network interface, NCCL's settings) yields to the
 user's own. MPS variables come from the placement alone: a stale pipe directory in the submitter's shell would
 attach a job to a foreign daemon, or silently to none.
-
-NCCL and torch's process groups: we leave alone what torch does well by itself
-(TORCH_NCCL_ASYNC_ERROR_HANDLING tears a hung job down by default). Each variable has its reason beside it;
-where a fact about the library is not verified, the setting is the one that works either way.
-
-Commands that start their own workers (torchrun, accelerate launch, deepspeed) are one process per host, which
-learns where to meet the others; we add only what is missing. torchrun, and every script that calls it, takes
-its defaults from PET_* variables, so its command line stays untouched.
 """
 
 from __future__ import annotations
 
-import re
 from importlib import import_module
 from itertools import zip_longest
-from pathlib import Path, PurePath, PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 import msgspec
 
 from cotenant.agent.ipc import MODULES, MpsClient, Order, RankOrder
+from cotenant.agent.supervisor.processes.launchers import (
+    Meeting,
+    host_command,
+    launcher_of,
+    meeting_environment,
+)
+from cotenant.agent.supervisor.processes.nccl import nccl_environment
 from cotenant.controller.wire import job as protocol
 from cotenant.mps.environment import ClientLimits, MemoryLimit, client_environment, without_mps
 
@@ -226,159 +224,3 @@ def _protocol_words(order: Order, socket: Path) -> dict[str, str]:
     if order.torch_limit_mib is not None:
         words[protocol.ENV_MEMORY_MIB] = str(order.torch_limit_mib)
     return words
-
-
-# --- NCCL ------------------------------------------------------------------------------------------
-
-
-HEARTBEAT_S: Final = 600
-"""For torch's NCCL watchdog thread to show that it is alive; torch's own default is 8 or 10 minutes, by
-version."""
-RECORDS: Final = 2000
-"""Collectives kept by torch's flight recorder, a few hundred bytes each."""
-NOT_DIRECT: Final = {"NCCL_P2P_DISABLE": "1", "NCCL_NVLS_ENABLE": "0"}
-"""For ranks of one host that are clients of different MPS daemons."""
-TRACE: Final = "nccl-trace-a{attempt}-rank-"
-"""In the job's checkpoint folder; torch adds the rank. Its own default in /tmp is one file per rank for all
-jobs of a host, so that co-tenants would overwrite each other's."""
-
-
-def nccl_environment(order: Order) -> dict[str, str]:
-    """Variables for a rank, or a launcher, of this order; empty without GPUs."""
-    if not any(rank.cuda_uuids for rank in order.ranks):
-        return {}
-    return _records(order) | _patience(order) | _transport(order)
-
-
-def _records(order: Order) -> dict[str, str]:
-    """A collective that times out leaves what each rank was waiting for."""
-    return {
-        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
-        "TORCH_FR_BUFFER_SIZE": str(RECORDS),
-        "TORCH_FR_DUMP_TEMP_FILE": f"{order.checkpoint_root}/{TRACE.format(attempt=order.attempt)}",
-    }
-
-
-def _patience(order: Order) -> dict[str, str]:
-    """The watchdog thread's calls wait behind the co-tenant's work; torch must not take it for dead."""
-    if order.collective_scale <= 1.0:
-        return {}
-    return {"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": str(round(HEARTBEAT_S * order.collective_scale))}
-
-
-def _transport(order: Order) -> dict[str, str]:
-    """Ranks of one host that are clients of different daemons: whether CUDA IPC, which NCCL's peer-to-peer
-    transport is made of, works between them is not known. Shared memory does not need it. The same holds for
-    multicast (NVLS): newer NCCL ends the job where binding fails, instead of going on without.
-
-    A host-mode launcher never comes here with several daemons (see `orders.py`).
-    """
-    return dict(NOT_DIRECT) if len(order.mps) > 1 else {}
-
-
-# --- Launchers -------------------------------------------------------------------------------------
-
-
-class NotLaunchable(ValueError):
-    """This launcher cannot start such a job; the text says what to do instead."""
-
-
-class Meeting(msgspec.Struct, frozen=True, kw_only=True):
-    """One host's place in a gang."""
-
-    hosts: int
-    host_no: int
-    workers: int
-    """On all hosts."""
-    workers_here: int
-    address: str
-    port: int
-
-
-def launcher_of(argv: tuple[str, ...]) -> str:
-    """`torchrun`, `accelerate`, `deepspeed`, or empty for anything else."""
-    if not argv:
-        return ""
-    program, rest = PurePath(argv[0]).name, argv[1:]
-    if re.fullmatch(r"python[\d.]*", program):
-        flags = [each for each in rest if each not in ("-u", "-O", "-B", "-s", "-E", "-I")]
-        module = flags[1] if flags[:1] == ["-m"] and len(flags) > 1 else ""
-        return {
-            "torch.distributed.run": "torchrun",
-            "torch.distributed.launch": "torchrun",
-            "accelerate.commands.launch": "accelerate",
-            "deepspeed.launcher.runner": "deepspeed",
-        }.get(module, "")
-    if program == "accelerate":
-        return program if rest[:1] == ("launch",) else ""
-    return program if program in ("torchrun", "deepspeed") else ""
-
-
-def meeting_environment(meeting: Meeting) -> dict[str, str]:
-    """torchrun's defaults."""
-    return {
-        "PET_NNODES": str(meeting.hosts),
-        "PET_NODE_RANK": str(meeting.host_no),
-        "PET_NPROC_PER_NODE": str(meeting.workers_here),
-        "PET_MASTER_ADDR": meeting.address,
-        "PET_MASTER_PORT": str(meeting.port),
-    }
-
-
-def host_command(argv: tuple[str, ...], meeting: Meeting) -> tuple[str, ...]:
-    """The command line for one host.
-
-    Raises:
-        NotLaunchable: deepspeed in a way that would use devices of others, or over several hosts.
-    """
-    launcher = launcher_of(argv)
-    if launcher == "accelerate":
-        return _accelerate(argv, meeting)
-    if launcher == "deepspeed":
-        return _deepspeed(argv, meeting)
-    return argv
-
-
-def _accelerate(argv: tuple[str, ...], meeting: Meeting) -> tuple[str, ...]:
-    given = _given(argv)
-    wanted = {
-        "num_processes": str(meeting.workers),
-        "num_machines": str(meeting.hosts),
-        "machine_rank": str(meeting.host_no),
-        "main_process_ip": meeting.address,
-        "main_process_port": str(meeting.port),
-    }
-    added = [word for name, value in wanted.items() if name not in given for word in (f"--{name}", value)]
-    kinds = {"multi_gpu", "cpu", "use_fsdp", "use_deepspeed", "use_megatron_lm", "tpu", "config_file"}
-    # With one GPU here accelerate would not notice by itself that there are more elsewhere.
-    if meeting.hosts > 1 and meeting.workers_here == 1 and not kinds & given:
-        added.insert(0, "--multi_gpu")
-    return _insert(argv, "launch", added)
-
-
-def _deepspeed(argv: tuple[str, ...], meeting: Meeting) -> tuple[str, ...]:
-    if meeting.hosts > 1:
-        raise NotLaunchable("deepspeed needs ssh between hosts: start the script with torchrun instead")
-    given = _given(argv)
-    if clash := given & {"num_gpus", "num_nodes", "include", "exclude", "hostfile"}:
-        flag = sorted(clash)[0]
-        raise NotLaunchable(f"deepspeed --{flag} ignores the devices this job was given: leave it out")
-    added = [] if "master_port" in given else [f"--master_port={meeting.port}"]
-    return _insert(argv, "deepspeed", added)
-
-
-def _given(argv: tuple[str, ...]) -> set[str]:
-    """Names of the long options, spelt with underscores; those of the script itself may be among them."""
-    return {
-        word[2:].partition("=")[0].replace("-", "_")
-        for word in argv
-        if word.startswith("--") and word != "--"
-    }
-
-
-def _insert(argv: tuple[str, ...], after: str, added: list[str]) -> tuple[str, ...]:
-    """Behind the word that ends the launcher's own name."""
-    at = next((no for no, word in enumerate(argv) if PurePath(word).name.split(".")[-1] == after), None)
-    if at is None:  # `python -m deepspeed.launcher.runner`
-        at = next(no for no, word in enumerate(argv) if word.startswith("deepspeed."))
-    return (*argv[: at + 1], *added, *argv[at + 1 :])

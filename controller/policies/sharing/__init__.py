@@ -11,8 +11,11 @@ from cotenant.controller.policies.sharing.expected_releases import (
     NEVER, ExpectedFree, ExpectedReleases, Together,
 )
 from cotenant.controller.policies.sharing.shareable_slots import (
-    Mask, Numbers, Place, ShareableSlot, ShareableSlots, SubBatch, is_suitable, known_batches,
-    least_slowdown, slowdown, sub_batches,
+    Mask, Place, ShareableSlot, ShareableSlots, is_suitable,
+)
+from cotenant.controller.policies.sharing.sub_batches import Numbers
+from cotenant.controller.policies.sharing.sub_batches import (
+    SubBatch, known_batches, least_slowdown, slowdown, sub_batches,
 )
 
 __all__ = [

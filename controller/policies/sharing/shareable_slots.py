@@ -1,12 +1,8 @@
-"""Where a newcomer could share: devices with one tenant that may take another, by tenant and place; and how
-its batch could be split there.
+"""Where a newcomer could share: devices with one tenant that may take another, by tenant and place.
 
 Rule: looked up once per decision and updated with it, so that trying many jobs costs what is shareable, not
 what the cluster holds. What is the same for every newcomer (the tenant's remaining time, the memory beside
 it) is computed once; what is the same for one kind (their interference ratios) once per kind.
-
-Rule: of the ways to split a batch (Castor's Algorithm 2, line 2), with what each needs and costs, only those
-count of which memory and step time are known; a job whose whole batch is not known is not split.
 """
 
 from __future__ import annotations
@@ -22,87 +18,17 @@ from numpy.typing import NDArray
 
 from cotenant.controller.domain import LOADING, RUNNING, DeviceId, HostId, Job, JobId, Reason, because
 from cotenant.controller.knowledge import LOSS_MIN, loses, signature
-from cotenant.controller.performance import Interference, gain_of, step_s
+from cotenant.controller.performance import Interference, gain_of
 from cotenant.controller.planning import (
     Plan,
     SchedulingClass,
     View,
     memory_unknown,
-    peak_mib,
     suits,
     tenant_mib,
     why_alone,
 )
-
-Numbers = NDArray[np.float64]
-Batches = dict[tuple[object, ...], "tuple[SubBatch, ...]"]
-"""What `known_batches` has found within one decision."""
-
-
-def accumulation_choices(job: Job) -> Iterator[int]:
-    """s = 1, 2, 4, ... down to a sub-batch of 1; only 1 for a job that cannot accumulate."""
-    yield 1
-    if job.batch_size is None or not job.can_accumulate:
-        return
-    s = 2
-    while s < job.batch_size:
-        yield s
-        s *= 2
-    if job.batch_size > 1:
-        yield job.batch_size
-
-
-def slowdown(job: Job, accumulation_steps: int) -> float | None:
-    """Step time at s / step time at the whole batch; None beyond the greatest s that was measured."""
-    if accumulation_steps == 1:
-        return 1.0
-    if job.profile is None or job.batch_size is None or accumulation_steps > job.profile.s_max:
-        return None
-    whole = step_s(job.profile, job.batch_size, 1, job.gang)
-    part = step_s(job.profile, job.batch_size, accumulation_steps, job.gang)
-    return max(1.0, part / whole) if whole and part else None
-
-
-class SubBatch(NamedTuple):
-    """One way to split a job's batch."""
-
-    accumulation_steps: int
-    size: int
-    """0 if the batch is not known, and so not split."""
-    needed_mib: int
-    slowdown: float
-
-
-def sub_batches(job: Job) -> tuple[SubBatch, ...]:
-    """The candidates of Algorithm 2 of which memory and time are known, the whole batch first."""
-    batch = job.batch_size
-    found = []
-    for s in accumulation_choices(job):
-        needed, slower = peak_mib(job, s), slowdown(job, s)
-        if needed is not None and slower is not None:
-            found.append(SubBatch(s, -(-batch // s) if batch else 0, needed, slower))
-    return tuple(found)
-
-
-def known_batches(job: Job, known: Batches) -> tuple[SubBatch, ...]:
-    """The ways to split a waiting job's batch; none unless the memory of the whole batch is known. Worked out
-    once for all jobs that cannot differ in it."""
-    spec = job.spec
-    split = None if job.batch_size is None else (job.batch_size, job.can_accumulate, job.gang)
-    key = (id(job.profile), spec.memory_mib, split)
-    if key not in known:
-        choices = sub_batches(job)
-        known[key] = choices if choices and choices[0].accumulation_steps == 1 else ()
-    return known[key]
-
-
-def least_slowdown(choices: tuple[SubBatch, ...], left_mib: Numbers) -> Numbers:
-    """The least slowdown among the sub-batches that fit, by memory left; NaN where none does."""
-    by_need = sorted(choices, key=lambda choice: choice.needed_mib)
-    needs = np.array([choice.needed_mib for choice in by_need], dtype=np.float64)
-    best = np.minimum.accumulate([choice.slowdown for choice in by_need])
-    return np.concatenate(([np.nan], best))[np.searchsorted(needs, left_mib, side="right")]
-
+from cotenant.controller.policies.sharing.sub_batches import Batches, Numbers
 
 Place = tuple[HostId, str]
 """A host and one type of its devices."""

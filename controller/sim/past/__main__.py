@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 
-from cotenant.controller.sim.past.shadow import Shadowing
+from cotenant.controller.sim.past.shadowing import Shadowing
 from cotenant.controller.system.child import serve
 
 NICENESS = 10

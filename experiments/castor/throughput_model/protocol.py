@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cotenant.controller.performance import Gang, MeasuredStep, ThroughputModel
-from cotenant.profiler.throughput import StepTable, fit, solve
+from cotenant.profiler.step_law import StepTable, solve
+from cotenant.profiler.throughput import fit
 
 SEEDS: Final = (0, 1, 2, 3, 4)
 FOLDS: Final = 5

@@ -8,7 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cotenant.agent.host.cgroups import MemoryKills, memory_kills_in, mounts_in, mounts_of, own_group_in
+from cotenant.agent.host.cgroup_mounts import mounts_in, mounts_of, own_group_in
+from cotenant.agent.host.cgroups import MemoryKills, memory_kills_in
 from cotenant.agent.supervisor.processes.outputs import output_path
 from cotenant.controller.domain import AttemptNo, JobId, Launch, SlurmScript
 from tests.building.orders import PLAIN, changed

@@ -9,14 +9,8 @@ import msgspec
 import pytest
 
 from cotenant.agent.ipc import Order, RankOrder
-from cotenant.agent.supervisor.processes.environment import (
-    Account,
-    NotLaunchable,
-    command_of,
-    environment_of,
-    launcher_of,
-    meeting_of,
-)
+from cotenant.agent.supervisor.processes.environment import Account, command_of, environment_of, meeting_of
+from cotenant.agent.supervisor.processes.launchers import NotLaunchable, launcher_of
 from cotenant.controller.domain import AttemptNo, Launch
 from cotenant.controller.wire import job as protocol
 from tests.building import orders

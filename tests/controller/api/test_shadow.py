@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cotenant.controller.sim.past.shadow import Shadowing
+from cotenant.controller.sim.past.shadowing import Shadowing
 from cotenant.controller.wire import clients
 from tests.controller.building import profile
 from tests.controller.station import ALICE, Station, run_one

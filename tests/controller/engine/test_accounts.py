@@ -12,17 +12,10 @@ from hypothesis import strategies as st
 from cotenant.controller.domain import ENDED, AttemptNo, DeviceId, JobId
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
-from cotenant.controller.engine.accounts import (
-    ALWAYS_S,
-    SharedWork,
-    Sums,
-    by_kinds,
-    interruptions,
-    together,
-    totals,
-)
-from cotenant.controller.engine.attempt_records import AttemptRecord
+from cotenant.controller.engine.accounts import SharedWork, Sums, by_kinds, together, totals
+from cotenant.controller.engine.attempt_records import ALWAYS_S, AttemptRecord
 from cotenant.controller.engine.history import History
+from cotenant.controller.engine.interruptions import interruptions
 from cotenant.controller.planning import held_part
 from tests.controller.building import profile, report, spec
 from tests.controller.engine.test_histories import examples, fresh

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cotenant.controller.domain import HostId, LimitSettings, PolicySettings
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import EngineConfig
-from cotenant.controller.engine.admission import FairShare, level
+from cotenant.controller.engine.fair_share import FairShare, level
 from cotenant.controller.engine.ledger import DecayedUsage
 from cotenant.controller.policies import registry
 from tests.controller.building import Desk, engine, report, spec

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from cotenant.controller.domain import JobId
 from cotenant.controller.domain import events as ev
-from cotenant.controller.engine import accounts
-from cotenant.controller.engine.accounts import By, Use, usage, use_of, waited_s
+from cotenant.controller.engine import ALWAYS_S, accounts
 from cotenant.controller.engine.history import History
+from cotenant.controller.engine.usage import By, Use, usage, use_of, waited_s
 from tests.controller.building import profile, report, spec
 from tests.controller.engine.test_histories import examples, fresh
 from tests.controller.engine.test_history import Watched
@@ -22,7 +22,7 @@ ALONE = profile(8, (1, 0.1, 100.0), duty=0.4)
 SHARING = ("castor", "sjf-ffs", "srtf", "lucid")
 
 
-def use(desk: Watched, job_id: str, since_s: float = accounts.ALWAYS_S) -> Use:
+def use(desk: Watched, job_id: str, since_s: float = ALWAYS_S) -> Use:
     jobs = desk.engine.jobs
     return use_of(jobs, jobs[JobId(job_id)], desk.history.attempts(JobId(job_id)), since_s, desk.now_s)
 
@@ -75,7 +75,7 @@ def test_the_parts_of_everybody_are_the_whole_and_nobody_waits_longer_than_they_
         wait_s = float(WAITS_S[each[3] % len(WAITS_S)]) if isinstance(each, tuple) else 0.0
         history.observe(engine, event, engine.handle(event, engine.now_s + wait_s))
     now_s, jobs = engine.now_s, engine.jobs
-    since_s = accounts.ALWAYS_S if since_part is None else now_s * since_part
+    since_s = ALWAYS_S if since_part is None else now_s * since_part
     whole = accounts.totals(jobs, history.attempts, since_s, now_s)
     lost_s = sum(each.cost_device_s for each in whole.interrupted.values())
     for by in get_args(By):

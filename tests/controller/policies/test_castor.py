@@ -9,7 +9,7 @@ import pytest
 from cotenant.controller.domain import HostId, Job, JobId, Place, Share, StartAttempt, because
 from cotenant.controller.domain import events as ev
 from cotenant.controller.policies import registry
-from cotenant.controller.policies.sharing.shareable_slots import accumulation_choices
+from cotenant.controller.policies.sharing.sub_batches import accumulation_choices
 from tests.controller.building import Desk, profile, report, spec
 
 LIGHT = profile(32, (1, 1.0, 300.0), (2, 1.1, 160.0), (32, 3.0, 20.0), duty=0.4)

@@ -17,7 +17,8 @@ from cotenant.controller.policies.castor.policy import Castor, CastorParameters,
 from cotenant.controller.policies.castor.sharing import ranked
 from cotenant.controller.policies.cotenant import Sharing
 from cotenant.controller.policies.sharing import ColocationParameters
-from cotenant.controller.policies.sharing.shareable_slots import ShareableSlot, sub_batches
+from cotenant.controller.policies.sharing.shareable_slots import ShareableSlot
+from cotenant.controller.policies.sharing.sub_batches import sub_batches
 from tests.controller.building import Desk, profile, report
 
 SECONDS = st.floats(1.0, 5000.0)

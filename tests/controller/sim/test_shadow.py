@@ -16,7 +16,8 @@ from cotenant.controller.engine import Engine
 from cotenant.controller.planning import View
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.base import Stateless
-from cotenant.controller.sim.past.shadow import ShadowFollower, Shadowing
+from cotenant.controller.sim.past.shadow import ShadowFollower
+from cotenant.controller.sim.past.shadowing import Shadowing
 from cotenant.controller.store import RecoveredState, digest
 from cotenant.controller.wire import ShadowQuestion, ShadowTally, pack, unpack
 from tests.building.journals import a_journal

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from cotenant.controller.domain import JobId
+from cotenant.controller.store.clock import Uptime
 from cotenant.controller.store.committing import Effect, let_follow
-from cotenant.controller.store.journal import JOURNAL_NAME, Journal, Uptime
+from cotenant.controller.store.journal import JOURNAL_NAME, Journal
 from cotenant.controller.store.journal_file import (
     JOURNAL_VERSION,
     JournalDamaged,
