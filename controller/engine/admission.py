@@ -1,5 +1,5 @@
-"""Who may wait for devices, and before whom: fair share (`fair_share.py`) ranks jobs, limits (`limits.py`) then
-admit them in that order, before any policy is asked.
+"""Who may wait for devices, and before whom: fair share (`fair_share.py`) ranks jobs, then limits admit them
+in that order (`limits.py`), before any policy is asked.
 
 Rule: where neither is configured, this module does nothing. Both follow from the state and the time alone, so
 that recovery arrives at the same; a controller with other settings admits by those.

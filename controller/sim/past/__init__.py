@@ -1,3 +1,3 @@
 """A controller's own past, from its journal: as a workload, as measured pairs, and under other policies."""
 
-__all__ = ["journal", "replay", "shadow", "what_if"]
+__all__ = ["journal", "replay", "shadow", "shadowing", "what_if"]
