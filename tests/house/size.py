@@ -1,6 +1,7 @@
-"""How large the house is, and how far that is from its limits: one table, from the files.
+"""How large the house is, and how far that is from its limits; and what the lines are for: from the files.
 
     python tests/house/size.py
+    python tests/house/size.py packages
 
 A line is any line of a `.py` file: docstrings, comments and blank ones count, as in `wc -l`.
 `imports` are the lines of import statements at any depth. Words are those of pages, tables and code blocks
@@ -12,6 +13,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -135,5 +137,24 @@ def table() -> str:
     )
 
 
+def packages() -> str:
+    """Each package with its lines and the first sentence of its `__init__`, the largest first."""
+    sizes = Counter[str]()
+    for name in tracked(".py"):
+        if name.split("/")[0] in PRODUCT:
+            sizes[package_of(name)] += lines_of(iter([name]))
+    rows = ["| package | lines | what it is for |", "| --- | --: | --- |"]
+    return "\n".join(
+        [*rows, *(f"| `{name}` | {lines:,} | {about(name)} |" for name, lines in sizes.most_common())]
+    )
+
+
+def about(package: str) -> str:
+    """The first sentence of a package's docstring; of a single module below `controller` its own."""
+    path = ROOT / package / "__init__.py" if (ROOT / package).is_dir() else ROOT / package
+    text = " ".join((ast.get_docstring(ast.parse(path.read_text())) or "").split("\n\n")[0].split())
+    return text.partition(". ")[0].rstrip(".")
+
+
 if __name__ == "__main__":
-    print(table())
+    print(packages() if sys.argv[1:] == ["packages"] else table())
