@@ -31,6 +31,7 @@ from cotenant.controller.engine import (
 from cotenant.controller.executors import Executor
 from cotenant.controller.executors.agents import AgentExecutor
 from cotenant.controller.executors.allocating import allocator_of
+from cotenant.controller.models.interference import model_file
 from cotenant.controller.performance import InterferenceModel
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.registry import make_or_stand_in
@@ -109,13 +110,12 @@ def interference_model(path: str) -> InterferenceModel | None:
     """
     if not path:
         return None
-    from cotenant.controller.models.interference import predictor
 
     try:
-        model = predictor.read(Path(path).expanduser().read_bytes(), path)
+        model = model_file.read(Path(path).expanduser().read_bytes(), path)
     except OSError as error:
         raise SettingsError(f"controller.predictor: {path}: {error.strerror}") from None
-    except predictor.ModelProblem as error:
+    except model_file.ModelProblem as error:
         raise SettingsError(f"controller.predictor: {error}") from None
     for file in model.training.files:
         log.info("interference model %s: trained on %s, licence: %s", path, file.name, file.licence)

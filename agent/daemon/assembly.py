@@ -20,7 +20,7 @@ from cotenant.agent.daemon.core import AgentConfig, AgentMemory
 from cotenant.agent.daemon.spool import Spool, SpoolProblem
 from cotenant.agent.daemon.supervisors import stored_orders
 from cotenant.agent.gpus import GpuWatch, Mps, bus_address, offered, prepare
-from cotenant.agent.host import devices, folders
+from cotenant.agent.host import devices, folders, jobside
 from cotenant.agent.host.cgroups import Cgroups, device_regions, find_cgroups, sweep
 from cotenant.agent.host.checkpoint_root import BadRoot, domain_of
 from cotenant.agent.host.facts import (
@@ -32,7 +32,8 @@ from cotenant.agent.host.facts import (
     usable_cores,
 )
 from cotenant.agent.host.folders import StateProblem
-from cotenant.agent.host.locks import BadPorts, DeviceLocks, LockOwner, LockProblem, first_port, lock_folder
+from cotenant.agent.host.locks import DeviceLocks, LockOwner, LockProblem, lock_folder
+from cotenant.agent.host.ports import BadPorts, first_port
 from cotenant.agent.host.user_files import exposed
 from cotenant.agent.warm.pool import Pool
 from cotenant.controller.domain import Device, HostId, HostReport
@@ -330,11 +331,11 @@ def _owner(host_id: HostId, token: str) -> LockOwner:
 
 def _job_side(base: Path, attempts: Path) -> Path:
     try:
-        folder = folders.prepare_jobside(base)
-    except (folders.NoJobSide, OSError) as error:
+        folder = jobside.prepare_jobside(base)
+    except (jobside.NoJobSide, OSError) as error:
         raise AgentProblem(str(error)) from None
     in_use = {Path(order.jobside_path) for order in stored_orders(attempts)}
-    folders.remove_other_jobsides(base, {folder, *in_use})
+    jobside.remove_other_jobsides(base, {folder, *in_use})
     return folder
 
 

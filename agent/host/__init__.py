@@ -8,7 +8,9 @@ __all__ = [
     "facts",
     "folders",
     "indicators",
+    "jobside",
     "locks",
+    "ports",
     "process_identity",
     "user_files",
 ]

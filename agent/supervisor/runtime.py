@@ -74,6 +74,8 @@ from cotenant.agent.supervisor.core import (
     TellRank,
     TerminateClients,
 )
+from cotenant.agent.supervisor.datagrams import Datagrams
+from cotenant.agent.supervisor.handover import handed_over
 from cotenant.agent.supervisor.processes import (
     Measuring,
     NotLaunchable,
@@ -100,7 +102,7 @@ from cotenant.agent.supervisor.processes import (
     tree_of,
 )
 from cotenant.agent.supervisor.ranks import RankProcesses, WantedRank
-from cotenant.agent.supervisor.sockets import Conversations, Datagrams, handed_over
+from cotenant.agent.supervisor.sockets import Conversations
 from cotenant.agent.warm.spawn import MODULES_BYTES_MAX
 from cotenant.controller.wire import BadMessage
 

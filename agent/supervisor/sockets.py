@@ -1,18 +1,9 @@
-"""The supervisor's sockets: `control.sock` for its agent (or two, while one takes over from another) and the
-datagrams of the job's own library, both in its `select` loop; and the one on which a supervisor that was
-started ahead waits for an attempt.
+"""The supervisor's connections to its agent (or two, while one takes over from another), in its `select`
+loop.
 
 Rule: nothing here can block a supervisor. It closes a connection that breaks, sends nonsense or does not
 read; the next one starts with the whole status, so nothing is lost. What it cannot send to a slow agent waits
 until there is room. The files of the attempt's folder hold the same as these messages.
-
-Datagrams may be lost both ways, and what a job says is foreign (`rank_messages.py`): nothing here waits for a
-rank, and a flood of datagrams does not starve the others. The folder is the job's user's from the moment the
-socket is in it: a rank is written to only where the socket of its name is that user's own.
-
-Until it has an attempt, a supervisor that waits for one holds no lock, has written nothing, and ends with its
-agent. The agent hands it what it would have been started with; the locks among it stay held while the message
-is on its way.
 """
 
 from __future__ import annotations
@@ -22,29 +13,20 @@ import selectors
 import socket
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from cotenant.agent.host.user_files import OpenFolder
 from cotenant.agent.ipc import (
-    JOB_SOCKET,
     Deframer,
     EndedNow,
     GangOut,
-    Order,
     Status,
     StatusNow,
     ToSupervisor,
     framed,
     short_address,
 )
-from cotenant.agent.supervisor.core import AnyRankWord, parse
-from cotenant.agent.supervisor.processes import give_job_folder, make_job_folder
-from cotenant.controller.wire import DATAGRAM_BYTES_MAX, BadMessage
-
-# --- Agents ----------------------------------------------------------------------------------------
-
+from cotenant.controller.wire import BadMessage
 
 CONNECTIONS_MAX: Final = 8
 UNSENT_BYTES_MAX: Final = 1024 * 1024
@@ -204,82 +186,3 @@ class Conversations:
             return
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.has_unsent else 0)
         self._selector.modify(connection.socket, events, self._selector.get_map()[fd].data)
-
-
-# --- The job ---------------------------------------------------------------------------------------
-
-
-DATAGRAMS_MAX: Final = 64
-"""Taken in one go, before others get their turn."""
-
-
-class Datagrams:
-    def __init__(
-        self,
-        folder: Path,
-        order: Order,
-        selector: selectors.BaseSelector,
-        heard: Callable[[AnyRankWord], None],
-    ) -> None:
-        self.path = make_job_folder(folder, order) / JOB_SOCKET
-        """What ranks are told."""
-        self._folder = OpenFolder.at(self.path.parent)
-        self._uid = order.launch.uid if os.geteuid() == 0 else os.geteuid()
-        self._heard = heard
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        before = os.umask(0o177)
-        try:
-            self._socket.bind(str(self.path))
-        finally:
-            os.umask(before)
-        give_job_folder(self._folder, order)
-        selector.register(self._socket, selectors.EVENT_READ, self._read)
-
-    def tell(self, rank: int, data: bytes) -> None:
-        try:
-            with self._folder.socket(f"rank-{rank}.sock", self._uid) as address:
-                self._socket.sendto(data, address)
-        except OSError:
-            return  # Gone, not its own, or its queue is full: the agreement repeats it.
-
-    def read_file(self, name: str, bytes_max: int) -> bytes:
-        """What a rank has left in the folder. Raises OSError."""
-        return self._folder.read(name, bytes_max)
-
-    def close(self) -> None:
-        self._socket.close()
-        with suppress(OSError):
-            self._folder.unlink(JOB_SOCKET)
-        self._folder.close()
-
-    def _read(self) -> None:
-        for _ in range(DATAGRAMS_MAX):
-            try:
-                data = self._socket.recv(DATAGRAM_BYTES_MAX + 1)
-            except BlockingIOError:
-                return
-            word = parse(data)
-            if word is not None:
-                self._heard(word)
-
-
-# --- Before there is an attempt --------------------------------------------------------------------
-
-
-FOLDER_BYTES_MAX: Final = 4096
-DESCRIPTORS_MAX: Final = 250
-"""The kernel passes 253 in one message."""
-
-
-def handed_over(number: int) -> list[str] | None:
-    """The arguments of the supervisor, once the agent has an attempt for it at the other end of this socket;
-    None: the agent is gone, or wants it no longer."""
-    with socket.socket(fileno=number) as agent:
-        folder, descriptors, flags, _ = socket.recv_fds(agent, FOLDER_BYTES_MAX, DESCRIPTORS_MAX)
-    if not folder or len(descriptors) < 2 or flags & (socket.MSG_CTRUNC | socket.MSG_TRUNC):
-        return None
-    log, secrets, *_ = descriptors  # The others are locks, held for as long as we live.
-    for output in (1, 2):
-        os.dup2(log, output)
-    os.close(log)
-    return [os.fsdecode(folder), str(secrets)]

@@ -14,7 +14,8 @@ from cotenant.controller.api.permissions import jobs_named
 from cotenant.controller.api.views import Now, ago
 from cotenant.controller.domain import ENDED, EtaInterval, Job, JobId, Phase, ToldInterval
 from cotenant.controller.engine import Engine, EtaAnswer, EtaBook, JobEta, policy_label
-from cotenant.controller.models.eta import ENOUGH, score
+from cotenant.controller.models.eta import ENOUGH
+from cotenant.controller.models.eta_score import score
 from cotenant.controller.planning import View
 from cotenant.controller.store import Core
 from cotenant.controller.system.keys import Identity

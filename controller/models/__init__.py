@@ -1,3 +1,3 @@
 """Models at work: evaluated here, never trained."""
 
-__all__ = ["eta"]
+__all__ = ["eta", "eta_score", "lengths"]

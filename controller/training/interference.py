@@ -23,8 +23,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from cotenant.controller.models.interference.bands import Novelty, bands, known_jobs, scale_of
 from cotenant.controller.models.interference.features import OCCUPANCY, Matrix, beside, columns_of
-from cotenant.controller.models.interference.predictor import Novelty, Predictor, bands, known_jobs, scale_of
+from cotenant.controller.models.interference.predictor import Predictor
 from cotenant.controller.performance import CrossValidation, InterferenceModel, Training, TrainingFile, Trial
 from cotenant.controller.training import boosting
 from cotenant.controller.training.pair_rows import PairRows, part, together, widened

@@ -22,7 +22,7 @@ import machine
 import numpy as np
 import xgboost
 
-from cotenant.controller.models.interference.predictor import SCALE_MIN
+from cotenant.controller.models.interference.bands import SCALE_MIN
 from cotenant.controller.performance import InterferenceModel
 from cotenant.controller.sim.results import plots
 from cotenant.controller.training import Both, PairRows

@@ -20,7 +20,7 @@ import zmq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotenant.agent.daemon.core.memory import Aged, Obeyed
+from cotenant.agent.daemon.core.notes import Aged, Obeyed
 from cotenant.agent.daemon.spool import Spool, SpoolProblem
 from cotenant.agent.gpus.device_states import DeviceStateStore, NotedState
 from cotenant.agent.gpus.probe_results import ProbeBegins

@@ -22,7 +22,7 @@ OURS = {
     "controller/cli/doctor/host_checks.py": "the version of the kernel",
     "controller/cli/doctor/surroundings.py": "/proc/meminfo",
     "controller/papers/gfs/forecast/model.py": "which error a document of another version gets",
-    "controller/models/interference/predictor.py": "which error a document of another version gets",
+    "controller/models/interference/model_file.py": "which error a document of another version gets",
 }
 """Files that read no number of anybody else, and what they read."""
 READ_PEOPLE = (

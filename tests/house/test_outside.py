@@ -33,6 +33,10 @@ CHECKED = "opened without following a link, and its owner and kind are read from
 # fmt: off
 PATHS: dict[str, tuple[str, frozenset[str]]] = {
     "agent/supervisor/sockets.py": (
+        "bound before the folder is the job's user's; unlinked in ours",
+        frozenset((".bind", ".unlink")),
+    ),
+    "agent/supervisor/datagrams.py": (
         "bound before the folder is the job's user's; unlinked in, and sent through, an open Folder, or ours",
         frozenset((".bind", ".sendto", ".unlink")),
     ),
@@ -63,7 +67,8 @@ PATHS: dict[str, tuple[str, frozenset[str]]] = {
     ),
     "agent/host/facts.py": (KERNEL, frozenset((".read_text", "open"))),
     "agent/host/process_identity.py": (KERNEL, frozenset((".read_text", "os.listdir"))),
-    "agent/host/folders.py": (
+    "agent/host/folders.py": (STATE, frozenset((".mkdir", ".read_bytes"))),
+    "agent/host/jobside.py": (
         f"{STATE}; read from where cotenant is installed",
         frozenset((
             ".chmod", ".iterdir", ".mkdir", ".read_bytes", ".rglob", ".write_bytes", "os.rename",
@@ -241,7 +246,7 @@ DECODED: dict[str, tuple[str, frozenset[str]]] = {
     "controller/cli/demo/report.py": (PERSON, frozenset(("json.loads",))),
     "controller/cli/demo/workloads/language_model.py": ("a text of ours", frozenset((".read_text",))),
     "controller/router.py": (OURS, frozenset((".decode",))),
-    "controller/models/interference/predictor.py": (OURS, frozenset((".decode",))),
+    "controller/models/interference/model_file.py": (OURS, frozenset((".decode",))),
     "controller/store/clock.py": (NUMBERS, frozenset((".read_text",))),
     "controller/papers/literature/scores.py": (PURE, frozenset(("msgspec.msgpack.decode",))),
     "controller/papers/literature/two_class.py": (PURE, frozenset(("msgspec.msgpack.decode",))),

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from cotenant.agent.daemon.warm_starts import kind_of
-from cotenant.agent.host import folders
+from cotenant.agent.host import jobside
 from cotenant.agent.host.cgroups import RANKS, SUPERVISOR, AttemptCgroup, find_cgroups, sweep
 from cotenant.agent.host.process_identity import children_of, identity_of, stat_of
 from cotenant.agent.ipc import MODULES, StopNow, WarmOffer, WatchRule
@@ -36,7 +36,7 @@ class Host:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.jobside = folders.prepare_jobside(folder / "jobside")
+        self.jobside = jobside.prepare_jobside(folder / "jobside")
         self.servers: dict[str, ForkServer] = {}
         self.attempts: list[Attempt] = []
 

@@ -8,7 +8,9 @@ from cotenant.agent.daemon.core.edge import (
     Reconnect, RemoveAttempt, RemoveCheckpoints, Say, Send, StartFailed, StartSupervisor, StatusCame,
     SupervisorGone, Tell, TroubleNoticed, Trust,
 )
-from cotenant.agent.daemon.core.memory import AgentMemory, AnyNote, Attempt, Key
+from cotenant.agent.daemon.core.memory import (AgentMemory)
+from cotenant.agent.daemon.core.notes import (AnyNote)
+from cotenant.agent.daemon.core.remembered import (Attempt, Key)
 from cotenant.agent.daemon.core.state import AgentState
 from cotenant.agent.daemon.core.tenants import Live
 

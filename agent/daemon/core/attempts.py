@@ -32,9 +32,10 @@ from cotenant.agent.daemon.core.edge import (
     StartSupervisor,
     SupervisorGone,
 )
-from cotenant.agent.daemon.core.memory import Attempt, Kept, Key, StopAsked
+from cotenant.agent.daemon.core.notes import Kept
 from cotenant.agent.daemon.core.orders import cores_for, objection, order_for, own_part
 from cotenant.agent.daemon.core.registration import Lease
+from cotenant.agent.daemon.core.remembered import Attempt, Key, StopAsked
 from cotenant.agent.daemon.core.reporting import Outbox
 from cotenant.agent.daemon.core.teardown import Teardown, name_of
 from cotenant.agent.daemon.core.tenants import Live, Tenants

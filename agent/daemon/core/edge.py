@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
-from cotenant.agent.daemon.core.memory import AnyNote, Key
+from cotenant.agent.daemon.core.notes import AnyNote
+from cotenant.agent.daemon.core.remembered import Key
 from cotenant.agent.ipc import Order, Result, Status, ToSupervisor
 from cotenant.controller.domain import (
     AttemptNo,

@@ -10,7 +10,8 @@ from itertools import islice
 from typing import Final, Literal
 
 from cotenant.agent.daemon.core.edge import AnswerLog, RemoveAttempt
-from cotenant.agent.daemon.core.memory import Bound, Follows, Forgotten, JobKey, Reset
+from cotenant.agent.daemon.core.notes import Bound, Follows, Forgotten, Reset
+from cotenant.agent.daemon.core.remembered import JobKey
 from cotenant.agent.daemon.core.reporting import Outbox
 from cotenant.controller.domain import Followed, StartAttempt
 from cotenant.controller.domain import events as ev

@@ -25,7 +25,8 @@ from typing import Final
 import msgspec
 
 from cotenant.agent.daemon.core.edge import GpuFault
-from cotenant.agent.daemon.core.memory import BY_XID, AgentMemory, Attempt, Fault, Key, StopAsked
+from cotenant.agent.daemon.core.memory import AgentMemory
+from cotenant.agent.daemon.core.remembered import BY_XID, Attempt, Fault, Key, StopAsked
 from cotenant.agent.ipc import Result
 from cotenant.controller.domain import DeviceId, GpuFaultRole, HostReport
 

@@ -13,260 +13,36 @@ from typing import Final
 
 import msgspec
 
+from cotenant.agent.daemon.core.notes import (
+    Aged,
+    AnyNote,
+    Bound,
+    Confirmed,
+    Doubted,
+    Dropped,
+    Fenced,
+    Follows,
+    Forgotten,
+    Kept,
+    Obeyed,
+    Renumbered,
+    Reported,
+    Reset,
+    Unfenced,
+)
+from cotenant.agent.daemon.core.remembered import Attempt, DeviceQuarantine, Fence, JobKey, Key
 from cotenant.controller.domain import (
-    AttemptNo,
-    Capabilities,
     CommandId,
-    DeviceId,
     Epoch,
-    GpuFaultRole,
     JobId,
 )
 from cotenant.controller.domain import events as ev
 
-BY_XID: Final = 2
-"""`Fault.weight`."""
 COMMANDS_KEPT: Final = 1024
 FENCES_KEPT: Final = 50_000
 
-Key = tuple[JobId, AttemptNo]
-JobKey = tuple[JobId, str]
-"""A job's number and the token of the epoch in which it arrived: a number alone may mean two jobs, of two
-histories. Two attempts of one number are never here at once; the agent refuses the second start."""
 PAST_KEPT: Final = 16
 """Epochs that the agent remembers to have left."""
-
-
-class StopAsked(msgspec.Struct, frozen=True, kw_only=True):
-    save: bool
-    deadline_s: float
-    reason: str
-
-
-class Fault(msgspec.Struct, frozen=True, kw_only=True):
-    """A fatal fault of a device that struck an attempt."""
-
-    role: GpuFaultRole
-    why: str
-    """The Xid with its name, or what else was seen."""
-    where: str
-    """The devices."""
-    beside: tuple[JobId, ...] = ()
-    """Jobs that shared them then."""
-    weight: int = 0
-    """What `why` rests on: 2 an Xid, 1 the state of its MPS server, 0 the words of a process that died."""
-
-    @property
-    def is_by_xid(self) -> bool:
-        return self.weight == BY_XID
-
-
-class Attempt(Capabilities, frozen=True, kw_only=True):
-    """One attempt on this host: what it holds, what was asked of it, what the controller was told."""
-
-    job_id: JobId
-    attempt: AttemptNo
-    command_id: CommandId
-    """The last command about it."""
-    epoch: str = ""
-    """Token of the epoch in which it was launched. Here and below, empty: unknown."""
-    job_epoch: str = ""
-    devices: tuple[DeviceId, ...] = ()
-    has_folder: bool = True
-    """False: fenced before it ever started here."""
-    uses_library: bool = False
-    """It resumes from a checkpoint, so its own library will say when the first step is done."""
-    memory_cap_mib: int | None = None
-    """Of each device, from its start on; None: it started without a limit."""
-    fraction: float = 1.0
-    """Below 1: of its one device it has this part."""
-    cores: tuple[int, ...] = ()
-    """Of a CPU slot: those that are its part; empty: all of its slots."""
-    stop: StopAsked | None = None
-    save: bool = False
-    """A save was asked for and its supervisor has not been told yet."""
-    started: bool = False
-    capabilities: bool = False
-    """The agent has reported these, and whether the job is resumable; a job may find out later."""
-    resumable: bool = False
-    first_step: bool = False
-    first_step_assumed: bool = False
-    """It said nothing for a while, and the agent reported that it runs."""
-    durable_step: int = -1
-    """The newest checkpoint reported."""
-    profiled: bool = False
-    """Its supervisor is told when another attempt shares its devices."""
-    profile_no: int = 0
-    """The newest profile reported."""
-    troubles: tuple[str, ...] = ()
-    """What was reported to have failed without ending it."""
-    cuda_processes: int = 1
-    """With how many processes a worker was seen to use its GPU, as a client of MPS."""
-    mps: bool = False
-    """It started as a client of MPS daemons, and stays one for its life, whatever happens to those."""
-    fault: Fault | None = None
-    """It is told to end for this, or has ended by it."""
-    ended: ev.AttemptEnded | None = None
-    settled_age_s: float | None = None
-    """When the controller confirmed the end; None = not yet."""
-
-    @property
-    def key(self) -> Key:
-        return (self.job_id, self.attempt)
-
-    @property
-    def job(self) -> JobKey:
-        return (self.job_id, self.job_epoch)
-
-
-class StepBefore(msgspec.Struct, frozen=True, kw_only=True):
-    """A co-client that has to prove itself, and the last step that it had made before."""
-
-    key: Key
-    step: int
-
-
-class DeviceQuarantine(msgspec.Struct, frozen=True, kw_only=True):
-    """About one device, see `teardown.py`."""
-
-    after: JobId
-    """The job whose client was killed."""
-    waits: tuple[StepBefore, ...]
-
-
-class Fence(msgspec.Struct, frozen=True, kw_only=True):
-    """No attempt of the job up to this one may be started here (again)."""
-
-    attempt: AttemptNo
-    command_id: CommandId
-    epoch: str = ""
-
-
-# --- Notes: the only changes there are -------------------------------------------------------------
-
-
-class Note(msgspec.Struct, frozen=True, kw_only=True, tag_field="n"):
-    """Base of what the spool holds."""
-
-
-class Bound(Note, frozen=True, kw_only=True, tag="bound"):
-    """This state belongs to one controller's journal from now on."""
-
-    journal: str
-
-
-class Follows(Note, frozen=True, kw_only=True, tag="follows"):
-    """Commands of this epoch are obeyed from now on, and of no other."""
-
-    epoch: Epoch
-    reached: int = 0
-    restored: bool = False
-    """Its journal lacks what the agent followed before: reports count anew behind `reports_seen`, and the
-    jobs it told us to forget are not forgotten until it repeats that."""
-    reports_seen: int = 0
-
-
-class Kept(Note, frozen=True, kw_only=True, tag="kept"):
-    """The whole record of an attempt, in place of the one before."""
-
-    attempt: Attempt
-
-
-class Reported(Note, frozen=True, kw_only=True, tag="reported"):
-    """A report with its number, and the attempt's record that goes with it: both or neither."""
-
-    sequence: int
-    event: ev.FromAttempt
-    attempt: Attempt | None = None
-
-
-class Confirmed(Note, frozen=True, kw_only=True, tag="confirmed"):
-    """Reports up to this number are durable at the controller."""
-
-    sequence: int
-
-
-class Renumbered(Note, frozen=True, kw_only=True, tag="renumbered"):
-    """Unconfirmed reports from number `first` on are numbered from `to`: the controller has seen reports that
-    this spool has lost, and their numbers must not be used twice."""
-
-    first: int
-    to: int
-
-
-class Obeyed(Note, frozen=True, kw_only=True, tag="obeyed"):
-    command_id: CommandId
-    reached: int = 0
-
-
-class Fenced(Note, frozen=True, kw_only=True, tag="fenced"):
-    """What is left of attempts whose records are gone."""
-
-    job_id: JobId
-    fence: Fence
-    job_epoch: str = ""
-
-
-class Forgotten(Note, frozen=True, kw_only=True, tag="forgotten"):
-    """The job has ended for good; its checkpoints go when it has been forgotten long enough."""
-
-    job_id: JobId
-    command_id: CommandId
-    age_s: float
-    removed: bool = False
-    job_epoch: str = ""
-
-    @property
-    def job(self) -> JobKey:
-        return (self.job_id, self.job_epoch)
-
-
-class Aged(Note, frozen=True, kw_only=True, tag="aged"):
-    age_s: float
-
-
-class Dropped(Note, frozen=True, kw_only=True, tag="dropped"):
-    """An attempt's folder may go, and its record with it."""
-
-    job_id: JobId
-    attempt: AttemptNo
-
-
-class Unfenced(Note, frozen=True, kw_only=True, tag="unfenced"):
-    """Nothing of the job is left here. Starts up to this command number are too old to be believed."""
-
-    job_id: JobId
-    stale_below: CommandId
-    job_epoch: str = ""
-
-
-class Doubted(Note, frozen=True, kw_only=True, tag="doubted"):
-    """A device goes into quarantine, or (None) leaves it."""
-
-    uuid: str
-    doubt: DeviceQuarantine | None = None
-
-
-class Reset(Note, frozen=True, kw_only=True, tag="reset"):
-    """Everything so far belonged to another journal."""
-
-
-AnyNote = (
-    Bound
-    | Follows
-    | Kept
-    | Reported
-    | Confirmed
-    | Renumbered
-    | Obeyed
-    | Fenced
-    | Forgotten
-    | Aged
-    | Dropped
-    | Unfenced
-    | Doubted
-    | Reset
-)
 
 
 class AgentMemory:

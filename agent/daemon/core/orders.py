@@ -24,7 +24,7 @@ from typing import Final
 import msgspec
 
 from cotenant.agent.daemon.core.edge import AgentConfig
-from cotenant.agent.daemon.core.memory import Attempt
+from cotenant.agent.daemon.core.remembered import Attempt
 from cotenant.agent.ipc import MpsClient, Order, RankOrder, WatchRule
 from cotenant.agent.supervisor.processes import launcher_of
 from cotenant.controller.domain import Device, DeviceId, GangMember, HostId, StartAttempt

@@ -13,15 +13,9 @@ from typing import Final
 import msgspec
 
 from cotenant.agent.daemon.core.edge import AgentConfig, Keep, RemoveAttempt, RemoveCheckpoints
-from cotenant.agent.daemon.core.memory import (
-    FENCES_KEPT,
-    Aged,
-    AgentMemory,
-    Attempt,
-    Dropped,
-    JobKey,
-    Unfenced,
-)
+from cotenant.agent.daemon.core.memory import FENCES_KEPT, AgentMemory
+from cotenant.agent.daemon.core.notes import Aged, Dropped, Unfenced
+from cotenant.agent.daemon.core.remembered import Attempt, JobKey
 from cotenant.controller.domain import CommandId
 
 PERIOD_S: Final = 3600.0

@@ -15,8 +15,10 @@ from typing import Final
 import msgspec
 
 from cotenant.agent.daemon.core.edge import AnyEffect, Keep, Say, Send
-from cotenant.agent.daemon.core.memory import AgentMemory, AnyNote, Attempt, Reported
+from cotenant.agent.daemon.core.memory import AgentMemory
+from cotenant.agent.daemon.core.notes import AnyNote, Reported
 from cotenant.agent.daemon.core.registration import Registration
+from cotenant.agent.daemon.core.remembered import Attempt
 from cotenant.agent.ipc import Durable, Result, Status
 from cotenant.controller.domain import HostId, capabilities_of
 from cotenant.controller.domain import events as ev

@@ -42,18 +42,10 @@ from cotenant.agent.daemon.core.edge import (
     Trust,
 )
 from cotenant.agent.daemon.core.following import Following
-from cotenant.agent.daemon.core.memory import (
-    AgentMemory,
-    Attempt,
-    Confirmed,
-    DeviceQuarantine,
-    Forgotten,
-    JobKey,
-    Key,
-    Obeyed,
-    Renumbered,
-)
+from cotenant.agent.daemon.core.memory import AgentMemory
+from cotenant.agent.daemon.core.notes import Confirmed, Forgotten, Obeyed, Renumbered
 from cotenant.agent.daemon.core.registration import Registration
+from cotenant.agent.daemon.core.remembered import Attempt, DeviceQuarantine, JobKey, Key
 from cotenant.agent.daemon.core.reporting import Outbox
 from cotenant.agent.daemon.core.teardown import Teardown
 from cotenant.agent.daemon.core.tenants import Tenants

@@ -20,7 +20,8 @@ import msgspec
 from cotenant.agent.daemon.core import reporting
 from cotenant.agent.daemon.core.edge import AwaitMemory, EndLeftovers, GpuFault, MemoryFree, MemoryHeld
 from cotenant.agent.daemon.core.gpu_faults import FaultWitnesses
-from cotenant.agent.daemon.core.memory import Attempt, DeviceQuarantine, Doubted, Kept, Key, StepBefore
+from cotenant.agent.daemon.core.notes import Doubted, Kept
+from cotenant.agent.daemon.core.remembered import Attempt, DeviceQuarantine, Key, StepBefore
 from cotenant.agent.daemon.core.reporting import Outbox
 from cotenant.agent.daemon.core.tenants import Tenants
 from cotenant.agent.ipc import Result, Status, StopNow

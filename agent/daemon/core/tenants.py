@@ -13,8 +13,8 @@ from typing import Final
 import msgspec
 
 from cotenant.agent.daemon.core.edge import AgentConfig, Tell
-from cotenant.agent.daemon.core.memory import Attempt, Key
 from cotenant.agent.daemon.core.registration import Lease
+from cotenant.agent.daemon.core.remembered import Attempt, Key
 from cotenant.agent.daemon.core.reporting import Outbox
 from cotenant.agent.ipc import CoTenantsChanged, LeaseNow, Result, Status, ToSupervisor
 from cotenant.controller.domain import Device, DeviceId, HostId

@@ -23,6 +23,7 @@ from cotenant.controller.cli.frame.output import (
     write_lines,
 )
 from cotenant.controller.cli.offline.files import contents, written
+from cotenant.controller.models.interference import model_file
 from cotenant.controller.present import screen, units
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.tables import Column
@@ -90,7 +91,6 @@ def train(
         raise Problem("refused", f"{path.parent} is no folder", "make it, or choose another --out")
     for each in files:
         tell_of_rows(each)
-    from cotenant.controller.models.interference import predictor
     from cotenant.controller.training import NoXGBoost, interference
 
     try:
@@ -101,7 +101,7 @@ def train(
         raise Problem(
             "refused", str(error), "`cotenant predictor export` writes this cluster's own"
         ) from None
-    data = predictor.write(model)
+    data = model_file.write(model)
     written(path, data)
     tell_of_licences(model)
     show_one(form, described(model), str(path), model, page)
@@ -212,7 +212,7 @@ def pairs_of(name: str, licence: str = "") -> PairRows:
 
 def model_of(name: str) -> InterferenceModel:
     """Raises Problem."""
-    from cotenant.controller.models.interference.predictor import ModelProblem, read
+    from cotenant.controller.models.interference.model_file import ModelProblem, read
 
     try:
         return read(contents(name), name)
@@ -328,7 +328,7 @@ def page(model: InterferenceModel) -> str:
     files = ", ".join(f"{file.name} ({file.rows:,} rows, licence: {file.licence})" for file in training.files)
     leans = sorted(zip(model.importances, model.features, strict=True), reverse=True)
     rmse, mean = both(checked.rmse), both(checked.mean_prediction_rmse)
-    from cotenant.controller.models.interference.predictor import SCALE_MIN
+    from cotenant.controller.models.interference.bands import SCALE_MIN
 
     at_one_and_a_half = SCALE_MIN + 0.5
     margins = ", ".join(

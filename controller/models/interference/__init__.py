@@ -1,3 +1,3 @@
 """How much two jobs slow each other down, from a trained model; evaluated, never trained."""
 
-__all__ = ["features", "forest", "predictor"]
+__all__ = ["bands", "features", "forest", "model_file", "predictor"]

@@ -30,7 +30,8 @@ from cotenant.controller.domain import (
 )
 from cotenant.controller.engine import Engine, EtaQuestion, LengthClaim, run_s
 from cotenant.controller.knowledge import PairTable, signature
-from cotenant.controller.models.eta import ArrivalSeen, Lengths, strata
+from cotenant.controller.models.eta import ArrivalSeen
+from cotenant.controller.models.lengths import Lengths, strata
 from cotenant.controller.sim.world.jobs import STEP_S
 from cotenant.controller.sim.world.run import DIES, LOADS, SAVES, TRAINS, JobRun
 from cotenant.controller.sim.world.workload import Workload

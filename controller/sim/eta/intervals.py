@@ -52,7 +52,8 @@ from cotenant.controller.engine import (
     question_of,
     to_compare,
 )
-from cotenant.controller.models.eta import FAIR, EtaError, calibrated, interval_of, no_earlier, score
+from cotenant.controller.models.eta import EtaError, calibrated, interval_of, no_earlier
+from cotenant.controller.models.eta_score import FAIR, score
 from cotenant.controller.sim.eta.futures import Drawing
 from cotenant.controller.sim.eta.rollout import HeldJob, RollOuts, Times
 from cotenant.controller.sim.world.workload import Workload

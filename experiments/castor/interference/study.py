@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from cotenant.controller.models.interference import predictor
+from cotenant.controller.models.interference import model_file, predictor
 from cotenant.controller.models.interference.predictor import Predictor
 from cotenant.controller.performance import DEFAULT_XI, InterferenceModel, pair_timing
 from cotenant.controller.training import Both, PairRows, boosting, part, predictions, read, widened
@@ -83,10 +83,10 @@ def trained(pairs: PairRows, seed: int) -> InterferenceModel:
     key = hashlib.sha256(sources.encode() + content + str(seed).encode()).hexdigest()[:24]
     path = CACHE / f"{key}.json"
     if path.exists():
-        return predictor.read(path.read_bytes(), path.name)
+        return model_file.read(path.read_bytes(), path.name)
     model = training.train([pairs], seed)
     CACHE.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(predictor.write(model))
+    path.write_bytes(model_file.write(model))
     return model
 
 

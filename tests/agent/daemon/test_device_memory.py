@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from cotenant.agent.daemon.core.memory import Attempt
+from cotenant.agent.daemon.core.remembered import Attempt
 from cotenant.agent.daemon.core.reporting import from_result
 from cotenant.agent.supervisor.core import Ending, Exit, decide
 from cotenant.controller.domain import AttemptNo, CommandId, HostId, JobId

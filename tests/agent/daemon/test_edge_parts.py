@@ -21,7 +21,7 @@ from cotenant.agent.daemon.core.edge import (
     StartFailed,
     StartSupervisor,
 )
-from cotenant.agent.daemon.core.memory import Obeyed
+from cotenant.agent.daemon.core.notes import Obeyed
 from cotenant.agent.daemon.core.state import AgentState
 from cotenant.agent.daemon.runtime import Runtime
 from cotenant.agent.daemon.spool import Spool

@@ -19,7 +19,7 @@ from cotenant.agent.daemon.core.edge import (
     GpuFault,
     MemoryFree,
 )
-from cotenant.agent.daemon.core.memory import Fault
+from cotenant.agent.daemon.core.remembered import Fault
 from cotenant.controller.domain import GpuFaultRole, JobId
 from cotenant.controller.domain import events as ev
 from tests.agent.daemon.test_gpu_faults import CRASH, ONE, THREE, TWO, XID, host, sharing

@@ -23,7 +23,8 @@ from cotenant.agent.daemon.core.edge import (
     Tell,
     Trust,
 )
-from cotenant.agent.daemon.core.memory import Attempt, Fault, Kept, Key
+from cotenant.agent.daemon.core.notes import Kept
+from cotenant.agent.daemon.core.remembered import Attempt, Fault, Key
 from cotenant.agent.ipc import Result, StopNow
 from cotenant.controller.domain import (
     AttemptNo,

@@ -25,7 +25,8 @@ from cotenant.agent.daemon.core.edge import (
     StartSupervisor,
     TroubleNoticed,
 )
-from cotenant.agent.daemon.core.memory import AgentMemory, Key
+from cotenant.agent.daemon.core.memory import AgentMemory
+from cotenant.agent.daemon.core.remembered import Key
 from cotenant.agent.ipc import Result
 from cotenant.controller.domain import events as ev
 from cotenant.controller.wire import Report

@@ -20,7 +20,8 @@ from cotenant.agent.daemon.core.edge import (
     MemoryHeld,
     StatusCame,
 )
-from cotenant.agent.daemon.core.memory import AgentMemory, Key
+from cotenant.agent.daemon.core.memory import AgentMemory
+from cotenant.agent.daemon.core.remembered import Key
 from cotenant.agent.gpus import UNASKED, OwnerKind, ProbeResult, Process, ProcessOwner, Waits, who_holds
 from cotenant.controller.domain import HELD_MIB_MIN, AttemptNo, JobId
 from cotenant.controller.domain import events as ev

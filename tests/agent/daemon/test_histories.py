@@ -33,7 +33,9 @@ from cotenant.agent.daemon.core.edge import (
     StatusCame,
     SupervisorGone,
 )
-from cotenant.agent.daemon.core.memory import AgentMemory, AnyNote, Key
+from cotenant.agent.daemon.core.memory import AgentMemory
+from cotenant.agent.daemon.core.notes import AnyNote
+from cotenant.agent.daemon.core.remembered import Key
 from cotenant.agent.daemon.core.state import AgentState
 from cotenant.agent.ipc import Durable, Order, Result, Status
 from cotenant.controller.domain import CommandId, ForgetJob, HostId, JobId

@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from cotenant.agent.daemon.core.memory import (
-    COMMANDS_KEPT,
-    AgentMemory,
-    Attempt,
-    Confirmed,
-    Kept,
-    Obeyed,
-    Renumbered,
-    Reported,
-    Unfenced,
-)
+from cotenant.agent.daemon.core.memory import COMMANDS_KEPT, AgentMemory
+from cotenant.agent.daemon.core.notes import Confirmed, Kept, Obeyed, Renumbered, Reported, Unfenced
 from cotenant.agent.daemon.core.registration import Lease
+from cotenant.agent.daemon.core.remembered import Attempt
 from cotenant.controller.domain import AttemptNo, CommandId, HostId, JobId
 from cotenant.controller.domain import events as ev
 

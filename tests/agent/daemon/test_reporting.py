@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from cotenant.agent.daemon.core.memory import Attempt
+from cotenant.agent.daemon.core.remembered import Attempt
 from cotenant.agent.daemon.core.reporting import TROUBLES_MAX, from_result, from_status
 from cotenant.agent.ipc import Status
 from cotenant.controller.domain import AttemptNo, CommandId, HostId, JobId

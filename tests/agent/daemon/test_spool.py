@@ -9,17 +9,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from cotenant.agent.daemon.core.memory import (
-    AgentMemory,
-    AnyNote,
-    Attempt,
-    Bound,
-    Confirmed,
-    Kept,
-    Obeyed,
-    Reported,
-    StopAsked,
-)
+from cotenant.agent.daemon.core.memory import AgentMemory
+from cotenant.agent.daemon.core.notes import AnyNote, Bound, Confirmed, Kept, Obeyed, Reported
+from cotenant.agent.daemon.core.remembered import Attempt, StopAsked
 from cotenant.agent.daemon.spool import COMPACT_ABOVE, Spool, SpoolProblem
 from cotenant.controller.domain import AttemptNo, CommandId, DeviceId, HostId, JobId
 from cotenant.controller.domain import events as ev

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 from cotenant.agent.daemon.core.edge import AnyAgentEvent, AwaitMemory, MemoryFree, MemoryHeld
-from cotenant.agent.daemon.core.memory import Key
+from cotenant.agent.daemon.core.remembered import Key
 from cotenant.agent.daemon.tasks import GpuRelease, Tasks
 from cotenant.controller.domain import AttemptNo, JobId
 from tests.agent.daemon.test_held_memory import GPU

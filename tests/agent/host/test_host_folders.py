@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.agent.host import folders
+from cotenant.agent.host import jobside
 from cotenant.agent.host.checkpoint_root import NAME_FILE, BadRoot, domain_of, make_checkpoint_folder
 from cotenant.agent.host.facts import (
     BadHostName,
@@ -24,7 +24,7 @@ from cotenant.agent.host.facts import (
 
 
 def test_a_job_sees_the_two_packages_and_nothing_else(tmp_path: Path) -> None:
-    folder = folders.prepare_jobside(tmp_path / "jobside")
+    folder = jobside.prepare_jobside(tmp_path / "jobside")
     assert sorted(path.name for path in (folder / "cotenant").iterdir()) == [
         "__init__.py", "checkpoint", "gradaccum",
     ]  # fmt: skip
@@ -41,7 +41,7 @@ def test_a_job_sees_the_two_packages_and_nothing_else(tmp_path: Path) -> None:
 def test_every_user_can_read_them_whatever_our_umask(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
-        folder = folders.prepare_jobside(tmp_path / "jobside")
+        folder = jobside.prepare_jobside(tmp_path / "jobside")
     finally:
         os.umask(before)
     for path in (tmp_path / "jobside", folder, *folder.rglob("*")):
@@ -50,21 +50,21 @@ def test_every_user_can_read_them_whatever_our_umask(tmp_path: Path) -> None:
 
 
 def test_the_folder_is_named_after_its_content(tmp_path: Path) -> None:
-    first = folders.prepare_jobside(tmp_path)
-    assert folders.prepare_jobside(tmp_path) == first
+    first = jobside.prepare_jobside(tmp_path)
+    assert jobside.prepare_jobside(tmp_path) == first
     fake = tmp_path / "upgraded"
     fake.mkdir()
     (fake / "__init__.py").write_text("version = 2")
-    second = folders.prepare_jobside(tmp_path / "jobside", lambda name: fake)
+    second = jobside.prepare_jobside(tmp_path / "jobside", lambda name: fake)
     assert second.name != first.name
-    folders.remove_other_jobsides(tmp_path / "jobside", {second})
+    jobside.remove_other_jobsides(tmp_path / "jobside", {second})
     assert second.is_dir()
 
 
 def test_versions_that_no_attempt_uses_go(tmp_path: Path) -> None:
     for name in ("old", "used", "new"):
         (tmp_path / name).mkdir()
-    folders.remove_other_jobsides(tmp_path, {tmp_path / "used", tmp_path / "new"})
+    jobside.remove_other_jobsides(tmp_path, {tmp_path / "used", tmp_path / "new"})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "used"]
 
 

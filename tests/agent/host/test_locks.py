@@ -15,18 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotenant.agent.gpus import offered
-from cotenant.agent.host.locks import (
-    FIXED_FIRST,
-    LOCK_DIR_ENV,
-    OWN_END,
-    OWN_FIRST,
-    BadPorts,
-    DeviceLocks,
-    LockOwner,
-    LockProblem,
-    first_port,
-    lock_folder,
-)
+from cotenant.agent.host.locks import LOCK_DIR_ENV, DeviceLocks, LockOwner, LockProblem, lock_folder
+from cotenant.agent.host.ports import FIXED_FIRST, OWN_END, OWN_FIRST, BadPorts, first_port
 from cotenant.controller.domain import Device
 from tests.building.hosts import cpu
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cotenant.agent.host import folders
+from cotenant.agent.host import jobside
 from cotenant.agent.host.cgroups import RANKS, AttemptCgroup, find_cgroups, group_tag
 from cotenant.agent.ipc import Order, WarmOffer
 from cotenant.agent.warm.client import Nanny, start_warm
@@ -50,7 +50,7 @@ class Environment:
 
     def __init__(self, folder: Path, interpreter: str = sys.executable, **more: str) -> None:
         self.folder = folder
-        self.jobside = folders.prepare_jobside(folder / "jobside")
+        self.jobside = jobside.prepare_jobside(folder / "jobside")
         self.interpreter = interpreter
         self.first_word_s = IMPORT_S
         self.late: dict[str, str] = {}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cotenant.controller.cli.offline import predictor
+from cotenant.controller.models.interference import model_file
 from tests.controller.invented_pairs import invented
 
 if TYPE_CHECKING:
@@ -28,12 +29,11 @@ def quick(training: Any) -> Any:
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Trained once, on invented pairs."""
     pytest.importorskip("xgboost")
-    from cotenant.controller.models.interference import predictor
     from cotenant.controller.training import interference, read
 
     pairs = read(invented(1, models=5).encode(), "known.csv", "ours")
     path = tmp_path_factory.mktemp("model") / "model.json"
-    path.write_bytes(predictor.write(interference.train([pairs], 1, candidates=quick(interference))))
+    path.write_bytes(model_file.write(interference.train([pairs], 1, candidates=quick(interference))))
     return path
 
 

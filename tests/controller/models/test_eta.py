@@ -16,14 +16,13 @@ from cotenant.controller.models.eta import (
     LENGTHS_KEPT,
     EtaError,
     KnownLength,
-    Lengths,
     Pools,
     calibrated,
     errors_of,
     interval_of,
-    score,
-    strata,
 )
+from cotenant.controller.models.eta_score import score
+from cotenant.controller.models.lengths import Lengths, strata
 
 TIMES = st.floats(min_value=1.0, max_value=1e7)
 PARTS = st.lists(st.floats(min_value=0.0, max_value=1.0), min_size=1, max_size=12)

@@ -13,9 +13,10 @@ import pytest
 from cotenant.controller.domain import Job, JobId, JobSpec, Launch, because
 from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.knowledge import PairTable
-from cotenant.controller.models.interference import predictor
+from cotenant.controller.models.interference import model_file
 from cotenant.controller.models.interference.features import VOCABULARY, beside, columns_of, names_in, of_job
-from cotenant.controller.models.interference.predictor import ModelProblem, Predictor
+from cotenant.controller.models.interference.model_file import ModelProblem
+from cotenant.controller.models.interference.predictor import Predictor
 from cotenant.controller.performance import (
     INDICATOR_NAMES,
     LEAF,
@@ -283,13 +284,13 @@ def test_recovery_and_replay_find_the_model_in_the_journal(tmp_path: Path) -> No
 
 
 def test_a_model_comes_back_as_it_was_written_and_is_written_the_same_again() -> None:
-    data = predictor.write(a_model())
-    assert predictor.read(data, "m.json") == a_model()
-    assert predictor.write(predictor.read(data, "m.json")) == data
+    data = model_file.write(a_model())
+    assert model_file.read(data, "m.json") == a_model()
+    assert model_file.write(model_file.read(data, "m.json")) == data
 
 
 def changed(**parts: Any) -> bytes:
-    whole = msgspec.json.decode(predictor.write(a_model()))
+    whole = msgspec.json.decode(model_file.write(a_model()))
     return msgspec.json.encode({name: value for name, value in {**whole, **parts}.items() if value != "gone"})
 
 
@@ -319,12 +320,12 @@ BROKEN = {
 @pytest.mark.parametrize(("data", "message"), BROKEN.values(), ids=BROKEN.keys())
 def test_a_file_that_is_no_usable_model_is_refused_with_the_reason(data: bytes, message: str) -> None:
     with pytest.raises(ModelProblem, match=message) as caught:
-        predictor.read(data, "m.json")
+        model_file.read(data, "m.json")
     assert str(caught.value).startswith("m.json: ")
 
 
 def test_the_schema_is_the_first_thing_in_the_file() -> None:
-    assert predictor.write(a_model()).startswith(f'{{\n"schema": "{MODEL_SCHEMA}"'.encode())
+    assert model_file.write(a_model()).startswith(f'{{\n"schema": "{MODEL_SCHEMA}"'.encode())
 
 
 # --- The controller's setting ------------------------------------------------------------------------
@@ -332,7 +333,7 @@ def test_the_schema_is_the_first_thing_in_the_file() -> None:
 
 def test_the_controller_takes_the_model_its_setting_names(tmp_path: Path) -> None:
     path = tmp_path / "m.json"
-    path.write_bytes(predictor.write(a_model()))
+    path.write_bytes(model_file.write(a_model()))
     assert engine_config(Settings()).predictor is None
     named = Settings(controller=ControllerSettings(predictor=str(path)))
     assert engine_config(named).predictor == a_model()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import cotenant
+from cotenant.agent.host import jobside
 from cotenant.controller.domain import Dependency, JobId, Phase
 from cotenant.controller.python.connection import watch
 from cotenant.controller.python.handle import cancel
@@ -524,9 +525,8 @@ def test_every_public_name_is_there() -> None:
 
 def test_a_job_side_folder_comes_first_and_hides_nothing(tmp_path: Path) -> None:
     """In a job: the supervisor's own `checkpoint`, and the API of what is installed."""
-    from cotenant.agent.host import folders
 
-    folder = folders.prepare_jobside(tmp_path / "jobside")
+    folder = jobside.prepare_jobside(tmp_path / "jobside")
     script = (
         "import cotenant, cotenant.checkpoint as c; print(cotenant.__file__, c.__file__, cotenant.submit)"
     )

@@ -9,15 +9,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from cotenant.controller.models.interference import predictor
-from cotenant.controller.models.interference.predictor import (
-    KNOWN_MAX,
-    Novelty,
-    Predictor,
-    bands,
-    conformal,
-    known_jobs,
-)
+from cotenant.controller.models.interference import model_file
+from cotenant.controller.models.interference.bands import KNOWN_MAX, Novelty, bands, conformal, known_jobs
+from cotenant.controller.models.interference.predictor import Predictor
 from cotenant.controller.performance import InterferenceModel
 from cotenant.controller.training import interference as training
 from cotenant.controller.training.interference import evaluate, predictions
@@ -79,7 +73,7 @@ def test_it_does_not_matter_in_which_order_a_pair_was_written_down(pairs: PairRo
 
 
 def test_the_same_pairs_and_seed_give_the_same_bytes_and_another_seed_does_not(pairs: PairRows) -> None:
-    made = [predictor.write(training.train([pairs], seed, candidates=QUICK)) for seed in (5, 5, 6)]
+    made = [model_file.write(training.train([pairs], seed, candidates=QUICK)) for seed in (5, 5, 6)]
     assert made[0] == made[1]
     assert made[0] != made[2]
 

@@ -11,9 +11,11 @@ from cotenant.controller.papers.gfs.forecast.methods import (
     mean_and_spread, moving_average, rows_of, seasonal, units, windows,
 )
 from cotenant.controller.papers.gfs.forecast.model import (
-    ERRORS_MAX, HOURS_MIN, LEVELS, RETRAINING_KIND, ErrorTable, ForecastCard, ForecastModel,
-    ForecastModelProblem, LastChange, ModelFile, QuantileTrees, TrainerName, asked, errors_kept, of_file,
-    packed, question_in, read, unpacked, write,
+    ERRORS_MAX, HOURS_MIN, LEVELS, ErrorTable, ForecastCard, ForecastModel, ForecastModelProblem,
+    LastChange, ModelFile, QuantileTrees, errors_kept, of_file, read, write,
+)
+from cotenant.controller.papers.gfs.forecast.retraining import (
+    RETRAINING_KIND, TrainerName, asked, packed, question_in, unpacked,
 )
 
 __all__ = [

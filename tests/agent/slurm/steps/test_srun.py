@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cotenant.agent.host import folders
+from cotenant.agent.host import jobside
 from cotenant.agent.ipc import Order, RankOrder
 from cotenant.agent.supervisor.processes import Account, environment_of
 from cotenant.controller.domain import AttemptNo, JobId, Launch, SlurmScript
@@ -22,7 +22,7 @@ PATIENCE_S = within_s(60.0)
 
 @pytest.fixture(scope="module")
 def side(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return folders.prepare_jobside(tmp_path_factory.mktemp("side"))
+    return jobside.prepare_jobside(tmp_path_factory.mktemp("side"))
 
 
 class Script:

@@ -1,0 +1,78 @@
+"""Datagrams between the supervisor and the job's own library, in the `select` loop.
+
+Rule: datagrams may be lost both ways, and what a job says is foreign (`rank_messages.py`): nothing here waits
+for a rank, and a flood of datagrams does not starve the others. The folder is the job's user's from the
+moment the socket is in it: a rank is written to only where the socket of its name is that user's own.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from cotenant.agent.host.user_files import OpenFolder
+from cotenant.agent.ipc import (
+    JOB_SOCKET,
+    Order,
+)
+from cotenant.agent.supervisor.core import AnyRankWord, parse
+from cotenant.agent.supervisor.processes import give_job_folder, make_job_folder
+from cotenant.controller.wire import DATAGRAM_BYTES_MAX
+
+DATAGRAMS_MAX: Final = 64
+"""Taken in one go, before others get their turn."""
+
+
+class Datagrams:
+    def __init__(
+        self,
+        folder: Path,
+        order: Order,
+        selector: selectors.BaseSelector,
+        heard: Callable[[AnyRankWord], None],
+    ) -> None:
+        self.path = make_job_folder(folder, order) / JOB_SOCKET
+        """What ranks are told."""
+        self._folder = OpenFolder.at(self.path.parent)
+        self._uid = order.launch.uid if os.geteuid() == 0 else os.geteuid()
+        self._heard = heard
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        before = os.umask(0o177)
+        try:
+            self._socket.bind(str(self.path))
+        finally:
+            os.umask(before)
+        give_job_folder(self._folder, order)
+        selector.register(self._socket, selectors.EVENT_READ, self._read)
+
+    def tell(self, rank: int, data: bytes) -> None:
+        try:
+            with self._folder.socket(f"rank-{rank}.sock", self._uid) as address:
+                self._socket.sendto(data, address)
+        except OSError:
+            return  # Gone, not its own, or its queue is full: the agreement repeats it.
+
+    def read_file(self, name: str, bytes_max: int) -> bytes:
+        """What a rank has left in the folder. Raises OSError."""
+        return self._folder.read(name, bytes_max)
+
+    def close(self) -> None:
+        self._socket.close()
+        with suppress(OSError):
+            self._folder.unlink(JOB_SOCKET)
+        self._folder.close()
+
+    def _read(self) -> None:
+        for _ in range(DATAGRAMS_MAX):
+            try:
+                data = self._socket.recv(DATAGRAM_BYTES_MAX + 1)
+            except BlockingIOError:
+                return
+            word = parse(data)
+            if word is not None:
+                self._heard(word)
