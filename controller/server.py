@@ -31,7 +31,6 @@ from cotenant.controller.engine import (
 from cotenant.controller.executors import Executor
 from cotenant.controller.executors.agents import AgentExecutor
 from cotenant.controller.executors.allocating import allocator_of
-from cotenant.controller.models.interference import model_file
 from cotenant.controller.performance import InterferenceModel
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.registry import make_or_stand_in
@@ -110,6 +109,7 @@ def interference_model(path: str) -> InterferenceModel | None:
     """
     if not path:
         return None
+    from cotenant.controller.models.interference import model_file
 
     try:
         model = model_file.read(Path(path).expanduser().read_bytes(), path)

@@ -23,7 +23,6 @@ from cotenant.controller.cli.frame.output import (
     write_lines,
 )
 from cotenant.controller.cli.offline.files import contents, written
-from cotenant.controller.models.interference import model_file
 from cotenant.controller.present import screen, units
 from cotenant.controller.present.problem import Problem
 from cotenant.controller.present.tables import Column
@@ -101,6 +100,8 @@ def train(
         raise Problem(
             "refused", str(error), "`cotenant predictor export` writes this cluster's own"
         ) from None
+    from cotenant.controller.models.interference import model_file
+
     data = model_file.write(model)
     written(path, data)
     tell_of_licences(model)
