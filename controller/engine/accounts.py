@@ -17,15 +17,8 @@ from typing import Final
 import msgspec
 
 from cotenant.controller.domain import Job, JobId, Phase
-from cotenant.controller.engine.attempt_records import (
-    ALWAYS_S,
-    AttemptRecord,
-    Attempts,
-    Cause,
-    Foretold,
-    Promise,
-    Spell,
-)
+from cotenant.controller.engine.attempt_account import Foretold, Promise, Spell
+from cotenant.controller.engine.attempt_records import ALWAYS_S, AttemptRecord, Attempts, Cause
 from cotenant.controller.engine.interruptions import Interrupted, interruptions
 from cotenant.controller.knowledge import signature
 from cotenant.controller.performance import XiSource

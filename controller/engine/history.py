@@ -30,15 +30,11 @@ from cotenant.controller.domain import (
     render,
 )
 from cotenant.controller.domain import events as ev
+from cotenant.controller.engine.attempt_account import AttemptAccount, Doing, Foretold, HeldSpan, Promise
 from cotenant.controller.engine.attempt_records import (
     CAUSES,
-    AttemptAccount,
     AttemptRecord,
-    Doing,
-    Foretold,
-    HeldSpan,
     HistoryNote,
-    Promise,
     action_in_words,
     outcome_of,
     resumed,

@@ -3,7 +3,7 @@
 # fmt: off
 from cotenant.controller.training import boosting, interference, pair_rows
 from cotenant.controller.training.boosting import NoXGBoost
-from cotenant.controller.training.interference import Both, Evaluation, evaluate, predictions
+from cotenant.controller.training.interference_errors import Both, Evaluation, evaluate, predictions
 from cotenant.controller.training.journal_pairs import measured_pairs
 from cotenant.controller.training.kinds import KINDS, answer, compute
 from cotenant.controller.training.parallel import Backend, Evaluate, NoBackend, evaluator

@@ -1,11 +1,8 @@
-"""Trains the interference model: measured pairs in, an `InterferenceModel` out; and says how good one is.
+"""Trains the interference model: measured pairs in, an `InterferenceModel` out.
 
 Rule: whatever is chosen or claimed is judged on PAIRS of models that were left out, all their rows together;
 rows of one pair resemble each other, and a split by row would look far better than the truth. Same pairs and
 seed, same model, to the byte.
-
-Rule: both jobs of a pair are judged, each with the model's raw answer: clipping at 1 is right for a policy
-but would distort a model's errors both ways. The mean prediction is the mean of the TRAINING, as stored.
 
 Source: Castor section 6, as settled. One regressor answers "xi of `self` beside `other`" and sees every pair
 both ways round, so that the order of two jobs cannot matter; with Castor's two outputs it would. It is
@@ -19,76 +16,15 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from typing import Final
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from cotenant.controller.models.interference.bands import Novelty, bands, known_jobs, scale_of
 from cotenant.controller.models.interference.features import OCCUPANCY, Matrix, beside, columns_of
-from cotenant.controller.models.interference.predictor import Predictor
 from cotenant.controller.performance import CrossValidation, InterferenceModel, Training, TrainingFile, Trial
 from cotenant.controller.training import boosting
+from cotenant.controller.training.interference_errors import Both, rmse
 from cotenant.controller.training.pair_rows import PairRows, part, together, widened
-
-Both = npt.NDArray[np.float64]
-"""[n, 2]: job 1 and job 2."""
-Numbers = tuple[float | None, float | None]
-"""Of job 1 and job 2; None where nothing was measured."""
-
-
-class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
-    pairs: int
-    rmse: Numbers
-    mae: Numbers
-    mean_prediction_rmse: Numbers
-    features: tuple[str, ...]
-    """Columns of the model."""
-    missing: tuple[str, ...]
-    """Words that the model uses and the file lacks."""
-    coverage: float
-    """The share of truths within the margins."""
-    seen_before: tuple[str, ...]
-    """Pairs that the model was trained on."""
-
-
-def evaluate(predictor: Predictor, pairs: PairRows) -> Evaluation:
-    predicted, margins = predictions(predictor, pairs)
-    model = predictor.model
-    mean = np.broadcast_to(np.array(model.mean_xi), predicted.shape)
-    inside = np.abs(predicted - pairs.xi)[(measured := ~np.isnan(pairs.xi))] <= margins[measured]
-    return Evaluation(
-        pairs=len(pairs),
-        rmse=rmse(predicted, pairs.xi),
-        mae=mae(predicted, pairs.xi),
-        mean_prediction_rmse=rmse(mean, pairs.xi),
-        features=model.features,
-        missing=tuple(name for name in predictor.names if name not in pairs.names),
-        coverage=float(inside.mean()),
-        seen_before=tuple(sorted({*pairs.groups} & {*model.training.pairs})),
-    )
-
-
-def predictions(predictor: Predictor, pairs: PairRows) -> tuple[Both, Both]:
-    """Raw xi of both jobs of every pair, and the margins."""
-    first = widened(pairs.first, pairs.names, predictor.names)
-    second = widened(pairs.second, pairs.names, predictor.names)
-    ratios = np.stack((predictor.ratios(first, second), predictor.ratios(second, first)), axis=1)
-    return ratios, scale_of(ratios) * predictor.factors(first, second)[:, None]
-
-
-def rmse(predicted: Both, truth: Both) -> Numbers:
-    return _each(predicted, truth, lambda off: math.sqrt(float((off**2).mean())))
-
-
-def mae(predicted: Both, truth: Both) -> Numbers:
-    return _each(predicted, truth, lambda off: float(np.abs(off).mean()))
-
-
-def _each(predicted: Both, truth: Both, number: Callable[[npt.NDArray[np.float64]], float]) -> Numbers:
-    """Of each job, where it was measured."""
-    first, second = (off[~np.isnan(off)] for off in (predicted - truth).T)
-    return number(first) if len(first) else None, number(second) if len(second) else None
-
 
 FOLDS: Final = 5
 MODEL_FOLDS_MAX: Final = 12

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from cotenant.gradaccum.zerocode import adapters
 from cotenant.gradaccum.zerocode.patches import Patches
-from cotenant.gradaccum.zerocode.patches import NOT_ASKED, AccumulationStanding, Observer
+from cotenant.gradaccum.zerocode.standing import NOT_ASKED, AccumulationStanding, Observer
 
 __all__ = ["ACCUMULATE", "MEAN", "QUIET", "AccumulationStanding", "Observer", "install"]
 

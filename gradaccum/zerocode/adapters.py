@@ -27,7 +27,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from cotenant.gradaccum import exactness
 from cotenant.gradaccum.schedule import PROGRESS, Schedule
-from cotenant.gradaccum.zerocode.patches import AccumulationStanding
+from cotenant.gradaccum.zerocode.standing import AccumulationStanding
 
 WhenImported = Callable[[str, Callable[[Any], None]], None]
 _LIGHTNING: Final = ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer")

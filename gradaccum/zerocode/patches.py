@@ -1,5 +1,4 @@
-"""Where the script's torch is changed, and how it is changed back; and whether its batches may be split at
-all, with whoever wants to hear of it.
+"""Where the torch of the script is changed, and how it is changed back.
 
 Rule: four places, each restored by `leave`: `Module.__call__` (to see the outermost forward pass),
 `torch.autograd.backward` and `grad` (to audit the loss before its gradient is computed) and `torch.compile`
@@ -19,110 +18,21 @@ import contextlib
 import functools
 import inspect
 import logging
-import os
 from collections.abc import Callable, Iterator
 from typing import Any, Final
-from weakref import WeakSet
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from cotenant.gradaccum import exactness
-from cotenant.gradaccum.protocol import tell_failed
 from cotenant.gradaccum.rows import Call, Uncut
-from cotenant.gradaccum.schedule import PROGRESS, Schedule
+from cotenant.gradaccum.schedule import PROGRESS
 from cotenant.gradaccum.zerocode import selfcheck
 from cotenant.gradaccum.zerocode.forward import DEPTH, Audit, inside, split_forward
-
-# --- The verdict -----------------------------------------------------------------------------------
-
-
-NOTHING_SEEN: Final = "no forward pass of a module with parameters was seen before the first optimizer step"
-NOT_ASKED: Final = "--accumulate never, or --share never"
-ONE_ROW: Final = "its batches have a single row"
+from cotenant.gradaccum.zerocode.standing import AccumulationStanding
 
 log = logging.getLogger("cotenant.gradaccum")
-
-
-class Observer:
-    """Told about the script as a whole: `decided` and `withdrawn` at most once, `stepped` once per step."""
-
-    def decided(self, reason: str | None) -> None:
-        """Before the first step is counted: batches can be split (None), or why not."""
-
-    def withdrawn(self, reason: str) -> None:
-        """After `decided(None)`: from now on batches stay whole."""
-
-    def stepped(self, optimizer: Any) -> None:
-        """The script's main optimizer has done a step."""
-
-
-class AccumulationStanding:
-    """The verdict about one process. `leave` takes the patches out."""
-
-    def __init__(self, leave: Callable[[], None], *, is_quiet: bool = False) -> None:
-        self.observers: list[Observer] = []
-        self.refused: str | None = None
-        self.is_quiet = is_quiet
-        """Nobody asked for any of it: only the supervisor hears why batches stay whole."""
-        self.by_framework = False
-        """The framework's own accumulation was set instead: batches are whole as far as we see them."""
-        self.good: WeakSet[torch.nn.Module] = WeakSet()
-        """Modules that passed the check."""
-        self.postponed = False
-        """A module could not be checked yet: its batch had one row."""
-        self._leave = leave
-        self._main: int | None = None
-        self._decided = False
-
-    def steps_now(self) -> int:
-        """s for the forward pass that comes next."""
-        if self.refused is not None or self.by_framework:
-            return 1
-        return PROGRESS.steps_now()
-
-    def refuse(self, reason: str) -> None:
-        """Leave batches whole from now on."""
-        if self.refused is not None:
-            return
-        self.refused = reason
-        PROGRESS.schedule = Schedule()
-        PROGRESS.last_steps = 1
-        self._leave()
-        self.note(f"this script's batches stay whole: {reason}")
-        if self._decided:
-            tell_failed(reason)
-            for observer in self.observers:
-                observer.withdrawn(reason)
-
-    def note(self, text: str) -> None:
-        """Something worth a line that changes nothing."""
-        if not self.is_quiet and os.environ.get("RANK", "0") == "0":
-            log.warning("cotenant: %s", text)
-
-    def optimizer_stepped(self, optimizer: Any, *_: Any) -> None:
-        """After every step of every optimizer; the first one to step is the one that counts."""
-        if self._main is None:
-            self._main = id(optimizer)
-        if id(optimizer) != self._main:
-            return
-        if not self._decided:
-            self._decide()
-        if not (PROGRESS.counted_for_us or PROGRESS.explicit):
-            PROGRESS.completed += 1
-        for observer in self.observers:
-            observer.stepped(optimizer)
-
-    def _decide(self) -> None:
-        if self.refused is None and not self.good and not (self.by_framework or PROGRESS.explicit):
-            self.refuse(ONE_ROW if self.postponed else NOTHING_SEEN)
-        self._decided = True
-        for observer in self.observers:
-            observer.decided(self.refused)
-
-
-# --- The patches -----------------------------------------------------------------------------------
 
 
 SEARCH_STEPS: Final = 8

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 
-from .step import address, hostnames
+from .hostlist import address, hostnames
 
 LEAVING_S = 60.0
 """A requeue ends this script; returning before that would look like the script's own end."""

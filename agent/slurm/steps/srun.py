@@ -19,8 +19,9 @@ import threading
 import time
 from typing import BinaryIO
 
+from . import layout as layouts
 from . import step as steps
-from .step import address
+from .hostlist import address
 
 PROTOCOL = ("COTENANT_SOCKET", "COTENANT_CHECKPOINT_ROOT", "COTENANT_ZERO_CODE", "COTENANT_MODULES")
 """Without these a process is no part of the job to cotenant."""
@@ -43,7 +44,7 @@ def main(words: list[str]) -> int:
         return 1
     try:
         step = steps.read(words)
-        plan = steps.layout(step, env)
+        plan = layouts.layout(step, env)
         host = int(env["SLURM_NODEID"])
         if not plan.tasks[host]:
             return elsewhere(step, plan, env)
@@ -53,7 +54,7 @@ def main(words: list[str]) -> int:
         return 1
 
 
-def elsewhere(step: steps.Step, plan: steps.Layout, env: dict[str, str]) -> int:
+def elsewhere(step: steps.Step, plan: layouts.Layout, env: dict[str, str]) -> int:
     """This host has no part in it. What scripts ask of another one most is its address."""
     if os.path.basename(step.command[0]) == "hostname" and len(plan.used) == 1:
         name = plan.hosts[plan.used[0]]
@@ -91,9 +92,9 @@ class StepClaim:
 class Run:
     """One step on this host."""
 
-    def __init__(self, step: steps.Step, plan: steps.Layout, host: int, env: dict[str, str]) -> None:
+    def __init__(self, step: steps.Step, plan: layouts.Layout, host: int, env: dict[str, str]) -> None:
         self._step, self._plan, self._host, self._env = step, plan, host, env
-        self._gpus = steps.gpus(step, plan, host, env)
+        self._gpus = layouts.gpus(step, plan, host, env)
         self._here = plan.tasks[host]
         self._devices = int(env.get("SLURM_GPUS", "1"))
         self._tasks: dict[int, subprocess.Popen[bytes]] = {}
@@ -168,14 +169,14 @@ class Run:
 
     def _start(self, visible: list[str] | None) -> int:
         self._voice = StepClaim(self._env, "voice")
-        speaks = steps.may_speak(self._plan, self._devices) and self._voice.take()
+        speaks = layouts.may_speak(self._plan, self._devices) and self._voice.take()
         port = "" if speaks or len(self._plan.used) > 1 else free_port()
         step_id = next_step(self._env)
         for local in range(self._here):
-            env = steps.exported(self._step, self._env)
+            env = layouts.exported(self._step, self._env)
             env = {name: value for name, value in env.items() if speaks or name not in PROTOCOL}
-            env.update(steps.task_words(self._plan, self._host, local, step_id))
-            env.update(steps.rank_words(self._plan, self._host, local, self._devices))
+            env.update(layouts.task_words(self._plan, self._host, local, step_id))
+            env.update(layouts.rank_words(self._plan, self._host, local, self._devices))
             if port and "RANK" in env and env.get("MASTER_PORT") == self._env.get("PET_MASTER_PORT"):
                 env["MASTER_PORT"] = port
             if visible is not None:

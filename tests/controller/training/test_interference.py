@@ -14,7 +14,7 @@ from cotenant.controller.models.interference.bands import KNOWN_MAX, Novelty, ba
 from cotenant.controller.models.interference.predictor import Predictor
 from cotenant.controller.performance import InterferenceModel
 from cotenant.controller.training import interference as training
-from cotenant.controller.training.interference import evaluate, predictions
+from cotenant.controller.training.interference_errors import evaluate, predictions
 from cotenant.controller.training.pair_rows import PairRows, part, read
 from tests.controller.invented_pairs import MODELS, invented, law
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from cotenant.agent.slurm.steps import step
+from cotenant.agent.slurm.steps import hostlist, layout, step
 
 TWO = {"SLURM_JOB_NODELIST": "a,b", "SLURM_TASKS_PER_NODE": "4(x2)", "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1"}
 ONE = {"SLURM_JOB_NODELIST": "a", "SLURM_TASKS_PER_NODE": "2"}
 
 
 def tasks(words: str, env: dict[str, str]) -> list[int]:
-    return step.layout(step.read(words.split()), env).tasks
+    return layout.layout(step.read(words.split()), env).tasks
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_words(words: str, flags: dict[str, str] | None, command: str) -> None:
 def test_what_cannot_be_started(words: str, says: str) -> None:
     def plan() -> object:
         found = step.read(words.split())
-        return step.gpus(found, step.layout(found, TWO), 0, TWO)
+        return layout.gpus(found, layout.layout(found, TWO), 0, TWO)
 
     with pytest.raises(step.BadStep, match=says):
         plan()
@@ -79,30 +79,30 @@ def test_a_named_host_and_one_left_out() -> None:
 
 
 def test_what_a_task_is_told() -> None:
-    plan = step.layout(step.read(["x"]), TWO)
-    words = step.task_words(plan, 1, 2, 5)
+    plan = layout.layout(step.read(["x"]), TWO)
+    words = layout.task_words(plan, 1, 2, 5)
     assert (words["SLURM_PROCID"], words["SLURM_LOCALID"], words["SLURM_NODEID"]) == ("6", "2", "1")
     assert (words["SLURM_NTASKS"], words["SLURM_STEP_ID"], words["SLURM_TASKS_PER_NODE"]) == (
         "8",
         "5",
         "4(x2)",
     )
-    ranks = step.rank_words(plan, 1, 2, 8)
+    ranks = layout.rank_words(plan, 1, 2, 8)
     assert ranks == {
         "RANK": "6", "LOCAL_RANK": "2", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "1",
     }  # fmt: skip
 
 
 def test_a_task_that_starts_the_ranks_of_its_host_is_no_rank() -> None:
-    launcher = step.layout(step.read(["--ntasks-per-node=1", "torchrun"]), TWO)
-    assert step.rank_words(launcher, 0, 0, 8) == {}
-    assert step.rank_words(launcher, 1, 0, 2)["RANK"] == "1", "with a device on each host it is one"
-    assert step.may_speak(launcher, 8)
+    launcher = layout.layout(step.read(["--ntasks-per-node=1", "torchrun"]), TWO)
+    assert layout.rank_words(launcher, 0, 0, 8) == {}
+    assert layout.rank_words(launcher, 1, 0, 2)["RANK"] == "1", "with a device on each host it is one"
+    assert layout.may_speak(launcher, 8)
 
 
 def test_only_the_whole_gang_speaks_for_the_job() -> None:
     def speaks(words: str) -> bool:
-        return step.may_speak(step.layout(step.read(words.split()), TWO), 8)
+        return layout.may_speak(layout.layout(step.read(words.split()), TWO), 8)
 
     assert speaks("x") and speaks("-n 8 x")
     assert not speaks("-n 4 x") and not speaks("-n 1 x") and not speaks("-N 1 x")
@@ -125,27 +125,27 @@ def test_only_the_whole_gang_speaks_for_the_job() -> None:
 )
 def test_gpus_of_a_step(words: str, env: dict[str, str], here: int | None, each: int) -> None:
     found = step.read(words.split())
-    plan = step.layout(found, TWO)
-    assert step.gpus(found, plan, 0, {**TWO, **env}) == (here, each)
+    plan = layout.layout(found, TWO)
+    assert layout.gpus(found, plan, 0, {**TWO, **env}) == (here, each)
 
 
 def test_what_a_step_passes_on() -> None:
     env = {"PATH": "/bin", "A": "1", "B": "2", "SLURM_JOB_ID": "7"}
-    assert step.exported(step.read(["x"]), env) == env
-    assert step.exported(step.read(["--export=NONE", "x"]), env) == {"PATH": "/bin", "SLURM_JOB_ID": "7"}
-    assert step.exported(step.read(["--export=B,C=3", "x"]), env) == {
+    assert layout.exported(step.read(["x"]), env) == env
+    assert layout.exported(step.read(["--export=NONE", "x"]), env) == {"PATH": "/bin", "SLURM_JOB_ID": "7"}
+    assert layout.exported(step.read(["--export=B,C=3", "x"]), env) == {
         "PATH": "/bin", "B": "2", "C": "3", "SLURM_JOB_ID": "7",
     }  # fmt: skip
-    assert step.exported(step.read(["--export=ALL,A=9", "x"]), env) == {**env, "A": "9"}
+    assert layout.exported(step.read(["--export=ALL,A=9", "x"]), env) == {**env, "A": "9"}
 
 
 def test_lists_of_hosts_and_of_counts() -> None:
-    assert step.hostnames("gpu[01-03,7],login") == ["gpu01", "gpu02", "gpu03", "gpu7", "login"]
-    assert step.hostnames("a-1,b") == ["a-1", "b"]
-    assert step.counts("2(x3),1") == [2, 2, 2, 1]
+    assert hostlist.hostnames("gpu[01-03,7],login") == ["gpu01", "gpu02", "gpu03", "gpu7", "login"]
+    assert hostlist.hostnames("a-1,b") == ["a-1", "b"]
+    assert hostlist.counts("2(x3),1") == [2, 2, 2, 1]
 
 
 def test_a_host_without_a_name_that_leads_anywhere_is_reached_by_its_address() -> None:
     env = {"SLURM_JOB_NODELIST": "no-such-host.invalid,other", "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1"}
-    assert step.address("no-such-host.invalid", env) == "10.0.0.1"
-    assert step.address("localhost", env) == "localhost"
+    assert hostlist.address("no-such-host.invalid", env) == "10.0.0.1"
+    assert hostlist.address("localhost", env) == "localhost"

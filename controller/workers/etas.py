@@ -1,7 +1,4 @@
-"""What is computed in child processes, so that the controller never waits for it: what a policy or a profile
-asks for, when jobs end, and what another policy would decide.
-
-Rule: every compute request gets exactly one `Computed`, with a result or with what went wrong.
+"""Finds out in child processes when jobs end, and when jobs that are not submitted would.
 
 Rule: when jobs end is found out again when something has changed, or when a job goes on after the end that it
 had in half of the futures. One question at a time, about the newest state; the next question covers what
@@ -9,9 +6,6 @@ changed meanwhile. After an answer the worker rests, so that roll-outs take no m
 core. Once most of the jobs that were asked about have ended, the next question is cheap: it waits neither for
 the answer nor for the rest. When a child fails or dies the last answer stays in force, and the next change
 asks again.
-
-Rule: the shadow policy takes at most its share of one core, however much it has to catch up with, and only
-its report comes back. A child that dies begins again at the shadow's beginning.
 """
 
 from __future__ import annotations
@@ -24,88 +18,12 @@ from typing import Final
 
 import msgspec
 
-from cotenant.controller.domain import ComputeRequest
-from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import EtaAnswer, EtaQuestion
 from cotenant.controller.system.child import ChildProcess
 from cotenant.controller.wire import (
     BadMessage,
-    ComputeQuestion,
-    ComputeResult,
-    ShadowAnswer,
-    ShadowQuestion,
-    pack,
-    unpack,
     unpack_struct,
 )
-
-COMPUTE_WAITING_MAX: Final = 100
-COMPUTE_TIMEOUT_S: Final = 1800.0
-
-
-class ComputeWorker:
-    """One computation at a time; the others queue."""
-
-    def __init__(self, done: Callable[[ev.Computed], None]) -> None:
-        self._done = done
-        self._child = ChildProcess("cotenant.controller.training")
-        self._waiting: dict[int, ComputeRequest] = {}
-        self._worker: asyncio.Task[None] | None = None
-
-    def start(self, request: ComputeRequest) -> None:
-        """Take a request and answer it later; one that waits or is being computed is not started twice."""
-        if request.request_id in self._waiting:
-            return
-        if len(self._waiting) >= COMPUTE_WAITING_MAX:
-            self._done(failed(request, f"more than {COMPUTE_WAITING_MAX} computations are waiting"))
-            return
-        self._waiting[request.request_id] = request
-        if self._worker is None or self._worker.done():
-            self._worker = asyncio.get_running_loop().create_task(self._work())
-
-    async def _work(self) -> None:
-        while self._waiting:
-            request = next(iter(self._waiting.values()))
-            answer = await self._compute(request)
-            del self._waiting[request.request_id]
-            self._done(answer)
-
-    async def _compute(self, request: ComputeRequest) -> ev.Computed:
-        try:
-            result = await asyncio.wait_for(self._ask_child(request), COMPUTE_TIMEOUT_S)
-        except TimeoutError:
-            await self._child.end()
-            return failed(request, f"no answer within {COMPUTE_TIMEOUT_S:g} s")
-        except (OSError, EOFError, BadMessage) as error:
-            await self._child.end()
-            return failed(request, f"the process that computed it died ({type(error).__name__})")
-        return ev.Computed(
-            request_id=request.request_id,
-            model_sha256=result.model_sha256,
-            values=result.values,
-            error=result.error,
-            job_id=request.job_id,
-            document=result.document or None,
-        )
-
-    async def _ask_child(self, request: ComputeRequest) -> ComputeResult:
-        question = pack(ComputeQuestion(kind=request.kind, payload=request.payload))
-        result: ComputeResult = unpack(await self._child.ask(question), ComputeResult)
-        return result
-
-    async def close(self) -> None:
-        """End the child, busy or not: the controller repeats its request after the next start."""
-        if self._worker is not None:
-            self._worker.cancel()
-            await asyncio.gather(self._worker, return_exceptions=True)
-        await self._child.end()
-
-
-def failed(request: ComputeRequest, why: str) -> ev.Computed:
-    return ev.Computed(
-        request_id=request.request_id, model_sha256="", values=(), error=why, job_id=request.job_id
-    )
-
 
 ETA_TIMEOUT_S: Final = 600.0
 ETA_REST_S_MIN: Final = 0.5
@@ -260,69 +178,3 @@ async def _asked(child: ChildProcess, question: EtaQuestion) -> EtaAnswer:
         why = f"the process that rolls out died ({type(error).__name__})"
     await child.end()
     return EtaAnswer(error=why)
-
-
-SHADOW_TIMEOUT_S: Final = 1800.0
-SHADOW_SHARE: Final = 0.1
-"""Of one core."""
-SHADOW_REST_S_MIN: Final = 1.0
-SHADOW_REST_S_FAILED: Final = 60.0
-
-
-class ShadowWorker:
-    """Started by the first `changed`."""
-
-    def __init__(
-        self,
-        ask: Callable[[], ShadowQuestion | None],
-        told: Callable[[ShadowQuestion, ShadowAnswer], None],
-        *,
-        share: float = SHADOW_SHARE,
-        rest_s_min: float = SHADOW_REST_S_MIN,
-    ) -> None:
-        """`ask`: the question as of now; None: there is no shadow."""
-        self._ask, self._told, self._share, self._rest_s_min = ask, told, share, rest_s_min
-        self._child = ChildProcess("cotenant.controller.sim.past")
-        self._is_stale = asyncio.Event()
-        self._worker: asyncio.Task[None] | None = None
-
-    def changed(self) -> None:
-        """Called when the journal may have grown or the shadow has changed."""
-        self._is_stale.set()
-        if self._worker is None and self._ask() is not None:
-            self._worker = asyncio.get_running_loop().create_task(self._work())
-
-    async def _work(self) -> None:
-        while True:
-            await self._is_stale.wait()
-            await asyncio.sleep(self._rest_s_min)  # What has just happened is on its way to the disk.
-            self._is_stale.clear()
-            question = self._ask()
-            if question is None:
-                await self._child.end()
-                continue
-            answer = await self._answered(question)
-            if answer.error:
-                log.warning("the shadow of %s is not followed: %s", question.policy, answer.error)
-            self._told(question, answer)
-            if not answer.is_caught_up and not answer.error:
-                self._is_stale.set()
-            rest_s = answer.cpu_s * (1.0 / self._share - 1.0)
-            await asyncio.sleep(SHADOW_REST_S_FAILED if answer.error else rest_s)
-
-    async def _answered(self, question: ShadowQuestion) -> ShadowAnswer:
-        try:
-            data = await asyncio.wait_for(self._child.ask(msgspec.msgpack.encode(question)), SHADOW_TIMEOUT_S)
-            return unpack_struct(data, ShadowAnswer)
-        except TimeoutError:
-            why = f"no answer within {SHADOW_TIMEOUT_S:g} s"
-        except (OSError, EOFError, BadMessage) as error:
-            why = f"the process that follows died ({type(error).__name__})"
-        await self._child.end()
-        return ShadowAnswer(error=why)
-
-    async def close(self) -> None:
-        if self._worker is not None:
-            self._worker.cancel()
-            await asyncio.gather(self._worker, return_exceptions=True)
-        await self._child.end()
