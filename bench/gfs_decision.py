@@ -105,7 +105,7 @@ class Filled:
 def timed(filled: Filled, gpus: int, repeats: int) -> list[float]:
     """Milliseconds of the policy's answer to an hp job that has just come."""
     engine, found = filled.engine, list[float]()
-    policy, asked = engine._policy, engine._policy.decide
+    policy, asked = engine.current.policy, engine.current.policy.decide
 
     def decide(view, event):  # type: ignore[no-untyped-def]
         began_ns = time.thread_time_ns()

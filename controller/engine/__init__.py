@@ -9,7 +9,7 @@ from cotenant.controller.engine.attempt_records import ALWAYS_S, AttemptRecord, 
 from cotenant.controller.engine.cheapest_change import cheapest_change
 from cotenant.controller.engine.claims import VERDICTS, AttemptIs, JobIs, StateIs, agree
 from cotenant.controller.engine.dispatch import Alarm, EngineConfig, memory_cap_mib
-from cotenant.controller.engine.engine import SNAPSHOT_VERSION, Engine, MakePolicy, Snapshot
+from cotenant.controller.engine.engine import SNAPSHOT_VERSION, Engine, Snapshot
 from cotenant.controller.engine.estimating import LAG_REPORTS, LAG_S
 from cotenant.controller.engine.etas import EtaBook, LengthClaim, SavedEtas, claim_of, policy_label, run_s
 from cotenant.controller.engine.eta_questions import (
@@ -18,6 +18,7 @@ from cotenant.controller.engine.eta_questions import (
 from cotenant.controller.engine.history import History, JobRecord, SavedHistory
 from cotenant.controller.engine.lateness import WIDE_RATIO, WIDE_S
 from cotenant.controller.engine.ledger import Ledger, SavedLedger
+from cotenant.controller.engine.current_policy import MakePolicy
 
 __all__ = [
     "ALWAYS_S", "LAG_REPORTS", "LAG_S", "SNAPSHOT_VERSION", "VERDICTS", "WIDE_RATIO", "WIDE_S", "Alarm",

@@ -18,7 +18,9 @@ from cotenant.controller.domain import (
 )
 from cotenant.controller.engine.dispatch import Dispatch, EngineConfig
 from cotenant.controller.engine.fair_share import FairShare, rank_of
+from cotenant.controller.engine.ledger import Ledger
 from cotenant.controller.engine.limits import Limits, is_over_limit, quotas_of
+from cotenant.controller.engine.stages import AdmissionStage
 
 USERS_SHOWN: Final = 5
 
@@ -29,34 +31,24 @@ class Admission:
     def __init__(self, dispatch: Dispatch, config: EngineConfig) -> None:
         half_life_s = config.policy.fair_share_half_life_s
         self._dispatch, self._ledger, self._config = dispatch, dispatch.ledger, config
-        self.fair_share = FairShare(half_life_s, config.policy.fair_share_by) if half_life_s else None
+        by = config.policy.fair_share_by
+        self.fair_share = FairShare(dispatch, half_life_s, by) if half_life_s else None
         limited = config.limits.any or quotas_of(config.organisations)
-        self.limits = Limits(config.limits, config.organisations) if limited else None
+        self.limits = Limits(dispatch, config.limits, config.organisations) if limited else None
         if self.fair_share is not None or self.limits is not None:
             self._ledger.entered = []
 
-    def admit(self) -> list[Job]:
-        """After an event: decides who may wait for devices now, and in which order.
-
-        Returns the jobs whose phase the event and this have changed."""
-        ledger = self._ledger
-        if ledger.entered is None:
-            return []
-        changed, ledger.entered = ledger.entered, []
-        if self.fair_share is not None:
-            self.fair_share.rank(self._dispatch, changed)
-        if self.limits is not None:
-            self.limits.admit(self._dispatch, changed)
-        changed, ledger.entered = [*changed, *ledger.entered], []
-        return changed
+    @property
+    def stages(self) -> tuple[AdmissionStage, ...]:
+        """Fair share and limits, in this order, as far as they are configured."""
+        return tuple(each for each in (self.fair_share, self.limits) if each is not None)
 
     def never(self, spec: JobSpec) -> Reason | None:
         """Why a job would be over a limit all by itself."""
         return None if self.limits is None else self.limits.never(spec)
 
-    def explain(self, job: Job) -> list[Reason]:
+    def explain(self, ledger: Ledger, job: Job) -> list[Reason]:
         """Who is before a queued job, and because of whom it waits, beyond what its policy says."""
-        ledger = self._ledger
         found: list[Reason] = []
         first = next(ledger.heads(), None)
         if first is not None and not first.aged and first.rank < job.rank:
@@ -79,11 +71,14 @@ class Admission:
         """The ledger has taken over a saved state, perhaps one of other settings."""
         ledger = self._ledger
         if self.limits is None and any(is_over_limit(job) for job in ledger.jobs.values()):
-            self.limits, ledger.entered = Limits(self._config.limits), []  # It lets them all in.
+            self.limits, ledger.entered = (
+                Limits(self._dispatch, self._config.limits),
+                [],
+            )  # It lets them all in.
         if ledger.entered is not None:
             ledger.entered = [job for job in ledger.jobs.values() if job.phase not in ENDED]
         if self.fair_share is not None:
-            self.fair_share.restore(ledger)
+            self.fair_share.restore()
         else:
             ledger.rank_again_s = None
             for job in list(ledger.queued()):

@@ -48,7 +48,7 @@ from cotenant.controller.engine.estimating import (
     learn_whole_life,
     remaining_from,
 )
-from cotenant.controller.policies.base import why_impossible
+from cotenant.controller.planning import why_impossible
 
 FINISHED = because("finished")
 SETTLED_S = 600.0

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
 from typing import Final, Literal
 
 from cotenant.controller.domain import (
@@ -26,6 +25,7 @@ from cotenant.controller.domain import (
     Reason,
     because,
 )
+from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.dispatch import Dispatch
 from cotenant.controller.engine.ledger import DecayedUsage, Ledger
 from cotenant.controller.engine.limits import is_over_limit
@@ -51,10 +51,19 @@ def level_of(job: Job) -> int:
     return job.rank + job.spec.priority * LEVELS
 
 
+def decayed_usage(account: DecayedUsage | None, half_life_s: float, now_s: float) -> float:
+    """Device-seconds that an account has used, decayed by half every `half_life_s`; none yet: 0."""
+    if account is None:
+        return 0.0
+    kept = math.exp2((account.at_s - now_s) / half_life_s)
+    return account.device_s * kept + account.devices * (half_life_s / math.log(2)) * (1.0 - kept)
+
+
 class FairShare:
     """Charges users for devices, and ranks waiting jobs by their usage."""
 
-    def __init__(self, half_life_s: float, by: Literal["user", "organisation"]) -> None:
+    def __init__(self, dispatch: Dispatch, half_life_s: float, by: Literal["user", "organisation"]) -> None:
+        self._dispatch, self._ledger = dispatch, dispatch.ledger
         self.by: Final = by
         self._half_life_s = half_life_s
         self._every_s = min(LOOK_S_MAX, max(LOOK_S_MIN, half_life_s / LOOKS_PER_HALF_LIFE))
@@ -72,13 +81,11 @@ class FairShare:
 
     def usage(self, account: DecayedUsage | None, now_s: float) -> float:
         """Decayed device-seconds at this moment."""
-        if account is None:
-            return 0.0
-        kept = math.exp2((account.at_s - now_s) / self._half_life_s)
-        return account.device_s * kept + account.devices * (self._half_life_s / math.log(2)) * (1.0 - kept)
+        return decayed_usage(account, self._half_life_s, now_s)
 
-    def settle(self, ledger: Ledger) -> None:
+    def settle(self) -> None:
         """Devices may have changed hands at this moment: what was held until now is charged."""
+        ledger = self._ledger
         if ledger.holdings.changes == self._changes:
             return
         self._changes = ledger.holdings.changes
@@ -105,10 +112,9 @@ class FairShare:
         )
         return because("fair-share", mine, used_h, other, other_h, first.job_id)
 
-    def rank(self, dispatch: Dispatch, changed: Iterable[Job]) -> None:
+    def admit(self, event: ev.AnyEvent, changed: list[Job]) -> None:
         """Ranks jobs that begin to wait, and from time to time all waiting jobs, since usage goes on."""
-        ledger, now_s = dispatch.ledger, dispatch.ledger.now_s
-        changed = list(changed)
+        ledger, now_s = self._ledger, self._ledger.now_s
         for job in changed:
             self._note(job)
         waiting = [job for job in changed if job.job_id in self._names]
@@ -118,16 +124,16 @@ class FairShare:
             waiting = [job for theirs in self._waiting.values() for job in theirs.values()]
         if ledger.rank_again_s is None and self._waiting:
             ledger.rank_again_s = now_s + self._every_s
-            dispatch.wake_at(ledger.rank_again_s, "wake", "", 0)
+            self._dispatch.wake_at(ledger.rank_again_s, "wake", "", 0)
         for job in waiting:
             name = self._names[job.job_id]
             if name not in self._levels:
                 self._levels[name] = level(self.usage(ledger.accounts.get(name), now_s))
             ledger.rank(job, rank_of(job.spec.priority, self._levels[name]))
 
-    def restore(self, ledger: Ledger) -> None:
+    def restore(self) -> None:
         """The ledger has taken over a saved state: the ranks in it say at which levels names wait."""
-        for job in ledger.jobs.values():
+        for job in self._ledger.jobs.values():
             self._note(job)
             if job.job_id in self._names:
                 self._levels[self._names[job.job_id]] = level_of(job)

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
-from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -27,7 +26,8 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.dispatch import Dispatch
 from cotenant.controller.engine.estimating import had_s
 from cotenant.controller.engine.ledger import ASIDE
-from cotenant.controller.policies.base import is_possible
+from cotenant.controller.engine.stages import UNASKED
+from cotenant.controller.planning import is_possible
 
 SPARED: Final = 8
 TRIED_MAX: Final = 64
@@ -109,13 +109,15 @@ class Lateness:
         """How many devices all marked jobs may ask for together."""
         return self.share * self._gpus - SPARED
 
-    def follow(self, event: ev.AnyEvent, entered: Iterable[Job], *, marks: bool) -> None:
-        """Takes in an event. `entered`: jobs whose phase has changed; `marks`: the policy takes turns."""
+    def admit(self, event: ev.AnyEvent, changed: list[Job]) -> None:
+        """Takes in an event. The fifo is played under every policy; jobs are marked under those by size."""
+        if not changed and type(event) in UNASKED:
+            return
         now_s = self._ledger.now_s
         if type(event) not in FREQUENT or not self._gpus:
             self._count_devices()
         self._play(now_s)
-        for job in entered:
+        for job in changed:
             if job.phase in ENDED:
                 self._end(job)
             elif job.phase is QUEUED:
@@ -125,7 +127,7 @@ class Lateness:
         if type(event) is ev.ProgressSeen and event.total_steps is not None:
             self._learn(event.job_id)
         self._begin(now_s)
-        if marks:
+        if self._dispatch.takes_turns:
             self._mark(now_s)
 
     def _count_devices(self) -> None:
@@ -292,20 +294,21 @@ class Lateness:
         left_s = self._dispatch.config.policy.ageing_s - waited_s
         return self._ledger.now_s + left_s if first.rank < job.rank else 0.0
 
-    def when(self, job: Job) -> Reason | None:
-        """When a waiting job's turn comes, if nothing is learned until then; None: nobody can say."""
-        one, now_s = self._played.get(job.job_id), self._ledger.now_s
+    def when(self, job: Job, now_s: float) -> Reason | None:
+        """When a waiting job's turn comes, if nothing is learned until then; None: nobody can say, or no job
+        is marked."""
+        one = self._played.get(job.job_id) if self._dispatch.takes_turns else None
         if one is None or job.aged:
             return None
-        ends_s = one.ends_s if one.begun_s >= 0.0 else self._foreseen_end_s(one)
+        ends_s = one.ends_s if one.begun_s >= 0.0 else self._foreseen_end_s(one, now_s)
         late_s = self._late_s(msgspec.structs.replace(one, ends_s=ends_s), job)
         return because("turn-late") if late_s <= now_s else because("turn-comes", _about(late_s - now_s))
 
-    def _foreseen_end_s(self, wanted: PlayedJob) -> float:
+    def _foreseen_end_s(self, wanted: PlayedJob, now_s: float) -> float:
         """When a job ends there that waits there, played ahead without arrivals."""
         ends = [each for each in self._ends if self._is_true(each)]
         heapq.heapify(ends)
-        busy, now_s = self._busy, self._ledger.now_s
+        busy = self._busy
         for _, _, job_id in sorted(self._waiting):
             one = self._played.get(job_id)
             if one is None or one.gpus > self._gpus:

@@ -7,6 +7,7 @@ and the cheap invariants; `check` asserts all of them (tests run it after every 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from math import inf
 from types import MappingProxyType
 
@@ -125,8 +126,6 @@ class Ledger(Records):
         """When all waiting jobs are ranked by fair share again."""
         self.waiting_on: dict[JobId, set[JobId]] = {}
         """Job -> blocked jobs that depend on it."""
-        self.has_parts = False
-        """A job that asks for a part of a device has come at some time."""
         self._limited: dict[str, dict[JobId, Job]] = {}
         """Array -> its tasks that have not ended, in order of arrival."""
         self._sizes = Sizes(self.hosts)
@@ -254,6 +253,12 @@ class Ledger(Records):
                 host.left_s = max(0.0, host.clears_at_s - now_s)
             self._sizes.forget()
 
+    def as_of(self, now_s: float) -> Ledger:
+        """The same state as it is at a later time, to be read only: events have yet to come until then."""
+        later = copy(self)
+        later.now_s = max(self.now_s, now_s)
+        return later
+
     # --- What a placement means --------------------------------------------------------------------
 
     def expected_slowdown(self, job: Job) -> float:
@@ -313,7 +318,7 @@ class Ledger(Records):
             self.refresh_host(host)
 
     def _restore(self, job: Job) -> None:
-        self.has_parts |= job.spec.gpu_fraction < 1.0
+        self.take_note(job.spec)
         if job.spec.job_class == "hp":
             self.hp.put(job)
         if job.phase is QUEUED:

@@ -8,7 +8,7 @@ the first in the policy's order before the others. An aged job is no exception.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple
 
 from cotenant.controller.domain import (
@@ -26,6 +26,7 @@ from cotenant.controller.domain import (
     Reason,
     because,
 )
+from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.dispatch import Dispatch
 
 TAKES = ON_DEVICES | {QUEUED, RESERVED}
@@ -63,10 +64,13 @@ class Limits:
     """Keeps jobs over a limit out of the queue."""
 
     def __init__(
-        self, settings: LimitSettings, organisations: Mapping[str, OrganisationSettings] | None = None
+        self,
+        dispatch: Dispatch,
+        settings: LimitSettings,
+        organisations: Mapping[str, OrganisationSettings] | None = None,
     ) -> None:
         """`organisations`: some have a quota of their own for their jobs of class spot."""
-        self._settings = settings
+        self._dispatch, self._ledger, self._settings = dispatch, dispatch.ledger, settings
         self._quotas = quotas_of(organisations or {})
         self._taking: dict[Owner, dict[JobId, Job]] = {}
         """Jobs that count."""
@@ -80,14 +84,14 @@ class Limits:
         if spec.job_class == "spot" and spec.organisation in self._quotas:
             yield Owner("class spot of organisation", spec.organisation)
 
-    def admit(self, dispatch: Dispatch, changed: Iterable[Job]) -> None:
+    def admit(self, event: ev.AnyEvent, changed: list[Job]) -> None:
         """The phases of these jobs have changed: decides who may wait for devices now."""
-        changed = list(changed)
+        changed = list(changed)  # What is changed here joins them.
         left = [owner for job in changed for owner in self._note(job)]
-        kept_out = [last for job in changed for last in self._make_fit(dispatch, job)]
+        kept_out = [last for job in changed for last in self._make_fit(job)]
         owners = (owner for job in changed + kept_out for owner in self.owners(job.spec))
         for owner in dict.fromkeys((*owners, *left)):
-            self._let_in(dispatch, owner)
+            self._let_in(owner)
 
     def never(self, spec: JobSpec) -> Reason | None:
         """Why a job may never run, whatever ends."""
@@ -150,20 +154,20 @@ class Limits:
                 return owner, because("limit-jobs", str(owner), most.jobs)
         return None
 
-    def _make_fit(self, dispatch: Dispatch, job: Job) -> Iterator[Job]:
+    def _make_fit(self, job: Job) -> Iterator[Job]:
         """A job has joined the queue. If that is too much, its owner's last jobs leave the queue: perhaps
         itself."""
         while job.phase is QUEUED and (why := self._why_not(job)) is not None:
             owner, reason = why
             waiting = [other for other in self._taking[owner].values() if other.phase is QUEUED]
-            last = max(waiting, key=dispatch.ledger.order_key)
-            dispatch.ledger.change(last, Change.BLOCK, reason)
+            last = max(waiting, key=self._ledger.order_key)
+            self._ledger.change(last, Change.BLOCK, reason)
             self._note(last)
             yield last
 
-    def _let_in(self, dispatch: Dispatch, owner: Owner) -> None:
+    def _let_in(self, owner: Owner) -> None:
         """Lets in jobs of the owner that were over a limit, if there is room now."""
-        order_key = dispatch.ledger.order_key
+        order_key = self._ledger.order_key
         while True:
             most, taken = self.limit(owner), self.taken(owner)
             if 0 < most.devices <= taken.devices or 0 < most.jobs <= taken.jobs:
@@ -172,6 +176,6 @@ class Limits:
             if not fitting:
                 return
             first = min(fitting, key=order_key)
-            dispatch.ledger.change(first, Change.UNBLOCK, dispatch.submitted(first))
+            self._ledger.change(first, Change.UNBLOCK, self._dispatch.submitted(first))
             self._note(first)
-            dispatch.start_ageing(first)
+            self._dispatch.start_ageing(first)

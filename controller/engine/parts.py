@@ -31,12 +31,28 @@ from cotenant.controller.domain import (
     render,
 )
 from cotenant.controller.domain import events as ev
+from cotenant.controller.engine.current_policy import CurrentPolicy
 from cotenant.controller.engine.ledger import Ledger
-from cotenant.controller.planning import HeldPart, part_to_get, suits, why_no_part
-from cotenant.controller.policies.base import first_aged, is_quiet
+from cotenant.controller.planning import HeldPart, first_aged, part_to_get, suits, why_no_part
+from cotenant.controller.policies.base import is_quiet
 
 LOOKAHEAD: Final = 256
 """Waiting jobs that are tried per event."""
+
+
+class PartPlacing:
+    """The stage that puts jobs that ask for a part beside others."""
+
+    remembers = False
+
+    def __init__(self, ledger: Ledger, current: CurrentPolicy) -> None:
+        self._ledger, self._current = ledger, current
+
+    def revise(self, event: ev.AnyEvent, decision: Decision) -> Decision:
+        """The decision, with every job that asks for a part moved to where it fits."""
+        if not self._ledger.has_parts or self._current.traits.starts_nothing:
+            return decision
+        return with_parts(self._ledger, event, decision)
 
 
 def with_parts(ledger: Ledger, event: ev.AnyEvent, decision: Decision) -> Decision:

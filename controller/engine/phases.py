@@ -24,6 +24,7 @@ from cotenant.controller.domain import (
     DeviceId,
     Job,
     JobId,
+    JobSpec,
     Reason,
     advance,
     job_spec,
@@ -50,6 +51,10 @@ class Phases:
         self._active = Active()
         self.devices: dict[DeviceId, Device] = {}
         self.hp = HpIndex(self.devices)
+        self.has_parts = False
+        """A job that asks for a part of a device has come at some time."""
+        self.has_priorities = False
+        """A job with a priority has come at some time; without one no job goes before others for it."""
 
     def running(self) -> Sequence[Job]:
         return self._active.running
@@ -61,12 +66,18 @@ class Phases:
         job_id = job.spec.job_id
         assert job_id not in self.jobs, f"job {job_id} arrived twice"
         self.jobs[job_id] = job
+        self.take_note(job.spec)
         if job.phase is QUEUED:
             self._waiting.add(job, is_new=True)
         if self.entered is not None:
             self.entered.append(job)
         if job.spec.job_class == "hp":
             self.hp.put(job)
+
+    def take_note(self, spec: JobSpec) -> None:
+        """A job asks for something that few jobs ask for."""
+        self.has_parts |= spec.gpu_fraction < 1.0
+        self.has_priorities |= spec.priority != 0
 
     def change(self, job: Job, change: Change, reason: Reason) -> None:
         """The only way a phase changes: accounts for the time spent, moves the job between indexes."""

@@ -43,6 +43,8 @@ from cotenant.controller.domain import (
     asks_hosts,
     because,
 )
+from cotenant.controller.domain import events as ev
+from cotenant.controller.engine.current_policy import CurrentPolicy
 from cotenant.controller.engine.free_times import NEAR_S, FreeTimes, KeptDevices, free_times, moved_s, need_s
 from cotenant.controller.engine.ledger import Ledger
 from cotenant.controller.planning import Plan, suits
@@ -55,6 +57,24 @@ STAND_INS_MAX: Final = 256
 HoldsBack = Callable[[Job], bool]
 """Whether a rule of the policy keeps a job waiting that finds devices."""
 Start = Place | Share | Resize
+
+
+class KeepingForPriority:
+    """The stage that keeps devices for jobs of greater priority."""
+
+    remembers = False
+
+    def __init__(self, ledger: Ledger, current: CurrentPolicy) -> None:
+        self._ledger, self._current = ledger, current
+
+    def revise(self, event: ev.AnyEvent, decision: Decision) -> Decision:
+        """The decision, with nobody who overtakes a job of greater priority."""
+        if not decision.actions or not self._ledger.has_priorities:
+            return decision
+        return guard_priorities(self._ledger, decision, self._holds_back)
+
+    def _holds_back(self, job: Job) -> bool:
+        return self._current.holds_back(self._ledger, job)
 
 
 def guard_priorities(ledger: Ledger, decision: Decision, holds_back: HoldsBack) -> Decision:

@@ -179,6 +179,7 @@ class Records(Phases):
         if is_queued:
             self._waiting.remove(job)
         job.spec = spec
+        self.take_note(spec)
         if is_queued:
             self._waiting.add(job, is_new=True)
         if spec.job_class == "hp":

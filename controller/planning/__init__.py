@@ -1,4 +1,5 @@
-"""What a policy sees and what it changes: the view, the plan, and how jobs stand on devices together.
+"""What a policy sees and what it changes: the view, the plan, how jobs stand on devices together, and why one
+does not run.
 
 Rule: pure; nothing here decides for a policy.
 """
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from cotenant.controller.planning.plan import *  # noqa: F403
     from cotenant.controller.planning.tenancy import *  # noqa: F403
     from cotenant.controller.planning.view import *  # noqa: F403
+    from cotenant.controller.planning.why import *  # noqa: F403
 
 # fmt: off
 _HOMES: Final = {
@@ -22,6 +24,10 @@ _HOMES: Final = {
     "view": (
         "FreeHosts", "HpDemand", "SchedulingClass", "View", "scheduling_class_of",
         "scheduling_class_of_spec", "staying_class_of", "suits",
+    ),
+    "why": (
+        "first_aged", "is_aged_waiting", "is_possible", "why_impossible", "why_no_host_room",
+        "why_too_large", "why_waiting",
     ),
 }
 # fmt: on

@@ -8,6 +8,7 @@ __all__ = [
     "base",
     "castor",
     "classic",
+    "entries",
     "plugins",
     "preemptive",
     "registry",

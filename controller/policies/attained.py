@@ -22,8 +22,9 @@ import msgspec
 
 from cotenant.controller.domain import NOTHING, Decision, Job, Phase, Reason, Wake, because
 from cotenant.controller.domain import events as ev
-from cotenant.controller.planning import Plan, View
-from cotenant.controller.policies.base import FIRST, PREEMPT, Parameters, PolicyEntry, is_quiet, why_waiting
+from cotenant.controller.planning import Plan, View, why_waiting
+from cotenant.controller.policies.base import Parameters, Traits, is_quiet
+from cotenant.controller.policies.entries import FIRST, PREEMPT, PolicyEntry
 from cotenant.controller.policies.toolkit import (
     WakeUp,
     Why,
@@ -198,8 +199,7 @@ class Tiresias:
     """
 
     name = AttainedService.name
-    preempts = True
-    takes_turns = True
+    traits = Traits(preempts=True, orders_by_size=True)
 
     def __init__(self, parameters: TiresiasParameters | None = None) -> None:
         self.parameters = parameters if parameters is not None else TiresiasParameters()

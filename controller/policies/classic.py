@@ -11,14 +11,9 @@ from typing import Final
 
 from cotenant.controller.domain import NOTHING, Decision, Job, Reason
 from cotenant.controller.domain import events as ev
-from cotenant.controller.planning import Plan, View
-from cotenant.controller.policies.base import (
-    FIRST,
-    PolicyEntry,
-    Stateless,
-    is_quiet,
-    why_waiting,
-)
+from cotenant.controller.planning import Plan, View, why_waiting
+from cotenant.controller.policies.base import Stateless, Traits, is_quiet
+from cotenant.controller.policies.entries import FIRST, PolicyEntry
 from cotenant.controller.policies.toolkit import (
     OrderParameters,
     PassingParameters,
@@ -45,7 +40,7 @@ class Classic(Stateless):
         self.name = name
         self.queue_key = key
         self.parameters = parameters
-        self.takes_turns = name != "fifo"
+        self.traits = Traits(orders_by_size=name != "fifo")
 
     def decide(self, view: View, event: ev.AnyEvent) -> Decision:
         if not view.queued_count() or not view.free.everywhere or is_quiet(view, event):

@@ -42,8 +42,9 @@ from cotenant.controller.domain import NOTHING, RUNNING, Decision, Job, Reason, 
 from cotenant.controller.domain import events as ev
 from cotenant.controller.performance import DEFAULT_XI, Interference
 from cotenant.controller.planning import Plan, View, why_alone
-from cotenant.controller.policies.base import FIRST, PolicyEntry
+from cotenant.controller.policies.base import Traits
 from cotenant.controller.policies.castor.cost import CastorCost, CostSlots, Set, best_share
+from cotenant.controller.policies.entries import FIRST, PolicyEntry
 from cotenant.controller.policies.patient import Patient, PatientParameters, Round, cost_s, needs_s, why_gain
 from cotenant.controller.policies.sharing import (
     ColocationParameters,
@@ -233,8 +234,7 @@ class Cotenant(Patient):
     """Remembers what `patient` does."""
 
     name = "cotenant"
-    preempts = True
-    shares = True
+    traits = Traits(preempts=True, shares=True, orders_by_size=True)
 
     def __init__(self, parameters: CotenantParameters | None = None) -> None:
         parameters = parameters if parameters is not None else CotenantParameters()

@@ -20,7 +20,7 @@ import msgspec
 from cotenant.controller.domain import ON_DEVICES, Decision, Job, JobId, Reason, because
 from cotenant.controller.domain import events as ev
 from cotenant.controller.planning import View
-from cotenant.controller.policies.base import ORDER, PolicyEntry
+from cotenant.controller.policies.entries import ORDER, PolicyEntry
 from cotenant.controller.policies.scored import Scored, waited_s
 from cotenant.controller.policies.toolkit import OrderParameters
 

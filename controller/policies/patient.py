@@ -25,18 +25,13 @@ import msgspec
 
 from cotenant.controller.domain import NOTHING, Decision, DeviceId, Job, Phase, Reason, Wake, because
 from cotenant.controller.domain import events as ev
-from cotenant.controller.planning import Plan, View
-from cotenant.controller.policies.base import (
-    FIRST,
-    Candidates,
-    Parameters,
-    PolicyEntry,
-    is_quiet,
-    why_waiting,
-)
+from cotenant.controller.planning import Plan, View, why_waiting
+from cotenant.controller.policies.base import Parameters, Traits, is_quiet
 from cotenant.controller.policies.classic import UNKNOWN_S
+from cotenant.controller.policies.entries import FIRST, PolicyEntry
 from cotenant.controller.policies.sharing import ExpectedReleases, Together
 from cotenant.controller.policies.toolkit import (
+    Candidates,
     FreedDevices,
     NewcomersOnly,
     WakeUp,
@@ -312,8 +307,7 @@ class Patient:
     """Waits where a preemption would not pay. Remembers only when it asked to be woken."""
 
     name = Round.name
-    preempts = True
-    takes_turns = True
+    traits = Traits(preempts=True, orders_by_size=True)
 
     def __init__(self, parameters: PatientParameters | None = None) -> None:
         self.parameters = parameters if parameters is not None else PatientParameters()

@@ -12,15 +12,10 @@ from typing import Final
 
 from cotenant.controller.domain import NOTHING, Decision, Job, Phase, Reason, because
 from cotenant.controller.domain import events as ev
-from cotenant.controller.planning import Plan, View
-from cotenant.controller.policies.base import (
-    FIRST,
-    PolicyEntry,
-    Stateless,
-    is_quiet,
-    why_waiting,
-)
+from cotenant.controller.planning import Plan, View, why_waiting
+from cotenant.controller.policies.base import Stateless, Traits, is_quiet
 from cotenant.controller.policies.classic import by_remaining
+from cotenant.controller.policies.entries import FIRST, PolicyEntry
 from cotenant.controller.policies.toolkit import (
     FreedDevices,
     NewcomerParameters,
@@ -36,8 +31,7 @@ class Preemptive(Stateless, ABC):
     """Give free devices to queued jobs in order; then the newcomers that found none may preempt."""
 
     name: str
-    preempts = True
-    takes_turns = True
+    traits = Traits(preempts=True, orders_by_size=True)
 
     def __init__(self, parameters: NewcomerParameters | None = None) -> None:
         self.parameters = parameters if parameters is not None else NewcomerParameters()

@@ -17,7 +17,8 @@ from cotenant.controller.domain import NOTHING, Decision, Job, Reason, because
 from cotenant.controller.domain import events as ev
 from cotenant.controller.planning import View
 from cotenant.controller.policies import plugins
-from cotenant.controller.policies.base import (
+from cotenant.controller.policies.base import Parameters, Policy, Traits
+from cotenant.controller.policies.entries import (
     CLASSES,
     COMPARED,
     ELASTIC,
@@ -26,9 +27,7 @@ from cotenant.controller.policies.base import (
     ORDER,
     PREEMPT,
     SHARE,
-    Parameters,
     PlacementRule,
-    Policy,
     PolicyEntry,
 )
 
@@ -229,7 +228,7 @@ def _placed(policy: Policy, value: str | int | float | bool) -> Policy:
 class MissingPolicy:
     """Starts nothing."""
 
-    starts_nothing = True
+    traits = Traits(starts_nothing=True)
 
     def __init__(self, name: str, why: str) -> None:
         self.name = name

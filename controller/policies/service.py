@@ -13,14 +13,9 @@ from itertools import chain
 from typing import Final
 
 from cotenant.controller.domain import Job, Reason, because
-from cotenant.controller.planning import Plan, View
-from cotenant.controller.policies.base import (
-    ORDER,
-    PREEMPT,
-    PolicyEntry,
-    why_waiting,
-)
+from cotenant.controller.planning import Plan, View, why_waiting
 from cotenant.controller.policies.classic import UNKNOWN_S, Classic
+from cotenant.controller.policies.entries import ORDER, PREEMPT, PolicyEntry
 from cotenant.controller.policies.preemptive import Preemptive
 from cotenant.controller.policies.toolkit import (
     NewcomerParameters,

@@ -189,9 +189,7 @@ def tasks(scenario: Scenario, policies: Sequence[PolicyChoice], seeds: Sequence[
 
 def resizes(policy: PolicyChoice) -> bool:
     """Whether it gives elastic jobs more and fewer devices; under others each runs on all it asks for."""
-    return registry.is_ours(policy.name) and bool(
-        getattr(registry.make(policy.name, policy.parameters), "elastic", False)
-    )
+    return registry.is_ours(policy.name) and registry.make(policy.name, policy.parameters).traits.resizes
 
 
 def workload_of(scenario: Scenario, trace: Trace, table: PairData | None, seed: int) -> Workload:

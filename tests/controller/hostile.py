@@ -23,8 +23,8 @@ from cotenant.controller.domain import (
     because,
 )
 from cotenant.controller.domain import events as ev
-from cotenant.controller.planning import View
-from cotenant.controller.policies.base import Parameters, Stateless, why_waiting
+from cotenant.controller.planning import View, why_waiting
+from cotenant.controller.policies.base import Parameters, Stateless
 
 WHY = because("sharing-off")
 

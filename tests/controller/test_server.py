@@ -146,7 +146,7 @@ class Thoughtful:
     name = "fifo"
 
     def __init__(self, real: Policy) -> None:
-        self.queue_key, self.explain = real.queue_key, real.explain
+        self.queue_key, self.explain, self.traits = real.queue_key, real.explain, real.traits
         self._answers: list[float] = []
         self._asked = 0
 

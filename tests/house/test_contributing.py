@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.controller.policies.base import Policy
+from cotenant.controller.policies.base import Policy, Traits
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "CONTRIBUTING.md").read_text()
@@ -32,6 +32,9 @@ def example() -> type:
 @pytest.mark.parametrize("member", MEMBERS)
 def test_the_example_is_a_whole_policy(member: str) -> None:
     wanted, got = getattr(Policy, member), getattr(example(), member)
+    if isinstance(wanted, property):
+        assert isinstance(got, Traits)
+        return
     assert list(inspect.signature(got).parameters) == list(inspect.signature(wanted).parameters)
 
 

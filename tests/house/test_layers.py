@@ -31,8 +31,7 @@ controller.performance          controller.faces
 controller.domain               controller.faces controller.performance
 controller.knowledge            controller.faces controller.performance controller.domain
 controller.planning             controller.faces controller.performance controller.domain
-controller.wire                 controller.faces controller.performance controller.domain
-                                controller.knowledge
+controller.wire                 controller.faces controller.performance controller.domain controller.knowledge
 controller.system               controller.domain controller.wire
 # Names of traces, to be listed without the simulator.
 controller.trace_names
@@ -62,18 +61,19 @@ agent.daemon.core               controller.domain controller.planning controller
 agent.gpus                      controller.domain controller.wire controller.system mps profiler.driver
                                 agent.ipc agent.host agent.daemon.core
 agent.daemon                    controller.domain controller.wire controller.system profiler.driver
-                                profiler.indicators agent.ipc agent.host agent.warm
-                                agent.supervisor.processes agent.daemon.core agent.gpus
+                                profiler.indicators agent.ipc agent.host agent.warm agent.supervisor.processes
+                                agent.daemon.core agent.gpus
 agent.__main__                  controller.domain controller.system agent.daemon.core agent.daemon
 # Deciding. The engine is given its policy.
 controller.models               controller.performance controller.domain controller.wire
 controller.policies.base        controller.domain controller.planning
+controller.policies.entries     controller.policies.base
 controller.policies.toolkit     controller.domain controller.planning controller.policies.base
 controller.policies.sharing     controller.performance controller.domain controller.knowledge
                                 controller.planning controller.policies.base controller.policies.toolkit
 controller.policies             controller.performance controller.domain controller.planning
-                                controller.policies.base controller.policies.toolkit
-                                controller.policies.sharing
+                                controller.policies.base controller.policies.entries
+                                controller.policies.toolkit controller.policies.sharing
 controller.engine               controller.performance controller.domain controller.knowledge
                                 controller.planning controller.models controller.policies.base
 # Acting on what was decided.
@@ -107,8 +107,8 @@ controller.whatif               controller.store controller.sim controller.prese
 # The faces: none of them imports another. A verb that computes by itself, on files, is in `cli.offline`.
 controller.cli.demo.workloads   checkpoint gradaccum
 controller.cli                  controller.performance controller.domain controller.wire controller.system
-                                controller.timeline mps profiler.driver profiler.indicators
-                                controller.present controller.submission controller.client
+                                controller.timeline mps profiler.driver profiler.indicators controller.present
+                                controller.submission controller.client
 controller.cli.offline          controller.performance controller.wire controller.system
                                 controller.trace_names controller.timeline controller.models
                                 controller.policies controller.store controller.sim controller.training
@@ -134,23 +134,25 @@ controller.slurm.steer          controller.domain controller.system controller.p
                                 controller.cli.offline controller.slurm.steer.core
 # Published systems, fenced: they come in by name, and no layer above may name one.
 controller.papers.literature    controller.performance controller.domain controller.knowledge
-                                controller.planning controller.policies.base controller.policies.toolkit
-                                controller.policies.sharing controller.policies
-controller.papers.lazer         controller.domain controller.planning controller.wire
-                                controller.policies.base controller.policies.toolkit controller.policies
+                                controller.planning controller.policies.base controller.policies.entries
+                                controller.policies.toolkit controller.policies.sharing controller.policies
+controller.papers.lazer         controller.domain controller.planning controller.wire controller.policies.base
+                                controller.policies.entries controller.policies.toolkit controller.policies
 controller.papers.gfs           controller.performance controller.domain controller.planning controller.wire
-                                controller.models controller.policies.base controller.policies.toolkit
-                                controller.policies controller.sim controller.training
+                                controller.models controller.policies.base controller.policies.entries
+                                controller.policies.toolkit controller.policies controller.sim
+                                controller.training
 controller.papers.gfs.verbs     controller.domain controller.sim controller.present controller.cli
                                 controller.cli.offline controller.papers.gfs
 controller.papers.pcs           controller.domain controller.planning controller.policies.base
-                                controller.policies.toolkit controller.sim controller.training
-                                controller.papers.literature
+                                controller.policies.entries controller.policies.toolkit controller.sim
+                                controller.training controller.papers.literature
 controller.papers.pcs.verbs     controller.wire controller.sim controller.present controller.client
                                 controller.whatif controller.cli controller.cli.offline controller.papers.pcs
-controller.papers.rltune        controller.domain controller.planning controller.system
-                                controller.trace_names controller.policies.base controller.policies.toolkit
-                                controller.policies controller.sim controller.training
+controller.papers.rltune        controller.domain controller.planning controller.system controller.trace_names
+                                controller.policies.base controller.policies.entries
+                                controller.policies.toolkit controller.policies controller.sim
+                                controller.training
 controller.papers.rltune.verbs  controller.system controller.present controller.whatif controller.cli
                                 controller.cli.offline controller.papers.rltune
 """

@@ -59,18 +59,10 @@ from cotenant.controller.papers.gfs.parameters import ABOUT, GfsParameters
 from cotenant.controller.papers.gfs.quota import inventory, spot_quota
 from cotenant.controller.papers.gfs.scheduling import Criteria, LeastCost, Pts
 from cotenant.controller.papers.gfs.state import GfsState, capacity_of, is_hp
-from cotenant.controller.planning import Plan, View
+from cotenant.controller.planning import Plan, View, why_impossible
 from cotenant.controller.policies import registry
-from cotenant.controller.policies.base import (
-    CLASSES,
-    COMPARED,
-    Parameters,
-    Policy,
-    PolicyEntry,
-    is_quiet,
-    shares,
-    why_impossible,
-)
+from cotenant.controller.policies.base import Parameters, Policy, Traits, is_quiet
+from cotenant.controller.policies.entries import CLASSES, COMPARED, PolicyEntry
 
 MakePolicy = Callable[[str, Parameters], Policy]
 OWN: Final = frozenset(("quota-update", "next-class", REASON))
@@ -95,28 +87,29 @@ class SavedGfs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gfs:
-    has_classes = True
-
     def __init__(self, name: str, parameters: GfsParameters, make: MakePolicy) -> None:
         """`make`: makes the policies that order and share.
 
         Raises:
             ValueError: there is no such policy, or it is a layer itself.
         """
-        self.name, self.parameters, self.preempts = name, parameters, True
-        self.promised_s = parameters.promised_s
+        self.name, self.parameters = name, parameters
         self._state = GfsState()
         self._forecaster = DemandForecaster(parameters)
         self._order = self._below(parameters.order, make) if parameters.order else self._pts()
         self._share = self._below(parameters.share, make) if parameters.share else None
-        self.places_by_itself = isinstance(self._order, Pts) or bool(
-            getattr(self._order, "places_by_itself", False)
+        of_order = self._order.traits
+        self.traits = Traits(
+            preempts=True,
+            shares=of_order.shares or self._share is not None,
+            has_classes=True,
+            places_by_itself=isinstance(self._order, Pts) or of_order.places_by_itself,
+            promised_s=parameters.promised_s,
         )
-        self.shares = shares(self._order) or self._share is not None
 
     def _below(self, name: str, make: MakePolicy) -> Policy:
         policy = make(name, {})
-        if getattr(policy, "has_classes", False):
+        if policy.traits.has_classes:
             raise ValueError(
                 f"{self.name}: {name} has classes of its own; name an order or a sharing without"
             )

@@ -26,10 +26,16 @@ from cotenant.controller.domain import NOTHING, Decision, DeviceId, HostId, Job,
 from cotenant.controller.domain import events as ev
 from cotenant.controller.papers.gfs.evictions import Evictions
 from cotenant.controller.papers.gfs.parameters import GfsParameters
-from cotenant.controller.planning import Plan, View
-from cotenant.controller.policies.base import Candidates, Stateless, is_quiet, why_waiting
+from cotenant.controller.planning import Plan, View, why_waiting
+from cotenant.controller.policies.base import Stateless, is_quiet
 from cotenant.controller.policies.service import by_service
-from cotenant.controller.policies.toolkit import FreedDevices, find_pods, preemptible_jobs, reclaim
+from cotenant.controller.policies.toolkit import (
+    Candidates,
+    FreedDevices,
+    find_pods,
+    preemptible_jobs,
+    reclaim,
+)
 
 SCORE3_SCALE: Final = 0.01
 

@@ -37,9 +37,10 @@ from cotenant.controller.domain import (
 from cotenant.controller.domain import events as ev
 from cotenant.controller.papers.lazer.learning import PREDICTED, LearnedMemory, Learner
 from cotenant.controller.papers.lazer.parameters import LazerParameters
-from cotenant.controller.planning import Plan, View
-from cotenant.controller.policies.base import PREEMPT, PolicyEntry, first_aged, is_quiet, why_waiting
+from cotenant.controller.planning import Plan, View, first_aged, why_waiting
+from cotenant.controller.policies.base import Traits, is_quiet
 from cotenant.controller.policies.classic import by_remaining
+from cotenant.controller.policies.entries import PREEMPT, PolicyEntry
 from cotenant.controller.policies.preemptive import preempt_for_each, take
 from cotenant.controller.policies.toolkit import newcomers, place_in_order, victims_for, worth_preempting
 
@@ -130,7 +131,7 @@ class LazerState(msgspec.Struct, kw_only=True):
 
 class Lazer:
     name = "lazer"
-    preempts = True
+    traits = Traits(preempts=True)
 
     def __init__(self, parameters: LazerParameters | None = None) -> None:
         self.parameters = parameters if parameters is not None else LazerParameters()

@@ -24,7 +24,7 @@ from typing import Final, Literal, NamedTuple
 from cotenant.controller.domain import Job, Reason, because
 from cotenant.controller.performance import Interference, XiSource
 from cotenant.controller.planning import Plan, View, peak_mib
-from cotenant.controller.policies.base import COMPARED, PolicyEntry
+from cotenant.controller.policies.entries import COMPARED, PolicyEntry
 from cotenant.controller.policies.service import by_service
 from cotenant.controller.policies.sharing import (
     Colocation,

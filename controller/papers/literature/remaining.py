@@ -21,18 +21,12 @@ import msgspec
 
 from cotenant.controller.domain import NOTHING, Decision, Job, Reason, Wake, because
 from cotenant.controller.domain import events as ev
-from cotenant.controller.planning import Plan, View
-from cotenant.controller.policies.base import (
-    COMPARED,
-    Candidates,
-    Parameters,
-    PolicyEntry,
-    Stateless,
-    is_quiet,
-    why_waiting,
-)
+from cotenant.controller.planning import Plan, View, why_waiting
+from cotenant.controller.policies.base import Parameters, Stateless, Traits, is_quiet
 from cotenant.controller.policies.classic import by_remaining
+from cotenant.controller.policies.entries import COMPARED, PolicyEntry
 from cotenant.controller.policies.toolkit import (
+    Candidates,
     WakeUp,
     Why,
     find_room,
@@ -89,8 +83,7 @@ class SrtfFull(Stateless):
     """Shortest remaining time first among all jobs, whenever something changes."""
 
     name = "srtf-full"
-    preempts = True
-    takes_turns = True
+    traits = Traits(preempts=True, orders_by_size=True)
 
     def __init__(self) -> None:
         self._order = RemainingTime(self.name)
@@ -138,8 +131,7 @@ class IntervalPolicy:
     remembers only the wake-up that it has asked for.
     """
 
-    preempts = True
-    takes_turns = True
+    traits = Traits(preempts=True, orders_by_size=True)
 
     def __init__(self, name: str = "interval", parameters: IntervalParameters | None = None) -> None:
         self.name = name

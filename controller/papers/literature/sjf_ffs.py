@@ -15,10 +15,10 @@ from typing import Final
 
 from cotenant.controller.domain import DeviceId, Job, Reason, because
 from cotenant.controller.planning import Plan, memory_unknown
-from cotenant.controller.policies.base import COMPARED, PolicyEntry
 from cotenant.controller.policies.castor.policy import GangHosts, places_of
 from cotenant.controller.policies.castor.sharing import no_memory
 from cotenant.controller.policies.classic import by_remaining
+from cotenant.controller.policies.entries import COMPARED, PolicyEntry
 from cotenant.controller.policies.sharing import (
     Colocation,
     ColocationParameters,

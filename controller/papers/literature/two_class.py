@@ -44,8 +44,9 @@ import msgspec
 from cotenant.controller.domain import Decision, DeviceId, HostId, Job, Reason, Wake, because
 from cotenant.controller.domain import events as ev
 from cotenant.controller.planning import Plan, View
-from cotenant.controller.policies.base import COMPARED, Parameters, PolicyEntry, is_quiet
+from cotenant.controller.policies.base import Parameters, Traits, is_quiet
 from cotenant.controller.policies.classic import by_remaining
+from cotenant.controller.policies.entries import COMPARED, PolicyEntry
 from cotenant.controller.policies.toolkit import (
     ClassParameters,
     FreedDevices,
@@ -80,7 +81,7 @@ YARN_CS: Final = PolicyEntry(
 
 class Fgd(TwoClasses):
     name = "fgd"
-    places_by_itself = True
+    traits = Traits(preempts=True, has_classes=True, places_by_itself=True)
 
     def __init__(self, parameters: ClassParameters | None = None) -> None:
         super().__init__(parameters)
@@ -137,7 +138,7 @@ FGD: Final = PolicyEntry(
 
 class Lyra(TwoClasses):
     name = "lyra"
-    places_by_itself = True
+    traits = Traits(preempts=True, has_classes=True, places_by_itself=True)
 
     def spot_key(self, job: Job) -> tuple[float, ...]:
         return by_remaining(job)

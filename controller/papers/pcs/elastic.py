@@ -28,7 +28,8 @@ from cotenant.controller.papers.pcs.policy import CREDIT_S_MAX, Accounts, Pcs, P
 from cotenant.controller.papers.pcs.standing import size_gpu_s
 from cotenant.controller.papers.pcs.wfq import LEFT_OVER, class_shares, divide, published_named
 from cotenant.controller.planning import View
-from cotenant.controller.policies.base import KEPT, Policy, PolicyEntry, is_quiet
+from cotenant.controller.policies.base import Policy, is_quiet
+from cotenant.controller.policies.entries import KEPT, PolicyEntry
 
 
 class CappedClaim:

@@ -28,8 +28,8 @@ from cotenant.controller.domain import NOTHING, Decision, DeviceId, Job, Phase, 
 from cotenant.controller.domain import events as ev
 from cotenant.controller.papers.pcs.standing import Standing, is_preemptible_now, placed, size_gpu_s
 from cotenant.controller.papers.pcs.wfq import WfqConfig
-from cotenant.controller.planning import Plan, View
-from cotenant.controller.policies.base import Parameters, first_aged, is_possible, is_quiet, why_impossible
+from cotenant.controller.planning import Plan, View, first_aged, is_possible, why_impossible
+from cotenant.controller.policies.base import Parameters, Traits, is_quiet
 from cotenant.controller.policies.toolkit import WakeUp, Why, find_room, take_room
 
 CREDIT_S_MAX: Final = 86_400.0
@@ -105,7 +105,7 @@ class Pcs:
     """Weighted fair queueing of rigid gangs. Remembers its accounts, and when it wants to decide again."""
 
     name = "pcs"
-    preempts = True
+    traits = Traits(preempts=True)
 
     def __init__(self, parameters: PcsParameters | None = None) -> None:
         self.parameters = parameters if parameters is not None else PcsParameters()

@@ -34,16 +34,10 @@ import numpy as np
 from cotenant.controller.domain import NOTHING, Decision, DeviceId, Job, Reason, because
 from cotenant.controller.domain import events as ev
 from cotenant.controller.papers.rltune.model import BUNDLED, OrderModel, Table, arrays, forward, read_model
-from cotenant.controller.planning import Plan, SchedulingClass, View
-from cotenant.controller.policies.base import (
-    ORDER,
-    PolicyEntry,
-    Stateless,
-    is_possible,
-    is_quiet,
-    why_waiting,
-)
+from cotenant.controller.planning import Plan, SchedulingClass, View, is_possible, why_waiting
+from cotenant.controller.policies.base import Stateless, is_quiet
 from cotenant.controller.policies.classic import UNKNOWN_S, by_remaining
+from cotenant.controller.policies.entries import ORDER, PolicyEntry
 from cotenant.controller.policies.scored import Scored, waited_s
 from cotenant.controller.policies.service import by_service
 from cotenant.controller.policies.toolkit import PassingParameters, place_ordered

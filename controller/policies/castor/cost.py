@@ -25,7 +25,6 @@ import numpy as np
 
 from cotenant.controller.domain import GUESSES, DeviceId, Job, Reason, because
 from cotenant.controller.planning import Plan, View
-from cotenant.controller.policies.base import SHARE, PolicyEntry
 from cotenant.controller.policies.castor.policy import GangHosts, places_of
 from cotenant.controller.policies.castor.sharing import (
     NewcomerTable,
@@ -35,6 +34,7 @@ from cotenant.controller.policies.castor.sharing import (
     why_unknown,
 )
 from cotenant.controller.policies.classic import by_remaining
+from cotenant.controller.policies.entries import SHARE, PolicyEntry
 from cotenant.controller.policies.sharing import (
     NEVER,
     Colocation,

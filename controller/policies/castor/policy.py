@@ -16,7 +16,6 @@ from typing import Final, NamedTuple
 
 from cotenant.controller.domain import DeviceId, HostId, HostState, Job, Reason, because
 from cotenant.controller.planning import Plan, View
-from cotenant.controller.policies.base import FIRST, PolicyEntry
 from cotenant.controller.policies.castor.sharing import (
     Chances,
     SharingChoice,
@@ -26,6 +25,7 @@ from cotenant.controller.policies.castor.sharing import (
     with_all,
 )
 from cotenant.controller.policies.classic import by_remaining
+from cotenant.controller.policies.entries import FIRST, PolicyEntry
 from cotenant.controller.policies.sharing import (
     Colocation,
     ColocationParameters,

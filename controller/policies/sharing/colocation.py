@@ -38,8 +38,8 @@ from cotenant.controller.domain import NOTHING, Decision, DeviceId, Job, Phase, 
 from cotenant.controller.domain import events as ev
 from cotenant.controller.knowledge import OBSERVATIONS, is_beyond, loses
 from cotenant.controller.performance import Interference, shared_ends
-from cotenant.controller.planning import Plan, View, why_alone
-from cotenant.controller.policies.base import QUIET, Parameters, Stateless, why_waiting
+from cotenant.controller.planning import Plan, View, why_alone, why_waiting
+from cotenant.controller.policies.base import QUIET, Parameters, Stateless, Traits
 from cotenant.controller.policies.sharing.shareable_slots import ShareableSlots
 from cotenant.controller.policies.toolkit import late_waiting, place_in_order
 
@@ -188,8 +188,7 @@ class Colocation(Stateless, ABC):
     """The common part of policies that share."""
 
     name: str
-    takes_turns = True
-    shares = True
+    traits = Traits(shares=True, orders_by_size=True)
     parts_by_theorem = False
     """Whether pairs are judged when they are made, and so are parted by Theorem 1 as well."""
 

@@ -1,6 +1,7 @@
 """What several policies use: victims, places kept back, orders that look at the whole queue."""
 
 # fmt: off
+from cotenant.controller.policies.toolkit.candidates import Candidates
 from cotenant.controller.policies.toolkit.in_order import (
     Backfill, OrderParameters, PassingParameters, place_in_order, place_ordered,
 )
@@ -17,7 +18,7 @@ from cotenant.controller.policies.toolkit.whole_queue import (
 )
 
 __all__ = [
-    "Backfill", "ClassParameters", "FreedDevices", "KeptForLate", "NewcomerParameters", "NewcomerRule",
+    "Backfill", "Candidates", "ClassParameters", "FreedDevices", "KeptForLate", "NewcomerParameters", "NewcomerRule",
     "NewcomersOnly", "OrderParameters", "PassingParameters", "TwoClasses", "WakeUp", "Why",
     "devices_by_host", "find_pods", "find_room", "is_anybody_left", "is_kept_together", "late_waiting",
     "longest_first", "newcomers", "place_in_order", "place_ordered", "preemptible_jobs", "rearrange",

@@ -18,8 +18,9 @@ from typing import Literal, Self
 import msgspec
 
 from cotenant.controller.domain import DeviceId, Job, Reason, because
-from cotenant.controller.planning import Plan, SchedulingClass
-from cotenant.controller.policies.base import Candidates, Parameters, is_possible
+from cotenant.controller.planning import Plan, SchedulingClass, is_possible
+from cotenant.controller.policies.base import Parameters
+from cotenant.controller.policies.toolkit.candidates import Candidates
 from cotenant.controller.policies.toolkit.late import KeptForLate
 from cotenant.controller.policies.toolkit.reservations import end_if_started, reserve
 

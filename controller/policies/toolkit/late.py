@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cotenant.controller.domain import RUNNING, DeviceId, Job
-from cotenant.controller.planning import Plan
-from cotenant.controller.policies.base import is_possible
+from cotenant.controller.planning import Plan, is_possible
 from cotenant.controller.policies.toolkit.reservations import (
     NEVER_S,
     Reservation,

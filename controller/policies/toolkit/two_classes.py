@@ -14,15 +14,9 @@ import msgspec
 
 from cotenant.controller.domain import NOTHING, Decision, DeviceId, Job, Reason, because
 from cotenant.controller.domain import events as ev
-from cotenant.controller.planning import Plan, View
-from cotenant.controller.policies.base import (
-    Candidates,
-    Parameters,
-    Stateless,
-    is_possible,
-    is_quiet,
-    why_waiting,
-)
+from cotenant.controller.planning import Plan, View, is_possible, why_waiting
+from cotenant.controller.policies.base import Parameters, Stateless, Traits, is_quiet
+from cotenant.controller.policies.toolkit.candidates import Candidates
 from cotenant.controller.policies.toolkit.victims import FreedDevices
 
 
@@ -50,9 +44,8 @@ class ClassParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class TwoClasses(Stateless):
-    has_classes = True
     name = "two-classes"
-    preempts = True
+    traits = Traits(preempts=True, has_classes=True)
 
     def __init__(self, parameters: ClassParameters | None = None) -> None:
         order = parameters if parameters is not None else ClassParameters()

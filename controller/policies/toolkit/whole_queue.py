@@ -31,8 +31,8 @@ from cotenant.controller.domain import (
     because,
 )
 from cotenant.controller.domain import events as ev
-from cotenant.controller.planning import Plan, View
-from cotenant.controller.policies.base import Candidates, is_aged_waiting, is_possible
+from cotenant.controller.planning import Plan, View, is_aged_waiting, is_possible
+from cotenant.controller.policies.toolkit.candidates import Candidates
 from cotenant.controller.policies.toolkit.late import KeptForLate, not_late
 from cotenant.controller.policies.toolkit.victims import FreedDevices, enough_of, room_of, victims_for
 

@@ -38,7 +38,7 @@ def test_it_tells_from_its_beginning_on_and_changes_nothing(stations: Callable[.
     child = Shadowing()
     follow(station, child)
     view = station.ask(clients.GetShadow(), ALICE).shadow
-    assert (view.policy, view.in_force, view.set_by, view.behind_entries) == ("castor", "fifo", "root", 0)
+    assert (view.policy, view.current, view.set_by, view.behind_entries) == ("castor", "fifo", "root", 0)
     assert view.differing == {"starts": 1} and view.decisions >= 2
     assert (view.last[0].job_id, view.last[0].instead) == ("2", "share on h1/0")
     assert (view.simulated, view.is_simulating, view.failed, view.unfollowed) == (None, False, "", 0)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cotenant.controller.domain import HostId, LimitSettings, PolicySettings
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import EngineConfig
-from cotenant.controller.engine.fair_share import FairShare, level
+from cotenant.controller.engine.fair_share import decayed_usage, level
 from cotenant.controller.engine.ledger import DecayedUsage
 from cotenant.controller.policies import registry
 from tests.controller.building import Desk, engine, report, spec
@@ -28,13 +28,9 @@ def test_twice_as_much_is_another_level(used: float, more: float) -> None:
 
 @given(held=st.lists(st.tuples(st.floats(0.0, 64.0), st.floats(0.1, 10_000.0)), min_size=1, max_size=8))
 def test_usage_is_the_integral_of_what_was_held_decayed(held: list[tuple[float, float]]) -> None:
-    share, now_s, usage = (
-        FairShare(HALF_LIFE_S, "user"),
-        0.0,
-        DecayedUsage(device_s=0.0, at_s=0.0, devices=0.0),
-    )
+    now_s, usage = 0.0, DecayedUsage(device_s=0.0, at_s=0.0, devices=0.0)
     for devices, lasts_s in held:
-        usage = DecayedUsage(device_s=share.usage(usage, now_s), at_s=now_s, devices=devices)
+        usage = DecayedUsage(device_s=decayed_usage(usage, HALF_LIFE_S, now_s), at_s=now_s, devices=devices)
         now_s += lasts_s
     expected, at_s, steps = 0.0, 0.0, 500
     for devices, lasts_s in held:
@@ -42,13 +38,13 @@ def test_usage_is_the_integral_of_what_was_held_decayed(held: list[tuple[float, 
             middle_s = at_s + lasts_s * (step + 0.5) / steps
             expected += devices * lasts_s / steps * 2.0 ** ((middle_s - now_s) / HALF_LIFE_S)
         at_s += lasts_s
-    assert math.isclose(share.usage(usage, now_s), expected, rel_tol=1e-4, abs_tol=1e-6)
+    assert math.isclose(decayed_usage(usage, HALF_LIFE_S, now_s), expected, rel_tol=1e-4, abs_tol=1e-6)
 
 
 def used_s(driver: Driver, user: str) -> float:
     """What the engine has charged, from its snapshot."""
-    share, ledger = FairShare(HALF_LIFE_S, "user"), driver.engine.snapshot().ledger
-    return share.usage(ledger.accounts.get(user), driver.engine.now_s)
+    accounts = driver.engine.snapshot().ledger.accounts
+    return decayed_usage(accounts.get(user), HALF_LIFE_S, driver.engine.now_s)
 
 
 @pytest.mark.parametrize("policy", ["fifo", "srtf", "patient", "castor"])
@@ -131,8 +127,7 @@ def test_a_shared_device_counts_half_for_each() -> None:
     desk.wait(1000.0)
     desk.end(1)
     ledger = desk.engine.snapshot().ledger
-    share = FairShare(1e8, "user")
-    used = {user: share.usage(ledger.accounts[user], desk.now_s) for user in ("ann", "bob")}
+    used = {user: decayed_usage(ledger.accounts[user], 1e8, desk.now_s) for user in ("ann", "bob")}
     assert used["bob"] == pytest.approx(500.0, rel=0.02), (used, before_s)
 
 

@@ -23,8 +23,8 @@ from cotenant.controller.domain import (
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.ledger import Ledger
 from cotenant.controller.engine.placing import exceeds_hosts
-from cotenant.controller.planning import View
-from cotenant.controller.policies.base import Stateless, why_waiting
+from cotenant.controller.planning import View, why_waiting
+from cotenant.controller.policies.base import Stateless
 from cotenant.controller.sim import Cluster, HostAsk, SimulatedHost, simulate
 from tests.controller.building import Desk, report, spec
 from tests.controller.sim.workloads import JobRow, workload

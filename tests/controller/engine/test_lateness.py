@@ -17,8 +17,8 @@ from cotenant.controller.domain import QUEUED, AttemptNo, Decision, Job, JobId, 
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, Snapshot, lateness
 from cotenant.controller.engine.ledger import ASIDE
+from cotenant.controller.planning import is_possible
 from cotenant.controller.policies import registry
-from cotenant.controller.policies.base import is_possible, takes_turns
 from cotenant.controller.wire import pack, unpack
 from tests.controller.building import Desk, engine, report
 from tests.controller.engine.test_histories import POLICIES, examples
@@ -359,7 +359,7 @@ def check_marks(engine: Engine) -> None:
         assert taken + job.spec.gpus > limit, f"job {job.job_id} is late, and {taken} of {limit} are taken"
 
 
-SIZED = [name for name in POLICIES if takes_turns(registry.make(name, {}))]
+SIZED = [name for name in POLICIES if registry.make(name, {}).traits.orders_by_size]
 
 
 @given(name=st.sampled_from(SIZED), steps=STEPS)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cotenant.controller.domain import JobId, LimitSettings, Place, StartAttempt, because
+from cotenant.controller.domain import Decision, JobId, LimitSettings, Place, StartAttempt, because
 from cotenant.controller.domain import events as ev
 from cotenant.controller.policies import registry
 from tests.controller.building import Desk, profile, report
@@ -167,7 +167,8 @@ def test_a_policy_may_not_put_a_whole_job_beside_parts() -> None:
     engine = desk.engine
     why = because("sharing-off")
     action = Place(job_id=desk.job(2).job_id, devices=desk.job(1).placement.devices, reason=why)
-    assert str(engine._place(action)) == "refused job 2: a/0 already has 1 tenants"
+    engine.fold(ev.AlarmRang(), Decision(actions=(action,)), desk.now_s)
+    assert [str(each) for each in engine.refusals] == ["refused job 2: a/0 already has 1 tenants"]
 
 
 def test_parts_of_both_classes_are_kept_apart_where_that_costs_nothing() -> None:

@@ -27,15 +27,8 @@ from cotenant.controller.domain import (
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
 from cotenant.controller.engine.free_times import NEAR_S, free_times, leaves_s
-from cotenant.controller.planning import Plan, View, suits
-from cotenant.controller.policies.base import (
-    Parameters,
-    Policy,
-    Stateless,
-    holds_back,
-    is_possible,
-    why_waiting,
-)
+from cotenant.controller.planning import Plan, View, is_possible, suits, why_waiting
+from cotenant.controller.policies.base import Parameters, Policy, Stateless
 from tests.controller.building import Desk, report
 from tests.controller.engine.test_histories import POLICIES, fresh
 from tests.controller.histories import HOSTS, WAITS_S, event_of
@@ -298,7 +291,7 @@ def overtaken(engine: Engine, job: Job, before: Mapping[DeviceId, float] | None)
         for other in ledger.queued()
         if other.spec.priority > job.spec.priority
         and is_possible(ledger, other)
-        and not holds_back(engine._policy, ledger, other)
+        and not engine.current.holds_back(ledger, other)
     ]
     first = max(greater, key=lambda other: other.spec.priority, default=None)
     if first is None or first.spec.gpu_fraction < 1.0 or asks_hosts(first.spec):
@@ -349,7 +342,7 @@ def test_nobody_starts_who_delays_a_waiting_job_of_greater_priority(name: str, s
         step = (chance.randrange(100), chance.randrange(100), chance.randrange(100), chance.randrange(100))
         event = event_of(engine, step, (name,))
         waited = {
-            job.job_id for job in engine.view().queued() if not holds_back(engine._policy, engine.view(), job)
+            job.job_id for job in engine.view().queued() if not engine.current.holds_back(engine.view(), job)
         }
         if isinstance(event, ev.JobArrived):
             waited.add(event.spec.job_id)
@@ -357,7 +350,7 @@ def test_nobody_starts_who_delays_a_waiting_job_of_greater_priority(name: str, s
         engine._ledger.now_s = at_s  # As the decision sees it: a job that is late is expected later by now.
         before = free_times(engine._ledger)
         engine._ledger.now_s = was_s
-        held = held_back(engine._policy)
+        held = held_back(engine.current.policy)
         engine.handle(event, at_s)
         for action in engine.decision.actions:
             job = engine.jobs.get(action.job_id) if isinstance(action, Place | Share) else None

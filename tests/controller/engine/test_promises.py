@@ -9,7 +9,6 @@ import pytest
 from cotenant.controller.domain import JobId, Phase, Reason
 from cotenant.controller.domain import events as ev
 from cotenant.controller.policies import registry
-from cotenant.controller.policies.base import preempts
 from tests.controller.building import Desk, report, spec
 
 POLICIES = sorted(set(registry.ours_available()) - {"las"})
@@ -149,6 +148,6 @@ def test_what_its_owner_does_voids_a_promise(event: Any) -> None:
 
 
 def test_orders_that_preempt_say_so() -> None:
-    said = {name for name in POLICIES if preempts(registry.make(name, {}))}
+    said = {name for name in POLICIES if registry.make(name, {}).traits.preempts}
     assert {"srtf", "srsf", "srtf-full", "tiresias", "interval", "patient", "pcs", "lazer", "gfs"} <= said
     assert not {"fifo", "sjf", "castor", "wfp3"} & said

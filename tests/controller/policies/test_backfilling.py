@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from cotenant.controller.domain import Decision, JobId, Place
 from cotenant.controller.domain import events as ev
-from cotenant.controller.planning import Plan, View
+from cotenant.controller.planning import Plan, View, is_possible
 from cotenant.controller.policies import registry
-from cotenant.controller.policies.base import Parameters, Policy, is_possible
+from cotenant.controller.policies.base import Parameters, Policy
 from cotenant.controller.policies.toolkit import reserve
 from cotenant.controller.sim import Outcome, simulate
 from tests.controller.building import Desk, report

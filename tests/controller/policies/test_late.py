@@ -8,8 +8,7 @@ import pytest
 
 from cotenant.controller.domain import HostId, JobId
 from cotenant.controller.domain import events as ev
-from cotenant.controller.planning import Plan
-from cotenant.controller.policies.base import is_possible
+from cotenant.controller.planning import Plan, is_possible
 from cotenant.controller.policies.toolkit import KeptForLate, late_waiting
 from tests.controller.building import Desk, report
 from tests.controller.policies.test_classic import Before, later, queued, running, then, told

@@ -20,7 +20,8 @@ from tests.controller.building import Desk, report
 
 SOURCE = '''
 from cotenant.controller.planning.plan import Plan
-from cotenant.controller.policies.base import Stateless, why_waiting
+from cotenant.controller.planning import why_waiting
+from cotenant.controller.policies.base import Stateless
 from cotenant.controller.policies.classic import place_in_order
 
 

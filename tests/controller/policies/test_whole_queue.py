@@ -12,7 +12,8 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.papers.literature.remaining import RemainingTime
 from cotenant.controller.planning import Plan
 from cotenant.controller.policies import registry
-from cotenant.controller.policies.base import Candidates, is_quiet
+from cotenant.controller.policies.base import is_quiet
+from cotenant.controller.policies.toolkit import Candidates
 from cotenant.controller.policies.toolkit.whole_queue import rearrange
 from tests.controller.building import Desk, report
 from tests.controller.building import engine as made

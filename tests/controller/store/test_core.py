@@ -133,7 +133,7 @@ class Fragile:
     name = "fifo"
 
     def __init__(self, real: Policy) -> None:
-        self._real = real
+        self._real, self.traits = real, real.traits
         self.queue_key, self.save, self.load = real.queue_key, real.save, real.load
         self.observe = real.observe
         self.explain = real.explain

@@ -135,7 +135,7 @@ class Mute:
     def __init__(self, real: Policy) -> None:
         self._real = real
         self.queue_key, self.save, self.load = real.queue_key, real.save, real.load
-        self.explain, self.observe = real.explain, real.observe
+        self.explain, self.observe, self.traits = real.explain, real.observe, real.traits
 
     def decide(self, view: View, event: ev.AnyEvent) -> Decision:
         raise AssertionError("recovery asked the policy")

@@ -39,16 +39,9 @@ from cotenant.controller.papers.literature.elastic.division import (
     max_min,
     themis,
 )
-from cotenant.controller.planning import Plan, View
-from cotenant.controller.policies.base import (
-    ELASTIC,
-    Parameters,
-    PolicyEntry,
-    first_aged,
-    is_possible,
-    is_quiet,
-    why_impossible,
-)
+from cotenant.controller.planning import Plan, View, first_aged, is_possible, why_impossible
+from cotenant.controller.policies.base import Parameters, Traits, is_quiet
+from cotenant.controller.policies.entries import ELASTIC, PolicyEntry
 from cotenant.controller.policies.toolkit import WakeUp
 
 PLACED: Final = (RUNNING, LOADING)
@@ -80,8 +73,7 @@ class Elastic(ABC):
     """A policy with a division, and the time for which it last asked to be woken."""
 
     name = ""
-    elastic = True
-    """The policy resizes jobs: a simulation may make them elastic."""
+    traits = Traits(resizes=True)
 
     def __init__(self, parameters: ElasticParameters | None = None) -> None:
         self.parameters = parameters if parameters is not None else ElasticParameters()

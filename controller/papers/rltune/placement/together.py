@@ -44,8 +44,9 @@ from cotenant.controller.papers.rltune.placement.candidates import (
 )
 from cotenant.controller.papers.rltune.placement.highs import LIBRARY, Highs, is_installed
 from cotenant.controller.papers.rltune.placement.program import Solver, Taking, program_of
-from cotenant.controller.planning import HostType, Plan, SchedulingClass, View
-from cotenant.controller.policies.base import PlacementRule, Policy, is_possible, is_quiet, waiting
+from cotenant.controller.planning import HostType, Plan, SchedulingClass, View, is_possible
+from cotenant.controller.policies.base import Policy, Traits, is_quiet, waiting_in_order
+from cotenant.controller.policies.entries import PlacementRule
 
 JOBS_MAX: Final = 10
 LOOKED_AT_MAX: Final = 256
@@ -55,7 +56,7 @@ Chosen = Mapping[JobId, tuple[DeviceId, ...]]
 
 def why_not(policy: Policy, library: str = LIBRARY) -> str:
     """Why a policy cannot be used with this; empty if it can."""
-    if getattr(policy, "places_by_itself", False):
+    if policy.traits.places_by_itself:
         return f"{policy.name} places jobs by a rule of its own, not by best fit"
     if not is_installed(library):
         return (
@@ -71,9 +72,10 @@ class PlacedTogether:
         self.inner, self.name = policy, policy.name
         self._solver = solver if solver is not None else Highs()
 
-    def __getattr__(self, name: str) -> Any:
-        """Attributes of the inner policy beyond the protocol."""
-        return getattr(self.inner, name)
+    @property
+    def traits(self) -> Traits:
+        """Those of the policy that decides."""
+        return self.inner.traits
 
     def queue_key(self, job: Job) -> tuple[float, ...]:
         return self.inner.queue_key(job)
@@ -106,7 +108,9 @@ class PlacedTogether:
         places = free_places(plan)
         if sum(here.free > 0 for here in places.values()) < 2:
             return {}  # Nobody has a choice.
-        groups, following = groups_of(plan, places, waiting(self.inner, view, event), first, self._is_strict)
+        groups, following = groups_of(
+            plan, places, waiting_in_order(self.inner, view, event), first, self._is_strict
+        )
         if sum(len(each.jobs) for each in groups) < 2 or all(len(each.choices) == 1 for each in groups):
             return {}
         program = program_of(groups, places, following)

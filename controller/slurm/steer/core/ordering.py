@@ -30,8 +30,7 @@ from cotenant.controller.domain import (
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Ledger, SavedLedger
 from cotenant.controller.planning import View
-from cotenant.controller.policies.base import Policy
-from cotenant.controller.policies.base import waiting as waiting_in_order
+from cotenant.controller.policies.base import Policy, waiting_in_order
 from cotenant.controller.slurm.steer.core.estimates import Estimate
 from cotenant.controller.slurm.steer.core.queue import QueueJob, SlurmQueue
 

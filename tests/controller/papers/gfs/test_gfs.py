@@ -117,7 +117,7 @@ def layered(name: str, **parameters: Any) -> tuple[Driver, Gfs]:
 
     made = engine(name, make=make, ageing_s=0.0, stop_deadline_s=1e9)
     driver = Driver(made, [report("a", 4, checkpoint_domain="nfs")])
-    layer = driver.engine._policy
+    layer = driver.engine.current.policy
     assert isinstance(layer, Gfs)
     return driver, layer
 

@@ -69,7 +69,7 @@ def test_any_order_with_any_sharing_ends_and_keeps_hp_alone(name: str) -> None:
 def test_hp_is_never_preempted_and_spot_jobs_start_within_the_budget_only(seed: int, name: str) -> None:
     driver = driven(name, {}, ageing_s=0.0)
     engine = driver.engine
-    layer = engine._policy
+    layer = engine.current.policy
     assert isinstance(layer, Gfs)
     asked = layer.decide
 

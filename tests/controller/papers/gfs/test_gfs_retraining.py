@@ -48,7 +48,7 @@ class Cluster:
 
     @property
     def layer(self) -> Gfs:
-        policy = self.engine._policy
+        policy = self.engine.current.policy
         assert isinstance(policy, Gfs)
         return policy
 
@@ -148,7 +148,7 @@ def test_the_model_comes_back_with_a_snapshot_and_with_the_recorded_decisions() 
     restarted.restore(engine.snapshot())
     for each in (engine, restarted):
         each.handle(ev.JobArrived(spec=spec(3, gpus=1, expected_s=5.0)), cluster.now_s + HOUR_S)
-    assert restarted._policy.save() == engine._policy.save()
+    assert restarted.current.policy.save() == engine.current.policy.save()
 
 
 def test_what_is_known_of_demand_outlives_a_change_of_parameters() -> None:

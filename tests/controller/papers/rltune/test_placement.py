@@ -103,7 +103,7 @@ def test_where_the_solver_finds_nothing_best_fit_decides() -> None:
 
 def test_one_waiting_job_is_no_question() -> None:
     at = Desk("fifo", big("a", 2), big("b", 2))
-    at.engine._policy = PlacedTogether(registry.make("fifo", {}), Recorded())
+    at.engine.current.policy = PlacedTogether(registry.make("fifo", {}), Recorded())
     at.submit(1)
     assert at.devices(1) == ("a/cpu0",)
 

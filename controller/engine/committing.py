@@ -1,0 +1,146 @@
+"""Carries out a decision: each action as far as the ledger allows, and why not where it does not.
+
+Rule: devices are given out here and nowhere else; whatever a policy wants is checked against the ledger as it
+is after the actions before it.
+"""
+
+from __future__ import annotations
+
+from cotenant.controller.domain import (
+    LOADING,
+    QUEUED,
+    RESERVED,
+    AnyAction,
+    Compute,
+    ComputeRequest,
+    Decision,
+    Defer,
+    Hold,
+    Phase,
+    Place,
+    Preempt,
+    Reason,
+    Resize,
+    Share,
+    Wake,
+    because,
+)
+from cotenant.controller.engine import placing, resizing
+from cotenant.controller.engine.admission import Admission
+from cotenant.controller.engine.current_policy import CurrentPolicy
+from cotenant.controller.engine.dispatch import Dispatch
+from cotenant.controller.engine.placing import exceeds_hosts, spared
+from cotenant.controller.engine.priority_guard import why_not_preempted
+
+
+class Committing:
+    """Carries out decisions on one ledger."""
+
+    def __init__(self, dispatch: Dispatch, current: CurrentPolicy, admission: Admission) -> None:
+        self._dispatch, self._ledger = dispatch, dispatch.ledger
+        self._current, self._admission = current, admission
+        self.refusals: list[Reason] = []
+        """Why actions of the last decision were not carried out."""
+
+    def commit(self, decision: Decision) -> Decision:
+        """Carries out what the ledger allows. Returns the decision without what the hosts have no cores or
+        main memory for: that is not recorded."""
+        # An action alone takes nothing from anybody for somebody else.
+        _, *others = decision.actions
+        kept_back = spared(self._ledger, decision.actions) if others else ()
+        beyond_hosts: list[AnyAction] = []
+        for action in decision.actions:
+            refusal: Reason | None = None
+            match action:
+                case _ if action in kept_back:
+                    refusal = because("refused-profiling")
+                case Place() | Share() | Resize() if (
+                    refusal := exceeds_hosts(self._ledger, action)
+                ) is not None:
+                    beyond_hosts.append(action)
+                case Place() | Share():
+                    refusal = self._place(action)
+                case Preempt():
+                    refusal = self._preempt(action)
+                case _:
+                    refusal = self._carry_out(action)
+            if refusal is not None:
+                self.refusals.append(refusal)
+        if not beyond_hosts:
+            return decision
+        kept = tuple(action for action in decision.actions if action not in beyond_hosts)
+        return Decision(actions=kept)
+
+    def _carry_out(self, action: Hold | Defer | Wake | Compute | Resize) -> Reason | None:
+        """Does it if the ledger allows; else returns why not."""
+        now_s = self._ledger.now_s
+        match action:
+            case Hold():
+                job = self._ledger.jobs.get(action.job_id)
+                if job is not None and job.phase is Phase.QUEUED:
+                    self._ledger.explain(job, action.reason)
+            case Defer():
+                job = self._ledger.jobs.get(action.job_id)
+                if job is None or job.phase is not QUEUED:
+                    return because(
+                        "refused-phase", f"to defer job {action.job_id}", job.phase if job else "gone"
+                    )
+                if not now_s <= action.until_s < float("inf"):
+                    return because("refused-time", action.until_s)
+                self._ledger.explain(job, action.reason)
+                self._dispatch.wake_at(action.until_s, "wake", "", 0)
+            case Wake():
+                if not now_s <= action.at_s < float("inf"):
+                    return because("refused-time", action.at_s)
+                self._dispatch.wake_at(action.at_s, "wake", "", 0)
+            case Compute():
+                self._dispatch.out.append(
+                    ComputeRequest(
+                        command_id=self._dispatch.command_id(),
+                        request_id=action.request_id,
+                        kind=action.kind,
+                        payload=action.payload,
+                    )
+                )
+            case Resize():
+                limits, shares = self._admission.limits, self._current.traits.shares
+                return resizing.resize(self._dispatch, limits, action, policy_shares=shares)
+        return None
+
+    def _place(self, action: Place | Share) -> Reason | None:
+        ledger, shares = self._ledger, self._current.traits.shares
+        if action.job_id not in ledger.jobs:
+            return placing.check(ledger, action)
+        job = ledger.jobs[action.job_id]
+        if self._admission.limits is not None:
+            over = self._admission.limits.check(job, placing.size_on(ledger, job, action.devices))
+            if over is not None:
+                return over
+        found = placing.plain(ledger, job, action, policy_shares=shares)
+        if found is None:
+            refusal = placing.check(ledger, action)
+            if refusal is not None:
+                return refusal
+            placement = placing.placement(ledger, job, action, policy_shares=shares)
+            found = placement, placing.waits_for(ledger, job, placement)
+        placement, victims = found
+        if victims:
+            ledger.reserve(job, placement, victims)
+            ledger.holdings.claim(job, action.devices)
+        else:
+            self._dispatch.launch(job, placement)
+        return None
+
+    def _preempt(self, action: Preempt) -> Reason | None:
+        ledger = self._ledger
+        refusal = why_not_preempted(ledger, action)
+        if refusal is not None:
+            return refusal
+        job = ledger.jobs[action.job_id]
+        if job.phase is RESERVED:
+            self._dispatch.unreserve(job, action.reason, preempted=True)
+            return None
+        if job.phase is LOADING or ledger.now_s - job.phase_since_s < self._current.run_promised_s:
+            ledger.preempt_early(job)
+        self._dispatch.stop(job, "preempted", action.reason, save=True)
+        return None

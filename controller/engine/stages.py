@@ -1,0 +1,52 @@
+"""The stages around a policy: who may wait before it is asked, what changes its decision, what follows.
+
+    admit    fair share   ranks jobs by what their users have had: first, so that limits let in by that rank
+             limits       let the first of that order into the queue
+             lateness     marks the jobs in the queue whose turn it is: last, since only those can start
+    guard    parts        puts jobs that ask for a part of a device beside others: first, so that the stages
+                          after it see the devices that those jobs get
+             priorities   keeps devices for jobs of greater priority
+             promises     keeps devices for promised ends: last, since a promise goes before every priority
+    settle   fair share   charges users for devices that have changed hands
+             promises     judges which promises were kept
+
+Rule: nothing else changes a decision between the policy and the ledger. A stage that has nothing to do
+returns at once; a fifo controller without settings has none to pay for.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from cotenant.controller.domain import Decision, Job
+from cotenant.controller.domain import events as ev
+
+UNASKED: Final = frozenset(
+    (ev.EpochBegan, ev.EtasTold, ev.ShadowChanged, ev.AllocationQueueChanged, ev.AllocationChanged)
+)
+"""Events about which no policy is asked."""
+
+
+class AdmissionStage(Protocol):
+    """Decides who may wait for devices, and in which order."""
+
+    def admit(self, event: ev.AnyEvent, changed: list[Job]) -> None:
+        """`changed`: the jobs whose phase this event has changed so far; what a stage changes joins them."""
+
+
+class DecisionStage(Protocol):
+    """May change what the policy has decided."""
+
+    @property
+    def remembers(self) -> bool:
+        """Whether it keeps something of each decision: then it sees recorded ones, and changes nothing."""
+
+    def revise(self, event: ev.AnyEvent, decision: Decision) -> Decision:
+        """The decision that goes on to the next stage."""
+
+
+class SettlingStage(Protocol):
+    """Takes in what was carried out."""
+
+    def settle(self) -> None:
+        """Called after each event, when its decision has been carried out."""
