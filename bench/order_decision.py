@@ -56,7 +56,7 @@ def spent_ms(text: str, jobs: int, free: int, runs: int) -> float:
         gpus = 512 if number == held + 1 else chance.choice((1, 2, 4, 8))
         engine.handle(arrived(number, gpus, chance), float(number))
     policy = registry.make(choice.name, choice.parameters)
-    engine._ledger.reorder_queues(policy.queue_key)
+    engine._ledger.queue.reorder(policy.queue_key)
     engine._ledger.begin(1e5)
     view, event, times = engine.view(), ev.AlarmRang(), []
     for _ in range(runs):

@@ -298,7 +298,7 @@ def within_message(views: Iterable[AView]) -> list[AView]:
 
 def organisations_of(engine: Engine) -> tuple[wire.OrganisationView, ...]:
     held: Counter[str] = Counter()
-    for job in engine.view().on_devices():
+    for job in engine.view().running.by_end():
         if job.spec.job_class == "spot" and job.placement is not None:
             held[job.spec.organisation] += len(job.placement.devices)
     return tuple(

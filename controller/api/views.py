@@ -220,7 +220,7 @@ def node_view(
     fork_servers: ForkServers | None = None,
 ) -> wire.NodeView:
     """`readings`: of any devices, with their ages."""
-    report, known, asking = host.report, readings or {}, engine.view().asking_on(host.host_id)
+    report, known, asking = host.report, readings or {}, engine.view().holdings.asking_on(host.host_id)
     return wire.NodeView(
         host=report.host_id,
         state=host.state,

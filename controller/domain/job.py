@@ -345,6 +345,11 @@ class Job(msgspec.Struct, kw_only=True):
         return self.spec.memory_mib if profiled is None else round(profiled) or 1
 
     @property
+    def planned_mib(self) -> int | None:
+        """The memory per device that was planned for a placed job; None: not known, or not placed."""
+        return self.placement.memory_mib if self.placement else None
+
+    @property
     def ends_with_lease(self) -> bool:
         """Whether its supervisors end it when they hear nothing for a whole lease. They decide from what they
         know; where we are not certain of that the job may still run, so it does not start elsewhere."""

@@ -36,7 +36,7 @@ class Admission:
         limited = config.limits.any or quotas_of(config.organisations)
         self.limits = Limits(dispatch, config.limits, config.organisations) if limited else None
         if self.fair_share is not None or self.limits is not None:
-            self._ledger.entered = []
+            self._ledger.phases.entered = []
 
     @property
     def stages(self) -> tuple[AdmissionStage, ...]:
@@ -50,14 +50,14 @@ class Admission:
     def explain(self, ledger: Ledger, job: Job) -> list[Reason]:
         """Who is before a queued job, and because of whom it waits, beyond what its policy says."""
         found: list[Reason] = []
-        first = next(ledger.heads(), None)
+        first = next(ledger.queue.heads(), None)
         if first is not None and not first.aged and first.rank < job.rank:
             if first.spec.priority > job.spec.priority:
                 found.append(because("priority", first.job_id, first.spec.priority, job.spec.priority))
             elif self.fair_share is not None:
                 found.append(self.fair_share.why_behind(ledger, job, first))
         held: dict[str, int] = {}
-        for other in ledger.on_devices():
+        for other in ledger.running.by_end():
             user = other.spec.user or "somebody"
             held[user] = held.get(user, 0) + len(other.placement.devices if other.placement else ())
         if held.keys() - {job.spec.user}:
@@ -71,15 +71,15 @@ class Admission:
         """The ledger has taken over a saved state, perhaps one of other settings."""
         ledger = self._ledger
         if self.limits is None and any(is_over_limit(job) for job in ledger.jobs.values()):
-            self.limits, ledger.entered = (
+            self.limits, ledger.phases.entered = (
                 Limits(self._dispatch, self._config.limits),
                 [],
             )  # It lets them all in.
-        if ledger.entered is not None:
-            ledger.entered = [job for job in ledger.jobs.values() if job.phase not in ENDED]
+        if ledger.phases.entered is not None:
+            ledger.phases.entered = [job for job in ledger.jobs.values() if job.phase not in ENDED]
         if self.fair_share is not None:
             self.fair_share.restore()
         else:
             ledger.rank_again_s = None
-            for job in list(ledger.queued()):
-                ledger.rank(job, rank_of(job.spec.priority))
+            for job in list(ledger.queue.in_order()):
+                ledger.records.rank(job, rank_of(job.spec.priority))

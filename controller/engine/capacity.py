@@ -127,7 +127,7 @@ SIZES_KEPT = 10_000
 
 
 class Sizes:
-    """What hosts could hold, in devices."""
+    """What hosts could hold, in devices. Implements `SizesView`."""
 
     def __init__(self, hosts: Mapping[HostId, Host]) -> None:
         self._hosts = hosts

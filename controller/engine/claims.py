@@ -186,13 +186,13 @@ def _skip(dispatch: Dispatch, host_id: HostId, claim: Claim) -> None:
             ledger.next_number = number + 1
         return
     if claim.attempt <= job.attempt + NUMBERS_SKIPPED_MAX:
-        ledger.take_numbers(job, claim.attempt)
+        ledger.records.take_numbers(job, claim.attempt)
     if claim.is_same_job:
-        ledger.was_on(job, host_id)
+        ledger.records.was_on(job, host_id)
     # What was launched here under a number that is taken can never start; the next attempt will.
     if host_id in job.hosts_left and host_id not in job.started_hosts and claim.attempt >= job.attempt:
         if not job.stop_cause:
-            ledger.blame_stop(job, "lost", because("number-taken", job.attempt, host_id))
+            ledger.records.blame_stop(job, "lost", because("number-taken", job.attempt, host_id))
         left_host(dispatch, job, host_id, "never-started", "its number was taken")
 
 
@@ -200,7 +200,7 @@ def _stop(dispatch: Dispatch, host_id: HostId, claim: Claim) -> None:
     job = dispatch.ledger.jobs.get(claim.job_id) if claim.verdict.save else None
     _end(dispatch, host_id, claim, save=job is not None and job.phase not in ON_DEVICES)
     if job is not None:
-        dispatch.ledger.stray_on(job, host_id)
+        dispatch.ledger.records.stray_on(job, host_id)
         if job.phase is Phase.RESERVED:
             dispatch.unreserve(job, because("stray", host_id))
         else:
@@ -226,9 +226,9 @@ def _end(dispatch: Dispatch, host_id: HostId, claim: Claim, *, save: bool) -> No
 
 def stray_gone(dispatch: Dispatch, job: Job, host_id: HostId) -> None:
     """The host no longer runs an attempt of the job that the ledger does not know."""
-    dispatch.ledger.stray_gone(job, host_id)
+    dispatch.ledger.records.stray_gone(job, host_id)
     if job.phase is Phase.BLOCKED and job.reason.code == "stray" and not job.strays:
-        dispatch.ledger.change(job, Change.UNBLOCK, dispatch.submitted(job))
+        dispatch.ledger.phases.change(job, Change.UNBLOCK, dispatch.submitted(job))
         if not dispatch.queue_or_block(job):
             ended(dispatch, job)
 

@@ -78,7 +78,7 @@ class Committing:
             case Hold():
                 job = self._ledger.jobs.get(action.job_id)
                 if job is not None and job.phase is Phase.QUEUED:
-                    self._ledger.explain(job, action.reason)
+                    self._ledger.records.explain(job, action.reason)
             case Defer():
                 job = self._ledger.jobs.get(action.job_id)
                 if job is None or job.phase is not QUEUED:
@@ -87,7 +87,7 @@ class Committing:
                     )
                 if not now_s <= action.until_s < float("inf"):
                     return because("refused-time", action.until_s)
-                self._ledger.explain(job, action.reason)
+                self._ledger.records.explain(job, action.reason)
                 self._dispatch.wake_at(action.until_s, "wake", "", 0)
             case Wake():
                 if not now_s <= action.at_s < float("inf"):
@@ -125,7 +125,7 @@ class Committing:
             found = placement, placing.waits_for(ledger, job, placement)
         placement, victims = found
         if victims:
-            ledger.reserve(job, placement, victims)
+            ledger.records.reserve(job, placement, victims)
             ledger.holdings.claim(job, action.devices)
         else:
             self._dispatch.launch(job, placement)
@@ -141,6 +141,6 @@ class Committing:
             self._dispatch.unreserve(job, action.reason, preempted=True)
             return None
         if job.phase is LOADING or ledger.now_s - job.phase_since_s < self._current.run_promised_s:
-            ledger.preempt_early(job)
+            ledger.records.preempt_early(job)
         self._dispatch.stop(job, "preempted", action.reason, save=True)
         return None

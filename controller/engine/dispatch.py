@@ -108,9 +108,9 @@ class Dispatch:
         """Free devices (or devices with a co-tenant that stays) become this job's; its hosts are told."""
         ledger, now_s = self.ledger, self.ledger.now_s
         gang = ledger.holdings.gang(placement.devices)
-        ledger.begin_attempt(job, placement, gang, ledger.epoch.token)
+        ledger.records.begin_attempt(job, placement, gang, ledger.epoch.token)
         ledger.holdings.occupy(job, gang)
-        partners = ledger.partners(job) if ledger.holdings.shared_count else ()
+        partners = ledger.holdings.partners(job) if ledger.holdings.shared_count else ()
         if partners:
             self.share(job, partners)
         self.out += start_commands(ledger, job, gang, self.config, self.command_id, bool(partners))
@@ -121,7 +121,7 @@ class Dispatch:
     def send_start_again(self, job: Job, host_id: HostId) -> None:
         """Sends one host of the gang its start command again."""
         assert job.placement is not None
-        gang, partners = self.ledger.holdings.gang(job.placement.devices), self.ledger.partners(job)
+        gang, partners = self.ledger.holdings.gang(job.placement.devices), self.ledger.holdings.partners(job)
         starts = start_commands(self.ledger, job, gang, self.config, self.command_id, bool(partners))
         self.out += [start for start in starts if start.host_id == host_id]
 
@@ -132,10 +132,10 @@ class Dispatch:
             if job.phase is not RESERVED:
                 continue  # It still leaves the devices it had.
             assert job.placement is not None
-            here = [t for device_id in job.placement.devices for t in self.ledger.tenants(device_id)]
+            here = [t for device_id in job.placement.devices for t in self.ledger.holdings.tenants(device_id)]
             # After a resize it waits for whoever is there.
             waits_for = tuple([job_id for job_id in job.waits_for or here if job_id in here])
-            self.ledger.victims_left(job, waits_for)
+            self.ledger.records.victims_left(job, waits_for)
             if not waits_for:
                 self.launch(job, job.placement)  # On the devices it has a claim on.
 
@@ -143,7 +143,7 @@ class Dispatch:
         self, job: Job, reason: Reason, change: Change = Change.UNRESERVE, *, preempted: bool = False
     ) -> None:
         self.ledger.holdings.unclaim(job)
-        self.ledger.lose_reservation(job, change, reason, preempted=preempted)
+        self.ledger.records.lose_reservation(job, change, reason, preempted=preempted)
         if change is Change.UNRESERVE:
             self.enqueue(job)
 
@@ -165,16 +165,16 @@ class Dispatch:
     def give_up_resize(self, job: Job) -> None:
         """Drops the claim of a resize: when its processes are gone the job waits or is over."""
         self.ledger.holdings.unclaim(job)
-        self.ledger.lose_resize(job)
+        self.ledger.records.lose_resize(job)
 
     def stop(self, job: Job, cause: StopCause, reason: Reason, *, save: bool) -> None:
         """Ask a job to leave its devices: with a save if it can and is past loading."""
         if job.phase is STOPPING or (job.phase is CHECKPOINTING and save):
             if cause == "cancelled":
-                self.ledger.blame_stop(job, cause, reason)
+                self.ledger.records.blame_stop(job, cause, reason)
             return
         save = save and job.resumable and job.phase is not LOADING
-        self.ledger.stop(job, cause, reason, save=save)
+        self.ledger.records.stop(job, cause, reason, save=save)
         deadline_s = self.config.policy.stop_deadline_s
         if save:
             self.wake_at(
@@ -222,7 +222,7 @@ class Dispatch:
         return why is not None
 
     def _block(self, job: Job, why: Reason) -> None:
-        self.ledger.change(job, Change.BLOCK, why)
+        self.ledger.phases.change(job, Change.BLOCK, why)
         if self.ledger.now_s < self.ledger.hold_until_s:
             self.wake_at(self.ledger.hold_until_s, "back-off", job.job_id, job.attempt)
 
@@ -238,20 +238,20 @@ class Dispatch:
         """A task of an array with a limit may have left a place to another."""
         task = self.ledger.next_of_array(job) if job.phase in ASIDE else None
         if task is not None:
-            self.ledger.change(task, Change.UNBLOCK, self.submitted(task))
+            self.ledger.phases.change(task, Change.UNBLOCK, self.submitted(task))
             self.queue_or_block(task)
 
     def share(self, job: Job, partners: tuple[JobId, ...]) -> None:
         """A job has come to devices that others hold: everybody concerned has a new pace."""
         ledger = self.ledger
         for other_id in partners:
-            ledger.share(job, ledger.jobs[other_id])
+            ledger.records.share(job, ledger.jobs[other_id])
         for one in (job, *(ledger.jobs[p] for p in partners)):
             self.repace(one)
 
     def repace(self, job: Job) -> None:
         if job.phase in ON_DEVICES:
-            self.ledger.repace(job, self.ledger.expected_slowdown(job))
+            self.ledger.records.repace(job, self.ledger.expected_slowdown(job))
 
     def queue_or_block(self, job: Job) -> bool:
         """A queued job with an open dependency is blocked; with a failed one it is cancelled: False."""
@@ -263,13 +263,13 @@ class Dispatch:
             if other.phase in ENDED:
                 if dependency.need == "ok":
                     reason = because("after-failed", other.job_id, other.phase)
-                    self.ledger.change(job, Change.CANCEL, reason)
+                    self.ledger.phases.change(job, Change.CANCEL, reason)
                     return False
                 continue
             self.ledger.waiting_on.setdefault(other.job_id, set()).add(job.job_id)
             waits = waits or (other.job_id, " well" if dependency.need == "ok" else "")
         if waits is not None:
-            self.ledger.change(job, Change.BLOCK, because("after-job", *waits))
+            self.ledger.phases.change(job, Change.BLOCK, because("after-job", *waits))
         else:
             self.enqueue(job)
             # Its like may have been profiled since it came.

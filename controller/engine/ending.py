@@ -73,13 +73,13 @@ def left_host(
 ) -> None:
     """The gang's processes on one host are gone (or count as gone)."""
     host = dispatch.ledger.hosts[host_id]
-    co_tenants = dispatch.ledger.partners(job) if dispatch.ledger.holdings.shared_count else ()
+    co_tenants = dispatch.ledger.holdings.partners(job) if dispatch.ledger.holdings.shared_count else ()
     dispatch.vacated += dispatch.ledger.holdings.vacate(job, host_id)
     is_blamed = outcome == "infra-failed" and not job.stop_cause and not workdir_missing
     worst = job.outcome
     if not worst or _SEVERITY[outcome] >= _SEVERITY[worst.partition(": ")[0]]:
         worst = f"{outcome}: {detail}" if detail else outcome
-    dispatch.ledger.left_host(job, host_id, worst, is_blamed=is_blamed)
+    dispatch.ledger.records.left_host(job, host_id, worst, is_blamed=is_blamed)
     for other_id in co_tenants:
         dispatch.repace(dispatch.ledger.jobs[other_id])
     if outcome == "finished" and host.failures_in_row:
@@ -97,7 +97,7 @@ def _settle(dispatch: Dispatch, job: Job) -> None:
     cause, reason = job.stop_cause, job.stop_reason
     assumed_s = job.start_assumed_s
     if assumed_s is not None and dispatch.ledger.now_s - assumed_s >= SETTLED_S:
-        dispatch.ledger.forgive(job)
+        dispatch.ledger.records.forgive(job)
     if cause == "resized" and outcome != "finished":
         assert reason is not None
         resizing.go_on(dispatch, job, reason)
@@ -108,7 +108,7 @@ def _settle(dispatch: Dispatch, job: Job) -> None:
         for host_id in job.to_blame:
             blame(dispatch, dispatch.ledger.hosts[host_id], job)
     if outcome == "finished":
-        dispatch.ledger.finishes(job)
+        dispatch.ledger.records.finishes(job)
         learn_duration(dispatch.ledger.estimates, job, dispatch.ledger.now_s)
         if not dispatch.config.lengths_by_command:
             dispatch.ledger.estimates.by_command.clear()
@@ -144,7 +144,7 @@ def _settle(dispatch: Dispatch, job: Job) -> None:
 
 
 def _user_failed(dispatch: Dispatch, job: Job, detail: str) -> None:
-    if dispatch.ledger.failed(job, by_user=True) <= job.spec.retries:
+    if dispatch.ledger.records.failed(job, by_user=True) <= job.spec.retries:
         requeue(dispatch, job, Change.LEAVE, because("user-failed", detail))
     else:
         end(dispatch, job, Change.FAIL, because("user-failed", detail))
@@ -156,7 +156,7 @@ def _infra_failed(dispatch: Dispatch, job: Job, detail: str) -> None:
         missing = because("workdir-missing", job.spec.launch.workdir, ", ".join(job.workdir_missing))
         requeue(dispatch, job, Change.LEAVE_HELD, missing)
         return
-    failures = dispatch.ledger.failed(job, by_user=False)
+    failures = dispatch.ledger.records.failed(job, by_user=False)
     if failures > policy.infra_retries:
         requeue(dispatch, job, Change.LEAVE_HELD, because("held-infra", failures, detail))
         return
@@ -168,7 +168,7 @@ def _infra_failed(dispatch: Dispatch, job: Job, detail: str) -> None:
 def requeue(dispatch: Dispatch, job: Job, change: Change, reason: Reason) -> None:
     """Wait again, from the last durable step."""
     step = job.durable_step
-    dispatch.ledger.requeue(job, change, reason, step, remaining_from(dispatch.ledger, job, step))
+    dispatch.ledger.records.requeue(job, change, reason, step, remaining_from(dispatch.ledger, job, step))
     if change is LEAVE:
         dispatch.enqueue(job)
     if job.spec.array_limit:
@@ -176,7 +176,7 @@ def requeue(dispatch: Dispatch, job: Job, change: Change, reason: Reason) -> Non
 
 
 def end(dispatch: Dispatch, job: Job, change: Change, reason: Reason, *, is_complete: bool = False) -> None:
-    dispatch.ledger.end(job, change, reason, is_complete=is_complete)
+    dispatch.ledger.records.end(job, change, reason, is_complete=is_complete)
     ended(dispatch, job)
 
 
@@ -196,7 +196,7 @@ def ended(dispatch: Dispatch, job: Job) -> None:
         for waiting_id in sorted(waiting_on.pop(job_id), key=natural_key) if job_id in waiting_on else ():
             waiting = dispatch.ledger.jobs.get(waiting_id)
             if waiting is not None and waiting.phase is Phase.BLOCKED:
-                dispatch.ledger.change(waiting, Change.UNBLOCK, dispatch.submitted(waiting))
+                dispatch.ledger.phases.change(waiting, Change.UNBLOCK, dispatch.submitted(waiting))
                 if not dispatch.queue_or_block(waiting):
                     ended.append(waiting)
 
@@ -214,7 +214,7 @@ def blame(dispatch: Dispatch, host: Host, job: Job) -> None:
     if len(host.failed_users) < 2 and job.spec.user not in host.failed_users:
         host.failed_users = (*host.failed_users, job.spec.user)
     host.failed_itself = host.failed_itself or by_itself
-    dispatch.ledger.avoid(job, host.host_id)
+    dispatch.ledger.records.avoid(job, host.host_id)
     if host.is_suspect:
         host.reason = because("suspect", host.host_id, host.failures_in_row)
         dispatch.ledger.refresh_host(host)
@@ -251,11 +251,11 @@ def take_in_fault(dispatch: Dispatch, job: Job, event: ev.AttemptEnded) -> None:
         return
     ledger = dispatch.ledger
     if job.stop_cause in ("", "peer"):
-        ledger.blame_stop(job, "faulted", because("gpu-fault", event.detail or "a fault of its GPU"))
+        ledger.records.blame_stop(job, "faulted", because("gpu-fault", event.detail or "a fault of its GPU"))
     evidence = EVIDENCE.get(event.gpu_fault, 0)
-    ledger.suspect(job, evidence)
+    ledger.records.suspect(job, evidence)
     for device_id in ledger.holdings.held_by(job, event.host_id):
-        for other_id in ledger.tenants(device_id):
+        for other_id in ledger.holdings.tenants(device_id):
             other = ledger.jobs[other_id]
             if other is not job and event.gpu_fault != "device":
                 struck = (job, other) if evidence else (other, job)

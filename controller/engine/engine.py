@@ -109,7 +109,7 @@ class Engine:
         self._admission = Admission(self._dispatch, self.config)
         self._lateness = Lateness(self._dispatch, self.config.policy.late_share)
         if self._lateness.share:
-            self._ledger.entered = []
+            self._ledger.phases.entered = []
         self._promises = Promises(self._dispatch, self.current)
         self._committing = Committing(self._dispatch, self.current, self._admission)
         self._take_turns()
@@ -163,10 +163,10 @@ class Engine:
     def _admit(self, event: ev.AnyEvent) -> None:
         """2. Who may wait for devices, and in which order, before any policy is asked."""
         ledger = self._ledger
-        if ledger.entered is not None:
+        if ledger.phases.entered is not None:
             for stage in self._admits:
-                stage.admit(event, ledger.entered)
-            ledger.entered = []
+                stage.admit(event, ledger.phases.entered)
+            ledger.phases.entered = []
 
     def _decide(self, event: ev.AnyEvent) -> Decision:
         """3. The policy sees the ledger and changes nothing."""
@@ -191,8 +191,8 @@ class Engine:
             dispatch.launch_reserved()
         for stage in self._settles:
             stage.settle()
-        if ledger.has_more_ended:
-            self.forgotten = ledger.forget_ended(self.config.keep_ended)
+        if ledger.phases.has_more_ended:
+            self.forgotten = ledger.phases.forget_ended(self.config.keep_ended)
         if self._validate:
             ledger.check()
         if current.learns and type(event) not in UNASKED:
@@ -201,7 +201,7 @@ class Engine:
 
     def _change_policy(self, name: str, parameters: Parameters) -> None:
         self.current.change(name, parameters)
-        self._ledger.reorder_queues(self.current.policy.queue_key)
+        self._ledger.queue.reorder(self.current.policy.queue_key)
         self._take_turns()
 
     def _take_turns(self) -> None:
@@ -211,7 +211,7 @@ class Engine:
         if self._dispatch.takes_turns:
             self._lateness.look_again()
         elif before:
-            for job in self._ledger.queued():
+            for job in self._ledger.queue.in_order():
                 self._dispatch.start_ageing(job)
 
     # --- Reading -----------------------------------------------------------------------------------
@@ -307,10 +307,10 @@ class Engine:
         return [*estimates.loads.get("", ()), *estimates.warm_loads.get("", ())]
 
     def tenants(self, device_id: DeviceId) -> tuple[JobId, ...]:
-        return tuple(self._ledger.tenants(device_id))
+        return tuple(self._ledger.holdings.tenants(device_id))
 
     def partners(self, job_id: JobId) -> tuple[JobId, ...]:
-        return self._ledger.partners(self.jobs[job_id])
+        return self._ledger.holdings.partners(self.jobs[job_id])
 
     def explain(self, job_id: JobId, now_s: float) -> list[Reason]:
         """Why the job is where it is: for a queued one what would have to change, first things first."""
@@ -354,7 +354,7 @@ class Engine:
         self._admission.restore()
         self._line_up()
         if snapshot.lateness.jobs and not self._lateness.share and self.current.traits.orders_by_size:
-            for job in self._ledger.queued():  # Late jobs are marked no more.
+            for job in self._ledger.queue.in_order():  # Late jobs are marked no more.
                 self._dispatch.start_ageing(job)
             self.next_alarm_s = self._dispatch.alarms[0].at_s if self._dispatch.alarms else None
         if self._validate:

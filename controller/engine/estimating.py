@@ -104,7 +104,7 @@ def learn_load(ledger: Ledger, job: Job, load_s: float) -> None:
     """A load has ended with a first step: predicts the job's next load, and those of jobs like it. Warm and
     cold loads say nothing of each other."""
     estimates = ledger.estimates
-    ledger.expect_load(job, load_s)
+    ledger.records.expect_load(job, load_s)
     _keep(estimates.warm_loads if job.launched == "warm" else estimates.loads, job, load_s)
     if job.launched:
         for key in (_key(job.spec), ""):
@@ -118,7 +118,7 @@ def learn_pause(ledger: Ledger, job: Job) -> None:
     """A job has saved and left."""
     if job.spec.pause_s is None:
         pause_s = ledger.now_s - job.phase_since_s
-        ledger.expect_pause(job, pause_s)
+        ledger.records.expect_pause(job, pause_s)
         _keep(ledger.estimates.pauses, job, pause_s)
 
 
@@ -158,12 +158,12 @@ def learn_progress(ledger: Ledger, job: Job, event: ev.ProgressSeen) -> None:
     """Update what is expected of a job on devices from a step count and step time."""
     now_s, step_s = ledger.now_s, event.step_s
     remaining_s, source = job.remaining_now_s(now_s), None
-    ledger.see_length(job, event.total_steps)
-    ledger.see_batch(job, event.batch)
+    ledger.records.see_length(job, event.total_steps)
+    ledger.records.see_batch(job, event.batch)
     if step_s is None or job.placement is None:
-        ledger.progressed(job, event.step, remaining_s)
+        ledger.records.progressed(job, event.step, remaining_s)
         return
-    solo_s, is_alone = job.solo_step_s, not ledger.partners(job) and is_settled(ledger, job, step_s)
+    solo_s, is_alone = job.solo_step_s, not ledger.holdings.partners(job) and is_settled(ledger, job, step_s)
     if is_alone:
         _learn_curve(ledger, job, step_s)
         solo_s = step_s / job.split_slowdown(job.placement.accumulation_steps)
@@ -174,8 +174,8 @@ def learn_progress(ledger: Ledger, job: Job, event: ev.ProgressSeen) -> None:
     elif remaining_s == 0.0 and job.estimate_source not in GUESSES:
         remaining_s = OVERRUN_RATIO * (job.run_s + now_s - job.phase_since_s)
         source = f"{job.estimate_source.removesuffix(', overrun')}, overrun"
-    ledger.learn_pace(job, step_s, solo_s, max(step_s / pace_s, 1e-6))
-    ledger.progressed(job, event.step, remaining_s, source)
+    ledger.records.learn_pace(job, step_s, solo_s, max(step_s / pace_s, 1e-6))
+    ledger.records.progressed(job, event.step, remaining_s, source)
     if is_alone:
         _compare(ledger, job)
 
@@ -191,7 +191,7 @@ def judge_again(ledger: Ledger, job: Job) -> float | None:
     if job.estimate_source not in GUESSES or job.phase is not Phase.RUNNING:
         return None
     left_s = left_of_unknown_s(had_s(job, ledger.now_s))
-    ledger.progressed(job, job.step, left_s)
+    ledger.records.progressed(job, job.step, left_s)
     return JUDGED_AGAIN * left_s
 
 
@@ -200,7 +200,7 @@ def _learn_curve(ledger: Ledger, job: Job, step_s: float) -> None:
     if job.curve is None or job.placement is None:
         return
     curve, curves = job.curve.seen(len(job.placement.devices), step_s), ledger.estimates.curves
-    ledger.learn_curve(job, curve)
+    ledger.records.learn_curve(job, curve)
     if len(curve.measured) > 1:
         curves[_key(job.spec)] = curve.measured
         if len(curves) > COMMANDS_KEPT:
@@ -238,7 +238,7 @@ def is_settled(ledger: Ledger, job: Job, step_s: float) -> bool:
     It is a median over the last reports: just after a co-tenant has begun to train, or has left, it is still
     of the time before.
     """
-    present = ledger.partners(job)
+    present = ledger.holdings.partners(job)
     others = [other for other_id in job.co_tenants if (other := ledger.jobs.get(other_id)) is not None]
     # One that trains elsewhere by now left long before it began to.
     concerned = [o for o in others if o.phase is not Phase.RUNNING or o.job_id in present]
@@ -252,7 +252,7 @@ def observe_sharing(ledger: Ledger, job: Job) -> None:
     That of a job that never ran alone, and has no profile, is kept until it runs alone: often when its
     co-tenant has left.
     """
-    partners = ledger.partners(job)
+    partners = ledger.holdings.partners(job)
     if len(partners) != 1 or job.step_s is None or job.placement is None:
         return
     partner = ledger.jobs[partners[0]]
@@ -265,7 +265,7 @@ def observe_sharing(ledger: Ledger, job: Job) -> None:
         ledger.pairs.observe(job, partner, whole_s / job.solo_step_s)
     else:
         before = job.uncompared.get(partner.job_id, SharedPace(step_s=0.0, reports=0))
-        ledger.keep_shared_pace(job, partner.job_id, before.and_one(whole_s))
+        ledger.records.keep_shared_pace(job, partner.job_id, before.and_one(whole_s))
         ledger.pairs.not_compared(job, partner)
 
 
@@ -278,7 +278,7 @@ def _compare(ledger: Ledger, job: Job) -> None:
         for _ in range(min(pace.reports, OBSERVATIONS) if partner is not None else 0):
             assert partner is not None
             ledger.pairs.observe(job, partner, pace.step_s / job.solo_step_s)
-    ledger.compared(job)
+    ledger.records.compared(job)
 
 
 def blame_memory(ledger: Ledger, job: Job) -> Reason | None:
@@ -292,16 +292,16 @@ def blame_memory(ledger: Ledger, job: Job) -> Reason | None:
     assert job.placement is not None
     if job.placement.fraction < 1.0:
         return None  # It had what it asked for.
-    beside = ledger.partners(job) or job.placement.beside
+    beside = ledger.holdings.partners(job) or job.placement.beside
     known = [ledger.jobs[other_id] for other_id in beside if other_id in ledger.jobs]
     if not known:
         if not job.placement.capped:
             return None
-        ledger.outgrew(job)
+        ledger.records.outgrew(job)
         return because("outgrown", job.placement.memory_mib or 0)
     for partner in known:
         ledger.pairs.crowded(job, partner)
-    ledger.crowded(job)
+    ledger.records.crowded(job)
     planned = job.placement.memory_mib
     was = "capped at" if job.placement.beside else "planned with"
     plan = f"{was} {planned} MiB" if planned is not None else "nobody knew its memory"
@@ -340,23 +340,25 @@ def known_profile(ledger: Ledger, spec: JobSpec, before: Profile | None = None) 
 
 def give_profile(ledger: Ledger, job: Job, profile: Profile) -> None:
     """Gives a waiting job what was meanwhile measured of its kind."""
-    ledger.learn_profile(job, profile, given=True)
-    ledger.expect(job, *estimate_arrival(ledger.estimates, job.spec, profile))
+    ledger.records.learn_profile(job, profile, given=True)
+    ledger.records.expect(job, *estimate_arrival(ledger.estimates, job.spec, profile))
 
 
 def learn_profile(ledger: Ledger, job: Job, event: ev.ProfileLearned) -> None:
     """Take in what was measured."""
-    ledger.learn_profile(job, event.profile)
+    ledger.records.learn_profile(job, event.profile)
     placement = job.placement
     if placement is None:
         hosts = max(1, job.spec.nodes)
     else:
         hosts = len(ledger.holdings.gang(placement.devices))
         needed = job.needed_mib(placement.accumulation_steps)
-        unclaimed = all(ledger.claimed_by(device_id) is None for device_id in placement.devices)
-        is_alone = placement.fraction == 1.0 and not ledger.partners(job)  # A part's memory is its limit.
+        unclaimed = all(ledger.holdings.claimed_by(device_id) is None for device_id in placement.devices)
+        is_alone = placement.fraction == 1.0 and not ledger.holdings.partners(
+            job
+        )  # A part's memory is its limit.
         if needed is not None and unclaimed and is_alone:
-            ledger.plan_memory(job, needed)
+            ledger.records.plan_memory(job, needed)
     _keep_profile(ledger, job, event, hosts)
     _give_its_like(ledger, job)
 
@@ -377,7 +379,7 @@ def _give_its_like(ledger: Ledger, job: Job) -> None:
         return
     alike = [
         other
-        for other in ledger.queued()
+        for other in ledger.queue.in_order()
         if other.spec.profile is None
         and other.attempt == 0
         and (other.spec.user, other.spec.code_sha256) == (mine.user, mine.code_sha256)

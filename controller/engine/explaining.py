@@ -84,7 +84,7 @@ class Explaining:
 
     def _not_offered(self, job: Job) -> list[Reason]:
         """Devices that would suit the job and take no work now."""
-        scheduling_class = self._ledger.scheduling_class(job)
+        scheduling_class = self._ledger.queue.class_of(job)
         out: list[tuple[DeviceId, str]] = [
             (device.device_id, device.note)
             for device in self._ledger.devices.values()

@@ -90,10 +90,12 @@ class FairShare:
             return
         self._changes = ledger.holdings.changes
         held = defaultdict[str, float](float)
-        for job in (*ledger.running(), *ledger.loading(), *ledger.leaving()):
+        for job in (*ledger.running.training, *ledger.running.loading, *ledger.running.leaving):
             assert job.placement is not None, f"job {job.job_id} is {job.phase}"
             here = [
-                tenants for tenants in map(ledger.tenants, job.placement.devices) if job.job_id in tenants
+                tenants
+                for tenants in map(ledger.holdings.tenants, job.placement.devices)
+                if job.job_id in tenants
             ]
             part = job.placement.fraction
             held[self.name_of(job)] += (
@@ -129,7 +131,7 @@ class FairShare:
             name = self._names[job.job_id]
             if name not in self._levels:
                 self._levels[name] = level(self.usage(ledger.accounts.get(name), now_s))
-            ledger.rank(job, rank_of(job.spec.priority, self._levels[name]))
+            ledger.records.rank(job, rank_of(job.spec.priority, self._levels[name]))
 
     def restore(self) -> None:
         """The ledger has taken over a saved state: the ranks in it say at which levels names wait."""

@@ -71,7 +71,9 @@ def _expected_to_leave_s(ledger: Ledger, job: Job) -> float:
     if job.phase in LEAVING:
         return _later(job.phase_since_s + job.expected_pause_s, now_s)
     left_s = job.known_left_s(now_s)
-    if left_s is None or (job.placement is not None and job.phase is not RESERVED and ledger.partners(job)):
+    if left_s is None or (
+        job.placement is not None and job.phase is not RESERVED and ledger.holdings.partners(job)
+    ):
         return inf
     if job.phase is RESERVED:
         return start_s(ledger, job.waits_for) + job.expected_load_s + left_s
@@ -106,8 +108,8 @@ def free_times(ledger: Ledger, can_move: CanMove | None = None) -> FreeTimes:
     for device_id, device in ledger.devices.items():
         host = ledger.hosts.get(device.host_id)
         if device.healthy and host is not None and host.takes_work:
-            claim = ledger.claimed_by(device_id)
-            here = (*ledger.tenants(device_id), *((claim,) if claim is not None else ()))
+            claim = ledger.holdings.claimed_by(device_id)
+            here = (*ledger.holdings.tenants(device_id), *((claim,) if claim is not None else ()))
             found[device_id] = max(
                 (free_of(ledger, ledger.jobs[each], can_move) for each in here), default=ledger.now_s
             )
@@ -153,7 +155,7 @@ def _gang_on(ledger: Ledger, job: Job, devices: Sequence[DeviceId]) -> tuple[Dev
             plan.suppose_free(host.host_id, type, [each for each in then if each not in now])
     if asks_hosts(job.spec):
         free = set(devices)
-        holders = (*ledger.on_devices(), *(ledger.jobs[each] for each in ledger.claimants()))
+        holders = (*ledger.running.by_end(), *(ledger.jobs[each] for each in ledger.holdings.claimants()))
         plan.suppose_gone(h.job_id for h in holders if h.placement and free.issuperset(h.placement.devices))
     return plan.find_free(job)
 

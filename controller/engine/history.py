@@ -302,7 +302,7 @@ class History:
             theirs = self._open.get(other_id)
             if theirs is not None:
                 theirs.co_tenants = with_one_more(theirs.co_tenants, job_id)
-            xi = engine.view().interference(engine.jobs[job_id], engine.jobs[other_id])
+            xi = engine.view().pairs.interference(engine.jobs[job_id], engine.jobs[other_id])
             expect(mine, Foretold(beside=other_id, xi=xi.first, source=xi.source, margin=xi.margin(0)))
             if theirs is not None:
                 expect(theirs, Foretold(beside=job_id, xi=xi.second, source=xi.source, margin=xi.margin(1)))
@@ -391,7 +391,7 @@ def piece_now(engine: Engine, job_id: JobId, devices: Sequence[DeviceId]) -> Hel
     if part < 1.0:
         others = {}  # They have theirs.
     training = sorted((o for o in others.values() if o.phase is Phase.RUNNING), key=lambda o: o.number)
-    slowest = max((engine.view().interference(job, other).first for other in training), default=1.0)
+    slowest = max((engine.view().pairs.interference(job, other).first for other in training), default=1.0)
     return HeldSpan(
         doing=doing,
         from_s=now_s,

@@ -25,7 +25,7 @@ from cotenant.controller.domain import (
     asks_hosts,
 )
 from cotenant.controller.engine.capacity import FreeIndex
-from cotenant.controller.planning import PARTS_MAX, ROUNDING
+from cotenant.controller.planning import PARTS_MAX, ROUNDING, HeldPart, held_part
 
 
 class _Tenants(dict[DeviceId, list[JobId]]):
@@ -84,6 +84,10 @@ class Holdings:
         device = self.devices[device_id]
         is_whole = device_id not in self.divided
         return is_whole and device.healthy and device.max_tenants > 1 and device_id not in self.claims
+
+    def parts(self, device_id: DeviceId) -> list[HeldPart]:
+        """The parts that a device's tenants have, leaving ones included."""
+        return [held_part(self._jobs[job_id]) for job_id in self._tenants[device_id]]
 
     def claimants(self, devices: Iterable[DeviceId] | None = None) -> Sequence[JobId]:
         """Jobs with a reservation or a resize, in order of arrival; on these devices only, if any are

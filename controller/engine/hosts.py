@@ -73,7 +73,7 @@ def on_silent(dispatch: Dispatch, event: ev.HostSilent) -> None:
     """The host gets no new work; its jobs keep their devices."""
     _flag_host(dispatch, event.host_id, silent=True)
     for job in dispatch.ledger.holdings.on_host(event.host_id):
-        dispatch.ledger.explain(job, _silence(dispatch, job, event.host_id))
+        dispatch.ledger.records.explain(job, _silence(dispatch, job, event.host_id))
     dispatch.drop_reservations(event.host_id, because("not-answering", event.host_id))
 
 
@@ -92,7 +92,7 @@ def _heard_again(dispatch: Dispatch, host_id: HostId) -> None:
     for job in dispatch.ledger.holdings.on_host(host_id):
         if job.reason in (_silence(dispatch, job, host_id), because("host-silent", host_id)):
             assert job.placement is not None
-            dispatch.ledger.explain(job, job.stop_reason or job.placement.reason)
+            dispatch.ledger.records.explain(job, job.stop_reason or job.placement.reason)
 
 
 def _flag_host(dispatch: Dispatch, host_id: HostId, *, silent: bool) -> None:
@@ -116,10 +116,10 @@ def on_lost(dispatch: Dispatch, event: ev.HostLost) -> None:
     for job in dispatch.ledger.holdings.on_host(event.host_id):
         if job.ends_with_lease or event.by != "lease":
             if not job.stop_cause:
-                dispatch.ledger.blame_stop(job, "lost", host.reason)
+                dispatch.ledger.records.blame_stop(job, "lost", host.reason)
             left_host(dispatch, job, event.host_id, "infra-failed", f"host {event.host_id} is lost")
         else:
-            dispatch.ledger.explain(job, because("host-silent", event.host_id))
+            dispatch.ledger.records.explain(job, because("host-silent", event.host_id))
     dispatch.drop_reservations(event.host_id, host.reason)
     if event.by not in ("lease", ALLOCATION):  # What one has saved, the next one finds.
         _give_up_checkpoints(dispatch, host.checkpoint_domain)
@@ -131,9 +131,9 @@ def _give_up_checkpoints(dispatch: Dispatch, domain: str) -> None:
         return
     for job in dispatch.ledger.jobs.values():
         if job.phase not in ENDED and any(c.domain == domain for c in job.checkpoints):
-            dispatch.ledger.lose_checkpoints(job, domain)
+            dispatch.ledger.records.lose_checkpoints(job, domain)
             if job.phase not in ON_DEVICES:
-                dispatch.ledger.expect(job, remaining_from(dispatch.ledger, job, job.step))
+                dispatch.ledger.records.expect(job, remaining_from(dispatch.ledger, job, job.step))
 
 
 def on_drained(dispatch: Dispatch, event: ev.HostDrained) -> None:

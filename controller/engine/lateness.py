@@ -253,7 +253,7 @@ class Lateness:
     def _mark(self, now_s: float) -> None:
         """Marks late jobs, and sets an alarm for the next time at which one may be."""
         ledger = self._ledger
-        first = next((each for each in ledger.queued() if not each.aged), None)
+        first = next((each for each in ledger.queue.in_order() if not each.aged), None)
         if first is None or not (self._order or self._waiting):
             return
         taken, limit = sum(self._taken(job_id) for job_id in self._marked), self.limit
@@ -270,7 +270,7 @@ class Lateness:
             del self._order[at]
             self._marked[one.job_id] = job.spec.gpus
             taken += job.spec.gpus
-            ledger.age(job, because("turn", now_s - one.submitted_s))
+            ledger.records.age(job, because("turn", now_s - one.submitted_s))
         if next_s < float("inf") and not now_s < self._alarm_s <= next_s:
             self._alarm_s = next_s
             self._dispatch.wake_at(next_s, "turn", "", 0)

@@ -6,7 +6,7 @@ and the cheap invariants; `check` asserts all of them (tests run it after every 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import copy
 from math import inf
 from types import MappingProxyType
@@ -36,11 +36,11 @@ from cotenant.controller.domain import (
 )
 from cotenant.controller.engine.capacity import Sizes
 from cotenant.controller.engine.holdings import Holdings
-from cotenant.controller.engine.ordering import QueueKey
+from cotenant.controller.engine.ordering import JobQueue, QueueKey, RunningJobs
+from cotenant.controller.engine.phases import Phases
 from cotenant.controller.engine.records import Records
 from cotenant.controller.knowledge import Observed, PairTable, Profiles
-from cotenant.controller.performance import Interference
-from cotenant.controller.planning import HeldPart, held_part, scheduling_class_of, staying_class_of
+from cotenant.controller.planning import scheduling_class_of, staying_class_of
 
 ARRAY_LIMIT = "array-limit"
 ASIDE = ENDED | {Phase.BLOCKED, Phase.HELD}
@@ -96,17 +96,32 @@ class SavedLedger(msgspec.Struct, kw_only=True):
     rank_again_s: float | None = None
 
 
-class Ledger(Records):
-    """The cluster's state and its indexes. Implements `View`."""
+class Ledger:
+    """The cluster's state: the jobs and hosts, and an index for each question that is asked at every event.
+    Implements `View`."""
 
     chosen: Mapping[JobId, tuple[DeviceId, ...]] = MappingProxyType({})
     """Empty: only a policy's own view has anything here."""
 
     def __init__(self, queue_key: QueueKey) -> None:
-        super().__init__(queue_key)
+        self.now_s = 0.0
+        self.jobs: dict[JobId, Job] = {}
         self.hosts: dict[HostId, Host] = {}
+        self.devices: dict[DeviceId, Device] = {}
+        self.queue = JobQueue(queue_key)
+        """Who waits, in the policy's order."""
+        self.running = RunningJobs()
+        """Who holds devices, by predicted end."""
         self.holdings = Holdings(self.jobs, self.devices)
+        """Who holds which device, and who gets it next."""
+        self.phases = Phases(self.jobs, self.queue, self.running, self.devices)
+        """The only way from one phase to another."""
+        self.records = Records(self.phases, self.queue)
+        """The only way to change the record of a job."""
+        self.sizes = Sizes(self.hosts)
+        """What hosts could hold, were they empty."""
         self.free = self.holdings.free
+        self.hp = self.phases.hp
         self.pairs = PairTable()
         self.estimates = Estimates()
         self.profiles = Profiles()
@@ -128,39 +143,8 @@ class Ledger(Records):
         """Job -> blocked jobs that depend on it."""
         self._limited: dict[str, dict[JobId, Job]] = {}
         """Array -> its tasks that have not ended, in order of arrival."""
-        self._sizes = Sizes(self.hosts)
         self._going: list[Host] = []
         """Hosts that go away at a known time."""
-        # Most of the view is what an index says, without a layer between: they are asked at every event.
-        self.heads, self.queue, self.queued = self._waiting.heads, self._waiting.queue, self._waiting.in_order
-        self.scheduling_class, self.order_key = self._waiting.scheduling_class, self._waiting.order_key
-        self.newcomers, self.queued_count = self._waiting.newcomers, self._waiting.count
-        self.on_devices, self.paced = self._active.by_end, self._active.paced
-        self.leaving = self._active.leaving
-        self.tenants, self.shareable = self.holdings.tenants, self.holdings.shareable
-        self.claimed_by, self.claimants = self.holdings.claimed_by, self.holdings.claimants
-        self.partners, self.asking_on = self.holdings.partners, self.holdings.asking_on
-        self.being_left = self.holdings.being_left
-        self.largest_placement, self.largest_now = self._sizes.ever, self._sizes.now
-        self.largest_host = self._sizes.on_host
-
-    # --- Reading (the View) ------------------------------------------------------------------------
-
-    def parts(self, device_id: DeviceId) -> list[HeldPart]:
-        """The parts that a device's tenants have, leaving ones included."""
-        return [held_part(self.jobs[job_id]) for job_id in self.holdings.tenants(device_id)]
-
-    def planned_mib(self, job: Job) -> int | None:
-        return job.placement.memory_mib if job.placement else None
-
-    def interference(self, first: Job, second: Job) -> Interference:
-        return self.pairs.interference(first, second)
-
-    def foretold(self, first: Job, second: Job) -> Interference:
-        return self.pairs.expected(first, second)
-
-    def interferences(self, jobs: Sequence[Job], partners: Sequence[Job]) -> Sequence[Sequence[Interference]]:
-        return self.pairs.interferences(jobs, partners)
 
     # --- Epochs ------------------------------------------------------------------------------------
 
@@ -227,7 +211,7 @@ class Ledger(Records):
 
     def refresh_host(self, host: Host) -> None:
         """After a change of its state or devices."""
-        self._sizes.forget()
+        self.sizes.forget()
         self.holdings.refresh_host(host)
 
     def stays_until(self, host: Host, clears_at_s: float | None) -> None:
@@ -238,20 +222,21 @@ class Ledger(Records):
 
     def _look_who_goes(self) -> None:
         self._going = [host for host in self.hosts.values() if host.clears_at_s is not None]
-        self._waiting.divide(staying_class_of if self._going else scheduling_class_of)
-        self._sizes.forget()
+        self.queue.divide(staying_class_of if self._going else scheduling_class_of)
+        self.sizes.forget()
 
     # --- Jobs --------------------------------------------------------------------------------------
 
     def begin(self, now_s: float) -> None:
         """Another event."""
         assert now_s >= self.now_s, f"time went back from {self.now_s} to {now_s}"
-        self.now_s, self._waiting.fresh = now_s, []
+        self.now_s = self.phases.now_s = now_s
+        self.queue.fresh = []
         if self._going:
             for host in self._going:
                 assert host.clears_at_s is not None
                 host.left_s = max(0.0, host.clears_at_s - now_s)
-            self._sizes.forget()
+            self.sizes.forget()
 
     def as_of(self, now_s: float) -> Ledger:
         """The same state as it is at a later time, to be read only: events have yet to come until then."""
@@ -265,7 +250,10 @@ class Ledger(Records):
         """Expected step time / step time alone at the whole batch, with its present co-tenants; the
         slowest device sets the gang's pace."""
         assert job.placement is not None
-        xi = max((self.interference(job, self.jobs[p]).first for p in self.partners(job)), default=1.0)
+        xi = max(
+            (self.pairs.interference(job, self.jobs[p]).first for p in self.holdings.partners(job)),
+            default=1.0,
+        )
         return xi * job.split_slowdown(job.placement.accumulation_steps)
 
     # --- Saving and checking -----------------------------------------------------------------------
@@ -279,7 +267,7 @@ class Ledger(Records):
             profiles=self.profiles,
             next_number=self.next_number,
             next_command=self.next_command,
-            ended=list(self.ended.sizes),
+            ended=list(self.phases.ended.sizes),
             departed=list(self.holdings.departed.values()),
             epoch=self.epoch,
             epochs_past=self.epochs_past,
@@ -292,7 +280,7 @@ class Ledger(Records):
     def load(self, saved: SavedLedger, now_s: float) -> None:
         """Take over a saved state; this ledger must be new."""
         assert not self.jobs and not self.hosts
-        self.now_s = now_s
+        self.now_s = self.phases.now_s = now_s
         self.pairs = PairTable(saved.pairs, self.pairs.foresight)
         self.estimates = saved.estimates
         self.profiles = saved.profiles
@@ -310,7 +298,7 @@ class Ledger(Records):
         for job in saved.jobs:
             self.jobs[job.job_id] = job
         for job_id in saved.ended:
-            self._keep_ended(self.jobs[job_id])
+            self.phases.keep_ended(self.jobs[job_id])
         for job in sorted(saved.jobs, key=lambda j: j.number):
             if job.phase not in ENDED:
                 self._restore(job)
@@ -318,13 +306,13 @@ class Ledger(Records):
             self.refresh_host(host)
 
     def _restore(self, job: Job) -> None:
-        self.take_note(job.spec)
+        self.phases.take_note(job.spec)
         if job.spec.job_class == "hp":
             self.hp.put(job)
         if job.phase is QUEUED:
-            self._waiting.add(job, is_new=False)
+            self.queue.add(job, is_new=False)
         elif job.phase in ON_DEVICES:
-            self._active.add(job)  # With the `end_s` it had: computed again it could stand elsewhere.
+            self.running.add(job)  # With the `end_s` it had: computed again it could stand elsewhere.
         for dependency in job.spec.after if job.phase in (Phase.BLOCKED, Phase.HELD) else ():
             self.waiting_on.setdefault(dependency.job_id, set()).add(job.job_id)
         if job.spec.array_limit:
@@ -337,11 +325,11 @@ class Ledger(Records):
         for job in jobs:
             if job.resize_to is not None:
                 assert job.phase in LEAVING and job.stop_cause in ("resized", "cancelled"), job
-                assert all(self.claimed_by(d) == job.job_id for d in job.resize_to.devices), job
-        assert self.ended.size_bytes == sum(self.ended.sizes.values())
+                assert all(self.holdings.claimed_by(d) == job.job_id for d in job.resize_to.devices), job
+        assert self.phases.ended.size_bytes == sum(self.phases.ended.sizes.values())
         self.holdings.check(self.hosts.values())
-        self._waiting.check(job for job in jobs if job.phase is QUEUED)
-        self._active.check(job for job in jobs if job.phase in ON_DEVICES)
+        self.queue.check(job for job in jobs if job.phase is QUEUED)
+        self.running.check(job for job in jobs if job.phase in ON_DEVICES)
         self.hp.check(jobs)
         for job in jobs:
             placed = job.phase in ON_DEVICES or job.phase is Phase.RESERVED

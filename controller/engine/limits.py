@@ -160,14 +160,14 @@ class Limits:
         while job.phase is QUEUED and (why := self._why_not(job)) is not None:
             owner, reason = why
             waiting = [other for other in self._taking[owner].values() if other.phase is QUEUED]
-            last = max(waiting, key=self._ledger.order_key)
-            self._ledger.change(last, Change.BLOCK, reason)
+            last = max(waiting, key=self._ledger.queue.order_key)
+            self._ledger.phases.change(last, Change.BLOCK, reason)
             self._note(last)
             yield last
 
     def _let_in(self, owner: Owner) -> None:
         """Lets in jobs of the owner that were over a limit, if there is room now."""
-        order_key = self._ledger.order_key
+        order_key = self._ledger.queue.order_key
         while True:
             most, taken = self.limit(owner), self.taken(owner)
             if 0 < most.devices <= taken.devices or 0 < most.jobs <= taken.jobs:
@@ -176,6 +176,6 @@ class Limits:
             if not fitting:
                 return
             first = min(fitting, key=order_key)
-            self._ledger.change(first, Change.UNBLOCK, self._dispatch.submitted(first))
+            self._ledger.phases.change(first, Change.UNBLOCK, self._dispatch.submitted(first))
             self._note(first)
             self._dispatch.start_ageing(first)

@@ -56,7 +56,7 @@ class JobSequence(Sequence[Job]):
         return _job_of(self._entries[index])
 
 
-class Queue:
+class ClassQueue:
     """Waiting jobs of one class."""
 
     __slots__ = ("entries", "head", "jobs", "scheduling_class")
@@ -68,19 +68,19 @@ class Queue:
         self.jobs = JobSequence(self.entries)
 
 
-class WaitingJobs:
-    """Waiting jobs, one queue per scheduling class, and the first of each queue in order."""
+class JobQueue:
+    """Waiting jobs, one queue per scheduling class, and the first of each queue in order. Implements
+    `QueueView`."""
 
     def __init__(self, queue_key: QueueKey) -> None:
         self._queue_key = queue_key
         self._class_of: Callable[[Job], SchedulingClass] = scheduling_class_of
-        self._queues: dict[SchedulingClass, Queue] = {}
+        self._queues: dict[SchedulingClass, ClassQueue] = {}
         """An empty queue stays for the next job of its class; at most `EMPTY_QUEUES_KEPT` do."""
-        self._at: dict[int, tuple[Waits, Queue]] = {}
+        self._at: dict[int, tuple[Waits, ClassQueue]] = {}
         self._heads: list[Waits] = []
         self.fresh: list[Job] = []
         """Jobs that this event added, though they may have left again."""
-        self.count: Callable[[], int] = self._at.__len__
 
     def add(self, job: Job, *, is_new: bool) -> None:
         scheduling_class = self._class_of(job)
@@ -105,7 +105,7 @@ class WaitingJobs:
         else:
             del entries[bisect_left(entries, entry)]
 
-    def _set_head(self, queue: Queue, entry: Waits | None) -> None:
+    def _set_head(self, queue: ClassQueue, entry: Waits | None) -> None:
         heads = self._heads
         if queue.head is not None:
             del heads[bisect_left(heads, queue.head)]
@@ -116,7 +116,7 @@ class WaitingJobs:
     def _add_queue(self, scheduling_class: SchedulingClass) -> None:
         if len(self._queues) - len(self._heads) >= EMPTY_QUEUES_KEPT:
             self._queues = {s: queue for s, queue in self._queues.items() if queue.head is not None}
-        self._queues[scheduling_class] = Queue(scheduling_class)
+        self._queues[scheduling_class] = ClassQueue(scheduling_class)
 
     def divide(self, class_of: Callable[[Job], SchedulingClass]) -> None:
         """Divides the jobs into other classes."""
@@ -129,17 +129,20 @@ class WaitingJobs:
         waiting = [entry[-1] for entry, _ in self._at.values()]
         newcomers = self.fresh
         self._queue_key, self._queues, self._heads = queue_key, {}, []
-        self._at.clear()  # Its length is bound in `queued_count`.
+        self._at.clear()
         for job in waiting:
             self.add(job, is_new=False)
         self.fresh = newcomers
 
     # --- Reading -----------------------------------------------------------------------------------
 
+    def __len__(self) -> int:
+        return len(self._at)
+
     def heads(self) -> Iterator[Job]:
         return map(_job_of, self._heads)
 
-    def queue(self, scheduling_class: SchedulingClass) -> Sequence[Job]:
+    def of_class(self, scheduling_class: SchedulingClass) -> Sequence[Job]:
         queue = self._queues.get(scheduling_class)
         return () if queue is None else queue.jobs
 
@@ -170,7 +173,7 @@ class WaitingJobs:
         entries = {job.number: at[0] for job in self.fresh if (at := self._at.get(job.number))}
         return [entry[-1] for entry in sorted(entries.values())]
 
-    def scheduling_class(self, job: Job) -> SchedulingClass:
+    def class_of(self, job: Job) -> SchedulingClass:
         number = job.number
         if number in self._at:
             entry, queue = self._at[number]
@@ -200,24 +203,27 @@ class WaitingJobs:
         assert self._heads == sorted(q.head for q in self._queues.values() if q.head is not None)
 
 
-class Active:
-    """Jobs that hold devices: running by predicted end, loading by remaining time, leaving ones."""
+class RunningJobs:
+    """Jobs that hold devices: those that train by predicted end, those that load by remaining time, and those
+    that leave. Implements `RunningView`."""
 
     def __init__(self) -> None:
-        self._running: list[Runs] = []
+        self._training: list[Runs] = []
         self._loading: list[Runs] = []
         self._leaving: dict[int, Job] = {}
         self._paced: dict[int, Job] = {}
         self._at: dict[int, Runs] = {}
-        self.running = JobSequence(self._running)
+        self.training = JobSequence(self._training)
         self.loading = JobSequence(self._loading)
+        self.leaving: Collection[Job] = self._leaving.values()
+        self.paced: Mapping[int, Job] = self._paced
 
     def add(self, job: Job) -> None:
         """Adds a job; its phase and `end_s` say where."""
         number, phase = job.number, job.phase
         if phase is RUNNING:
             self._at[number] = entry = (job.end_s, -number, job)
-            insort(self._running, entry)
+            insort(self._training, entry)
             if job.slowdown != 1.0:
                 self._paced[number] = job
         elif phase is LOADING:
@@ -236,23 +242,17 @@ class Active:
             return
         entry = self._at[number]
         del self._at[number]
-        entries = self._running if phase is RUNNING else self._loading
+        entries = self._training if phase is RUNNING else self._loading
         place = bisect_left(entries, entry)
         assert entries[place] is entry, f"job {job.job_id} is not where it stood"
         del entries[place]
         if self._paced:
             self._paced.pop(number, None)
 
-    def leaving(self) -> Collection[Job]:
-        return self._leaving.values()
-
-    def paced(self) -> Mapping[int, Job]:
-        return self._paced
-
     def by_end(self) -> list[Job]:
         """All of them, by predicted end, ties by arrival."""
         return sorted(
-            (*self.running, *self.loading, *self._leaving.values()), key=lambda job: (job.end_s, job.number)
+            (*self.training, *self.loading, *self._leaving.values()), key=lambda job: (job.end_s, job.number)
         )
 
     def check(self, active: Iterable[Job]) -> None:
@@ -261,10 +261,10 @@ class Active:
         for job in active:
             at = None if job.phase in LEAVING else job.phase is RUNNING
             by_phase[at].add(job.number)
-        assert {job.number for job in self.running} == by_phase[True]
+        assert {job.number for job in self.training} == by_phase[True]
         assert {job.number for job in self.loading} == by_phase[False]
         assert set(self._leaving) == by_phase[None]
         assert set(self._at) == by_phase[True] | by_phase[False]
-        assert self._running == sorted(self._running) and self._loading == sorted(self._loading)
-        assert all(end_s == job.end_s for end_s, _, job in self._running)
-        assert set(self._paced) == {job.number for job in self.running if job.slowdown != 1.0}
+        assert self._training == sorted(self._training) and self._loading == sorted(self._loading)
+        assert all(end_s == job.end_s for end_s, _, job in self._training)
+        assert set(self._paced) == {job.number for job in self.training if job.slowdown != 1.0}

@@ -50,7 +50,7 @@ class PartPlacing:
 
     def revise(self, event: ev.AnyEvent, decision: Decision) -> Decision:
         """The decision, with every job that asks for a part moved to where it fits."""
-        if not self._ledger.has_parts or self._current.traits.starts_nothing:
+        if not self._ledger.phases.has_parts or self._current.traits.starts_nothing:
             return decision
         return with_parts(self._ledger, event, decision)
 
@@ -95,10 +95,12 @@ def _is_for(action: AnyAction, moved: dict[JobId, Place]) -> bool:
 
 def _waiting(ledger: Ledger) -> Iterator[Job]:
     """Queued jobs that ask for parts, in the policy's order."""
-    if not any(head.spec.gpu_fraction < 1.0 for head in ledger.heads()):
+    if not any(head.spec.gpu_fraction < 1.0 for head in ledger.queue.heads()):
         return
     aged = first_aged(ledger)
-    for job in islice((j for j in ledger.queued() if j.spec.gpu_fraction < 1.0 or j is aged), LOOKAHEAD):
+    for job in islice(
+        (j for j in ledger.queue.in_order() if j.spec.gpu_fraction < 1.0 or j is aged), LOOKAHEAD
+    ):
         if job.spec.gpu_fraction < 1.0:
             yield job
         if job is aged:
@@ -137,12 +139,12 @@ class BestFit:
     def _candidates(self, job: Job) -> Iterator[DeviceId]:
         """Divided devices on which the job could be; hosts of its last failures only if there is no other."""
         ledger = self._ledger
-        scheduling_class = ledger.scheduling_class(job)
+        scheduling_class = ledger.queue.class_of(job)
         found: dict[bool, list[DeviceId]] = {False: [], True: []}
         for device_id in dict.fromkeys((*ledger.holdings.divided, *self._added)):
             device = ledger.devices[device_id]
             host = ledger.hosts[device.host_id]
-            is_open = device.healthy and host.takes_work and ledger.claimed_by(device_id) is None
+            is_open = device.healthy and host.takes_work and ledger.holdings.claimed_by(device_id) is None
             if not is_open or scheduling_class.gpu_type not in ("", device.type):
                 continue
             if suits(host, scheduling_class) and not self._is_being_left(device_id):
@@ -151,10 +153,12 @@ class BestFit:
 
     def _is_being_left(self, device_id: DeviceId) -> bool:
         """Whether what was placed here waits until others have left a device that they had to themselves."""
-        return device_id not in self._ledger.holdings.divided and bool(self._ledger.tenants(device_id))
+        return device_id not in self._ledger.holdings.divided and bool(
+            self._ledger.holdings.tenants(device_id)
+        )
 
     def _held(self, device_id: DeviceId) -> list[HeldPart]:
-        return [*self._ledger.parts(device_id), *self._added.get(device_id, ())]
+        return [*self._ledger.holdings.parts(device_id), *self._added.get(device_id, ())]
 
     def _is_of_another_class(self, job: Job, held: list[HeldPart]) -> bool:
         jobs, wanted = self._ledger.jobs, job.spec.job_class

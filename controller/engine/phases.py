@@ -1,14 +1,14 @@
 """Jobs in the indexes that their phases put them in, and the only way from one phase to another.
 
 Rule: a job is in the index of its phase, sorted by its record; code that changes what an index is sorted by
-moves the job in it (`_moved`). How many devices jobs of class hp ask for is counted here too, and there an
+moves the job in it (`moved`). How many devices jobs of class hp ask for is counted here too, and there an
 entry leaves as it was put in, whatever has happened to the job since.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from cotenant.controller.domain import (
@@ -30,45 +30,42 @@ from cotenant.controller.domain import (
     job_spec,
 )
 from cotenant.controller.engine.ended import EndedJobs
-from cotenant.controller.engine.ordering import Active, QueueKey, WaitingJobs
+from cotenant.controller.engine.ordering import JobQueue, RunningJobs
 
 NEVER_S: Final = float("inf")
 
 
 class Phases:
-    """All jobs, by phase."""
+    """Moves jobs from phase to phase, and keeps the index of each."""
 
-    def __init__(self, queue_key: QueueKey) -> None:
+    def __init__(
+        self,
+        jobs: dict[JobId, Job],
+        queue: JobQueue,
+        running: RunningJobs,
+        devices: Mapping[DeviceId, Device],
+    ) -> None:
         self.now_s = 0.0
-        self.jobs: dict[JobId, Job] = {}
         self.ended = EndedJobs()
         self.ended_bytes_max = job_spec.ENDED_BYTES_MAX
         self.has_more_ended = False
         """Jobs have ended since some were last forgotten."""
         self.entered: list[Job] | None = None
         """Jobs whose phase this event has changed; None: nobody asks."""
-        self._waiting = WaitingJobs(queue_key)
-        self._active = Active()
-        self.devices: dict[DeviceId, Device] = {}
-        self.hp = HpIndex(self.devices)
+        self.hp = HpIndex(devices)
+        self._jobs, self._queue, self._running = jobs, queue, running
         self.has_parts = False
         """A job that asks for a part of a device has come at some time."""
         self.has_priorities = False
         """A job with a priority has come at some time; without one no job goes before others for it."""
 
-    def running(self) -> Sequence[Job]:
-        return self._active.running
-
-    def loading(self) -> Sequence[Job]:
-        return self._active.loading
-
-    def add_job(self, job: Job) -> None:
+    def add(self, job: Job) -> None:
         job_id = job.spec.job_id
-        assert job_id not in self.jobs, f"job {job_id} arrived twice"
-        self.jobs[job_id] = job
+        assert job_id not in self._jobs, f"job {job_id} arrived twice"
+        self._jobs[job_id] = job
         self.take_note(job.spec)
         if job.phase is QUEUED:
-            self._waiting.add(job, is_new=True)
+            self._queue.add(job, is_new=True)
         if self.entered is not None:
             self.entered.append(job)
         if job.spec.job_class == "hp":
@@ -86,10 +83,10 @@ class Phases:
         after = LIFECYCLE[cell] if cell in LIFECYCLE else advance(phase, change)
         assert spent_s >= 0, f"job {job.job_id}: time went backwards by {-spent_s} s"
         if phase in ON_DEVICES:
-            self._active.remove(job)
+            self._running.remove(job)
         if phase is QUEUED or phase is RESERVED:
             if phase is QUEUED:
-                self._waiting.remove(job)
+                self._queue.remove(job)
             job.wait_s += spent_s
             job.queued_s += spent_s
         elif phase is LOADING:
@@ -107,14 +104,14 @@ class Phases:
             job.wait_s += spent_s
         job.phase, job.phase_since_s, job.reason = after, self.now_s, reason
         if after is QUEUED:
-            self._waiting.add(job, is_new=True)
+            self._queue.add(job, is_new=True)
         elif after in ON_DEVICES:
             left_s = job.remaining_s  # At a first step, too, it counts from now.
             job.end_s = NEVER_S if left_s is None else self.now_s + left_s * job.slowdown
-            self._active.add(job)
+            self._running.add(job)
         elif after in ENDED:
             job.ended_s = self.now_s
-            self._keep_ended(job)
+            self.keep_ended(job)
         if self.entered is not None:
             self.entered.append(job)
         if job.spec.job_class == "hp":
@@ -127,28 +124,24 @@ class Phases:
         forgotten: list[Job] = []
         ended = self.ended
         while (too_many := len(ended) > keep) or ended.size_bytes > self.ended_bytes_max:
-            job = self.jobs.pop(ended.next_to_forget(by_bytes=not too_many))
+            job = self._jobs.pop(ended.next_to_forget(by_bytes=not too_many))
             assert job.phase in ENDED, f"job {job.job_id} is {job.phase}"
             ended.remove(job)
             forgotten.append(job)
         return forgotten
 
-    def reorder_queues(self, queue_key: QueueKey) -> None:
-        """Sorts the queues anew by another policy's order."""
-        self._waiting.reorder(queue_key)
-
-    def _moved(self, job: Job) -> None:
+    def moved(self, job: Job) -> None:
         """What sorts the job in its index (remaining time, slowdown, age) has changed."""
         if job.phase is QUEUED:
-            self._waiting.remove(job)
-            self._waiting.add(job, is_new=False)
+            self._queue.remove(job)
+            self._queue.add(job, is_new=False)
         elif job.phase in ON_DEVICES:
-            self._active.remove(job)
+            self._running.remove(job)
             left_s = job.remaining_now_s(self.now_s)
             job.end_s = NEVER_S if left_s is None else self.now_s + left_s * job.slowdown
-            self._active.add(job)
+            self._running.add(job)
 
-    def _keep_ended(self, job: Job) -> None:
+    def keep_ended(self, job: Job) -> None:
         self.ended.add(job)
         self.has_more_ended = True
 

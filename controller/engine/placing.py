@@ -58,7 +58,7 @@ def plain(
     spec, count = job.spec, len(devices)
     if not spec.gpus_min == spec.gpus_max == count or spec.nodes > 1 or spec.gpu_fraction < 1.0:
         return None
-    known, scheduling_class = ledger.devices, ledger.scheduling_class(job)
+    known, scheduling_class = ledger.devices, ledger.queue.class_of(job)
     if devices[0] not in known:
         return None
     first = known[devices[0]]
@@ -72,7 +72,7 @@ def plain(
     needed, free, victims = job.needed_mib(1), ledger.free.devices[first.host_id, type], list[JobId]()
     for device_id in devices:
         if device_id not in free:  # Where its host takes work, it would be there.
-            here = ledger.being_left(device_id)
+            here = ledger.holdings.being_left(device_id)
             if not here or known[device_id].host_id != first.host_id or known[device_id].type != type:
                 return None
             victims += here
@@ -115,7 +115,7 @@ def check_places(
     refusal = _check_gang(ledger, job, action.devices)
     if refusal is not None:
         return refusal
-    scheduling_class, needed = ledger.scheduling_class(job), job.needed_mib(action.accumulation_steps)
+    scheduling_class, needed = ledger.queue.class_of(job), job.needed_mib(action.accumulation_steps)
     for device_id in action.devices:
         if device_id in own and ledger.devices[device_id].healthy and _takes_work(ledger, device_id):
             continue
@@ -187,12 +187,14 @@ def _check_device(
         return because("refused-devices", what, device_id, host.state if device.healthy else device.note)
     if scheduling_class.gpu_type not in ("", device.type) or not suits(host, scheduling_class):
         return because("refused-devices", what, device_id, "not what the job asked for")
-    claim = ledger.claimed_by(device_id)
+    claim = ledger.holdings.claimed_by(device_id)
     if claim is not None:
         return because("refused-devices", what, device_id, f"reserved for job {claim}")
-    staying = [ledger.jobs[t] for t in ledger.tenants(device_id) if ledger.jobs[t].phase not in LEAVING]
+    staying = [
+        ledger.jobs[t] for t in ledger.holdings.tenants(device_id) if ledger.jobs[t].phase not in LEAVING
+    ]
     if isinstance(action, Place) and staying and job.spec.gpu_fraction < 1.0:
-        why_not = why_no_part(job, device, ledger.parts(device_id))
+        why_not = why_no_part(job, device, ledger.holdings.parts(device_id))
         return None if why_not is None else because("refused-part", what, render(why_not))
     if isinstance(action, Place) and staying:
         return because("refused-tenants", what, device_id, len(staying))
@@ -219,7 +221,7 @@ def _check_sharing(
             return theirs
         if device.sharing == "mps" and other.spec.launch.uid != job.spec.launch.uid:
             return because("refused-uid", what, device_id)
-        known = ledger.interference(job, other)
+        known = ledger.pairs.interference(job, other)
         if known.crowded:
             return because("sharing-crowded", other.job_id)
         if known.faulted:
@@ -246,7 +248,7 @@ def placement(ledger: Ledger, job: Job, action: Place | Share | Resize, *, polic
     memory_mib, batch = job.needed_mib(steps), job.batch_size
     if job.spec.is_elastic:
         batch, steps = job.spec.rows(len(devices)), job.spec.micro_batches(len(devices))
-    beside = (t for d in devices for t in ledger.tenants(d) if ledger.jobs[t].phase not in LEAVING)
+    beside = (t for d in devices for t in ledger.holdings.tenants(d) if ledger.jobs[t].phase not in LEAVING)
     first = ledger.devices[devices[0]]
     fraction = fraction_of(job, first)
     if fraction < 1.0:
@@ -275,9 +277,11 @@ def waits_for(ledger: Ledger, job: Job, placement: Placement) -> list[JobId]:
     them."""
     if placement.fraction < 1.0:
         device = ledger.devices[placement.devices[0]]
-        if why_no_part(job, device, ledger.parts(device.device_id)) is None:
+        if why_no_part(job, device, ledger.holdings.parts(device.device_id)) is None:
             return []
-    return [t for d in placement.devices for t in ledger.tenants(d) if ledger.jobs[t].phase in LEAVING]
+    return [
+        t for d in placement.devices for t in ledger.holdings.tenants(d) if ledger.jobs[t].phase in LEAVING
+    ]
 
 
 def _may_get_co_tenants(ledger: Ledger, job: Job, devices: tuple[DeviceId, ...]) -> bool:
@@ -328,7 +332,7 @@ def exceeds_hosts(ledger: Ledger, action: Place | Share | Resize) -> Reason | No
     for host_id, devices in by_host.items():
         if host_id not in ledger.hosts:
             continue  # It is refused for that.
-        tenants = {job_id for device_id in devices for job_id in ledger.tenants(device_id)}
+        tenants = {job_id for device_id in devices for job_id in ledger.holdings.tenants(device_id)}
         waited_for = {job_id for job_id in tenants if ledger.jobs[job_id].phase in LEAVING}
         room = _room(ledger, host_id, {*waited_for, job.job_id})
         if not room.holds(spec.cpus, spec.host_memory_mib):
@@ -338,7 +342,7 @@ def exceeds_hosts(ledger: Ledger, action: Place | Share | Resize) -> Reason | No
 
 def _room(ledger: Ledger, host_id: HostId, without: Iterable[JobId]) -> HostRoom:
     gone = set(without)
-    here = (each for each in ledger.asking_on(host_id) if each.job_id not in gone)
+    here = (each for each in ledger.holdings.asking_on(host_id) if each.job_id not in gone)
     return room_left(ledger.hosts[host_id].report, here)
 
 

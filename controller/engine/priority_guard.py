@@ -69,7 +69,7 @@ class KeepingForPriority:
 
     def revise(self, event: ev.AnyEvent, decision: Decision) -> Decision:
         """The decision, with nobody who overtakes a job of greater priority."""
-        if not decision.actions or not self._ledger.has_priorities:
+        if not decision.actions or not self._ledger.phases.has_priorities:
             return decision
         return guard_priorities(self._ledger, decision, self._holds_back)
 
@@ -94,7 +94,7 @@ def why_kept(ledger: Ledger, job: Job, holds_back: HoldsBack) -> Reason | None:
     """What is kept for a waiting job that goes before others, or because of whom it gets nothing of what is
     free; None: priorities are not the cause."""
     priority, now_s = job.spec.priority, ledger.now_s
-    queues = (ledger.queue(ledger.scheduling_class(head)) for head in ledger.heads())
+    queues = (ledger.queue.of_class(ledger.queue.class_of(head)) for head in ledger.queue.heads())
     is_greater = any(queue[-1].spec.priority < priority for queue in queues)
     if not is_greater and not _any_above(ledger, priority):
         return None
@@ -102,7 +102,10 @@ def why_kept(ledger: Ledger, job: Job, holds_back: HoldsBack) -> Reason | None:
     keeping.keep_above(priority - is_greater)
     for kept in keeping.kept:
         if kept.job_id == job.job_id and kept.from_s > now_s:
-            free = sum(not ledger.tenants(each) and not ledger.claimed_by(each) for each in kept.devices)
+            free = sum(
+                not ledger.holdings.tenants(each) and not ledger.holdings.claimed_by(each)
+                for each in kept.devices
+            )
             if kept.from_s == inf:
                 return because("kept-unforeseen", job.spec.gpus, free)
             return because("kept", job.spec.gpus, free, round(kept.from_s - now_s))
@@ -139,15 +142,16 @@ def _may_start(ledger: Ledger, action: Start, staying: Set[JobId]) -> bool:
     if job is None or job.phase is not (RUNNING if isinstance(action, Resize) else QUEUED):
         return False
     return isinstance(action, Share) or not any(
-        ledger.claimed_by(device_id) in staying or not staying.isdisjoint(ledger.tenants(device_id))
+        ledger.holdings.claimed_by(device_id) in staying
+        or not staying.isdisjoint(ledger.holdings.tenants(device_id))
         for device_id in action.devices
     )
 
 
 def _any_above(ledger: Ledger, priority: int) -> bool:
     """Whether a waiting job has a greater priority. An aged one may stand behind others of its class."""
-    aged = islice(takewhile(lambda job: job.aged, ledger.queued()), WAITED_FOR_MAX)
-    return any(job.spec.priority > priority for job in (*ledger.heads(), *aged))
+    aged = islice(takewhile(lambda job: job.aged, ledger.queue.in_order()), WAITED_FOR_MAX)
+    return any(job.spec.priority > priority for job in (*ledger.queue.heads(), *aged))
 
 
 class _Gangs(NamedTuple):
@@ -174,9 +178,9 @@ class KeptForPriority:
         devices become free."""
         self.kept: list[KeptDevices] = []
         self._ledger, self._holds_back, self._free = ledger, holds_back, free
-        ahead = takewhile(lambda job: job.aged or job.spec.priority > lowest, ledger.queued())
+        ahead = takewhile(lambda job: job.aged or job.spec.priority > lowest, ledger.queue.in_order())
         first = list(islice(ahead, WAITED_FOR_MAX))
-        others = ledger.heads() if next(ahead, None) is not None else ()
+        others = ledger.queue.heads() if next(ahead, None) is not None else ()
         found = [(job, True) for job in first] + [(job, False) for job in others]
         greater = [
             each for each in found if each[0].spec.priority > lowest and each[0].job_id not in starting
@@ -240,7 +244,7 @@ class KeptForPriority:
 
     def _gangs(self, job: Job) -> Iterator[_Gangs]:
         """What the job could use, by device type."""
-        ledger, wanted = self._ledger, self._ledger.scheduling_class(job)
+        ledger, wanted = self._ledger, self._ledger.queue.class_of(job)
         by_type: dict[str, dict[HostId, list[DeviceId]]] = defaultdict(lambda: defaultdict(list))
         for device_id in sorted(self._free, key=lambda each: (self._free[each], each)):
             device = ledger.devices[device_id]
@@ -251,7 +255,7 @@ class KeptForPriority:
             groups = list(by_type[type].values())
             if wanted.nodes > 1:
                 times, size = wanted.nodes, wanted.gpus // wanted.nodes
-            elif wanted.nodes == 1 or wanted.gpus <= ledger.largest_host(wanted, type):
+            elif wanted.nodes == 1 or wanted.gpus <= ledger.sizes.on_host(wanted, type):
                 times, size = 1, wanted.gpus
             else:
                 times, size, groups = wanted.gpus, 1, [[each] for group in groups for each in group]
@@ -347,9 +351,9 @@ class PriorityGuard:
     def _stand_in(self, job: Job, start: Place, kept: KeptDevices) -> Place | None:
         """The start of another job of the same class that ends before the greater one can start."""
         ledger, devices = self._ledger, set(start.devices)
-        if not self._given.isdisjoint(devices) or any(map(ledger.tenants, devices)):
+        if not self._given.isdisjoint(devices) or any(map(ledger.holdings.tenants, devices)):
             return None
-        for other in islice(ledger.queue(ledger.scheduling_class(job)), STAND_INS_MAX):
+        for other in islice(ledger.queue.of_class(ledger.queue.class_of(job)), STAND_INS_MAX):
             if other.job_id in self._starting or other.spec.priority > job.spec.priority:
                 continue
             reason = because("backfilled-before", "priority", kept.job_id, kept.from_s - ledger.now_s)
@@ -387,7 +391,11 @@ class PriorityGuard:
             placement = ledger.jobs[start.job_id].placement
             return devices.difference(placement.devices if placement is not None else ())
         if isinstance(start, Share):
-            beside = [ledger.jobs[each] for device_id in start.devices for each in ledger.tenants(device_id)]
+            beside = [
+                ledger.jobs[each]
+                for device_id in start.devices
+                for each in ledger.holdings.tenants(device_id)
+            ]
             devices.update(d for each in beside if each.placement is not None for d in each.placement.devices)
         return devices
 
@@ -395,7 +403,9 @@ class PriorityGuard:
         """When the devices of this start are free again by what is known: a co-tenant holds those beside it
         up as well, whose ends then only their time limits tell."""
         ledger, now_s = self._ledger, self._ledger.now_s
-        here = [ledger.jobs[each] for device_id in start.devices for each in ledger.tenants(device_id)]
+        here = [
+            ledger.jobs[each] for device_id in start.devices for each in ledger.holdings.tenants(device_id)
+        ]
         if isinstance(start, Place):
             begins_s = max((moved_s(ledger, each) for each in here), default=now_s)
             return begins_s + _lasts_s(job, now_s, is_alone=True)

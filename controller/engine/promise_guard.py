@@ -170,7 +170,7 @@ class PromiseGuard:
         """Another time or place that keeps the promise and asks nobody to make room; none for a job for which
         others may already have been asked."""
         ledger = self._ledger
-        pauses = (each.expected_pause_s for each in ledger.on_devices())
+        pauses = (each.expected_pause_s for each in ledger.running.by_end())
         needs_s = need_s(job, ledger.now_s)
         if needs_s is None or kept.from_s - ledger.now_s <= max(pauses, default=0.0) + NEAR_S:
             return None
@@ -229,9 +229,9 @@ class PromiseGuard:
         """Who holds any of them, or waits for those that do."""
         ledger, found = self._ledger, dict[JobId, None]()
         for device_id in sorted(devices):
-            claim = ledger.claimed_by(device_id)
+            claim = ledger.holdings.claimed_by(device_id)
             found.update(
-                dict.fromkeys((*ledger.tenants(device_id), *((claim,) if claim is not None else ())))
+                dict.fromkeys((*ledger.holdings.tenants(device_id), *((claim,) if claim is not None else ())))
             )
         return [ledger.jobs[each] for each in found]
 

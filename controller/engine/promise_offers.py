@@ -81,16 +81,16 @@ class PromiseOffers:
         """When it would end behind those that stand before it in the policy's order, if nobody came any more
         and devices were all on one host."""
         ledger = self._ledger
-        mine = ledger.order_key(job)[:2]
+        mine = ledger.queue.order_key(job)[:2]
 
         def comes_after(other: Job) -> bool:
-            return self._room.can_move(other, job) and ledger.order_key(other)[:2] > mine
+            return self._room.can_move(other, job) and ledger.queue.order_key(other)[:2] > mine
 
         free = free_times(ledger, comes_after if self._preempts else None)
         types = (job.spec.gpu_type,) if job.spec.gpu_type else tuple(ledger.free.types)
         times = sorted(at_s for each, at_s in free.items() if ledger.devices[each].type in types)
-        for number, ahead in enumerate(ledger.queued()):
-            if ledger.order_key(ahead)[:2] > mine:
+        for number, ahead in enumerate(ledger.queue.in_order()):
+            if ledger.queue.order_key(ahead)[:2] > mine:
                 break
             if number >= AHEAD_MAX:
                 return because("promise-too-many", AHEAD_MAX)
@@ -105,7 +105,7 @@ class PromiseOffers:
 
     def _endless(self) -> Reason:
         """Somebody holds devices, and nobody knows for how long."""
-        for job in self._ledger.on_devices():
+        for job in self._ledger.running.by_end():
             if not isfinite(leaves_s(self._ledger, job)):
                 return because("promise-behind-unknown", job.job_id)
         return because("promise-no-room")

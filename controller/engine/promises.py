@@ -57,7 +57,7 @@ class Promises:
         if job.promise or until_s is None:
             return
         needs_s = need_s(job, self._ledger.now_s)
-        self._ledger.promise(job, "open")
+        self._ledger.records.promise(job, "open")
         self.saved.open[job.job_id] = OpenPromise(until_s=until_s, need_s=inf if needs_s is None else needs_s)
 
     def revise(self, event: ev.AnyEvent, decision: Decision) -> Decision:
@@ -136,18 +136,18 @@ class Promises:
             del saved.open[job_id]
         else:
             saved.kept += 1
-            ledger.promise(job, "kept")
+            ledger.records.promise(job, "kept")
             del saved.open[job_id]
 
     def _void(self, job: Job) -> None:
         self.saved.void += 1
-        self._ledger.promise(job, "void", because("promise-withdrawn"))
+        self._ledger.records.promise(job, "void", because("promise-withdrawn"))
         del self.saved.open[job.job_id]
 
     def _break(self, job: Job, promise: OpenPromise) -> None:
         promise.is_broken = True
         self.saved.broken += 1
-        self._ledger.promise(job, "broken", self._why_late(job, promise))
+        self._ledger.records.promise(job, "broken", self._why_late(job, promise))
 
     def _why_late(self, job: Job, promise: OpenPromise) -> Reason:
         has_started = job.first_start_s is not None and job.phase not in WAITING
@@ -168,8 +168,8 @@ def holders(ledger: Ledger, devices: Iterable[DeviceId]) -> list[Job]:
     """Who holds any of these, or has a claim on one; each once."""
     found: dict[JobId, None] = {}
     for device_id in devices:
-        found.update(dict.fromkeys(ledger.tenants(device_id)))
-        claim = ledger.claimed_by(device_id)
+        found.update(dict.fromkeys(ledger.holdings.tenants(device_id)))
+        claim = ledger.holdings.claimed_by(device_id)
         if claim is not None:
             found[claim] = None
     return [ledger.jobs[each] for each in found]

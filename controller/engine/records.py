@@ -36,6 +36,7 @@ from cotenant.controller.domain import (
     capabilities_of,
 )
 from cotenant.controller.domain import events as ev
+from cotenant.controller.engine.ordering import JobQueue
 from cotenant.controller.engine.phases import Phases
 from cotenant.controller.performance import Profile, SeenBatch, SpeedCurve, alone_step_s
 
@@ -45,21 +46,24 @@ CHECKPOINTS_KNOWN = 4
 """Per job, the newest."""
 
 
-class Records(Phases):
-    """All jobs, and what changes them."""
+class Records:
+    """Writes what happens to jobs into their records."""
+
+    def __init__(self, phases: Phases, queue: JobQueue) -> None:
+        self._phases, self._queue = phases, queue
 
     # --- Phases ------------------------------------------------------------------------------------
 
     def release(self, job: Job, reason: Reason) -> None:
         """A held job may go on, and whatever it was held for is forgotten."""
         job.infra_failures, job.workdir_missing = 0, ()
-        self.change(job, Change.RELEASE, reason)
+        self._phases.change(job, Change.RELEASE, reason)
 
     def reserve(self, job: Job, placement: Placement, victims: Sequence[JobId]) -> None:
         """The job gets these devices when the victims have left them."""
         job.placement, job.waits_for = placement, tuple(dict.fromkeys(victims))
         leaving = " and ".join(f"job {each}" for each in job.waits_for)
-        self.change(job, Change.RESERVE, because("waits-for-victims", leaving))
+        self._phases.change(job, Change.RESERVE, because("waits-for-victims", leaving))
 
     def resize(self, job: Job, placement: Placement) -> None:
         """The job is asked to leave its devices, and goes on with these."""
@@ -69,7 +73,7 @@ class Records(Phases):
         """Its processes are gone: it goes on as soon as all others have left its new devices."""
         assert job.resize_to is not None
         job.placement, job.resize_to, job.waits_for = job.resize_to, None, ()
-        self.change(job, Change.RESERVE, job.placement.reason)
+        self._phases.change(job, Change.RESERVE, job.placement.reason)
 
     def lose_resize(self, job: Job) -> None:
         """The job will wait in the queue instead."""
@@ -87,13 +91,13 @@ class Records(Phases):
         """`preempted`: its devices are for somebody else now, and its victims left them for nothing."""
         job.aborted_preemptions += preempted
         job.placement, job.waits_for = None, ()
-        self.change(job, change, reason)
+        self._phases.change(job, change, reason)
 
     def begin_attempt(self, job: Job, placement: Placement, gang: tuple[GangMember, ...], epoch: str) -> None:
         """The next attempt, on the hosts of this gang and from the last durable step: nothing is known of it
         yet."""
         if job.first_start_s is None:
-            job.first_start_s = self.now_s
+            job.first_start_s = self._phases.now_s
         job.placement = placement
         taken, job.attempt_epoch = job.attempts_taken, epoch
         job.attempt = AttemptNo((taken if taken > job.attempt else job.attempt) + 1)
@@ -106,9 +110,9 @@ class Records(Phases):
         job.stop_cause, job.stop_reason, job.outcome, job.exit_code = "", None, "", None
         job.start_step = job.step = step = job.durable_step if job.checkpoints else 0
         job.known_to_resume, job.step_s = step > 0, None
-        steps, job.remaining_at_s = placement.accumulation_steps, self.now_s
+        steps, job.remaining_at_s = placement.accumulation_steps, self._phases.now_s
         job.slowdown = job.split_slowdown(steps) if steps > 1 or job.curve is not None else 1.0
-        self.change(job, LAUNCH, placement.reason)
+        self._phases.change(job, LAUNCH, placement.reason)
 
     def preempt_early(self, job: Job) -> None:
         """The job is preempted before the promised time of its run is over."""
@@ -119,8 +123,8 @@ class Records(Phases):
         job.stop_cause, job.stop_reason = cause, reason
         if job.phase is LOADING and cause == "preempted":
             job.futile_preemptions += 1
-            job.futile_s += self.now_s - job.phase_since_s
-        self.change(job, Change.SAVE_AND_STOP if save else Change.STOP, reason)
+            job.futile_s += self._phases.now_s - job.phase_since_s
+        self._phases.change(job, Change.SAVE_AND_STOP if save else Change.STOP, reason)
 
     def blame_stop(self, job: Job, cause: StopCause, reason: Reason) -> None:
         """Why its attempt ends, or will have ended."""
@@ -137,13 +141,15 @@ class Records(Phases):
     def requeue(self, job: Job, change: Change, reason: Reason, step: int, remaining_s: float | None) -> None:
         """All processes are gone and the job waits again, with what is left from its last durable `step`."""
         if job.phase is RUNNING:
-            job.remaining_at_s = self.now_s  # What is left is counted from there, not from its last report.
+            job.remaining_at_s = (
+                self._phases.now_s
+            )  # What is left is counted from there, not from its last report.
         job.preemptions += job.stop_cause in ("preempted", "user")
         job.resizes += job.stop_cause == "resized"
         job.placement, job.step, job.remaining_s, job.slowdown = None, step, remaining_s, 1.0
         job.start_assumed_s = None
         job.limits_over += job.stop_cause == "time-limit"
-        self.change(job, change, reason)
+        self._phases.change(job, change, reason)
         if job.stop_cause == "time-limit" or (
             job.stop_reason is not None and job.stop_reason.code == REQUEUED
         ):
@@ -153,12 +159,12 @@ class Records(Phases):
         """A job that has done its work without a step that could be seen has run, and not loaded, all the
         time."""
         if job.phase is LOADING:
-            job.run_s += self.now_s - job.phase_since_s
-            job.phase_since_s = self.now_s
+            job.run_s += self._phases.now_s - job.phase_since_s
+            job.phase_since_s = self._phases.now_s
 
     def end(self, job: Job, change: Change, reason: Reason, *, is_complete: bool = False) -> None:
         """All processes are gone and the job is over; `is_complete`: it has done all that it was to do."""
-        self.change(job, change, reason)
+        self._phases.change(job, change, reason)
         job.placement, job.start_assumed_s = None, None
         if is_complete:
             job.remaining_s = 0.0
@@ -170,24 +176,24 @@ class Records(Phases):
         job.user_failures = job.infra_failures = 0
         job.workdir_missing, job.avoid, job.aged, job.queued_s = (), (), False, 0.0
         job.past_limit_s, job.step, job.remaining_s = job.load_s + job.run_s, job.durable_step, remaining_s
-        self.change(job, Change.BEGIN_AGAIN, reason)
+        self._phases.change(job, Change.BEGIN_AGAIN, reason)
 
     def respecify(self, job: Job, spec: JobSpec) -> None:
         """A waiting job's options change; it then stands where a new job with them would."""
         assert job.phase in WAITING, f"job {job.job_id} is {job.phase}"
         is_queued = job.phase is QUEUED
         if is_queued:
-            self._waiting.remove(job)
+            self._queue.remove(job)
         job.spec = spec
-        self.take_note(spec)
+        self._phases.take_note(spec)
         if is_queued:
-            self._waiting.add(job, is_new=True)
+            self._queue.add(job, is_new=True)
         if spec.job_class == "hp":
-            self.hp.put(job)
+            self._phases.hp.put(job)
         else:
-            self.hp.remove(job)
-        if self.entered is not None:
-            self.entered.append(job)
+            self._phases.hp.remove(job)
+        if self._phases.entered is not None:
+            self._phases.entered.append(job)
 
     def explain(self, job: Job, reason: Reason) -> None:
         """Why it is where it is, said anew."""
@@ -197,14 +203,14 @@ class Records(Phases):
         """Where it stands before the policy's order counts."""
         if job.rank != rank:
             job.rank = rank
-            self._moved(job)
+            self._phases.moved(job)
 
     def age(self, job: Job, reason: Reason) -> None:
         """The job has waited so long that all others wait for it."""
         job.aged = True
         if job.phase is QUEUED:
             job.reason = reason
-        self._moved(job)
+        self._phases.moved(job)
 
     def promise(self, job: Job, state: PromiseState, why: Reason | None = None) -> None:
         """Whether the end that it was promised was kept."""
@@ -234,27 +240,27 @@ class Records(Phases):
         """The step at which the attempt resumes."""
         job.start_step = job.step = step
         job.remaining_s = remaining_s
-        self._moved(job)
+        self._phases.moved(job)
 
     def loaded_longer(self, job: Job) -> float:
         """A running job makes its first step only now: all its time since that was assumed was its load.
         Returns how long the attempt took to load."""
-        longer_s = self.now_s - job.phase_since_s
-        job.load_s, job.phase_since_s = job.load_s + longer_s, self.now_s
+        longer_s = self._phases.now_s - job.phase_since_s
+        job.load_s, job.phase_since_s = job.load_s + longer_s, self._phases.now_s
         return job.load_assumed_s + longer_s
 
     def first_step(self, job: Job, step: int, *, assumed: bool) -> None:
         """The job trains from now on."""
-        job.start_assumed_s = self.now_s if assumed else None
-        job.load_assumed_s = self.now_s - job.phase_since_s if assumed else 0.0
-        job.remaining_at_s = self.now_s
+        job.start_assumed_s = self._phases.now_s if assumed else None
+        job.load_assumed_s = self._phases.now_s - job.phase_since_s if assumed else 0.0
+        job.remaining_at_s = self._phases.now_s
         if step > job.step:
             job.step = step
         if job.phase is LOADING:
             assert job.placement is not None
-            self.change(job, FIRST_STEP, job.placement.reason)
+            self._phases.change(job, FIRST_STEP, job.placement.reason)
         else:
-            self._moved(job)
+            self._phases.moved(job)
 
     def learn_pace(self, job: Job, step_s: float, solo_step_s: float | None, slowdown: float) -> None:
         """What its steps take, now and alone; how far it is follows."""
@@ -262,7 +268,7 @@ class Records(Phases):
 
     def progressed(self, job: Job, step: int, remaining_s: float | None, source: str | None = None) -> None:
         """How far it is by now, and what is expected from here on."""
-        job.step, job.remaining_at_s = step, self.now_s
+        job.step, job.remaining_at_s = step, self._phases.now_s
         self.expect(job, remaining_s, source)
 
     def see_length(self, job: Job, total_steps: int | None) -> None:
@@ -280,14 +286,14 @@ class Records(Phases):
         job.checkpoints = tuple(known[-CHECKPOINTS_KNOWN:])
         if job.phase not in ON_DEVICES:
             job.step = max(job.step, job.durable_step)
-        self._moved(job)
+        self._phases.moved(job)
 
     def lose_checkpoints(self, job: Job, domain: str) -> None:
         """Nobody can read that host's files any more."""
         job.checkpoints = tuple(c for c in job.checkpoints if c.domain != domain)
         if job.phase not in ON_DEVICES:
             job.step = job.durable_step
-        self._moved(job)
+        self._phases.moved(job)
 
     def last_words(self, job: Job, said: ev.AttemptEnded) -> None:
         """What a host has said of the attempt's end there."""
@@ -307,7 +313,7 @@ class Records(Phases):
         job.remaining_s = remaining_s
         if source is not None:
             job.estimate_source = source
-        self._moved(job)
+        self._phases.moved(job)
 
     def expect_load(self, job: Job, load_s: float) -> None:
         job.expected_load_s = load_s
@@ -317,9 +323,9 @@ class Records(Phases):
 
     def repace(self, job: Job, slowdown: float) -> None:
         """The job has another pace from now on."""
-        job.remaining_s, job.remaining_at_s = job.remaining_now_s(self.now_s), self.now_s
+        job.remaining_s, job.remaining_at_s = job.remaining_now_s(self._phases.now_s), self._phases.now_s
         job.slowdown = slowdown
-        self._moved(job)
+        self._phases.moved(job)
 
     def learn_profile(self, job: Job, profile: Profile, *, given: bool = False) -> None:
         """What was measured of it, or (`given`) of a job like it."""
@@ -328,12 +334,12 @@ class Records(Phases):
         alone_s = alone_step_s(profile, job.gang)
         if alone_s is not None:
             job.solo_step_s = alone_s
-        self._moved(job)
+        self._phases.moved(job)
 
     def refine_profile(self, job: Job, profile: Profile) -> None:
         """The same measurements, with more known of them."""
         job.profile = profile
-        self._moved(job)
+        self._phases.moved(job)
 
     def plan_memory(self, job: Job, memory_mib: int) -> None:
         """What it takes of each of its devices, now that it was measured."""

@@ -50,7 +50,7 @@ def on_started(dispatch: Dispatch, event: ev.AttemptStarted) -> None:
     """The attempt's processes run on one host."""
     job = dispatch.current(event.job_id, event.attempt)
     if job is not None and event.host_id in job.hosts_left and event.host_id not in job.started_hosts:
-        dispatch.ledger.started_on(job, event.host_id, event.launch)
+        dispatch.ledger.records.started_on(job, event.host_id, event.launch)
 
 
 def on_capabilities(dispatch: Dispatch, event: ev.CapabilitiesSeen) -> None:
@@ -61,13 +61,13 @@ def on_capabilities(dispatch: Dispatch, event: ev.CapabilitiesSeen) -> None:
     ledger = dispatch.ledger
     can = event.resumable and job.spec.resumable is not False and len(_domains(dispatch, job)) <= 1
     if not can:
-        ledger.cannot_resume(job)
+        ledger.records.cannot_resume(job)
     elif event.host_id not in job.capable:
         capable = (*job.capable, event.host_id)
-        ledger.can_resume(job, capable, everywhere=set(capable) >= set(hosts_of(ledger, job)))
-    ledger.learn_capabilities(job, event)
+        ledger.records.can_resume(job, capable, everywhere=set(capable) >= set(hosts_of(ledger, job)))
+    ledger.records.learn_capabilities(job, event)
     if job.phase is Phase.LOADING and event.step != job.step:  # Not the step we thought it would find.
-        ledger.resumed_at(job, event.step, remaining_from(ledger, job, event.step))
+        ledger.records.resumed_at(job, event.step, remaining_from(ledger, job, event.step))
 
 
 def _domains(dispatch: Dispatch, job: Job) -> set[str]:
@@ -86,21 +86,21 @@ def on_first_step(dispatch: Dispatch, event: ev.FirstStepDone) -> None:
     ledger, is_loading = dispatch.ledger, job.phase is LOADING
     if not is_loading and (event.assumed or job.phase is not RUNNING or job.start_assumed_s is None):
         return
-    load_s = ledger.now_s - job.phase_since_s if is_loading else ledger.loaded_longer(job)
+    load_s = ledger.now_s - job.phase_since_s if is_loading else ledger.records.loaded_longer(job)
     if not event.assumed:
         if job.infra_failures or job.avoid:
-            ledger.forgive(job)
+            ledger.records.forgive(job)
         for host_id in job.hosts_left:
             host = ledger.hosts[host_id]
             if host.failures_in_row:
                 clear_suspicion(dispatch, host)
         if job.spec.load_s is None:
             learn_load(ledger, job, load_s)
-    ledger.first_step(job, event.step, assumed=event.assumed)
+    ledger.records.first_step(job, event.step, assumed=event.assumed)
     if is_loading:
         _judge(dispatch, job)
     else:  # Nothing of it was done while it loaded.
-        ledger.expect(job, remaining_from(ledger, job, job.start_step))
+        ledger.records.expect(job, remaining_from(ledger, job, job.start_step))
 
 
 def _judge(dispatch: Dispatch, job: Job) -> None:
@@ -141,9 +141,9 @@ def on_durable(dispatch: Dispatch, event: ev.CheckpointDurable) -> None:
         return
     # Also a late report of a host that was given up: the job still waits, and can go on from there.
     before = job.step
-    dispatch.ledger.checkpointed(job, record)
+    dispatch.ledger.records.checkpointed(job, record)
     if job.step != before:
-        dispatch.ledger.expect(job, remaining_from(dispatch.ledger, job, job.step))
+        dispatch.ledger.records.expect(job, remaining_from(dispatch.ledger, job, job.step))
 
 
 def on_ended(dispatch: Dispatch, event: ev.AttemptEnded) -> None:
@@ -152,18 +152,18 @@ def on_ended(dispatch: Dispatch, event: ev.AttemptEnded) -> None:
     if job is None or event.host_id not in job.hosts_left:
         known = dispatch.ledger.jobs.get(event.job_id)
         if known is not None and known.phase not in ENDED:
-            dispatch.ledger.was_on(known, event.host_id)
+            dispatch.ledger.records.was_on(known, event.host_id)
         if known is not None and event.host_id in known.strays:
             claims.stray_gone(dispatch, known, event.host_id)
         return
-    dispatch.ledger.last_words(job, event)
+    dispatch.ledger.records.last_words(job, event)
     if event.out_of_memory and not job.stop_cause and event.outcome == "user-failed":
         crowded_out = blame_memory(dispatch.ledger, job)
         if crowded_out is not None:
-            dispatch.ledger.blame_stop(job, "crowded", crowded_out)
+            dispatch.ledger.records.blame_stop(job, "crowded", crowded_out)
     if REFUSED in event.detail and not job.stop_cause and job.can_accumulate and job.spec.batch_size is None:
         _never_split(dispatch.ledger, job)
-        dispatch.ledger.blame_stop(job, "unsplit", because("unsplit", event.detail))
+        dispatch.ledger.records.blame_stop(job, "unsplit", because("unsplit", event.detail))
     if event.gpu_fault:
         take_in_fault(dispatch, job, event)
     left_host(dispatch, job, event.host_id, event.outcome, event.detail, event.workdir_missing)
@@ -174,7 +174,7 @@ def _never_split(ledger: Ledger, job: Job) -> None:
     before = job.profile or Profile()
     whole = msgspec.structs.replace(before, accumulates=False)
     ledger.profiles.revise(before, whole)
-    ledger.refine_profile(job, whole)
+    ledger.records.refine_profile(job, whole)
 
 
 def on_profile(dispatch: Dispatch, event: ev.ProfileLearned) -> None:
@@ -228,7 +228,7 @@ def on_computed(dispatch: Dispatch, event: ev.Computed) -> None:
         return
     profile = msgspec.structs.replace(job.profile, throughput=law)
     dispatch.ledger.profiles.revise(job.profile, profile)
-    dispatch.ledger.refine_profile(job, profile)
+    dispatch.ledger.records.refine_profile(job, profile)
 
 
 def on_alarm(dispatch: Dispatch, event: ev.AlarmRang) -> None:
@@ -266,11 +266,11 @@ def _ring(dispatch: Dispatch, alarm: Alarm) -> None:
     elif alarm.kind == "judge":
         _judge(dispatch, job)
     elif alarm.kind == "back-off" and job.phase is Phase.BLOCKED:
-        dispatch.ledger.change(job, Change.UNBLOCK, job.reason)
+        dispatch.ledger.phases.change(job, Change.UNBLOCK, job.reason)
         if not dispatch.queue_or_block(job):
             ended(dispatch, job)
     elif alarm.kind == "age" and job.phase is Phase.QUEUED and not job.aged and not dispatch.takes_turns:
-        dispatch.ledger.age(job, because("aged", dispatch.config.policy.ageing_s))
+        dispatch.ledger.records.age(job, because("aged", dispatch.config.policy.ageing_s))
 
 
 def _is_loading(job: Job) -> bool:

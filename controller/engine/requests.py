@@ -51,7 +51,7 @@ def on_arrived(dispatch: Dispatch, event: ev.JobArrived) -> None:
         curve=curve_at_arrival(ledger, spec) if spec.gpus_max > spec.gpus_min else None,
     )
     ledger.next_number += 1
-    ledger.add_job(job)
+    ledger.phases.add(job)
     if spec.array_limit:
         ledger.join_array(job)
     if not spec.hold and not dispatch.queue_or_block(job):
@@ -68,7 +68,7 @@ def on_cancel(dispatch: Dispatch, event: ev.CancelRequested) -> None:
         dispatch.unreserve(job, reason, Change.CANCEL)
         ended(dispatch, job)
     elif job.phase in WAITING:
-        dispatch.ledger.change(job, Change.CANCEL, reason)
+        dispatch.ledger.phases.change(job, Change.CANCEL, reason)
         ended(dispatch, job)
     else:
         dispatch.stop(job, "cancelled", reason, save=False)
@@ -82,7 +82,7 @@ def on_hold(dispatch: Dispatch, event: ev.HoldRequested) -> None:
     if job.phase is Phase.RESERVED:
         dispatch.unreserve(job, because("held-by", event.by), Change.HOLD)
     elif job.phase in (Phase.QUEUED, Phase.BLOCKED):
-        dispatch.ledger.change(job, Change.HOLD, because("held-by", event.by))
+        dispatch.ledger.phases.change(job, Change.HOLD, because("held-by", event.by))
     if job.spec.array_limit:
         dispatch.fill_array(job)
 
@@ -92,7 +92,7 @@ def on_release(dispatch: Dispatch, event: ev.ReleaseRequested) -> None:
     job = dispatch.ledger.jobs.get(event.job_id)
     if job is None or job.phase is not Phase.HELD:
         return
-    dispatch.ledger.release(job, dispatch.submitted(job))
+    dispatch.ledger.records.release(job, dispatch.submitted(job))
     if not dispatch.queue_or_block(job):
         ended(dispatch, job)
 
@@ -114,7 +114,7 @@ def on_requeue(dispatch: Dispatch, event: ev.RequeueRequested) -> None:
         dispatch.stop(job, "user", because(REQUEUED, event.by), save=True)
     elif job.phase in ENDED:
         left_s = remaining_from(dispatch.ledger, job, job.durable_step)
-        dispatch.ledger.begin_again(job, because("again-by", event.by, job.phase), left_s)
+        dispatch.ledger.records.begin_again(job, because("again-by", event.by, job.phase), left_s)
         if job.spec.array_limit:
             dispatch.ledger.join_array(job)
         if not dispatch.queue_or_block(job):
@@ -127,17 +127,17 @@ def on_spec_changed(dispatch: Dispatch, event: ev.SpecChanged) -> None:
     if job is None or job.phase not in WAITING:
         return
     before, spec = job.spec, msgspec.structs.replace(job.spec, **event.changes)
-    ledger.respecify(job, spec)
-    ledger.has_parts |= spec.gpu_fraction < 1.0
-    ledger.rank(job, rank_of(spec.priority))
+    ledger.records.respecify(job, spec)
+    ledger.phases.has_parts |= spec.gpu_fraction < 1.0
+    ledger.records.rank(job, rank_of(spec.priority))
     if (spec.expected_s, spec.iterations) == (before.expected_s, before.iterations):
         return
     if job.attempt == 0:
-        ledger.expect(job, *estimate_arrival(ledger.estimates, spec, job.profile))
+        ledger.records.expect(job, *estimate_arrival(ledger.estimates, spec, job.profile))
     elif spec.expected_s is not None and spec.expected_s != before.expected_s:
-        ledger.expect(job, max(0.0, spec.expected_s - job.run_s), "user")
+        ledger.records.expect(job, max(0.0, spec.expected_s - job.run_s), "user")
     else:
-        ledger.expect(job, remaining_from(ledger, job, job.durable_step), steps_in_all(job)[1])
+        ledger.records.expect(job, remaining_from(ledger, job, job.durable_step), steps_in_all(job)[1])
 
 
 def on_checkpoint(dispatch: Dispatch, event: ev.CheckpointRequested) -> None:

@@ -43,14 +43,14 @@ def resize(
     if refusal is not None:
         return refusal
     placement = placing.placement(ledger, job, action, policy_shares=policy_shares)
-    ledger.resize(job, placement)
+    ledger.records.resize(job, placement)
     ledger.holdings.claim(job, placement.devices)
     dispatch.stop(job, "resized", action.reason, save=True)
     return None
 
 
 def _check_job(ledger: Ledger, job: Job, action: Resize, lease_s: float) -> Reason | None:
-    spec, partners = job.spec, ledger.partners(job)
+    spec, partners = job.spec, ledger.holdings.partners(job)
     assert job.placement is not None
     trained_s = ledger.now_s - job.phase_since_s
     if not spec.is_elastic:
@@ -89,9 +89,9 @@ def go_on(dispatch: Dispatch, job: Job, reason: Reason) -> None:
     if job.phase is Phase.CHECKPOINTING:
         learn_pause(ledger, job)
     step = job.durable_step
-    ledger.requeue(job, LEAVE, reason, step, remaining_from(ledger, job, step))
+    ledger.records.requeue(job, LEAVE, reason, step, remaining_from(ledger, job, step))
     if placement is not None and ledger.must_wait(job) is None:
-        ledger.reserve_resized(job)
+        ledger.records.reserve_resized(job)
         dispatch.vacated += placement.devices  # Those who have a claim on these are looked at.
         return
     if placement is not None:

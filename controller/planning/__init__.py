@@ -22,7 +22,8 @@ _HOMES: Final = {
         "part_mib", "part_to_get", "peak_mib", "tenant_mib", "why_alone", "why_no_part",
     ),
     "view": (
-        "FreeHosts", "HpDemand", "SchedulingClass", "View", "scheduling_class_of",
+        "FreeHosts", "HoldingsView", "HpDemand", "PairsView", "QueueView", "RunningView", "SchedulingClass",
+        "SizesView", "View", "scheduling_class_of",
         "scheduling_class_of_spec", "staying_class_of", "suits",
     ),
     "why": (

@@ -67,7 +67,7 @@ class Plan:
         """As if the job had left its devices: those that no other job holds count as free, and are
         returned."""
         view, job_id, added, more = self.view, job.spec.job_id, self._added, self._more
-        devices, tenants, claimed_by = view.devices, view.tenants, view.claimed_by
+        devices, tenants, claimed_by = view.devices, view.holdings.tenants, view.holdings.claimed_by
         self.leaving.add(job_id)
         before: Device | None = None
         free: list[DeviceId] | None = None  # Of the host that is looked at, if it takes work.
@@ -133,7 +133,7 @@ class Plan:
         job has a host's devices to itself. None: suppose that it has left, and search.
         """
         view, placement = self.view, victim.placement
-        scheduling_class = view.scheduling_class(newcomer)
+        scheduling_class = view.queue.class_of(newcomer)
         if (
             placement is None
             or not victim.hosts_left  # It is reserved, and has no devices yet.
@@ -157,7 +157,10 @@ class Plan:
             device = view.devices[device_id]
             if not device.healthy or device.type != type or device.host_id != host_id:
                 return None
-            if view.tenants(device_id) != [victim.spec.job_id] or view.claimed_by(device_id) is not None:
+            if (
+                view.holdings.tenants(device_id) != [victim.spec.job_id]
+                or view.holdings.claimed_by(device_id) is not None
+            ):
                 return None
         return devices[: scheduling_class.gpus]
 
@@ -234,7 +237,7 @@ class Plan:
         """Cores and main memory that are left on a host; those of jobs that still leave it are not, unless
         this plan supposes that they have left. `without`: as if these had, too."""
         view, gone = self.view, self.leaving.union(without)
-        here = {job.job_id: job for job in view.asking_on(host_id)}
+        here = {job.job_id: job for job in view.holdings.asking_on(host_id)}
         for device_id, added in self._added.items():
             if view.devices[device_id].host_id == host_id:
                 here |= {job_id: view.jobs[job_id] for job_id in added}
@@ -253,7 +256,7 @@ class Plan:
         view, gpus = self.view, job.spec.gpus_min
         if gpus > self.free_everywhere:
             return None
-        scheduling_class, free = view.scheduling_class(job), view.free
+        scheduling_class, free = view.queue.class_of(job), view.free
         if view.chosen and (chosen := self._chosen(job, scheduling_class)) is not None:
             return chosen
         for avoid in (job.avoid, ()) if job.avoid else ((),):
@@ -269,7 +272,7 @@ class Plan:
                     tightest = free.tightest(type, gpus)
                     if tightest is not None and suits(view.hosts[tightest], scheduling_class):
                         return tuple(free.devices[tightest, type][:gpus])  # As it is for most jobs.
-                    if tightest is None and gpus <= view.largest_host(scheduling_class, type):
+                    if tightest is None and gpus <= view.sizes.on_host(scheduling_class, type):
                         continue  # Nor would it be spread.
                 if self.free_total(type) >= gpus:
                     found = self._find_on_type(scheduling_class, type, avoid)
@@ -295,7 +298,7 @@ class Plan:
         if nodes > 1:
             return self._find_pods(scheduling_class, type, nodes, gpus // nodes, avoid)
         found = self._find_together(scheduling_class, type, avoid)
-        if found is None and nodes == 0 and gpus > self.view.largest_host(scheduling_class, type):
+        if found is None and nodes == 0 and gpus > self.view.sizes.on_host(scheduling_class, type):
             return self._spread(scheduling_class, type, avoid)
         return found
 
@@ -380,8 +383,8 @@ class Plan:
 
     def staying(self, device_id: DeviceId) -> list[JobId]:
         """Jobs that hold or get the device and are not on their way out."""
-        here = [j for j in self.view.tenants(device_id) if not self.is_leaving(j)]
-        claim = self.view.claimed_by(device_id)
+        here = [j for j in self.view.holdings.tenants(device_id) if not self.is_leaving(j)]
+        claim = self.view.holdings.claimed_by(device_id)
         if claim is not None and claim not in self.leaving:
             here.append(claim)
         added = self._added.get(device_id)
@@ -399,7 +402,7 @@ class Plan:
 
     def unplaced(self) -> Iterator[Job]:
         """Waiting jobs that get nothing by this plan, in the policy's order."""
-        waiting = self.view.queued()
+        waiting = self.view.queue.in_order()
         return (job for job in waiting if job.spec.job_id not in self._placed) if self.actions else waiting
 
     def decision(self) -> Decision:

@@ -130,83 +130,62 @@ class HpDemand(Protocol):
         """Both, by type and organisation."""
 
 
-class View(Protocol):
-    """The cluster at one moment."""
+class QueueView(Protocol):
+    """Waiting jobs, in the policy's order."""
 
-    @property
-    def now_s(self) -> float: ...
-
-    @property
-    def began_hour(self) -> int:
-        """The hour, counted from 1970, in which the journal's time began; 0: not known."""
-
-    @property
-    def jobs(self) -> Mapping[JobId, Job]: ...
-
-    @property
-    def hosts(self) -> Mapping[HostId, Host]: ...
-
-    @property
-    def devices(self) -> Mapping[DeviceId, Device]: ...
-
-    @property
-    def free(self) -> FreeHosts: ...
-
-    @property
-    def hp(self) -> HpDemand: ...
+    def __len__(self) -> int:
+        """How many wait."""
 
     def heads(self) -> Iterator[Job]:
-        """The first queued job of each scheduling class, in the policy's order."""
+        """The first job of each scheduling class."""
 
-    def queue(self, scheduling_class: SchedulingClass) -> Sequence[Job]:
-        """Queued jobs of one class, in the policy's order."""
+    def of_class(self, scheduling_class: SchedulingClass) -> Sequence[Job]:
+        """The jobs of one class."""
 
-    def queued(self) -> Iterator[Job]:
-        """All queued jobs in the policy's order, merged lazily."""
+    def in_order(self) -> Iterator[Job]:
+        """All of them, merged lazily."""
 
     def newcomers(self) -> Sequence[Job]:
-        """Queued jobs that were not queued before this event, in the policy's order."""
+        """Those that did not wait before this event."""
 
-    def scheduling_class(self, job: Job) -> SchedulingClass:
+    def class_of(self, job: Job) -> SchedulingClass:
         """`scheduling_class_of(job)`, remembered for jobs that wait."""
 
     def order_key(self, job: Job) -> tuple[Any, ...]:
-        """Where a waiting job stands: aged jobs first, then the policy's key, then arrival."""
+        """Where a waiting job stands: aged jobs first, then by rank, then the policy's key, then arrival."""
 
-    def queued_count(self) -> int: ...
 
-    def on_devices(self) -> Sequence[Job]:
-        """Jobs that hold devices, by predicted end (unknown ends last)."""
+class RunningView(Protocol):
+    """Jobs that hold devices."""
 
-    def running(self) -> Sequence[Job]:
+    @property
+    def training(self) -> Sequence[Job]:
         """RUNNING jobs by predicted end, which is also the order of their remaining time now as long as each
         runs alone: nothing has to be sorted again as time passes. Of two equal ones the first to arrive
         stands last; unknown ends are last of all. Cheap from both sides (`reversed`)."""
 
+    @property
     def loading(self) -> Sequence[Job]:
-        """LOADING jobs by remaining time, which does not move while they load; ties as in `running`."""
+        """LOADING jobs by remaining time, which does not move while they load; ties as in `training`."""
 
+    @property
     def leaving(self) -> Collection[Job]:
         """CHECKPOINTING and STOPPING jobs, in no order."""
 
+    @property
     def paced(self) -> Mapping[int, Job]:
         """By number: RUNNING jobs that go slower or faster than alone at the whole batch; only they may
         stand elsewhere in the order of remaining time than in the order of ends."""
 
+    def by_end(self) -> Sequence[Job]:
+        """All of them, by predicted end; unknown ends are last."""
+
+
+class HoldingsView(Protocol):
+    """Who has which device."""
+
     def tenants(self, device_id: DeviceId) -> Sequence[JobId]:
         """Jobs that hold the device now, leaving ones included."""
-
-    def asking_on(self, host_id: HostId) -> Sequence[Job]:
-        """Jobs that ask for cores or main memory and have processes on the host, or a claim on devices of
-        it; by arrival."""
-
-    @property
-    def chosen(self) -> Mapping[JobId, tuple[DeviceId, ...]]:
-        """Where waiting jobs go if these devices are free when they are asked, because somebody has looked
-        at several of them together; empty: each goes where `Plan.find_free` says."""
-
-    def shareable(self) -> Iterable[DeviceId]:
-        """Healthy devices with one tenant (leaving or not), no claim and room for another, in order."""
 
     def claimed_by(self, device_id: DeviceId) -> JobId | None:
         """The reserved job that gets the device next, if any."""
@@ -214,24 +193,93 @@ class View(Protocol):
     def claimants(self) -> Sequence[JobId]:
         """Reserved jobs, in order of arrival."""
 
-    def planned_mib(self, job: Job) -> int | None:
-        """A placed job's planned memory per device; None = unknown."""
+    def shareable(self) -> Sequence[DeviceId]:
+        """Healthy devices with one tenant (leaving or not), no claim and room for another, in order."""
+
+    def asking_on(self, host_id: HostId) -> Sequence[Job]:
+        """Jobs that ask for cores or main memory and have processes on the host, or a claim on devices of
+        it; by arrival."""
+
+
+class PairsView(Protocol):
+    """How much jobs slow each other."""
 
     def interference(self, first: Job, second: Job) -> Interference:
         """The best known ratios for a pair, with their source."""
 
-    def foretold(self, first: Job, second: Job) -> Interference:
+    def expected(self, first: Job, second: Job) -> Interference:
         """The ratios that would be assumed of the pair had it never been observed."""
 
     def interferences(self, jobs: Sequence[Job], partners: Sequence[Job]) -> Sequence[Sequence[Interference]]:
         """`interference` of each of these beside each of those, in the time of a few asked for alone."""
 
-    def largest_placement(self, scheduling_class: SchedulingClass) -> int:
+
+class SizesView(Protocol):
+    """What hosts could hold."""
+
+    def ever(self, scheduling_class: SchedulingClass) -> int:
         """Most devices a job of this class could ever get on the hosts known, drained ones included."""
 
-    def largest_now(self, scheduling_class: SchedulingClass) -> int:
+    def now(self, scheduling_class: SchedulingClass) -> int:
         """The same on the hosts that take new work at present, were they empty."""
 
-    def largest_host(self, scheduling_class: SchedulingClass, type: str) -> int:
+    def on_host(self, scheduling_class: SchedulingClass, type: str) -> int:
         """Most healthy devices of a type on one host that is neither lost nor drained, busy or not: above
         this a gang is spread."""
+
+
+class View(Protocol):
+    """The cluster at one moment."""
+
+    @property
+    def now_s(self) -> float:
+        """Seconds since the journal began."""
+
+    @property
+    def began_hour(self) -> int:
+        """The hour, counted from 1970, in which the journal's time began; 0: not known."""
+
+    @property
+    def jobs(self) -> Mapping[JobId, Job]:
+        """All jobs that are remembered, ended ones included."""
+
+    @property
+    def hosts(self) -> Mapping[HostId, Host]:
+        """All hosts that have joined."""
+
+    @property
+    def devices(self) -> Mapping[DeviceId, Device]:
+        """All devices of these hosts."""
+
+    @property
+    def queue(self) -> QueueView:
+        """Who waits."""
+
+    @property
+    def running(self) -> RunningView:
+        """Who holds devices."""
+
+    @property
+    def holdings(self) -> HoldingsView:
+        """Who has which device, and who gets it next."""
+
+    @property
+    def free(self) -> FreeHosts:
+        """Which devices are free."""
+
+    @property
+    def pairs(self) -> PairsView:
+        """How much jobs slow each other."""
+
+    @property
+    def sizes(self) -> SizesView:
+        """What hosts could hold, were they empty."""
+
+    @property
+    def hp(self) -> HpDemand:
+        """What jobs of class hp ask for."""
+
+    @property
+    def chosen(self) -> Mapping[JobId, tuple[DeviceId, ...]]:
+        """Where waiting jobs go if these devices are free when they are asked, because somebody has looked
+        at several of them together; empty: each goes where `Plan.find_free` says."""

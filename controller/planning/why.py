@@ -16,7 +16,7 @@ def why_waiting(view: View, job: Job, order: str, first: Job | None = None) -> R
     plan = Plan(view)
     free, needed = plan.free_count(scheduling_class_of(job)), job.spec.gpus
     fits = plan.find_free(job) is not None
-    ahead = first or next((head for head in view.heads() if is_possible(view, head)), job)
+    ahead = first or next((head for head in view.queue.heads() if is_possible(view, head)), job)
     if ahead.job_id == job.job_id:
         if fits:
             return because("next-event")
@@ -36,7 +36,7 @@ def why_waiting(view: View, job: Job, order: str, first: Job | None = None) -> R
 def is_possible(view: View, job: Job) -> bool:
     """Whether the hosts that take new work could hold the job, were they empty: only then is it worth keeping
     others back for it."""
-    return view.largest_now(view.scheduling_class(job)) >= job.spec.gpus_min
+    return view.sizes.now(view.queue.class_of(job)) >= job.spec.gpus_min
 
 
 def is_aged_waiting(view: View) -> bool:
@@ -46,7 +46,7 @@ def is_aged_waiting(view: View) -> bool:
 
 def first_aged(view: View) -> Job | None:
     """The job that all others must wait for, because it has aged."""
-    for head in view.heads():  # Aged ones come first.
+    for head in view.queue.heads():  # Aged ones come first.
         if not head.aged:
             return None
         if is_possible(view, head):
@@ -81,7 +81,7 @@ def why_impossible(view: View, job: Job) -> Reason | None:
     too_large = why_too_large(view, scheduling_class)
     if too_large is not None:
         return too_large
-    largest = view.largest_placement(scheduling_class)
+    largest = view.sizes.ever(scheduling_class)
     if largest < scheduling_class.gpus:
         on = f" on {scheduling_class.nodes} nodes" if scheduling_class.nodes else ""
         return because("never-fits", scheduling_class.gpus, on, largest)
@@ -111,7 +111,7 @@ def why_too_large(view: View, scheduling_class: SchedulingClass) -> Reason | Non
 def why_no_host_room(plan: Plan, job: Job) -> Reason | None:
     """Why a job waits though enough devices are free: names the cores and main memory left on a host that has
     too few, the one with most free devices; None if cores and memory are not what it lacks."""
-    scheduling_class = plan.view.scheduling_class(job)
+    scheduling_class = plan.view.queue.class_of(job)
     if not scheduling_class.asks_hosts:
         return None
     short = [

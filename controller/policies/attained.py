@@ -126,7 +126,7 @@ class Queues:
         """When the next running job reaches a threshold, if none is stopped; None if none will."""
         now_s, limits, last_gpu_s = view.now_s, self.limits, self.limits[-1]
         at_s = float("inf")
-        for job in view.running():
+        for job in view.running.training:
             gpus = job.spec.gpus_min
             gpu_s = (job.run_s + (now_s - job.phase_since_s)) * gpus
             if gpu_s + 1e-6 * gpus < last_gpu_s:
@@ -151,8 +151,8 @@ class AttainedService:
         only, and mostly there are none."""
         view = self._view
         if self._others is None:
-            self._others = self._queues.of_running(view.running(), view.now_s)
-            self._others += self._queues.of_resting(view.loading())
+            self._others = self._queues.of_running(view.running.training, view.now_s)
+            self._others += self._queues.of_resting(view.running.loading)
             self._others += self._queues.of_resting(reserved(plan))
         mine = (self._queues.of(job, view.now_s), job.number)
         later = [other for other in self._others if other > mine]
@@ -210,7 +210,7 @@ class Tiresias:
         return (float(self._queues.of(job, job.phase_since_s)),)
 
     def decide(self, view: View, event: ev.AnyEvent) -> Decision:
-        if not view.queued_count() or is_quiet(view, event):
+        if not view.queue or is_quiet(view, event):
             return NOTHING
         plan = Plan(view)
         waiting = whom_to_ask(plan, event)
@@ -225,7 +225,11 @@ class Tiresias:
         one asked for can only be that of a job that got going since, or while nothing waited."""
         view = plan.view
         is_set = self._demotion.is_set(view.now_s)
-        if is_set and not isinstance(event, ev.FirstStepDone) and view.queued_count() > len(view.newcomers()):
+        if (
+            is_set
+            and not isinstance(event, ev.FirstStepDone)
+            and len(view.queue) > len(view.queue.newcomers())
+        ):
             return
         at_s = self._queues.next_demotion_s(view)
         if at_s is not None and not (
@@ -241,7 +245,7 @@ class Tiresias:
         if reason.code not in ("first-no-devices", "behind-no-devices", "fragmented"):
             return reason
         order = AttainedService(self._queues, view)
-        if next(order.behind(Plan(view), job), None) is not None or not view.on_devices():
+        if next(order.behind(Plan(view), job), None) is not None or not view.running.by_end():
             return reason
         return because("outranks-nobody", self._queues.of(job, view.now_s) + 1)
 

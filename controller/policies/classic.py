@@ -43,11 +43,11 @@ class Classic(Stateless):
         self.traits = Traits(orders_by_size=name != "fifo")
 
     def decide(self, view: View, event: ev.AnyEvent) -> Decision:
-        if not view.queued_count() or not view.free.everywhere or is_quiet(view, event):
+        if not view.queue or not view.free.everywhere or is_quiet(view, event):
             return NOTHING
         plan, backfill = Plan(view), self.parameters.backfill
         if backfill == "easy":
-            place_ordered(plan, view.queued(), self.name, backfill)
+            place_ordered(plan, view.queue.in_order(), self.name, backfill)
         else:
             place_in_order(plan, self.name, strict=backfill == "none")
         return plan.decision()

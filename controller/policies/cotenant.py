@@ -248,7 +248,7 @@ class Cotenant(Patient):
         plan, is_partial = self.arrange(view, event)
         if plan is None:
             return NOTHING
-        newcomers = (job for job in view.newcomers() if not plan.is_placed(job.job_id))
+        newcomers = (job for job in view.queue.newcomers() if not plan.is_placed(job.job_id))
         self._sharing.admit(plan, newcomers if is_partial else plan.unplaced(), late_waiting(plan))
         return plan.decision()
 
@@ -273,7 +273,7 @@ class Cotenant(Patient):
 
     def explain(self, view: View, job: Job) -> Reason:
         reason = super().explain(view, job)
-        if reason.code not in NO_DEVICES or job.remaining_s is None or not view.on_devices():
+        if reason.code not in NO_DEVICES or job.remaining_s is None or not view.running.by_end():
             return reason
         plan = Plan(view)
         slots = self._sharing.slots(plan)

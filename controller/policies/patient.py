@@ -101,7 +101,7 @@ def spare(view: View, asking: Iterable[Job], parameters: PatientParameters) -> l
     than the shortest who asks; it does not grow with the queue."""
     now_s, least_s = view.now_s, min(map(needs_s, asking), default=float("inf"))
     found: list[Spare] = []
-    for job in reversed(view.running()):
+    for job in reversed(view.running.training):
         ends_in_s = job.end_s - now_s
         if ends_in_s <= least_s:  # No later one has more left than this time to its end.
             break
@@ -153,7 +153,7 @@ class Round:
                 if self._least_gang_s < self._most_spare_s:
                     self._widest = max([job.spec.gpus_min for *_, job in running])
                     self._least_cost_s = min([cost_s(job) for *_, job in running])
-        if self._view.claimants():
+        if self._view.holdings.claimants():
             self._reserved = [
                 (self._parameters.service_s(r), needs_s(r), r) for r in reserved(plan) if not r.aged
             ]
@@ -258,7 +258,7 @@ class Round:
         before = bisect_left(running, (-mine_gpu_s,))
         if self._together.most(self._spared, before) >= gpus:
             return True
-        return not is_kept_together(self._view, self._view.scheduling_class(job))
+        return not is_kept_together(self._view, self._view.queue.class_of(job))
 
     def is_worth_waiting(self, plan: Plan, job: Job, victim: Job) -> bool:
         """Whether enough devices get free by themselves before the job could train on those of a victim."""
@@ -325,7 +325,7 @@ class Patient:
 
         An arrival with nothing free is the newcomer's own affair (see `whom_to_ask`), as long as it does
         not wait for devices that get free by themselves."""
-        if not view.queued_count():
+        if not view.queue:
             return None, False
         if isinstance(event, ev.ProgressSeen):
             if event.total_steps is None or not is_wanted(view, event):
@@ -337,12 +337,12 @@ class Patient:
             return None, False
         waiting = whom_to_ask(plan, event)
         is_partial = isinstance(waiting, NewcomersOnly)
-        present = self.round(view, view.newcomers() if is_partial else view.heads())
+        present = self.round(view, view.queue.newcomers() if is_partial else view.queue.heads())
         rearrange(plan, present, waiting or Candidates(view))
         if is_partial and present.until_s is not None:
             # One that might wait for devices must know who else does.
             seen = present.soon if present.soon is not None and present.soon.is_unpromised() else None
-            plan, present, is_partial = Plan(view), self.round(view, view.heads(), seen), False
+            plan, present, is_partial = Plan(view), self.round(view, view.queue.heads(), seen), False
             rearrange(plan, present, Candidates(view))
         if present.until_s is not None and not self._check.is_set(view.now_s):
             plan.actions.append(Wake(at_s=present.until_s, reason=because("devices-soon")))
@@ -364,7 +364,7 @@ class Patient:
         plan, present = Plan(view), self.round(view, [job])
         first = next(present.behind(plan, job), None)
         if first is None or present.gains_nothing(plan, job):
-            return because("gains-nothing", needs_s(job)) if view.on_devices() else reason
+            return because("gains-nothing", needs_s(job)) if view.running.by_end() else reason
         waits = first.phase is Phase.RUNNING and present.is_worth_waiting(plan, job, first)
         return because("devices-soon") if waits else reason
 
@@ -381,7 +381,7 @@ def is_wanted(view: View, event: ev.FirstStepDone | ev.ProgressSeen) -> bool:
     if job is None or not job.preemptible or job.remaining_s is None:
         return False
     spare_s = (job.remaining_now_s(view.now_s) or 0.0) - cost_s(job)
-    return any(head.aged or needs_s(head) < spare_s for head in view.heads())
+    return any(head.aged or needs_s(head) < spare_s for head in view.queue.heads())
 
 
 PATIENT: Final = PolicyEntry(

@@ -41,8 +41,8 @@ class Preemptive(Stateless, ABC):
         """Make room for the newcomer by preempting others, or do nothing."""
 
     def decide(self, view: View, event: ev.AnyEvent) -> Decision:
-        any_free, arrived = view.free.everywhere, view.newcomers()
-        if not (any_free or arrived) or not view.queued_count() or is_quiet(view, event):
+        any_free, arrived = view.free.everywhere, view.queue.newcomers()
+        if not (any_free or arrived) or not view.queue or is_quiet(view, event):
             return NOTHING
         fresh = newcomers(arrived, self.parameters.newcomers) if arrived else ()
         if not any_free and not fresh:
@@ -86,7 +86,7 @@ def preempt_for_each(
 ) -> None:
     """Asks newcomers that found no devices, in turn; none behind a job for which devices are kept back, since
     what it would free is for that job."""
-    order_key = plan.view.order_key
+    order_key = plan.view.queue.order_key
     for newcomer in fresh:
         if plan.actions and plan.is_placed(newcomer.spec.job_id):
             continue
@@ -109,7 +109,7 @@ def why_no_victims(view: View, job: Job) -> Reason | None:
     """Why the first in the queue preempts no job."""
     if job.remaining_s is None:
         return None
-    on_devices = [j for j in view.on_devices() if j.phase in (Phase.RUNNING, Phase.LOADING)]
+    on_devices = [j for j in view.running.by_end() if j.phase in (Phase.RUNNING, Phase.LOADING)]
     firm = [j.job_id for j in on_devices if not j.preemptible]
     if on_devices and len(firm) == len(on_devices):
         return because("not-preemptible", ", ".join(firm[:5]))

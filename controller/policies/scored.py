@@ -39,7 +39,7 @@ class Scored(Stateless, ABC):
         return ()
 
     def decide(self, view: View, event: ev.AnyEvent) -> Decision:
-        if not view.queued_count() or not view.free.everywhere or is_quiet(view, event):
+        if not view.queue or not view.free.everywhere or is_quiet(view, event):
             return NOTHING
         plan = Plan(view)
         jobs = self._candidates(plan)
@@ -57,25 +57,27 @@ class Scored(Stateless, ABC):
     def _candidates(self, plan: Plan) -> list[Job]:
         """Jobs that may matter: all of them; where those that do not fit are passed, those that do."""
         view = plan.view
-        heads = list(view.heads())
+        heads = list(view.queue.heads())
         if self.parameters.backfill == "any" and not is_aged_waiting(view):
             heads = [head for head in heads if plan.find_free(head) is not None]
-        return [job for head in heads for job in view.queue(view.scheduling_class(head))]
+        return [job for head in heads for job in view.queue.of_class(view.queue.class_of(head))]
 
     def waiting(self, view: View, event: ev.AnyEvent) -> list[Job]:
         """All, in order."""
-        return self.ordered(view, list(view.queued()), event)
+        return self.ordered(view, list(view.queue.in_order()), event)
 
     def ordered(self, view: View, jobs: Sequence[Job], event: ev.AnyEvent | None) -> list[Job]:
         """Aged ones first, then by rank (priority, fair share), then by score."""
         scores = self.scores(view, jobs, event)
-        ranks = [view.order_key(job)[0] for job in jobs]
+        ranks = [view.queue.order_key(job)[0] for job in jobs]
         keyed = [(rank, s, job.number, job) for rank, s, job in zip(ranks, scores, jobs, strict=True)]
         keyed.sort()
         return [entry[-1] for entry in keyed]
 
     def explain(self, view: View, job: Job) -> Reason:
-        every = [each for head in view.heads() for each in view.queue(view.scheduling_class(head))]
+        every = [
+            each for head in view.queue.heads() for each in view.queue.of_class(view.queue.class_of(head))
+        ]
         first = next((each for each in self.ordered(view, every, None) if is_possible(view, each)), None)
         return why_waiting(view, job, self.name, first)
 

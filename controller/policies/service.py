@@ -56,7 +56,7 @@ class RemainingService:
         now_s = view.now_s
         more = [
             (-service, other.number, other)
-            for other in chain(view.running(), view.loading())
+            for other in chain(view.running.training, view.running.loading)
             if mine < (service := service_now(other, now_s)) < UNKNOWN_S
         ]
         more.sort()
@@ -106,7 +106,7 @@ class Srsf(Preemptive):
             return reason
         if job.remaining_s is None or next(self._order.behind(Plan(view), job), None) is not None:
             return reason
-        return because("outlives-service", service_now(job, view.now_s)) if view.on_devices() else reason
+        return because("outlives-service", service_now(job, view.now_s)) if view.running.by_end() else reason
 
 
 SSF: Final = PolicyEntry(

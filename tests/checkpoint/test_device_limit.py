@@ -277,7 +277,7 @@ def test_a_limit_of_the_users_own_shell_is_left_to_mps(gpu: Gpus, monkeypatch: p
 
 
 @pytest.mark.parametrize("counts_context", [True, False])
-@pytest.mark.parametrize("current", [True, False])
+@pytest.mark.parametrize("in_force", [True, False])
 @pytest.mark.parametrize("limit_gib", [None, 20, 60])
 @pytest.mark.parametrize("reserved_gib", [1, 15])
 def test_the_peak_is_what_is_used_whatever_a_limit_makes_of_the_free_memory(
@@ -285,7 +285,7 @@ def test_the_peak_is_what_is_used_whatever_a_limit_makes_of_the_free_memory(
     monkeypatch: pytest.MonkeyPatch,
     reserved_gib: int,
     limit_gib: int | None,
-    current: bool,
+    in_force: bool,
     counts_context: bool,
 ) -> None:
     """A client may be shown what is free of its limit beside the total of the whole device."""
@@ -295,7 +295,7 @@ def test_the_peak_is_what_is_used_whatever_a_limit_makes_of_the_free_memory(
     expected = used
     if limit_gib is not None:
         monkeypatch.setenv(ENV_MPS_LIMIT, f"0={limit_gib * 1024}M")
-        if current:
+        if in_force:
             expected = used if counts_context else gpu.reserved
             gpu.free = limit_gib * GIB - expected
     assert reports.Peak().read_mib() == expected / (1 << 20)

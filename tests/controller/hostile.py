@@ -40,7 +40,7 @@ class Hostile(Stateless):
         return WHY if reason.code == "next-event" else reason
 
     def decide(self, view: View, event: ev.AnyEvent) -> Decision:
-        chance = random.Random(f"{type(event).__name__} {view.now_s} {view.queued_count()}")
+        chance = random.Random(f"{type(event).__name__} {view.now_s} {len(view.queue)}")
         jobs = [*view.jobs, JobId("77"), JobId("")]
         devices = [*view.devices, DeviceId("z/0")]
         return Decision(actions=tuple(self._any(chance, jobs, devices, view) for _ in range(12)))

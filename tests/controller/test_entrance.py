@@ -281,14 +281,14 @@ def test_ended_jobs_are_forgotten_by_size_as_well_as_by_number(
     station: Station,
 ) -> None:
     ledger: Ledger = station.core.state.engine._ledger
-    ledger.ended_bytes_max = bound = job_spec.ENDED_BYTES_MAX // 16
+    ledger.phases.ended_bytes_max = bound = job_spec.ENDED_BYTES_MAX // 16
     big = Launch(argv=("x",), workdir="/tmp", env={f"V{at}": "é" * 60_000 for at in range(8)})
     each = held_bytes(job(launch=big, user=ADMIN.name))
     for _ in range(bound // each + 5):
         job_id = station.submit(ADMIN, launch=big)
         station.ask(clients.ChangeJobs(verb="cancel", job_ids=(job_id,)), ADMIN)
-    assert sum(ledger.ended.sizes.values()) <= bound
-    assert len(ledger.ended) == bound // each
+    assert sum(ledger.phases.ended.sizes.values()) <= bound
+    assert len(ledger.phases.ended) == bound // each
 
 
 def test_waits_of_one_user_are_bounded_together(stations: Callable[..., Station]) -> None:

@@ -102,7 +102,7 @@ class Watcher:
                 assert not (job.crowded or self.engine.jobs[partner].crowded), (
                     "it ran out of memory like that"
                 )
-                known = view.interference(job, self.engine.jobs[partner])
+                known = view.pairs.interference(job, self.engine.jobs[partner])
                 assert not known.crowded, "such a pair has been"
                 assert not known.faulted, "a GPU fault has parted such a pair, and not long ago"
         newest = self._last[command.job_id]
@@ -138,7 +138,7 @@ class Watcher:
             else:
                 assert len(here) <= device.max_tenants, (device_id, here)
             if len(here) > 1:
-                planned = [self.engine.view().planned_mib(self.engine.jobs[j]) for j in here]
+                planned = [self.engine.jobs[j].planned_mib for j in here]
                 assert sum(mib or device.memory_mib for mib in planned) <= device.usable_mib
                 assert all(self.engine.jobs[j].spec.share == "auto" for j in here)
                 uids = {self.engine.jobs[j].spec.launch.uid for j in here}

@@ -622,8 +622,8 @@ class Cluster:
             self._check_ended(job)
         view = engine.view()
         for device_id, device in view.devices.items():
-            assert not view.tenants(device_id), f"{device_id} is not free"
-            assert view.claimed_by(device_id) is None
+            assert not view.holdings.tenants(device_id), f"{device_id} is not free"
+            assert view.holdings.claimed_by(device_id) is None
             assert device_id in view.free.devices[device.host_id, device.type], f"{device_id} is not offered"
         assert not any(count for counts in self.living.values() for count in counts.values()), (
             "ranks are left"

@@ -13,17 +13,14 @@ from typing import NamedTuple
 from cotenant.controller.domain import (
     AnyAction,
     Defer,
-    Device,
     DeviceId,
-    Host,
-    HostId,
     Job,
     JobId,
     Place,
     Preempt,
     Share,
 )
-from cotenant.controller.planning import FreeHosts, HpDemand, Plan, SchedulingClass, View
+from cotenant.controller.planning import HoldingsView, Plan, QueueView, SchedulingClass, View
 
 
 class Budget(NamedTuple):
@@ -39,7 +36,7 @@ class Budget(NamedTuple):
 
 
 class ClassView:
-    """Implements `View`."""
+    """Implements `View`: all but the queue and the shareable devices is the view's own."""
 
     def __init__(
         self,
@@ -52,54 +49,32 @@ class ClassView:
         """`admits`: which jobs wait here; `ends`: whether none does behind this one in its queue; `unseen`:
         which of them are new to the policy though not to the queue; `may_share`: beside which jobs others may
         be put."""
-        self._view, self._admits, self._ends = view, admits, ends
-        self._unseen, self._may_share = unseen, may_share
+        self.now_s, self.began_hour, self.jobs = view.now_s, view.began_hour, view.jobs
+        self.hosts, self.devices, self.free = view.hosts, view.devices, view.free
+        self.running, self.hp, self.chosen = view.running, view.hp, view.chosen
+        self.pairs, self.sizes = view.pairs, view.sizes
+        self.queue: QueueView = QueueOfClass(view.queue, admits, ends, unseen)
+        self.holdings: HoldingsView = HoldingsForClass(view.holdings, view.jobs, may_share)
+
+
+class QueueOfClass:
+    """The waiting jobs that are admitted. Implements `QueueView`."""
+
+    def __init__(
+        self,
+        queue: QueueView,
+        admits: Callable[[Job], bool],
+        ends: Callable[[Job], bool],
+        unseen: Callable[[Job], bool],
+    ) -> None:
+        self._queue, self._admits, self._ends, self._unseen = queue, admits, ends, unseen
         self._heads: list[Job] | None = None
         self._queues: dict[SchedulingClass, Sequence[Job]] = {}
-        self.order_key, self.scheduling_class = view.order_key, view.scheduling_class
-        self.on_devices, self.running, self.loading = view.on_devices, view.running, view.loading
-        self.leaving, self.paced, self.tenants = view.leaving, view.paced, view.tenants
-        self.claimed_by, self.claimants, self.planned_mib = view.claimed_by, view.claimants, view.planned_mib
-        self.interference, self.interferences = view.interference, view.interferences
-        self.foretold = view.foretold
-        self.largest_placement, self.largest_now = view.largest_placement, view.largest_now
-        self.largest_host, self.asking_on = view.largest_host, view.asking_on
-
-    @property
-    def now_s(self) -> float:
-        return self._view.now_s
-
-    @property
-    def began_hour(self) -> int:
-        return self._view.began_hour
-
-    @property
-    def jobs(self) -> Mapping[JobId, Job]:
-        return self._view.jobs
-
-    @property
-    def hosts(self) -> Mapping[HostId, Host]:
-        return self._view.hosts
-
-    @property
-    def devices(self) -> Mapping[DeviceId, Device]:
-        return self._view.devices
-
-    @property
-    def free(self) -> FreeHosts:
-        return self._view.free
-
-    @property
-    def hp(self) -> HpDemand:
-        return self._view.hp
-
-    @property
-    def chosen(self) -> Mapping[JobId, tuple[DeviceId, ...]]:
-        return self._view.chosen
+        self.order_key, self.class_of = queue.order_key, queue.class_of
 
     def heads(self) -> Iterator[Job]:
         if self._heads is None:
-            found = [self._first(head) for head in self._view.heads()]
+            found = [self._first(head) for head in self._queue.heads()]
             self._heads = sorted((job for job in found if job is not None), key=self.order_key)
         return iter(self._heads)
 
@@ -108,39 +83,49 @@ class ClassView:
         if self._admits(head):
             return head
         if not self._ends(head):
-            for job in self._view.queue(self._view.scheduling_class(head)):
+            for job in self._queue.of_class(self.class_of(head)):
                 if self._admits(job):
                     return job
                 if self._ends(job):
                     break
         return None
 
-    def queue(self, scheduling_class: SchedulingClass) -> Sequence[Job]:
+    def of_class(self, scheduling_class: SchedulingClass) -> Sequence[Job]:
         if scheduling_class not in self._queues:
-            waiting = self._view.queue(scheduling_class)
+            waiting = self._queue.of_class(scheduling_class)
             self._queues[scheduling_class] = [job for job in waiting if self._admits(job)]
         return self._queues[scheduling_class]
 
-    def queued(self) -> Iterator[Job]:
-        return filter(self._admits, self._view.queued())
+    def in_order(self) -> Iterator[Job]:
+        return filter(self._admits, self._queue.in_order())
 
     def newcomers(self) -> Sequence[Job]:
-        found = {job.number: job for job in self._view.newcomers() if self._admits(job)}
+        found = {job.number: job for job in self._queue.newcomers() if self._admits(job)}
         for head in self.heads():
             if self._unseen(head):
-                found |= {job.number: job for job in self.queue(self.scheduling_class(head))}
+                found |= {job.number: job for job in self.of_class(self.class_of(head))}
         return sorted(found.values(), key=self.order_key)
 
-    def queued_count(self) -> int:
+    def __len__(self) -> int:
         """An upper bound: an exact count would look at each job."""
-        return self._view.queued_count() if next(self.heads(), None) is not None else 0
+        return len(self._queue) if next(self.heads(), None) is not None else 0
+
+
+class HoldingsForClass:
+    """Who has which device; only some may be shared. Implements `HoldingsView`."""
+
+    def __init__(
+        self, holdings: HoldingsView, jobs: Mapping[JobId, Job], may_share: Callable[[Job], bool]
+    ) -> None:
+        self._holdings, self._jobs, self._may_share = holdings, jobs, may_share
+        self.tenants, self.claimed_by = holdings.tenants, holdings.claimed_by
+        self.claimants, self.asking_on = holdings.claimants, holdings.asking_on
 
     def shareable(self) -> Sequence[DeviceId]:
-        view = self._view
-        return [d for d in view.shareable() if all(map(self._is_shared_with, view.tenants(d)))]
+        return [d for d in self._holdings.shareable() if all(map(self._is_shared_with, self.tenants(d)))]
 
     def _is_shared_with(self, job_id: JobId) -> bool:
-        return self._may_share(self._view.jobs[job_id])
+        return self._may_share(self._jobs[job_id])
 
 
 def widest(budgets: dict[str, Budget]) -> int:
@@ -174,7 +159,7 @@ def beyond(view: View, actions: Sequence[AnyAction], budgets: dict[str, Budget])
     for action in actions:
         if not isinstance(action, Place | Share):
             continue
-        taken = [d for d in action.devices if not view.tenants(d)]
+        taken = [d for d in action.devices if not view.holdings.tenants(d)]
         type = view.devices[action.devices[0]].type
         if len(taken) > left.get(type, 0) and not view.jobs[action.job_id].aged:
             excess.add(action.job_id)

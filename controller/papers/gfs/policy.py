@@ -135,9 +135,9 @@ class Gfs:
             asides += actions
             actions = ()
         found = [*actions, *(aside for aside in asides if aside not in actions)]
-        if actions and view.queued_count() and self._may_ask_again(view):
+        if actions and view.queue and self._may_ask_again(view):
             found.append(Wake(at_s=view.now_s, reason=because("next-class")))
-        if view.queued_count() and self._state.wake_s <= view.now_s:
+        if view.queue and self._state.wake_s <= view.now_s:
             every_s = self.parameters.interval_s
             next_s = (view.now_s // every_s + 1) * every_s
             found.append(Wake(at_s=next_s, reason=because("quota-update")))
@@ -159,7 +159,7 @@ class Gfs:
         seen = self._hp_view(view)
         actions = self._order.decide(seen, event).actions
         plan = replayed(view, actions)
-        for job in list(seen.queued()):
+        for job in list(seen.queue.in_order()):
             if not plan.is_placed(job.job_id) and not is_deferred(job.job_id, actions):
                 self._make_room(plan, job)
         return (*actions, *plan.actions)
@@ -179,7 +179,7 @@ class Gfs:
             LeastCost(self._state.evictions, self._state.checkpoints_s, self.parameters).take(plan, job)
 
     def _spot_pass(self, view: View, event: ev.AnyEvent) -> Sequence[AnyAction]:
-        budgets = self.budgets(view, event) if view.queued_count() else {}
+        budgets = self.budgets(view, event) if view.queue else {}
         left_out, excess = set[JobId](), set[JobId]()
         actions: Sequence[AnyAction] = ()
         for _ in range(ASKED_MAX):
@@ -269,7 +269,7 @@ class Gfs:
             self._share.observe(view, event, theirs)
         if decision.actions or not is_quiet(view, event):
             was_hp = any(is_hp(view.jobs.get(job_id)) for job_id in concerned(decision.actions))
-            if not view.queued_count():
+            if not view.queue:
                 state.offered = EVERYTHING
             else:
                 state.offered = 0 if was_hp else widest(self.budgets(view, event))
@@ -360,7 +360,7 @@ class Gfs:
 
     def report(self, view: View) -> ClassReport:
         """For people: what is kept back, and why."""
-        state, waiting = self._state, sum(j.spec.gpus for j in view.queued() if not is_hp(j))
+        state, waiting = self._state, sum(j.spec.gpus for j in view.queue.in_order() if not is_hp(j))
         capacity, pools = capacity_of(view), []
         for type, budget in sorted(self.budgets(view).items()):
             known, free = state.forecast.get(type), view.free.total(type)

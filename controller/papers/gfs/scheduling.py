@@ -46,7 +46,8 @@ def class_gpus(view: View, host_id: HostId, type: str, *, hp: bool) -> int:
     for device in view.hosts[host_id].report.devices:
         if device.type == type:
             count += any(
-                (jobs[job_id].spec.job_class == "hp") == hp for job_id in view.tenants(device.device_id)
+                (jobs[job_id].spec.job_class == "hp") == hp
+                for job_id in view.holdings.tenants(device.device_id)
             )
     return count
 
@@ -156,7 +157,7 @@ class Pts(Stateless):
     def decide_within(self, view: View, event: ev.AnyEvent, budgets: Mapping[str, int] | None) -> Decision:
         """`budgets`: devices by type that may be given out; None: all that are free. No budget limits an aged
         job."""
-        if not view.queued_count() or not view.free.everywhere or is_quiet(view, event):
+        if not view.queue or not view.free.everywhere or is_quiet(view, event):
             return NOTHING
         plan, candidates = Plan(view), Candidates(view)
         left = None if budgets is None else dict(budgets)

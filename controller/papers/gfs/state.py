@@ -117,7 +117,7 @@ def longest_wait_s(view: View) -> float:
     return max(
         (
             job.wait_s + view.now_s - job.phase_since_s
-            for job in view.queued()
+            for job in view.queue.in_order()
             if job.spec.job_class == "spot"
         ),
         default=0.0,

@@ -145,7 +145,7 @@ class Lazer:
 
     def decide(self, view: View, event: ev.AnyEvent) -> Decision:
         actions: list[AnyAction] = []
-        if view.queued_count():
+        if view.queue:
             due = self._deferrals.due(view)
             if due or not is_quiet(view, event):
                 actions = self._schedule(view, due)
@@ -161,7 +161,7 @@ class Lazer:
         again = {job.job_id for job in due}
         fresh = [
             job
-            for job in newcomers(view.newcomers(), self.parameters.newcomers)
+            for job in newcomers(view.queue.newcomers(), self.parameters.newcomers)
             if job.job_id not in again and self._deferrals.of(view, job.job_id) is None
         ]
 

@@ -135,7 +135,7 @@ class Lucid(Colocation):
     def why_not(self, plan: Plan, job: Job, slots: ShareableSlots) -> Reason | None:
         if job.spec.gpus > self.parameters.gpus_max:
             return because("packing-width", job.spec.gpus, self.parameters.gpus_max)
-        view, scheduling_class = plan.view, plan.view.scheduling_class(job)
+        view, scheduling_class = plan.view, plan.view.queue.class_of(job)
         needed, told = peak_mib(job, 1), None
         for slot in equals(view, job, slots):
             if needed is None:
@@ -154,7 +154,7 @@ class Lucid(Colocation):
 
 def equals(view: View, job: Job, slots: ShareableSlots) -> Iterator[ShareableSlot]:
     """Tenants of as many devices as the job needs, all of which they hold alone, on one host."""
-    scheduling_class = view.scheduling_class(job)
+    scheduling_class = view.queue.class_of(job)
     for slot in slots:
         placement = slot.partner.placement
         assert placement is not None

@@ -92,7 +92,7 @@ class SrtfFull(Stateless):
         return by_remaining(job)
 
     def decide(self, view: View, event: ev.AnyEvent) -> Decision:
-        if not view.queued_count() or is_quiet(view, event):
+        if not view.queue or is_quiet(view, event):
             return NOTHING
         plan = Plan(view)
         waiting = whom_to_ask(plan, event)
@@ -143,7 +143,7 @@ class IntervalPolicy:
         return by_remaining(job)
 
     def decide(self, view: View, event: ev.AnyEvent) -> Decision:
-        if not view.queued_count() or self._look.is_set(view.now_s):
+        if not view.queue or self._look.is_set(view.now_s):
             return NOTHING
         if self._look.is_due(view.now_s):
             plan = Plan(view)
@@ -184,10 +184,10 @@ def why_none_longer(view: View, job: Job, order: str) -> Reason:
     plan = Plan(view)
     if job.remaining_s is None or next(worth_preempting(plan, job), None) is not None:
         return reason
-    firm = [other.job_id for other in view.on_devices() if not other.preemptible]
-    if firm and len(firm) == len(view.on_devices()):
+    firm = [other.job_id for other in view.running.by_end() if not other.preemptible]
+    if firm and len(firm) == len(view.running.by_end()):
         return because("not-preemptible", ", ".join(firm[:5]))
-    return because("outlives", job.remaining_s) if view.on_devices() else reason
+    return because("outlives", job.remaining_s) if view.running.by_end() else reason
 
 
 SRTF_FULL: Final = PolicyEntry(

@@ -89,7 +89,7 @@ class SjfFfs(Colocation):
         choices, view, scheduling_class = (
             known_batches(job, slots.batches),
             plan.view,
-            plan.view.scheduling_class(job),
+            plan.view.queue.class_of(job),
         )
         refusal: Reason | None = None
         for slot in slots:
@@ -120,7 +120,7 @@ class SjfFfs(Colocation):
 
 def suitable(plan: Plan, job: Job, slots: ShareableSlots) -> Iterator[ShareableSlot]:
     """Slots that a job may use and whose tenant it may share with, in order."""
-    view, scheduling_class = plan.view, plan.view.scheduling_class(job)
+    view, scheduling_class = plan.view, plan.view.queue.class_of(job)
     for slot in slots:
         if slot.admits(view, job, scheduling_class) and slots.why_not_again(job, slot.partner) is None:
             yield slot

@@ -177,7 +177,7 @@ def has_hp(view: View, host_id: HostId) -> bool:
     return any(
         jobs[job_id].spec.job_class == "hp"
         for device in view.hosts[host_id].report.devices
-        for job_id in view.tenants(device.device_id)
+        for job_id in view.holdings.tenants(device.device_id)
     )
 
 
@@ -245,7 +245,7 @@ class Chronus(TwoClasses):
         ends = [
             left_s for each in preemptible_jobs(view) if (left_s := self._left_s(each, view.now_s)) > NEARLY_S
         ]
-        if not ends or placed >= view.queued_count():
+        if not ends or placed >= len(view.queue):
             return decision
         wake = Wake(at_s=view.now_s + min(ends), reason=because("lease-end"))
         return Decision(actions=(*decision.actions, wake))

@@ -86,7 +86,7 @@ class ElasticPcs(Elastic):
         """Of each class as many as could have a device each; the classes of small jobs have a share however
         many large ones came before them."""
         taken = [0] * len(self._config.weights)
-        for job in view.queued():
+        for job in view.queue.in_order():
             number = self._config.class_of(size_gpu_s(job, view.now_s))
             taken[number] += 1
             if taken[number] <= gpus:

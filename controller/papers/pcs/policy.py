@@ -117,7 +117,7 @@ class Pcs:
         return (float(self._config.class_of(size_gpu_s(job, job.phase_since_s))),)
 
     def decide(self, view: View, event: ev.AnyEvent) -> Decision:
-        if not view.queued_count() or is_quiet(view, event):
+        if not view.queue or is_quiet(view, event):
             return NOTHING
         plan, round_ = Plan(view), ClassRound(self, view)
         if round_.place_aged(plan):

@@ -70,8 +70,8 @@ class Standing:
         self.held = [0 for _ in classes]
         self.aged: list[Job] = []
         demand = [0 for _ in classes]
-        for head in view.heads():
-            queue = view.queue(view.scheduling_class(head))
+        for head in view.queue.heads():
+            queue = view.queue.of_class(view.queue.class_of(head))
             begin = bisect_left(queue, 0, key=self._place)
             self.aged += queue[:begin]
             for number in classes:
@@ -81,7 +81,7 @@ class Standing:
                 begin = end
         for job in self.aged:
             demand[self.class_of(job)] += job.spec.gpus_min
-        for job in view.leaving():
+        for job in view.running.leaving:
             if job.phase is Phase.CHECKPOINTING and job.resize_to is None:  # It will wait again.
                 demand[self.class_of(job)] += job.spec.gpus_min
         for job in placed(view):
@@ -104,8 +104,8 @@ class Standing:
 
 def placed(view: View) -> list[Job]:
     """Jobs that have devices and stay, and jobs that have a reservation."""
-    found = [job for job in view.on_devices() if job.phase in ON_DEVICES and job.phase not in LEAVING]
-    return found + [view.jobs[job_id] for job_id in view.claimants()]
+    found = [job for job in view.running.by_end() if job.phase in ON_DEVICES and job.phase not in LEAVING]
+    return found + [view.jobs[job_id] for job_id in view.holdings.claimants()]
 
 
 def is_preemptible_now(plan: Plan, job: Job, lease_s: float) -> bool:

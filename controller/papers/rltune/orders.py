@@ -71,7 +71,7 @@ def observation(plan: Plan, jobs: Sequence[Job], *, critic: bool = False) -> Obs
     told = [job.remaining_s for job in jobs]
     time_s = np.maximum([UNKNOWN_S if each is None else each for each in told], 1.0)
     wait_s = np.array([job.queued_s + now_s - job.phase_since_s for job in jobs], dtype=np.float64)
-    classes = [view.scheduling_class(job) for job in jobs]
+    classes = [view.queue.class_of(job) for job in jobs]
     known: dict[SchedulingClass, tuple[float, float, float, float]] = {}
     for each in classes:
         if each not in known:
@@ -151,23 +151,23 @@ class RlTune(Stateless):
             return list(jobs)
         scores = self.scores(plan, jobs)
         keyed = sorted(
-            (plan.view.order_key(job)[0], -score, job.number, job)
+            (plan.view.queue.order_key(job)[0], -score, job.number, job)
             for job, score in zip(jobs, scores, strict=True)
         )
         return [entry[-1] for entry in keyed]
 
     def waiting(self, view: View, event: ev.AnyEvent) -> Iterator[Job]:
         """All, in order."""
-        queue = view.queued()
+        queue = view.queue.in_order()
         return chain(self.ranked(Plan(view), list(islice(queue, self._model.window))), queue)
 
     def decide(self, view: View, event: ev.AnyEvent) -> Decision:
-        if not view.queued_count() or not view.free.everywhere or is_quiet(view, event):
+        if not view.queue or not view.free.everywhere or is_quiet(view, event):
             return NOTHING
         plan, backfill = Plan(view), self.parameters.backfill
-        if backfill == "any" and all(plan.find_free(head) is None for head in view.heads()):
+        if backfill == "any" and all(plan.find_free(head) is None for head in view.queue.heads()):
             return NOTHING
-        queue = view.queued()
+        queue = view.queue.in_order()
         first = list(islice(queue, self._model.window))
         ordered = self.ranked(plan, first)
 
@@ -194,9 +194,11 @@ class RlTune(Stateless):
         return because("learned-order", *places, self._model.card.base)
 
     def explain(self, view: View, job: Job) -> Reason:
-        first = list(islice(view.queued(), self._model.window))
+        first = list(islice(view.queue.in_order(), self._model.window))
         ordered = self.ranked(Plan(view), first)
-        ahead = next((each for each in chain(ordered, view.queued()) if is_possible(view, each)), None)
+        ahead = next(
+            (each for each in chain(ordered, view.queue.in_order()) if is_possible(view, each)), None
+        )
         return why_waiting(view, job, self.name if self._model.active else self._model.fallback, ahead)
 
 
@@ -248,7 +250,9 @@ class Scorer(Scored):
         return lambda job, rank: self.why(view, job, rank)
 
     def why(self, view: View, job: Job, rank: int) -> Reason:
-        waiting = [each for head in view.heads() for each in view.queue(view.scheduling_class(head))]
+        waiting = [
+            each for head in view.queue.heads() for each in view.queue.of_class(view.queue.class_of(head))
+        ]
         every = self.parts(view, waiting)
         means = [sum(column) / len(every) for column in zip(*every, strict=True)]
         (own,) = self.parts(view, [job])

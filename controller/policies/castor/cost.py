@@ -187,7 +187,7 @@ class CastorCost(Colocation):
             return because("sharing-spread", job.spec.nodes)
         if self.join(plan, job, slots) is not None:
             return None
-        view, scheduling_class = plan.view, plan.view.scheduling_class(job)
+        view, scheduling_class = plan.view, plan.view.queue.class_of(job)
         refusals = [
             why_refused(view, job, slots, slot) for slot in slots if slot.admits(view, job, scheduling_class)
         ]

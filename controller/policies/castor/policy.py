@@ -152,7 +152,7 @@ def share_reason(best: SharingChoice) -> Reason:
 
 def paying(view: View, job: Job, slots: ShareableSlots) -> tuple[list[ShareableSlot], Reason | None]:
     """The same slots as `ranked`, one pair at a time, and the last refusal: for a person who asks why."""
-    scheduling_class = view.scheduling_class(job)
+    scheduling_class = view.queue.class_of(job)
     offers: list[tuple[float, int, int, ShareableSlot]] = []
     refusal: Reason | None = None
     for number, slot in enumerate(slots):
@@ -187,7 +187,7 @@ class GangHosts(NamedTuple):
 
     def free(self, plan: Plan, job: Job) -> list[DeviceId]:
         """Free devices to fill a gang up with, those of the host with most of them first."""
-        needed, devices = plan.view.scheduling_class(job).memory_mib, plan.view.devices
+        needed, devices = plan.view.queue.class_of(job).memory_mib, plan.view.devices
         found: list[tuple[int, HostId, list[DeviceId]]] = []
         for host_id in self.hosts:
             here = [d for d in plan.free_devices(host_id, self.type) if devices[d].usable_mib >= needed]
@@ -203,8 +203,8 @@ def places_of(view: View, job: Job, offers: Iterable[ShareableSlot]) -> list[Gan
     for slot in offers:
         host_id, type = slot.place
         if type not in wide:
-            wide[type] = job.spec.gpus > 1 and job.spec.gpus > view.largest_host(
-                view.scheduling_class(job), type
+            wide[type] = job.spec.gpus > 1 and job.spec.gpus > view.sizes.on_host(
+                view.queue.class_of(job), type
             )
         if not wide[type]:
             at.setdefault(slot.place, []).append(slot)
@@ -217,7 +217,7 @@ def places_of(view: View, job: Job, offers: Iterable[ShareableSlot]) -> list[Gan
 
 
 def _wide(view: View, job: Job, type: str) -> tuple[HostId, ...]:
-    scheduling_class = view.scheduling_class(job)
+    scheduling_class = view.queue.class_of(job)
     return tuple(
         host_id
         for host_id, host in view.hosts.items()

@@ -68,7 +68,7 @@ def beside_all(view: View, jobs: Sequence[Job], slots: ShareableSlots) -> Newcom
     for job in jobs:
         if slots.expected_left_s(job) is not None:
             like = (job.spec.launch.argv, job.batch_size, job.accumulates, id(job.profile))
-            alike[view.scheduling_class(job), like] += [job]
+            alike[view.queue.class_of(job), like] += [job]
     splits = [(known_batches(here[0], slots.batches), key[0], here) for key, here in alike.items()]
     kinds = [(choices, wanted, here) for choices, wanted, here in splits if choices]
     able, classes = [job for *_, here in kinds for job in here], [wanted for _, wanted, _ in kinds]
@@ -165,7 +165,7 @@ def best_sharing(view: View, newcomer: Job, partner: Job, left_mib: int) -> Shar
     if unknown is not None:
         return unknown
     assert mine_s is not None and theirs_s is not None
-    xi = view.interference(newcomer, partner)
+    xi = view.pairs.interference(newcomer, partner)
     best: SharingChoice | None = None
     choices = sub_batches(newcomer)
     for s, size, needed, slower in choices:
@@ -253,7 +253,7 @@ def with_all(view: View, newcomer: Job, choices: list[SharingChoice]) -> Sharing
         return choices[0]
     smallest = max(choices, key=lambda c: c.accumulation_steps)
     slower = slowdown(newcomer, smallest.accumulation_steps) or 1.0
-    pairs = [(c.partner, view.interference(newcomer, c.partner)) for c in choices]
+    pairs = [(c.partner, view.pairs.interference(newcomer, c.partner)) for c in choices]
     slowest = max(xi.first for _, xi in pairs)
     mine_s = newcomer.remaining_s or 0.0
     worst: SharingChoice | None = None

@@ -63,14 +63,14 @@ def co_tenants(view: View, job: Job) -> list[Job]:
     """Jobs that train on a device of a job that trains, by arrival."""
     if job.phase is not Phase.RUNNING or job.placement is None:
         return []
-    here = {other for device_id in job.placement.devices for other in view.tenants(device_id)}
+    here = {other for device_id in job.placement.devices for other in view.holdings.tenants(device_id)}
     others = [view.jobs[job_id] for job_id in here if job_id != job.job_id]
     return sorted((o for o in others if o.phase is Phase.RUNNING), key=lambda other: other.number)
 
 
 def part(view: View, job: Job, partner: Job, observations: int, *, by_theorem: bool) -> Preempt | None:
     """The one of two jobs that share which should stop, if the pair loses as measured."""
-    xi = view.interference(job, partner)
+    xi = view.pairs.interference(job, partner)
     foretold = _surprise(view, job, partner, xi, observations)
     is_lost = foretold is not None or loses(xi, observations)
     if not is_lost and not (by_theorem and xi.both and xi.count >= observations):
@@ -96,7 +96,7 @@ def _surprise(view: View, job: Job, partner: Job, xi: Interference, observations
     """The prediction, if even few measurements show a loss beyond the prediction's interval."""
     if not loses(xi, 1) or loses(xi, observations):
         return None
-    foretold = view.foretold(job, partner)
+    foretold = view.pairs.expected(job, partner)
     return foretold if is_beyond(xi, foretold) else None
 
 
@@ -216,7 +216,7 @@ class Colocation(Stateless, ABC):
         apart = self.part_after(view, event)
         if apart is not None:
             return Decision(actions=(apart,))
-        if type(event) in QUIET or not view.queued_count():
+        if type(event) in QUIET or not view.queue:
             return NOTHING
         plan = Plan(view)
         place_in_order(plan, self.name, strict=False)

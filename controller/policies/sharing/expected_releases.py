@@ -33,7 +33,7 @@ class ReleaseTimes:
     def __init__(self, view: View) -> None:
         self.jobs: list[Job] = []
         self._view = view
-        self._rest = (job for job in view.running() if job.end_s > view.now_s)
+        self._rest = (job for job in view.running.training if job.end_s > view.now_s)
         self._next = next(self._rest, None)
         self._ends_s: list[float] = []
         self._gpus = [0]
@@ -55,7 +55,7 @@ class ReleaseTimes:
         view, gpus = self._view, job.spec.gpus_min
         if free + self._gpus[count] < gpus:
             return False
-        if gpus == 1 or free >= gpus or not is_kept_together(view, view.scheduling_class(job)):
+        if gpus == 1 or free >= gpus or not is_kept_together(view, view.queue.class_of(job)):
             return True
         if not free:
             return self._together.most(self.jobs, count) >= gpus
@@ -204,14 +204,14 @@ class ExpectedFree:
     def __init__(self, plan: Plan, *, guesses: bool = False) -> None:
         self._view = view = plan.view
         hosts = {host_id for host_id, host in view.hosts.items() if host.state is HostState.OK}
-        is_plain = not plan.actions and not view.claimants()
+        is_plain = not plan.actions and not view.holdings.claimants()
         known: dict[JobId, float] = {}
         at: dict[Place, list[tuple[float, int]]] = {}
         for device_id, device in view.devices.items():
             if device.host_id not in hosts or not device.healthy:
                 continue
             free_s = 0.0
-            here = view.tenants(device_id)
+            here = view.holdings.tenants(device_id)
             for job_id in here if is_plain else (*here, *plan.staying(device_id)):
                 leaves_s = known.get(job_id)
                 if leaves_s is None:
@@ -224,7 +224,7 @@ class ExpectedFree:
 
     def wait_s(self, job: Job) -> float:
         """Seconds until the job's whole gang could have free devices, from now; infinite if never."""
-        scheduling_class = self._view.scheduling_class(job)
+        scheduling_class = self._view.queue.class_of(job)
         if scheduling_class not in self._waits:
             self._waits[scheduling_class] = min(
                 (self._type_s(scheduling_class, type) for type in self._types(scheduling_class)),
@@ -250,7 +250,7 @@ class ExpectedFree:
             per_node = scheduling_class.gpus // scheduling_class.nodes
             parts = sorted(times[per_node - 1] for times in here if len(times) >= per_node)
             return parts[scheduling_class.nodes - 1] if len(parts) >= scheduling_class.nodes else NEVER
-        if scheduling_class.nodes == 0 and scheduling_class.gpus > self._view.largest_host(
+        if scheduling_class.nodes == 0 and scheduling_class.gpus > self._view.sizes.on_host(
             scheduling_class, type
         ):
             everywhere = sorted(free_s for times in here for free_s in times)

@@ -87,9 +87,9 @@ class ShareableSlots:
         found: dict[tuple[JobId, Place], list[DeviceId]] = {}
         able: dict[JobId, int] = {}
         takes_work = {host_id: host.takes_work for host_id, host in view.hosts.items()}
-        for device_id in islice(view.shareable(), DEVICES_MAX):
+        for device_id in islice(view.holdings.shareable(), DEVICES_MAX):
             device = view.devices[device_id]
-            staying = plan.staying(device_id) if plan.actions else view.tenants(device_id)
+            staying = plan.staying(device_id) if plan.actions else view.holdings.tenants(device_id)
             if len(staying) != 1 or not takes_work[device.host_id]:
                 continue
             job_id = staying[0]
@@ -183,7 +183,7 @@ class ShareableSlots:
 
     def is_wide(self, scheduling_class: SchedulingClass) -> bool:
         """Whether there is a type of device of which no host could hold a gang of this class."""
-        gpus, largest = scheduling_class.gpus, self._view.largest_host
+        gpus, largest = scheduling_class.gpus, self._view.sizes.on_host
         types = {type for _, type in self._places}
         return gpus > 1 and any(gpus > largest(scheduling_class, type) for type in types)
 
@@ -250,7 +250,7 @@ class ShareableSlots:
 
     def pairs(self, jobs: Sequence[Job], partners: Sequence[Job]) -> Sequence[Sequence[Interference]]:
         """The view's forecasts for each of these beside each of those."""
-        return self._view.interferences(jobs, partners)
+        return self._view.pairs.interferences(jobs, partners)
 
     def _parted_from(self, job: Job) -> Collection[JobId]:
         """Jobs that it has shared with before one of the two was stopped."""

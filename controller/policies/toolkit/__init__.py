@@ -18,7 +18,8 @@ from cotenant.controller.policies.toolkit.whole_queue import (
 )
 
 __all__ = [
-    "Backfill", "Candidates", "ClassParameters", "FreedDevices", "KeptForLate", "NewcomerParameters", "NewcomerRule",
+    "Backfill", "Candidates", "ClassParameters", "FreedDevices", "KeptForLate", "NewcomerParameters",
+    "NewcomerRule",
     "NewcomersOnly", "OrderParameters", "PassingParameters", "TwoClasses", "WakeUp", "Why",
     "devices_by_host", "find_pods", "find_room", "is_anybody_left", "is_kept_together", "late_waiting",
     "longest_first", "newcomers", "place_in_order", "place_ordered", "preemptible_jobs", "rearrange",

@@ -15,12 +15,12 @@ class Candidates:
 
     def __init__(self, view: View) -> None:
         self._view = view
-        self._heads = [*view.heads()][::-1]
+        self._heads = [*view.queue.heads()][::-1]
         self._more: list[tuple[tuple[Any, ...], int, Job]] = []
 
     def next(self) -> Job | None:
         heads, more = self._heads, self._more
-        if heads and not (more and more[0][0] < self._view.order_key(heads[-1])):
+        if heads and not (more and more[0][0] < self._view.queue.order_key(heads[-1])):
             head, self._index = heads[-1], 0
             del heads[-1]
             return head
@@ -31,7 +31,7 @@ class Candidates:
 
     def again(self, job: Job) -> None:
         """The job that `next` has just given was placed: go on with its scheduling class."""
-        queue, index = self._view.queue(self._view.scheduling_class(job)), self._index + 1
+        queue, index = self._view.queue.of_class(self._view.queue.class_of(job)), self._index + 1
         if index < len(queue):
             following = queue[index]
-            heapq.heappush(self._more, (self._view.order_key(following), index, following))
+            heapq.heappush(self._more, (self._view.queue.order_key(following), index, following))

@@ -80,7 +80,7 @@ def place_ordered(
     for job in waiting:
         if plan.actions and plan.is_placed(job.spec.job_id):
             continue
-        scheduling_class = view.scheduling_class(job)
+        scheduling_class = view.queue.class_of(job)
         devices = None if scheduling_class in unfit else plan.find_free(job)
         if devices is not None:
             plan.place(job, devices, why(job, devices) if why else _in_order(order, devices))
@@ -111,7 +111,7 @@ def _fill_behind(plan: Plan, head: Job, waiting: Iterator[Job], order: str) -> N
     unfit: dict[bool, set[SchedulingClass]] = {True: set(), False: set()}
     for job in waiting:
         ends = end_if_started(job, now_s) <= reservation.start_s
-        scheduling_class = view.scheduling_class(job)
+        scheduling_class = view.queue.class_of(job)
         devices: tuple[DeviceId, ...] | None = None
         for where, is_apart in ((apart, True), (plan, False)) if ends else ((apart, True),):
             if devices is None and scheduling_class not in unfit[is_apart]:

@@ -28,7 +28,7 @@ def types_of(view: View, scheduling_class: SchedulingClass) -> Sequence[str]:
 def find_pods(plan: Plan, job: Job, rank: Rank, *, tightest_first: bool) -> tuple[DeviceId, ...] | None:
     """Free devices for the whole gang, each pod on the best host by `rank`. `tightest_first`: fewer free
     devices are better than any rank."""
-    view, scheduling_class = plan.view, plan.view.scheduling_class(job)
+    view, scheduling_class = plan.view, plan.view.queue.class_of(job)
     for type in types_of(view, scheduling_class):
         pods = pods_of(view, scheduling_class, type)
         if plan.free_total(type) < sum(pods):
@@ -85,7 +85,7 @@ def pods_of(view: View, scheduling_class: SchedulingClass, type: str) -> list[in
     gpus, nodes = scheduling_class.gpus, scheduling_class.nodes
     if nodes > 1:
         return [gpus // nodes] * nodes
-    width = max(1, view.largest_host(scheduling_class, type))
+    width = max(1, view.sizes.on_host(scheduling_class, type))
     if gpus <= width or nodes == 1:
         return [gpus]
     return _in_parts(gpus, width)
@@ -129,7 +129,7 @@ def reclaim(
         cost: of one host; ties by host.
         spares: the order in which a host's spot jobs are spared if they need not leave; None: all leave.
     """
-    view, scheduling_class = plan.view, plan.view.scheduling_class(job)
+    view, scheduling_class = plan.view, plan.view.queue.class_of(job)
     victims = {victim.job_id: victim for victim in spot if not plan.is_leaving(victim.job_id)}
     for type in types_of(view, scheduling_class):
         search = _Search(plan, scheduling_class, type, victims, cost, spares)
@@ -157,7 +157,7 @@ class _Search:
         self._plan, self._class, self._type = plan, scheduling_class, type
         self._victims, self._cost, self._spares = victims, cost, spares
         view = plan.view
-        leaving = [each for each in view.leaving() if each.phase is CHECKPOINTING]
+        leaving = [each for each in view.running.leaving if each.phase is CHECKPOINTING]
         touched = [*victims.values(), *leaving, *plan.preempted()]
         hosts = {
             view.devices[d].host_id
@@ -195,7 +195,7 @@ class _Search:
         gone = {each.job_id for each in plan.preempted()}
         return all(
             job_id in self._victims or job_id in gone or jobs[job_id].phase is CHECKPOINTING
-            for job_id in plan.view.tenants(device_id)
+            for job_id in plan.view.holdings.tenants(device_id)
         )
 
     def whole_gang(self, pods: Sequence[int]) -> FreedDevices | None:

@@ -22,7 +22,7 @@ from cotenant.controller.policies.toolkit.victims import FreedDevices
 
 def preemptible_jobs(view: View) -> Iterator[Job]:
     """Jobs that run or load and may be preempted, in the ledger's order."""
-    for jobs in (view.running(), view.loading()):
+    for jobs in (view.running.training, view.running.loading):
         for job in jobs:
             if job.preemptible:
                 yield job
@@ -71,7 +71,7 @@ class TwoClasses(Stateless):
         return because("evicted-newest", newcomer.job_id)
 
     def decide(self, view: View, event: ev.AnyEvent) -> Decision:
-        if not view.queued_count() or is_quiet(view, event):
+        if not view.queue or is_quiet(view, event):
             return NOTHING
         plan, candidates, waited_for = Plan(view), Candidates(view), set[str]()
         while (job := candidates.next()) is not None:

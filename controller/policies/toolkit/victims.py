@@ -30,10 +30,10 @@ def longest_first(view: View) -> Iterator[tuple[float, Job]]:
     change then.
     """
     now_s = view.now_s
-    paced = view.paced()  # Their ends are not in the order of remaining time.
+    paced = view.running.paced  # Their ends are not in the order of remaining time.
     others = _loading_and_paced(view, now_s) if paced else _loading(view)
     other = next(others, None)
-    for job in reversed(view.running()):
+    for job in reversed(view.running.training):
         remaining_s = job.remaining_s
         if remaining_s is None or job.number in paced:
             continue
@@ -51,7 +51,7 @@ def longest_first(view: View) -> Iterator[tuple[float, Job]]:
 
 def _loading(view: View) -> Iterator[tuple[float, int, Job]]:
     """Loading jobs in the same order, which is theirs in the view."""
-    for job in reversed(view.loading()):
+    for job in reversed(view.running.loading):
         if job.remaining_s is not None:
             yield job.remaining_s, job.number, job
 
@@ -60,7 +60,7 @@ def _loading_and_paced(view: View, now_s: float) -> Iterator[tuple[float, int, J
     """Loading and paced jobs, in the same order."""
     found = [
         (-(job.remaining_now_s(now_s) or 0.0), job.number, job)
-        for job in (*view.loading(), *view.paced().values())
+        for job in (*view.running.loading, *view.running.paced.values())
         if job.remaining_s is not None
     ]
     found.sort()
@@ -144,7 +144,7 @@ def enough_of(
 
     It costs a count per device: a wide job that waits long is asked often, and mostly in vain.
     """
-    scheduling_class, view = plan.view.scheduling_class(newcomer), plan.view
+    scheduling_class, view = plan.view.queue.class_of(newcomer), plan.view
     if scheduling_class.gpus == 1:
         return (), candidates
     taken: list[Job] = []
@@ -180,7 +180,7 @@ def is_kept_together(view: View, scheduling_class: SchedulingClass) -> bool:
     if scheduling_class.nodes:
         return scheduling_class.nodes == 1
     for type in (scheduling_class.gpu_type,) if scheduling_class.gpu_type else view.free.types:
-        if scheduling_class.gpus <= view.largest_host(
+        if scheduling_class.gpus <= view.sizes.on_host(
             scheduling_class, type
         ):  # A generator costs more than the look.
             return True

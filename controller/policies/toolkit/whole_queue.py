@@ -74,7 +74,7 @@ class NewcomersOnly:
     """Only the jobs that were not queued before this event."""
 
     def __init__(self, view: View) -> None:
-        self._jobs = iter(view.newcomers())
+        self._jobs = iter(view.queue.newcomers())
 
     def next(self) -> Job | None:
         return next(self._jobs, None)
@@ -98,7 +98,7 @@ def whom_to_ask(plan: Plan, event: ev.AnyEvent) -> QueueScope | None:
         return Candidates(plan.view)
     if is_aged_waiting(plan.view):
         return Candidates(plan.view)
-    return NewcomersOnly(plan.view) if plan.view.newcomers() else None
+    return NewcomersOnly(plan.view) if plan.view.queue.newcomers() else None
 
 
 def rearrange(plan: Plan, order: QueueOrder, waiting: QueueScope) -> None:
@@ -146,7 +146,7 @@ def make_room_for_late(plan: Plan, job: Job, order: str) -> bool:
 def is_anybody_left(plan: Plan) -> bool:
     """Whether a job waits once the plan is carried out; those who lose their devices come back."""
     placed = sum(1 for action in plan.actions if isinstance(action, Place))
-    return placed < max(plan.view.queued_count(), len(plan.actions))
+    return placed < max(len(plan.view.queue), len(plan.actions))
 
 
 def find_room(plan: Plan, job: Job, behind: Iterator[Job]) -> FreedDevices | None:
@@ -170,7 +170,7 @@ def find_room(plan: Plan, job: Job, behind: Iterator[Job]) -> FreedDevices | Non
 def leaving_now(plan: Plan) -> list[Job]:
     """Jobs that save and leave, by this plan or one before it, by predicted end; not those whose end is
     unknown."""
-    found = [job for job in plan.view.leaving() if job.phase is CHECKPOINTING]
+    found = [job for job in plan.view.running.leaving if job.phase is CHECKPOINTING]
     found += [job for job in plan.preempted() if job.phase is RUNNING or job.phase is LOADING]
     found.sort(key=lambda job: (job.end_s, job.number))
     return found
@@ -193,7 +193,7 @@ def reserved(plan: Plan) -> list[Job]:
     """Jobs that wait for their victims to leave, as far as this plan has not put them back; class hp, which
     keeps what it was given, left out."""
     view = plan.view
-    jobs = [view.jobs[job_id] for job_id in view.claimants() if not plan.is_leaving(job_id)]
+    jobs = [view.jobs[job_id] for job_id in view.holdings.claimants() if not plan.is_leaving(job_id)]
     return [job for job in jobs if job.spec.job_class != "hp"]
 
 

@@ -241,14 +241,14 @@ class ShadowFollower:
         if self._failed or self._now_s < self._begin_s:
             return
         assert isinstance(view, Ledger)
-        view.reorder_queues(self._shadow.queue_key)
+        view.queue.reorder(self._shadow.queue_key)
         try:
             instead = self._shadow.decide(view, event)
         except Exception as error:  # noqa: BLE001 - a policy may fail in any way
             self._failed = f"{type(error).__name__}: {error}"
             return
         finally:
-            view.reorder_queues(recorded.queue_key)
+            view.queue.reorder(recorded.queue_key)
         self._comparison.compare(view, self.recorded, instead)
 
     def learn(self, view: View, event: ev.AnyEvent, decision: Decision) -> None:

@@ -39,12 +39,12 @@ def situation(
     spaces = tuple(
         space for host in view.hosts.values() if host.takes_work for space in _spaces(view, host, now_s)
     )
-    waiting = islice(view.queued(), LOOKED_AT_MAX)
+    waiting = islice(view.queue.in_order(), LOOKED_AT_MAX)
     return Situation(
         now_s=now_s,
         queue=queue,
         allocations=allocations,
-        waiting=tuple(WaitingJob(job.job_id, view.scheduling_class(job)) for job in waiting),
+        waiting=tuple(WaitingJob(job.job_id, view.queue.class_of(job)) for job in waiting),
         not_runnable=sum(job.phase in NOT_RUNNABLE for job in view.jobs.values()),
         spaces=spaces,
         widest=max((len(host.report.devices) for host in view.hosts.values() if host.takes_work), default=0),
@@ -68,7 +68,7 @@ def cleared(view: View) -> Iterator[HostId]:
 
 def _has_jobs(view: View, host: Host) -> bool:
     return any(
-        view.tenants(device.device_id) or view.claimed_by(device.device_id) is not None
+        view.holdings.tenants(device.device_id) or view.holdings.claimed_by(device.device_id) is not None
         for device in host.report.devices
     )
 
@@ -103,13 +103,13 @@ def _spaces(view: View, host: Host, now_s: float) -> Iterator[HostSpace]:
 
 
 def _is_free(view: View, device: Device) -> bool:
-    return not view.tenants(device.device_id) and view.claimed_by(device.device_id) is None
+    return not view.holdings.tenants(device.device_id) and view.holdings.claimed_by(device.device_id) is None
 
 
 def _is_soon_free(view: View, device: Device, now_s: float) -> bool:
-    if view.claimed_by(device.device_id) is not None:
+    if view.holdings.claimed_by(device.device_id) is not None:
         return False
-    return all(_leaves_soon(view, job_id, now_s) for job_id in view.tenants(device.device_id))
+    return all(_leaves_soon(view, job_id, now_s) for job_id in view.holdings.tenants(device.device_id))
 
 
 def _leaves_soon(view: View, job_id: JobId, now_s: float) -> bool:

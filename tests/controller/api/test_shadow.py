@@ -38,7 +38,7 @@ def test_it_tells_from_its_beginning_on_and_changes_nothing(stations: Callable[.
     child = Shadowing()
     follow(station, child)
     view = station.ask(clients.GetShadow(), ALICE).shadow
-    assert (view.policy, view.current, view.set_by, view.behind_entries) == ("castor", "fifo", "root", 0)
+    assert (view.policy, view.in_force, view.set_by, view.behind_entries) == ("castor", "fifo", "root", 0)
     assert view.differing == {"starts": 1} and view.decisions >= 2
     assert (view.last[0].job_id, view.last[0].instead) == ("2", "share on h1/0")
     assert (view.simulated, view.is_simulating, view.failed, view.unfollowed) == (None, False, "", 0)
@@ -56,7 +56,7 @@ def test_a_simulation_is_made_when_asked_for_and_says_why_not(stations: Callable
     view = station.ask(clients.GetShadow()).shadow
     assert (view.is_simulating, view.simulated) == (False, None)
     assert "no job that arrived in this part of the journal has trained and ended" in view.why_not
-    run_one(station, b"agent-h1", station.core.state.engine.view().on_devices()[0].job_id)
+    run_one(station, b"agent-h1", station.core.state.engine.view().running.by_end()[0].job_id)
     station.ask(clients.GetShadow(simulate=True))
     follow(station, child)
     view = station.ask(clients.GetShadow()).shadow

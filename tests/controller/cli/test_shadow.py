@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def view(replies: ModuleType, **more: Any) -> wire.Shadowed:
     known: dict[str, Any] = {
-        "policy": "castor", "parameters": {"ageing_s": 3600.0}, "current": "fifo", "set_by": "root",
+        "policy": "castor", "parameters": {"ageing_s": 3600.0}, "in_force": "fifo", "set_by": "root",
         "since": replies.at(0.0), "followed_to": replies.NOW, "behind_entries": 0,
         "decisions": 12, "alike": 9, "differing": {"starts": 2, "preempts": 1}, "sooner_jobs": 2,
         "sooner_mean_s": 90.0, "failed": "",

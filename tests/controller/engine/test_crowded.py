@@ -139,7 +139,7 @@ def test_later_measurements_do_not_lift_it() -> None:
     crash(desk, 2)
     for _ in range(30):
         desk.tell(ev.PairObserved(first=JobId("1"), second=JobId("2"), first_xi=1.0, second_xi=1.0))
-    assert desk.engine.view().interference(desk.job(1), desk.job(2)).crowded
+    assert desk.engine.view().pairs.interference(desk.job(1), desk.job(2)).crowded
     assert desk.phase(3) == "queued"
 
 

@@ -76,7 +76,7 @@ def test_the_pair_is_kept_apart_for_a_time_and_then_may_be_made_again() -> None:
     assert view.verdict == "faulted"
     assert view.quarantine.startswith("a fatal GPU fault struck the two together (1 x): kept apart ")
     desk.wait(APART_S)
-    assert not desk.engine.view().interference(desk.job(1), desk.job(2)).faulted
+    assert not desk.engine.view().pairs.interference(desk.job(1), desk.job(2)).faulted
     [view] = pair_views(desk.engine.pairs.seen(), 3, now_s=desk.now_s)
     assert view.verdict == "unsure"
 

@@ -43,7 +43,7 @@ def desk_with(**more: object) -> Desk:
     job = desk.job(2)
     ledger = desk.engine.view()
     assert isinstance(ledger, Ledger)
-    ledger.change(job, Change.RELEASE, WHY)
+    ledger.phases.change(job, Change.RELEASE, WHY)
     return desk
 
 

@@ -207,7 +207,7 @@ class LastFirst(Stateless):
 
     def decide(self, view: View, event: ev.AnyEvent) -> Decision:
         plan = Plan(view)
-        for job in sorted(view.queued(), key=lambda each: -each.number):
+        for job in sorted(view.queue.in_order(), key=lambda each: -each.number):
             devices = plan.find_free(job)
             if devices is not None:
                 plan.place(job, devices, because("free-devices-in-order", self.name, len(devices)))
@@ -249,7 +249,7 @@ def test_a_part_that_does_not_fit_is_waited_for() -> None:
 
 def could_use(engine: Engine, job: Job, times: Mapping[DeviceId, float]) -> Iterator[list[DeviceId]]:
     """Devices on which the gang could stand: of one host each, or of several where no host has enough."""
-    view, wanted = engine.view(), engine.view().scheduling_class(job)
+    view, wanted = engine.view(), engine.view().queue.class_of(job)
     for type in view.free.types:
         by_host: dict[str, list[DeviceId]] = {}
         for device_id in times:
@@ -259,7 +259,7 @@ def could_use(engine: Engine, job: Job, times: Mapping[DeviceId, float]) -> Iter
             if is_type and is_enough and suits(view.hosts[device.host_id], wanted):
                 by_host.setdefault(device.host_id, []).append(device_id)
         size = wanted.gpus // max(1, wanted.nodes)
-        if wanted.nodes <= 1 and size > view.largest_host(wanted, type):
+        if wanted.nodes <= 1 and size > view.sizes.on_host(wanted, type):
             size = 1
         enough = [devices for devices in by_host.values() if len(devices) >= size]
         together = [each for devices in enough for each in devices]
@@ -271,7 +271,7 @@ def could_use(engine: Engine, job: Job, times: Mapping[DeviceId, float]) -> Iter
 
 def first_start_s(engine: Engine, job: Job, times: Mapping[DeviceId, float]) -> float:
     """By trying every moment at which a device becomes free."""
-    wanted, known = engine.view().scheduling_class(job), engine.view().devices
+    wanted, known = engine.view().queue.class_of(job), engine.view().devices
     for at_s in sorted(set(times.values())):
         for devices in could_use(engine, job, times):
             free = Counter(known[each].host_id for each in devices if times[each] <= at_s + NEAR_S)
@@ -288,7 +288,7 @@ def overtaken(engine: Engine, job: Job, before: Mapping[DeviceId, float] | None)
     ledger = engine._ledger
     greater = [
         other
-        for other in ledger.queued()
+        for other in ledger.queue.in_order()
         if other.spec.priority > job.spec.priority
         and is_possible(ledger, other)
         and not engine.current.holds_back(ledger, other)
@@ -300,7 +300,7 @@ def overtaken(engine: Engine, job: Job, before: Mapping[DeviceId, float] | None)
     with_it = free_times(ledger)
     without = dict(with_it)
     for device_id in with_it.keys() & set(job.placement.devices):
-        others = [ledger.jobs[each] for each in ledger.tenants(device_id) if each != job.job_id]
+        others = [ledger.jobs[each] for each in ledger.holdings.tenants(device_id) if each != job.job_id]
         leaves = [leaves_s(ledger, each) if before is None else before.get(device_id, inf) for each in others]
         without[device_id] = max(leaves, default=ledger.now_s)
     start_s = first_start_s(engine, first, without)
@@ -342,7 +342,9 @@ def test_nobody_starts_who_delays_a_waiting_job_of_greater_priority(name: str, s
         step = (chance.randrange(100), chance.randrange(100), chance.randrange(100), chance.randrange(100))
         event = event_of(engine, step, (name,))
         waited = {
-            job.job_id for job in engine.view().queued() if not engine.current.holds_back(engine.view(), job)
+            job.job_id
+            for job in engine.view().queue.in_order()
+            if not engine.current.holds_back(engine.view(), job)
         }
         if isinstance(event, ev.JobArrived):
             waited.add(event.spec.job_id)

@@ -110,7 +110,7 @@ def test_the_balance_beside_each_tenant_is_that_of_the_plain_reckoning(desk: Des
         left_s = slot.partner.known_left_s(plan.view.now_s)
         allowed = slots.why_not_again(job, slot.partner) is None
         if (
-            not (fitting and allowed and slot.admits(plan.view, job, plan.view.scheduling_class(job)))
+            not (fitting and allowed and slot.admits(plan.view, job, plan.view.queue.class_of(job)))
             or left_s is None
         ):
             assert np.isnan(net_s)
@@ -210,7 +210,7 @@ def test_many_newcomers_asked_together_get_what_each_gets_alone(
     policy: Castor | CastorCost = CastorCost() if cost else Castor()
     plan, apart = Plan(desk.engine.view()), Plan(desk.engine.view())
     slots, rooms_apart = policy.slots(plan), policy.slots(apart)
-    waiting_jobs = list(plan.view.queued())
+    waiting_jobs = list(plan.view.queue.in_order())
     policy.expect(plan, waiting_jobs, slots)
     for job in waiting_jobs:
         found, alone = policy.join(plan, job, slots), policy.join(apart, job, rooms_apart)

@@ -190,12 +190,12 @@ def test_a_pair_never_seen_goes_by_the_default_speed_and_each_kinds_own_record()
         desk.tell(ev.PairObserved(first=JobId("1"), second=JobId("2"), first_xi=1.25, second_xi=1.0))
     view = desk.engine.view()
     first, third = desk.job(1), desk.job(3)
-    known = by_record(view.interference(first, third))
+    known = by_record(view.pairs.interference(first, third))
     assert known.first == pytest.approx(1 / ((1 / 1.5 + 1 / 1.25) / 2))  # Record of x.py: 1 / 1.25.
     assert known.second == pytest.approx(1.5)  # z.py has none.
     slots = Sharing().slots(Plan(view))
     assert slots.interference(first, third) == known
-    seen = by_record(view.interference(first, desk.job(2)))
+    seen = by_record(view.pairs.interference(first, desk.job(2)))
     assert seen.first == pytest.approx(1.25)
 
 
@@ -325,7 +325,7 @@ def check_share(engine: Engine, newcomer: Job) -> None:
         assert isinstance(other, str) or share < other
     view = engine.view()
     for beside in placement.beside:
-        xi = by_record(view.interference(newcomer, engine.jobs[beside]))
+        xi = by_record(view.pairs.interference(newcomer, engine.jobs[beside]))
         assert 1.0 / (xi.first * placement.slowdown) + 1.0 / xi.second > 1.0
 
 

@@ -32,7 +32,7 @@ def anew(view: View, until_s: float, promises: Promises) -> Plan:
     plan = Plan(view)
     for job, devices in promises:
         plan.suppose_placed(job, devices)
-    for job in view.running():
+    for job in view.running.training:
         if view.now_s < job.end_s <= until_s:
             plan.suppose_left(job)
     return plan

@@ -38,7 +38,7 @@ def text(html: str) -> str:
 # --- Policy -----------------------------------------------------------------------------------------
 
 
-def test_the_current_policy_its_parameters_pairs_and_state(browser: TestClient, controller: StandIn) -> None:
+def test_the_policy_in_force_its_parameters_pairs_and_state(browser: TestClient, controller: StandIn) -> None:
     reply = replies.policy()
     current = msgspec.structs.replace(reply.current, policy_state={"class 1": "due <2> of 4 devices"})
     controller.says(wire.GetPolicy, msgspec.structs.replace(reply, current=current))

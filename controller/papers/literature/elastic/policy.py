@@ -91,15 +91,15 @@ class Elastic(ABC):
         gpus = sum(
             view.hosts[device.host_id].takes_work and device.healthy for device in view.devices.values()
         )
-        placed = [job for job in view.on_devices() if job.phase in PLACED]
-        promised = [view.jobs[job_id] for job_id in view.claimants()]
+        placed = [job for job in view.running.by_end() if job.phase in PLACED]
+        promised = [view.jobs[job_id] for job_id in view.holdings.claimants()]
         jobs = {job.job_id: job for job in (*placed, *promised, *self.in_reach(view, gpus))}
         return tuple(claim_of(job, view.now_s) for job in jobs.values()), gpus
 
     def in_reach(self, view: View, gpus: int) -> Iterable[Job]:
         """Jobs of the queue that could get devices: as many as could have one each, where the division gives
         those behind them none."""
-        return islice(view.queued(), gpus)
+        return islice(view.queue.in_order(), gpus)
 
     def lease_s(self, job: Job) -> float:
         cost_s = job.expected_load_s + job.expected_pause_s
@@ -216,7 +216,7 @@ class ElasticRound:
     def _free_for(self, plan: Plan, job: Job, claim: SizeClaim, wanted: int) -> tuple[DeviceId, ...] | None:
         """Free devices of one host: as many as it is to have, else the most that one has of what it takes."""
         best: tuple[int, int, str, tuple[DeviceId, ...]] | None = None
-        scheduling_class = self._view.scheduling_class(job)
+        scheduling_class = self._view.queue.class_of(job)
         for host_id, host in self._view.hosts.items():
             if not host.takes_work or host_id in job.avoid or not plan.can_take(host_id, scheduling_class):
                 continue

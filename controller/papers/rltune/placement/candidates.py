@@ -81,7 +81,7 @@ def free_places(plan: Plan) -> dict[HostType, FreePlace]:
 def choices_of(plan: Plan, places: Mapping[HostType, FreePlace], job: Job) -> list[Choice]:
     """Where the job could go, were it alone."""
     view = plan.view
-    scheduling_class = view.scheduling_class(job)
+    scheduling_class = view.queue.class_of(job)
     for avoid in (job.avoid, ()) if job.avoid else ((),):
         found: dict[Choice, None] = {}
         for type in (scheduling_class.gpu_type,) if scheduling_class.gpu_type else view.free.types:
@@ -130,7 +130,7 @@ def _choices_on_type(
     able: Mapping[HostType, int],
 ) -> Iterator[Choice]:
     gpus, nodes = scheduling_class.gpus, scheduling_class.nodes
-    if nodes <= 1 and (nodes == 1 or gpus <= view.largest_host(scheduling_class, type)):
+    if nodes <= 1 and (nodes == 1 or gpus <= view.sizes.on_host(scheduling_class, type)):
         enough = [place for place, fitting in able.items() if fitting >= gpus]
         yield from (((place, gpus),) for place in _of_each_kind(enough, places))
         return

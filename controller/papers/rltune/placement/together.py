@@ -82,7 +82,7 @@ class PlacedTogether:
 
     def decide(self, view: View, event: ev.AnyEvent) -> Decision:
         first = self.inner.decide(view, event)
-        if view.queued_count() < 2 or not view.free.everywhere or is_quiet(view, event):
+        if len(view.queue) < 2 or not view.free.everywhere or is_quiet(view, event):
             return first
         chosen = self._chosen(view, event, first)
         if not chosen:
@@ -139,7 +139,7 @@ def groups_of(
     found = dict[tuple[SchedulingClass, Sequence[HostId]], JobGroup]()
     count, is_blocked, may_pass = 0, False, not is_strict
     for job in islice(ordered, LOOKED_AT_MAX):
-        devices, key = started.get(job.job_id, ()), (view.scheduling_class(job), job.avoid)
+        devices, key = started.get(job.job_id, ()), (view.queue.class_of(job), job.avoid)
         if not devices and (is_blocked or job.job_id in placed):
             continue
         if key not in found:
@@ -176,7 +176,8 @@ def starts_on_free(view: View, decision: Decision) -> dict[JobId, tuple[DeviceId
     return {
         action.job_id: action.devices
         for action in decision.actions
-        if isinstance(action, Place) and not any(view.tenants(device_id) for device_id in action.devices)
+        if isinstance(action, Place)
+        and not any(view.holdings.tenants(device_id) for device_id in action.devices)
     }
 
 

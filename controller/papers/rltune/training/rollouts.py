@@ -101,8 +101,8 @@ class SampledOrder(RlTune):
         """Notes each start beside the jobs that also fitted just then; a start without a rival teaches
         nothing."""
         plan, index = Plan(view), {job.job_id: at for at, job in enumerate(jobs)}
-        classes = [view.scheduling_class(job) for job in jobs]
-        heads = {view.scheduling_class(job): job for job in reversed(jobs)}
+        classes = [view.queue.class_of(job) for job in jobs]
+        heads = {view.queue.class_of(job): job for job in reversed(jobs)}
         value, left, noted = None, np.ones(len(jobs), np.bool_), False
         for action in decision.actions:
             if not isinstance(action, Place) or action.job_id not in index:
