@@ -111,7 +111,9 @@ def cluster(measured: Policy, devices: int) -> Engine:
         one = spec(number, gpus=1, expected_s=2000.0 + 37.0 * (number % 101), duty=duty)
         engine.handle(ev.JobArrived(spec=one), 0.0)
         job = engine.jobs[one.job_id]
-        begun = ev.FirstStepDone(job_id=job.job_id, attempt=job.attempt, host_id=job.hosts_left[0], step=1)
+        begun = ev.FirstStepDone(
+            job_id=job.job_id, attempt=job.attempt.number, host_id=job.attempt.hosts_left[0], step=1
+        )
         engine.handle(begun, 0.0)
         if number > 1 and number % 3 == 0:
             pair = ev.PairObserved(

@@ -38,6 +38,7 @@ from pathlib import Path
 from typing import Any
 
 from cotenant.controller.domain import (
+    Capabilities,
     Device,
     DeviceId,
     HostId,
@@ -108,25 +109,34 @@ class Busy:
     def start_all(self) -> None:
         """Everything that loads has its first step; everything that leaves is gone."""
         for job in list(self.engine.view().running.by_end()):
-            for host_id in job.hosts_left:
-                of: dict[str, Any] = {"job_id": job.job_id, "attempt": job.attempt, "host_id": host_id}
+            for host_id in job.attempt.hosts_left:
+                of: dict[str, Any] = {"job_id": job.job_id, "attempt": job.attempt.number, "host_id": host_id}
                 if job.phase is Phase.LOADING:
-                    self.tell(ev.CapabilitiesSeen(**of, resumable=True, accumulates=True, step=job.step))
-                    self.tell(ev.FirstStepDone(**of, step=job.step + 1))
+                    self.tell(
+                        ev.CapabilitiesSeen(
+                            **of,
+                            resumable=True,
+                            capabilities=Capabilities(accumulates=True),
+                            step=job.progress.step,
+                        )
+                    )
+                    self.tell(ev.FirstStepDone(**of, step=job.progress.step + 1))
                 elif job.phase in (Phase.CHECKPOINTING, Phase.STOPPING):
-                    self.tell(ev.AttemptEnded(**of, outcome="stopped", step=job.step))
+                    self.tell(ev.AttemptEnded(**of, outcome="stopped", step=job.progress.step))
 
     def round(self) -> None:
         running = [job for job in self.engine.view().running.by_end() if job.phase is Phase.RUNNING]
         ending, reporting = self.chance.choice(running), self.chance.choice(running)
-        of: dict[str, Any] = {"job_id": reporting.job_id, "attempt": reporting.attempt}
-        self.tell(ev.ProgressSeen(**of, step=reporting.step + 10, step_s=1.0))
-        self.tell(ev.CheckpointDurable(**of, host_id=reporting.hosts_left[0], step=reporting.step))
-        for host_id in ending.hosts_left:
+        of: dict[str, Any] = {"job_id": reporting.job_id, "attempt": reporting.attempt.number}
+        self.tell(ev.ProgressSeen(**of, step=reporting.progress.step + 10, step_s=1.0))
+        self.tell(
+            ev.CheckpointDurable(**of, host_id=reporting.attempt.hosts_left[0], step=reporting.progress.step)
+        )
+        for host_id in ending.attempt.hosts_left:
             self.tell(
                 ev.AttemptEnded(
                     job_id=ending.job_id,
-                    attempt=ending.attempt,
+                    attempt=ending.attempt.number,
                     host_id=host_id,
                     outcome="finished",
                     exit_code=0,

@@ -87,7 +87,9 @@ class Filled:
             gpus = min(left, SPOT_WIDTHS[self._number % len(SPOT_WIDTHS)]) if spot else left
             job_id = self.submit(type, gpus, "spot" if spot else "hp", 0.0)
             job = self.engine.jobs[job_id]
-            first = ev.FirstStepDone(job_id=job_id, attempt=job.attempt, host_id=job.hosts_left[0], step=1)
+            first = ev.FirstStepDone(
+                job_id=job_id, attempt=job.attempt.number, host_id=job.attempt.hosts_left[0], step=1
+            )
             self.engine.handle(first, self.engine.now_s)
             left -= gpus
 

@@ -29,7 +29,7 @@ import msgspec
 import numpy as np
 import xgboost
 
-from cotenant.controller.domain import Job, JobId, JobSpec, because
+from cotenant.controller.domain import Job, JobId, JobMeasurements, JobSpec, because
 from cotenant.controller.knowledge import PairTable
 from cotenant.controller.models.interference.features import MEANS, VARIANCES, beside
 from cotenant.controller.models.interference.predictor import Predictor
@@ -141,7 +141,7 @@ def job(number: int, values: list[float]) -> Job:
         number=number,
         submitted_s=0.0,
         reason=because("submitted", "ann"),
-        profile=Profile(indicators=Indicators(**stats)),
+        measured=JobMeasurements(profile=Profile(indicators=Indicators(**stats))),
     )
 
 

@@ -205,7 +205,7 @@ class Durable(msgspec.Struct, frozen=True, kw_only=True):
     exact: bool
 
 
-class Status(Capabilities, frozen=True, kw_only=True):
+class Status(msgspec.Struct, frozen=True, kw_only=True):
     """All that a supervisor knows, sent whole on every change: the agent compares it with what it had."""
 
     version: int = RECORD_VERSION
@@ -219,6 +219,7 @@ class Status(Capabilities, frozen=True, kw_only=True):
     """Why not warm, for a person."""
     resumable: bool | None = None
     """From the job's hello; None = no hello (yet)."""
+    capabilities: Capabilities = Capabilities()
     start_step: int = 0
     exact: bool | None = None
     """Whether the resume is exact; None = this attempt resumed nothing."""

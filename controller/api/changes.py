@@ -84,10 +84,10 @@ def why_not(verb: ChangeVerb, job: Job) -> str:
         return f"job {job.job_id} has already ended ({job.phase})"
     if job.phase not in CHANGEABLE[verb]:
         return f"job {job.job_id} is {job.phase}: {ADVICE[verb]}"
-    if verb in ("preempt", "checkpoint") and not job.resumable:
+    if verb in ("preempt", "checkpoint") and not job.progress.resumable:
         silent = "it does not use cotenant.checkpoint, and could not be made resumable without"
         early = "it has made no step, and has not said that it can"
-        why = job.resumable_note or (silent if job.step else early)
+        why = job.progress.capabilities.resumable_note or (silent if job.progress.step else early)
         return f"job {job.job_id} cannot resume: {why}"
     return ""
 
@@ -117,7 +117,7 @@ def done(verb: str, job: Job) -> str:
     start = "from its beginning: there is no save"
     if job.durable_step:
         start = f"from its save at step {job.durable_step}, unless its hosts have deleted that since its end"
-    return f"job {job.job_id} ({job.phase}) queues again as attempt {job.attempt + 1}, {start}"
+    return f"job {job.job_id} ({job.phase}) queues again as attempt {job.attempt.number + 1}, {start}"
 
 
 class Changing:

@@ -46,7 +46,7 @@ class EtaBoard:
             name=job.spec.name,
             phase=job.phase,
             start=times_of(eta.start, True, answer.now_s, now)
-            if eta and is_known and not job.attempt
+            if eta and is_known and not job.attempt.number
             else None,
             finish=times_of(eta.finish, eta.is_length_known, answer.now_s, now) if eta and is_known else None,
             is_calibrated=bool(eta and is_known and eta.is_calibrated),

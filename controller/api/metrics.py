@@ -130,7 +130,7 @@ def _put_classes(sheet: Sheet, engine: Engine) -> None:
     report = engine.classes()
     if report is None:
         return
-    broken = sum(job.early_preemptions for job in engine.jobs.values())
+    broken = sum(job.counts.early_preemptions for job in engine.jobs.values())
     sheet.put("cotenant_early_preemptions", broken)
     if report.eta is not None:
         sheet.put("cotenant_spot_eta", report.eta)
@@ -152,14 +152,14 @@ def seen_of(job: Job) -> JobCounts:
     return JobCounts(
         started=job.first_start_s is not None,
         ended=job.phase in ENDED,
-        preemptions=job.preemptions,
-        futile=job.futile_preemptions,
+        preemptions=job.counts.preemptions,
+        futile=job.counts.futile_preemptions,
     )
 
 
 def waited_s(job: Job, now_s: float) -> float:
     """How long a job that waits could have run and did not: a preemption does not start the count anew."""
-    return job.queued_s + now_s - job.phase_since_s
+    return job.spent.queued_s + now_s - job.phase_since_s
 
 
 def _put_hosts(sheet: Sheet, engine: Engine) -> None:

@@ -94,7 +94,7 @@ class AccountingRequests:
             use = usage.use_of(state.engine.jobs, job, attempts, ALWAYS_S, now.now_s)
             yield wire.PastJobView(
                 **msgspec.structs.asdict(self._reading.view(record, now)),
-                attempts=max(len(attempts), job.attempt),
+                attempts=max(len(attempts), job.attempt.number),
                 held_device_s=use.held_device_s,
                 shared_device_s=use.shared_device_s,
                 lost_device_s=use.lost_device_s,

@@ -316,7 +316,7 @@ def classes_of(engine: Engine) -> ClassReport | None:
     report = engine.classes()
     if report is None:
         return None
-    broken = sum(job.early_preemptions for job in engine.jobs.values())
+    broken = sum(job.counts.early_preemptions for job in engine.jobs.values())
     return msgspec.structs.replace(report, broken_promises=broken)
 
 

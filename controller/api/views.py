@@ -10,7 +10,6 @@ import msgspec
 
 from cotenant.controller.domain import (
     ENDED,
-    NOTES,
     ON_DEVICES,
     Device,
     DeviceId,
@@ -25,7 +24,6 @@ from cotenant.controller.domain import (
     Reason,
     SeenLength,
     because,
-    capabilities_of,
     render,
 )
 from cotenant.controller.engine import AttemptRecord, Engine, HistoryNote, JobRecord, memory_cap_mib
@@ -82,46 +80,48 @@ def job_view(
     spec, placed, ended = job.spec, job.phase in ON_DEVICES, job.ended_s is not None
     wait_s, load_s, run_s, pause_s = times(job, now.now_s)
     news = telemetry.get(job.job_id)
-    current = news if news is not None and placed and news.attempt == job.attempt else None
-    length = current.length if current else SeenLength(steps=job.total_steps)
-    batch = current.batch if current and current.batch.note else job.batch_seen
+    current = news if news is not None and placed and news.attempt == job.attempt.number else None
+    length = current.length if current else SeenLength(steps=job.progress.total_steps)
+    batch = current.batch if current and current.batch.note else job.measured.batch
     newest = attempts[-1] if attempts else None
     shown = reason if reason is not None else job.reason
     held = job.placement
     split = held or newest
-    can = capabilities_of(job)
-    can.update({name: can[name] or None for name in NOTES})
+    can = job.progress.capabilities
     return wire.JobView(
         job_id=job.job_id, name=spec.name, user=spec.user, organisation=spec.organisation or None,
-        phase=job.phase, reason=render(shown), reason_code=shown.code, attempt=job.attempt,
+        phase=job.phase, reason=render(shown), reason_code=shown.code, attempt=job.attempt.number,
         job_class=spec.job_class, priority=spec.priority,
         guaranteed_h=engine.promised_h if spec.job_class == "spot" else None,
-        broken_promises=job.early_preemptions if engine.promised_h is not None else 0,
+        broken_promises=job.counts.early_preemptions if engine.promised_h is not None else 0,
         share=spec.share, gpus=len(held.devices) if held else spec.gpus_min,
         gpu_fraction=held.fraction if held else spec.gpu_fraction,
-        gpus_range=(spec.gpus_min, spec.gpus_max) if spec.is_elastic else None, resizes=job.resizes,
-        speedups=() if job.curve is None else _speedups(spec, job.curve),
-        speedups_source=None if job.curve is None else job.curve.source,
+        gpus_range=(spec.gpus_min, spec.gpus_max) if spec.is_elastic else None, resizes=job.counts.resizes,
+        speedups=() if job.measured.curve is None else _speedups(spec, job.measured.curve),
+        speedups_source=None if job.measured.curve is None else job.measured.curve.source,
         devices=devices_shown(job, newest),
         co_tenants=engine.partners(job.job_id) if placed else (), co_tenants_ever=job.co_tenants,
         sub_batch=split.sub_batch if split else None,
         accumulation_steps=split.accumulation_steps if split else 1,
         accumulation_steps_ever=tuple(dict.fromkeys(each.accumulation_steps for each in attempts)),
-        start_assumed=job.start_assumed_s is not None,
-        step=max(job.step, current.step if current else 0), iterations=spec.iterations,
+        start_assumed=job.attempt.start_assumed_s is not None,
+        step=max(job.progress.step, current.step if current else 0), iterations=spec.iterations,
         total_steps=length.steps, total_note=length.note or None,
         batch_rows=batch.rows if spec.batch_size is None else spec.batch_size,
         batch_note=(batch.note or None) if spec.batch_size is None else None,
-        step_s=current.step_s if current and current.step_s is not None else job.step_s,
-        loss=news.loss if news else None, resumable=job.resumable, **can, durable_step=job.durable_step,
-        preemptions=job.preemptions, futile_preemptions=job.futile_preemptions,
-        aborted_preemptions=job.aborted_preemptions, exit_code=job.exit_code,
+        step_s=current.step_s if current and current.step_s is not None else job.attempt.step_s,
+        loss=news.loss if news else None, resumable=job.progress.resumable,
+        resumable_note=can.resumable_note or None, accumulates=can.accumulates,
+        accumulates_note=can.accumulates_note or None,
+        durable_step=job.durable_step,
+        preemptions=job.counts.preemptions, futile_preemptions=job.counts.futile_preemptions,
+        aborted_preemptions=job.counts.aborted_preemptions, exit_code=job.attempt.exit_code,
         submitted_at=now.utc(job.submitted_s), started_at=now.utc_if(job.first_start_s),
         ended_at=now.utc_if(job.ended_s), wait_s=wait_s, load_s=load_s, run_s=run_s, pause_s=pause_s,
-        futile_s=job.futile_s, expected_load_s=None if ended else job.expected_load_s,
-        expected_pause_s=None if ended else job.expected_pause_s,
+        futile_s=job.spent.futile_s, expected_load_s=None if ended else job.estimate.load_s,
+        expected_pause_s=None if ended else job.estimate.pause_s,
         left_s=None if ended else job.known_left_s(now.now_s),
-        left_source=None if ended else job.estimate_source or None, shared=shared, promises=promises,
+        left_source=None if ended else job.estimate.source or None, shared=shared, promises=promises,
         won_device_s=won(shared), eta=eta, promised=promised_end(engine, job, now),
     )  # fmt: skip
 
@@ -153,13 +153,13 @@ def won(shared: Sequence[SharingView]) -> float | None:
 
 def job_details(view: wire.JobView, record: JobRecord, now: Now, *, whole: bool) -> wire.JobDetails:
     """`whole`: the reader may see the job's environment."""
-    job, profile = record.job, record.job.profile
+    job, profile = record.job, record.job.measured.profile
     return wire.JobDetails(
         **msgspec.structs.asdict(view),
         spec=spec_shown(job.spec, whole=whole),
         attempts=tuple(attempt_view(each, now) for each in record.attempts),
         profile=None if profile is None else profile_view(profile),
-        profile_given=job.profile_given,
+        profile_given=job.measured.profile_given,
         throughput=throughput_view(profile, job.batch_size, job.spec.gang),
     )
 
@@ -171,7 +171,12 @@ def times(job: Job, now_s: float) -> tuple[float, float, float, float]:
     run_s = so_far_s if job.phase is Phase.RUNNING else 0.0
     pause_s = so_far_s if job.phase in (Phase.CHECKPOINTING, Phase.STOPPING) else 0.0
     wait_s = so_far_s if job.phase not in ON_DEVICES else 0.0
-    return job.wait_s + wait_s, job.load_s + load_s, job.run_s + run_s, job.pause_s + pause_s
+    return (
+        job.spent.wait_s + wait_s,
+        job.spent.load_s + load_s,
+        job.spent.run_s + run_s,
+        job.spent.pause_s + pause_s,
+    )
 
 
 def devices_shown(job: Job, newest: AttemptRecord | None) -> tuple[str, ...]:

@@ -14,7 +14,11 @@ if TYPE_CHECKING:
     from cotenant.controller.domain.cluster import *  # noqa: F403
     from cotenant.controller.domain.commands import *  # noqa: F403
     from cotenant.controller.domain.ids import *  # noqa: F403
+    from cotenant.controller.domain.capabilities import *  # noqa: F403
+    from cotenant.controller.domain.eta import *  # noqa: F403
     from cotenant.controller.domain.job import *  # noqa: F403
+    from cotenant.controller.domain.job_parts import *  # noqa: F403
+    from cotenant.controller.domain.placement import *  # noqa: F403
     from cotenant.controller.domain.job_spec import *  # noqa: F403
     from cotenant.controller.domain.lifecycle import *  # noqa: F403
     from cotenant.controller.domain.outcomes import *  # noqa: F403
@@ -44,12 +48,15 @@ _HOMES: Final = {
         "PAST_KEPT", "AttemptNo", "CommandId", "DeviceId", "Epoch", "Followed", "HostId", "JobId", "Past",
         "Standing", "array_of", "natural_key", "standing",
     ),
-    "job": (
-        "GUESS", "GUESSES", "LEVELS", "LOAD_S", "NOTES", "PAUSE_S", "Capabilities", "CheckpointRecord",
-        "EtaInterval", "EtaKind", "Job", "Placement", "PromiseState", "SeenLength", "SharedPace",
-        "StopCause", "ToldEta", "ToldInterval", "cannot", "capabilities_of", "capabilities_of_all",
-        "left_of_unknown_s",
+    "capabilities": ("Capabilities", "shared_by_all"),
+    "eta": ("LEVELS", "EtaInterval", "EtaKind", "ToldEta", "ToldInterval"),
+    "job": ("Job",),
+    "job_parts": (
+        "GUESS", "GUESSES", "LOAD_S", "PAUSE_S", "CurrentAttempt", "JobCounters", "JobEstimate",
+        "JobMeasurements", "JobProgress", "PromiseState", "SeenLength", "SharedPace", "StopCause",
+        "TimeSpent", "left_of_unknown_s",
     ),
+    "placement": ("CheckpointRecord", "Placement"),
     "job_spec": (
         "PRIORITY_MAX", "USER_BYTES_MAX", "Dependency", "InputFile",
         "JobSpec", "Launch", "LaunchKind", "LaunchMode", "SlurmScript", "held_bytes",

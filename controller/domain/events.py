@@ -11,9 +11,10 @@ from typing import ClassVar
 import msgspec
 
 from cotenant.controller.domain.allocations import Allocation, AllocationQueue
+from cotenant.controller.domain.capabilities import Capabilities
 from cotenant.controller.domain.cluster import HostReport
+from cotenant.controller.domain.eta import ToldEta
 from cotenant.controller.domain.ids import AttemptNo, Epoch, HostId, JobId
-from cotenant.controller.domain.job import ToldEta
 from cotenant.controller.domain.job_spec import JobSpec, LaunchKind
 from cotenant.controller.domain.outcomes import GpuFaultRole, Outcome
 from cotenant.controller.performance import Profile, SeenBatch
@@ -175,16 +176,12 @@ class CapabilitiesSeen(Event, frozen=True, kw_only=True, tag="CapabilitiesSeen")
     attempt: AttemptNo
     host_id: HostId
     resumable: bool
-    accumulates: bool
+    capabilities: Capabilities = Capabilities()
     step: int
     exact: bool | None = None
     """Whether the resume is exact; None = nothing was resumed."""
     note: str = ""
     """What makes it only equivalent."""
-    accumulates_note: str = ""
-    """Why it cannot accumulate."""
-    resumable_note: str = ""
-    """Why it cannot resume."""
 
 
 class FirstStepDone(Event, frozen=True, kw_only=True, tag="FirstStepDone"):

@@ -91,10 +91,12 @@ def _part_since(from_s: float, to_s: float, since_s: float) -> float:
 def _row(
     jobs: Mapping[JobId, Job], job: Job, attempt: AttemptRecord, spell: Spell, part: float
 ) -> SharedWork:
-    step_s, steps, seconds = job.solo_step_s, spell.steps * part, spell.seconds * part
+    step_s, steps, seconds = job.measured.solo_step_s, spell.steps * part, spell.seconds * part
     alone_s = None if step_s is None else step_s * steps
     forecast = _slowest(attempt.account.forecasts, spell.beside)
-    is_known = all((other := jobs.get(o)) is not None and other.solo_step_s is not None for o in spell.beside)
+    is_known = all(
+        (other := jobs.get(o)) is not None and other.measured.solo_step_s is not None for o in spell.beside
+    )
     slowdown = None if forecast is None else forecast.xi * job.split_slowdown(attempt.accumulation_steps)
     return SharedWork(
         beside=spell.beside,

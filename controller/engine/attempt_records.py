@@ -106,7 +106,7 @@ def resumed(event: ev.CapabilitiesSeen) -> Reason:
 def why_it_ended(job: Job, attempt_record: AttemptRecord, event: ev.AnyEvent) -> Reason:
     """What ended the attempt (not what the job waits for now, nor why it has started again): a failure comes
     before a lost host, and either before the request to stop that it forestalled."""
-    if job.attempt == attempt_record.attempt and (job.phase in ENDED or job.phase is Phase.HELD):
+    if job.attempt.number == attempt_record.attempt and (job.phase in ENDED or job.phase is Phase.HELD):
         return job.reason
     if attempt_record.failed_as == "user-failed":
         return because("user-failed", attempt_record.failure)

@@ -129,10 +129,10 @@ def job_is(job: Job | None, job_epoch: str) -> JobIs:
 
 
 def attempt_is(job: Job | None, attempt: AttemptNo, epoch: str) -> AttemptIs:
-    present = job.attempt if job is not None else 0
+    present = job.attempt.number if job is not None else 0
     if attempt != present:
         return "newer" if attempt > present else "older"
-    return "ours" if job is None or agree(job.attempt_epoch, epoch) else "twin"
+    return "ours" if job is None or agree(job.attempt.epoch, epoch) else "twin"
 
 
 # --- What a row does -------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ def _hold_to(dispatch: Dispatch, host_id: HostId, job: Job, state: StateIs | Non
     if state in ("running", "ended"):
         if job.phase in LEAVING:
             dispatch.send_stop(job, host_id, job.phase is Phase.CHECKPOINTING)
-    elif state is None and host_id not in job.started_hosts and job.phase is Phase.LOADING:
+    elif state is None and host_id not in job.attempt.started_hosts and job.phase is Phase.LOADING:
         dispatch.send_start_again(job, host_id)
     else:  # It says again how that ended, or that it never will start.
         dispatch.fence(host_id, job)
@@ -185,14 +185,18 @@ def _skip(dispatch: Dispatch, host_id: HostId, claim: Claim) -> None:
         if ledger.next_number <= number < ledger.next_number + NUMBERS_SKIPPED_MAX:
             ledger.next_number = number + 1
         return
-    if claim.attempt <= job.attempt + NUMBERS_SKIPPED_MAX:
+    if claim.attempt <= job.attempt.number + NUMBERS_SKIPPED_MAX:
         ledger.records.take_numbers(job, claim.attempt)
     if claim.is_same_job:
         ledger.records.was_on(job, host_id)
     # What was launched here under a number that is taken can never start; the next attempt will.
-    if host_id in job.hosts_left and host_id not in job.started_hosts and claim.attempt >= job.attempt:
-        if not job.stop_cause:
-            ledger.records.blame_stop(job, "lost", because("number-taken", job.attempt, host_id))
+    if (
+        host_id in job.attempt.hosts_left
+        and host_id not in job.attempt.started_hosts
+        and claim.attempt >= job.attempt.number
+    ):
+        if not job.attempt.stop_cause:
+            ledger.records.blame_stop(job, "lost", because("number-taken", job.attempt.number, host_id))
         left_host(dispatch, job, host_id, "never-started", "its number was taken")
 
 

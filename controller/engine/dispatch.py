@@ -116,7 +116,7 @@ class Dispatch:
         self.out += start_commands(ledger, job, gang, self.config, self.command_id, bool(partners))
         left_s = job.limit_left_s(now_s)
         if left_s is not None:
-            self.wake_at(now_s + left_s, "limit", job.job_id, job.attempt)
+            self.wake_at(now_s + left_s, "limit", job.job_id, job.attempt.number)
 
     def send_start_again(self, job: Job, host_id: HostId) -> None:
         """Sends one host of the gang its start command again."""
@@ -173,14 +173,14 @@ class Dispatch:
             if cause == "cancelled":
                 self.ledger.records.blame_stop(job, cause, reason)
             return
-        save = save and job.resumable and job.phase is not LOADING
+        save = save and job.progress.resumable and job.phase is not LOADING
         self.ledger.records.stop(job, cause, reason, save=save)
         deadline_s = self.config.policy.stop_deadline_s
         if save:
             self.wake_at(
-                self.ledger.now_s + deadline_s + DEADLINE_SLACK_S, "deadline", job.job_id, job.attempt
+                self.ledger.now_s + deadline_s + DEADLINE_SLACK_S, "deadline", job.job_id, job.attempt.number
             )
-        for host_id in job.hosts_left:
+        for host_id in job.attempt.hosts_left:
             self.send_stop(job, host_id, save)
 
     def send_stop(self, job: Job, host_id: HostId, save: bool) -> None:
@@ -189,11 +189,11 @@ class Dispatch:
                 command_id=self.command_id(),
                 host_id=host_id,
                 job_id=job.spec.job_id,
-                attempt=job.attempt,
+                attempt=job.attempt.number,
                 save=save,
                 deadline_s=self.config.policy.stop_deadline_s if save else 0.0,
-                reason=job.stop_reason or job.reason,
-                epoch=job.attempt_epoch,
+                reason=job.attempt.stop_reason or job.reason,
+                epoch=job.attempt.epoch,
                 job_epoch=job.epoch,
             )
         )
@@ -205,11 +205,11 @@ class Dispatch:
                 command_id=self.command_id(),
                 host_id=host_id,
                 job_id=job.job_id,
-                attempt=job.attempt,
+                attempt=job.attempt.number,
                 save=False,
                 deadline_s=0.0,
                 reason=because("fenced", host_id),
-                epoch=job.attempt_epoch,
+                epoch=job.attempt.epoch,
                 job_epoch=job.epoch,
             )
         )
@@ -224,7 +224,7 @@ class Dispatch:
     def _block(self, job: Job, why: Reason) -> None:
         self.ledger.phases.change(job, Change.BLOCK, why)
         if self.ledger.now_s < self.ledger.hold_until_s:
-            self.wake_at(self.ledger.hold_until_s, "back-off", job.job_id, job.attempt)
+            self.wake_at(self.ledger.hold_until_s, "back-off", job.job_id, job.attempt.number)
 
     def enqueue(self, job: Job) -> None:
         """A job has joined the queue: it ages from now on, if it may already have devices."""
@@ -273,7 +273,12 @@ class Dispatch:
         else:
             self.enqueue(job)
             # Its like may have been profiled since it came.
-            if job.profile is None and job.attempt == 0 and job.spec.after and job.phase is Phase.QUEUED:
+            if (
+                job.measured.profile is None
+                and job.attempt.number == 0
+                and job.spec.after
+                and job.phase is Phase.QUEUED
+            ):
                 profile = known_profile(self.ledger, job.spec)
                 if profile is not None:
                     give_profile(self.ledger, job, profile)
@@ -282,15 +287,15 @@ class Dispatch:
     def start_ageing(self, job: Job) -> None:
         ageing_s, now_s = self.config.policy.ageing_s, self.ledger.now_s
         if ageing_s > 0 and not job.aged and not self.takes_turns:
-            due_s = max(now_s, now_s + ageing_s - job.queued_s - (now_s - job.phase_since_s))
-            self.wake_at(due_s, "age", job.job_id, job.attempt)
+            due_s = max(now_s, now_s + ageing_s - job.spent.queued_s - (now_s - job.phase_since_s))
+            self.wake_at(due_s, "age", job.job_id, job.attempt.number)
 
     def current(self, job_id: JobId, attempt: AttemptNo) -> Job | None:
         """The job, if this is its attempt on devices; stale messages change nothing."""
         if job_id not in self.ledger.jobs:
             return None
         job = self.ledger.jobs[job_id]
-        return job if job.attempt == attempt and job.phase in ON_DEVICES else None
+        return job if job.attempt.number == attempt and job.phase in ON_DEVICES else None
 
     def wake_at(self, at_s: float, kind: AlarmKind, subject: str, attempt: int) -> None:
         heapq.heappush(self.alarms, Alarm(at_s, kind, subject, attempt))
@@ -320,7 +325,7 @@ def is_profiled(job: Job, shared: bool) -> bool:
         return False
     if job.spec.gpu_fraction < 1.0 and job.spec.profiling != "only":
         return False  # What it takes on a part of a device says little of its like.
-    return job.attempt == 1 or job.spec.profiling == "only"
+    return job.attempt.number == 1 or job.spec.profiling == "only"
 
 
 def memory_cap_mib(job: Job) -> int | None:
@@ -344,10 +349,10 @@ def start_commands(
     assert placement is not None
     first = ledger.hosts[gang[0].host_id].report
     # Derived from the attempt, so that a repeated command names the same port.
-    port = first.port_first + (job.number * 31 + job.attempt) % first.port_count
-    newest = job.newest_checkpoint if job.checkpoints else None
+    port = first.port_first + (job.number * 31 + job.attempt.number) % first.port_count
+    newest = job.newest_checkpoint if job.progress.checkpoints else None
     is_capped = shared or placement.capped or placement.beside
-    is_known = job.profile_given and not ledger.profiles.is_unfinished(job.profile)
+    is_known = job.measured.profile_given and not ledger.profiles.is_unfinished(job.measured.profile)
     profile_s = config.profile_s if not is_known and is_profiled(job, shared) else 0.0
     limit_left_s = job.limit_left_s(ledger.now_s) if job.spec.launch.slurm else None
     step_batch = (
@@ -360,7 +365,7 @@ def start_commands(
             command_id=command_id(),
             host_id=member.host_id,
             job_id=spec.job_id,
-            attempt=job.attempt,
+            attempt=job.attempt.number,
             launch=spec.launch,
             gang=gang,
             master_address=first.address if len(gang) > 1 else "127.0.0.1",
@@ -376,7 +381,7 @@ def start_commands(
             name=spec.name,
             user=spec.user,
             job_class=spec.job_class,
-            epoch=job.attempt_epoch,
+            epoch=job.attempt.epoch,
             job_epoch=job.epoch,
             time_left_s=limit_left_s,
             step_batch=step_batch,

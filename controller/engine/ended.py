@@ -32,10 +32,10 @@ class EndedJobs:
         self.size_bytes += size
         self._jobs_of[user] += 1
         self._bytes_of[user] += size
-        self._by_age.setdefault((user, job.attempt > 0), OrderedDict())[job.job_id] = None
+        self._by_age.setdefault((user, job.attempt.number > 0), OrderedDict())[job.job_id] = None
 
     def remove(self, job: Job) -> None:
-        user, key = job.spec.user, (job.spec.user, job.attempt > 0)
+        user, key = job.spec.user, (job.spec.user, job.attempt.number > 0)
         size = self.sizes.pop(job.job_id)
         self.size_bytes -= size
         self._jobs_of[user] -= 1

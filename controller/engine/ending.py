@@ -75,8 +75,8 @@ def left_host(
     host = dispatch.ledger.hosts[host_id]
     co_tenants = dispatch.ledger.holdings.partners(job) if dispatch.ledger.holdings.shared_count else ()
     dispatch.vacated += dispatch.ledger.holdings.vacate(job, host_id)
-    is_blamed = outcome == "infra-failed" and not job.stop_cause and not workdir_missing
-    worst = job.outcome
+    is_blamed = outcome == "infra-failed" and not job.attempt.stop_cause and not workdir_missing
+    worst = job.attempt.outcome
     if not worst or _SEVERITY[outcome] >= _SEVERITY[worst.partition(": ")[0]]:
         worst = f"{outcome}: {detail}" if detail else outcome
     dispatch.ledger.records.left_host(job, host_id, worst, is_blamed=is_blamed)
@@ -84,18 +84,18 @@ def left_host(
         dispatch.repace(dispatch.ledger.jobs[other_id])
     if outcome == "finished" and host.failures_in_row:
         clear_suspicion(dispatch, host)
-    if not job.hosts_left:
+    if not job.attempt.hosts_left:
         _settle(dispatch, job)
     elif outcome != "finished" and job.phase not in LEAVING:
-        reason = job.stop_reason or because("gang-peer-ended", host_id)
-        dispatch.stop(job, job.stop_cause or "peer", reason, save=False)
+        reason = job.attempt.stop_reason or because("gang-peer-ended", host_id)
+        dispatch.stop(job, job.attempt.stop_cause or "peer", reason, save=False)
 
 
 def _settle(dispatch: Dispatch, job: Job) -> None:
     """All hosts have reported: decide what becomes of the job."""
-    outcome, _, detail = job.outcome.partition(": ")
-    cause, reason = job.stop_cause, job.stop_reason
-    assumed_s = job.start_assumed_s
+    outcome, _, detail = job.attempt.outcome.partition(": ")
+    cause, reason = job.attempt.stop_cause, job.attempt.stop_reason
+    assumed_s = job.attempt.start_assumed_s
     if assumed_s is not None and dispatch.ledger.now_s - assumed_s >= SETTLED_S:
         dispatch.ledger.records.forgive(job)
     if cause == "resized" and outcome != "finished":
@@ -105,7 +105,7 @@ def _settle(dispatch: Dispatch, job: Job) -> None:
     if job.resize_to is not None:
         dispatch.give_up_resize(job)
     if outcome == "infra-failed" and cause != "faulted":  # Else what failed on a host has another reason.
-        for host_id in job.to_blame:
+        for host_id in job.attempt.to_blame:
             blame(dispatch, dispatch.ledger.hosts[host_id], job)
     if outcome == "finished":
         dispatch.ledger.records.finishes(job)
@@ -123,7 +123,7 @@ def _settle(dispatch: Dispatch, job: Job) -> None:
         end(dispatch, job, FINISH, reason)
     elif cause == "time-limit":
         assert reason is not None
-        if job.limits_over < job.spec.requeues and reason.code == "time-limit":
+        if job.counts.limits_over < job.spec.requeues and reason.code == "time-limit":
             requeue(dispatch, job, LEAVE, reason)
         else:
             end(dispatch, job, Change.FAIL, reason)
@@ -162,7 +162,7 @@ def _infra_failed(dispatch: Dispatch, job: Job, detail: str) -> None:
         return
     wait_s = policy.back_off_s * 2 ** (failures - 1)
     requeue(dispatch, job, Change.LEAVE_BLOCKED, because("back-off", wait_s, detail))
-    dispatch.wake_at(dispatch.ledger.now_s + wait_s, "back-off", job.job_id, job.attempt)
+    dispatch.wake_at(dispatch.ledger.now_s + wait_s, "back-off", job.job_id, job.attempt.number)
 
 
 def requeue(dispatch: Dispatch, job: Job, change: Change, reason: Reason) -> None:
@@ -207,7 +207,7 @@ PROBATION_S = 300.0
 
 def blame(dispatch: Dispatch, host: Host, job: Job) -> None:
     """An attempt failed on this host, and as far as is known the host is why."""
-    by_itself = host.host_id in job.host_faults
+    by_itself = host.host_id in job.attempt.host_faults
     if host.host_id in job.avoid and not by_itself:
         return  # It failed here before and never got going since: that may be its own doing.
     host.failures_in_row += 1
@@ -250,7 +250,7 @@ def take_in_fault(dispatch: Dispatch, job: Job, event: ev.AttemptEnded) -> None:
     if event.outcome != "infra-failed":
         return
     ledger = dispatch.ledger
-    if job.stop_cause in ("", "peer"):
+    if job.attempt.stop_cause in ("", "peer"):
         ledger.records.blame_stop(job, "faulted", because("gpu-fault", event.detail or "a fault of its GPU"))
     evidence = EVIDENCE.get(event.gpu_fault, 0)
     ledger.records.suspect(job, evidence)

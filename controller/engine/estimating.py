@@ -81,7 +81,7 @@ def steps_in_all(job: Job) -> tuple[int | None, str]:
     time."""
     if job.spec.iterations is not None or job.spec.expected_s is not None:
         return job.spec.iterations, "measured"
-    return job.total_steps, "loops"
+    return job.progress.total_steps, "loops"
 
 
 def estimate_overheads(estimates: Estimates, spec: JobSpec) -> tuple[float, float]:
@@ -105,11 +105,11 @@ def learn_load(ledger: Ledger, job: Job, load_s: float) -> None:
     cold loads say nothing of each other."""
     estimates = ledger.estimates
     ledger.records.expect_load(job, load_s)
-    _keep(estimates.warm_loads if job.launched == "warm" else estimates.loads, job, load_s)
-    if job.launched:
+    _keep(estimates.warm_loads if job.attempt.launched == "warm" else estimates.loads, job, load_s)
+    if job.attempt.launched:
         for key in (_key(job.spec), ""):
             estimates.launch_kinds.pop(key, None)
-            estimates.launch_kinds[key] = job.launched
+            estimates.launch_kinds[key] = job.attempt.launched
         if len(estimates.launch_kinds) > COMMANDS_KEPT:
             del estimates.launch_kinds[next(iter(estimates.launch_kinds))]
 
@@ -133,9 +133,9 @@ def _keep(seen: dict[str, list[float]], job: Job, spent_s: float) -> None:
 
 def learn_duration(estimates: Estimates, job: Job, now_s: float) -> None:
     """Keep a finished job's run time for those that come after it."""
-    run_s = job.run_s + (now_s - job.phase_since_s if job.phase is Phase.RUNNING else 0.0)
+    run_s = job.spent.run_s + (now_s - job.phase_since_s if job.phase is Phase.RUNNING else 0.0)
     if job.spec.gpus_max > job.spec.gpus_min:  # As if it had had gpus_min all the time.
-        run_s = job.step * (job.solo_step_s or 0.0)
+        run_s = job.progress.step * (job.measured.solo_step_s or 0.0)
     if run_s <= 0:
         return
     by_command, recent, key = estimates.by_command, estimates.recent, _key(job.spec)
@@ -163,7 +163,10 @@ def learn_progress(ledger: Ledger, job: Job, event: ev.ProgressSeen) -> None:
     if step_s is None or job.placement is None:
         ledger.records.progressed(job, event.step, remaining_s)
         return
-    solo_s, is_alone = job.solo_step_s, not ledger.holdings.partners(job) and is_settled(ledger, job, step_s)
+    solo_s, is_alone = (
+        job.measured.solo_step_s,
+        not ledger.holdings.partners(job) and is_settled(ledger, job, step_s),
+    )
     if is_alone:
         _learn_curve(ledger, job, step_s)
         solo_s = step_s / job.split_slowdown(job.placement.accumulation_steps)
@@ -171,9 +174,9 @@ def learn_progress(ledger: Ledger, job: Job, event: ev.ProgressSeen) -> None:
     total, known_by = steps_in_all(job)
     if total is not None and (total > event.step or job.spec.iterations is not None):
         remaining_s, source = max(0, total - event.step) * pace_s, known_by
-    elif remaining_s == 0.0 and job.estimate_source not in GUESSES:
-        remaining_s = OVERRUN_RATIO * (job.run_s + now_s - job.phase_since_s)
-        source = f"{job.estimate_source.removesuffix(', overrun')}, overrun"
+    elif remaining_s == 0.0 and job.estimate.source not in GUESSES:
+        remaining_s = OVERRUN_RATIO * (job.spent.run_s + now_s - job.phase_since_s)
+        source = f"{job.estimate.source.removesuffix(', overrun')}, overrun"
     ledger.records.learn_pace(job, step_s, solo_s, max(step_s / pace_s, 1e-6))
     ledger.records.progressed(job, event.step, remaining_s, source)
     if is_alone:
@@ -182,24 +185,24 @@ def learn_progress(ledger: Ledger, job: Job, event: ev.ProgressSeen) -> None:
 
 def had_s(job: Job, now_s: float) -> float:
     """How long the job has trained so far, over all its attempts."""
-    return job.run_s + (now_s - job.phase_since_s if job.phase is Phase.RUNNING else 0.0)
+    return job.spent.run_s + (now_s - job.phase_since_s if job.phase is Phase.RUNNING else 0.0)
 
 
 def judge_again(ledger: Ledger, job: Job) -> float | None:
     """Judge a running job of unknown length by what it has had. Returns in how many seconds to do so again;
     None: its length is known."""
-    if job.estimate_source not in GUESSES or job.phase is not Phase.RUNNING:
+    if job.estimate.source not in GUESSES or job.phase is not Phase.RUNNING:
         return None
     left_s = left_of_unknown_s(had_s(job, ledger.now_s))
-    ledger.records.progressed(job, job.step, left_s)
+    ledger.records.progressed(job, job.progress.step, left_s)
     return JUDGED_AGAIN * left_s
 
 
 def _learn_curve(ledger: Ledger, job: Job, step_s: float) -> None:
     """Takes in the step time of an elastic job on its present number of devices."""
-    if job.curve is None or job.placement is None:
+    if job.measured.curve is None or job.placement is None:
         return
-    curve, curves = job.curve.seen(len(job.placement.devices), step_s), ledger.estimates.curves
+    curve, curves = job.measured.curve.seen(len(job.placement.devices), step_s), ledger.estimates.curves
     ledger.records.learn_curve(job, curve)
     if len(curve.measured) > 1:
         curves[_key(job.spec)] = curve.measured
@@ -253,18 +256,18 @@ def observe_sharing(ledger: Ledger, job: Job) -> None:
     co-tenant has left.
     """
     partners = ledger.holdings.partners(job)
-    if len(partners) != 1 or job.step_s is None or job.placement is None:
+    if len(partners) != 1 or job.attempt.step_s is None or job.placement is None:
         return
     partner = ledger.jobs[partners[0]]
     if job.phase is not Phase.RUNNING or partner.phase is not Phase.RUNNING:
         return
-    if not is_settled(ledger, job, job.step_s):
+    if not is_settled(ledger, job, job.attempt.step_s):
         return
-    whole_s = job.step_s / job.split_slowdown(job.placement.accumulation_steps)
-    if job.solo_step_s is not None:
-        ledger.pairs.observe(job, partner, whole_s / job.solo_step_s)
+    whole_s = job.attempt.step_s / job.split_slowdown(job.placement.accumulation_steps)
+    if job.measured.solo_step_s is not None:
+        ledger.pairs.observe(job, partner, whole_s / job.measured.solo_step_s)
     else:
-        before = job.uncompared.get(partner.job_id, SharedPace(step_s=0.0, reports=0))
+        before = job.measured.uncompared.get(partner.job_id, SharedPace(step_s=0.0, reports=0))
         ledger.records.keep_shared_pace(job, partner.job_id, before.and_one(whole_s))
         ledger.pairs.not_compared(job, partner)
 
@@ -272,12 +275,12 @@ def observe_sharing(ledger: Ledger, job: Job) -> None:
 def _compare(ledger: Ledger, job: Job) -> None:
     """Uses what was measured beside others before the job's pace alone was known. It counts as many
     observations as there were reports, up to a verdict's worth: it is one comparison, with one pace alone."""
-    assert job.solo_step_s is not None
-    for partner_id, pace in job.uncompared.items():
+    assert job.measured.solo_step_s is not None
+    for partner_id, pace in job.measured.uncompared.items():
         partner = ledger.jobs.get(partner_id)
         for _ in range(min(pace.reports, OBSERVATIONS) if partner is not None else 0):
             assert partner is not None
-            ledger.pairs.observe(job, partner, pace.step_s / job.solo_step_s)
+            ledger.pairs.observe(job, partner, pace.step_s / job.measured.solo_step_s)
     ledger.records.compared(job)
 
 
@@ -311,15 +314,15 @@ def blame_memory(ledger: Ledger, job: Job) -> Reason | None:
 def remaining_from(ledger: Ledger, job: Job, step: int) -> float | None:
     """Expected training seconds when the job goes on from an earlier step (work since then is lost)."""
     total, _ = steps_in_all(job)
-    if total is not None and job.solo_step_s is not None:
-        return (total - step if total > step else 0) * job.solo_step_s
-    if job.estimate_source in GUESSES:
+    if total is not None and job.measured.solo_step_s is not None:
+        return (total - step if total > step else 0) * job.measured.solo_step_s
+    if job.estimate.source in GUESSES:
         return left_of_unknown_s(had_s(job, ledger.now_s))
     if step == 0:
         return estimate_arrival(ledger.estimates, job.spec)[0]
     left_s = job.remaining_now_s(ledger.now_s)
-    pace_s = job.solo_step_s or job.step_s or 0.0
-    return None if left_s is None else left_s + max(0, job.step - step) * pace_s
+    pace_s = job.measured.solo_step_s or job.attempt.step_s or 0.0
+    return None if left_s is None else left_s + max(0, job.progress.step - step) * pace_s
 
 
 def known_profile(ledger: Ledger, spec: JobSpec, before: Profile | None = None) -> Profile | None:
@@ -366,7 +369,7 @@ def learn_profile(ledger: Ledger, job: Job, event: ev.ProfileLearned) -> None:
 def learn_whole_life(ledger: Ledger, job: Job) -> None:
     """A job has finished alone within the time of a profile: a second look at its kind would show no more. A
     batch is split only in ways that there was time to try."""
-    if job.attempt != 1 or job.co_tenants:
+    if job.attempt.number != 1 or job.co_tenants:
         return
     if ledger.profiles.complete(job.job_id):
         _give_its_like(ledger, job)
@@ -381,11 +384,11 @@ def _give_its_like(ledger: Ledger, job: Job) -> None:
         other
         for other in ledger.queue.in_order()
         if other.spec.profile is None
-        and other.attempt == 0
+        and other.attempt.number == 0
         and (other.spec.user, other.spec.code_sha256) == (mine.user, mine.code_sha256)
     ]
     for other in alike:
-        if (profile := known_profile(ledger, other.spec, other.profile)) is not None:
+        if (profile := known_profile(ledger, other.spec, other.measured.profile)) is not None:
             give_profile(ledger, other, profile)
 
 

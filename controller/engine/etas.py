@@ -161,9 +161,9 @@ class EtaBook:
 
     def _claim(self, job: Job, now_s: float) -> None:
         claims = self._saved.claims.get(job.job_id)
-        if claims is None or len(claims) >= CLAIMS_KEPT or job.estimate_source.endswith(OVERRUN):
+        if claims is None or len(claims) >= CLAIMS_KEPT or job.estimate.source.endswith(OVERRUN):
             return
-        if any(claim.source == job.estimate_source for claim in claims):
+        if any(claim.source == job.estimate.source for claim in claims):
             return
         claim = claim_of(job, now_s)
         if claim is not None:
@@ -201,19 +201,23 @@ def claim_of(job: Job, now_s: float) -> LengthClaim | None:
     left_s = job.known_left_s(now_s)
     if left_s is None:
         return None
-    return LengthClaim(job.estimate_source, run_s(job, now_s) + left_s)
+    return LengthClaim(job.estimate.source, run_s(job, now_s) + left_s)
 
 
 def run_s(job: Job, now_s: float) -> float:
     """What it has trained so far, at whatever pace."""
-    return job.run_s + (now_s - job.phase_since_s if job.phase is RUNNING else 0.0)
+    return job.spent.run_s + (now_s - job.phase_since_s if job.phase is RUNNING else 0.0)
 
 
 def true_length_s(job: Job) -> float | None:
     """What a job that has ended took to train, alone; None where it shared and its own pace is unknown."""
     if not job.co_tenants:
-        return job.run_s
-    return job.step * job.solo_step_s if job.step and job.solo_step_s is not None else None
+        return job.spent.run_s
+    return (
+        job.progress.step * job.measured.solo_step_s
+        if job.progress.step and job.measured.solo_step_s is not None
+        else None
+    )
 
 
 def error_of(each: OpenEta, job: Job) -> EtaError:

@@ -53,7 +53,7 @@ class KeptDevices(msgspec.Struct, frozen=True, kw_only=True):
 def need_s(job: Job, now_s: float) -> float | None:
     """Loading and training that a waiting job has before it; None: nobody knows."""
     left_s = job.known_left_s(now_s)
-    return None if left_s is None else job.expected_load_s + left_s
+    return None if left_s is None else job.estimate.load_s + left_s
 
 
 def leaves_s(ledger: Ledger, job: Job) -> float:
@@ -62,25 +62,25 @@ def leaves_s(ledger: Ledger, job: Job) -> float:
     if limit_left_s is None or job.phase in LEAVING:
         return _expected_to_leave_s(ledger, job)
     begins_s = start_s(ledger, job.waits_for) if job.phase is RESERVED else ledger.now_s
-    return min(_expected_to_leave_s(ledger, job), begins_s + limit_left_s + job.expected_pause_s)
+    return min(_expected_to_leave_s(ledger, job), begins_s + limit_left_s + job.estimate.pause_s)
 
 
 def _expected_to_leave_s(ledger: Ledger, job: Job) -> float:
     """The same as far as its length is known, whatever its time limit."""
     now_s = ledger.now_s
     if job.phase in LEAVING:
-        return _later(job.phase_since_s + job.expected_pause_s, now_s)
+        return _later(job.phase_since_s + job.estimate.pause_s, now_s)
     left_s = job.known_left_s(now_s)
     if left_s is None or (
         job.placement is not None and job.phase is not RESERVED and ledger.holdings.partners(job)
     ):
         return inf
     if job.phase is RESERVED:
-        return start_s(ledger, job.waits_for) + job.expected_load_s + left_s
+        return start_s(ledger, job.waits_for) + job.estimate.load_s + left_s
     if job.phase is LOADING:
-        return _later(job.phase_since_s + job.expected_load_s, now_s) + left_s
-    assert job.remaining_s is not None
-    return _later(job.remaining_at_s + job.remaining_s * job.slowdown, now_s)
+        return _later(job.phase_since_s + job.estimate.load_s, now_s) + left_s
+    assert job.estimate.remaining_s is not None
+    return _later(job.estimate.remaining_at_s + job.estimate.remaining_s * job.estimate.slowdown, now_s)
 
 
 def start_s(ledger: Ledger, victims: Iterable[JobId]) -> float:
@@ -88,7 +88,7 @@ def start_s(ledger: Ledger, victims: Iterable[JobId]) -> float:
     begins_s = ledger.now_s
     for victim_id in victims:
         victim = ledger.jobs.get(victim_id)
-        if victim is not None and victim.hosts_left:
+        if victim is not None and victim.attempt.hosts_left:
             begins_s = max(begins_s, moved_s(ledger, victim))
     return begins_s
 
@@ -99,7 +99,7 @@ def moved_s(ledger: Ledger, job: Job) -> float:
         return leaves_s(ledger, job)
     if job.phase is RESERVED:
         return start_s(ledger, job.waits_for)
-    return ledger.now_s + job.expected_pause_s
+    return ledger.now_s + job.estimate.pause_s
 
 
 def free_times(ledger: Ledger, can_move: CanMove | None = None) -> FreeTimes:

@@ -286,7 +286,7 @@ class History:
             start_step=command.resume_step,
             end_step=command.resume_step,
             account=AttemptAccount(promise=promise_of(engine.jobs[job_id].placement)),
-            waited_s=engine.jobs[job_id].wait_s,
+            waited_s=engine.jobs[job_id].spent.wait_s,
             fraction=command.fraction,
         )
         self._keep_open(job_id, attempt_record)
@@ -315,7 +315,7 @@ class History:
             attempt_record.stop_requested_s = engine.now_s
         attempt_record.reason, attempt_record.stop_reason = render(command.reason), command.reason
         job = engine.jobs.get(command.job_id)
-        attempt_record.cause = CAUSES.get(job.stop_cause, "") if job is not None else ""
+        attempt_record.cause = CAUSES.get(job.attempt.stop_cause, "") if job is not None else ""
         if attempt_record.cause == "preempted" and command.reason.code.startswith("parted-"):
             attempt_record.cause = "parted"
         if not any(  # The policy's own action tells it.
@@ -329,7 +329,7 @@ class History:
         attempt_record, job = self._open.get(job_id), engine.jobs.get(job_id)
         if attempt_record is None:
             return
-        if job is None or job.attempt != attempt_record.attempt or job.phase not in ON_DEVICES:
+        if job is None or job.attempt.number != attempt_record.attempt or job.phase not in ON_DEVICES:
             self._close(engine, job_id, attempt_record, event)
 
     def _close(
@@ -346,7 +346,7 @@ class History:
         if job is None:
             return
         earlier = sum(each.cause == "crowded" for each in self.attempts(job_id))
-        if job.crowded + job.outgrown > earlier:
+        if job.counts.crowded + job.outgrown > earlier:
             attempt_record.cause = "crowded"
         attempt_record.outcome = outcome_of(job, attempt_record, event)
         what = f"attempt {attempt_record.attempt} {attempt_record.outcome}"

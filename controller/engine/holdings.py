@@ -249,7 +249,7 @@ class Holdings:
         if job.placement.fraction < 1.0:
             self.divided[job.placement.devices[0]] = None
         for member in self.gang(job.placement.devices):
-            if member.host_id in job.hosts_left:
+            if member.host_id in job.attempt.hosts_left:
                 self._on_host.setdefault(member.host_id, {})[job.job_id] = member.devices
                 for device_id in member.devices:
                     here = self._tenants.setdefault(device_id, [])

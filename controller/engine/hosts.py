@@ -92,7 +92,7 @@ def _heard_again(dispatch: Dispatch, host_id: HostId) -> None:
     for job in dispatch.ledger.holdings.on_host(host_id):
         if job.reason in (_silence(dispatch, job, host_id), because("host-silent", host_id)):
             assert job.placement is not None
-            dispatch.ledger.records.explain(job, job.stop_reason or job.placement.reason)
+            dispatch.ledger.records.explain(job, job.attempt.stop_reason or job.placement.reason)
 
 
 def _flag_host(dispatch: Dispatch, host_id: HostId, *, silent: bool) -> None:
@@ -111,11 +111,11 @@ def on_lost(dispatch: Dispatch, event: ev.HostLost) -> None:
     host.reason = because("host-lost", event.host_id, event.by)
     dispatch.ledger.refresh_host(host)
     for job in dispatch.ledger.jobs.values():
-        if event.host_id in job.strays and (job.resumable or event.by != "lease"):
+        if event.host_id in job.strays and (job.progress.resumable or event.by != "lease"):
             claims.stray_gone(dispatch, job, event.host_id)
     for job in dispatch.ledger.holdings.on_host(event.host_id):
         if job.ends_with_lease or event.by != "lease":
-            if not job.stop_cause:
+            if not job.attempt.stop_cause:
                 dispatch.ledger.records.blame_stop(job, "lost", host.reason)
             left_host(dispatch, job, event.host_id, "infra-failed", f"host {event.host_id} is lost")
         else:
@@ -130,10 +130,10 @@ def _give_up_checkpoints(dispatch: Dispatch, domain: str) -> None:
     if any(host.checkpoint_domain == domain and not host.lost for host in dispatch.ledger.hosts.values()):
         return
     for job in dispatch.ledger.jobs.values():
-        if job.phase not in ENDED and any(c.domain == domain for c in job.checkpoints):
+        if job.phase not in ENDED and any(c.domain == domain for c in job.progress.checkpoints):
             dispatch.ledger.records.lose_checkpoints(job, domain)
             if job.phase not in ON_DEVICES:
-                dispatch.ledger.records.expect(job, remaining_from(dispatch.ledger, job, job.step))
+                dispatch.ledger.records.expect(job, remaining_from(dispatch.ledger, job, job.progress.step))
 
 
 def on_drained(dispatch: Dispatch, event: ev.HostDrained) -> None:
@@ -197,5 +197,5 @@ def _clear(dispatch: Dispatch, host: Host, by: str) -> None:
     dispatch.ledger.refresh_host(host)
     dispatch.drop_reservations(host.host_id, host.reason)
     for job in dispatch.ledger.holdings.on_host(host.host_id):
-        if job.phase is Phase.LOADING or (job.phase is Phase.RUNNING and job.resumable):
+        if job.phase is Phase.LOADING or (job.phase is Phase.RUNNING and job.progress.resumable):
             dispatch.stop(job, "preempted", host.reason, save=True)

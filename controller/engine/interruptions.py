@@ -73,10 +73,10 @@ def _add_interruption(
     if after is None and job.phase in ENDED:
         return  # Nothing is done once more.
     again = max(0, attempt.end_step - (after.start_step if after is not None else job.durable_step))
-    if job.solo_step_s is None:
+    if job.measured.solo_step_s is None:
         sums.unknown_steps += again
     else:
         devices = len(attempt.devices)
         sums.rework_device_s += (
-            again * job.solo_step_s * job.split_slowdown(1, devices) * devices * attempt.fraction
+            again * job.measured.solo_step_s * job.split_slowdown(1, devices) * devices * attempt.fraction
         )

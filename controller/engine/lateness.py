@@ -143,9 +143,9 @@ class Lateness:
     def _length_s(self, job: Job) -> float:
         trained_s, left_s = had_s(job, self._ledger.now_s), job.known_left_s(self._ledger.now_s)
         if left_s is not None:
-            return job.expected_load_s + trained_s + left_s
+            return job.estimate.load_s + trained_s + left_s
         mean_s = self._ended_s / self._ended if self._ended else FIRST_S
-        return job.expected_load_s + max(mean_s, 2.0 * trained_s)
+        return job.estimate.load_s + max(mean_s, 2.0 * trained_s)
 
     def _queue(self, job: Job) -> None:
         """A job waits here: it is new, or waits again, or its options have changed."""
@@ -163,9 +163,9 @@ class Lateness:
     def _end(self, job: Job) -> None:
         """A job has ended here: its length is known."""
         self._marked.pop(job.job_id, None)
-        if job.run_s > 0.0:
+        if job.spent.run_s > 0.0:
             self._ended += 1
-            self._ended_s += job.run_s
+            self._ended_s += job.spent.run_s
         one = self._played.get(job.job_id)
         if one is None:
             return
@@ -173,7 +173,7 @@ class Lateness:
         if one.is_over or (one.begun_s < 0.0 and one.gpus > self._gpus):
             del self._played[one.job_id]
             return
-        one.length_s = job.load_s + job.run_s
+        one.length_s = job.spent.load_s + job.spent.run_s
         if one.begun_s >= 0.0:
             self._ends_at(one, max(self._ledger.now_s, one.begun_s + one.length_s))
 
@@ -280,8 +280,8 @@ class Lateness:
         fifo_s = one.ends_s - one.submitted_s
         if job.spec.gpus > self.limit:
             return one.submitted_s + WIDE_RATIO * fifo_s + WIDE_S
-        left_s = job.remaining_s or 0.0
-        return max(one.submitted_s, one.ends_s - left_s - job.expected_load_s + NEAR_S)
+        left_s = job.estimate.remaining_s or 0.0
+        return max(one.submitted_s, one.ends_s - left_s - job.estimate.load_s + NEAR_S)
 
     def _taken(self, job_id: JobId) -> int:
         """The devices that a marked job takes of the limit: none while it is held or blocked."""
@@ -290,7 +290,7 @@ class Lateness:
     def _stands_back_until_s(self, job: Job, first: Job) -> float:
         """While a job of greater priority waits, or of a user who has had less: until this one has waited for
         `policy.ageing_s`."""
-        waited_s = job.queued_s + self._ledger.now_s - job.phase_since_s
+        waited_s = job.spent.queued_s + self._ledger.now_s - job.phase_since_s
         left_s = self._dispatch.config.policy.ageing_s - waited_s
         return self._ledger.now_s + left_s if first.rank < job.rank else 0.0
 

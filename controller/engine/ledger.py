@@ -324,7 +324,7 @@ class Ledger:
         jobs = self.jobs.values()
         for job in jobs:
             if job.resize_to is not None:
-                assert job.phase in LEAVING and job.stop_cause in ("resized", "cancelled"), job
+                assert job.phase in LEAVING and job.attempt.stop_cause in ("resized", "cancelled"), job
                 assert all(self.holdings.claimed_by(d) == job.job_id for d in job.resize_to.devices), job
         assert self.phases.ended.size_bytes == sum(self.phases.ended.sizes.values())
         self.holdings.check(self.hosts.values())
@@ -335,6 +335,6 @@ class Ledger:
             placed = job.phase in ON_DEVICES or job.phase is Phase.RESERVED
             assert (job.placement is not None) == placed, job
             if job.phase in ON_DEVICES:
-                assert job.hosts_left, f"job {job.job_id} is {job.phase} on no host"
+                assert job.attempt.hosts_left, f"job {job.job_id} is {job.phase} on no host"
             if job.phase is Phase.RESERVED:
                 assert job.waits_for, f"job {job.job_id} is reserved and waits for nobody"

@@ -222,12 +222,12 @@ class RunningJobs:
         """Adds a job; its phase and `end_s` say where."""
         number, phase = job.number, job.phase
         if phase is RUNNING:
-            self._at[number] = entry = (job.end_s, -number, job)
+            self._at[number] = entry = (job.estimate.end_s, -number, job)
             insort(self._training, entry)
-            if job.slowdown != 1.0:
+            if job.estimate.slowdown != 1.0:
                 self._paced[number] = job
         elif phase is LOADING:
-            left_s = job.remaining_s
+            left_s = job.estimate.remaining_s
             self._at[number] = entry = (float("inf") if left_s is None else left_s, -number, job)
             insort(self._loading, entry)
         else:
@@ -252,7 +252,8 @@ class RunningJobs:
     def by_end(self) -> list[Job]:
         """All of them, by predicted end, ties by arrival."""
         return sorted(
-            (*self.training, *self.loading, *self._leaving.values()), key=lambda job: (job.end_s, job.number)
+            (*self.training, *self.loading, *self._leaving.values()),
+            key=lambda job: (job.estimate.end_s, job.number),
         )
 
     def check(self, active: Iterable[Job]) -> None:
@@ -266,5 +267,5 @@ class RunningJobs:
         assert set(self._leaving) == by_phase[None]
         assert set(self._at) == by_phase[True] | by_phase[False]
         assert self._training == sorted(self._training) and self._loading == sorted(self._loading)
-        assert all(end_s == job.end_s for end_s, _, job in self._training)
-        assert set(self._paced) == {job.number for job in self.training if job.slowdown != 1.0}
+        assert all(end_s == job.estimate.end_s for end_s, _, job in self._training)
+        assert set(self._paced) == {job.number for job in self.training if job.estimate.slowdown != 1.0}

@@ -87,27 +87,27 @@ class Phases:
         if phase is QUEUED or phase is RESERVED:
             if phase is QUEUED:
                 self._queue.remove(job)
-            job.wait_s += spent_s
-            job.queued_s += spent_s
+            job.spent.wait_s += spent_s
+            job.spent.queued_s += spent_s
         elif phase is LOADING:
-            job.load_s += spent_s
+            job.spent.load_s += spent_s
         elif phase is RUNNING:
-            job.run_s += spent_s
-            if job.remaining_s is not None:
-                job.remaining_s = job.remaining_now_s(self.now_s)
-                job.remaining_at_s = self.now_s
+            job.spent.run_s += spent_s
+            if job.estimate.remaining_s is not None:
+                job.estimate.remaining_s = job.remaining_now_s(self.now_s)
+                job.estimate.remaining_at_s = self.now_s
         elif phase in ON_DEVICES:
-            job.pause_s += spent_s
+            job.spent.pause_s += spent_s
         elif phase in ENDED:
             self.ended.remove(job)
         else:
-            job.wait_s += spent_s
+            job.spent.wait_s += spent_s
         job.phase, job.phase_since_s, job.reason = after, self.now_s, reason
         if after is QUEUED:
             self._queue.add(job, is_new=True)
         elif after in ON_DEVICES:
-            left_s = job.remaining_s  # At a first step, too, it counts from now.
-            job.end_s = NEVER_S if left_s is None else self.now_s + left_s * job.slowdown
+            left_s = job.estimate.remaining_s  # At a first step, too, it counts from now.
+            job.estimate.end_s = NEVER_S if left_s is None else self.now_s + left_s * job.estimate.slowdown
             self._running.add(job)
         elif after in ENDED:
             job.ended_s = self.now_s
@@ -138,7 +138,7 @@ class Phases:
         elif job.phase in ON_DEVICES:
             self._running.remove(job)
             left_s = job.remaining_now_s(self.now_s)
-            job.end_s = NEVER_S if left_s is None else self.now_s + left_s * job.slowdown
+            job.estimate.end_s = NEVER_S if left_s is None else self.now_s + left_s * job.estimate.slowdown
             self._running.add(job)
 
     def keep_ended(self, job: Job) -> None:

@@ -417,5 +417,5 @@ def _lasts_s(job: Job, now_s: float, *, is_alone: bool) -> float:
     """How long a waiting job is on devices by what is known. Beside another its pace is not known, its time
     limit is."""
     needs_s, limit_left_s = need_s(job, now_s), job.limit_left_s(now_s)
-    limited_s = inf if limit_left_s is None else limit_left_s + job.expected_pause_s
+    limited_s = inf if limit_left_s is None else limit_left_s + job.estimate.pause_s
     return limited_s if needs_s is None or not is_alone else min(needs_s, limited_s)

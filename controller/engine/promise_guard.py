@@ -149,7 +149,7 @@ class PromiseGuard:
                 moved[kept.job_id] = elsewhere
             elif not (
                 self._can_move(job, other)
-                and begins_s + job.expected_load_s + job.expected_pause_s <= kept.from_s + NEAR_S
+                and begins_s + job.estimate.load_s + job.estimate.pause_s <= kept.from_s + NEAR_S
             ):
                 return kept.job_id
         self.reservations = {
@@ -170,7 +170,7 @@ class PromiseGuard:
         """Another time or place that keeps the promise and asks nobody to make room; none for a job for which
         others may already have been asked."""
         ledger = self._ledger
-        pauses = (each.expected_pause_s for each in ledger.running.by_end())
+        pauses = (each.estimate.pause_s for each in ledger.running.by_end())
         needs_s = need_s(job, ledger.now_s)
         if needs_s is None or kept.from_s - ledger.now_s <= max(pauses, default=0.0) + NEAR_S:
             return None

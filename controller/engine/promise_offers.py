@@ -9,7 +9,16 @@ from collections.abc import Sequence
 from math import inf, isfinite
 from typing import Final
 
-from cotenant.controller.domain import Job, JobId, JobSpec, Reason, because
+from cotenant.controller.domain import (
+    Job,
+    JobEstimate,
+    JobId,
+    JobMeasurements,
+    JobProgress,
+    JobSpec,
+    Reason,
+    because,
+)
 from cotenant.controller.engine.estimating import estimate_arrival, estimate_overheads, known_profile
 from cotenant.controller.engine.free_times import KeptDevices, free_times, leaves_s, need_s
 from cotenant.controller.engine.ledger import Ledger
@@ -49,12 +58,9 @@ class PromiseOffers:
             number=number,
             submitted_s=ledger.now_s,
             reason=because("submitted", spec.user),
-            resumable=spec.resumable is True,
-            profile=profile,
-            remaining_s=remaining_s,
-            estimate_source=source,
-            expected_load_s=load_s,
-            expected_pause_s=pause_s,
+            progress=JobProgress(resumable=spec.resumable is True),
+            measured=JobMeasurements(profile=profile),
+            estimate=JobEstimate(remaining_s=remaining_s, source=source, load_s=load_s, pause_s=pause_s),
             rank=-spec.priority,
         )
 

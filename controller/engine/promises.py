@@ -151,8 +151,8 @@ class Promises:
 
     def _why_late(self, job: Job, promise: OpenPromise) -> Reason:
         has_started = job.first_start_s is not None and job.phase not in WAITING
-        if has_started and job.attempt > 1:
-            return because("promise-failed", job.attempt - 1)
+        if has_started and job.attempt.number > 1:
+            return because("promise-failed", job.attempt.number - 1)
         if has_started and (job.first_start_s or 0.0) + promise.need_s <= promise.until_s + NEAR_S:
             return because("promise-outlived", promise.need_s)
         kept = promise.kept

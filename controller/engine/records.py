@@ -19,8 +19,10 @@ from cotenant.controller.domain import (
     RUNNING,
     WAITING,
     AttemptNo,
+    Capabilities,
     Change,
     CheckpointRecord,
+    CurrentAttempt,
     GangMember,
     HostId,
     Job,
@@ -33,7 +35,6 @@ from cotenant.controller.domain import (
     SharedPace,
     StopCause,
     because,
-    capabilities_of,
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.ordering import JobQueue
@@ -56,7 +57,7 @@ class Records:
 
     def release(self, job: Job, reason: Reason) -> None:
         """A held job may go on, and whatever it was held for is forgotten."""
-        job.infra_failures, job.workdir_missing = 0, ()
+        job.counts.infra_failures, job.workdir_missing = 0, ()
         self._phases.change(job, Change.RELEASE, reason)
 
     def reserve(self, job: Job, placement: Placement, victims: Sequence[JobId]) -> None:
@@ -81,7 +82,7 @@ class Records:
 
     def learn_curve(self, job: Job, curve: SpeedCurve) -> None:
         """How the job's step time depends on its number of devices."""
-        job.curve = curve
+        job.measured.curve = curve
 
     def victims_left(self, job: Job, waits_for: tuple[JobId, ...]) -> None:
         """Only these still have to leave a reserved job's devices."""
@@ -89,93 +90,111 @@ class Records:
 
     def lose_reservation(self, job: Job, change: Change, reason: Reason, *, preempted: bool) -> None:
         """`preempted`: its devices are for somebody else now, and its victims left them for nothing."""
-        job.aborted_preemptions += preempted
+        job.counts.aborted_preemptions += preempted
         job.placement, job.waits_for = None, ()
         self._phases.change(job, change, reason)
 
     def begin_attempt(self, job: Job, placement: Placement, gang: tuple[GangMember, ...], epoch: str) -> None:
         """The next attempt, on the hosts of this gang and from the last durable step: nothing is known of it
         yet."""
+        now_s = self._phases.now_s
         if job.first_start_s is None:
-            job.first_start_s = self._phases.now_s
-        job.placement = placement
-        taken, job.attempt_epoch = job.attempts_taken, epoch
-        job.attempt = AttemptNo((taken if taken > job.attempt else job.attempt) + 1)
+            job.first_start_s = now_s
         first, *others = gang
         hosts = tuple([member.host_id for member in gang]) if others else (first.host_id,)
-        job.hosts_left = hosts
+        taken, before = job.attempts_taken, job.attempt.number
+        step = job.durable_step if job.progress.checkpoints else 0
+        job.attempt = CurrentAttempt(
+            number=AttemptNo((taken if taken > before else before) + 1),
+            epoch=epoch,
+            hosts_left=hosts,
+            start_step=step,
+            known_to_resume=step > 0,
+        )
+        job.placement, job.waits_for, job.progress.step = placement, (), step
         job.visited = tuple(dict.fromkeys((*job.visited, *hosts))) if job.visited else hosts
-        job.waits_for, job.started_hosts, job.capable, job.launched = (), (), (), ""
-        job.to_blame, job.host_faults = (), ()
-        job.stop_cause, job.stop_reason, job.outcome, job.exit_code = "", None, "", None
-        job.start_step = job.step = step = job.durable_step if job.checkpoints else 0
-        job.known_to_resume, job.step_s = step > 0, None
-        steps, job.remaining_at_s = placement.accumulation_steps, self._phases.now_s
-        job.slowdown = job.split_slowdown(steps) if steps > 1 or job.curve is not None else 1.0
+        steps, estimate = placement.accumulation_steps, job.estimate
+        estimate.remaining_at_s = now_s
+        estimate.slowdown = job.split_slowdown(steps) if steps > 1 or job.measured.curve is not None else 1.0
         self._phases.change(job, LAUNCH, placement.reason)
 
     def preempt_early(self, job: Job) -> None:
         """The job is preempted before the promised time of its run is over."""
-        job.early_preemptions += 1
+        job.counts.early_preemptions += 1
 
     def stop(self, job: Job, cause: StopCause, reason: Reason, *, save: bool) -> None:
         """It is asked to leave its devices."""
-        job.stop_cause, job.stop_reason = cause, reason
+        job.attempt.stop_cause, job.attempt.stop_reason = cause, reason
         if job.phase is LOADING and cause == "preempted":
-            job.futile_preemptions += 1
-            job.futile_s += self._phases.now_s - job.phase_since_s
+            job.counts.futile_preemptions += 1
+            job.spent.futile_s += self._phases.now_s - job.phase_since_s
         self._phases.change(job, Change.SAVE_AND_STOP if save else Change.STOP, reason)
 
     def blame_stop(self, job: Job, cause: StopCause, reason: Reason) -> None:
         """Why its attempt ends, or will have ended."""
-        job.stop_cause, job.stop_reason = cause, reason
+        job.attempt.stop_cause, job.attempt.stop_reason = cause, reason
 
     def left_host(self, job: Job, host_id: HostId, outcome: str, *, is_blamed: bool) -> None:
         """All its processes on a host are gone; `outcome`: how the attempt has ended as far as is known."""
-        left = job.hosts_left
-        job.hosts_left = () if left == (host_id,) else tuple([h for h in left if h != host_id])
-        job.outcome = outcome
+        left = job.attempt.hosts_left
+        job.attempt.hosts_left = () if left == (host_id,) else tuple([h for h in left if h != host_id])
+        job.attempt.outcome = outcome
         if is_blamed:
-            job.to_blame = (*job.to_blame, host_id)
+            job.attempt.to_blame = (*job.attempt.to_blame, host_id)
 
     def requeue(self, job: Job, change: Change, reason: Reason, step: int, remaining_s: float | None) -> None:
         """All processes are gone and the job waits again, with what is left from its last durable `step`."""
         if job.phase is RUNNING:
-            job.remaining_at_s = (
+            job.estimate.remaining_at_s = (
                 self._phases.now_s
             )  # What is left is counted from there, not from its last report.
-        job.preemptions += job.stop_cause in ("preempted", "user")
-        job.resizes += job.stop_cause == "resized"
-        job.placement, job.step, job.remaining_s, job.slowdown = None, step, remaining_s, 1.0
-        job.start_assumed_s = None
-        job.limits_over += job.stop_cause == "time-limit"
+        job.counts.preemptions += job.attempt.stop_cause in ("preempted", "user")
+        job.counts.resizes += job.attempt.stop_cause == "resized"
+        job.placement, job.progress.step, job.estimate.remaining_s, job.estimate.slowdown = (
+            None,
+            step,
+            remaining_s,
+            1.0,
+        )
+        job.attempt.start_assumed_s = None
+        job.counts.limits_over += job.attempt.stop_cause == "time-limit"
         self._phases.change(job, change, reason)
-        if job.stop_cause == "time-limit" or (
-            job.stop_reason is not None and job.stop_reason.code == REQUEUED
+        if job.attempt.stop_cause == "time-limit" or (
+            job.attempt.stop_reason is not None and job.attempt.stop_reason.code == REQUEUED
         ):
-            job.past_limit_s = job.load_s + job.run_s
+            job.spent.past_limit_s = job.spent.load_s + job.spent.run_s
 
     def finishes(self, job: Job) -> None:
         """A job that has done its work without a step that could be seen has run, and not loaded, all the
         time."""
         if job.phase is LOADING:
-            job.run_s += self._phases.now_s - job.phase_since_s
+            job.spent.run_s += self._phases.now_s - job.phase_since_s
             job.phase_since_s = self._phases.now_s
 
     def end(self, job: Job, change: Change, reason: Reason, *, is_complete: bool = False) -> None:
         """All processes are gone and the job is over; `is_complete`: it has done all that it was to do."""
         self._phases.change(job, change, reason)
-        job.placement, job.start_assumed_s = None, None
+        job.placement, job.attempt.start_assumed_s = None, None
         if is_complete:
-            job.remaining_s = 0.0
+            job.estimate.remaining_s = 0.0
 
     def begin_again(self, job: Job, reason: Reason, remaining_s: float | None) -> None:
         """A job that had ended waits once more: what its attempts reached stays, their failures do not count,
         and its time limit begins anew."""
-        job.ended_s, job.exit_code, job.outcome, job.stop_cause, job.stop_reason = None, None, "", "", None
-        job.user_failures = job.infra_failures = 0
-        job.workdir_missing, job.avoid, job.aged, job.queued_s = (), (), False, 0.0
-        job.past_limit_s, job.step, job.remaining_s = job.load_s + job.run_s, job.durable_step, remaining_s
+        (
+            job.ended_s,
+            job.attempt.exit_code,
+            job.attempt.outcome,
+            job.attempt.stop_cause,
+            job.attempt.stop_reason,
+        ) = None, None, "", "", None
+        job.counts.user_failures = job.counts.infra_failures = 0
+        job.workdir_missing, job.avoid, job.aged, job.spent.queued_s = (), (), False, 0.0
+        job.spent.past_limit_s, job.progress.step, job.estimate.remaining_s = (
+            job.spent.load_s + job.spent.run_s,
+            job.durable_step,
+            remaining_s,
+        )
         self._phases.change(job, Change.BEGIN_AGAIN, reason)
 
     def respecify(self, job: Job, spec: JobSpec) -> None:
@@ -220,42 +239,41 @@ class Records:
 
     def started_on(self, job: Job, host_id: HostId, launch: LaunchKind) -> None:
         """Its launch counts as warm if all hosts' are."""
-        if not job.started_hosts or launch == "cold":
-            job.launched = launch
-        job.started_hosts = (*job.started_hosts, host_id)
+        if not job.attempt.started_hosts or launch == "cold":
+            job.attempt.launched = launch
+        job.attempt.started_hosts = (*job.attempt.started_hosts, host_id)
 
     def can_resume(self, job: Job, capable: tuple[HostId, ...], *, everywhere: bool) -> None:
         """All ranks on these hosts have said that they can; `everywhere`: there are no others."""
-        job.capable, job.resumable = capable, job.resumable or everywhere
+        job.attempt.capable, job.progress.resumable = capable, job.progress.resumable or everywhere
 
     def cannot_resume(self, job: Job) -> None:
-        job.resumable, job.capable, job.known_to_resume = False, (), False
+        job.progress.resumable, job.attempt.capable, job.attempt.known_to_resume = False, (), False
 
-    def learn_capabilities(self, job: Job, said: msgspec.Struct) -> None:
+    def learn_capabilities(self, job: Job, said: Capabilities) -> None:
         """The job's library has said what it can do; its last word counts."""
-        for name, value in capabilities_of(said).items():
-            setattr(job, name, value)
+        job.progress.capabilities = said
 
     def resumed_at(self, job: Job, step: int, remaining_s: float | None) -> None:
         """The step at which the attempt resumes."""
-        job.start_step = job.step = step
-        job.remaining_s = remaining_s
+        job.attempt.start_step = job.progress.step = step
+        job.estimate.remaining_s = remaining_s
         self._phases.moved(job)
 
     def loaded_longer(self, job: Job) -> float:
         """A running job makes its first step only now: all its time since that was assumed was its load.
         Returns how long the attempt took to load."""
         longer_s = self._phases.now_s - job.phase_since_s
-        job.load_s, job.phase_since_s = job.load_s + longer_s, self._phases.now_s
-        return job.load_assumed_s + longer_s
+        job.spent.load_s, job.phase_since_s = job.spent.load_s + longer_s, self._phases.now_s
+        return job.attempt.load_assumed_s + longer_s
 
     def first_step(self, job: Job, step: int, *, assumed: bool) -> None:
         """The job trains from now on."""
-        job.start_assumed_s = self._phases.now_s if assumed else None
-        job.load_assumed_s = self._phases.now_s - job.phase_since_s if assumed else 0.0
-        job.remaining_at_s = self._phases.now_s
-        if step > job.step:
-            job.step = step
+        job.attempt.start_assumed_s = self._phases.now_s if assumed else None
+        job.attempt.load_assumed_s = self._phases.now_s - job.phase_since_s if assumed else 0.0
+        job.estimate.remaining_at_s = self._phases.now_s
+        if step > job.progress.step:
+            job.progress.step = step
         if job.phase is LOADING:
             assert job.placement is not None
             self._phases.change(job, FIRST_STEP, job.placement.reason)
@@ -264,45 +282,45 @@ class Records:
 
     def learn_pace(self, job: Job, step_s: float, solo_step_s: float | None, slowdown: float) -> None:
         """What its steps take, now and alone; how far it is follows."""
-        job.step_s, job.solo_step_s, job.slowdown = step_s, solo_step_s, slowdown
+        job.attempt.step_s, job.measured.solo_step_s, job.estimate.slowdown = step_s, solo_step_s, slowdown
 
     def progressed(self, job: Job, step: int, remaining_s: float | None, source: str | None = None) -> None:
         """How far it is by now, and what is expected from here on."""
-        job.step, job.remaining_at_s = step, self._phases.now_s
+        job.progress.step, job.estimate.remaining_at_s = step, self._phases.now_s
         self.expect(job, remaining_s, source)
 
     def see_length(self, job: Job, total_steps: int | None) -> None:
         """How many steps the job will make, as seen in its script's loops."""
-        job.total_steps = total_steps or job.total_steps
+        job.progress.total_steps = total_steps or job.progress.total_steps
 
     def see_batch(self, job: Job, batch: SeenBatch) -> None:
         """How many rows its model gets at a time; a number stays known."""
-        if batch.rows is not None or (batch.note and job.batch_seen.rows is None):
-            job.batch_seen = batch
+        if batch.rows is not None or (batch.note and job.measured.batch.rows is None):
+            job.measured.batch = batch
 
     def checkpointed(self, job: Job, record: CheckpointRecord) -> None:
         """The job can go on from this checkpoint, and will if it waits."""
-        known = sorted((*job.checkpoints, record), key=lambda c: (c.attempt, c.step))
-        job.checkpoints = tuple(known[-CHECKPOINTS_KNOWN:])
+        known = sorted((*job.progress.checkpoints, record), key=lambda c: (c.attempt, c.step))
+        job.progress.checkpoints = tuple(known[-CHECKPOINTS_KNOWN:])
         if job.phase not in ON_DEVICES:
-            job.step = max(job.step, job.durable_step)
+            job.progress.step = max(job.progress.step, job.durable_step)
         self._phases.moved(job)
 
     def lose_checkpoints(self, job: Job, domain: str) -> None:
         """Nobody can read that host's files any more."""
-        job.checkpoints = tuple(c for c in job.checkpoints if c.domain != domain)
+        job.progress.checkpoints = tuple(c for c in job.progress.checkpoints if c.domain != domain)
         if job.phase not in ON_DEVICES:
-            job.step = job.durable_step
+            job.progress.step = job.durable_step
         self._phases.moved(job)
 
     def last_words(self, job: Job, said: ev.AttemptEnded) -> None:
         """What a host has said of the attempt's end there."""
-        if said.step > job.step:
-            job.step = said.step
+        if said.step > job.progress.step:
+            job.progress.step = said.step
         if said.exit_code is not None:
-            job.exit_code = said.exit_code
+            job.attempt.exit_code = said.exit_code
         if said.host_fault:
-            job.host_faults = (*job.host_faults, said.host_id)
+            job.attempt.host_faults = (*job.attempt.host_faults, said.host_id)
         if said.workdir_missing:
             job.workdir_missing = tuple(dict.fromkeys((*job.workdir_missing, said.host_id)))
 
@@ -310,35 +328,38 @@ class Records:
 
     def expect(self, job: Job, remaining_s: float | None, source: str | None = None) -> None:
         """What is left of it, by another estimate; `source`: where that comes from, if from elsewhere."""
-        job.remaining_s = remaining_s
+        job.estimate.remaining_s = remaining_s
         if source is not None:
-            job.estimate_source = source
+            job.estimate.source = source
         self._phases.moved(job)
 
     def expect_load(self, job: Job, load_s: float) -> None:
-        job.expected_load_s = load_s
+        job.estimate.load_s = load_s
 
     def expect_pause(self, job: Job, pause_s: float) -> None:
-        job.expected_pause_s = pause_s
+        job.estimate.pause_s = pause_s
 
     def repace(self, job: Job, slowdown: float) -> None:
         """The job has another pace from now on."""
-        job.remaining_s, job.remaining_at_s = job.remaining_now_s(self._phases.now_s), self._phases.now_s
-        job.slowdown = slowdown
+        job.estimate.remaining_s, job.estimate.remaining_at_s = (
+            job.remaining_now_s(self._phases.now_s),
+            self._phases.now_s,
+        )
+        job.estimate.slowdown = slowdown
         self._phases.moved(job)
 
     def learn_profile(self, job: Job, profile: Profile, *, given: bool = False) -> None:
         """What was measured of it, or (`given`) of a job like it."""
-        job.profile, job.profile_given = profile, given
+        job.measured.profile, job.measured.profile_given = profile, given
         self.see_batch(job, profile.batch)
         alone_s = alone_step_s(profile, job.gang)
         if alone_s is not None:
-            job.solo_step_s = alone_s
+            job.measured.solo_step_s = alone_s
         self._phases.moved(job)
 
     def refine_profile(self, job: Job, profile: Profile) -> None:
         """The same measurements, with more known of them."""
-        job.profile = profile
+        job.measured.profile = profile
         self._phases.moved(job)
 
     def plan_memory(self, job: Job, memory_mib: int) -> None:
@@ -355,15 +376,15 @@ class Records:
 
     def keep_shared_pace(self, job: Job, partner_id: JobId, pace: SharedPace) -> None:
         """Its pace beside another, until its pace alone is known."""
-        job.uncompared[partner_id] = pace
+        job.measured.uncompared[partner_id] = pace
 
     def compared(self, job: Job) -> None:
         """Nothing is left to compare."""
-        job.uncompared.clear()
+        job.measured.uncompared.clear()
 
     def crowded(self, job: Job) -> None:
         """It ran out of device memory while it shared."""
-        job.crowded += 1
+        job.counts.crowded += 1
 
     def outgrew(self, job: Job) -> None:
         """It ran out of the memory that was planned for it, alone."""
@@ -371,11 +392,11 @@ class Records:
 
     def suspect(self, job: Job, evidence: int) -> None:
         """The job may have caused a fatal fault of a GPU."""
-        job.fault_evidence += evidence
+        job.counts.fault_evidence += evidence
 
     def forgive(self, job: Job) -> None:
         """The job has started: earlier failures of hosts no longer count."""
-        job.infra_failures, job.avoid = 0, ()
+        job.counts.infra_failures, job.avoid = 0, ()
 
     def avoid(self, job: Job, host_id: HostId) -> None:
         """The job failed on this host, and perhaps the host is why."""
@@ -384,10 +405,10 @@ class Records:
     def failed(self, job: Job, *, by_user: bool) -> int:
         """Counts a failed attempt, of the program or of a host; returns how many there are now."""
         if by_user:
-            job.user_failures += 1
-            return job.user_failures
-        job.infra_failures += 1
-        return job.infra_failures
+            job.counts.user_failures += 1
+            return job.counts.user_failures
+        job.counts.infra_failures += 1
+        return job.counts.infra_failures
 
     # --- Histories that this journal has lost ------------------------------------------------------
 

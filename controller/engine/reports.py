@@ -49,24 +49,30 @@ for parts, that is no failure of the program's."""
 def on_started(dispatch: Dispatch, event: ev.AttemptStarted) -> None:
     """The attempt's processes run on one host."""
     job = dispatch.current(event.job_id, event.attempt)
-    if job is not None and event.host_id in job.hosts_left and event.host_id not in job.started_hosts:
+    if (
+        job is not None
+        and event.host_id in job.attempt.hosts_left
+        and event.host_id not in job.attempt.started_hosts
+    ):
         dispatch.ledger.records.started_on(job, event.host_id, event.launch)
 
 
 def on_capabilities(dispatch: Dispatch, event: ev.CapabilitiesSeen) -> None:
     """What the job can do, and the step it found."""
     job = dispatch.current(event.job_id, event.attempt)
-    if job is None or event.host_id not in job.hosts_left:
+    if job is None or event.host_id not in job.attempt.hosts_left:
         return
     ledger = dispatch.ledger
     can = event.resumable and job.spec.resumable is not False and len(_domains(dispatch, job)) <= 1
     if not can:
         ledger.records.cannot_resume(job)
-    elif event.host_id not in job.capable:
-        capable = (*job.capable, event.host_id)
+    elif event.host_id not in job.attempt.capable:
+        capable = (*job.attempt.capable, event.host_id)
         ledger.records.can_resume(job, capable, everywhere=set(capable) >= set(hosts_of(ledger, job)))
-    ledger.records.learn_capabilities(job, event)
-    if job.phase is Phase.LOADING and event.step != job.step:  # Not the step we thought it would find.
+    ledger.records.learn_capabilities(job, event.capabilities)
+    if (
+        job.phase is Phase.LOADING and event.step != job.progress.step
+    ):  # Not the step we thought it would find.
         ledger.records.resumed_at(job, event.step, remaining_from(ledger, job, event.step))
 
 
@@ -84,13 +90,13 @@ def on_first_step(dispatch: Dispatch, event: ev.FirstStepDone) -> None:
     if job is None:
         return
     ledger, is_loading = dispatch.ledger, job.phase is LOADING
-    if not is_loading and (event.assumed or job.phase is not RUNNING or job.start_assumed_s is None):
+    if not is_loading and (event.assumed or job.phase is not RUNNING or job.attempt.start_assumed_s is None):
         return
     load_s = ledger.now_s - job.phase_since_s if is_loading else ledger.records.loaded_longer(job)
     if not event.assumed:
-        if job.infra_failures or job.avoid:
+        if job.counts.infra_failures or job.avoid:
             ledger.records.forgive(job)
-        for host_id in job.hosts_left:
+        for host_id in job.attempt.hosts_left:
             host = ledger.hosts[host_id]
             if host.failures_in_row:
                 clear_suspicion(dispatch, host)
@@ -100,20 +106,20 @@ def on_first_step(dispatch: Dispatch, event: ev.FirstStepDone) -> None:
     if is_loading:
         _judge(dispatch, job)
     else:  # Nothing of it was done while it loaded.
-        ledger.records.expect(job, remaining_from(ledger, job, job.start_step))
+        ledger.records.expect(job, remaining_from(ledger, job, job.attempt.start_step))
 
 
 def _judge(dispatch: Dispatch, job: Job) -> None:
     """A job of unknown length is judged by what it has had, and again when that has grown."""
     again_s = judge_again(dispatch.ledger, job)
     if again_s is not None:
-        dispatch.wake_at(dispatch.ledger.now_s + again_s, "judge", job.job_id, job.attempt)
+        dispatch.wake_at(dispatch.ledger.now_s + again_s, "judge", job.job_id, job.attempt.number)
 
 
 def on_progress(dispatch: Dispatch, event: ev.ProgressSeen) -> None:
     """A later step, and perhaps how long one takes."""
     job = dispatch.current(event.job_id, event.attempt)
-    if job is None or event.step < job.step:
+    if job is None or event.step < job.progress.step:
         return
     learn_progress(dispatch.ledger, job, event)
     observe_sharing(dispatch.ledger, job)
@@ -127,29 +133,29 @@ def on_durable(dispatch: Dispatch, event: ev.CheckpointDurable) -> None:
     """A checkpoint is durable: the job can go on from it."""
     job = dispatch.ledger.jobs.get(event.job_id)
     host = dispatch.ledger.hosts.get(event.host_id)
-    if job is None or host is None or job.attempt != event.attempt or job.phase in ENDED:
+    if job is None or host is None or job.attempt.number != event.attempt or job.phase in ENDED:
         return
     # Nobody could put the parts of a gang over several domains together: they bind it to no host.
     if job.phase is Phase.RESERVED or (
-        len(_domains(dispatch, job)) > 1 if job.phase in ON_DEVICES else not job.resumable
+        len(_domains(dispatch, job)) > 1 if job.phase in ON_DEVICES else not job.progress.resumable
     ):
         return
     record = CheckpointRecord(
         attempt=event.attempt, step=event.step, domain=host.checkpoint_domain, exact=event.exact
     )
-    if record in job.checkpoints:
+    if record in job.progress.checkpoints:
         return
     # Also a late report of a host that was given up: the job still waits, and can go on from there.
-    before = job.step
+    before = job.progress.step
     dispatch.ledger.records.checkpointed(job, record)
-    if job.step != before:
-        dispatch.ledger.records.expect(job, remaining_from(dispatch.ledger, job, job.step))
+    if job.progress.step != before:
+        dispatch.ledger.records.expect(job, remaining_from(dispatch.ledger, job, job.progress.step))
 
 
 def on_ended(dispatch: Dispatch, event: ev.AttemptEnded) -> None:
     """All processes of the attempt on one host are gone."""
     job = dispatch.current(event.job_id, event.attempt)
-    if job is None or event.host_id not in job.hosts_left:
+    if job is None or event.host_id not in job.attempt.hosts_left:
         known = dispatch.ledger.jobs.get(event.job_id)
         if known is not None and known.phase not in ENDED:
             dispatch.ledger.records.was_on(known, event.host_id)
@@ -157,11 +163,16 @@ def on_ended(dispatch: Dispatch, event: ev.AttemptEnded) -> None:
             claims.stray_gone(dispatch, known, event.host_id)
         return
     dispatch.ledger.records.last_words(job, event)
-    if event.out_of_memory and not job.stop_cause and event.outcome == "user-failed":
+    if event.out_of_memory and not job.attempt.stop_cause and event.outcome == "user-failed":
         crowded_out = blame_memory(dispatch.ledger, job)
         if crowded_out is not None:
             dispatch.ledger.records.blame_stop(job, "crowded", crowded_out)
-    if REFUSED in event.detail and not job.stop_cause and job.can_accumulate and job.spec.batch_size is None:
+    if (
+        REFUSED in event.detail
+        and not job.attempt.stop_cause
+        and job.can_accumulate
+        and job.spec.batch_size is None
+    ):
         _never_split(dispatch.ledger, job)
         dispatch.ledger.records.blame_stop(job, "unsplit", because("unsplit", event.detail))
     if event.gpu_fault:
@@ -171,7 +182,7 @@ def on_ended(dispatch: Dispatch, event: ev.AttemptEnded) -> None:
 
 def _never_split(ledger: Ledger, job: Job) -> None:
     """A batch in parts was refused: the job and its like get whole ones from now on."""
-    before = job.profile or Profile()
+    before = job.measured.profile or Profile()
     whole = msgspec.structs.replace(before, accumulates=False)
     ledger.profiles.revise(before, whole)
     ledger.records.refine_profile(job, whole)
@@ -183,7 +194,7 @@ def on_profile(dispatch: Dispatch, event: ev.ProfileLearned) -> None:
         return
     learn_profile(dispatch.ledger, job, event)
     _ask_for_law(dispatch, job)
-    current = event.attempt in (None, job.attempt) and job.phase in (LOADING, RUNNING)
+    current = event.attempt in (None, job.attempt.number) and job.phase in (LOADING, RUNNING)
     if current and event.is_complete and job.spec.profiling == "only":
         dispatch.stop(job, "profiled", because("profiled"), save=False)
 
@@ -195,9 +206,9 @@ def on_forgotten(dispatch: Dispatch, event: ev.ProfilesForgotten) -> None:
 
 def _ask_for_law(dispatch: Dispatch, job: Job) -> None:
     """Requests a fit of the throughput model of its profile, if there is enough data."""
-    if job.profile is None or job.profile.throughput is not None or job.batch_size is None:
+    if job.measured.profile is None or job.measured.profile.throughput is not None or job.batch_size is None:
         return
-    payload = fitting.question(job.profile, job.batch_size, job.gang)
+    payload = fitting.question(job.measured.profile, job.batch_size, job.gang)
     if payload is None:
         return
     number = dispatch.command_id()
@@ -224,10 +235,15 @@ def on_computed(dispatch: Dispatch, event: ev.Computed) -> None:
     """A policy sees the answer to its own request itself; one about a job's profile is kept with it."""
     job = dispatch.ledger.jobs.get(event.job_id) if event.job_id is not None else None
     law = fitting.model_of(event.values)
-    if job is None or job.profile is None or law is None or law.steps != len(job.profile.points):
+    if (
+        job is None
+        or job.measured.profile is None
+        or law is None
+        or law.steps != len(job.measured.profile.points)
+    ):
         return
-    profile = msgspec.structs.replace(job.profile, throughput=law)
-    dispatch.ledger.profiles.revise(job.profile, profile)
+    profile = msgspec.structs.replace(job.measured.profile, throughput=law)
+    dispatch.ledger.profiles.revise(job.measured.profile, profile)
     dispatch.ledger.records.refine_profile(job, profile)
 
 
@@ -253,11 +269,11 @@ def _ring(dispatch: Dispatch, alarm: Alarm) -> None:
         dispatch.ledger.pairs.reunite(alarm.subject, dispatch.ledger.now_s)
         return
     job = dispatch.ledger.jobs.get(JobId(alarm.subject))
-    if job is None or job.attempt != alarm.attempt:
+    if job is None or job.attempt.number != alarm.attempt:
         return
     if alarm.kind == "deadline" and job.phase is Phase.CHECKPOINTING:
         waited_s = dispatch.config.policy.stop_deadline_s
-        cause = job.stop_cause
+        cause = job.attempt.stop_cause
         dispatch.stop(job, cause, because("checkpoint-deadline", waited_s, job.durable_step), save=False)
     elif alarm.kind == "limit" and job.phase in (Phase.LOADING, Phase.RUNNING):
         limit_s, in_vain = job.spec.time_limit_s or 0.0, job.spec.requeues and _is_loading(job)
@@ -276,4 +292,4 @@ def _ring(dispatch: Dispatch, alarm: Alarm) -> None:
 def _is_loading(job: Job) -> bool:
     """Whether its first step is still to come: it is loading, or was taken to run before its library said
     hello."""
-    return job.phase is LOADING or (job.start_assumed_s is not None and bool(job.capable))
+    return job.phase is LOADING or (job.attempt.start_assumed_s is not None and bool(job.attempt.capable))

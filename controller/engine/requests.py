@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import msgspec
 
-from cotenant.controller.domain import ENDED, QUEUED, WAITING, Change, Job, Phase, SaveAttempt, because
+from cotenant.controller.domain import (
+    ENDED,
+    QUEUED,
+    WAITING,
+    Change,
+    Job,
+    JobEstimate,
+    JobMeasurements,
+    JobProgress,
+    Phase,
+    SaveAttempt,
+    because,
+)
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine.dispatch import Dispatch
 from cotenant.controller.engine.ending import ended
@@ -39,16 +51,15 @@ def on_arrived(dispatch: Dispatch, event: ev.JobArrived) -> None:
         phase=Phase.HELD if spec.hold else QUEUED,
         phase_since_s=now_s,
         reason=because(*by),
-        resumable=spec.resumable is True,
-        profile=profile,
-        profile_given=profile is not None,
-        batch_seen=SeenBatch() if profile is None else profile.batch,
-        solo_step_s=alone_step_s(profile, spec.gang),
-        remaining_s=remaining_s,
-        estimate_source=source,
-        expected_load_s=load_s,
-        expected_pause_s=pause_s,
-        curve=curve_at_arrival(ledger, spec) if spec.gpus_max > spec.gpus_min else None,
+        progress=JobProgress(resumable=spec.resumable is True),
+        measured=JobMeasurements(
+            profile=profile,
+            profile_given=profile is not None,
+            batch=SeenBatch() if profile is None else profile.batch,
+            solo_step_s=alone_step_s(profile, spec.gang),
+            curve=curve_at_arrival(ledger, spec) if spec.gpus_max > spec.gpus_min else None,
+        ),
+        estimate=JobEstimate(remaining_s=remaining_s, source=source, load_s=load_s, pause_s=pause_s),
     )
     ledger.next_number += 1
     ledger.phases.add(job)
@@ -100,7 +111,7 @@ def on_release(dispatch: Dispatch, event: ev.ReleaseRequested) -> None:
 def on_preempt(dispatch: Dispatch, event: ev.PreemptRequested) -> None:
     """A resumable job saves and leaves its devices."""
     job = dispatch.ledger.jobs.get(event.job_id)
-    if job is not None and job.phase in (Phase.RUNNING, Phase.LOADING) and job.resumable:
+    if job is not None and job.phase in (Phase.RUNNING, Phase.LOADING) and job.progress.resumable:
         dispatch.stop(job, "user", because("preempted-by-user", event.by), save=True)
 
 
@@ -132,10 +143,10 @@ def on_spec_changed(dispatch: Dispatch, event: ev.SpecChanged) -> None:
     ledger.records.rank(job, rank_of(spec.priority))
     if (spec.expected_s, spec.iterations) == (before.expected_s, before.iterations):
         return
-    if job.attempt == 0:
-        ledger.records.expect(job, *estimate_arrival(ledger.estimates, spec, job.profile))
+    if job.attempt.number == 0:
+        ledger.records.expect(job, *estimate_arrival(ledger.estimates, spec, job.measured.profile))
     elif spec.expected_s is not None and spec.expected_s != before.expected_s:
-        ledger.records.expect(job, max(0.0, spec.expected_s - job.run_s), "user")
+        ledger.records.expect(job, max(0.0, spec.expected_s - job.spent.run_s), "user")
     else:
         ledger.records.expect(job, remaining_from(ledger, job, job.durable_step), steps_in_all(job)[1])
 
@@ -143,7 +154,7 @@ def on_spec_changed(dispatch: Dispatch, event: ev.SpecChanged) -> None:
 def on_checkpoint(dispatch: Dispatch, event: ev.CheckpointRequested) -> None:
     """A running job saves and goes on."""
     job = dispatch.ledger.jobs.get(event.job_id)
-    if job is None or job.phase is not Phase.RUNNING or not job.resumable:
+    if job is None or job.phase is not Phase.RUNNING or not job.progress.resumable:
         return
     assert job.placement is not None
     first = dispatch.ledger.holdings.host_of(job.placement.devices[0])
@@ -152,7 +163,7 @@ def on_checkpoint(dispatch: Dispatch, event: ev.CheckpointRequested) -> None:
             command_id=dispatch.command_id(),
             host_id=first,
             job_id=job.job_id,
-            attempt=job.attempt,
+            attempt=job.attempt.number,
             job_epoch=job.epoch,
         )
     )

@@ -73,7 +73,7 @@ def _check_job(ledger: Ledger, job: Job, action: Resize, lease_s: float) -> Reas
 def _check_devices(ledger: Ledger, job: Job, action: Resize) -> Reason | None:
     assert job.placement is not None
     # Its next checkpoint is written where it is now.
-    domains = {ledger.hosts[host_id].checkpoint_domain for host_id in job.hosts_left}
+    domains = {ledger.hosts[host_id].checkpoint_domain for host_id in job.attempt.hosts_left}
     for device_id in action.devices:
         host = ledger.hosts.get(ledger.holdings.host_of(device_id))
         if host is not None and {host.checkpoint_domain} != domains:

@@ -69,7 +69,7 @@ def waited_s(job: Job, attempts: Iterable[AttemptRecord], since_s: float, now_s:
         found += _after(since_s, attempt.launched_s, max(0.0, attempt.waited_s - before_s))
         before_s = max(before_s, attempt.waited_s)
     waits = job.phase not in ENDED and job.phase not in ON_DEVICES
-    total_s = job.wait_s + (now_s - job.phase_since_s if waits else 0.0)
+    total_s = job.spent.wait_s + (now_s - job.phase_since_s if waits else 0.0)
     until_s = job.ended_s if job.phase in ENDED and job.ended_s is not None else now_s
     return found + _after(since_s, until_s, max(0.0, total_s - before_s))
 

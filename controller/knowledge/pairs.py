@@ -223,10 +223,10 @@ class PairTable:
             if len(self._known) >= KINDS_KNOWN_MAX:
                 self._known.clear()
             self._known[mine] = {}
-        known, profile = self._known[mine], job.profile
+        known, profile = self._known[mine], job.measured.profile
         return [
             known[kind][2]
-            if kind in known and known[kind][0] is profile and known[kind][1] is partner.profile
+            if kind in known and known[kind][0] is profile and known[kind][1] is partner.measured.profile
             else self._learn(known, job, partner, mine, kind)
             for kind, partner in others
         ]
@@ -237,7 +237,7 @@ class PairTable:
         if len(known) >= KINDS_KNOWN_MAX:
             known.clear()
         found = self._best(first, second, mine, theirs)
-        known[theirs] = first.profile, second.profile, found
+        known[theirs] = first.measured.profile, second.measured.profile, found
         return found
 
     def _best(self, first: Job, second: Job, mine: str, theirs: str) -> Interference:
@@ -297,7 +297,7 @@ class PairTable:
             (foreseen,) = self.foresight.beside(first, (second,))
             if foreseen is not None:
                 return foreseen
-        return duty_cycle_rule(first.profile, second.profile)
+        return duty_cycle_rule(first.measured.profile, second.measured.profile)
 
     def _speed(self, kind: str) -> float | None:
         from statistics import fmean

@@ -136,7 +136,7 @@ class Plan:
         scheduling_class = view.queue.class_of(newcomer)
         if (
             placement is None
-            or not victim.hosts_left  # It is reserved, and has no devices yet.
+            or not victim.attempt.hosts_left  # It is reserved, and has no devices yet.
             or scheduling_class.nodes > 1
             or scheduling_class.memory_mib
             or scheduling_class.cpus
@@ -146,7 +146,7 @@ class Plan:
             or view.free.everywhere
         ):
             return None
-        devices, (host_id, *elsewhere) = placement.devices, victim.hosts_left
+        devices, (host_id, *elsewhere) = placement.devices, victim.attempt.hosts_left
         if elsewhere or len(devices) < scheduling_class.gpus:
             return None
         host = view.hosts[host_id]

@@ -34,15 +34,15 @@ def why_alone(job: Job, beside: Job | None = None) -> Reason | None:
         if beside is None:
             return because("sharing-off")
         return because("sharing-unknown", job.job_id, "it was submitted with --share never")
-    if job.crowded:
+    if job.counts.crowded:
         if beside is None:
-            return because("sharing-alone", job.crowded)
+            return because("sharing-alone", job.counts.crowded)
         return because("sharing-unknown", job.job_id, "it ran out of device memory when it last shared")
     if job.outgrown:
         if beside is None:
             return because("sharing-outgrown")
         return because("sharing-unknown", job.job_id, "it needs more device memory than is known of it")
-    if job.fault_evidence >= FAULTS_ALONE:
+    if job.counts.fault_evidence >= FAULTS_ALONE:
         if beside is None:
             return because("sharing-faults")
         return because("sharing-unknown", job.job_id, "it may be what caused GPU faults while it shared")
@@ -56,7 +56,7 @@ def memory_unknown(job: Job) -> str:
 
 def peak_mib(job: Job, accumulation_steps: int) -> int | None:
     """Peak memory per device at s: profiled, else declared (a bound at any s), else unknown."""
-    profiled = memory_mib(job.profile, accumulation_steps) if job.profile else None
+    profiled = memory_mib(job.measured.profile, accumulation_steps) if job.measured.profile else None
     return max(1, round(profiled)) if profiled is not None else job.spec.memory_mib
 
 
@@ -66,7 +66,9 @@ def tenant_mib(tenant: Job) -> int | None:
     placement = tenant.placement
     if placement is None:
         return None
-    profiled = memory_mib(tenant.profile, placement.accumulation_steps) if tenant.profile else None
+    profiled = (
+        memory_mib(tenant.measured.profile, placement.accumulation_steps) if tenant.measured.profile else None
+    )
     if profiled is None or placement.memory_mib is None:
         return placement.memory_mib
     return max(placement.memory_mib, round(profiled))
@@ -97,7 +99,7 @@ def why_undivided(job: Job) -> str:
         return "it was submitted with --share never"
     if job.spec.profiling == "only":
         return "it runs to be measured"
-    if job.fault_evidence >= FAULTS_ALONE:
+    if job.counts.fault_evidence >= FAULTS_ALONE:
         return "it may be what caused GPU faults"
     return ""
 

@@ -45,13 +45,13 @@ class SchedulingClass(msgspec.Struct, frozen=True, order=True):
 
 def scheduling_class_of(job: Job) -> SchedulingClass:
     """The scheduling class of a job as it waits now."""
-    newest = job.newest_checkpoint if job.checkpoints else None
+    newest = job.newest_checkpoint if job.progress.checkpoints else None
     return scheduling_class_of_spec(job.spec, newest.domain if newest else "", job.workdir_missing)
 
 
 def staying_class_of(job: Job) -> SchedulingClass:
     """The same where hosts go away: its load and its save must fit in before that."""
-    stay_s = ceil(job.expected_load_s + job.expected_pause_s)
+    stay_s = ceil(job.estimate.load_s + job.estimate.pause_s)
     return msgspec.structs.replace(scheduling_class_of(job), stay_s=stay_s)
 
 

@@ -24,7 +24,7 @@ def why_waiting(view: View, job: Job, order: str, first: Job | None = None) -> R
             return short
         return because("fragmented" if free >= needed else "first-no-devices", *_free(order, free, needed))
     if ahead.aged and not job.aged:
-        waited_s = ahead.queued_s + view.now_s - ahead.phase_since_s
+        waited_s = ahead.spent.queued_s + view.now_s - ahead.phase_since_s
         return because("behind-aged", ahead.job_id, waited_s)
     if free < needed:
         return because("behind-no-devices", ahead.job_id, order, free, needed)

@@ -85,7 +85,7 @@ NOBODY: Final[Iterator[Job]] = iter(())
 def attained_gpu_s(job: Job, now_s: float) -> float:
     """Time on devices past loading x GPUs, work that was lost and done again included."""
     running_s = now_s - job.phase_since_s if job.phase is Phase.RUNNING else 0.0
-    return (job.run_s + running_s) * job.spec.gpus_min
+    return (job.spent.run_s + running_s) * job.spec.gpus_min
 
 
 class Queues:
@@ -106,7 +106,8 @@ class Queues:
             (
                 bisect_right(
                     limits,
-                    (job.run_s + (now_s - job.phase_since_s)) * (gpus := job.spec.gpus_min) + 1e-6 * gpus,
+                    (job.spent.run_s + (now_s - job.phase_since_s)) * (gpus := job.spec.gpus_min)
+                    + 1e-6 * gpus,
                 ),
                 job.number,
                 job,
@@ -118,7 +119,11 @@ class Queues:
         """The same of jobs that are not RUNNING, which attain nothing."""
         limits = self.limits
         return [
-            (bisect_right(limits, job.run_s * (gpus := job.spec.gpus_min) + 1e-6 * gpus), job.number, job)
+            (
+                bisect_right(limits, job.spent.run_s * (gpus := job.spec.gpus_min) + 1e-6 * gpus),
+                job.number,
+                job,
+            )
             for job in jobs
         ]
 
@@ -128,7 +133,7 @@ class Queues:
         at_s = float("inf")
         for job in view.running.training:
             gpus = job.spec.gpus_min
-            gpu_s = (job.run_s + (now_s - job.phase_since_s)) * gpus
+            gpu_s = (job.spent.run_s + (now_s - job.phase_since_s)) * gpus
             if gpu_s + 1e-6 * gpus < last_gpu_s:
                 limit_gpu_s = limits[bisect_right(limits, gpu_s + 1e-6 * gpus)]
                 at_s = min(at_s, now_s + (limit_gpu_s - gpu_s) / gpus)

@@ -27,7 +27,7 @@ UNKNOWN_S = 1e12
 
 def by_remaining(job: Job) -> tuple[float, ...]:
     """Shortest expected remaining time first."""
-    return (UNKNOWN_S if job.remaining_s is None else job.remaining_s,)
+    return (UNKNOWN_S if job.estimate.remaining_s is None else job.estimate.remaining_s,)
 
 
 class Classic(Stateless):

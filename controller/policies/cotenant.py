@@ -89,7 +89,7 @@ def preempting_s(job: Job, victims: Sequence[Job]) -> float:
     """What a preemption costs. A job that loses a reservation has loaded nothing: it loses the newcomer's
     time."""
     running = [victim for victim in victims if victim.phase is RUNNING]
-    pause_s = max((victim.expected_pause_s for victim in running), default=0.0)
+    pause_s = max((victim.estimate.pause_s for victim in running), default=0.0)
     return pause_s + len(victims) * needs_s(job) + sum(map(cost_s, running))
 
 
@@ -273,7 +273,7 @@ class Cotenant(Patient):
 
     def explain(self, view: View, job: Job) -> Reason:
         reason = super().explain(view, job)
-        if reason.code not in NO_DEVICES or job.remaining_s is None or not view.running.by_end():
+        if reason.code not in NO_DEVICES or job.estimate.remaining_s is None or not view.running.by_end():
             return reason
         plan = Plan(view)
         slots = self._sharing.slots(plan)

@@ -120,7 +120,7 @@ def _ended(view: View, event: ev.AnyEvent | None) -> Job | None:
 
 def _held_s(job: Job) -> float:
     """Seconds on devices, in phases that are over."""
-    return job.load_s + job.run_s + job.pause_s
+    return job.spent.load_s + job.spent.run_s + job.spent.pause_s
 
 
 def account_of(job: Job) -> str:

@@ -70,7 +70,7 @@ class PatientParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     def service_s(self, job: Job) -> float:
         """Service of a waiting job, so it does not change; `UNKNOWN_S` if the job's length is unknown."""
-        left_s = job.remaining_s
+        left_s = job.estimate.remaining_s
         return UNKNOWN_S if left_s is None else left_s * self.width(job)
 
     def width(self, job: Job) -> float:
@@ -80,13 +80,13 @@ class PatientParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 def cost_s(victim: Job) -> float:
     """What it costs to preempt a running job and start it again: its load and two pauses."""
-    return victim.expected_load_s + 2.0 * victim.expected_pause_s
+    return victim.estimate.load_s + 2.0 * victim.estimate.pause_s
 
 
 def needs_s(newcomer: Job) -> float:
     """How long a waiting job will hold its devices; infinite if unknown."""
-    left_s = newcomer.remaining_s
-    return float("inf") if left_s is None else left_s + newcomer.expected_load_s
+    left_s = newcomer.estimate.remaining_s
+    return float("inf") if left_s is None else left_s + newcomer.estimate.load_s
 
 
 NOBODY: Final[Iterator[Job]] = iter(())
@@ -102,12 +102,12 @@ def spare(view: View, asking: Iterable[Job], parameters: PatientParameters) -> l
     now_s, least_s = view.now_s, min(map(needs_s, asking), default=float("inf"))
     found: list[Spare] = []
     for job in reversed(view.running.training):
-        ends_in_s = job.end_s - now_s
+        ends_in_s = job.estimate.end_s - now_s
         if ends_in_s <= least_s:  # No later one has more left than this time to its end.
             break
-        left_s = ends_in_s / job.slowdown
-        spare_s = left_s - job.expected_load_s - 2.0 * job.expected_pause_s
-        if spare_s > least_s and job.preemptible and not job.aged and job.remaining_s is not None:
+        left_s = ends_in_s / job.estimate.slowdown
+        spare_s = left_s - job.estimate.load_s - 2.0 * job.estimate.pause_s
+        if spare_s > least_s and job.preemptible and not job.aged and job.estimate.remaining_s is not None:
             found.append((-left_s * parameters.width(job), job.number, spare_s, job))
     found.sort()
     return found
@@ -148,7 +148,7 @@ class Round:
             self._most_gpu_s = -running[0][0]
             self._most_spare_s = max([spare_s for _, _, spare_s, _ in running])
             if self._parameters.gang == "wait":
-                gangs = [job.remaining_s for job in self._asking if job.spec.gpus_min > 1]
+                gangs = [job.estimate.remaining_s for job in self._asking if job.spec.gpus_min > 1]
                 self._least_gang_s = min([s for s in gangs if s is not None], default=float("inf"))
                 if self._least_gang_s < self._most_spare_s:
                     self._widest = max([job.spec.gpus_min for *_, job in running])
@@ -263,7 +263,7 @@ class Round:
     def is_worth_waiting(self, plan: Plan, job: Job, victim: Job) -> bool:
         """Whether enough devices get free by themselves before the job could train on those of a victim."""
         loads = victim if self._parameters.waits_load == "victim" else job
-        in_s = victim.expected_pause_s + loads.expected_load_s
+        in_s = victim.estimate.pause_s + loads.estimate.load_s
         devices = self._find_soon(plan, job, in_s)
         if devices is None:
             return False
@@ -358,7 +358,7 @@ class Patient:
         reason = why_waiting(view, job, self.name)
         if (
             reason.code not in ("first-no-devices", "behind-no-devices", "fragmented")
-            or job.remaining_s is None
+            or job.estimate.remaining_s is None
         ):
             return reason
         plan, present = Plan(view), self.round(view, [job])
@@ -378,7 +378,7 @@ class Patient:
 def is_wanted(view: View, event: ev.FirstStepDone | ev.ProgressSeen) -> bool:
     """Whether a waiting job could preempt the job that has just made its first step."""
     job = view.jobs.get(event.job_id)
-    if job is None or not job.preemptible or job.remaining_s is None:
+    if job is None or not job.preemptible or job.estimate.remaining_s is None:
         return False
     spare_s = (job.remaining_now_s(view.now_s) or 0.0) - cost_s(job)
     return any(head.aged or needs_s(head) < spare_s for head in view.queue.heads())

@@ -96,7 +96,7 @@ def preempt_for_each(
 
 def take(plan: Plan, newcomer: Job, room: FreedDevices, why: Reason | None = None) -> None:
     """Preempts and places. `why` is the newcomer's reason; default: it compares the remaining times."""
-    now_s, mine_s, newcomer_id = plan.view.now_s, newcomer.remaining_s or 0.0, newcomer.spec.job_id
+    now_s, mine_s, newcomer_id = plan.view.now_s, newcomer.estimate.remaining_s or 0.0, newcomer.spec.job_id
     left_s = {victim.spec.job_id: victim.remaining_now_s(now_s) or 0.0 for victim in room.victims}
     for victim in room.victims:
         reason = because("preempted-for", newcomer_id, mine_s, left_s[victim.spec.job_id])
@@ -107,14 +107,14 @@ def take(plan: Plan, newcomer: Job, room: FreedDevices, why: Reason | None = Non
 
 def why_no_victims(view: View, job: Job) -> Reason | None:
     """Why the first in the queue preempts no job."""
-    if job.remaining_s is None:
+    if job.estimate.remaining_s is None:
         return None
     on_devices = [j for j in view.running.by_end() if j.phase in (Phase.RUNNING, Phase.LOADING)]
     firm = [j.job_id for j in on_devices if not j.preemptible]
     if on_devices and len(firm) == len(on_devices):
         return because("not-preemptible", ", ".join(firm[:5]))
     if on_devices and next(worth_preempting(Plan(view), job), None) is None:
-        return because("outlives", job.remaining_s)
+        return because("outlives", job.estimate.remaining_s)
     return None
 
 

@@ -84,9 +84,9 @@ class Scored(Stateless, ABC):
 
 def waited_s(job: Job, now_s: float) -> float:
     """How long the job could have run and did not."""
-    return job.queued_s + now_s - job.phase_since_s
+    return job.spent.queued_s + now_s - job.phase_since_s
 
 
 def expected_s(job: Job) -> float:
     """Expected remaining time, at least a second; `UNKNOWN_S` if nothing is known."""
-    return UNKNOWN_S if job.remaining_s is None else max(job.remaining_s, 1.0)
+    return UNKNOWN_S if job.estimate.remaining_s is None else max(job.estimate.remaining_s, 1.0)

@@ -35,7 +35,7 @@ def service_now(job: Job, now_s: float) -> float:
 
 def by_service(job: Job) -> tuple[float, ...]:
     """Smallest remaining service first; that of a waiting job does not change."""
-    return (UNKNOWN_S if job.remaining_s is None else job.remaining_s * job.spec.gpus,)
+    return (UNKNOWN_S if job.estimate.remaining_s is None else job.estimate.remaining_s * job.spec.gpus,)
 
 
 def ssf(parameters: OrderParameters | None = None) -> Classic:
@@ -50,9 +50,9 @@ class RemainingService:
 
     def behind(self, plan: Plan, job: Job) -> Iterator[Job]:
         """Jobs with more remaining service, most first. Sorts those only, and mostly there are few."""
-        if job.remaining_s is None:
+        if job.estimate.remaining_s is None:
             return iter(())
-        view, mine = plan.view, job.remaining_s * job.spec.gpus
+        view, mine = plan.view, job.estimate.remaining_s * job.spec.gpus
         now_s = view.now_s
         more = [
             (-service, other.number, other)
@@ -104,7 +104,7 @@ class Srsf(Preemptive):
         reason = why_waiting(view, job, self.name)
         if reason.code not in ("first-no-devices", "behind-no-devices", "fragmented"):
             return reason
-        if job.remaining_s is None or next(self._order.behind(Plan(view), job), None) is not None:
+        if job.estimate.remaining_s is None or next(self._order.behind(Plan(view), job), None) is not None:
             return reason
         return because("outlives-service", service_now(job, view.now_s)) if view.running.by_end() else reason
 

@@ -248,7 +248,12 @@ class _Drive:
         assert ended_s is not None, f"job {row} has finished, and the engine holds it {job.phase}"
         jct_s: float = ended_s - self._submit_s[row]
         near_s = EXACT * jct_s + EXACT
-        wait_s, load_s, run_s, pause_s = job.wait_s, job.load_s, job.run_s, job.pause_s
+        wait_s, load_s, run_s, pause_s = (
+            job.spent.wait_s,
+            job.spent.load_s,
+            job.spent.run_s,
+            job.spent.pause_s,
+        )
         agree = (
             -near_s <= run.waited_s - wait_s <= near_s
             and -near_s <= run.loaded_s - load_s <= near_s

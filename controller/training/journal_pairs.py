@@ -65,7 +65,7 @@ class Kinds:
 
     def learn(self, job: Job, gpu_type: str) -> None:
         """Take in a job as it is now; `gpu_type` is where it ran, empty if that is not known."""
-        if job.profile is None:
+        if job.measured.profile is None:
             return
         kind = signature(job.spec)
         if kind not in self._by_signature and len(self._by_signature) >= KINDS_MAX:

@@ -9,6 +9,7 @@ import msgspec
 from cotenant.controller.domain import (
     AnyCommand,
     AttemptNo,
+    Capabilities,
     HostId,
     HostReport,
     JobId,
@@ -115,7 +116,7 @@ class Desk:
         return placement.devices if placement else ()
 
     def hosts(self, job_id: str | int) -> tuple[HostId, ...]:
-        return tuple(self.job(job_id).hosts_left)
+        return tuple(self.job(job_id).attempt.hosts_left)
 
     def why(self, job_id: str | int) -> str:
         """The first line of `explain`."""
@@ -125,7 +126,7 @@ class Desk:
         """Its processes start, and say nothing for a while."""
         job = self.job(job_id)
         for host_id in self.hosts(job_id):
-            of: dict[str, Any] = {"job_id": job.job_id, "attempt": job.attempt, "host_id": host_id}
+            of: dict[str, Any] = {"job_id": job.job_id, "attempt": job.attempt.number, "host_id": host_id}
             self.tell(ev.AttemptStarted(**of))
             self.wait(10.0)
             self.tell(ev.FirstStepDone(**of, step=0, assumed=True))
@@ -134,15 +135,20 @@ class Desk:
         """Its processes start, say hello and finish their first step."""
         job = self.job(job_id)
         for host_id in self.hosts(job_id):
-            of: dict[str, Any] = {"job_id": job.job_id, "attempt": job.attempt, "host_id": host_id}
+            of: dict[str, Any] = {"job_id": job.job_id, "attempt": job.attempt.number, "host_id": host_id}
             self.tell(ev.AttemptStarted(**of))
             self.tell(
-                ev.CapabilitiesSeen(**of, resumable=resumable, accumulates=accumulates, step=job.durable_step)
+                ev.CapabilitiesSeen(
+                    **of,
+                    resumable=resumable,
+                    capabilities=Capabilities(accumulates=accumulates),
+                    step=job.durable_step,
+                )
             )
         for host_id in self.hosts(job_id):
             self.tell(
                 ev.FirstStepDone(
-                    job_id=job.job_id, attempt=job.attempt, host_id=host_id, step=job.durable_step + 1
+                    job_id=job.job_id, attempt=job.attempt.number, host_id=host_id, step=job.durable_step + 1
                 )
             )
 
@@ -155,17 +161,19 @@ class Desk:
 
     def progress(self, job_id: str | int, step: int, step_s: float | None = None) -> None:
         job = self.job(job_id)
-        self.tell(ev.ProgressSeen(job_id=job.job_id, attempt=job.attempt, step=step, step_s=step_s))
+        self.tell(ev.ProgressSeen(job_id=job.job_id, attempt=job.attempt.number, step=step, step_s=step_s))
 
     def durable(self, job_id: str | int, step: int, host: str | None = None) -> None:
         job = self.job(job_id)
         host_id = HostId(host) if host else self.hosts(job_id)[0]
-        self.tell(ev.CheckpointDurable(job_id=job.job_id, attempt=job.attempt, host_id=host_id, step=step))
+        self.tell(
+            ev.CheckpointDurable(job_id=job.job_id, attempt=job.attempt.number, host_id=host_id, step=step)
+        )
 
     def end(self, job_id: str | int, outcome: str = "finished", host: str | None = None, **more: Any) -> None:
         """Its processes are gone, on one host or on all it is still on."""
         job = self.job(job_id)
-        attempt = AttemptNo(job.attempt)
+        attempt = AttemptNo(job.attempt.number)
         for host_id in (HostId(host),) if host else self.hosts(job_id):
             self.tell(
                 ev.AttemptEnded(

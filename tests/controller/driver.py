@@ -16,6 +16,7 @@ from cotenant.controller.domain import (
     ENDED,
     AnyCommand,
     AttemptNo,
+    Capabilities,
     HostId,
     HostReport,
     JobId,
@@ -134,7 +135,12 @@ class Driver:
         for host_id in sorted(run.hosts):
             of = self._of(key, host_id)
             self.tell(
-                ev.CapabilitiesSeen(**of, resumable=truth.resumable, accumulates=True, step=int(run.done_s))
+                ev.CapabilitiesSeen(
+                    **of,
+                    resumable=truth.resumable,
+                    capabilities=Capabilities(accumulates=True),
+                    step=int(run.done_s),
+                )
             )
             self.tell(ev.FirstStepDone(**of, step=int(run.done_s) + 1))
         run.since_s, run.pace = self.now_s, 1e-9

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from cotenant.controller.domain import (
     ON_DEVICES,
     AttemptNo,
+    Capabilities,
     Dependency,
     HostId,
     HostReport,
@@ -178,11 +179,11 @@ def _joined(engine: Engine, x: int, y: int, z: int, _: Sequence[str]) -> ev.AnyE
     host = HOSTS[x % len(HOSTS)]
     if host.host_id == SMALLER.host_id and z % 4 == 0:
         host = SMALLER
-    here = [j for j in engine.jobs.values() if host.host_id in j.hosts_left]
+    here = [j for j in engine.jobs.values() if host.host_id in j.attempt.hosts_left]
     known = [j for i, j in enumerate(here) if (z >> i) % 4]  # Some are missing from the inventory.
     seen = [
         ev.AttemptSeen(
-            job_id=j.job_id, attempt=AttemptNo(max(1, j.attempt - (z % 7 == 0))), running=z % 5 > 0
+            job_id=j.job_id, attempt=AttemptNo(max(1, j.attempt.number - (z % 7 == 0))), running=z % 5 > 0
         )
         for j in known
     ]
@@ -193,20 +194,23 @@ def _attempt(engine: Engine, x: int, y: int, z: int, _: Sequence[str]) -> ev.Any
     job = _job(engine, x, on_devices=z % 10 != 0)
     if job is None:
         return ev.AlarmRang()
-    attempt = AttemptNo(max(1, job.attempt - (z % 9 == 0)))
-    hosts = job.hosts_left or (HostId("a"),)
+    attempt = AttemptNo(max(1, job.attempt.number - (z % 9 == 0)))
+    hosts = job.attempt.hosts_left or (HostId("a"),)
     of: dict[str, Any] = {
         "job_id": job.job_id,
         "attempt": attempt,
         "host_id": hosts[z % len(hosts)] if z % 11 else HostId("b"),
     }
-    step = job.step + z % 50
+    step = job.progress.step + z % 50
     match y % 10:
         case 0:
             return ev.AttemptStarted(**of)
         case 1 | 2:
             return ev.CapabilitiesSeen(
-                **of, resumable=z % 4 > 0, accumulates=z % 3 > 0, step=job.durable_step
+                **of,
+                resumable=z % 4 > 0,
+                capabilities=Capabilities(accumulates=z % 3 > 0),
+                step=job.durable_step,
             )
         case 3 | 4:
             return ev.FirstStepDone(**of, step=step)
@@ -247,7 +251,7 @@ def _learned(engine: Engine, x: int, y: int, z: int, _: Sequence[str]) -> ev.Any
             profile=msgspec.structs.replace(
                 profile(8, *points, duty=0.4), accumulates=False if x % 5 == 0 else None
             ),
-            attempt=one.attempt if y % 5 else None,
+            attempt=one.attempt.number if y % 5 else None,
             device_type="cpu" if y % 2 else "",
             is_complete=y % 4 > 0,
         )

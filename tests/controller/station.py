@@ -9,6 +9,7 @@ from typing import Any
 
 from cotenant.controller.api import About, RequestHandlers
 from cotenant.controller.domain import (
+    Capabilities,
     Followed,
     HostId,
     HostReport,
@@ -208,12 +209,14 @@ def hello(name: str = "h1", devices: int = 1, session: str = "s1", **more: Any) 
 def run_one(station: Station, address: bytes, job_id: JobId, *, until: str = "end") -> None:
     """Play an agent that runs a job: `until` is `start`, `hello`, `step` or `end`."""
     job = station.core.state.engine.jobs[job_id]
-    attempt, can = job.attempt, job.spec.resumable is True
+    attempt, can = job.attempt.number, job.spec.resumable is True
     host_id = HostId(address.decode().removeprefix("agent-"))
     named: dict[str, Any] = {"job_id": job_id, "attempt": attempt, "host_id": host_id}
     events: dict[str, ev.FromAttempt] = {
         "start": ev.AttemptStarted(**named),
-        "hello": ev.CapabilitiesSeen(**named, resumable=can, accumulates=can, step=0),
+        "hello": ev.CapabilitiesSeen(
+            **named, resumable=can, capabilities=Capabilities(accumulates=can), step=0
+        ),
         "step": ev.FirstStepDone(**named, step=1),
         "end": ev.AttemptEnded(**named, outcome="finished", exit_code=0, step=9),
     }

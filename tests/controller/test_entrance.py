@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
@@ -18,6 +18,7 @@ from cotenant.controller.api import BYTES_BURST, BYTES_PER_SECOND
 from cotenant.controller.domain import (
     USER_BYTES_MAX,
     AttemptNo,
+    Capabilities,
     Dependency,
     HostId,
     HostState,
@@ -117,6 +118,16 @@ def put(value: Any, text: str) -> Any:
     return value
 
 
+def texts_in(value: msgspec.Struct) -> Iterator[str]:
+    """All texts of a message, those of the values in it too."""
+    for name in texts.text_fields(type(value)):
+        match getattr(value, name):
+            case str() as text:
+                yield text
+            case msgspec.Struct() as inner:
+                yield from texts_in(inner)
+
+
 @pytest.mark.parametrize("request_", REQUESTS, ids=repr)
 def test_a_name_that_is_not_seen_as_it_is_or_too_long_is_refused_in_every_request(
     request_: clients.AnyRequest,
@@ -176,9 +187,9 @@ OF: dict[str, Any] = {"job_id": JobId("1"), "attempt": AttemptNo(1), "host_id": 
 EVENTS: tuple[ev.FromAttempt, ...] = (
     ev.AttemptEnded(**OF, outcome="infra-failed", detail="{}"),
     ev.TroubleSeen(**OF, what="{}"),
-    ev.CapabilitiesSeen(**OF, resumable=True, accumulates=False, step=0, note="{}"),
-    ev.CapabilitiesSeen(**OF, resumable=True, accumulates=False, step=0, accumulates_note="{}"),
-    ev.CapabilitiesSeen(**OF, resumable=True, accumulates=False, step=0, resumable_note="{}"),
+    ev.CapabilitiesSeen(**OF, resumable=True, step=0, note="{}"),
+    ev.CapabilitiesSeen(**OF, resumable=True, step=0, capabilities=Capabilities(accumulates_note="{}")),
+    ev.CapabilitiesSeen(**OF, resumable=True, step=0, capabilities=Capabilities(resumable_note="{}")),
 )
 
 
@@ -188,9 +199,9 @@ def test_what_happened_is_known_however_it_is_worded(event: ev.FromAttempt, text
     said = agents.Report(sequence=1, event=put(event, text))
     kept = admitted(said, FROM_AGENTS)
     assert type(kept.event) is type(event)
-    for name in texts.text_fields(type(event)):
-        assert texts.is_one_line(getattr(kept.event, name))
-        assert texts.bytes_in(getattr(kept.event, name)) <= 4_096
+    for said_there in texts_in(kept.event):
+        assert texts.is_one_line(said_there)
+        assert texts.bytes_in(said_there) <= 4_096
 
 
 def test_an_agent_s_words_are_clean_in_every_answer(station: Station) -> None:

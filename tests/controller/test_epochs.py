@@ -198,7 +198,7 @@ def test_what_a_restored_journal_knows_goes_on_and_what_it_lost_ends(story: Stor
     assert stop.job_epoch == forget.job_epoch == story.lost.token and not stop.save
     assert start.epoch == token and start.job_epoch not in ("", story.lost.token)
     jobs = story.station.core.state.engine.jobs
-    assert jobs[JobId("1")].phase is Phase.RUNNING and jobs[JobId("1")].attempt == 1
+    assert jobs[JobId("1")].phase is Phase.RUNNING and jobs[JobId("1")].attempt.number == 1
     assert story.station.submit(name="newer") == "4", "no number of a lost job is used again once it is known"
 
 
@@ -215,7 +215,7 @@ def test_a_report_of_a_lost_job_is_confirmed_and_not_taken_for_the_new_ones(stor
     story.station.agent_says(b"agent-h1", Report(sequence=1, event=ended, **lost))
     assert story.station.journal.reports() == {"h1": 1}, "it is not said again"
     job = story.station.core.state.engine.jobs[JobId("1")]
-    assert (job.phase, job.attempt) == (Phase.LOADING, 2)
+    assert (job.phase, job.attempt.number) == (Phase.LOADING, 2)
     assert story.station.core.counters["reports_of_lost_history"] == 1
 
 
@@ -238,7 +238,7 @@ def test_a_job_waits_until_an_attempt_that_its_journal_has_lost_is_gone(story: S
     tokens = {"epoch": story.lost.token, "job_epoch": story.lost.token}
     stopped = ev.AttemptEnded(**named, outcome="stopped", step=9)
     story.station.agent_says(b"agent-h1", Report(sequence=1, event=stopped, **tokens))
-    assert (job.phase, job.attempt) == (Phase.LOADING, 2), "a number that nobody has had"
+    assert (job.phase, job.attempt.number) == (Phase.LOADING, 2), "a number that nobody has had"
 
 
 def test_each_agent_of_a_lost_history_is_told_and_the_epoch_goes_beyond_all_of_theirs(story: Story) -> None:

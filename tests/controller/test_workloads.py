@@ -54,11 +54,11 @@ def test_every_job_ends_and_its_time_is_wait_load_run_and_pause(policy: str, see
     assert {job.phase for job in jobs} == {Phase.DONE}
     for job in jobs:
         assert job.ended_s is not None
-        spent_s = job.wait_s + job.load_s + job.run_s + job.pause_s
+        spent_s = job.spent.wait_s + job.spent.load_s + job.spent.run_s + job.spent.pause_s
         assert spent_s == pytest.approx(job.ended_s - job.submitted_s, abs=1e-6)
         truth = done.truths[job.job_id]
-        assert job.run_s >= truth.train_s - 1.0 * (1 + job.preemptions)
-        assert job.load_s >= truth.load_s - 1e-6
+        assert job.spent.run_s >= truth.train_s - 1.0 * (1 + job.counts.preemptions)
+        assert job.spent.load_s >= truth.load_s - 1e-6
     assert done.runs == {}
 
 
@@ -67,7 +67,7 @@ def test_srtf_preempts_castor_shares_and_the_others_do_neither() -> None:
     for policy in ("fifo", "sjf", "srtf", "castor"):
         done = workload(driver(policy), 7, 50).run()
         jobs = done.engine.jobs.values()
-        counted[policy] = (sum(j.preemptions for j in jobs) > 0, any(j.co_tenants for j in jobs))
+        counted[policy] = (sum(j.counts.preemptions for j in jobs) > 0, any(j.co_tenants for j in jobs))
     assert counted == {
         "fifo": (False, False),
         "sjf": (False, False),
@@ -103,7 +103,7 @@ def test_a_long_wide_job_does_not_starve_under_a_stream_of_short_ones(policy: st
     assert wide.first_start_s is not None
     assert wide.first_start_s - wide.submitted_s < ageing_s + 60.0
     assert wide.phase is Phase.DONE
-    assert wide.preemptions == 0
+    assert wide.counts.preemptions == 0
 
 
 def test_without_ageing_it_would() -> None:
@@ -115,6 +115,6 @@ def test_without_ageing_it_would() -> None:
 def test_the_same_workload_is_the_same_run(policy: str) -> None:
     def ends() -> list[tuple[float | None, int, str]]:
         jobs = workload(driver(policy), 3, 30).run().engine.jobs.values()
-        return [(job.ended_s, job.attempt, str(job.reason)) for job in jobs]
+        return [(job.ended_s, job.attempt.number, str(job.reason)) for job in jobs]
 
     assert ends() == ends()

@@ -85,7 +85,7 @@ class Watcher:
 
     def _started(self, command: StartAttempt) -> None:
         job = self.engine.jobs[command.job_id]
-        assert command.attempt == job.attempt
+        assert command.attempt == job.attempt.number
         assert job.placement is not None
         gang = [d for member in command.gang for d in member.devices]
         assert tuple(gang) == job.placement.devices, "a command for devices that are not the job's"
@@ -99,7 +99,7 @@ class Watcher:
         ):  # It reserves, and what it was allowed then may be wrong now.
             view = self.engine.view()
             for partner in self.engine.partners(command.job_id):
-                assert not (job.crowded or self.engine.jobs[partner].crowded), (
+                assert not (job.counts.crowded or self.engine.jobs[partner].counts.crowded), (
                     "it ran out of memory like that"
                 )
                 known = view.pairs.interference(job, self.engine.jobs[partner])
@@ -128,7 +128,7 @@ class Watcher:
             if job.phase in ON_DEVICES:
                 assert job.placement is not None
                 for device_id in job.placement.devices:
-                    if device_id.rpartition("/")[0] in job.hosts_left:
+                    if device_id.rpartition("/")[0] in job.attempt.hosts_left:
                         on[device_id].append(job.job_id)
         for device_id, here in on.items():
             device = self.engine.view().devices[device_id]
@@ -147,10 +147,10 @@ class Watcher:
     def _check_job(self, job_id: JobId, explain: bool) -> None:
         job, now_s = self.engine.jobs[job_id], self.engine.now_s
         until_s = job.ended_s if job.ended_s is not None else job.phase_since_s
-        spent_s = job.wait_s + job.load_s + job.run_s + job.pause_s
+        spent_s = job.spent.wait_s + job.spent.load_s + job.spent.run_s + job.spent.pause_s
         off_s = abs(spent_s - (until_s - job.submitted_s))
         assert off_s <= self._within_s, f"job {job_id}: JCT is not W + L + T + P"
-        assert job.queued_s <= job.wait_s + self._within_s
+        assert job.spent.queued_s <= job.spent.wait_s + self._within_s
         assert (job.phase in ENDED) == (job.ended_s is not None)
         check_reason(job.reason)
         if job.phase in ENDED:
@@ -158,7 +158,7 @@ class Watcher:
         if explain:
             for reason in self.engine.explain(job_id, now_s):
                 check_reason(reason)
-        if job.phase in LEAVING and job.stop_cause == "preempted":
+        if job.phase in LEAVING and job.attempt.stop_cause == "preempted":
             assert job.spec.job_class == "spot"
         alarm_s = self.engine.next_alarm_s
         asked_again = alarm_s is not None and alarm_s <= now_s  # The policy goes on in this very moment.

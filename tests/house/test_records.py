@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-RECORD = "controller/domain/job.py"
+RECORDS = ("controller/domain/job.py", "controller/domain/job_parts.py")
+PARTS = ("Job", "CurrentAttempt", "JobProgress", "JobMeasurements", "JobEstimate", "TimeSpent", "JobCounters")
 LEDGER = ("controller/engine/phases.py", "controller/engine/records.py")
 OTHERS: dict[str, dict[str, str]] = {
     "controller/cli/main.py": {"sys": "the module"},
@@ -24,6 +25,7 @@ OTHERS: dict[str, dict[str, str]] = {
     "controller/engine/hosts.py": {"host": "Host"},
     "controller/executors/agents/delivery.py": {"pending": "Pending"},
     "controller/sim/eta/futures.py": {"run": "JobRun"},
+    "controller/system/metrics/sheet.py": {"other": "Histogram"},
     "controller/sim/world/world.py": dict.fromkeys(("run", "other"), "JobRun"),
 }
 """By file: what is assigned to there, and of which class it is."""
@@ -35,11 +37,16 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def fields() -> frozenset[str]:
-    for node in ast.walk(ast.parse((ROOT / RECORD).read_text())):
-        if isinstance(node, ast.ClassDef) and node.name == "Job":
+    """The fields of a job and of its parts."""
+    found: set[str] = set()
+    classes: set[str] = set()
+    for node in (each for path in RECORDS for each in ast.walk(ast.parse((ROOT / path).read_text()))):
+        if isinstance(node, ast.ClassDef) and node.name in PARTS:
+            classes.add(node.name)
             named = (each.target for each in node.body if isinstance(each, ast.AnnAssign))
-            return frozenset(target.id for target in named if isinstance(target, ast.Name))
-    raise AssertionError(f"there is no class Job in {RECORD}")
+            found |= {target.id for target in named if isinstance(target, ast.Name)}
+    assert classes == set(PARTS), f"not in {RECORDS}: {set(PARTS) - classes}"
+    return frozenset(found)
 
 
 FIELDS = fields()

@@ -20,12 +20,9 @@ FOLDERS = ("agent", "checkpoint", "controller", "gradaccum", "mps", "profiler")
 SHARED_MAX = 7
 
 EXEMPT = {
-    ("Job", "JobView"): "Job is the engine's, and mutable; the view is the wire's and the JSON",
     ("JobSpec", "JobView"): "flat: it is the JSON that people read; the spec has more",
     ("JobReport", "JobView"): "the demo's report is a file with a schema of its own, of which it is one row",
     ("Lived", "JobView"): "Lived is made from a journal, without the engine that makes the view",
-    ("Job", "Lived"): "Lived is what a journal shows of a job that no engine has any more",
-    ("Job", "Outcome"): "Outcome has a column for all jobs of a simulation where Job has a number",
     ("Lived", "Outcome"): "Outcome has a column for all jobs of a simulation where Lived has a number",
     ("JobView", "Outcome"): "Outcome has a column for all jobs of a simulation where JobView has a number",
     (

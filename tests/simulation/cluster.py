@@ -337,7 +337,7 @@ class Cluster:
         if isinstance(event, ev.HostSilent | ev.HostLost):
             host = event.host_id
             self.events["hosts gone while victims save"] += any(
-                host in job.hosts_left for job in jobs.values() if job.phase is Phase.CHECKPOINTING
+                host in job.attempt.hosts_left for job in jobs.values() if job.phase is Phase.CHECKPOINTING
             )
         if isinstance(event, ev.CancelRequested) and jobs[event.job_id].phase is Phase.CANCELLED:
             saving = any(job.phase is Phase.CHECKPOINTING for job in jobs.values())

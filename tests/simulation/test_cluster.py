@@ -104,7 +104,7 @@ def test_no_fault_in_the_middle_of_a_resize_breaks_a_promise(seeds: range) -> No
 @pytest.mark.skipif(bool(ONE), reason="COTENANT_SIM_SEED asks for one seed only")
 def test_jobs_of_such_clusters_are_resized() -> None:
     clusters = (Cluster(seed, ELASTIC).run() for seed in range(20))
-    assert any(job.resizes for each in clusters for job in each.headquarters.engine.jobs.values())
+    assert any(job.counts.resizes for each in clusters for job in each.headquarters.engine.jobs.values())
 
 
 @pytest.mark.skipif(bool(ONE), reason="COTENANT_SIM_SEED asks for one seed only")

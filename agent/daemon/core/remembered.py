@@ -49,7 +49,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
         return self.weight == BY_XID
 
 
-class Attempt(Capabilities, frozen=True, kw_only=True):
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """One attempt on this host: what it holds, what was asked of it, what the controller was told."""
 
     job_id: JobId
@@ -74,8 +74,8 @@ class Attempt(Capabilities, frozen=True, kw_only=True):
     save: bool = False
     """A save was asked for and its supervisor has not been told yet."""
     started: bool = False
-    capabilities: bool = False
-    """The agent has reported these, and whether the job is resumable; a job may find out later."""
+    capabilities: Capabilities | None = None
+    """What the agent has reported of these, and whether the job is resumable; a job may find out later."""
     resumable: bool = False
     first_step: bool = False
     first_step_assumed: bool = False

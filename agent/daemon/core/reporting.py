@@ -20,7 +20,7 @@ from cotenant.agent.daemon.core.notes import AnyNote, Reported
 from cotenant.agent.daemon.core.registration import Registration
 from cotenant.agent.daemon.core.remembered import Attempt
 from cotenant.agent.ipc import Durable, Result, Status
-from cotenant.controller.domain import HostId, capabilities_of
+from cotenant.controller.domain import HostId
 from cotenant.controller.domain import events as ev
 from cotenant.controller.wire import FromAgent, Report
 
@@ -109,18 +109,17 @@ def with_end(attempt: Attempt, ended: ev.AttemptEnded) -> Attempt:
 def _capabilities(attempt: Attempt, status: Status, host_id: HostId) -> Iterator[Told]:
     if status.resumable is None:
         return
-    said = capabilities_of(status)
-    known = msgspec.structs.replace(attempt, capabilities=True, resumable=status.resumable, **said)
+    known = msgspec.structs.replace(attempt, capabilities=status.capabilities, resumable=status.resumable)
     if known != attempt:
         hello = ev.CapabilitiesSeen(
             job_id=attempt.job_id,
             attempt=attempt.attempt,
             host_id=host_id,
             resumable=status.resumable,
+            capabilities=status.capabilities,
             step=status.start_step,
             exact=status.exact,
             note=status.note,
-            **said,
         )
         yield hello, known
 

@@ -134,7 +134,7 @@ class Profiling:
         self._take_window(inplace)
         if not may_ask or not alone or self._first_step_s is None or not self._coordination.can_change_s:
             return []
-        accumulates = self._progress.status.accumulates and self._coordination.may_try
+        accumulates = self._progress.status.capabilities.accumulates and self._coordination.may_try
         wish = inplace.wish(self._progress.step_s, accumulates=accumulates)
         return [] if wish is None else self._coordination.ask_for_window(wish.s, wish.count, now_s)
 

@@ -26,7 +26,7 @@ from cotenant.agent.supervisor.core.rank_messages import (
     RankHello,
     StepDone,
 )
-from cotenant.controller.domain import SeenLength, cannot, capabilities_of_all, texts
+from cotenant.controller.domain import SeenLength, shared_by_all, texts
 from cotenant.controller.performance import SeenBatch
 
 REPORTS_KEPT: Final = 31
@@ -71,7 +71,7 @@ class RankProgress:
         first = self.hellos[min(self.hellos)]
         return self.change(
             resumable=resumable,
-            **capabilities_of_all(words),
+            capabilities=shared_by_all(each.capabilities for each in words),
             start_step=first.step,
             exact=None if first.exact is None else all(each.exact is not False for each in words),
             note=next((each.note for each in words if each.note), ""),
@@ -120,7 +120,8 @@ class RankProgress:
     def failed(self, word: RankFailed) -> bool:
         self.note(f"{word.what}: {word.error}")
         if word.what == "accumulate":  # What it said it could do, it cannot: a later word counts.
-            self.change(**cannot("accumulates", word.error[:FAILURE_CHARS]))
+            can = self.status.capabilities.without_splitting(word.error[:FAILURE_CHARS])
+            self.change(capabilities=can)
         return self.change(saving=False) if word.what == "save" else True
 
     def note(self, text: str) -> None:

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from cotenant.controller.domain import Capabilities
 from cotenant.controller.wire import BadMessage, Json
 from cotenant.controller.wire import job as protocol
 
@@ -50,6 +51,15 @@ class RankHello(RankMessage, frozen=True, kw_only=True, tag=protocol.HELLO):
     """Why it cannot accumulate."""
     resumable_note: Annotated[str, Meta(max_length=1000)] = ""
     """Why it cannot resume."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this rank can do."""
+        return Capabilities(
+            resumable_note=self.resumable_note,
+            accumulates=self.accumulates,
+            accumulates_note=self.accumulates_note,
+        )
 
 
 class RankWatched(RankMessage, frozen=True, kw_only=True, tag=protocol.WATCHED):

@@ -67,6 +67,6 @@ class Histories:
         event, job = report.event, self._core.state.engine.jobs.get(report.event.job_id)
         if job is None or not agree(job.epoch, report.job_epoch):
             return job is None
-        if event.attempt != job.attempt or isinstance(event, ev.AttemptEnded):
+        if event.attempt != job.attempt.number or isinstance(event, ev.AttemptEnded):
             return True
-        return agree(job.attempt_epoch, report.epoch)
+        return agree(job.attempt.epoch, report.epoch)

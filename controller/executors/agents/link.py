@@ -276,7 +276,7 @@ class AgentExecutor:
     def _take_progress(self, host_id: HostId, news: wire.AttemptProgress, now_s: float) -> None:
         engine = self._core.state.engine
         job = engine.jobs.get(news.job_id)
-        if job is None or job.attempt != news.attempt or job.phase not in ON_DEVICES:
+        if job is None or job.attempt.number != news.attempt or job.phase not in ON_DEVICES:
             return
         if first_host(job) != host_id:
             return  # The gang's first host speaks for it.
@@ -322,7 +322,7 @@ class AgentExecutor:
         job = self._core.state.engine.jobs.get(message.job_id)
         if message.from_host != host_id or len(message.payload) > GANG_BYTES_MAX:
             return False
-        if job is None or job.attempt != message.attempt or job.placement is None:
+        if job is None or job.attempt.number != message.attempt or job.placement is None:
             return True
         devices = self._core.state.engine.view().devices
         hosts = {devices[d].host_id for d in job.placement.devices if d in devices}

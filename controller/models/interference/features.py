@@ -93,7 +93,7 @@ def of_job(job: Job, names: tuple[str, ...]) -> tuple[float, ...]:
     Throughput, batch and memory are those of the whole batch (s = 1), per device as everywhere.
     """
     values = dict.fromkeys(names, math.nan)
-    profile = job.profile
+    profile = job.measured.profile
     if job.batch_size is not None:
         values["batch"] = float(job.batch_size)
     if profile is None:

@@ -100,8 +100,8 @@ class Predictor:
     def _kind(self, job: Job) -> _Kind:
         """Jobs with one profile and batch are one kind to a model. Found by identity: profiles are values
         that never change, and comparing two of them costs more than the answer."""
-        kind = self._kinds.get(id(job.profile))
-        if kind is not None and kind.profile is job.profile and kind.batch_size == job.batch_size:
+        kind = self._kinds.get(id(job.measured.profile))
+        if kind is not None and kind.profile is job.measured.profile and kind.batch_size == job.batch_size:
             return kind
         if len(self._kinds) >= self._kinds_max:
             self._kinds.clear()
@@ -110,8 +110,8 @@ class Predictor:
         seen = float(self._weights[~np.isnan(values[0])].sum())
         factor = float(self._factors[band_of(self.model.bands, self._novelty.of(values))][0])
         self._count += 1
-        kind = _Kind(job.profile, job.batch_size, self._count, values, seen >= SEEN_MIN, factor)
-        self._kinds[id(job.profile)] = kind
+        kind = _Kind(job.measured.profile, job.batch_size, self._count, values, seen >= SEEN_MIN, factor)
+        self._kinds[id(job.measured.profile)] = kind
         return kind
 
 

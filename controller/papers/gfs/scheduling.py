@@ -138,7 +138,7 @@ class LeastCost:
 
 def _shuffled(job: Job, name: str) -> int:
     """Shuffles the same way in every run: decisions are replayed."""
-    return zlib.crc32(f"{job.number}/{job.attempt}/{name}".encode())
+    return zlib.crc32(f"{job.number}/{job.attempt.number}/{name}".encode())
 
 
 class Pts(Stateless):

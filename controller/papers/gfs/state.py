@@ -62,9 +62,9 @@ class GfsState(msgspec.Struct, kw_only=True):
                 continue
             if isinstance(action, Preempt):
                 if job.phase in LEAVING and is_hp(jobs.get(action.for_job) if action.for_job else None):
-                    self.evictions.evict(now_s, sorted(set(job.hosts_left)))
+                    self.evictions.evict(now_s, sorted(set(job.attempt.hosts_left)))
             elif job.spec.job_class == "spot" and job.placement is not None:
-                self.evictions.start(now_s, job.wait_s)
+                self.evictions.start(now_s, job.spent.wait_s)
         if isinstance(event, ev.AttemptEnded):
             job = jobs.get(event.job_id)
             self.checkpoints_s.pop(event.job_id, None)
@@ -116,7 +116,7 @@ def longest_wait_s(view: View) -> float:
     """Of spot jobs that wait."""
     return max(
         (
-            job.wait_s + view.now_s - job.phase_since_s
+            job.spent.wait_s + view.now_s - job.phase_since_s
             for job in view.queue.in_order()
             if job.spec.job_class == "spot"
         ),

@@ -224,7 +224,7 @@ class Learner:
             return
         self._arrivals.append(view.now_s)
         for window in self._memory.windows:  # Those of a minute or two, and none once it exploits.
-            shorter = job.remaining_s is not None and job.remaining_s < window.remaining_s
+            shorter = job.estimate.remaining_s is not None and job.estimate.remaining_s < window.remaining_s
             if shorter and (window.f_s == 0.0 or self.parameters.chain == "last"):
                 window.f_s = view.now_s - window.start_s
 
@@ -243,7 +243,7 @@ class Learner:
         memory.predictions += 1
         if found.stage == "acquisition" and self._is_enough(found.gain_s):
             self._exploit()
-        if memory.exploits or job is None or job.remaining_s is None:
+        if memory.exploits or job is None or job.estimate.remaining_s is None:
             return
         heapq.heappush(
             memory.windows,
@@ -253,7 +253,7 @@ class Learner:
                 start_s=now_s,
                 x_s=found.x_s,
                 gap_s=gap_s,
-                remaining_s=job.remaining_s,
+                remaining_s=job.estimate.remaining_s,
                 load_s=found.load_s,
                 pause_s=found.pause_s,
             ),

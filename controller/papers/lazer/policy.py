@@ -113,7 +113,7 @@ class Deferrals:
 
     def holds(self, view: View, job: Job) -> bool:
         """Whether a running job is in DRQ."""
-        newcomer_id = self._for_whom.get((job.job_id, job.attempt))
+        newcomer_id = self._for_whom.get((job.job_id, job.attempt.number))
         return newcomer_id is not None and self.of(view, newcomer_id) is not None
 
 
@@ -202,11 +202,11 @@ class Lazer:
         if not defer:
             take(plan, newcomer, found)
             return ()
-        now_s, mine_s = plan.view.now_s, newcomer.remaining_s or 0.0
+        now_s, mine_s = plan.view.now_s, newcomer.estimate.remaining_s or 0.0
         already = sum(action.reason.code in PREDICTED for action in plan.actions)
         # A job that loads leaves without a save.
-        pause_s = max(v.expected_pause_s if v.phase is Phase.RUNNING else 0.0 for v in victims)
-        told = self.learner.predict(now_s, mine_s, newcomer.expected_load_s, pause_s, already)
+        pause_s = max(v.estimate.pause_s if v.phase is Phase.RUNNING else 0.0 for v in victims)
+        told = self.learner.predict(now_s, mine_s, newcomer.estimate.load_s, pause_s, already)
         operands = (*told.operands(), ", ".join(names))
         if told.x_s > 0.0:
             reason = because("deferred", *operands)
@@ -238,7 +238,7 @@ class Lazer:
         job = view.jobs.get(action.job_id)
         if job is None or job.phase is not Phase.QUEUED:
             return  # Refused.
-        victims = tuple((v, view.jobs[v].attempt) for v in action.victims if v in view.jobs)
+        victims = tuple((v, view.jobs[v].attempt.number) for v in action.victims if v in view.jobs)
         self._deferrals.add(
             Deferral(
                 until_s=action.until_s,

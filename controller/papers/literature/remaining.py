@@ -46,12 +46,12 @@ class RemainingTime:
 
     def behind(self, plan: Plan, job: Job) -> Iterator[Job]:
         """Jobs with more remaining time, most first."""
-        mine_s, now_s = job.remaining_s, plan.view.now_s
+        mine_s, now_s = job.estimate.remaining_s, plan.view.now_s
         longer = worth_preempting(plan, job)
         waiting = [r for r in reserved(plan) if _is_longer(r, mine_s) and not r.aged]
         if not waiting:
             return longer
-        waiting.sort(key=lambda r: (-(r.remaining_s or 0.0), r.number))
+        waiting.sort(key=lambda r: (-(r.estimate.remaining_s or 0.0), r.number))
         return heapq.merge(longer, waiting, key=lambda j: (-(j.remaining_now_s(now_s) or 0.0), j.number))
 
     def is_last(self, job: Job) -> bool:
@@ -65,12 +65,12 @@ class RemainingTime:
 
 
 def _is_longer(job: Job, than_s: float | None) -> bool:
-    return job.remaining_s is not None and than_s is not None and job.remaining_s > than_s
+    return job.estimate.remaining_s is not None and than_s is not None and job.estimate.remaining_s > than_s
 
 
 def why_shorter(view: View, newcomer: Job, victims: Sequence[Job]) -> Why:
     """Compares the remaining times."""
-    mine_s = newcomer.remaining_s or 0.0
+    mine_s = newcomer.estimate.remaining_s or 0.0
     left_s = {victim.job_id: victim.remaining_now_s(view.now_s) or 0.0 for victim in victims}
     names = ", ".join(left_s)
     return Why(
@@ -182,12 +182,12 @@ def why_none_longer(view: View, job: Job, order: str) -> Reason:
     if reason.code not in ("first-no-devices", "behind-no-devices", "fragmented"):
         return reason
     plan = Plan(view)
-    if job.remaining_s is None or next(worth_preempting(plan, job), None) is not None:
+    if job.estimate.remaining_s is None or next(worth_preempting(plan, job), None) is not None:
         return reason
     firm = [other.job_id for other in view.running.by_end() if not other.preemptible]
     if firm and len(firm) == len(view.running.by_end()):
         return because("not-preemptible", ", ".join(firm[:5]))
-    return because("outlives", job.remaining_s) if view.running.by_end() else reason
+    return because("outlives", job.estimate.remaining_s) if view.running.by_end() else reason
 
 
 SRTF_FULL: Final = PolicyEntry(

@@ -148,7 +148,7 @@ class Qssf(Scored):
         return [self._expected_s(job, means) * job.spec.gpus_min for job in jobs]
 
     def _expected_s(self, job: Job, means: Mapping[str, float]) -> float:
-        told_s, share = job.remaining_s, self._asked.history
+        told_s, share = job.estimate.remaining_s, self._asked.history
         seen_s = next((means[key] for key in _keys(job) if key in means), None)
         if seen_s is None or told_s is None:
             return UNKNOWN_S if seen_s is told_s else (told_s if seen_s is None else seen_s) or 0.0
@@ -160,8 +160,8 @@ class Qssf(Scored):
         history, newest = self._history, self._asked.newest
         if job is None or job.phase is not Phase.DONE or job.job_id in history.seen:
             return {}
-        before_s = {key: history.mean_s.get(key, job.run_s) for key in _keys(job)}
-        return {key: mean_s + newest * (job.run_s - mean_s) for key, mean_s in before_s.items()}
+        before_s = {key: history.mean_s.get(key, job.spent.run_s) for key in _keys(job)}
+        return {key: mean_s + newest * (job.spent.run_s - mean_s) for key, mean_s in before_s.items()}
 
     def observe(self, view: View, event: ev.AnyEvent, decision: Decision) -> None:
         lessons, history = self._lessons(view, event), self._history

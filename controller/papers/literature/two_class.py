@@ -156,7 +156,7 @@ class Lyra(TwoClasses):
 
     def make_room(self, plan: Plan, job: Job) -> FreedDevices | None:
         def cost(host_id: HostId, victims: Sequence[Job], left_over: int) -> tuple[float, int]:
-            return (sum(1.0 / max(1, len(victim.hosts_left)) for victim in victims), left_over)
+            return (sum(1.0 / max(1, len(victim.attempt.hosts_left)) for victim in victims), left_over)
 
         return reclaim(plan, job, preemptible_jobs(plan.view), cost, None)
 

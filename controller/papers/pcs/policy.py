@@ -83,7 +83,7 @@ class PcsParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return msgspec.structs.asdict(self)
 
     def lease_s(self, job: Job) -> float:
-        return max(self.min_lease_s, self.lease_factor * (job.expected_load_s + job.expected_pause_s))
+        return max(self.min_lease_s, self.lease_factor * (job.estimate.load_s + job.estimate.pause_s))
 
 
 class Accounts(msgspec.Struct, frozen=True):
@@ -173,7 +173,7 @@ class Pcs:
         round_ = ClassRound(self, view)
         aged = first_aged(view)
         if aged is not None and aged.number != job.number:
-            return because("behind-aged", aged.job_id, aged.queued_s + view.now_s - aged.phase_since_s)
+            return because("behind-aged", aged.job_id, aged.spent.queued_s + view.now_s - aged.phase_since_s)
         return round_.why(job)
 
     def save(self) -> bytes:

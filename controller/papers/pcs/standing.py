@@ -24,16 +24,18 @@ def size_gpu_s(job: Job, now_s: float) -> float:
 
 
 def _whole_s(job: Job, left_s: float, now_s: float) -> float:
-    step_s = job.solo_step_s
+    step_s = job.measured.solo_step_s
     running_s = now_s - job.phase_since_s if job.phase is RUNNING else 0.0
     if not job.spec.is_elastic:
-        return job.run_s + running_s + left_s
+        return job.spent.run_s + running_s + left_s
     if step_s is None:
-        return job.run_s + running_s / job.slowdown + left_s
+        return job.spent.run_s + running_s / job.estimate.slowdown + left_s
     if job.spec.iterations is not None:
         return max(job.spec.iterations * step_s, left_s)
-    since_s = now_s - job.remaining_at_s if job.phase is RUNNING else 0.0  # Since its steps were counted.
-    return job.step * step_s + since_s / job.slowdown + left_s
+    since_s = (
+        now_s - job.estimate.remaining_at_s if job.phase is RUNNING else 0.0
+    )  # Since its steps were counted.
+    return job.progress.step * step_s + since_s / job.estimate.slowdown + left_s
 
 
 class Lane:

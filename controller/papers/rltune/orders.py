@@ -68,9 +68,9 @@ def observation(plan: Plan, jobs: Sequence[Job], *, critic: bool = False) -> Obs
     """The columns of these waiting jobs; the critic's only where asked for."""
     view = plan.view
     now_s = view.now_s
-    told = [job.remaining_s for job in jobs]
+    told = [job.estimate.remaining_s for job in jobs]
     time_s = np.maximum([UNKNOWN_S if each is None else each for each in told], 1.0)
-    wait_s = np.array([job.queued_s + now_s - job.phase_since_s for job in jobs], dtype=np.float64)
+    wait_s = np.array([job.spent.queued_s + now_s - job.phase_since_s for job in jobs], dtype=np.float64)
     classes = [view.queue.class_of(job) for job in jobs]
     known: dict[SchedulingClass, tuple[float, float, float, float]] = {}
     for each in classes:
@@ -233,7 +233,8 @@ class Scorer(Scored):
         now_s, (a, b, c) = view.now_s, self.weights
         return [
             (
-                a * log(UNKNOWN_S if job.remaining_s is None else max(job.remaining_s, 1.0)),
+                a
+                * log(UNKNOWN_S if job.estimate.remaining_s is None else max(job.estimate.remaining_s, 1.0)),
                 b * log(job.spec.gpus_min),
                 -c * log(1.0 + waited_s(job, now_s) / WAIT_S),
             )
@@ -257,7 +258,7 @@ class Scorer(Scored):
         means = [sum(column) / len(every) for column in zip(*every, strict=True)]
         (own,) = self.parts(view, [job])
         time, gpus, wait = (mean - part for mean, part in zip(means, own, strict=True))
-        length_s = job.remaining_s
+        length_s = job.estimate.remaining_s
         if not self._model.active:
             return because("learned-inactive", self.name, self._model.fallback)
         return because(

@@ -241,9 +241,9 @@ def balances(view: View, jobs: Sequence[Job], slots: CostSlots) -> Balances:
     """`outcome` for one partner, for all these jobs in all slots at once."""
     table = beside_all(view, jobs, slots)
     waits_s: Numbers = np.array([slots.wait_s(job) for job in table.jobs], dtype=np.float64).reshape(-1, 1)
-    mine_unknown = np.array([job.estimate_source in GUESSES for job in table.jobs], np.bool_).reshape(-1, 1)
+    mine_unknown = np.array([job.estimate.source in GUESSES for job in table.jobs], np.bool_).reshape(-1, 1)
     theirs_unknown = np.array(
-        [slot.partner.estimate_source in GUESSES for slot in slots.everything()], np.bool_
+        [slot.partner.estimate.source in GUESSES for slot in slots.everything()], np.bool_
     )
     is_certain = not (mine_unknown.any() or theirs_unknown.any())
     gains: list[Numbers] = []
@@ -341,7 +341,7 @@ def best_set(
         split = _split(choices, min(p.slot.left_mib for p in chosen))
         if split is None:
             continue
-        together = outcome(job.remaining_s or 0.0, split.slowdown, waits_s, chosen)
+        together = outcome(job.estimate.remaining_s or 0.0, split.slowdown, waits_s, chosen)
         if together.net_s <= (0.0 if best is None else best.together.net_s):
             continue
         found = Set((*free, *devices), tuple(chosen), split, together)
@@ -398,7 +398,7 @@ def why_refused(view: View, job: Job, slots: CostSlots, slot: ShareableSlot) -> 
     if split is None:
         return -NEVER, no_memory(job, partner, choices, slot.left_mib)
     one = beside(view, job, slots, slot)
-    alone = outcome(job.remaining_s or 0.0, split.slowdown, slots.wait_s(job), [one])
+    alone = outcome(job.estimate.remaining_s or 0.0, split.slowdown, slots.wait_s(job), [one])
     if 1.0 / (one.mine * split.slowdown) + 1.0 / one.theirs <= 1.0:
         return alone.net_s, because("sharing-slows", partner.job_id, one.mine * split.slowdown, one.theirs)
     if alone.net_s > 0.0:

@@ -67,7 +67,12 @@ def beside_all(view: View, jobs: Sequence[Job], slots: ShareableSlots) -> Newcom
     alike: dict[tuple[SchedulingClass, object], list[Job]] = defaultdict(list)
     for job in jobs:
         if slots.expected_left_s(job) is not None:
-            like = (job.spec.launch.argv, job.batch_size, job.accumulates, id(job.profile))
+            like = (
+                job.spec.launch.argv,
+                job.batch_size,
+                job.progress.capabilities.accumulates,
+                id(job.measured.profile),
+            )
             alike[view.queue.class_of(job), like] += [job]
     splits = [(known_batches(here[0], slots.batches), key[0], here) for key, here in alike.items()]
     kinds = [(choices, wanted, here) for choices, wanted, here in splits if choices]
@@ -82,7 +87,7 @@ def beside_all(view: View, jobs: Sequence[Job], slots: ShareableSlots) -> Newcom
         able,
         classes,
         of,
-        np.array([job.remaining_s for job in able], dtype=np.float64).reshape(-1, 1),
+        np.array([job.estimate.remaining_s for job in able], dtype=np.float64).reshape(-1, 1),
         _least_each([choices for choices, *_ in kinds], slots.left_mib())[of],
         ratios.mine[of],
         ratios.theirs[of],
@@ -255,7 +260,7 @@ def with_all(view: View, newcomer: Job, choices: list[SharingChoice]) -> Sharing
     slower = slowdown(newcomer, smallest.accumulation_steps) or 1.0
     pairs = [(c.partner, view.pairs.interference(newcomer, c.partner)) for c in choices]
     slowest = max(xi.first for _, xi in pairs)
-    mine_s = newcomer.remaining_s or 0.0
+    mine_s = newcomer.estimate.remaining_s or 0.0
     worst: SharingChoice | None = None
     for partner, xi in pairs:
         theirs_s = partner.remaining_now_s(view.now_s) or 0.0

@@ -120,7 +120,7 @@ def _apart_s(view: View, stops: Job, stays: Job) -> float:
     """The same if one stops now and goes on when the other has ended, at its whole batch."""
     stays_s, left_s = alone_s(view, stays), stops.remaining_now_s(view.now_s)
     assert stays_s is not None and left_s is not None
-    change_s = 2.0 * (stops.expected_pause_s + stops.expected_load_s)
+    change_s = 2.0 * (stops.estimate.pause_s + stops.estimate.load_s)
     return (stays_s + stays_s + change_s + left_s) / 2
 
 

@@ -33,7 +33,7 @@ class ReleaseTimes:
     def __init__(self, view: View) -> None:
         self.jobs: list[Job] = []
         self._view = view
-        self._rest = (job for job in view.running.training if job.end_s > view.now_s)
+        self._rest = (job for job in view.running.training if job.estimate.end_s > view.now_s)
         self._next = next(self._rest, None)
         self._ends_s: list[float] = []
         self._gpus = [0]
@@ -42,9 +42,9 @@ class ReleaseTimes:
 
     def by(self, until_s: float) -> int:
         """How many of the jobs will have ended by then."""
-        while self._next is not None and self._next.end_s <= until_s:
+        while self._next is not None and self._next.estimate.end_s <= until_s:
             self.jobs.append(self._next)
-            self._ends_s.append(self._next.end_s)
+            self._ends_s.append(self._next.estimate.end_s)
             self._gpus.append(self._gpus[-1] + self._next.spec.gpus_min)
             self._next = next(self._rest, None)
         return bisect_right(self._ends_s, until_s)
@@ -188,14 +188,14 @@ def leaves_in_s(view: View, job: Job, *, guesses: bool = False) -> float:
     left_s = job.remaining_now_s(view.now_s) if guesses else job.known_left_s(view.now_s)
     is_running = job.phase is RUNNING
     if not is_running and job.phase in LEAVING:
-        return job.expected_pause_s
+        return job.estimate.pause_s
     if left_s is None:
         return NEVER
     if not is_running:
-        return left_s * job.slowdown + job.expected_load_s
+        return left_s * job.estimate.slowdown + job.estimate.load_s
     if left_s <= 0.0:
-        left_s = OVERRUN_RATIO * (job.run_s + view.now_s - job.phase_since_s)
-    return left_s * job.slowdown
+        left_s = OVERRUN_RATIO * (job.spent.run_s + view.now_s - job.phase_since_s)
+    return left_s * job.estimate.slowdown
 
 
 class ExpectedFree:

@@ -214,7 +214,7 @@ class ShareableSlots:
 
     def kind(self, job: Job) -> Kind:
         """Jobs of one kind have the same ratios beside everybody."""
-        return signature(job.spec), id(job.profile)
+        return signature(job.spec), id(job.measured.profile)
 
     def ratios(self, jobs: Sequence[Job], classes: Sequence[SchedulingClass]) -> Ratios:
         """Ratios of newcomers, and of their classes, beside each tenant; asked once per kind of tenants."""
@@ -242,7 +242,7 @@ class ShareableSlots:
 
     def interference(self, job: Job, partner: Job) -> Interference:
         """Of `pairs`, looked up once for each kind of newcomer."""
-        key = ((signature(job.spec), id(job.profile)), partner.number)
+        key = ((signature(job.spec), id(job.measured.profile)), partner.number)
         xi = self._pairs.get(key)
         if xi is None:
             xi = self._pairs[key] = self.pairs((job,), (partner,))[0][0]
@@ -257,7 +257,9 @@ class ShareableSlots:
         if self._observations is None:
             return ()
         jobs = self._view.jobs
-        return [o for o in job.co_tenants if o in jobs and (job.preemptions or jobs[o].preemptions)]
+        return [
+            o for o in job.co_tenants if o in jobs and (job.counts.preemptions or jobs[o].counts.preemptions)
+        ]
 
     def why_not_again(self, job: Job, partner: Job) -> Reason | None:
         """Why this pair is not made again, whatever it would bring by the model; None if it may be."""

@@ -41,10 +41,14 @@ def slowdown(job: Job, accumulation_steps: int) -> float | None:
     """Step time at s / step time at the whole batch; None beyond the greatest s that was measured."""
     if accumulation_steps == 1:
         return 1.0
-    if job.profile is None or job.batch_size is None or accumulation_steps > job.profile.s_max:
+    if (
+        job.measured.profile is None
+        or job.batch_size is None
+        or accumulation_steps > job.measured.profile.s_max
+    ):
         return None
-    whole = step_s(job.profile, job.batch_size, 1, job.gang)
-    part = step_s(job.profile, job.batch_size, accumulation_steps, job.gang)
+    whole = step_s(job.measured.profile, job.batch_size, 1, job.gang)
+    part = step_s(job.measured.profile, job.batch_size, accumulation_steps, job.gang)
     return max(1.0, part / whole) if whole and part else None
 
 
@@ -74,7 +78,7 @@ def known_batches(job: Job, known: Batches) -> tuple[SubBatch, ...]:
     once for all jobs that cannot differ in it."""
     spec = job.spec
     split = None if job.batch_size is None else (job.batch_size, job.can_accumulate, job.gang)
-    key = (id(job.profile), spec.memory_mib, split)
+    key = (id(job.measured.profile), spec.memory_mib, split)
     if key not in known:
         choices = sub_batches(job)
         known[key] = choices if choices and choices[0].accumulation_steps == 1 else ()

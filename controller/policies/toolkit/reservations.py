@@ -56,15 +56,21 @@ def _ends(plan: Plan) -> list[tuple[float, Job, tuple[DeviceId, ...]]]:
 def _end_s(job: Job, now_s: float) -> float:
     """As predicted; now, where that is over."""
     if job.phase is LOADING:
-        left_s = NEVER_S if job.remaining_s is None else job.remaining_s * job.slowdown
-        return max(job.phase_since_s + job.expected_load_s, now_s) + left_s
+        left_s = (
+            NEVER_S if job.estimate.remaining_s is None else job.estimate.remaining_s * job.estimate.slowdown
+        )
+        return max(job.phase_since_s + job.estimate.load_s, now_s) + left_s
     if job.phase in LEAVING:
-        return max(job.phase_since_s + job.expected_pause_s, now_s)
-    return max(job.end_s, now_s)
+        return max(job.phase_since_s + job.estimate.pause_s, now_s)
+    return max(job.estimate.end_s, now_s)
 
 
 def end_if_started(job: Job, now_s: float) -> float:
-    return NEVER_S if job.remaining_s is None else now_s + job.expected_load_s + job.remaining_s
+    return (
+        NEVER_S
+        if job.estimate.remaining_s is None
+        else now_s + job.estimate.load_s + job.estimate.remaining_s
+    )
 
 
 def _by_host(view: View, devices: Iterable[DeviceId]) -> dict[HostType, list[DeviceId]]:

@@ -34,10 +34,10 @@ def longest_first(view: View) -> Iterator[tuple[float, Job]]:
     others = _loading_and_paced(view, now_s) if paced else _loading(view)
     other = next(others, None)
     for job in reversed(view.running.training):
-        remaining_s = job.remaining_s
+        remaining_s = job.estimate.remaining_s
         if remaining_s is None or job.number in paced:
             continue
-        left_s = remaining_s - (now_s - job.remaining_at_s)
+        left_s = remaining_s - (now_s - job.estimate.remaining_at_s)
         if left_s < 0.0:
             left_s = 0.0
         while other is not None and (other[0], -other[1]) > (left_s, -job.number):
@@ -52,8 +52,8 @@ def longest_first(view: View) -> Iterator[tuple[float, Job]]:
 def _loading(view: View) -> Iterator[tuple[float, int, Job]]:
     """Loading jobs in the same order, which is theirs in the view."""
     for job in reversed(view.running.loading):
-        if job.remaining_s is not None:
-            yield job.remaining_s, job.number, job
+        if job.estimate.remaining_s is not None:
+            yield job.estimate.remaining_s, job.number, job
 
 
 def _loading_and_paced(view: View, now_s: float) -> Iterator[tuple[float, int, Job]]:
@@ -61,7 +61,7 @@ def _loading_and_paced(view: View, now_s: float) -> Iterator[tuple[float, int, J
     found = [
         (-(job.remaining_now_s(now_s) or 0.0), job.number, job)
         for job in (*view.running.loading, *view.running.paced.values())
-        if job.remaining_s is not None
+        if job.estimate.remaining_s is not None
     ]
     found.sort()
     return iter([(-less_s, number, job) for less_s, number, job in found])
@@ -70,7 +70,7 @@ def _loading_and_paced(view: View, now_s: float) -> Iterator[tuple[float, int, J
 def worth_preempting(plan: Plan, newcomer: Job) -> Iterator[Job]:
     """Jobs that may be preempted and have more remaining time than the newcomer, longest first; none of a
     higher priority."""
-    mine_s, leaving, priority = newcomer.remaining_s, plan.leaving, newcomer.spec.priority
+    mine_s, leaving, priority = newcomer.estimate.remaining_s, plan.leaving, newcomer.spec.priority
     if mine_s is None:
         return
     for left_s, job in longest_first(plan.view):
@@ -134,7 +134,7 @@ def is_in_the_way(plan: Plan, victim: Job, newcomer: Job, devices: Collection[De
     if not (asks_hosts(newcomer.spec) and asks_hosts(victim.spec)):
         return False
     known = plan.view.devices
-    return not {known[d].host_id for d in devices}.isdisjoint(victim.hosts_left)
+    return not {known[d].host_id for d in devices}.isdisjoint(victim.attempt.hosts_left)
 
 
 def enough_of(
@@ -170,8 +170,8 @@ def enough_of(
 def devices_by_host(view: View, job: Job) -> Iterable[tuple[HostId, int]]:
     """How many devices a placed job has on each host."""
     devices = job.placement.devices if job.placement else ()
-    if len(job.hosts_left) == 1 and job.phase is not RESERVED:  # As most do: nothing to look up.
-        return ((job.hosts_left[0], len(devices)),)
+    if len(job.attempt.hosts_left) == 1 and job.phase is not RESERVED:  # As most do: nothing to look up.
+        return ((job.attempt.hosts_left[0], len(devices)),)
     return Counter(view.devices[device_id].host_id for device_id in devices).items()
 
 
@@ -208,4 +208,4 @@ def newcomers(arrived: Sequence[Job], rule: NewcomerRule) -> Sequence[Job]:
     """The newcomers among the jobs that this event has put into the queue."""
     if rule == "every":
         return arrived
-    return [job for job in arrived if not job.attempt and not job.aborted_preemptions]
+    return [job for job in arrived if not job.attempt.number and not job.counts.aborted_preemptions]

@@ -172,7 +172,7 @@ def leaving_now(plan: Plan) -> list[Job]:
     unknown."""
     found = [job for job in plan.view.running.leaving if job.phase is CHECKPOINTING]
     found += [job for job in plan.preempted() if job.phase is RUNNING or job.phase is LOADING]
-    found.sort(key=lambda job: (job.end_s, job.number))
+    found.sort(key=lambda job: (job.estimate.end_s, job.number))
     return found
 
 

@@ -25,6 +25,7 @@ from cotenant.controller.domain import (
     GangMember,
     Job,
     JobId,
+    JobMeasurements,
     JobSpec,
     because,
 )
@@ -79,7 +80,7 @@ class Drawing:
         """The source of its estimate, the estimated total, and how much of it the job has had."""
         spent_s = run_s(job, now_s)
         claims = self._claims.get(job.job_id, ())
-        source = job.estimate_source.partition(",")[0]
+        source = job.estimate.source.partition(",")[0]
         claim = next((each for each in reversed(claims) if each.source == source), None)
         if left_s > 0.0 and (claim is None or source in MEASURED):
             return source, spent_s + left_s, spent_s
@@ -87,7 +88,7 @@ class Drawing:
             return source, spent_s, spent_s
         if left_s > 0.0:
             return source, claim.told_s, max(0.0, claim.told_s - left_s)
-        return source, claim.told_s, max(claim.told_s, spent_s / max(1.0, job.slowdown))
+        return source, claim.told_s, max(claim.told_s, spent_s / max(1.0, job.estimate.slowdown))
 
     def arrivals(self, random: Random) -> list[tuple[float, ArrivalSeen, float]]:
         """Arrivals, each with its delay and length: the past once around, from a random arrival on."""
@@ -119,8 +120,8 @@ class Future:
         self._rows.update((JobId(f"{COMING}{place}"), len(jobs) + place) for place in range(len(coming)))
         self.row_of = self._rows.__getitem__
         loads_s = engine.loads_seen()
-        load_s = median(loads_s) if loads_s else median(job.expected_load_s for job in jobs)
-        pause_s = median(job.expected_pause_s for job in jobs)
+        load_s = median(loads_s) if loads_s else median(job.estimate.load_s for job in jobs)
+        pause_s = median(job.estimate.pause_s for job in jobs)
         kinds = KindRatios([*(job.spec for job in jobs), *self._specs], engine.pairs)
         self.ratios = kinds
         self.workload = _columns(
@@ -129,9 +130,9 @@ class Future:
                 *(min(past.left_s(job, number, now_s), ENDLESS_S) for job in jobs),
                 *(length_s for _, _, length_s in coming),
             ],
-            load_s=[*(job.expected_load_s for job in jobs), *(_or(s.load_s, load_s) for s in self._specs)],
+            load_s=[*(job.estimate.load_s for job in jobs), *(_or(s.load_s, load_s) for s in self._specs)],
             pause_s=[
-                *(job.expected_pause_s for job in jobs),
+                *(job.estimate.pause_s for job in jobs),
                 *(_or(s.pause_s, pause_s) for s in self._specs),
             ],
             gpus=[*(job.spec.gpus for job in jobs), *(spec.gpus for spec in self._specs)],
@@ -144,7 +145,7 @@ class Future:
         self.runs = [
             _run_of(job, row, kinds.of_rows[row], devices, now_s)
             for row, job in enumerate(jobs)
-            if job.attempt or job.phase in ON_DEVICES
+            if job.attempt.number or job.phase in ON_DEVICES
         ]
 
     def spec(self, row: int) -> JobSpec:
@@ -193,13 +194,13 @@ def _columns(
 def _run_of(job: Job, row: int, kind: int, devices: Mapping[DeviceId, Device], now_s: float) -> JobRun:
     """The state of a job that was launched before the future begins; its work so far is done."""
     run = JobRun(row, job.job_id, kind, now_s)
-    run.number = job.attempt
-    run.step_s = job.solo_step_s or job.step_s or STEP_S
+    run.number = job.attempt.number
+    run.step_s = job.measured.solo_step_s or job.attempt.step_s or STEP_S
     run.steps_per_s = 1.0 / run.step_s
     if job.phase not in ON_DEVICES:
-        run.steps_before = job.step
+        run.steps_before = job.progress.step
         return run
-    run.steps_before = max(job.step, _step_now(job, run.step_s, now_s))
+    run.steps_before = max(job.progress.step, _step_now(job, run.step_s, now_s))
     run.is_unsaved = run.steps_before > job.durable_step
     run.gang, run.launched_s = _gang(job, devices), now_s
     run.fraction = 1.0 if job.placement is None else job.placement.fraction
@@ -207,11 +208,11 @@ def _run_of(job: Job, row: int, kind: int, devices: Mapping[DeviceId, Device], n
     if job.phase is RUNNING:
         run.doing = TRAINS
         if job.spec.is_elastic:
-            run.slowdown = job.slowdown  # On the devices that it has.
+            run.slowdown = job.estimate.slowdown  # On the devices that it has.
     elif job.phase is LOADING:
-        run.doing, run.due_s = LOADS, _due_s(job.expected_load_s, spent_s)
+        run.doing, run.due_s = LOADS, _due_s(job.estimate.load_s, spent_s)
     elif job.phase is CHECKPOINTING:
-        run.doing, run.due_s = SAVES, _due_s(job.expected_pause_s, spent_s)
+        run.doing, run.due_s = SAVES, _due_s(job.estimate.pause_s, spent_s)
     else:
         run.doing = DIES  # Without a save that is a matter of moments.
     return run
@@ -220,11 +221,11 @@ def _run_of(job: Job, row: int, kind: int, devices: Mapping[DeviceId, Device], n
 def _step_now(job: Job, step_s: float, now_s: float) -> int:
     """The job's present step, perhaps beyond the last report; the estimate of what is left follows from
     it."""
-    total, left_s = job.spec.iterations or job.total_steps, job.known_left_s(now_s)
-    if total is not None and left_s is not None and job.solo_step_s is not None:
+    total, left_s = job.spec.iterations or job.progress.total_steps, job.known_left_s(now_s)
+    if total is not None and left_s is not None and job.measured.solo_step_s is not None:
         return total - int(left_s / step_s)
     spent_s = now_s - job.phase_since_s if job.phase is RUNNING else 0.0
-    return job.start_step + int(spent_s / (step_s * max(1.0, job.slowdown)))
+    return job.attempt.start_step + int(spent_s / (step_s * max(1.0, job.estimate.slowdown)))
 
 
 def _due_s(expected_s: float, spent_s: float) -> float:
@@ -238,7 +239,7 @@ def _gang(job: Job, devices: Mapping[DeviceId, Device]) -> tuple[GangMember, ...
     for device_id in job.placement.devices:
         parts.setdefault(devices[device_id].host_id, []).append(device_id)
     first, members = 0, []
-    for host_id in job.hosts_left:
+    for host_id in job.attempt.hosts_left:
         here = tuple(parts[host_id])
         members.append(GangMember(host_id=host_id, devices=here, first_rank=first))
         first += len(here)
@@ -277,4 +278,6 @@ class KindRatioRow(dict[int, float]):
 def _like(spec: JobSpec) -> Job:
     """A job of this kind, to ask the engine about."""
     reason = because("submitted", "")
-    return Job(spec=spec, number=0, submitted_s=0.0, reason=reason, profile=spec.profile)
+    return Job(
+        spec=spec, number=0, submitted_s=0.0, reason=reason, measured=JobMeasurements(profile=spec.profile)
+    )

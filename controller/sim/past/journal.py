@@ -186,7 +186,7 @@ class Troubles:
         """A job's attempt was lost with its host."""
         job = engine.jobs.get(job_id)
         if job is not None and engine.now_s >= self._begin_s:
-            self._failed.add((job_id, job.attempt))
+            self._failed.add((job_id, job.attempt.number))
 
     def notes(self, devices: int, end_s: float) -> list[str]:
         """`devices`: as many as are simulated."""

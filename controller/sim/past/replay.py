@@ -243,7 +243,7 @@ class _Watcher:
     def _host_lost(self, engine: Engine) -> None:
         for job_id, kept in list(self._open.items()):
             job = engine.jobs.get(job_id)
-            if job is not None and job.stop_cause == "lost":
+            if job is not None and job.attempt.stop_cause == "lost":
                 kept.lost_work = True
                 self._troubles.lost(engine, job_id)
             self._may_end(engine, job_id)
@@ -252,7 +252,7 @@ class _Watcher:
         job = engine.jobs.get(event.spec.job_id)
         if job is not None and job.job_id not in self._open and job.phase not in ENDED:
             # Placed at once or not: its estimate only moves with its progress.
-            self._open[job.job_id] = _Open(job.remaining_s)
+            self._open[job.job_id] = _Open(job.estimate.remaining_s)
             self._waiting_to_arrive[job.job_id] = None
 
     def _may_arrive(self, engine: Engine, job_id: JobId) -> None:
@@ -271,7 +271,7 @@ class _Watcher:
         if job is None or kept is None:
             return
         if isinstance(event, ev.FirstStepDone):
-            spent = job.load_s - job.futile_s - sum(kept.loads) - kept.unsure_s
+            spent = job.spent.load_s - job.spent.futile_s - sum(kept.loads) - kept.unsure_s
             if event.assumed and spent > 0.0:
                 kept.assumed_s = spent
                 kept.unsure_s += spent
@@ -281,7 +281,7 @@ class _Watcher:
                 kept.assumed_s = 0.0
             return
         kept.assumed_s = 0.0
-        spent = job.pause_s - sum(kept.pauses)
+        spent = job.spent.pause_s - sum(kept.pauses)
         if spent > 0.0 and event.outcome == "stopped":
             kept.pauses.append(spent)
         if event.outcome == "infra-failed":
@@ -307,7 +307,7 @@ class _Watcher:
         self._waiting_to_arrive.pop(job_id, None)
         if kept.arrived_s is not None and kept.arrived_s < self._begin_s:
             return
-        if job is None or kept.arrived_s is None or job.run_s <= 0.0:
+        if job is None or kept.arrived_s is None or job.spent.run_s <= 0.0:
             self._excluded[NEVER_TRAINED] += 1
         else:
             self._jobs.append(_lived(job, kept, kept.arrived_s, engine.now_s))
@@ -401,11 +401,15 @@ def _jobs(count: int) -> str:
 def _lived(job: Job, kept: _Open, arrived_s: float, now_s: float) -> Lived:
     ended_s = now_s if job.ended_s is None else job.ended_s
     jct_s = max(0.0, ended_s - arrived_s)
-    load_s, run_s, is_quick = job.load_s, job.run_s, job.load_s <= job.futile_s
+    load_s, run_s, is_quick = job.spent.load_s, job.spent.run_s, job.spent.load_s <= job.spent.futile_s
     if is_quick:
         kept.loads = [0.0]
     blurred = kept.lost_work or bool(job.co_tenants)
-    alone_s = None if job.solo_step_s is None or job.step < 1 else job.solo_step_s * job.step
+    alone_s = (
+        None
+        if job.measured.solo_step_s is None or job.progress.step < 1
+        else job.measured.solo_step_s * job.progress.step
+    )
     return Lived(
         job_id=job.job_id,
         name=job.spec.name,
@@ -414,20 +418,20 @@ def _lived(job: Job, kept: _Open, arrived_s: float, now_s: float) -> Lived:
         fraction=job.spec.gpu_fraction,
         arrived_s=arrived_s,
         jct_s=jct_s,
-        wait_s=max(0.0, jct_s - load_s - run_s - job.pause_s),
+        wait_s=max(0.0, jct_s - load_s - run_s - job.spent.pause_s),
         load_s=load_s,
         run_s=run_s,
-        pause_s=job.pause_s,
-        futile_s=job.futile_s,
-        preemptions=job.preemptions,
-        futile_preemptions=job.futile_preemptions,
-        aborted_preemptions=job.aborted_preemptions,
+        pause_s=job.spent.pause_s,
+        futile_s=job.spent.futile_s,
+        preemptions=job.counts.preemptions,
+        futile_preemptions=job.counts.futile_preemptions,
+        aborted_preemptions=job.counts.aborted_preemptions,
         shared=bool(job.co_tenants),
         length_s=min(alone_s, run_s) if blurred and alone_s is not None else run_s,
         is_measured=not blurred or alone_s is not None,
         is_quick=is_quick,
         expected_s=kept.expected_s,
-        one_load_s=sum(kept.loads) / len(kept.loads) if kept.loads else job.expected_load_s,
-        one_pause_s=sum(kept.pauses) / len(kept.pauses) if kept.pauses else job.expected_pause_s,
+        one_load_s=sum(kept.loads) / len(kept.loads) if kept.loads else job.estimate.load_s,
+        one_pause_s=sum(kept.pauses) / len(kept.pauses) if kept.pauses else job.estimate.pause_s,
         preemptible=job.preemptible,
     )

@@ -74,12 +74,12 @@ class Comparison:
         for job_id, action in starts.items():
             self._started(view, job_id, action, is_wanted=job_id in would_start)
         for job_id, leaves in would_preempt.items():
-            attempt = (job_id, view.jobs[job_id].attempt)
+            attempt = (job_id, view.jobs[job_id].attempt.number)
             if job_id not in preempts and attempt not in self._left:
                 self._left.add(attempt)
                 self._differ("preempts", view, job_id, None, leaves)
         for job_id, leaves in preempts.items():
-            if job_id not in would_preempt and (job_id, view.jobs[job_id].attempt) not in self._left:
+            if job_id not in would_preempt and (job_id, view.jobs[job_id].attempt.number) not in self._left:
                 self._differ("keeps", view, job_id, leaves, None)
         self._alike += sum(self._differing.values()) == before
         self._forget(view)
@@ -130,7 +130,7 @@ class Comparison:
         for job_id in [each for each in self._wanted if not _waits(view.jobs.get(each))]:
             del self._wanted[job_id]
         jobs = view.jobs
-        self._left = {(j, a) for j, a in self._left if j in jobs and jobs[j].attempt == a}
+        self._left = {(j, a) for j, a in self._left if j in jobs and jobs[j].attempt.number == a}
 
 
 def _waits(job: Job | None) -> bool:

@@ -85,7 +85,9 @@ class Placements:
         is_over = job is None or job.phase in ENDED
         if is_over:
             self._ended_s[job_id] = self._now_s
-        if known is None or (job is not None and job.phase in ON_DEVICES and job.attempt == known.attempt):
+        if known is None or (
+            job is not None and job.phase in ON_DEVICES and job.attempt.number == known.attempt
+        ):
             return
         self._close(job_id, known, preempted=known.stop_requested_s is not None and not is_over)
 

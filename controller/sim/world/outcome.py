@@ -109,14 +109,14 @@ class Columns:
     def put(self, row: int, jct_s: float, job: Job, rework_s: float) -> None:
         """A finished job, from the engine's record of it."""
         self.jct_s[row] = jct_s
-        self.wait_s[row] = job.wait_s
-        self.load_s[row] = job.load_s
-        self.run_s[row] = job.run_s
-        self.pause_s[row] = job.pause_s
+        self.wait_s[row] = job.spent.wait_s
+        self.load_s[row] = job.spent.load_s
+        self.run_s[row] = job.spent.run_s
+        self.pause_s[row] = job.spent.pause_s
         self.rework_s[row] = rework_s
-        self.futile_s[row] = job.futile_s
+        self.futile_s[row] = job.spent.futile_s
         self.finished[row] = 1
-        if job.preemptions or job.aborted_preemptions or job.co_tenants or job.resizes:
+        if job.counts.preemptions or job.counts.aborted_preemptions or job.co_tenants or job.counts.resizes:
             self.count(row, job)
 
     def put_fluid(self, row: int, jct_s: float, ran_s: float) -> None:
@@ -133,11 +133,11 @@ class Columns:
 
     def count(self, row: int, job: Job) -> None:
         """Takes in the counts that unfinished jobs have as well."""
-        self.preemptions[row] = job.preemptions
-        self.futile[row] = job.futile_preemptions
-        self.aborted[row] = job.aborted_preemptions
-        self.early[row] = job.early_preemptions
-        self.resizes[row] = job.resizes
+        self.preemptions[row] = job.counts.preemptions
+        self.futile[row] = job.counts.futile_preemptions
+        self.aborted[row] = job.counts.aborted_preemptions
+        self.early[row] = job.counts.early_preemptions
+        self.resizes[row] = job.counts.resizes
         self.shared[row] = bool(job.co_tenants)
 
     def arrays(self) -> dict[str, Any]:

@@ -181,7 +181,6 @@ def hello(run: JobRun, host_id: HostId) -> ev.CapabilitiesSeen:
         attempt=run.number,
         host_id=host_id,
         resumable=run.resumes,
-        accumulates=False,
         step=run.safe_steps,
     )
 

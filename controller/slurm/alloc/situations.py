@@ -114,4 +114,4 @@ def _is_soon_free(view: View, device: Device, now_s: float) -> bool:
 
 def _leaves_soon(view: View, job_id: JobId, now_s: float) -> bool:
     job = view.jobs[job_id]
-    return job.phase in LEAVING or job.end_s <= now_s + SOON_S
+    return job.phase in LEAVING or job.estimate.end_s <= now_s + SOON_S

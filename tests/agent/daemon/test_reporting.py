@@ -9,7 +9,7 @@ import msgspec
 from cotenant.agent.daemon.core.remembered import Attempt
 from cotenant.agent.daemon.core.reporting import TROUBLES_MAX, from_result, from_status
 from cotenant.agent.ipc import Status
-from cotenant.controller.domain import AttemptNo, CommandId, HostId, JobId
+from cotenant.controller.domain import AttemptNo, Capabilities, CommandId, HostId, JobId
 from cotenant.controller.domain import events as ev
 from tests.building.results import result
 
@@ -42,22 +42,22 @@ def test_a_failed_save_is_told_once_however_often_the_status_comes() -> None:
 
 
 def test_what_a_job_can_do_is_told_again_when_it_turns_out_otherwise() -> None:
-    can = status(resumable=False, accumulates=True)
-    cannot = status(resumable=False, accumulates=False, accumulates_note="BatchNorm")
+    can = status(resumable=False, capabilities=Capabilities(accumulates=True))
+    cannot = status(resumable=False, capabilities=Capabilities(accumulates_note="BatchNorm"))
     events, _ = told(new(), can, can, cannot, cannot)
     seen = [event for event in events if isinstance(event, ev.CapabilitiesSeen)]
-    assert [(event.accumulates, event.accumulates_note) for event in seen] == [
+    assert [(event.capabilities.accumulates, event.capabilities.accumulates_note) for event in seen] == [
         (True, ""),
         (False, "BatchNorm"),
     ]
 
 
 def test_why_it_cannot_resume_is_told_again_when_that_is_known_better() -> None:
-    cannot = status(resumable=False, resumable_note="no optimizer yet")
-    known = status(resumable=False, resumable_note="it is not ours")
+    cannot = status(resumable=False, capabilities=Capabilities(resumable_note="no optimizer yet"))
+    known = status(resumable=False, capabilities=Capabilities(resumable_note="it is not ours"))
     events, _ = told(new(), cannot, cannot, known, known)
     seen = [event for event in events if isinstance(event, ev.CapabilitiesSeen)]
-    assert [event.resumable_note for event in seen] == ["no optimizer yet", "it is not ours"]
+    assert [event.capabilities.resumable_note for event in seen] == ["no optimizer yet", "it is not ours"]
 
 
 def test_a_job_that_fails_in_ever_new_words_is_not_told_for_ever() -> None:

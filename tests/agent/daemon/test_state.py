@@ -41,6 +41,7 @@ from cotenant.agent.daemon.core.state import AgentState
 from cotenant.agent.ipc import CoTenantsChanged, Durable, GangIn, LeaseNow, Order, SaveNow, Status, StopNow
 from cotenant.controller.domain import (
     AttemptNo,
+    Capabilities,
     CommandId,
     Device,
     DeviceId,
@@ -383,13 +384,20 @@ def test_only_the_difference_to_what_was_said_is_reported() -> None:
         StatusCame(status=status(started=True)),
         StatusCame(status=status(started=True)),
         StatusCame(
-            status=status(started=True, resumable=True, accumulates=True, start_step=3, first_step=4, step=4)
+            status=status(
+                started=True,
+                resumable=True,
+                capabilities=Capabilities(accumulates=True),
+                start_step=3,
+                first_step=4,
+                step=4,
+            )
         ),
         StatusCame(
             status=status(
                 started=True,
                 resumable=True,
-                accumulates=True,
+                capabilities=Capabilities(accumulates=True),
                 first_step=4,
                 step=20,
                 durable=(
@@ -402,7 +410,7 @@ def test_only_the_difference_to_what_was_said_is_reported() -> None:
     base: dict[str, Any] = {**KEY, "host_id": HOST}
     assert reported(effects) == [
         ev.AttemptStarted(**base),
-        ev.CapabilitiesSeen(**base, resumable=True, accumulates=True, step=3),
+        ev.CapabilitiesSeen(**base, resumable=True, capabilities=Capabilities(accumulates=True), step=3),
         ev.FirstStepDone(**base, step=4),
         ev.CheckpointDurable(**base, step=10, exact=True),
         ev.CheckpointDurable(**base, step=20, exact=False),

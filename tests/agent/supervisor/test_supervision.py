@@ -650,7 +650,7 @@ def test_the_status_says_what_was_heard() -> None:
     story.happens(Sampled(memory_mib=8.0, duty_cycle=0.25))
     story.happens(Noted(text="a log\ncannot be written"))
     status = story.supervision.status
-    assert (status.resumable, status.accumulates, status.start_step, status.first_step) == (
+    assert (status.resumable, status.capabilities.accumulates, status.start_step, status.first_step) == (
         True,
         True,
         100,
@@ -768,8 +768,11 @@ def test_a_job_that_never_said_it_can_resume_is_never_stopped_by_a_lease(
 
 def test_a_job_that_finds_out_later_that_it_cannot_accumulate_takes_it_back() -> None:
     story = Story().runs()
-    assert story.supervision.status.accumulates
+    assert story.supervision.status.capabilities.accumulates
     story.says(RankFailed(v=1, rank=0, what="accumulate", error="BatchNorm1d in training mode"))
     status = story.supervision.status
-    assert (status.accumulates, status.accumulates_note) == (False, "BatchNorm1d in training mode")
+    assert (status.capabilities.accumulates, status.capabilities.accumulates_note) == (
+        False,
+        "BatchNorm1d in training mode",
+    )
     assert "accumulate: BatchNorm1d in training mode" in status.failed

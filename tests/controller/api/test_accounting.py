@@ -84,10 +84,10 @@ def test_an_ended_job_is_queued_again_and_the_answer_says_from_where(
     (line,) = station.ask(clients.ChangeJobs(verb="requeue", job_ids=(jobs[0],)), ALICE).lines
     assert line == "job 1 (done) queues again as attempt 2, from its beginning: there is no save"
     assert station.ask(clients.ChangeJobs(verb="requeue", job_ids=(jobs[1],)), ALICE).code == "not-allowed"
-    assert station.core.state.engine.jobs[jobs[0]].attempt == 2
+    assert station.core.state.engine.jobs[jobs[0]].attempt.number == 2
     again = stations(wall_s=station.wall_s + station.time_s)
     job = again.core.state.engine.jobs[jobs[0]]
-    assert (job.phase, job.attempt) == (Phase.LOADING, 2), "a restart comes to the same"
+    assert (job.phase, job.attempt.number) == (Phase.LOADING, 2), "a restart comes to the same"
 
 
 def test_one_whose_secrets_are_gone_is_not(stations: Callable[..., Station]) -> None:
@@ -108,7 +108,7 @@ def test_options_are_set_and_stay_set_after_a_restart(stations: Callable[..., St
     assert station.ask(asked, ALICE).lines == ("job 1: it is so already",)
     again = stations(wall_s=station.wall_s)
     job = again.core.state.engine.jobs[job_id]
-    assert (job.spec.priority, job.spec.expected_s, job.remaining_s) == (-1, 60.0, 60.0)
+    assert (job.spec.priority, job.spec.expected_s, job.estimate.remaining_s) == (-1, 60.0, 60.0)
     notes = [note.what for note in again.core.state.history.notes(job_id, 10)]
     assert notes == ["set"]
 

@@ -43,7 +43,7 @@ OTHER = Launch(argv=("python", "other.py"), workdir="/tmp")
 
 def run_one_end(station: Station, address: bytes, job_id: JobId) -> None:
     """The job that an agent plays has finished."""
-    attempt, host_id = station.core.state.engine.jobs[job_id].attempt, HostId("h1")
+    attempt, host_id = station.core.state.engine.jobs[job_id].attempt.number, HostId("h1")
     event = ev.AttemptEnded(
         job_id=job_id, attempt=attempt, host_id=host_id, outcome="finished", exit_code=0, step=9
     )

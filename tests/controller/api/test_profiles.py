@@ -34,7 +34,7 @@ def measured(
     meanwhile()
     job = station.core.state.engine.jobs[job_id]
     learned = ev.ProfileLearned(
-        job_id=job_id, profile=MEASURED, attempt=job.attempt, host_id=HostId("h1"), device_type="cpu"
+        job_id=job_id, profile=MEASURED, attempt=job.attempt.number, host_id=HostId("h1"), device_type="cpu"
     )
     sequence = station.journal.reports()[HostId("h1")] + 1
     assert station.agent_says(address, agents.Report(sequence=sequence, event=learned))

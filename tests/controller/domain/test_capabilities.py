@@ -1,4 +1,4 @@
-"""What a job's library says that it can do has the same names and types in every record on its way."""
+"""What a job's library says that it can do is one value from the supervisor to the job."""
 
 from __future__ import annotations
 
@@ -6,29 +6,44 @@ from typing import get_type_hints
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cotenant.agent.daemon.core import Attempt
 from cotenant.agent.ipc import Status
 from cotenant.agent.supervisor.core import RankHello
+from cotenant.controller.domain import Capabilities, JobProgress, shared_by_all
 from cotenant.controller.domain.events import CapabilitiesSeen
-from cotenant.controller.domain.job import NOTES, Capabilities, Job
 from cotenant.controller.wire import clients as wire
 
+SAID = st.builds(
+    Capabilities,
+    resumable_note=st.sampled_from(("", "an open file")),
+    accumulates=st.booleans(),
+    accumulates_note=st.sampled_from(("", "BatchNorm")),
+)
 
-def types(kind: type[msgspec.Struct]) -> dict[str, type]:
-    """Without the limits that some set."""
-    found = msgspec.inspect.type_info(kind)
-    assert isinstance(found, msgspec.inspect.StructType)
-    return {field.name: type(field.type) for field in found.fields}
+
+@pytest.mark.parametrize("kind", [Status, Attempt, CapabilitiesSeen, JobProgress])
+def test_every_record_holds_the_value_whole(kind: type[msgspec.Struct]) -> None:
+    hint = get_type_hints(kind)["capabilities"]
+    assert hint is Capabilities or hint == Capabilities | None
 
 
-@pytest.mark.parametrize("kind", [RankHello, Status, Attempt, CapabilitiesSeen, Job])
-def test_every_record_has_them(kind: type[msgspec.Struct]) -> None:
-    assert types(Capabilities).items() <= types(kind).items()
+@given(can=SAID)
+def test_what_a_rank_says_in_one_message_is_the_value(can: Capabilities) -> None:
+    said = msgspec.structs.asdict(can)
+    assert RankHello(v=1, rank=0, world_size=1, resumable=True, step=0, **said).capabilities == can
+
+
+@given(said=st.lists(SAID, min_size=1, max_size=4))
+def test_a_gang_can_what_all_its_ranks_can(said: list[Capabilities]) -> None:
+    found = shared_by_all(said)
+    assert found.accumulates == all(each.accumulates for each in said)
+    assert bool(found.accumulates_note) == any(each.accumulates_note for each in said)
+    assert bool(found.resumable_note) == any(each.resumable_note for each in said)
 
 
 def test_in_a_view_what_was_not_said_is_null() -> None:
-    wanted = {
-        name: (str | None if name in NOTES else kind) for name, kind in get_type_hints(Capabilities).items()
-    }
-    assert wanted.items() <= get_type_hints(wire.JobView).items()
+    hints = get_type_hints(wire.JobView)
+    assert (hints["resumable_note"], hints["accumulates"]) == (str | None, bool)

@@ -92,7 +92,7 @@ def test_a_gang_names_all_its_partners_and_its_lonely_device_counts_whole() -> N
 
 def test_what_is_not_known_alone_proves_nothing() -> None:
     desk = desk_of_two(profile=None, memory_mib=100, batch_size=None)
-    assert desk.job(2).solo_step_s is None
+    assert desk.job(2).measured.solo_step_s is None
     desk.wait(20.0)
     for number in (1, 2):
         desk.progress(number, 200, None)
@@ -243,10 +243,10 @@ def test_every_second_of_a_device_counts_once_and_accounts_add_up(name: str, ste
     for job in jobs.values():
         for row in together(jobs, job, attempts_of(job.job_id)):
             by_job.add(row)
-            if job.solo_step_s is None:
+            if job.measured.solo_step_s is None:
                 assert row.alone_s is None
             else:
-                assert row.alone_s == pytest.approx(job.solo_step_s * row.steps)
+                assert row.alone_s == pytest.approx(job.measured.solo_step_s * row.steps)
     for sums in by_kinds(jobs, attempts_of).values():
         by_pair.device_s += sums.device_s
         by_pair.work_device_s += sums.work_device_s
@@ -257,7 +257,9 @@ def test_every_second_of_a_device_counts_once_and_accounts_add_up(name: str, ste
         assert each_sum.unknown_device_s == pytest.approx(whole.shared.unknown_device_s)
     for sums_of_cause in whole.interrupted.values():
         assert sums_of_cause.cost_device_s >= 0.0
-    assert {job.job_id for job in jobs.values() if job.phase in ENDED and job.attempt} <= set(kept.stretches)
+    assert {job.job_id for job in jobs.values() if job.phase in ENDED and job.attempt.number} <= set(
+        kept.stretches
+    )
 
 
 # --- A first step that comes later than assumed ---------------------------------------------------------
@@ -298,7 +300,14 @@ def told_of_two(load_s: float, run_s: float, assumed_s: float | None, reported_s
     desk.end(2, "finished", step=1 + int(run_s / STEP_S))
     job, jobs = desk.job("2"), desk.engine.jobs
     return Told(
-        times=(job.wait_s, job.load_s, job.run_s, job.pause_s, job.expected_load_s, desk.job("1").run_s),
+        times=(
+            job.spent.wait_s,
+            job.spent.load_s,
+            job.spent.run_s,
+            job.spent.pause_s,
+            job.estimate.load_s,
+            desk.job("1").spent.run_s,
+        ),
         attempt=msgspec.structs.replace(desk.attempt("2"), account=None),
         work=rows(desk, "2"),
         beside=rows(desk, "1"),
@@ -350,7 +359,7 @@ def test_what_is_left_begins_to_run_down_with_the_step_and_not_when_it_was_assum
     desk.tell(ev.FirstStepDone(**of, step=0, assumed=True))
     desk.wait(40.0)
     desk.end(1, "finished")
-    assert desk.job("2").remaining_s < 500.0
+    assert desk.job("2").estimate.remaining_s < 500.0
     desk.wait(40.0)
     desk.tell(ev.FirstStepDone(**of, step=1))
     assert desk.job("2").remaining_now_s(desk.now_s) == 500.0

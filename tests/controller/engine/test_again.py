@@ -26,18 +26,18 @@ def test_a_job_that_has_ended_runs_again_as_itself_from_its_save(outcome: str) -
     desk.wait(50.0)
     desk.end(1, outcome, exit_code=3)
     was = desk.job(1)
-    before = (was.wait_s, was.load_s, was.run_s)
+    before = (was.spent.wait_s, was.spent.load_s, was.spent.run_s)
     desk.wait(1000.0)
     again(desk, 1)
     (start,) = [each for each in desk.commands if isinstance(each, StartAttempt)]
     assert (start.attempt, start.resume_step) == (2, 60)
     job = desk.job(1)
-    assert (job.ended_s, job.exit_code, job.user_failures) == (None, None, 0)
-    assert (job.wait_s, job.load_s, job.run_s) == before, "the time between is nobody's"
+    assert (job.ended_s, job.attempt.exit_code, job.counts.user_failures) == (None, None, 0)
+    assert (job.spent.wait_s, job.spent.load_s, job.spent.run_s) == before, "the time between is nobody's"
     desk.start(1)
     desk.wait(10.0)
     desk.end(1)
-    assert desk.phase(1) == "done" and desk.job(1).run_s == before[2] + 10.0
+    assert desk.phase(1) == "done" and desk.job(1).spent.run_s == before[2] + 10.0
 
 
 def test_a_cancelled_job_that_never_ran_begins_at_its_beginning_and_says_who_wanted_it() -> None:
@@ -49,7 +49,7 @@ def test_a_cancelled_job_that_never_ran_begins_at_its_beginning_and_says_who_wan
     assert desk.phase(1) == "queued"
     assert str(desk.job(1).reason) == "queued again by ann after it had ended as cancelled"
     desk.end(9)
-    assert desk.phase(1) == "loading" and desk.job(1).attempt == 1
+    assert desk.phase(1) == "loading" and desk.job(1).attempt.number == 1
 
 
 def test_it_has_its_whole_time_limit_and_its_retries_again() -> None:
@@ -116,7 +116,7 @@ def test_another_length_is_what_the_policy_goes_by() -> None:
     desk.submit(1, expected_s=100.0)
     desk.submit(2, expected_s=200.0)
     change(desk, 2, expected_s=50.0)
-    assert desk.job(2).estimate_source == "user" and desk.job(2).remaining_s == 50.0
+    assert desk.job(2).estimate.source == "user" and desk.job(2).estimate.remaining_s == 50.0
     desk.end(9)
     assert desk.phase(2) == "loading"
 
@@ -131,7 +131,7 @@ def test_a_preempted_job_has_what_it_trained_taken_off_what_is_set() -> None:
     desk.end(1, "stopped")
     assert desk.phase(1) == "queued"
     change(desk, 1, expected_s=300.0)
-    assert desk.job(1).remaining_s == pytest.approx(300.0 - desk.job(1).run_s)
+    assert desk.job(1).estimate.remaining_s == pytest.approx(300.0 - desk.job(1).spent.run_s)
 
 
 def test_another_organisation_frees_the_limit_of_the_one_before() -> None:

@@ -63,7 +63,7 @@ def test_one_that_is_put_back_keeps_its_place() -> None:
     desk.tell(ev.RequeueRequested(job_id=JobId("1_0"), by="ann"))
     desk.end("1_0", "stopped")
     assert phases(desk, 3) == ["loading", "blocked", "blocked"]
-    assert desk.job("1_0").attempt == 2
+    assert desk.job("1_0").attempt.number == 2
 
 
 def test_what_is_put_back_has_all_of_its_time_limit_again() -> None:

@@ -21,7 +21,7 @@ CODE: dict[str, Any] = {"argv": ("python", "x.py"), "code_sha256": "c", "expecte
 
 def sees(desk: Desk, number: int, batch: SeenBatch, step: int = 1) -> None:
     job = desk.job(number)
-    seen = ev.ProgressSeen(job_id=job.job_id, attempt=job.attempt, step=step, step_s=1.0, batch=batch)
+    seen = ev.ProgressSeen(job_id=job.job_id, attempt=job.attempt.number, step=step, step_s=1.0, batch=batch)
     desk.tell(seen)
 
 
@@ -32,10 +32,14 @@ def test_it_is_known_from_the_first_report_on_and_for_the_next_of_its_kind() -> 
     sees(desk, 1, SEEN)
     assert desk.job(1).batch_size == 8
     sees(desk, 1, SeenBatch(), step=2)
-    assert desk.job(1).batch_seen == SEEN, "another attempt that has not seen it yet takes nothing back"
+    assert desk.job(1).measured.batch == SEEN, "another attempt that has not seen it yet takes nothing back"
     desk.tell(ev.ProfileLearned(job_id=desk.job(1).job_id, profile=LIKE, device_type=TYPE))
     desk.submit(2, **CODE)
-    assert (desk.job(2).batch_size, desk.job(2).batch_seen, desk.job(2).spec.batch_size) == (8, SEEN, None)
+    assert (desk.job(2).batch_size, desk.job(2).measured.batch, desk.job(2).spec.batch_size) == (
+        8,
+        SEEN,
+        None,
+    )
 
 
 def test_a_newcomer_of_a_known_kind_starts_beside_a_co_tenant_with_a_part_of_its_batch() -> None:
@@ -64,7 +68,7 @@ def test_a_job_that_refuses_parts_nobody_asked_for_goes_on_whole_and_so_does_its
     detail = "exit code 1: cotenant.gradaccum.exactness.Refused: the loss uses something else"
     desk.end(2, "user-failed", exit_code=1, detail=detail)
     job = desk.job(2)
-    assert (job.phase, job.can_accumulate, job.user_failures) == ("queued", False, 0)
+    assert (job.phase, job.can_accumulate, job.counts.user_failures) == ("queued", False, 0)
     assert job.reason.code == "unsplit"
 
 
@@ -82,7 +86,7 @@ def test_a_step_time_without_a_size_is_still_that_of_a_step() -> None:
     sees(desk, 1, SEEN)
     blind = Profile(step_s=0.5, memory_mib_peak=100.0, batch=SEEN)
     desk.tell(ev.ProfileLearned(job_id=desk.job(1).job_id, profile=blind))
-    assert desk.job(1).solo_step_s == 0.5
+    assert desk.job(1).measured.solo_step_s == 0.5
 
 
 SIZES = st.none() | st.integers(1, 64)

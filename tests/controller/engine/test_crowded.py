@@ -47,7 +47,11 @@ def test_the_guest_goes_on_later_and_is_not_failed_for_it() -> None:
         "ran out of device memory beside 1 (capped at 300 MiB); this pair is not made again, and the job "
         "goes on alone"
     )
-    assert (desk.job(2).user_failures, desk.job(2).infra_failures, desk.job(2).step) == (0, 0, 7)
+    assert (
+        desk.job(2).counts.user_failures,
+        desk.job(2).counts.infra_failures,
+        desk.job(2).progress.step,
+    ) == (0, 0, 7)
     assert desk.why(2) == "this job ran out of device memory while it shared (1 x), so it runs alone"
     desk.end(1)
     assert desk.phase(2) == "loading"

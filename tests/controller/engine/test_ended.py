@@ -23,7 +23,7 @@ def test_only_who_has_the_most_ended_jobs_loses_one(history: list[tuple[str, boo
         if is_requeue and kept:
             ended.remove(kept.popitem()[1])
         job = Job(spec=spec(number, user=user), number=number, submitted_s=0.0, reason=because("finished"))
-        job.attempt = AttemptNo(int(started))
+        job.attempt.number = AttemptNo(int(started))
         ended.add(job)
         kept[job.job_id] = job
         while len(ended) > KEEP:
@@ -32,10 +32,10 @@ def test_only_who_has_the_most_ended_jobs_loses_one(history: list[tuple[str, boo
             left = Counter(each.spec.user for each in kept.values())
             assert all(count <= left[lost.spec.user] + 1 for count in left.values())
             theirs = [each for each in kept.values() if each.spec.user == lost.spec.user]
-            assert lost.attempt == 0 or all(each.attempt for each in theirs), (
+            assert lost.attempt.number == 0 or all(each.attempt.number for each in theirs), (
                 "a job that never started goes first"
             )
-            alike = [each for each in theirs if bool(each.attempt) == bool(lost.attempt)]
+            alike = [each for each in theirs if bool(each.attempt.number) == bool(lost.attempt.number)]
             assert all(each.number > lost.number for each in alike), "the oldest of its kind"
         assert list(ended.sizes) == list(kept)
         assert ended.size_bytes == sum(ended.sizes.values())

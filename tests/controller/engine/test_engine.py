@@ -9,6 +9,7 @@ import pytest
 from cotenant.controller.domain import (
     LOAD_S,
     AttemptNo,
+    Capabilities,
     ComputeRequest,
     Dependency,
     ForgetJob,
@@ -58,7 +59,13 @@ def test_a_job_goes_from_the_queue_over_loading_and_running_to_done() -> None:
     desk.now_s = 13
     desk.end(1)
     job = desk.job(1)
-    assert (job.phase, job.wait_s, job.load_s, job.run_s, job.pause_s) == ("done", 0, 3, 10, 0)
+    assert (job.phase, job.spent.wait_s, job.spent.load_s, job.spent.run_s, job.spent.pause_s) == (
+        "done",
+        0,
+        3,
+        10,
+        0,
+    )
     assert job.placement is None
     assert [type(c) for c in desk.commands] == [ForgetJob]
 
@@ -126,9 +133,9 @@ def test_a_user_failure_is_retried_as_often_as_was_asked_for() -> None:
     desk = Desk("fifo")
     desk.run(1, retries=1)
     desk.end(1, "user-failed", detail="exit code 3", exit_code=3)
-    assert (desk.phase(1), desk.job(1).attempt) == ("loading", 2)
+    assert (desk.phase(1), desk.job(1).attempt.number) == ("loading", 2)
     desk.end(1, "user-failed", detail="exit code 3", exit_code=3)
-    assert (desk.phase(1), desk.job(1).exit_code) == ("failed", 3)
+    assert (desk.phase(1), desk.job(1).attempt.exit_code) == ("failed", 3)
 
 
 def test_an_infrastructure_failure_backs_off_longer_each_time_tries_another_host_and_is_held_at_last() -> (
@@ -155,9 +162,9 @@ def test_a_first_step_forgives_earlier_infrastructure_failures() -> None:
     desk.submit(1)
     desk.end(1, "infra-failed")
     desk.wait(10)
-    assert desk.job(1).infra_failures == 1
+    assert desk.job(1).counts.infra_failures == 1
     desk.start(1)
-    assert desk.job(1).infra_failures == 0
+    assert desk.job(1).counts.infra_failures == 0
 
 
 def test_a_start_that_is_only_assumed_forgives_nothing_and_teaches_nothing() -> None:
@@ -167,8 +174,8 @@ def test_a_start_that_is_only_assumed_forgives_nothing_and_teaches_nothing() -> 
         desk.begin(1)
         assert desk.phase(1) == "running"
         desk.end(1, "infra-failed")
-        assert desk.job(1).infra_failures == failures, "it died while it imported, each time"
-        assert desk.job(1).expected_load_s == LOAD_S
+        assert desk.job(1).counts.infra_failures == failures, "it died while it imported, each time"
+        assert desk.job(1).estimate.load_s == LOAD_S
         desk.wait(100)
 
 
@@ -189,11 +196,11 @@ def test_load_times_of_warm_and_cold_starts_are_learned_apart() -> None:
         desk.tell(ev.AttemptStarted(**of, launch=launch))
         desk.wait(load_s)
         desk.tell(ev.FirstStepDone(**of, step=1))
-        assert desk.job(job_id).expected_load_s == load_s
+        assert desk.job(job_id).estimate.load_s == load_s
         desk.end(number + 1, "finished")
         desk.submit(100 + number, user="ada", argv=argv, hold=True)
         known = {0: 40.0, 1: 2.0, 2: 3.0, 3: 50.0}[number]
-        assert desk.job(100 + number).expected_load_s == known, (launch, number)
+        assert desk.job(100 + number).estimate.load_s == known, (launch, number)
 
 
 def test_the_word_that_follows_an_assumed_start_counts() -> None:
@@ -203,10 +210,12 @@ def test_the_word_that_follows_an_assumed_start_counts() -> None:
     desk.wait(10)
     desk.begin(1)
     desk.wait(30)
-    assert desk.job(1).infra_failures == 1
+    assert desk.job(1).counts.infra_failures == 1
     desk.start(1)
-    assert (desk.phase(1), desk.job(1).infra_failures) == ("running", 0)
-    assert (desk.job(1).remaining_s, desk.job(1).remaining_at_s) == (100.0, desk.now_s), "it begins only now"
+    assert (desk.phase(1), desk.job(1).counts.infra_failures) == ("running", 0)
+    assert (desk.job(1).estimate.remaining_s, desk.job(1).estimate.remaining_at_s) == (100.0, desk.now_s), (
+        "it begins only now"
+    )
 
 
 def test_a_first_step_later_than_assumed_makes_the_time_until_then_the_load() -> None:
@@ -216,13 +225,15 @@ def test_a_first_step_later_than_assumed_makes_the_time_until_then_the_load() ->
     desk.wait(80.0)
     desk.start(1)
     job = desk.job(1)
-    assert (job.load_s, job.run_s, job.phase_since_s) == (90.0, 0.0, desk.now_s)
-    assert job.expected_load_s == 90.0
+    assert (job.spent.load_s, job.spent.run_s, job.phase_since_s) == (90.0, 0.0, desk.now_s)
+    assert job.estimate.load_s == 90.0
     desk.wait(7.0)
     desk.end(1, "finished")
-    assert (job.load_s, job.run_s) == (90.0, 7.0)
+    assert (job.spent.load_s, job.spent.run_s) == (90.0, 7.0)
     desk.submit(2, argv=("python", "train.py"), hold=True)
-    assert (desk.job(2).expected_load_s, desk.job(2).remaining_s) == (90.0, 7.0), "as long as the one before"
+    assert (desk.job(2).estimate.load_s, desk.job(2).estimate.remaining_s) == (90.0, 7.0), (
+        "as long as the one before"
+    )
 
 
 def test_the_load_of_a_later_attempt_is_learned_alone() -> None:
@@ -235,8 +246,8 @@ def test_the_load_of_a_later_attempt_is_learned_alone() -> None:
     desk.begin(1)
     desk.wait(5.0)
     desk.start(1)
-    assert (desk.job(1).load_s, desk.job(1).expected_load_s) == (10.0 + 15.0, 15.0)
-    assert desk.job(1).run_s == 80.0, "of its first attempt no step was ever seen"
+    assert (desk.job(1).spent.load_s, desk.job(1).estimate.load_s) == (10.0 + 15.0, 15.0)
+    assert desk.job(1).spent.run_s == 80.0, "of its first attempt no step was ever seen"
 
 
 def test_a_job_that_finishes_without_a_step_has_run_all_the_time() -> None:
@@ -245,9 +256,9 @@ def test_a_job_that_finishes_without_a_step_has_run_all_the_time() -> None:
     desk.submit(1, argv=("python", "evaluate.py"))
     desk.wait(50.0)
     desk.end(1, "finished")
-    assert (desk.job(1).load_s, desk.job(1).run_s) == (0.0, 50.0)
+    assert (desk.job(1).spent.load_s, desk.job(1).spent.run_s) == (0.0, 50.0)
     desk.submit(2, argv=("python", "evaluate.py"), hold=True)
-    assert desk.job(2).remaining_s == 50.0
+    assert desk.job(2).estimate.remaining_s == 50.0
 
 
 def test_a_job_that_never_says_a_word_is_forgiven_when_it_ran_for_long() -> None:
@@ -257,7 +268,7 @@ def test_a_job_that_never_says_a_word_is_forgiven_when_it_ran_for_long() -> None
         desk.begin(1)
         desk.wait(600)
         desk.end(1, "infra-failed")
-        assert desk.job(1).infra_failures == 1
+        assert desk.job(1).counts.infra_failures == 1
         desk.wait(100)
 
 
@@ -298,11 +309,11 @@ def test_a_time_limit_during_the_load_is_not_repeated(how: str) -> None:
     if "hello" in how:
         desk.begin(1)
         of: dict[str, Any] = {"job_id": JobId("1"), "attempt": 1, "host_id": desk.hosts(1)[0]}
-        desk.tell(ev.CapabilitiesSeen(**of, resumable=True, accumulates=False, step=0))
+        desk.tell(ev.CapabilitiesSeen(**of, resumable=True, step=0))
     desk.wait(100.0 - desk.now_s)
     desk.end(1, "stopped")
     assert (desk.phase(1), str(desk.job(1).reason)) == ("failed", LOADING_AT_LIMIT)
-    assert desk.job(1).attempt == 1
+    assert desk.job(1).attempt.number == 1
 
 
 def test_a_job_without_steps_queues_again_at_its_time_limit() -> None:
@@ -311,7 +322,7 @@ def test_a_job_without_steps_queues_again_at_its_time_limit() -> None:
     desk.begin(1)
     desk.wait(90.0)
     desk.end(1, "stopped")
-    assert (desk.phase(1), desk.job(1).attempt) == ("loading", 2)
+    assert (desk.phase(1), desk.job(1).attempt.number) == ("loading", 2)
 
 
 def test_a_job_that_does_not_ask_to_queue_again_ends_at_its_limit_as_any_other() -> None:
@@ -328,7 +339,11 @@ def test_a_job_queues_again_at_its_time_limit_as_often_as_it_was_asked_to() -> N
     desk.wait(100)
     desk.durable(1, 90)
     desk.end(1, "stopped", step=90)
-    assert (desk.phase(1), desk.job(1).preemptions, desk.job(1).limits_over) == ("loading", 0, 1)
+    assert (desk.phase(1), desk.job(1).counts.preemptions, desk.job(1).counts.limits_over) == (
+        "loading",
+        0,
+        1,
+    )
     desk.start(1)
     desk.wait(99)
     assert desk.phase(1) == "running", "another limit has begun"
@@ -419,7 +434,7 @@ def test_the_newcomers_command_does_not_exist_before_the_victim_is_gone() -> Non
     assert desk.starts() == []
     desk.end(1, "stopped", step=40)
     assert desk.starts() == ["2"]
-    assert (desk.phase(1), desk.phase(2), desk.job(1).step) == ("queued", "loading", 40)
+    assert (desk.phase(1), desk.phase(2), desk.job(1).progress.step) == ("queued", "loading", 40)
 
 
 def test_a_victim_resumes_from_its_durable_step_with_a_new_attempt_number() -> None:
@@ -430,7 +445,7 @@ def test_a_victim_resumes_from_its_durable_step_with_a_new_attempt_number() -> N
     desk.end(2)
     (start,) = [c for c in desk.commands if isinstance(c, StartAttempt)]
     assert (start.attempt, start.resume_step) == (2, 40)
-    assert desk.job(1).preemptions == 1
+    assert desk.job(1).counts.preemptions == 1
 
 
 def test_a_victim_that_misses_its_deadline_is_ended_and_goes_back_to_its_last_durable_step() -> None:
@@ -440,7 +455,7 @@ def test_a_victim_that_misses_its_deadline_is_ended_and_goes_back_to_its_last_du
     assert desk.phase(1) == "stopping"
     assert [c.save for c in desk.commands if isinstance(c, StopAttempt)] == [False]
     desk.end(1, "infra-failed", step=70)
-    assert (desk.phase(1), desk.job(1).step) == ("queued", 25)
+    assert (desk.phase(1), desk.job(1).progress.step) == ("queued", 25)
     assert desk.job(1).reason.code == "checkpoint-deadline"
 
 
@@ -451,7 +466,7 @@ def test_a_job_preempted_before_its_first_step_is_stopped_without_a_save_and_cou
     (stop,) = desk.commands
     assert isinstance(stop, StopAttempt)
     assert not stop.save
-    assert desk.job(1).futile_preemptions == 1
+    assert desk.job(1).counts.futile_preemptions == 1
 
 
 def test_a_cancelled_newcomer_gives_its_claim_back() -> None:
@@ -460,7 +475,7 @@ def test_a_cancelled_newcomer_gives_its_claim_back() -> None:
     assert desk.phase(2) == "cancelled"
     desk.durable(1, 40)
     desk.end(1, "stopped", step=40)
-    assert (desk.phase(1), desk.job(1).attempt) == ("loading", 2)
+    assert (desk.phase(1), desk.job(1).attempt.number) == ("loading", 2)
 
 
 @pytest.mark.parametrize(
@@ -517,7 +532,7 @@ def test_a_lost_hosts_resumable_job_goes_on_elsewhere_and_its_old_attempt_is_fen
     desk.tell(ev.HostSilent(host_id=A))
     assert desk.why(1) == "host a is silent; the job goes on there, or elsewhere once the lease has ended"
     desk.tell(ev.HostLost(host_id=A, by="lease"))
-    assert (desk.phase(1), desk.hosts(1), desk.job(1).attempt) == ("loading", ("b",), 2)
+    assert (desk.phase(1), desk.hosts(1), desk.job(1).attempt.number) == ("loading", ("b",), 2)
     seen = ev.AttemptSeen(job_id=JobId("1"), attempt=AttemptNo(1), running=True)
     desk.tell(ev.HostJoined(report=report("a", checkpoint_domain="nfs"), attempts=(seen,)))
     (stop,) = desk.commands
@@ -544,7 +559,7 @@ def test_only_what_a_hosts_supervisors_will_end_goes_on_elsewhere() -> None:
     desk.submit(1, resumable=True)
     one = {"job_id": JobId("1"), "attempt": AttemptNo(1), "host_id": A}
     desk.tell(ev.FirstStepDone(**one, step=0))  # type: ignore[arg-type]
-    assert desk.job(1).resumable
+    assert desk.job(1).progress.resumable
     desk.tell(ev.HostLost(host_id=A, by="lease"))
     assert desk.phase(1) == "running"
     desk.tell(ev.HostJoined(report=report("a", checkpoint_domain="nfs"), attempts=(seen(1, 1),)))
@@ -561,16 +576,18 @@ def test_a_job_that_was_started_from_a_checkpoint_goes_on_elsewhere_even_before_
     desk.wait(10)
     (host,) = desk.hosts(1)
     desk.tell(ev.HostLost(host_id=host, by="lease"))
-    assert (desk.phase(1), desk.job(1).attempt) == ("loading", 3)
+    assert (desk.phase(1), desk.job(1).attempt.number) == ("loading", 3)
 
 
 def test_a_gang_can_resume_only_if_all_its_hosts_say_so() -> None:
     desk = Desk("fifo", *(report(name, 2, checkpoint_domain="nfs") for name in ("a", "b")))
     desk.submit(1, gpus=4)
     for host_id, can in ((A, False), (B, True)):
-        of = {"job_id": JobId("1"), "attempt": AttemptNo(1), "host_id": host_id}
-        desk.tell(ev.CapabilitiesSeen(**of, resumable=can, accumulates=True, step=0))  # type: ignore[arg-type]
-        assert not desk.job(1).resumable
+        of: dict[str, Any] = {"job_id": JobId("1"), "attempt": AttemptNo(1), "host_id": host_id}
+        desk.tell(
+            ev.CapabilitiesSeen(**of, resumable=can, capabilities=Capabilities(accumulates=True), step=0)
+        )
+        assert not desk.job(1).progress.resumable
 
 
 def seen(job: int, attempt: int) -> ev.AttemptSeen:
@@ -595,7 +612,7 @@ def test_a_gang_over_two_hosts_that_loses_one_is_lost_and_not_punished_with_back
     assert desk.phase(1) == "stopping"
     desk.end(1, "stopped", host="b")
     assert (desk.phase(1), set(desk.hosts(1))) == ("loading", {"b", "c"})
-    assert desk.job(1).infra_failures == 0
+    assert desk.job(1).counts.infra_failures == 0
 
 
 def test_a_checkpoint_on_one_hosts_disk_binds_the_job_to_it_and_explain_names_it() -> None:
@@ -620,7 +637,7 @@ def test_a_host_that_an_admin_gives_up_takes_the_checkpoints_on_its_disk_with_it
     desk.tell(ev.HostLost(host_id=A, by="lease"))
     assert (desk.phase(1), desk.why(1)) == ("queued", "its checkpoint is on a, which is lost")
     desk.tell(ev.HostLost(host_id=A, by="root"))
-    assert (desk.hosts(1), desk.job(1).step) == (("b",), 0)
+    assert (desk.hosts(1), desk.job(1).progress.step) == (("b",), 0)
 
 
 def test_a_late_word_of_a_checkpoint_still_counts_while_the_job_waits() -> None:
@@ -629,7 +646,7 @@ def test_a_late_word_of_a_checkpoint_still_counts_while_the_job_waits() -> None:
     desk.tell(ev.HostLost(host_id=A, by="lease"))
     assert desk.phase(1) == "queued"
     desk.tell(ev.CheckpointDurable(job_id=JobId("1"), attempt=AttemptNo(1), host_id=A, step=60))
-    assert desk.job(1).step == 60
+    assert desk.job(1).progress.step == 60
     desk.tell(ev.HostJoined(report=report("a")))
     (start,) = [c for c in desk.commands if isinstance(c, StartAttempt)]
     assert start.resume_step == 60
@@ -638,7 +655,7 @@ def test_a_late_word_of_a_checkpoint_still_counts_while_the_job_waits() -> None:
 def test_a_gang_over_two_checkpoint_domains_counts_as_not_resumable_and_is_bound_to_neither() -> None:
     desk = Desk("fifo", report("a", 2), report("b", 2))
     desk.run(1, gpus=4)
-    assert not desk.job(1).resumable
+    assert not desk.job(1).progress.resumable
     desk.durable(1, 40)
     desk.end(1, "infra-failed")
     desk.wait(10)
@@ -791,7 +808,7 @@ def test_words_about_an_older_attempt_change_nothing() -> None:
     here = one | {"host_id": A}
     for stale in (
         ev.AttemptStarted(**here),
-        ev.CapabilitiesSeen(**here, resumable=False, accumulates=False, step=99),
+        ev.CapabilitiesSeen(**here, resumable=False, step=99),
         ev.FirstStepDone(**here, step=99),
         ev.ProgressSeen(**one, step=99, step_s=9.0),
         ev.CheckpointDurable(**here, step=99),
@@ -808,7 +825,7 @@ def test_a_step_count_that_goes_back_is_not_believed() -> None:
     desk.run(1)
     desk.progress(1, 50, 1.0)
     desk.progress(1, 20, 1.0)
-    assert desk.job(1).step == 50
+    assert desk.job(1).progress.step == 50
 
 
 def test_a_job_that_could_only_load_an_older_checkpoint_says_where_it_really_is() -> None:
@@ -819,13 +836,11 @@ def test_a_job_that_could_only_load_an_older_checkpoint_says_where_it_really_is(
     desk.durable(1, 50)
     desk.end(1, "infra-failed")
     desk.wait(10)
-    assert desk.job(1).step == 50
+    assert desk.job(1).progress.step == 50
     desk.tell(
-        ev.CapabilitiesSeen(
-            job_id=JobId("1"), attempt=AttemptNo(2), host_id=A, resumable=True, accumulates=False, step=40
-        )
+        ev.CapabilitiesSeen(job_id=JobId("1"), attempt=AttemptNo(2), host_id=A, resumable=True, step=40)
     )
-    assert (desk.job(1).step, desk.job(1).start_step) == (40, 40)
+    assert (desk.job(1).progress.step, desk.job(1).attempt.start_step) == (40, 40)
 
 
 # --- Thinking, policies, limits ------------------------------------------------------------------------

@@ -33,9 +33,9 @@ def test_the_users_word_comes_first_then_the_profile_then_the_same_command() -> 
         finished(desk, number, seconds, argv=("python", "x.py"))
     finished(desk, 4, 1000.0, argv=("python", "y.py"))
     desk.submit(5, argv=("python", "x.py"), hold=True)
-    assert (desk.job(5).remaining_s, desk.job(5).estimate_source) == (30.0, "same command")
+    assert (desk.job(5).estimate.remaining_s, desk.job(5).estimate.source) == (30.0, "same command")
     desk.submit(6, argv=("python", "z.py"), hold=True)
-    assert (desk.job(6).remaining_s, desk.job(6).estimate_source) == UNKNOWN
+    assert (desk.job(6).estimate.remaining_s, desk.job(6).estimate.source) == UNKNOWN
 
 
 def test_only_running_counts_as_run_time() -> None:
@@ -46,7 +46,7 @@ def test_only_running_counts_as_run_time() -> None:
     desk.wait(40)
     desk.end(1)
     desk.submit(2, argv=("python", "x.py"), hold=True)
-    assert desk.job(2).remaining_s == 40.0
+    assert desk.job(2).estimate.remaining_s == 40.0
 
 
 def test_a_failed_job_teaches_nothing() -> None:
@@ -55,7 +55,7 @@ def test_a_failed_job_teaches_nothing() -> None:
     desk.wait(40)
     desk.end(1, "user-failed")
     desk.submit(2, argv=("python", "x.py"), hold=True)
-    assert (desk.job(2).remaining_s, desk.job(2).estimate_source) == UNKNOWN
+    assert (desk.job(2).estimate.remaining_s, desk.job(2).estimate.source) == UNKNOWN
 
 
 def test_remaining_time_passes_while_running_and_stands_still_otherwise() -> None:
@@ -88,7 +88,7 @@ def test_measured_steps_take_over_once_the_number_of_iterations_is_known() -> No
     desk = Desk("fifo")
     desk.run(1, expected_s=1000.0, iterations=200)
     desk.progress(1, 50, 0.5)
-    assert (desk.job(1).remaining_s, desk.job(1).estimate_source) == (75.0, "measured")
+    assert (desk.job(1).estimate.remaining_s, desk.job(1).estimate.source) == (75.0, "measured")
 
 
 def test_a_job_past_its_estimate_is_expected_to_need_a_tenth_of_what_it_has_had() -> None:
@@ -96,7 +96,7 @@ def test_a_job_past_its_estimate_is_expected_to_need_a_tenth_of_what_it_has_had(
     desk.run(1, expected_s=50.0)
     desk.wait(100)
     desk.progress(1, 50, 2.0)
-    assert (desk.job(1).remaining_s, desk.job(1).estimate_source) == (10.0, "user, overrun")
+    assert (desk.job(1).estimate.remaining_s, desk.job(1).estimate.source) == (10.0, "user, overrun")
 
 
 def test_work_since_the_last_durable_step_is_to_be_done_again() -> None:
@@ -107,7 +107,7 @@ def test_work_since_the_last_durable_step_is_to_be_done_again() -> None:
     desk.progress(1, 60, 1.0)
     desk.wait(5)
     desk.end(1, "infra-failed", step=65)
-    assert desk.job(1).remaining_s == pytest.approx(100 - 65 + 45)
+    assert desk.job(1).estimate.remaining_s == pytest.approx(100 - 65 + 45)
 
 
 def test_a_job_that_starts_over_needs_its_whole_time_again() -> None:
@@ -116,7 +116,7 @@ def test_a_job_that_starts_over_needs_its_whole_time_again() -> None:
     desk.start(1, resumable=False)
     desk.wait(60)
     desk.end(1, "infra-failed")
-    assert desk.job(1).remaining_s == 100.0
+    assert desk.job(1).estimate.remaining_s == 100.0
 
 
 def test_a_stretched_step_alone_is_not_mistaken_for_a_slower_job() -> None:
@@ -127,9 +127,9 @@ def test_a_stretched_step_alone_is_not_mistaken_for_a_slower_job() -> None:
     assert desk.job(2).placement.accumulation_steps == 2
     desk.end(1)
     desk.progress(2, 10, 1.5)
-    assert desk.job(2).solo_step_s == pytest.approx(1.0)
-    assert desk.job(2).remaining_s == pytest.approx(90.0)
-    assert desk.job(2).slowdown == pytest.approx(1.5)
+    assert desk.job(2).measured.solo_step_s == pytest.approx(1.0)
+    assert desk.job(2).estimate.remaining_s == pytest.approx(90.0)
+    assert desk.job(2).estimate.slowdown == pytest.approx(1.5)
 
 
 def test_a_profile_that_comes_later_moves_the_job_in_the_queue_only_as_far_as_it_should() -> None:
@@ -139,7 +139,7 @@ def test_a_profile_that_comes_later_moves_the_job_in_the_queue_only_as_far_as_it
     desk.submit(3, expected_s=20.0)
     desk.tell(ev.ProfileLearned(job_id=desk.job(3).job_id, profile=profile(8, (1, 2.0, 1.0))))
     assert [j.job_id for j in desk.engine.view().queue.in_order()] == ["2", "3"]
-    assert desk.job(3).solo_step_s == 2.0
+    assert desk.job(3).measured.solo_step_s == 2.0
     assert desk.engine.hosts[HostId("a")].state == "ok"
 
 
@@ -150,10 +150,10 @@ def test_steps_seen_in_the_loops_tell_the_end_unless_somebody_has_said_it() -> N
         job = desk.job(1)
         for at in (1, 11):
             seen = ev.ProgressSeen(
-                job_id=job.job_id, attempt=job.attempt, step=at, step_s=2.0, total_steps=100
+                job_id=job.job_id, attempt=job.attempt.number, step=at, step_s=2.0, total_steps=100
             )
             desk.tell(seen, after_s=100.0)
-        return job.remaining_s, job.estimate_source
+        return job.estimate.remaining_s, job.estimate.source
 
     assert told() == (89 * 2.0, "loops")
     assert told(iterations=50) == (39 * 2.0, "measured")
@@ -172,10 +172,10 @@ def test_a_guess_orders_and_is_not_shown() -> None:
     finished(desk, 1, 100.0, argv=("python", "x.py"))
     desk.run(2, argv=("python", "y.py"))
     job = desk.job(2)
-    assert (job.remaining_s, job.known_left_s(desk.now_s)) == (300.0, None)
+    assert (job.estimate.remaining_s, job.known_left_s(desk.now_s)) == (300.0, None)
     desk.wait(500.0)
     desk.progress(2, 1, 1.0)
-    assert (job.estimate_source, job.known_left_s(desk.now_s)) == ("unknown length", None)
+    assert (job.estimate.source, job.known_left_s(desk.now_s)) == ("unknown length", None)
 
 
 def judgements(desk: Desk, seconds: float) -> list[tuple[float, float]]:
@@ -184,8 +184,8 @@ def judgements(desk: Desk, seconds: float) -> list[tuple[float, float]]:
     while (alarm_s := desk.engine.next_alarm_s) is not None and alarm_s <= until_s:
         desk.now_s = max(desk.now_s, alarm_s)
         desk.tell(ev.AlarmRang())
-        if desk.job(1).remaining_at_s == desk.now_s:
-            found.append((desk.now_s, desk.job(1).remaining_s))
+        if desk.job(1).estimate.remaining_at_s == desk.now_s:
+            found.append((desk.now_s, desk.job(1).estimate.remaining_s))
     desk.now_s = until_s
     return found
 
@@ -211,7 +211,7 @@ def test_what_it_had_before_a_preemption_counts() -> None:
     job = desk.job(1)
     begun_s = desk.now_s
     desk.start(1)
-    assert (job.remaining_s, job.estimate_source) == (1000.0, "unknown length")
+    assert (job.estimate.remaining_s, job.estimate.source) == (1000.0, "unknown length")
     assert judgements(desk, 600.0) == [(begun_s + 500.0, 1500.0)], "once: the first attempt's alarm is over"
 
 
@@ -235,9 +235,9 @@ def test_a_job_whose_length_is_known_is_judged_no_more(how: str) -> None:
     desk.wait(200.0)
     job = desk.job(1)
     if how == "tells":
-        of = {"job_id": job.job_id, "attempt": job.attempt}
+        of = {"job_id": job.job_id, "attempt": job.attempt.number}
         desk.tell(ev.ProgressSeen(**of, step=200, step_s=1.0, total_steps=5000))
-        assert job.remaining_s == pytest.approx(4800.0)
+        assert job.estimate.remaining_s == pytest.approx(4800.0)
         assert job.known_left_s(desk.now_s) == pytest.approx(4800.0)
     else:
         desk.end(1)

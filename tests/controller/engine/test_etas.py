@@ -78,7 +78,7 @@ def test_what_a_job_of_unknown_length_has_had_is_nobodys_estimate() -> None:
         desk.wait(30)
         desk.end(job)
     desk.submit(3, argv=("y",))
-    assert desk.job(3).estimate_source == "unknown length"
+    assert desk.job(3).estimate.source == "unknown length"
     assert desk.book.claims[JobId("3")] == []
     assert desk.book.pools.arrivals[-1].told_s is None
 

@@ -188,7 +188,7 @@ def test_of_one_persons_equal_jobs_the_earlier_never_starts_after_the_later(
     desk = Desk(policy, report("a", 3), fair_share_half_life_s=HALF_LIFE_S, limits=limits)
     for number, (what, after_s) in enumerate(happenings, 1):
         desk.wait(after_s)
-        active = [job_id for job_id, job in desk.engine.jobs.items() if job.hosts_left]
+        active = [job_id for job_id, job in desk.engine.jobs.items() if job.attempt.hosts_left]
         if what == "restart":
             desk.restart()
         elif what in ("drain", "resume"):
@@ -200,5 +200,5 @@ def test_of_one_persons_equal_jobs_the_earlier_never_starts_after_the_later(
             desk.end(active[0])
         for user in ("ann", "bob"):
             theirs = [job for job in desk.engine.jobs.values() if job.spec.user == user]
-            started = [job.first_start_s is not None or job.attempt > 0 for job in theirs]
+            started = [job.first_start_s is not None or job.attempt.number > 0 for job in theirs]
             assert started == sorted(started, reverse=True), [str(job.reason) for job in theirs]

@@ -54,7 +54,7 @@ def test_both_go_on_from_their_checkpoints_and_neither_is_failed_for_it() -> Non
     for number, step in ((1, 40), (2, 7)):
         assert desk.phase(number) == "blocked"
         assert desk.job(number).durable_step == step
-        assert (desk.job(number).user_failures, desk.job(number).infra_failures) == (0, 1)
+        assert (desk.job(number).counts.user_failures, desk.job(number).counts.infra_failures) == (0, 1)
         assert WORDS in str(desk.job(number).reason)
     assert desk.engine.hosts[A].failures_in_row == 0, "no host is to blame"
     desk.wait(60.0)
@@ -160,7 +160,11 @@ def test_a_fault_of_a_job_that_was_being_stopped_changes_nothing_for_it() -> Non
     desk.durable(2, 3)
     desk.tell(ev.PreemptRequested(job_id=JobId("2"), by="ann"))
     fault(desk, 2, "suspect")
-    assert (desk.phase(2), desk.job(2).preemptions, desk.job(2).infra_failures) == ("queued", 1, 0)
+    assert (desk.phase(2), desk.job(2).counts.preemptions, desk.job(2).counts.infra_failures) == (
+        "queued",
+        1,
+        0,
+    )
     assert len(desk.engine.pairs.seen()) == 1, "the pair is known for it all the same"
 
 
@@ -174,7 +178,7 @@ def test_a_gang_over_hosts_ends_everywhere_and_only_the_pair_on_the_struck_host_
     assert desk.phase(3) == "stopping"
     desk.end(3, "user-failed", detail="lost a peer", host="b")
     assert desk.phase(3) == "blocked"
-    assert desk.job(3).user_failures == 0
+    assert desk.job(3).counts.user_failures == 0
     [struck] = desk.engine.pairs.seen()
     assert {struck.first, struck.second} == {"python z.py x2, batch 8", "python x.py, batch 8"}
 
@@ -203,7 +207,11 @@ def test_whichever_host_of_a_gang_speaks_first_the_same_becomes_of_the_job_and_o
             outcome, role, detail = ends["ab".index(host)]
             desk.end(1, outcome, host=host, detail=detail, gpu_fault=role)
         blamed = [desk.engine.hosts[HostId(host)].failures_in_row for host in "ab"]
-        failures = (desk.job(1).user_failures, desk.job(1).infra_failures, desk.job(1).fault_evidence)
+        failures = (
+            desk.job(1).counts.user_failures,
+            desk.job(1).counts.infra_failures,
+            desk.job(1).counts.fault_evidence,
+        )
         found.append((desk.phase(1), failures, blamed))
     assert found[0] == found[1]
     assert found[0][2] == [0, 0], "no host is to blame"
@@ -218,9 +226,9 @@ def changed(desk: Desk, before: HostReport, number: int, **changes: Any) -> Host
     devices[number] = msgspec.structs.replace(devices[number], **changes)
     now = msgspec.structs.replace(before, devices=tuple(devices))
     seen = [
-        ev.AttemptSeen(job_id=j.job_id, attempt=j.attempt, running=True)
+        ev.AttemptSeen(job_id=j.job_id, attempt=j.attempt.number, running=True)
         for j in desk.engine.jobs.values()
-        if before.host_id in j.hosts_left
+        if before.host_id in j.attempt.hosts_left
     ]
     desk.tell(ev.HostJoined(report=now, attempts=tuple(seen)))
     return now
@@ -312,7 +320,7 @@ def test_one_that_outgrows_its_plan_alone_goes_on_without_a_limit() -> None:
     desk.run(1, **job("x.py"))
     desk.durable(1, 5)
     desk.end(1, "user-failed", exit_code=1, detail="out of device memory", out_of_memory=True)
-    assert (desk.phase(1), desk.job(1).user_failures) == ("loading", 0)
+    assert (desk.phase(1), desk.job(1).counts.user_failures) == ("loading", 0)
     assert caps(desk) == [None]
     desk.start(1)
     desk.end(1, "user-failed", exit_code=1, detail="out of device memory", out_of_memory=True)

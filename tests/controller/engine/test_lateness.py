@@ -350,7 +350,7 @@ def check_marks(engine: Engine) -> None:
         by_s = one.ends_s
         if job.spec.gpus > limit:
             by_s = one.submitted_s + lateness.WIDE_RATIO * (by_s - one.submitted_s) + lateness.WIDE_S
-        waited_s = job.queued_s + now_s - job.phase_since_s
+        waited_s = job.spent.queued_s + now_s - job.phase_since_s
         stands_back = first.rank < job.rank and waited_s < engine.config.policy.ageing_s
         if by_s < now_s and not stands_back:
             late.append((one.ends_s, job))

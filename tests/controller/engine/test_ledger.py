@@ -27,7 +27,7 @@ def test_the_queue_of_many_shapes_comes_in_the_policys_order(jobs: list[tuple[fl
     for number, (expected_s, gpus, wide) in enumerate(jobs, 1):
         desk.submit(number, expected_s=expected_s, gpus=gpus, memory_mib=100 if wide else None)
     view = desk.engine.view()
-    wanted = sorted(desk.engine.jobs.values(), key=lambda j: (j.remaining_s, j.number))
+    wanted = sorted(desk.engine.jobs.values(), key=lambda j: (j.estimate.remaining_s, j.number))
     assert [j.job_id for j in view.queue.in_order()] == [j.job_id for j in wanted]
     heads = list(view.queue.heads())
     assert len(heads) == len({scheduling_class_of(j) for j in wanted})
@@ -51,7 +51,7 @@ def test_a_profile_that_comes_after_the_end_makes_no_ended_job_count_twice() -> 
     desk.run(1)
     desk.end(1)
     desk.tell(ev.ProfileLearned(job_id=desk.job(1).job_id, profile=profile(8, (1, 1.0, 1.0))))
-    assert desk.job(1).profile is not None
+    assert desk.job(1).measured.profile is not None
     desk.engine._ledger.check()  # Counts what all that are kept take in memory.
 
 
@@ -185,7 +185,7 @@ def test_the_longest_come_first_whatever_phase_and_pace_they_have(
     for number, step_s in paces:
         if number <= len(jobs) and desk.phase(number) == "running":
             desk.wait(0.5)
-            desk.job(number).solo_step_s = 1.0
+            desk.job(number).measured.solo_step_s = 1.0
             desk.engine._ledger.records.repace(desk.job(number), step_s)
     now_s = desk.engine.now_s
     left_s = {job.number: job.remaining_now_s(now_s) for job in desk.engine.jobs.values()}
@@ -207,7 +207,7 @@ def test_a_job_may_change_where_it_stands_and_is_still_found_there() -> None:
     for number in (1, 2):
         desk.job(
             number
-        ).remaining_s = 1.0  # Loading ones stand by what is left: here behind the ledger's back.
+        ).estimate.remaining_s = 1.0  # Loading ones stand by what is left: here behind the ledger's back.
         desk.start(number)
     desk.end(1)
     assert [job.job_id for job in desk.engine.view().running.training] == ["2"]

@@ -104,10 +104,10 @@ def test_a_step_time_from_before_the_company_changed_says_nothing_of_the_pair() 
 
 def test_nor_does_one_just_after_a_co_tenant_has_left_of_the_time_alone() -> None:
     desk = shared()
-    before_s = desk.job(1).solo_step_s
+    before_s = desk.job(1).measured.solo_step_s
     desk.end(2)
     desk.progress(1, 30, 1.5)
-    assert desk.job(1).solo_step_s == before_s
+    assert desk.job(1).measured.solo_step_s == before_s
     desk.wait(60)
     desk.progress(1, 90, 1.1)
-    assert desk.job(1).solo_step_s == 1.1
+    assert desk.job(1).measured.solo_step_s == 1.1

@@ -74,7 +74,7 @@ def test_a_part_keeps_its_memory_whatever_is_measured(needs_mib: float) -> None:
         desk.run(number, gpu_fraction=0.5, batch_size=8)
     desk.tell(
         ev.ProfileLearned(
-            job_id=JobId("1"), profile=profile(8, (1, 1.0, needs_mib)), attempt=desk.job(1).attempt
+            job_id=JobId("1"), profile=profile(8, (1, 1.0, needs_mib)), attempt=desk.job(1).attempt.number
         )
     )
     assert [desk.job(number).placement.memory_mib for number in (1, 2)] == [500, 500]

@@ -379,7 +379,7 @@ def test_both_are_told_what_is_kept_before_anything_else() -> None:
     desk.submit(3, gpus=2, priority=10)
     desk.submit(4)
     desk.end(1)
-    left_s = round(desk.job(2).limit_left_s(desk.now_s) + desk.job(2).expected_pause_s)
+    left_s = round(desk.job(2).limit_left_s(desk.now_s) + desk.job(2).estimate.pause_s)
     foreseen = f"needs 2 devices: 1 is free and kept for it; enough should be free in {left_s} s"
     assert desk.why(3) == foreseen
     assert f"is expected to start in {left_s} s: this one would not end before" in desk.why(4)

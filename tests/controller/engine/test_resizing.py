@@ -75,7 +75,7 @@ def test_a_job_that_grows_saves_and_goes_on_with_the_same_batch_on_all_of_its_ne
         40, 8, 1, (8, 4),
     )  # fmt: skip
     job = desk.job(1)
-    assert (job.resizes, job.preemptions, job.attempt) == (1, 0, 2)
+    assert (job.counts.resizes, job.counts.preemptions, job.attempt.number) == (1, 0, 2)
     assert str(desk.engine.explain(JobId("1"), desk.now_s)[0]) == "for a test"
 
 
@@ -153,8 +153,8 @@ def nothing(desk: Desk) -> None:
 def cannot_resume(desk: Desk) -> None:
     desk.tell(
         ev.CapabilitiesSeen(
-            job_id=JobId("1"), attempt=desk.job(1).attempt, host_id=HostId("a"), resumable=False,
-            accumulates=False, step=0,
+            job_id=JobId("1"), attempt=desk.job(1).attempt.number, host_id=HostId("a"), resumable=False,
+            step=0,
         )
     )  # fmt: skip
 
@@ -240,7 +240,7 @@ def test_a_claim_that_cannot_be_kept_leaves_a_preempted_job(
         assert len(desk.devices(1)) == 1, "the policy has placed it anew"
     else:
         assert desk.devices(1) == ("a/cpu0", "a/cpu1")
-    assert desk.job(1).start_step == 40
+    assert desk.job(1).attempt.start_step == 40
 
 
 def test_the_host_it_leaves_is_lost_and_it_goes_on_where_it_was_to_go(desk: Desk) -> None:
@@ -248,7 +248,7 @@ def test_the_host_it_leaves_is_lost_and_it_goes_on_where_it_was_to_go(desk: Desk
     decide(desk, resize(1, "b/cpu0", "b/cpu1"))
     desk.tell(ev.HostLost(host_id=HostId("a"), by="lease"))
     assert (desk.phase(1), desk.devices(1)) == ("loading", ("b/cpu0", "b/cpu1"))
-    assert desk.job(1).start_step == 30
+    assert desk.job(1).attempt.start_step == 30
 
 
 def test_the_host_it_leaves_is_lost_with_devices_it_was_to_get(desk: Desk) -> None:
@@ -265,7 +265,11 @@ def test_a_save_that_misses_its_deadline_costs_the_steps_since_the_last_one(desk
     desk.wait(200.0)
     assert desk.phase(1) == "stopping"
     desk.end(1, "stopped")
-    assert (desk.phase(1), desk.devices(1), desk.job(1).start_step) == ("loading", ("a/cpu0", "a/cpu1"), 30)
+    assert (desk.phase(1), desk.devices(1), desk.job(1).attempt.start_step) == (
+        "loading",
+        ("a/cpu0", "a/cpu1"),
+        30,
+    )
 
 
 @pytest.mark.parametrize("outcome", ["user-failed", "infra-failed", "never-started"])
@@ -273,7 +277,11 @@ def test_an_attempt_that_dies_while_it_saves_goes_on_all_the_same(desk: Desk, ou
     desk.durable(1, 30)
     decide(desk, resize(1, "a/cpu0", "a/cpu1"))
     desk.end(1, outcome)
-    assert (desk.phase(1), desk.devices(1), desk.job(1).start_step) == ("loading", ("a/cpu0", "a/cpu1"), 30)
+    assert (desk.phase(1), desk.devices(1), desk.job(1).attempt.start_step) == (
+        "loading",
+        ("a/cpu0", "a/cpu1"),
+        30,
+    )
 
 
 def test_a_job_that_finishes_meanwhile_is_done_and_its_claim_is_given_up(desk: Desk) -> None:
@@ -346,8 +354,8 @@ def finish(one: Engine, now_s: float) -> None:
     """All attempts that leave have left, and all that load get going."""
     for _ in range(3):
         for job in list(one.jobs.values()):
-            of: dict[str, Any] = {"job_id": job.job_id, "attempt": job.attempt}
-            for host_id in job.hosts_left:
+            of: dict[str, Any] = {"job_id": job.job_id, "attempt": job.attempt.number}
+            for host_id in job.attempt.hosts_left:
                 if job.phase in ("checkpointing", "stopping"):
                     one.handle(ev.AttemptEnded(**of, host_id=host_id, outcome="stopped"), now_s)
                 elif job.phase == "loading":
@@ -359,21 +367,29 @@ def finish(one: Engine, now_s: float) -> None:
 
 def test_a_curve_is_assumed_until_steps_on_two_numbers_of_devices_were_seen(desk: Desk) -> None:
     job = desk.job(1)
-    assert (job.curve.source, round(job.curve.speedup(4, 1), 2)) == ("assumed", 3.39)
+    assert (job.measured.curve.source, round(job.measured.curve.speedup(4, 1), 2)) == ("assumed", 3.39)
     desk.wait(200.0)
     desk.progress(1, 50, 4.0)
-    assert (job.curve.measured, job.curve.source, job.slowdown) == (((1, 4.0),), "assumed", 1.0)
+    assert (job.measured.curve.measured, job.measured.curve.source, job.estimate.slowdown) == (
+        ((1, 4.0),),
+        "assumed",
+        1.0,
+    )
     decide(desk, resize(1, "a/cpu0", "a/cpu1"))
     desk.durable(1, 50)
     desk.end(1, "stopped")
     desk.start(1)
     desk.wait(200.0)
     desk.progress(1, 60, 3.0)
-    assert (job.curve.measured, job.curve.source, job.slowdown) == (((1, 4.0), (2, 3.0)), "seen", 0.75)
-    assert job.curve.step_s(4) == pytest.approx(2.5), "a + c / devices through both"
+    assert (job.measured.curve.measured, job.measured.curve.source, job.estimate.slowdown) == (
+        ((1, 4.0), (2, 3.0)),
+        "seen",
+        0.75,
+    )
+    assert job.measured.curve.step_s(4) == pytest.approx(2.5), "a + c / devices through both"
     desk.submit(2, **ELASTIC, argv=("python", "train-1.py"))
-    assert desk.job(2).curve.source == "like jobs"
-    assert desk.job(2).curve.speedup(2, 1) == pytest.approx(4.0 / 3.0)
+    assert desk.job(2).measured.curve.source == "like jobs"
+    assert desk.job(2).measured.curve.speedup(2, 1) == pytest.approx(4.0 / 3.0)
 
 
 def test_what_is_left_counts_on_the_fewest_devices_and_runs_down_faster_on_more(desk: Desk) -> None:
@@ -400,7 +416,7 @@ def test_profiles_of_its_like_on_each_number_of_devices_make_its_curve(desk: Des
         desk.tell(ev.CancelRequested(job_id=job.job_id, by="ann"))
         desk.end(10 + devices, "stopped")
     desk.submit(3, **ELASTIC, code_sha256="c0de", argv=("python", "t.py"))
-    curve = desk.job(3).curve
+    curve = desk.job(3).measured.curve
     assert curve.source == "profile"
     assert dict(curve.measured) == {1: 4.0, 2: pytest.approx(2.2), 4: 1.4}, (
         "all batches but the last without a sync"
@@ -460,8 +476,8 @@ def test_watchers_promises_hold_while_jobs_are_resized_at_random() -> None:
                 else:
                     for host_id in desk.hosts(other):
                         event = ev.AttemptEnded(
-                            job_id=JobId(other), attempt=desk.job(other).attempt, host_id=host_id,
+                            job_id=JobId(other), attempt=desk.job(other).attempt.number, host_id=host_id,
                             outcome="stopped",
                         )  # fmt: skip
                         watcher.saw(event, desk.tell(event))
-    assert sum(desk.job(job).resizes for job in jobs) > 20
+    assert sum(desk.job(job).counts.resizes for job in jobs) > 20

@@ -89,4 +89,4 @@ def test_the_parts_of_everybody_are_the_whole_and_nobody_waits_longer_than_they_
         waited = waited_s(job, known, since_s, now_s)
         assert -1e-6 <= waited <= now_s - max(since_s, job.submitted_s) + 1e-6
         if since_part is None and job.ended_s is not None:
-            assert waited == pytest.approx(job.wait_s)
+            assert waited == pytest.approx(job.spent.wait_s)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cotenant.controller.domain import Job, JobId, because
+from cotenant.controller.domain import Job, JobId, JobMeasurements, because
 from cotenant.controller.domain import events as ev
 from cotenant.controller.knowledge.pairs import COUNT_MAX, PairTable, signature
 from cotenant.controller.performance import Profile
@@ -17,7 +17,7 @@ def job(name: str, duty: float | None = None) -> Job:
         number=1,
         submitted_s=0.0,
         reason=because("submitted", "ann"),
-        profile=None if duty is None else Profile(duty_cycle=duty),
+        measured=JobMeasurements(profile=None if duty is None else Profile(duty_cycle=duty)),
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.controller.domain import AttemptNo, HostId, JobId, StartAttempt, StopAttempt
+from cotenant.controller.domain import AttemptNo, Capabilities, HostId, JobId, StartAttempt, StopAttempt
 from cotenant.controller.domain import events as ev
 from cotenant.controller.knowledge.profiles import PROFILES_MAX, Profiles, StoredProfile, base_key, key_of
 from cotenant.controller.performance import Profile
@@ -27,7 +27,7 @@ def desk(policy: str = "fifo", *hosts: Any, profile_s: float = T_PROF_S) -> Desk
 
 
 def learned(desk: Desk, job_id: int | str, measured: Profile = MEASURED, **more: Any) -> ev.ProfileLearned:
-    attempt = AttemptNo(desk.job(job_id).attempt)
+    attempt = AttemptNo(desk.job(job_id).attempt.number)
     fields: dict[str, Any] = {"device_type": "cpu", "host_id": HostId("a"), "attempt": attempt, **more}
     return ev.ProfileLearned(job_id=JobId(str(job_id)), profile=measured, **fields)
 
@@ -44,17 +44,22 @@ def runs(desk: Desk, job_id: int | str, **fields: Any) -> None:
 
 def step(desk: Desk, job_id: int | str, *, accumulates: bool = True) -> None:
     job = desk.job(job_id)
-    for host_id in job.hosts_left:
-        names = {"job_id": job.job_id, "attempt": job.attempt, "host_id": host_id}
-        desk.tell(ev.CapabilitiesSeen(**names, resumable=True, accumulates=accumulates, step=0))
+    for host_id in job.attempt.hosts_left:
+        names = {"job_id": job.job_id, "attempt": job.attempt.number, "host_id": host_id}
+        desk.tell(
+            ev.CapabilitiesSeen(
+                **names, resumable=True, capabilities=Capabilities(accumulates=accumulates), step=0
+            )
+        )
         desk.tell(ev.FirstStepDone(**names, step=1), after_s=1.0)
 
 
 def ends(desk: Desk, job_id: int | str, outcome: Any = "finished") -> None:
     job = desk.job(job_id)
-    for host_id in job.hosts_left:
+    for host_id in job.attempt.hosts_left:
         desk.tell(
-            ev.AttemptEnded(job_id=job.job_id, attempt=job.attempt, host_id=host_id, outcome=outcome), 1.0
+            ev.AttemptEnded(job_id=job.job_id, attempt=job.attempt.number, host_id=host_id, outcome=outcome),
+            1.0,
         )
 
 
@@ -102,7 +107,7 @@ def test_a_measured_peak_is_what_the_running_job_takes_from_now_on() -> None:
     assert made.job(1).placement.memory_mib is None
     made.tell(learned(made, 1))
     assert made.job(1).placement.memory_mib == 300
-    assert made.job(1).solo_step_s == 2.0
+    assert made.job(1).measured.solo_step_s == 2.0
     assert made.job(1).can_accumulate
 
 
@@ -158,9 +163,9 @@ def test_what_refused_to_accumulate_is_never_asked_to_again_nor_is_its_like() ->
     runs(made, 1, **LIKE)
     refuses = msgspec.structs.replace(profile(8, (1, 2.0, 300.0)), accumulates=False)
     made.tell(learned(made, 1, refuses))
-    assert made.job(1).accumulates and not made.job(1).can_accumulate
+    assert made.job(1).progress.capabilities.accumulates and not made.job(1).can_accumulate
     runs(made, 2, **LIKE)
-    assert made.job(2).accumulates and not made.job(2).can_accumulate
+    assert made.job(2).progress.capabilities.accumulates and not made.job(2).can_accumulate
 
 
 # --- What is kept ---------------------------------------------------------------------------------
@@ -177,9 +182,9 @@ def kept_from_first(**like: Any) -> Desk:
 def test_the_next_job_of_the_kind_has_the_profile_and_is_not_measured_again() -> None:
     made = kept_from_first()
     made.submit(2, **LIKE, iterations=100)
-    assert made.job(2).profile == MEASURED
+    assert made.job(2).measured.profile == MEASURED
     assert [each.profile_s for each in starts(made)] == [0.0]
-    assert made.job(2).remaining_s == 200.0 and made.job(2).estimate_source == "profile"
+    assert made.job(2).estimate.remaining_s == 200.0 and made.job(2).estimate.source == "profile"
     assert made.job(2).placement.memory_mib == 300, "learned before, so it can be shared from the start"
 
 
@@ -196,7 +201,7 @@ def test_the_next_job_of_the_kind_has_the_profile_and_is_not_measured_again() ->
 def test_another_command_code_batch_or_number_of_devices_is_another_kind(other: dict[str, Any]) -> None:
     made = kept_from_first()
     made.submit(2, **{**LIKE, **other})
-    assert made.job(2).profile is None
+    assert made.job(2).measured.profile is None
     assert {each.profile_s for each in starts(made)} == {T_PROF_S}
 
 
@@ -204,11 +209,11 @@ def test_another_type_of_device_is_another_kind_and_so_is_one_that_is_not_known_
     made = kept_from_first()
     made.tell(ev.HostJoined(report=report("t4", 1, type="NVIDIA-T4", kind="cuda")))
     made.submit(2, **LIKE)
-    assert made.job(2).profile is None, "it could be placed on either"
+    assert made.job(2).measured.profile is None, "it could be placed on either"
     made.submit(3, **LIKE, gpu_type="cpu")
-    assert made.job(3).profile == MEASURED
+    assert made.job(3).measured.profile == MEASURED
     made.submit(4, **LIKE, gpu_type="NVIDIA-T4")
-    assert made.job(4).profile is None
+    assert made.job(4).measured.profile is None
 
 
 WHOLE = profile(8, (1, 2.0, 300.0), duty=0.4, source="in place")
@@ -221,11 +226,11 @@ def test_an_unfinished_profile_is_known_as_far_as_it_goes_and_measured_anew(meas
     made.tell(learned(made, 1, measured, is_complete=False))
     assert [known.is_complete for known in made.engine.known_profiles.values()] == [False]
     made.submit(2, **LIKE)
-    assert made.job(2).profile == measured
+    assert made.job(2).measured.profile == measured
     assert [each.profile_s for each in starts(made)] == [T_PROF_S]
     step(made, 2)
     made.tell(learned(made, 2))
-    assert made.job(2).profile == MEASURED and not made.job(2).profile_given
+    assert made.job(2).measured.profile == MEASURED and not made.job(2).measured.profile_given
     made.tell(learned(made, 1, profile(8, (1, 9.0, 9.0)), is_complete=False))
     assert [known.profile for known in made.engine.known_profiles.values()] == [MEASURED]
 
@@ -235,7 +240,7 @@ def test_an_unfinished_profile_that_does_not_know_the_whole_batch_is_nobodys() -
     runs(made, 1, **LIKE)
     made.tell(learned(made, 1, profile(8, (2, 2.2, 200.0)), is_complete=False))
     made.submit(2, **LIKE)
-    assert made.job(2).profile is None
+    assert made.job(2).measured.profile is None
 
 
 def test_of_two_unfinished_profiles_the_one_that_says_more_stays() -> None:
@@ -254,7 +259,7 @@ def test_a_waiting_job_shares_whole_or_in_parts_as_soon_as_these_were_measured()
     runs(made, 1, **LIKE, expected_s=5000.0)
     made.submit(2, **LIKE, expected_s=100.0)
     made.tell(learned(made, 1, whole, is_complete=False), after_s=6.0)
-    assert made.job(2).profile == whole and made.phase(2) == "queued"
+    assert made.job(2).measured.profile == whole and made.phase(2) == "queued"
     said = " ".join(str(each) for each in made.engine.explain(JobId("2"), made.now_s))
     assert "a sub-batch of 8 does not fit" in said, "no other is offered"
     made.tell(learned(made, 1, profile(8, (1, 2.0, 600.0), part, duty=0.2)), after_s=T_PROF_S)
@@ -274,8 +279,8 @@ def test_a_short_job_that_did_all_it_had_to_do_alone_is_known() -> None:
         made.tell(learned(made, job_id, is_complete=False))
         ends(made, job_id, outcome)
         assert [known.is_complete for known in made.engine.known_profiles.values()] == [job_id == 2]
-    assert made.job(3).profile is None  # of two devices nothing is known
-    assert made.job(4).profile == MEASURED
+    assert made.job(3).measured.profile is None  # of two devices nothing is known
+    assert made.job(4).measured.profile == MEASURED
 
 
 def test_the_next_of_an_unmodified_script_is_compared_with_its_like_alone() -> None:
@@ -283,7 +288,7 @@ def test_the_next_of_an_unmodified_script_is_compared_with_its_like_alone() -> N
     made = desk("fifo", report("a", 1))
     pace = Profile(step_s=0.25, memory_mib_peak=300.0, source="in place")
     made.submit(1, **{**LIKE, "batch_size": None}, profile=pace)
-    assert made.job(1).solo_step_s == 0.25
+    assert made.job(1).measured.solo_step_s == 0.25
 
 
 def test_so_is_one_whose_batch_could_be_split_had_there_been_time() -> None:
@@ -292,7 +297,7 @@ def test_so_is_one_whose_batch_could_be_split_had_there_been_time() -> None:
     made.tell(learned(made, 1, WHOLE, is_complete=False))
     ends(made, 1)
     made.submit(2, **LIKE)
-    assert made.job(2).profile == WHOLE and not made.job(2).can_accumulate
+    assert made.job(2).measured.profile == WHOLE and not made.job(2).can_accumulate
     assert [each.profile_s for each in starts(made)] == [0.0], "it would end as early"
 
 
@@ -301,7 +306,7 @@ def test_what_is_forgotten_is_measured_anew() -> None:
     [key] = made.engine.known_profiles
     made.tell(ev.ProfilesForgotten(keys=(key, "unheard-of"), by="ann"))
     made.submit(2, **LIKE)
-    assert made.job(2).profile is None
+    assert made.job(2).measured.profile is None
 
 
 def test_kept_profiles_outlive_the_controller() -> None:
@@ -310,7 +315,7 @@ def test_kept_profiles_outlive_the_controller() -> None:
     made.restart()
     assert made.engine.known_profiles == kept and kept
     made.submit(2, **LIKE)
-    assert made.job(2).profile == MEASURED
+    assert made.job(2).measured.profile == MEASURED
 
 
 def test_variables_of_a_shell_are_no_configuration_and_others_are() -> None:
@@ -380,11 +385,11 @@ def test_the_job_behind_a_series_gets_the_profile_of_its_own_configuration() -> 
     made = desk("fifo", report("a", 2))
     runs(made, 1, **LIKE, profiling="only", share="never")
     made.submit(2, **LIKE, after=(Dependency(job_id=JobId("1"), need="any"),), iterations=10)
-    assert made.phase(2) == "blocked" and made.job(2).profile is None
+    assert made.phase(2) == "blocked" and made.job(2).measured.profile is None
     made.tell(learned(made, 1))
     ends(made, 1, "stopped")
     assert made.phase(2) == "loading"
-    assert made.job(2).profile == MEASURED and made.job(2).remaining_s == 20.0
+    assert made.job(2).measured.profile == MEASURED and made.job(2).estimate.remaining_s == 20.0
     assert [each.profile_s for each in starts(made)] == [0.0]
 
 

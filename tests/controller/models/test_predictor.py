@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from cotenant.controller.domain import Job, JobId, JobSpec, Launch, because
+from cotenant.controller.domain import Job, JobId, JobMeasurements, JobSpec, Launch, because
 from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.knowledge import PairTable
 from cotenant.controller.models.interference import model_file
@@ -89,7 +89,7 @@ def job(name: str, duty: float | None = None, **profile: Any) -> Job:
         number=1,
         submitted_s=0.0,
         reason=because("submitted", "ann"),
-        profile=known,
+        measured=JobMeasurements(profile=known),
     )
 
 
@@ -166,7 +166,13 @@ def test_a_profile_in_the_words_of_the_vocabulary() -> None:
         ),
     )
     one = msgspec.structs.replace(job("x").spec, batch_size=32)
-    known = Job(spec=one, number=1, submitted_s=0.0, reason=because("submitted", "ann"), profile=profile)
+    known = Job(
+        spec=one,
+        number=1,
+        submitted_s=0.0,
+        reason=because("submitted", "ann"),
+        measured=JobMeasurements(profile=profile),
+    )
     values = dict(zip(VOCABULARY, of_job(known, VOCABULARY), strict=True))
     said = {name: value for name, value in values.items() if not math.isnan(value)}
     assert said == {

@@ -109,11 +109,13 @@ def test_a_learned_profile_is_asked_about_once_and_the_model_is_kept() -> None:
     answer, _ = answer_inline(asked, compute)
     assert answer.error == ""
     desk.tell(answer)
-    law = desk.job(1).profile.throughput
+    law = desk.job(1).measured.profile.throughput
     assert law is not None
     assert law.error_ratio < 1e-3
     assert desk.commands == [], "a model makes no new question"
-    assert step_s(desk.job(1).profile, 64, 16, Gang()) == pytest.approx(LAW.step_s(64, 16, Gang()), rel=1e-3)
+    assert step_s(desk.job(1).measured.profile, 64, 16, Gang()) == pytest.approx(
+        LAW.step_s(64, 16, Gang()), rel=1e-3
+    )
 
 
 def test_the_next_job_of_its_kind_is_given_the_model_with_the_profile() -> None:
@@ -129,8 +131,8 @@ def test_the_next_job_of_its_kind_is_given_the_model_with_the_profile() -> None:
     (asked,) = (command for command in desk.commands if isinstance(command, ComputeRequest))
     desk.tell(answer_inline(asked, compute)[0])
     desk.submit(2, **kind)
-    given = desk.job(2).profile
-    assert given is not None and given == desk.job(1).profile
+    given = desk.job(2).measured.profile
+    assert given is not None and given == desk.job(1).measured.profile
     assert given.throughput is not None
 
 
@@ -180,7 +182,7 @@ def test_a_refused_fit_leaves_the_profile_as_it_was() -> None:
             job_id=asked.job_id,
         )
     )
-    assert desk.job(1).profile == profile(64, *POINTS)
+    assert desk.job(1).measured.profile == profile(64, *POINTS)
 
 
 def test_an_answer_about_points_that_have_changed_is_dropped() -> None:
@@ -189,7 +191,7 @@ def test_an_answer_about_points_that_have_changed_is_dropped() -> None:
     (asked,) = learned(desk, profile(64, *POINTS))
     desk.tell(ev.ProfileLearned(job_id=desk.job(1).job_id, profile=profile(64, *POINTS[:1])))
     desk.tell(answer_inline(asked, compute)[0])
-    assert desk.job(1).profile.throughput is None
+    assert desk.job(1).measured.profile.throughput is None
 
 
 def test_an_answer_about_a_job_that_is_gone_changes_nothing() -> None:
@@ -197,4 +199,4 @@ def test_an_answer_about_a_job_that_is_gone_changes_nothing() -> None:
     (asked,) = learned(desk, profile(64, *POINTS))
     desk.tell(ev.Computed(request_id=-1, model_sha256="", values=(1.0,), job_id=asked.job_id))
     desk.tell(ev.Computed(request_id=-1, model_sha256="", values=(1.0,)))
-    assert desk.job(1).profile.throughput is None
+    assert desk.job(1).measured.profile.throughput is None

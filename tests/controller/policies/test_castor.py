@@ -6,7 +6,17 @@ from typing import Any
 
 import pytest
 
-from cotenant.controller.domain import HostId, Job, JobId, Place, Share, StartAttempt, because
+from cotenant.controller.domain import (
+    Capabilities,
+    HostId,
+    Job,
+    JobId,
+    JobProgress,
+    Place,
+    Share,
+    StartAttempt,
+    because,
+)
 from cotenant.controller.domain import events as ev
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.sharing.sub_batches import accumulation_choices
@@ -119,7 +129,7 @@ def test_a_shared_job_is_told_its_sub_batch_and_its_cap() -> None:
     assert isinstance(start, StartAttempt)
     assert (start.accumulation_steps, start.sub_batch, start.memory_cap_mib) == (4, 8, 250)
     assert desk.job(2).placement.slowdown == pytest.approx(1.5)
-    assert desk.job(2).slowdown == pytest.approx(1.5)  # 0.4 + 0.4 < 1: only the accumulation costs.
+    assert desk.job(2).estimate.slowdown == pytest.approx(1.5)  # 0.4 + 0.4 < 1: only the accumulation costs.
 
 
 def test_the_reason_of_a_share_has_both_completion_times_and_where_the_ratio_comes_from() -> None:
@@ -240,7 +250,7 @@ def test_the_sub_batches_go_down_to_one_sample(batch: int | None, wanted: list[i
         number=1,
         submitted_s=0.0,
         reason=because("submitted", "ann"),
-        accumulates=True,
+        progress=JobProgress(capabilities=Capabilities(accumulates=True)),
     )
     assert list(accumulation_choices(job)) == wanted
 

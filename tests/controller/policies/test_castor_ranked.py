@@ -144,7 +144,7 @@ def test_cotenant_judges_unknown_lengths_by_the_mean_over_their_quartiles(desk: 
         nets = []
         for mine, theirs in ((1 / 3, 3.0), (1.0, 1.0), (3.0, 1 / 3)):
             partner = one._replace(left_s=one.left_s * (1.0 if theirs_is_known else theirs))
-            left_s = (job.remaining_s or 0.0) * (1.0 if mine_is_known else mine)
+            left_s = (job.estimate.remaining_s or 0.0) * (1.0 if mine_is_known else mine)
             nets.append(outcome(left_s, slowdown, waits_s, [partner]).net_s)
         assert net_s == pytest.approx(sum(nets) / 3)
 

@@ -222,7 +222,7 @@ def test_a_repeatedly_preempted_job_runs_in_peace_once_it_has_aged() -> None:
         desk.submit(number, expected_s=10.0)
         if desk.phase(1) == "checkpointing":
             preempted += 1
-            desk.durable(1, desk.job(1).step + 1)
+            desk.durable(1, desk.job(1).progress.step + 1)
             desk.end(1, "stopped")
         if desk.phase(number) == "loading":
             desk.start(number)

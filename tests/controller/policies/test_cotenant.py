@@ -141,7 +141,7 @@ def test_a_job_that_shares_is_a_victim_with_what_it_has_left_alone() -> None:
     desk.submit(3, **job(100, share="never", priority=-5))  # Of lower priority, so it preempts nobody.
     found = {one.job_id: -less_s for less_s, _, _, one in spare(desk.engine.view(), [desk.job(3)], PATIENT)}
     assert found == {"1": pytest.approx(700.0), "2": pytest.approx(600.0)}
-    ends_in_s = desk.job(1).end_s - desk.now_s
+    ends_in_s = desk.job(1).estimate.end_s - desk.now_s
     assert ends_in_s == pytest.approx(980.0)  # 1.4 times as long: when the device becomes free.
 
 
@@ -306,7 +306,7 @@ def test_whatever_happens_every_guard_holds(steps: list[Step]) -> None:
         event = event_of(engine, step, ("cotenant",))
         before = {one.job_id: one.phase for one in engine.jobs.values()}
         engine.handle(event, engine.now_s + WAITS_S[step[3] % len(WAITS_S)])
-        assert not any(one.futile_preemptions or one.futile_s for one in engine.jobs.values())
+        assert not any(one.counts.futile_preemptions or one.spent.futile_s for one in engine.jobs.values())
         for action in engine.decision.actions:
             if isinstance(action, Preempt) and action.for_job is not None:
                 assert before[action.job_id] in (Phase.RUNNING, Phase.RESERVED, Phase.LOADING)

@@ -33,7 +33,7 @@ def anew(view: View, until_s: float, promises: Promises) -> Plan:
     for job, devices in promises:
         plan.suppose_placed(job, devices)
     for job in view.running.training:
-        if view.now_s < job.end_s <= until_s:
+        if view.now_s < job.estimate.end_s <= until_s:
             plan.suppose_left(job)
     return plan
 

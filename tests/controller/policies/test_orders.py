@@ -149,7 +149,7 @@ def test_an_attempt_is_charged_once_however_often_its_end_is_told() -> None:
     policy = Multifactor(MultifactorParameters(half_life_s=1e9))
     job_id = at.run("1", organisation="lab", gpus=1, expected_s=10.0)
     at.wait(1000.0)
-    host_id, attempt = at.hosts("1")[0], at.job("1").attempt
+    host_id, attempt = at.hosts("1")[0], at.job("1").attempt.number
     at.end("1")
     event = ev.AttemptEnded(job_id=JobId(job_id), attempt=attempt, host_id=host_id, outcome="finished")
     for _ in range(2):

@@ -52,7 +52,7 @@ def test_a_pair_that_loses_is_parted_and_not_made_again(policy: str) -> None:
     desk = pair(policy)
     measure(desk, 2.5, 2.5)
     assert [desk.phase(1), desk.phase(2)] == ["running", "checkpointing"]
-    assert str(desk.job(2).stop_reason) == (
+    assert str(desk.job(2).attempt.stop_reason) == (
         "parted from 1: together they were measured to be slowed 2.50 and 2.50 times, worse than taking turns"
     )
     desk.durable(2, 4)
@@ -98,7 +98,7 @@ def test_one_measurement_beyond_what_was_predicted_parts_a_pair_that_loses() -> 
     desk.engine.pairs.foresight = Model(1.2, 0.3)
     measure(desk, 2.6, 2.4, times=1)
     assert desk.phase(2) == "checkpointing"
-    assert str(desk.job(2).stop_reason) == (
+    assert str(desk.job(2).attempt.stop_reason) == (
         "parted from 1: together they were measured to be slowed 2.40 and 2.60 times, worse than taking "
         "turns, where at most 1.50 and 1.50 had been predicted"
     )
@@ -134,7 +134,7 @@ def test_a_pair_that_only_takes_turns_is_parted_by_theorem_1_alone() -> None:
     desk = pair()
     measure(desk, 2.0, 2.0)
     assert desk.phase(2) == "checkpointing"
-    code, operands = desk.job(2).stop_reason.code, desk.job(2).stop_reason.operands
+    code, operands = desk.job(2).attempt.stop_reason.code, desk.job(2).attempt.stop_reason.operands
     assert code == "parted-theorem"
     together_s, apart_s = float(operands[3]), float(operands[4])
     assert together_s > apart_s

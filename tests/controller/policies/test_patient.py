@@ -215,7 +215,7 @@ def test_whatever_happens_no_load_is_for_nothing_and_each_preemption_pays(steps:
         event = event_of(engine, step, ("patient",))
         before = {job.job_id: job.phase for job in engine.jobs.values()}
         engine.handle(event, engine.now_s + WAITS_S[step[3] % len(WAITS_S)])
-        assert not any(job.futile_preemptions for job in engine.jobs.values())
+        assert not any(job.counts.futile_preemptions for job in engine.jobs.values())
         for action in engine.decision.actions:
             if isinstance(action, Preempt):
                 assert before[action.job_id] in (Phase.RUNNING, Phase.RESERVED, Phase.LOADING)
@@ -226,13 +226,13 @@ def test_whatever_happens_no_load_is_for_nothing_and_each_preemption_pays(steps:
 
 def check_pays(victim: Job, newcomer: Job, now_s: float) -> None:
     """A victim that ran had more left than all that the change takes; it is now on its way out."""
-    assert newcomer.remaining_s is not None
-    assert victim.remaining_s is not None
+    assert newcomer.estimate.remaining_s is not None
+    assert victim.estimate.remaining_s is not None
     assert victim.preemptible
     assert victim.spec.job_class != "hp"
     if victim.phase is Phase.CHECKPOINTING:
-        change_s = newcomer.expected_load_s + victim.expected_load_s + 2 * victim.expected_pause_s
-        assert victim.remaining_s > newcomer.remaining_s + change_s
+        change_s = newcomer.estimate.load_s + victim.estimate.load_s + 2 * victim.estimate.pause_s
+        assert victim.estimate.remaining_s > newcomer.estimate.remaining_s + change_s
 
 
 @st.composite

@@ -230,7 +230,7 @@ def test_a_reserved_job_as_a_victim(policy: str, replaces: bool, job_class: str)
     desk.submit(3, expected_s=50.0)
     replaced = replaces and job_class == "spot"
     assert (desk.phase(2), desk.phase(3)) == (("queued", "reserved") if replaced else ("reserved", "queued"))
-    assert desk.job(2).futile_preemptions == 0
+    assert desk.job(2).counts.futile_preemptions == 0
 
 
 @pytest.mark.parametrize("policy", ["interval-60", "tiresias", "patient"])

@@ -47,7 +47,7 @@ class Heard:
         self.events.append((engine.now_s, event))
         if (job := engine.jobs.get(JobId("0"))) is not None:
             left_s = job.remaining_now_s(engine.now_s)
-            self.sources.append((engine.now_s, job.estimate_source, left_s))
+            self.sources.append((engine.now_s, job.estimate.source, left_s))
             self.preemptible.append((engine.now_s, job.preemptible))
 
     def of(self, kind: type[ev.AnyEvent]) -> list[tuple[float, Any]]:
@@ -223,7 +223,7 @@ class TestToldWhileItRuns:
 
         def look(engine: Engine, event: ev.AnyEvent, commands: Sequence[AnyCommand]) -> None:
             if (job := engine.jobs.get(JobId("2"))) is not None:
-                lefts[engine.now_s] = job.estimate_source, job.remaining_now_s(engine.now_s)
+                lefts[engine.now_s] = job.estimate.source, job.remaining_now_s(engine.now_s)
 
         lengths = ((0, 10.0), (0, 20.0), (200, 600.0))
         three = known(NONE, *(JobRow(at_s, length_s, model="a") for at_s, length_s in lengths))

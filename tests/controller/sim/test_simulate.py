@@ -312,7 +312,7 @@ class Expecting(Classic):
             left_s = job.remaining_now_s(view.now_s)
             assert left_s is not None
             self.ends_s[job.job_id] = view.now_s + left_s
-            self.resumed += job.attempt > 1
+            self.resumed += job.attempt.number > 1
         if isinstance(event, ev.AttemptEnded) and view.jobs[event.job_id].phase is Phase.DONE:
             expected_s = self.ends_s[event.job_id]
             assert view.now_s == pytest.approx(expected_s, abs=0.001, rel=1e-9), event

@@ -121,7 +121,7 @@ def test_a_full_disk_takes_back_all_that_was_on_its_way(station: Station) -> Non
 
 
 def end_of(station: Station, job_id: JobId) -> ev.AttemptEnded:
-    attempt = station.core.state.engine.jobs[job_id].attempt
+    attempt = station.core.state.engine.jobs[job_id].attempt.number
     return ev.AttemptEnded(
         job_id=job_id, attempt=attempt, host_id=HostId("h1"), outcome="finished", exit_code=0
     )

@@ -58,10 +58,10 @@ def live_through(station: Station, rng: random.Random, steps: int) -> None:
         elif choice < 0.65:
             station.ask(clients.SetPolicy(name=rng.choice(["fifo", "sjf", "srtf", "castor"])))
         else:
-            running = [j for j in engine.jobs.values() if j.hosts_left]
+            running = [j for j in engine.jobs.values() if j.attempt.hosts_left]
             if running:
                 chosen = rng.choice(running)
-                address = agents_by_host[chosen.hosts_left[0]]
+                address = agents_by_host[chosen.attempt.hosts_left[0]]
                 if address in station.link._addresses:
                     run_one(station, address, chosen.job_id, until=rng.choice(["start", "step", "end"]))
 

@@ -195,7 +195,7 @@ def test_the_longest_wait_is_over_all_attempts() -> None:
     desk = Desk("castor")
     desk.submit(1)
     waiting = desk.job(1)
-    waiting.phase, waiting.queued_s, waiting.phase_since_s = Phase.QUEUED, 500.0, 90.0
+    waiting.phase, waiting.spent.queued_s, waiting.phase_since_s = Phase.QUEUED, 500.0, 90.0
     assert cluster.waited_s(waiting, 100.0) == pytest.approx(510.0)
 
 

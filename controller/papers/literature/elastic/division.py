@@ -44,7 +44,7 @@ class SizeClaim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     def speedup(self, devices: int) -> float:
         """The job's pace on so many devices / on the fewest."""
-        curve = self.job.curve
+        curve = self.job.measured.curve
         return 1.0 if curve is None else curve.speedup(devices, self.sizes[0])
 
     def at_most(self, devices: int) -> int:
@@ -145,7 +145,7 @@ def themis(claims: Sequence[SizeClaim], gpus: int, now_s: float) -> Sizes:
 
     def rho(claim: SizeClaim) -> float:
         job, linear = claim.job, claim.least
-        work_s = max(claim.left_s + job.run_s, 1e-9)
+        work_s = max(claim.left_s + job.spent.run_s, 1e-9)
         at_best_s = claim.left_s * linear / claim.sizes[-1]
         fair_s = work_s * linear / min(fair, claim.sizes[-1])
         return (now_s - job.submitted_s + at_best_s) / fair_s

@@ -102,7 +102,7 @@ class Elastic(ABC):
         return islice(view.queue.in_order(), gpus)
 
     def lease_s(self, job: Job) -> float:
-        cost_s = job.expected_load_s + job.expected_pause_s
+        cost_s = job.estimate.load_s + job.estimate.pause_s
         return max(self.parameters.min_lease_s, self.parameters.lease_factor * cost_s)
 
     def decide(self, view: View, event: ev.AnyEvent) -> Decision:
@@ -124,7 +124,7 @@ class Elastic(ABC):
             return structural
         aged = first_aged(view)
         if aged is not None and aged.number != job.number:
-            return because("behind-aged", aged.job_id, aged.queued_s + view.now_s - aged.phase_since_s)
+            return because("behind-aged", aged.job_id, aged.spent.queued_s + view.now_s - aged.phase_since_s)
         part = ElasticRound(self, view).sizes.get(job.job_id, 0)
         return because("elastic-waits", part, self.name) if part else because("elastic-none", self.name)
 
@@ -146,7 +146,7 @@ class ElasticAfsL(Elastic):
     name = "afs-l"
 
     def queue_key(self, job: Job) -> tuple[float, ...]:
-        return (float("inf") if job.remaining_s is None else job.remaining_s,)
+        return (float("inf") if job.estimate.remaining_s is None else job.estimate.remaining_s,)
 
     def divide(self, view: View, claims: Sequence[SizeClaim], gpus: int) -> Sizes:
         return afs_l(claims, gpus, view.now_s)
@@ -292,7 +292,7 @@ class ElasticRound:
         host_id, type = next(iter(hosts)), known[own[0]].type
         free = self.plan.free_devices(host_id, type)
         size = claim.at_most(min(part, len(own) + len(free)))
-        cost_s = job.expected_load_s + job.expected_pause_s
+        cost_s = job.estimate.load_s + job.estimate.pause_s
         if size <= len(own):
             return
         gain_s = claim.left_s * (1.0 / claim.speedup(len(own)) - 1.0 / claim.speedup(size))

@@ -21,6 +21,7 @@ from cotenant.controller.domain import (
     HostId,
     HostReport,
     Job,
+    JobEstimate,
     JobId,
     JobSpec,
     Launch,
@@ -144,9 +145,11 @@ def _job(queue: SlurmQueue, job: QueueJob, number: int, estimate: Estimate) -> J
         submitted_s=since_s,
         phase_since_s=since_s,
         reason=because("submitted", job.user),
-        remaining_s=expected_s,
-        remaining_at_s=since_s,
-        estimate_source="none" if expected_s is None else "user",
+        estimate=JobEstimate(
+            remaining_s=expected_s,
+            remaining_at_s=since_s,
+            source="none" if expected_s is None else "user",
+        ),
     )
 
 

@@ -50,7 +50,7 @@ def small_world(driver: Driver, seed: int, jobs: int) -> Driver:
 def check_decisions(done: Engine) -> None:
     jobs = done.jobs.values()
     assert {job.phase for job in jobs} == {Phase.DONE}
-    assert all(job.preemptions == 0 for job in jobs if job.spec.job_class == "hp")
+    assert all(job.counts.preemptions == 0 for job in jobs if job.spec.job_class == "hp")
     assert all(not job.co_tenants for job in jobs if job.spec.job_class == "hp"), "nobody shares with hp"
 
 

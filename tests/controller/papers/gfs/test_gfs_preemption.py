@@ -79,4 +79,4 @@ def test_an_hp_job_whose_victims_host_vanishes_takes_devices_of_another(desk: De
         saved(desk, number, 7)
         desk.wait(1.0)
     assert desk.phase(5) == "loading"
-    assert all(desk.job(number).preemptions <= 1 for number in ("1", "2", "3", "4"))
+    assert all(desk.job(number).counts.preemptions <= 1 for number in ("1", "2", "3", "4"))

@@ -66,7 +66,7 @@ class LazerDesk(Desk):
 
     def leaves(self, job_id: int) -> None:
         """A preempted job saves and goes."""
-        self.durable(job_id, self.job(job_id).step + 1)
+        self.durable(job_id, self.job(job_id).progress.step + 1)
         self.end(job_id, "stopped")
 
 
@@ -402,15 +402,17 @@ def meaning(engine: Engine, step: Step) -> ev.AnyEvent:
     here = [job for job in engine.jobs.values() if job.phase in ON_DEVICES]
     if kind % 8 < 7 and here:
         job = here[x % len(here)]
-        host_id = job.hosts_left[0]
+        host_id = job.attempt.hosts_left[0]
         if job.phase is Phase.LOADING:
             return ev.FirstStepDone(
-                job_id=job.job_id, attempt=job.attempt, host_id=host_id, step=job.step + 1
+                job_id=job.job_id, attempt=job.attempt.number, host_id=host_id, step=job.progress.step + 1
             )
         if job.phase is Phase.RUNNING and y % 3:
             return ev.AlarmRang()
         outcome: Any = "finished" if job.phase is Phase.RUNNING else "stopped"
-        return ev.AttemptEnded(job_id=job.job_id, attempt=job.attempt, host_id=host_id, outcome=outcome)
+        return ev.AttemptEnded(
+            job_id=job.job_id, attempt=job.attempt.number, host_id=host_id, outcome=outcome
+        )
     return event_of(engine, step, ("lazer",))
 
 

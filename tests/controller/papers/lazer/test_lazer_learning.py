@@ -47,7 +47,7 @@ class Story:
         self.now_s = at_s
         number = len(self.jobs) + 1
         job = Job(spec=spec(number), number=number, submitted_s=at_s, reason=because("submitted", "ann"))
-        job.remaining_s = remaining_s
+        job.estimate.remaining_s = remaining_s
         self.jobs[job.job_id] = job
         actions: list[AnyAction] = []
         if found is not None:

@@ -20,7 +20,7 @@ def claim(number: int, left_s: float, *sizes: int, serial: float = 0.0) -> SizeC
     job = Job(
         spec=spec(number), number=number, submitted_s=0.0, reason=because("finished"), phase=Phase.QUEUED
     )
-    job.curve = SpeedCurve(serial=serial)
+    job.measured.curve = SpeedCurve(serial=serial)
     return SizeClaim(job=job, sizes=sizes, left_s=left_s)
 
 
@@ -75,7 +75,7 @@ def test_a_job_shrinks_for_one_that_waits_once_it_has_had_its_lease_and_each_say
     )
     desk.end(1, "stopped")
     assert (len(desk.devices(1)), len(desk.devices(2))) == (2, 2)
-    assert (desk.job(1).resizes, desk.job(1).preemptions) == (1, 0)
+    assert (desk.job(1).counts.resizes, desk.job(1).counts.preemptions) == (1, 0)
 
 
 def test_a_job_grows_when_others_have_ended_and_says_why() -> None:
@@ -134,11 +134,11 @@ def test_an_elastic_policy_comes_to_rest_while_nothing_happens(policy: str) -> N
             if desk.phase(number) == "loading":
                 desk.start(number)
         desk.wait(400.0)
-    resizes = [desk.job(number).resizes for number in (1, 2, 3)]
+    resizes = [desk.job(number).counts.resizes for number in (1, 2, 3)]
     for _ in range(20):
         desk.wait(1_000.0)
         desk.tell(ev.AlarmRang())
-    assert [desk.job(number).resizes for number in (1, 2, 3)] == resizes
+    assert [desk.job(number).counts.resizes for number in (1, 2, 3)] == resizes
     assert desk.engine.jobs[JobId("1")].phase is Phase.RUNNING
 
 
@@ -175,8 +175,8 @@ def test_the_size_of_an_elastic_job_stands_still_while_it_runs_and_after_it_was_
     assert whole_s == pytest.approx(3_000.0)
     desk.start(1)
     desk.wait(310.0)
-    done = int(310.0 / desk.job(1).slowdown)
-    assert desk.job(1).slowdown < 1.0, "it has four devices"
+    done = int(310.0 / desk.job(1).estimate.slowdown)
+    assert desk.job(1).estimate.slowdown < 1.0, "it has four devices"
     assert size_gpu_s(desk.job(1), desk.now_s) == pytest.approx(whole_s, abs=2.0)
     desk.submit(2, **WIDE, expected_s=3_000.0)
     assert desk.phase(1) == "checkpointing"
@@ -184,7 +184,7 @@ def test_the_size_of_an_elastic_job_stands_still_while_it_runs_and_after_it_was_
     desk.end(1, "stopped", step=done)
     desk.start(1)
     desk.wait(50.0)
-    assert (len(desk.devices(1)), desk.job(1).resizes) == (2, 1)
+    assert (len(desk.devices(1)), desk.job(1).counts.resizes) == (2, 1)
     assert size_gpu_s(desk.job(1), desk.now_s) == pytest.approx(whole_s, abs=4.0)
 
 

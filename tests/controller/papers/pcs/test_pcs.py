@@ -42,7 +42,7 @@ def test_a_class_within_its_share_gets_devices_of_one_above_when_their_lease_is_
         "checkpointing",
         "reserved",
     ]
-    here.durable(4, here.job(4).step + 1)
+    here.durable(4, here.job(4).progress.step + 1)
     here.end(4, "stopped")
     assert here.phase(5) == "loading"
     assert here.why(4).startswith("first of class 2, which is due 3.00 devices and holds 3")
@@ -72,7 +72,7 @@ def test_a_share_below_one_device_becomes_turns() -> None:
     assert here.phase(1) == "running"
     here.wait(3.0)
     assert (here.phase(1), here.phase(2)) == ("checkpointing", "reserved")
-    here.durable(1, here.job(1).step + 1)
+    here.durable(1, here.job(1).progress.step + 1)
     here.end(1, "stopped")
     here.start(2)
     here.wait(59.0)

@@ -177,11 +177,11 @@ def happens(rng: random.Random, made: Engine) -> Iterator[ev.AnyEvent]:
     for name in "abcd":
         yield ev.HostResumed(host_id=HostId(name), by="root")
     for number in range(25, 40):
-        running = [job for job in made.jobs.values() if job.hosts_left]
+        running = [job for job in made.jobs.values() if job.attempt.hosts_left]
         for job in rng.sample(running, len(running) // 2):
-            for host_id in job.hosts_left:
+            for host_id in job.attempt.hosts_left:
                 yield ev.AttemptEnded(
-                    job_id=job.job_id, attempt=job.attempt, host_id=host_id, outcome="finished"
+                    job_id=job.job_id, attempt=job.attempt.number, host_id=host_id, outcome="finished"
                 )
         yield ev.JobArrived(spec=a_spec(rng, number))
 

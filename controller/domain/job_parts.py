@@ -1,0 +1,197 @@
+"""The parts of a job's record: its current attempt, its progress, what was measured of it, what is expected
+of it, where its time went, and how often things have happened to it.
+
+Rule: a record only answers questions. Only the ledger changes one (`controller/engine/records.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+from cotenant.controller.domain.capabilities import Capabilities
+from cotenant.controller.domain.ids import AttemptNo, HostId, JobId
+from cotenant.controller.domain.job_spec import LaunchKind
+from cotenant.controller.domain.placement import CheckpointRecord
+from cotenant.controller.domain.reasons import Reason
+from cotenant.controller.performance import Profile, SeenBatch, SpeedCurve
+
+GUESS: Final = "unknown length"
+"""Source of an estimate that rests on nothing but what a job has had."""
+GUESSES: Final = frozenset((GUESS,))
+SHORTEST_S: Final = 300.0
+
+
+def left_of_unknown_s(had_s: float) -> float:
+    """What a job of unknown length is expected to have left: as much as it has had (Lindy's law), and for a
+    beginning five minutes."""
+    return had_s if had_s > SHORTEST_S else SHORTEST_S
+
+
+LOAD_S = 30.0
+PAUSE_S = 5.0
+"""Expected of a job when neither it nor a job like it has declared or measured anything."""
+
+PromiseState = Literal["", "open", "kept", "broken", "void"]
+"""Of a promised end; void: its owner cancelled or held the job, or its program failed; empty: none given."""
+
+StopCause = Literal[
+    "",
+    "preempted",
+    "cancelled",
+    "time-limit",
+    "user",
+    "peer",
+    "lost",
+    "fenced",
+    "crowded",
+    "profiled",
+    "faulted",
+    "resized",
+    "unsplit",
+]
+
+
+class SharedPace(msgspec.Struct, frozen=True, kw_only=True):
+    """What a step took beside a co-tenant, at the whole batch, on average over so many reports."""
+
+    step_s: float
+    reports: int
+
+    def and_one(self, step_s: float) -> SharedPace:
+        reports = self.reports + 1
+        return SharedPace(step_s=self.step_s + (step_s - self.step_s) / reports, reports=reports)
+
+
+class SeenLength(msgspec.Struct, frozen=True, kw_only=True):
+    """How many optimizer steps a job will make, as far as could be seen of its script."""
+
+    steps: int | None = None
+    """In all; None: it was not seen."""
+    note: str = ""
+    """What that rests on, or why it was not seen."""
+
+
+class CurrentAttempt(msgspec.Struct, kw_only=True):
+    """The attempt of a job that is on devices, or was the last one there. A new attempt is a new value."""
+
+    number: AttemptNo = AttemptNo(0)
+    """0: the job has never had devices."""
+    epoch: str = ""
+    """Token of the epoch in which it was launched."""
+    hosts_left: tuple[HostId, ...] = ()
+    """Hosts that have not yet said that all its processes are gone."""
+    started_hosts: tuple[HostId, ...] = ()
+    """Hosts whose processes have been started."""
+    launched: LaunchKind = ""
+    """How they were: warm if all were."""
+    capable: tuple[HostId, ...] = ()
+    """Hosts all of whose ranks have said that they can resume."""
+    known_to_resume: bool = False
+    """It was started from a checkpoint, and its hosts were told so."""
+    start_step: int = 0
+    """The step that it began with."""
+    step_s: float | None = None
+    """Measured seconds per step in its placement."""
+    start_assumed_s: float | None = None
+    """Since when it counts as training without a report of its first step."""
+    load_assumed_s: float = 0.0
+    """How long it had loaded by then."""
+    stop_cause: StopCause = ""
+    stop_reason: Reason | None = None
+    outcome: str = ""
+    """How it ended, as far as its hosts have said: the worst one counts."""
+    exit_code: int | None = None
+    to_blame: tuple[HostId, ...] = ()
+    """Hosts on which it failed for reasons of theirs, as far as is known before all have said."""
+    host_faults: tuple[HostId, ...] = ()
+    """Those of them that say that they caused it."""
+
+
+class JobProgress(msgspec.Struct, kw_only=True):
+    """How far a job is, and whether it can go on from there."""
+
+    step: int = 0
+    """Last step seen."""
+    total_steps: int | None = None
+    """Optimizer steps in all, as far as could be seen of the script."""
+    checkpoints: tuple[CheckpointRecord, ...] = ()
+    resumable: bool = False
+    capabilities: Capabilities = Capabilities()
+    """What its own library has said last."""
+
+
+class JobMeasurements(msgspec.Struct, kw_only=True):
+    """What was measured of a job, or of one like it."""
+
+    solo_step_s: float | None = None
+    """Seconds per step alone at the whole batch."""
+    uncompared: dict[JobId, SharedPace] = {}
+    """By co-tenant: its pace while nobody knew `solo_step_s`; compared when it has run alone."""
+    batch: SeenBatch = SeenBatch()
+    """Rows of its batches."""
+    curve: SpeedCurve | None = None
+    """Step times of an elastic job on more and fewer devices."""
+    profile: Profile | None = None
+    profile_given: bool = False
+    """The profile was not measured on this job: it came with the submission, or from a job like it."""
+
+
+class JobEstimate(msgspec.Struct, kw_only=True):
+    """What is expected of a job."""
+
+    remaining_s: float | None = None
+    """Training time still to do, alone, at `remaining_at_s`; None = unknown."""
+    remaining_at_s: float = 0.0
+    source: str = "none"
+    """Where `remaining_s` comes from."""
+    slowdown: float = 1.0
+    """Step time where it is / step time alone at the whole batch."""
+    end_s: float = float("inf")
+    """Predicted end of a running job: its place in the ledger's order of running jobs."""
+    load_s: float = LOAD_S
+    """Time of its next load: declared, else measured on it or on jobs like it."""
+    pause_s: float = PAUSE_S
+    """Time of its next save and leave."""
+
+
+class TimeSpent(msgspec.Struct, kw_only=True):
+    """Where the time of a job went, in seconds; completion time = wait + load + run + pause."""
+
+    wait_s: float = 0.0
+    load_s: float = 0.0
+    run_s: float = 0.0
+    pause_s: float = 0.0
+    queued_s: float = 0.0
+    """Time it could have run and did not; time held or blocked does not age it."""
+    futile_s: float = 0.0
+    """Part of `load_s` that ended in a futile preemption."""
+    past_limit_s: float = 0.0
+    """On devices before it was last put back by `requeue`: its time limit counts from there."""
+
+
+class JobCounters(msgspec.Struct, kw_only=True):
+    """How often things have happened to a job."""
+
+    preemptions: int = 0
+    futile_preemptions: int = 0
+    """Preempted while loading: the load was for nothing."""
+    aborted_preemptions: int = 0
+    """Its devices were taken away again while its victims still left them: their pause was for nothing."""
+    early_preemptions: int = 0
+    """Of `preemptions`: within the time that a run is promised by the policy, or an hour where it promises
+    nothing."""
+    resizes: int = 0
+    """How often it was given another number of devices while it trained."""
+    limits_over: int = 0
+    """How often it was put back at its time limit."""
+    crowded: int = 0
+    """How often it ran out of device memory while it shared: after the first time it runs alone, since what
+    is known of its memory is wrong."""
+    fault_evidence: int = 0
+    """That it causes fatal GPU faults while it shares: 2 for each that it is known to have caused, 1 for each
+    that it or another caused. From `tenancy.FAULTS_ALONE` on it runs alone."""
+    user_failures: int = 0
+    infra_failures: int = 0
+    """In a row; back to 0 at a first step."""
