@@ -4,7 +4,7 @@ whole clusters from a seed, with their faults. `side_by_side.py --all` compares 
     python bench/same_decisions.py [--policies fifo,castor] [--jobs 300] [--seeds 80]
 
 Rule: a digest covers everything that is decided and nothing that is measured: each decision, refusal and
-command of the engine, its state at the end, and the trace of a whole cluster.
+command of the engine, how each job stands at the end, and the trace of a whole cluster.
 """
 
 from __future__ import annotations
@@ -36,8 +36,15 @@ class Digest:
     def close(self) -> str:
         """Add the state at the end; the digest in hexadecimal digits."""
         if self._engine is not None:
-            self._said.update(encode(self._engine.snapshot()))
+            self._said.update(encode(list(standing_of_all(self._engine))))
         return self._said.hexdigest()
+
+
+def standing_of_all(engine: Any) -> Iterator[tuple[str, ...]]:
+    """Each job, its phase and all that is said of it: the state as people see it, whatever its shape is."""
+    for job_id, job in engine.jobs.items():
+        yield (job_id, str(job.phase), *map(str, engine.explain(job_id, engine.now_s)))
+    yield tuple(f"{name}: {value}" for name, value in engine.policy_state().items())
 
 
 def encode(value: Any) -> bytes:
