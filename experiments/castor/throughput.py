@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("--live", action="store_true", help="also profile jobs on these cores (2 min)")
     parser.add_argument("--json", type=Path, default=None)
     parser.add_argument("--write", type=Path, default=None, help="a page for experiments/results")
-    parser.add_argument("--pictures", type=Path, default=None, help="a folder for the two figures")
+    parser.add_argument("--pictures", type=Path, default=None, help="a folder for the figure")
     options = parser.parse_args()
     result: dict[str, Any] = {"machine": machine.facts(numpy=np.__version__, scipy=scipy.__version__)}
     if options.data.is_file():
@@ -73,8 +73,8 @@ def main() -> None:
 
 
 def judged(rows: dict[str, list[Row]], pictures: Path | None) -> dict[str, Any]:
-    """Everything about the six applications; figures where a folder is named."""
-    applications, fitting = {}, {}
+    """Everything about the six applications; the figure where a folder is named."""
+    applications = {}
     for app, found in rows.items():
         by_seed = [protocol.predicted(found, protocol.by_placement, seed) for seed in SEEDS]
         harder = [protocol.predicted(found, protocol.by_counts, seed) for seed in SEEDS]
@@ -88,15 +88,12 @@ def judged(rows: dict[str, list[Row]], pictures: Path | None) -> dict[str, Any]:
             "held_out_in_range": protocol.in_range(found, protocol.by_placement, SEEDS[0]),
             "seen": msgspec.to_builtins(seen),
         }
-        fitting[app] = by_seed[0]
     if pictures is not None:
-        draw(rows, applications, fitting, pictures)
+        draw(applications, pictures)
     return {"applications": applications, "fit_ms": fit_ms(rows)}
 
 
-def draw(
-    rows: dict[str, list[Row]], applications: dict[str, Any], first: dict[str, Any], folder: Path
-) -> None:
+def draw(applications: dict[str, Any], folder: Path) -> None:
     from cotenant.controller.sim.results import plots
     from experiments.castor.throughput_model import figures
 
@@ -107,7 +104,6 @@ def draw(
     seen = {app: found["seen"]["error"]["mean"] for app, found in applications.items()}
     folder.mkdir(parents=True, exist_ok=True)
     plots.save(figures.errors(held_out, seen, (0.085, 0.25)), folder / "throughput-errors.svg")
-    plots.save(figures.scatter(rows, first), folder / "throughput-scatter.svg")
 
 
 def fit_ms(rows: dict[str, list[Row]]) -> dict[str, float]:

@@ -1,18 +1,14 @@
-"""Two pictures of the throughput model's error. Each a function of data that returns a figure."""
+"""The picture of the throughput model's error."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from cotenant.controller.sim.results.plots import COLOURS, WIDTH_IN
-from experiments.castor.throughput_model.protocol import Array, Row
-
-SHOWN_ROWS: Final = 120
-"""Of each application, drawn by seed: thousands of points would hide each other."""
 
 
 def errors(
@@ -48,41 +44,6 @@ def errors(
     axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(0.0, 0.96))
     figure.suptitle(
         "Step times of rows the fit has not seen; dashed: what their mean should stay below", fontsize=9
-    )
-    return figure
-
-
-def scatter(rows: Mapping[str, list[Row]], predictions: Mapping[str, Array]) -> Figure:
-    """Predicted against measured step time, placements held out; grey: 10 % to each side."""
-    figure = Figure(figsize=(WIDTH_IN, 4.6), layout="constrained")
-    axes = figure.add_subplot()
-    ends = np.array([4e-3, 8.0])
-    axes.fill_between(ends, ends * 0.9, ends * 1.1, color="#dddddd", linewidth=0)
-    axes.plot(ends, ends, color="#555555", linewidth=0.8)
-    for number, (app, found) in enumerate(rows.items()):
-        chosen = np.random.default_rng(0).permutation(len(found))[:SHOWN_ROWS]
-        measured = np.array([row.step.step_s for row in found])[chosen]
-        axes.plot(
-            measured,
-            predictions[app][chosen],
-            linestyle="none",
-            marker="os^Dv*"[number % 6],
-            markersize=3,
-            markeredgewidth=0,
-            alpha=0.7,
-            color=COLOURS[number % len(COLOURS)],
-            label=app,
-        )
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlim(*ends)
-    axes.set_ylim(*ends)
-    axes.set_xlabel("measured step time (s)")
-    axes.set_ylabel("predicted (s)")
-    _plain(axes)
-    axes.legend(frameon=False, fontsize=8, loc="upper left")
-    figure.suptitle(
-        f"Placements held out, {SHOWN_ROWS} rows of each application; grey: within 10 %", fontsize=9
     )
     return figure
 
