@@ -1,4 +1,4 @@
-"""The live controller: one socket in, events through the engine, commands and answers out.
+"""The live controller: the socket, timers, threads and child processes around its loop (`loop.py`).
 
 Rule: takes no decision and keeps no state of its own; what it knows beyond the journal (who is
 connected, what was sent) it could forget at any moment.
@@ -16,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from cotenant.controller.api import About, ClusterMetrics, Code, RequestHandlers, ServerFacts, hit_rate
+from cotenant.controller.api import About, ClusterMetrics, RequestHandlers, ServerFacts, hit_rate
 from cotenant.controller.domain import ENDED, ComputeRequest, JobId
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import (
@@ -28,9 +28,9 @@ from cotenant.controller.engine import (
     question_of,
     to_compare,
 )
-from cotenant.controller.executors import Executor
 from cotenant.controller.executors.agents import AgentExecutor
 from cotenant.controller.executors.allocating import allocator_of
+from cotenant.controller.loop import WAITING_ROWS_MAX, ControllerLoop
 from cotenant.controller.performance import InterferenceModel
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.registry import make_or_stand_in
@@ -41,11 +41,8 @@ from cotenant.controller.store import (
     Effect,
     Fatal,
     Journal,
-    Poisoned,
     Scrub,
     Scrubbed,
-    Stuck,
-    let_follow,
     uptime,
 )
 from cotenant.controller.system import paths
@@ -54,30 +51,12 @@ from cotenant.controller.system.metrics import Endpoint, Sheet, Sheets, opened
 from cotenant.controller.system.secrets import Secrets
 from cotenant.controller.system.sections import Settings
 from cotenant.controller.system.settings import SettingsError
-from cotenant.controller.wire import (
-    UNKNOWN_REQUEST,
-    BadMessage,
-    FromAgent,
-    HostRefused,
-    WrongVersion,
-    decode,
-    encode,
-    refusal,
-    request_in,
-)
 from cotenant.controller.wire import clients as wire
 from cotenant.controller.workers import ComputeWorker, EtaWorker, ForesightWorker, ShadowWorker
 
 TICK_S: Final = 0.5
-WAITING_ROWS_MAX: Final = 20_000
-"""With more rows on their way to the disk, the socket is not read until the disk has caught up."""
 TRY_AGAIN_S: Final = 2.0
-ALARM_SPACING_S: Final = 0.01
 ALARM_WAIT_S_MAX: Final = 3600.0
-
-INTERNAL: Final = "the controller failed on this request and goes on without it; its log says why"
-
-TOO_MUCH: Final = "too much at once: wait a few seconds and try again"
 
 log = logging.getLogger("cotenant.controller")
 
@@ -143,15 +122,11 @@ class Controller:
         self._settings = settings.controller
         self._make_policy, self._make_router, self._make_worker = make_policy, make_router, make_worker
         self._waiting_rows_max = waiting_rows_max
-        self._loop = asyncio.get_running_loop()
+        self._asyncio = asyncio.get_running_loop()
         self._stopped = asyncio.Event()
         self._alarm: asyncio.TimerHandle | None = None
-        self._alarm_s = 0.0
-        self._failed_alarms = 0
         self._try_again_s = 0.0
-        self._is_full = False
         self._released = (-1, 0)
-        self._rebuilds = 0
         self._fatal: Fatal | None = None
         state_dir = paths.controller_state_dir(settings)
         raise_descriptor_limit()
@@ -185,6 +160,19 @@ class Controller:
         )
         if why := registry.why_not(self.core.state.engine.policy_name):
             log.error("%s; nothing new starts until `cotenant policy set` names another", why)
+        self._open_peers(settings, state_dir)
+        self._compute_worker = self._make_worker(self.loop.computed)
+        share = settings.controller.eta_share
+        self._foresight_worker = ForesightWorker(share)
+        self._eta_worker = EtaWorker(self._eta_question, self._etas_found, self._open_jobs, share)
+        shadow = self._handlers.shadow
+        self._shadow_worker = ShadowWorker(shadow.question, shadow.told)
+        self._scrub = Scrub(self._journal.path, settings.controller.scrub_every_s, self._scrubbed_soon)
+        if self._endpoint is not None:
+            self._serve_metrics(self._endpoint)
+
+    def _open_peers(self, settings: Settings, state_dir: Path) -> None:
+        """The socket, those who talk through it, and the loop between them and the journal."""
         self._secrets = Secrets(state_dir / "secrets")
         self._secrets.used_by(self.core.state.engine.jobs)
         self._secrets.release(self._is_over)  # Also of what a restored journal has lost.
@@ -203,13 +191,12 @@ class Controller:
         )
         self._allocator = allocator_of(
             self.core,
-            self._guarded,
+            lambda work: self.loop.guard(work),
             endpoint=self.endpoint,
             keys_dir=paths.keys_dir(settings),
             every_s=settings.controller.slurm_every_s,
         )
-        self._executors: tuple[Executor, ...] = (self._link, self._allocator)
-        about = About(version=package, endpoint=self.endpoint, started_s=self.core.clock.now_s())
+        about = About(version=self._package, endpoint=self.endpoint, started_s=self.core.clock.now_s())
         self._handlers = RequestHandlers(
             self.core,
             self._link,
@@ -220,20 +207,19 @@ class Controller:
             foresee=self._foresee,
             more=(self._allocator.requests,),
         )
-        self._compute_worker = self._make_worker(self._computed)
-        share = settings.controller.eta_share
-        self._foresight_worker = ForesightWorker(share)
-        self._eta_worker = EtaWorker(self._eta_question, self._etas_found, self._open_jobs, share)
-        shadow = self._handlers.shadow
-        self._shadow_worker = ShadowWorker(shadow.question, shadow.told)
-        self._scrub = Scrub(self._journal.path, settings.controller.scrub_every_s, self._scrubbed_soon)
+        self.loop = ControllerLoop(
+            self.core,
+            self._link,
+            self._handlers,
+            self,
+            executors=(self._allocator,),
+            waiting_rows_max=self._waiting_rows_max,
+        )
         self._started_s = about.started_s
-        if self._endpoint is not None:
-            self._serve_metrics(self._endpoint)
 
     def _serve_metrics(self, endpoint: Endpoint) -> None:
         self._metrics = ClusterMetrics(self.core.state.engine)
-        endpoint.serve(Sheets(self._loop, self._sheet).newest)
+        endpoint.serve(Sheets(self._asyncio, self._sheet).newest)
         log.info("metrics at http://%s/metrics", endpoint.address)
         if endpoint.warning:
             log.warning("%s", endpoint.warning)
@@ -249,10 +235,10 @@ class Controller:
         for request in self.core.state.compute_requests.values():
             self._compute_worker.start(request)
         self._shadow_worker.changed()
-        self._set_alarm()
+        self.loop.set_alarm()
         self._scrub.start()
-        ticking = self._loop.create_task(self._tick_for_ever())
-        stopping = self._loop.create_task(self._stopped.wait())
+        ticking = self._asyncio.create_task(self._tick_for_ever())
+        stopping = self._asyncio.create_task(self._stopped.wait())
         try:
             done, _ = await asyncio.wait((ticking, stopping), return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -267,10 +253,7 @@ class Controller:
         self._stopped.set()
 
     async def _close(self) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-        self._is_full = False
-        self._router.pause(True)
+        self.loop.rest()
         if self._endpoint is not None:
             await asyncio.to_thread(self._endpoint.close)
         await self._allocator.close()
@@ -282,7 +265,7 @@ class Controller:
         if self._fatal is None:
             if not self.core.stuck:
                 self.core.snapshot()
-            let_follow(self.core.seal(), self._carry_out)
+            self.loop.seal()
             self._journal.flush()
             await asyncio.sleep(0)  # The loop hands over what has become durable: answers leave.
         self._router.close()
@@ -294,19 +277,19 @@ class Controller:
     async def _tick_for_ever(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            self._guarded(self._tick)
+            self._tick()
 
     def _tick(self) -> None:
         now_s = self.core.clock.now_s()
         self._router.take_pulse(TICK_S)
         if self.core.stuck and now_s >= self._try_again_s:
             self._try_again_s = now_s + TRY_AGAIN_S
-            if self.core.try_again():
-                log.warning("the journal can be written again")
-                self._set_alarm()
-        for executor in self._executors:
-            executor.tick()
-        self._handlers.tick()
+            self.loop.write_again()
+        self.loop.tick()
+        self.loop.guard(lambda: self._keep_house(now_s))
+
+    def _keep_house(self, now_s: float) -> None:
+        """Looks after what is neither a decision nor a message: the shadow, keys, secrets, idleness."""
         if self._handlers.shadow.is_wanted:
             self._shadow_worker.changed()
         try:
@@ -328,7 +311,7 @@ class Controller:
             uptime_s=now_s - self._started_s,
             counters=core.counters,
             decisions=core.decisions,
-            undelivered=sum(executor.undelivered for executor in self._executors),
+            undelivered=self._link.undelivered + self._allocator.undelivered,
             entries=core.journal.last_seq,
             commits=core.journal.commits,
             waiting_rows=core.journal.waiting,
@@ -353,115 +336,47 @@ class Controller:
     def _has_work(self) -> bool:
         return any(job.phase not in ENDED for job in self.core.state.engine.jobs.values())
 
-    # --- In ----------------------------------------------------------------------------------------
-
     def _receive(self, address: bytes, who: Identity, is_client: bool, frame: bytes) -> None:
-        """One message, from bytes to effects."""
-        if is_client and not self._handlers.affords(who, len(frame)):
-            self.core.counters["refused_requests"] += 1
-            number = request_in(frame)
-            if number is not None:
-                self._refuse(address, number, "refused", TOO_MUCH)
-            return
-        try:
-            if is_client:
-                request: wire.Request = decode(frame, wire.Request)
-                self._guarded(
-                    lambda: self._handlers.ask(address, who, request),
-                    lambda: self._refuse(address, request.request_id, "internal", INTERNAL),
-                )
-            else:
-                message: FromAgent = decode(frame, FromAgent)
-                self._guarded(lambda: self._heard(address, who, message))
-        except WrongVersion as wrong:
-            self.core.counters["bad_messages"] += 1
-            why = refusal(wrong.theirs)
-            no = (
-                wire.Failure(request_id=0, code="version", message=why) if is_client else HostRefused(why=why)
-            )
-            self._router.send(address, encode(no, wrong.theirs))
-        except BadMessage:
-            self.core.counters["bad_messages"] += 1
-            number = request_in(frame) if is_client else None
-            if number is not None:
-                self._refuse(address, number, "version", UNKNOWN_REQUEST)
+        self.loop.receive(address, who, is_client, frame)
 
-    def _heard(self, address: bytes, who: Identity, message: FromAgent) -> None:
-        if not self._link.heard(address, who, message):
-            self.core.counters["bad_messages"] += 1
+    # --- What the loop asks for (`Outside`) --------------------------------------------------------
 
-    def _refuse(self, address: bytes, request_id: int, code: Code, message: str) -> None:
-        self._router.send(address, encode(wire.Failure(request_id=request_id, code=code, message=message)))
+    def send(self, address: bytes, frame: bytes) -> bool:
+        """Sends a frame to a peer; False: the peer is gone, or reads too slowly."""
+        return self._router.send(address, frame)
 
-    def _guarded(self, work: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
-        """Do it and commit its consequences. An event that breaks the engine goes into quarantine, with its
-        traceback.
+    def wake_at(self, at_s: float | None) -> None:
+        """Rings the loop at this time of the controller's clock and no other; None: not at all."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if at_s is not None:
+            wait_s = max(0.0, at_s - self.core.clock.now_s())
+            self._alarm = self._asyncio.call_later(min(wait_s, ALARM_WAIT_S_MAX), self.loop.ring)
 
-        State changes only inside `core.happen`, which takes back what fails; so whatever else a message
-        breaks, the controller goes on without it.
-        """
-        try:
-            work()
-            self._settle()
-        except Fatal as fatal:
-            self._end_badly(fatal)
-            return
-        except Poisoned as poisoned:
-            log.error("put aside: %s", poisoned, exc_info=poisoned)
-        except Stuck:
-            self.core.counters["stuck"] += 1
-        except Exception:
-            log.exception("a message was dropped")
-            self.core.counters["internal_errors"] += 1
-            if otherwise is not None:
-                otherwise()
-        self._believe()
-        let_follow(self.core.seal(), self._carry_out)
-        self._set_alarm()
-        if self._journal.waiting > self._waiting_rows_max:
-            self._is_full = True
-            self._router.pause(True)
+    def pause_reading(self, paused: bool) -> None:
+        """Reads no more frames for now, or again; peers' queues fill up and they wait."""
+        self._router.pause(paused)
 
-    def _end_badly(self, fatal: Fatal) -> None:
-        """End without reading, writing or sending anything more."""
-        log.critical("ending: %s", fatal)
-        self._fatal = fatal
-        self._router.pause(True)
-        self.stop()
+    def start_computing(self, request: ComputeRequest) -> None:
+        """Computes what a policy or a profile asked for, in a child process."""
+        self._compute_worker.start(request)
 
-    # --- Out ---------------------------------------------------------------------------------------
-
-    def _settle(self) -> None:
-        """Pass what was just decided to those who count it or wait for it."""
-        decided = self.core.decided()
+    def take_note(self, decided: Sequence[Decided]) -> None:
+        """Tells the page of metrics, and those who compute what follows, of decisions."""
         if self._endpoint is not None:
             for each in decided:
                 self._metrics.happened(each.event)
-        self._handlers.settle(decided)
         if any(type(each.event) is not ev.EtasTold for each in decided):
             self._eta_worker.changed()
         if decided:
             self._shadow_worker.changed()
 
-    def _believe(self) -> None:
-        """Reset those who keep something beside the state, once it was read back."""
-        if self.core.rebuilds != self._rebuilds:
-            self._rebuilds = self.core.rebuilds
-            for executor in self._executors:
-                executor.rebuilt()
-            self._handlers.rebuilt()
-
-    def _carry_out(self, decided: Decided) -> None:
-        """It is durable."""
-        for executor in self._executors:
-            executor.carry_out(decided)
-        for command in decided.commands:
-            if isinstance(command, ComputeRequest):
-                self._compute_worker.start(command)
-
-    def _computed(self, result: ev.Computed) -> None:
-        if result.request_id in self.core.state.compute_requests:
-            self._guarded(lambda: void(self.core.happen(result)))
+    def end(self, fatal: Fatal) -> None:
+        """Ends without reading, writing or sending anything more."""
+        self._fatal = fatal
+        self._router.pause(True)
+        self.stop()
 
     # --- When jobs end -----------------------------------------------------------------------------
 
@@ -478,7 +393,7 @@ class Controller:
         self, questions: Sequence[EtaQuestion], then: Callable[[Sequence[EtaAnswer]], None], within_s: float
     ) -> bool:
         return self._foresight_worker.ask(
-            questions, lambda found: self._guarded(lambda: then(found)), within_s
+            questions, lambda found: self.loop.guard(lambda: then(found)), within_s
         )
 
     def _etas_found(self, answer: EtaAnswer) -> None:
@@ -496,48 +411,19 @@ class Controller:
                 told.append(record)
         if told:
             event = ev.EtasTold(at_s=answer.now_s, etas=tuple(told))
-            self._guarded(lambda: void(self.core.happen(event)))
-
-    # --- Time --------------------------------------------------------------------------------------
-
-    def _set_alarm(self) -> None:
-        """The engine is woken when it wants to be. Asked after every message: mostly nothing has changed."""
-        stopping = self.core.stuck or self._stopped.is_set()
-        alarm_s = None if stopping else self.core.state.engine.next_alarm_s
-        if self._alarm is not None and alarm_s == self._alarm_s:
-            return
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
-        if alarm_s is None:
-            return
-        wait_s = max(alarm_s - self.core.clock.now_s(), ALARM_SPACING_S * 2**self._failed_alarms)
-        self._alarm_s = alarm_s
-        self._alarm = self._loop.call_later(min(wait_s, ALARM_WAIT_S_MAX), self._ring)
-
-    def _ring(self) -> None:
-        self._alarm = None
-        broken = self.core.counters["quarantined"]
-        if self.core.ring():
-            self._guarded(lambda: void(self.core.happen(ev.AlarmRang())))
-        failed = self.core.counters["quarantined"] > broken
-        self._failed_alarms = min(self._failed_alarms + 1, 14) if failed else 0
-        self._set_alarm()
+            self.loop.happen(event)
 
     # --- From the writer thread --------------------------------------------------------------------
 
     def _hand_over(self, effects: Sequence[Effect]) -> None:
-        self._loop.call_soon_threadsafe(self._durable, effects)
+        self._asyncio.call_soon_threadsafe(lambda: self.loop.durable(effects))
 
-    def _durable(self, effects: Sequence[Effect]) -> None:
-        let_follow(effects, self._carry_out)
-        if self._is_full and self._journal.waiting <= self._waiting_rows_max // 2:
-            self._is_full = False
-            self._router.pause(False)
+    def _commit_failed(self, error: sqlite3.Error) -> None:
+        self._asyncio.call_soon_threadsafe(lambda: self.loop.commit_failed(error))
 
     def _scrubbed_soon(self, result: Scrubbed) -> None:
         with suppress(RuntimeError):  # The loop is closed: the process is ending.
-            self._loop.call_soon_threadsafe(self._scrubbed, result)
+            self._asyncio.call_soon_threadsafe(self._scrubbed, result)
 
     def _scrubbed(self, result: Scrubbed) -> None:
         self.core.scrubbed = result
@@ -547,20 +433,3 @@ class Controller:
             )
         if not result.damages:
             log.info("the journal is sound: %d entries, %d snapshots", result.entries, result.snapshots)
-
-    def _commit_failed(self, error: sqlite3.Error) -> None:
-        self._loop.call_soon_threadsafe(self._failed, error)
-
-    def _failed(self, error: sqlite3.Error) -> None:
-        log.error("the journal cannot be written (%s): nothing new is accepted, jobs go on", error)
-        try:
-            instead = self.core.commit_failed(error)
-        except Fatal as fatal:
-            self._end_badly(fatal)
-            return
-        self._believe()
-        let_follow(instead, self._carry_out)
-
-
-def void(value: object) -> None:
-    """For callbacks whose result is not used."""

@@ -85,9 +85,12 @@ controller.api                  controller.performance controller.domain control
                                 controller.planning controller.wire controller.system controller.models
                                 controller.policies controller.engine controller.store controller.executors
 controller.router               controller.wire controller.system
+controller.loop                 controller.domain controller.wire controller.system controller.store
+                                controller.executors controller.api
 controller.server               controller.performance controller.domain controller.wire controller.system
                                 controller.models controller.policies controller.engine controller.store
                                 controller.executors controller.workers controller.api controller.router
+                                controller.loop
 controller.__main__             controller.domain controller.system controller.policies controller.store
                                 controller.router controller.server
 # Trying out, and learning. What computes is handed to the simulator.

@@ -28,6 +28,7 @@ from cotenant.controller.domain import (
 )
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import EngineConfig
+from cotenant.controller.loop import ControllerLoop
 from cotenant.controller.policies import registry
 from cotenant.controller.wire import pack, unpack
 from tests.controller.building import profile, report
@@ -92,7 +93,14 @@ class Broken(AssertionError):
 
 
 class Cluster:
-    def __init__(self, seed: int, plan: Plan | None = None, *, loud: bool = False) -> None:
+    def __init__(
+        self,
+        seed: int,
+        plan: Plan | None = None,
+        *,
+        loud: bool = False,
+        make_loop: type[ControllerLoop] = ControllerLoop,
+    ) -> None:
         self.plan = plan if plan is not None else plan_of(seed)
         self.name = f"{seed}" if plan is None or plan == plan_of(seed) else f"{seed}:{plan.kind}"
         self.clock = Clockwork(seed, loud=loud)
@@ -120,7 +128,12 @@ class Cluster:
         # Half of the worlds profile their jobs in place: turns of s among stops, saves and losses.
         config = EngineConfig(policy=settings, checkpoint_every_s=every_s, profile_s=15.0 * (seed % 2))
         self.headquarters = Headquarters(
-            self.clock, self.network, config, lease_s=LEASE_S, silent_after_s=SILENT_AFTER_S
+            self.clock,
+            self.network,
+            config,
+            lease_s=LEASE_S,
+            silent_after_s=SILENT_AFTER_S,
+            make_loop=make_loop,
         )
         self.headquarters.watch = self._decided
         self.machines = {m.name: m for m in self._make_machines()}

@@ -150,6 +150,11 @@ class PaperJournal:
     def reports(self) -> dict[HostId, int]:
         return dict(self._pages.reports)
 
+    @property
+    def waiting(self) -> int:
+        """Paper is written at once, as far as the loop is concerned."""
+        return 0
+
     def has_room(self) -> bool:
         return not self.is_full
 
