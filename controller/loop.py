@@ -46,7 +46,7 @@ TOO_MUCH: Final = "too much at once: wait a few seconds and try again"
 log = logging.getLogger("cotenant.controller")
 
 
-class Outside(Protocol):
+class ControllerEdges(Protocol):
     """What a loop asks of whatever runs it."""
 
     def send(self, address: bytes, frame: bytes) -> bool:
@@ -102,14 +102,14 @@ class ControllerLoop:
         core: Core,
         agents: TalksToAgents,
         clients: AnswersClients,
-        outside: Outside,
+        edges: ControllerEdges,
         *,
         executors: Sequence[Executor] = (),
         waiting_rows_max: int = WAITING_ROWS_MAX,
     ) -> None:
         """`executors`: those beside the agents."""
         self.core = core
-        self._agents, self._clients, self._outside = agents, clients, outside
+        self._agents, self._clients, self._edges = agents, clients, edges
         self._executors: tuple[Executor, ...] = (agents, *executors)
         self._waiting_rows_max = waiting_rows_max
         self._is_full = False
@@ -141,7 +141,7 @@ class ControllerLoop:
             no = (
                 wire.Failure(request_id=0, code="version", message=why) if is_client else HostRefused(why=why)
             )
-            self._outside.send(address, encode(no, wrong.theirs))
+            self._edges.send(address, encode(no, wrong.theirs))
         except BadMessage:
             self.core.counters["bad_messages"] += 1
             number = request_in(frame) if is_client else None
@@ -160,7 +160,7 @@ class ControllerLoop:
 
     def _refuse(self, address: bytes, request_id: int, code: Code, message: str) -> None:
         frame = encode(wire.Failure(request_id=request_id, code=code, message=message))
-        self._outside.send(address, frame)
+        self._edges.send(address, frame)
 
     # --- What happens ------------------------------------------------------------------------------
 
@@ -199,12 +199,12 @@ class ControllerLoop:
         self.set_alarm()
         if self.core.journal.waiting > self._waiting_rows_max:
             self._is_full = True
-            self._outside.pause_reading(True)
+            self._edges.pause_reading(True)
 
     def _settle(self) -> None:
         """Passes what was just decided to those who count it or wait for it."""
         decided = self.core.decided()
-        self._outside.take_note(decided)
+        self._edges.take_note(decided)
         self._clients.settle(decided)
 
     def seal(self) -> None:
@@ -225,7 +225,7 @@ class ControllerLoop:
             executor.carry_out(decided)
         for command in decided.commands:
             if isinstance(command, ComputeRequest):
-                self._outside.start_computing(command)
+                self._edges.start_computing(command)
 
     def computed(self, result: ev.Computed) -> None:
         """Takes in the answer to a computation, unless nobody waits for it any more."""
@@ -257,7 +257,7 @@ class ControllerLoop:
         if alarm_s != self._alarm_s:
             self._alarm_s = alarm_s
             earliest_s = self.core.clock.now_s() + ALARM_SPACING_S * 2**self._failed_alarms
-            self._outside.wake_at(None if alarm_s is None else max(alarm_s, earliest_s))
+            self._edges.wake_at(None if alarm_s is None else max(alarm_s, earliest_s))
 
     def ring(self) -> None:
         """The time has come that was asked for, or one before it."""
@@ -276,7 +276,7 @@ class ControllerLoop:
         let_follow(effects, self._carry_out)
         if self._is_full and self.core.journal.waiting <= self._waiting_rows_max // 2:
             self._is_full = False
-            self._outside.pause_reading(False)
+            self._edges.pause_reading(False)
 
     def commit_failed(self, error: sqlite3.Error) -> None:
         """Takes back what could not be written; nothing new is accepted until it can be."""
@@ -295,9 +295,9 @@ class ControllerLoop:
         """Sets no more alarms, and reads no more frames, whatever the disk does."""
         self._is_ending, self._is_full = True, False
         self.set_alarm()
-        self._outside.pause_reading(True)
+        self._edges.pause_reading(True)
 
     def _end(self, fatal: Fatal) -> None:
         log.critical("ending: %s", fatal)
         self._is_ending = True
-        self._outside.end(fatal)
+        self._edges.end(fatal)

@@ -339,7 +339,7 @@ class Controller:
     def _receive(self, address: bytes, who: Identity, is_client: bool, frame: bytes) -> None:
         self.loop.receive(address, who, is_client, frame)
 
-    # --- What the loop asks for (`Outside`) --------------------------------------------------------
+    # --- What the loop asks for (`ControllerEdges`) --------------------------------------------------------
 
     def send(self, address: bytes, frame: bytes) -> bool:
         """Sends a frame to a peer; False: the peer is gone, or reads too slowly."""

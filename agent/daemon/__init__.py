@@ -3,6 +3,7 @@
 __all__ = [
     "assembly",
     "connections",
+    "loop",
     "runtime",
     "spool",
     "supervisors",

@@ -1,8 +1,6 @@
-"""The agent's edge: carries out what the state machine asks for, and tells it what happens.
+"""The agent's edges around its loop (`loop.py`): sockets, timers, threads, the disk, and the supervisors.
 
-Rule: this loop takes no decision. Notes reach the disk before anything that follows from them leaves the
-process; while the disk refuses them, the agent confirms, reports and starts nothing, but leases and
-heartbeats go on, so a full disk does not end running jobs.
+Rule: nothing is decided here. An edge tells the loop what happens, and does what the loop asks for.
 """
 
 from __future__ import annotations
@@ -12,8 +10,8 @@ import signal
 import sys
 import time
 import traceback
-from collections import Counter, deque
-from collections.abc import Callable, Coroutine
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,19 +30,16 @@ from cotenant.agent.daemon.core import (
     DevicesChanged,
     EndLeftovers,
     GpuFault,
-    Halt,
     IndicatorsRead,
-    Keep,
     Reconnect,
     RemoveAttempt,
     RemoveCheckpoints,
     Say,
-    Send,
-    StartFailed,
     StartSupervisor,
     Tell,
     Trust,
 )
+from cotenant.agent.daemon.loop import AgentLoop
 from cotenant.agent.daemon.metrics import AgentReading, Edge, sheet_of
 from cotenant.agent.daemon.spool import Spool
 from cotenant.agent.daemon.supervisors import Supervisors
@@ -62,15 +57,15 @@ from cotenant.controller.domain import DeviceId, DeviceReading, texts
 from cotenant.controller.system.endpoint import BadEndpoint
 from cotenant.controller.system.keys import KeyFile
 from cotenant.controller.system.metrics import Sheet, Sheets
-from cotenant.controller.wire import CommandAck, Report, ToAgent
+from cotenant.controller.wire import FromAgent, ToAgent
 
 if TYPE_CHECKING:
     from cotenant.controller.system.metrics import Endpoint
 
 DISK_RETRY_S: Final = 1.0
+ALARM_WAIT_S_MAX: Final = 3600.0
 OFFER_PERIOD_S: Final = 10.0
 """How often a device that another agent holds is asked for again."""
-UNWRITTEN_MAX: Final = 100_000
 WARM: Final = "warm"
 """Beside the attempts: the sockets of fork servers."""
 
@@ -120,11 +115,7 @@ class Runtime:
         )
         self._release = GpuRelease(self.post, watch, self._mps.looked if self._mps is not None else None)
         self._logs = LogReader(self._attempts.folder, self._link.send)
-        self._events: deque[AnyAgentEvent] = deque()
-        self._busy = False
-        self._unwritten: list[AnyNote] = []
-        self._postponed: list[AnyEffect] = []
-        """What must not happen before `_unwritten` is on disk."""
+        self.loop = AgentLoop(state, self, notes=str(spool.path))
         self._alarm: asyncio.TimerHandle | None = None
         self._removals = Tasks("removing checkpoints")
         self._tasks = Tasks("working beside the mail")
@@ -205,7 +196,7 @@ class Runtime:
     def _sheet(self) -> Sheet:
         """For one scrape."""
         edge = Edge(
-            notes_waiting=len(self._unwritten),
+            notes_waiting=len(self.loop.unwritten),
             faults=self._faults,
             held=self._watch.held if self._watch is not None else frozenset(),
             mps=self._mps.wrong if self._mps is not None else {},
@@ -213,6 +204,8 @@ class Runtime:
         return sheet_of(self._state, self._readings, now_s(), edge)
 
     def leave(self) -> None:
+        """End soon and in order; jobs live on."""
+        self.loop.leave()
         self._leave.set()
 
     def _fail(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -221,8 +214,7 @@ class Runtime:
         log(f"internal error: {context['message']}")
         if error is not None:
             traceback.print_exception(error)
-        self.why_halted = f"internal error ({error!r}): start the agent again; jobs live on"
-        self._leave.set()
+        self.halt(f"internal error ({error!r}): start the agent again; jobs live on")
 
     def leave_on_signals(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -237,56 +229,65 @@ class Runtime:
         self._take(event)
 
     def _take(self, event: AnyAgentEvent) -> None:
-        self._events.append(event)
         if isinstance(event, GpuFault):
             self._faults.update(event.uuids)
-        if self._busy:
-            return
-        self._busy = True
-        try:
-            while self._events and not self._leave.is_set():
-                happened = self._events.popleft()
-                self._perform(self._state.handle(happened, now_s()))
-                self._warm.look(happened)
-        finally:
-            self._busy = False
+        self.loop.take(event)
         if self._on_welcome is not None and self._state.registration.welcomed:
             self._on_welcome()
             self._on_welcome = None
-        self._set_alarm()
 
     def _heard(self, message: ToAgent) -> None:
         self.post(ControllerMessageCame(message=message))
 
-    def _set_alarm(self) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-        if not self._leave.is_set():
-            wait_s = max(0.0, self._state.next_alarm_s - now_s())
-            self._alarm = asyncio.get_running_loop().call_later(min(wait_s, 3600.0), self._tick)
-
     def _tick(self) -> None:
         self.post(AgentTicked(fork_servers=self._warm.use))
 
-    # --- Effects -----------------------------------------------------------------------------------
+    # --- What the loop asks for (`AgentEdges`) --------------------------------------------------------
 
-    def _perform(self, effects: list[AnyEffect]) -> None:
-        """Notes first; messages last, so that one flush serves all notes of the list."""
-        self._write([effect.note for effect in effects if isinstance(effect, Keep)])
-        messages = [effect.message for effect in effects if isinstance(effect, Send)]
-        for effect in effects:
-            self._do(effect)
-        for message in messages:
-            if not (self._unwritten and isinstance(message, Report | CommandAck)):
-                self._link.send(message)
+    def now_s(self) -> float:
+        """The time of this host's clock that no time zone moves."""
+        return now_s()
 
-    def _do(self, effect: AnyEffect) -> None:
+    def wake_at(self, at_s: float) -> None:
+        """Ticks at this time and no other."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        wait_s = min(max(0.0, at_s - now_s()), ALARM_WAIT_S_MAX)
+        self._alarm = asyncio.get_running_loop().call_later(wait_s, self._tick)
+
+    def write(self, notes: Sequence[AnyNote]) -> None:
+        """Flushes notes to the spool.
+
+        Raises:
+            OSError: the disk refuses them.
+        """
+        self._spool.append(notes)
+        if self._spool.is_bloated:
+            try:
+                self._spool.compact(self._state.memory.notes())
+            except OSError as error:  # The old file still counts; the next note tries again.
+                log(f"cannot compact {self._spool.path}: {error.strerror}")
+
+    def write_later(self) -> None:
+        """Writes again in a second what the disk has refused."""
+        asyncio.get_running_loop().call_later(DISK_RETRY_S, self.loop.write_again)
+
+    def send(self, message: FromAgent) -> None:
+        """Sends a message to the controller, if there is a connection."""
+        self._link.send(message)
+
+    def handled(self, event: AnyAgentEvent) -> None:
+        """Looks what an event means for warm starts."""
+        self._warm.look(event)
+
+    def halt(self, why: str) -> None:
+        """Ends the agent; jobs live on."""
+        self.why_halted = why
+        self.leave()
+
+    def do(self, effect: AnyEffect) -> None:
+        """Carries out an effect at the edge that it concerns."""
         match effect:
-            case StartSupervisor(order=order) if self._unwritten:
-                why = f"the disk of {order.host_id} takes no more notes of its agent"
-                self.post(StartFailed(job_id=order.job_id, attempt=order.attempt, why=why))
-            case RemoveAttempt() | RemoveCheckpoints() if self._unwritten:
-                self._postponed.append(effect)
             case StartSupervisor(order=order):
                 self._start(order)
             case Tell(job_id=job_id, attempt=attempt, message=message):
@@ -310,9 +311,6 @@ class Runtime:
                 log(text)
             case Reconnect():
                 self._reconnect()
-            case Halt(why=why):
-                self.why_halted = why
-                self._leave.set()
 
     def _start(self, order: Order) -> None:
         if self._mps is None or self._mps.serves(order):
@@ -342,47 +340,7 @@ class Runtime:
         try:
             self._link.reconnect()
         except BadEndpoint as error:
-            self.why_halted = str(error)
-            self._leave.set()
-
-    # --- The disk ----------------------------------------------------------------------------------
-
-    def _write(self, notes: list[AnyNote]) -> None:
-        """Flush notes to the spool; those that the disk refuses wait."""
-        if notes and self._unwritten:
-            self._unwritten += notes
-        elif notes:
-            try:
-                self._spool.append(notes)
-                self._compact_if_bloated()
-            except OSError as error:
-                log(f"cannot write {self._spool.path}: {error.strerror}; trying again every second")
-                self._unwritten = list(notes)
-                asyncio.get_running_loop().call_later(DISK_RETRY_S, self._write_again)
-        if len(self._unwritten) > UNWRITTEN_MAX:
-            self.why_halted = (
-                f"{self._spool.path} could not be written for too long: free space, then start again"
-            )
-            self._leave.set()
-
-    def _write_again(self) -> None:
-        try:
-            self._spool.append(self._unwritten)
-        except OSError:
-            asyncio.get_running_loop().call_later(DISK_RETRY_S, self._write_again)
-            return
-        log(f"{self._spool.path} can be written again")
-        self._unwritten = []
-        postponed, self._postponed = self._postponed, []
-        for effect in postponed:
-            self._do(effect)
-
-    def _compact_if_bloated(self) -> None:
-        if self._spool.is_bloated:
-            try:
-                self._spool.compact(self._state.memory.notes())
-            except OSError as error:  # The old file still counts; the next note tries again.
-                log(f"cannot compact {self._spool.path}: {error.strerror}")
+            self.halt(str(error))
 
     # --- Devices -----------------------------------------------------------------------------------
 

@@ -192,7 +192,7 @@ class Headquarters:
             assert isinstance(ledger, Ledger)
             ledger.check()
 
-    # --- What the loop asks for (`Outside`) --------------------------------------------------------
+    # --- What the loop asks for (`ControllerEdges`) --------------------------------------------------------
 
     def send(self, address: bytes, frame: bytes) -> bool:
         self._check_durable(decode(frame, wire.ToAgent))

@@ -1,11 +1,12 @@
 """One host: its disk, its agent and its supervisors as processes that can be killed, and their edges.
 
-What is ours here is what `agent/daemon/runtime.py`, `supervisors.py` and `runtime.py` do around the real
-state machines: carry out effects in order, watch processes, connect, and keep on disk what was kept.
+What is ours here is what `agent/daemon/runtime.py` is to the agent's loop, and what `supervisors.py` and the
+supervisor's `runtime.py` do: watch processes, connect, and keep on disk what was kept.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -29,14 +30,11 @@ from cotenant.agent.daemon.core import (
     EndLeftovers,
     FoundAttempt,
     GangMessageCame,
-    Halt,
-    Keep,
     MemoryFree,
     MemoryHeld,
     Reconnect,
     RemoveAttempt,
     Say,
-    Send,
     StartFailed,
     StartSupervisor,
     StatusCame,
@@ -44,6 +42,7 @@ from cotenant.agent.daemon.core import (
     Tell,
     Trust,
 )
+from cotenant.agent.daemon.loop import AgentLoop
 from cotenant.agent.ipc import GangOut, Order, Result, ToSupervisor
 from cotenant.agent.supervisor.core import (
     AllGone,
@@ -211,8 +210,7 @@ class Machine:
         self.renewed_s = 0.0
         self.longest_gap_s = 0.0
         """The longest time without a renewal."""
-        self._events: list[AnyAgentEvent] = []
-        self._busy = False
+        self.loop: AgentLoop | None = None
         self._address = b""
         self._connections = 0
         self._connected: set[Key] = set()
@@ -235,6 +233,7 @@ class Machine:
         )
         notes: list[AnyNote] = [unpack(pack(note), AnyNote) for note in self.disk]
         self.state = AgentState(config, AgentMemory(notes))
+        self.loop = AgentLoop(self.state, self, notes="the notes")
         self.clock.say(f"{self.name}: agent starts")
         self._open()
         self._connected = set()
@@ -255,9 +254,10 @@ class Machine:
         if self.state is None:
             return
         self.clock.say(f"{self.name}: agent is killed")
-        self.state = None
+        assert self.loop is not None
+        self.loop.is_over = True
+        self.state = self.loop = None
         self.crash_in = None
-        self._events.clear()
         self._alarm.clear()
         self._connected.clear()
         self.network.close(self._address)
@@ -279,46 +279,53 @@ class Machine:
             self.boot += 1
             self.clock.soon(2.0, self.start_agent)
 
-    # --- The agent's loop --------------------------------------------------------------------------
+    # --- The agent's loop, and what it asks for (`AgentEdges`) ----------------------------------------
 
     def post(self, event: AnyAgentEvent) -> None:
         """Handle an event now, or right after the one that is being handled."""
-        if self.state is None:
-            return
-        self._events.append(event)
-        if self._busy:
-            return
-        self._busy = True
-        try:
-            while self._events and self.state is not None:
-                self._perform(self.state.handle(self._events.pop(0), self.clock.now_s))
-        finally:
-            self._busy = False
-        if self.state is not None:
-            self._alarm.set(self.state.next_alarm_s)
+        if self.loop is not None:
+            self.loop.take(event)
 
-    def _perform(self, effects: list[AnyEffect]) -> None:
-        """Notes first; messages last, as the runtime does."""
-        notes = [each for each in effects if isinstance(each, Keep)]
-        messages = [each for each in effects if isinstance(each, Send)]
-        others = [each for each in effects if not isinstance(each, Keep | Send)]
-        for effect in (*notes, *others, *messages):
-            if self.crash_in is not None:
-                self.crash_in -= 1
-                if self.crash_in < 0:
-                    self.kill_agent()
-                    self.clock.soon(5.0, self.start_agent)
-                    return
-            if self.state is None:
-                return
+    def now_s(self) -> float:
+        return self.clock.now_s
+
+    def wake_at(self, at_s: float) -> None:
+        self._alarm.set(at_s)
+
+    def write(self, notes: Sequence[AnyNote]) -> None:
+        for note in notes:
+            if self._survives():
+                self.disk.append(note)
+
+    def write_later(self) -> None:
+        raise AssertionError("the disk of a simulated host refuses nothing")
+
+    def do(self, effect: AnyEffect) -> None:
+        if self._survives():
             self._do(effect)
+
+    def send(self, message: wire.FromAgent) -> None:
+        if self._survives():
+            self.network.to_controller(self._address, encode(message))
+
+    def handled(self, event: AnyAgentEvent) -> None:
+        """Nothing here starts warm."""
+
+    def halt(self, why: str) -> None:
+        if self._survives():
+            self._halt(why)
+
+    def _survives(self) -> bool:
+        """Whether the agent is still there for its next effect."""
+        if self.crash_in is not None:
+            self.crash_in -= 1
+            if self.crash_in < 0:
+                self.kill_agent()
+                self.clock.soon(5.0, self.start_agent)
+        return self.state is not None
 
     def _do(self, effect: AnyEffect) -> None:
         match effect:
-            case Keep(note=note):
-                self.disk.append(note)
-            case Send(message=message):
-                self.network.to_controller(self._address, encode(message))
             case StartSupervisor(order=order):
                 self._start(order)
             case Adopt(job_id=job_id, attempt=attempt):
@@ -333,8 +340,6 @@ class Machine:
             case Reconnect():
                 self.network.close(self._address)
                 self._open()
-            case Halt(why=why):
-                self._halt(why)
             case RemoveAttempt(job_id=job_id, attempt=attempt):
                 self.folders.pop((job_id, attempt), None)
             case AwaitMemory():

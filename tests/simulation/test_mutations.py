@@ -25,7 +25,7 @@ def nothing(*_: Any) -> None:
 class CarriesOutBeforeItIsDurable(ControllerLoop):
     def _settle(self) -> None:
         decided = self.core.decided()
-        self._outside.take_note(decided)
+        self._edges.take_note(decided)
         for each in decided:
             self._carry_out(each)
 
@@ -80,7 +80,7 @@ class RingsWithoutAnEvent(ControllerLoop):
 class WakesADayLate(ControllerLoop):
     def set_alarm(self) -> None:
         alarm_s = self.core.state.engine.next_alarm_s
-        self._outside.wake_at(None if alarm_s is None else alarm_s + 86_400.0)
+        self._edges.wake_at(None if alarm_s is None else alarm_s + 86_400.0)
 
 
 @pytest.mark.parametrize("mutation", ControllerLoop.__subclasses__(), ids=lambda kind: kind.__name__)

@@ -239,7 +239,7 @@ def test_a_full_disk_stops_promises_and_starts_but_not_heartbeats(tmp_path: Path
         assert not (tmp_path / "attempts" / "7-a1").exists()
         os.close(spool._file)
         spool._file = good
-        await until(lambda: not runtime._unwritten)
+        await until(lambda: not runtime.loop.unwritten)
         state.script = [[Send(message=seen)]]
         runtime.post(state.events[0])
         assert await heard() == seen
