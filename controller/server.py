@@ -128,6 +128,8 @@ class Controller:
         self._try_again_s = 0.0
         self._released = (-1, 0)
         self._fatal: Fatal | None = None
+        self._is_open = False
+        """Everything has been opened: it can run."""
         state_dir = paths.controller_state_dir(settings)
         raise_descriptor_limit()
         self._endpoint = opened(settings.metrics.controller_listen, "metrics.controller_listen")
@@ -144,6 +146,7 @@ class Controller:
             if self._endpoint is not None:
                 self._endpoint.close()
             raise
+        self._is_open = True
         self.recovery_s = time.monotonic() - began_s
 
     def _start(self, settings: Settings, state_dir: Path) -> None:
@@ -416,10 +419,18 @@ class Controller:
     # --- From the writer thread --------------------------------------------------------------------
 
     def _hand_over(self, effects: Sequence[Effect]) -> None:
-        self._asyncio.call_soon_threadsafe(lambda: self.loop.durable(effects))
+        self._asyncio.call_soon_threadsafe(self._durable, effects)
+
+    def _durable(self, effects: Sequence[Effect]) -> None:
+        if self._is_open:  # Else it could not start, and ends: nobody is there for what follows.
+            self.loop.durable(effects)
 
     def _commit_failed(self, error: sqlite3.Error) -> None:
-        self._asyncio.call_soon_threadsafe(lambda: self.loop.commit_failed(error))
+        self._asyncio.call_soon_threadsafe(self._failed, error)
+
+    def _failed(self, error: sqlite3.Error) -> None:
+        if self._is_open:
+            self.loop.commit_failed(error)
 
     def _scrubbed_soon(self, result: Scrubbed) -> None:
         with suppress(RuntimeError):  # The loop is closed: the process is ending.
