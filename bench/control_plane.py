@@ -35,6 +35,7 @@ from cotenant.controller.domain import (
     AttemptNo,
     Device,
     DeviceId,
+    ExitVerdict,
     HostId,
     HostReport,
     JobId,
@@ -170,7 +171,9 @@ class SimulatedAgent:
             if sent_s is None:
                 return  # Sent again: our "seen" was late.
             self._fleet.measured.command_ms.append(1000 * (time.monotonic() - sent_s))
-            self._report(ev.AttemptEnded(**named, outcome="finished", exit_code=0, step=2))
+            self._report(
+                ev.AttemptEnded(**named, verdict=ExitVerdict(outcome="finished", exit_code=0), step=2)
+            )
         else:
             self.jobs.append((command.job_id, command.attempt))
 

@@ -41,6 +41,7 @@ from cotenant.controller.domain import (
     Capabilities,
     Device,
     DeviceId,
+    ExitVerdict,
     HostId,
     HostReport,
     JobId,
@@ -122,7 +123,9 @@ class Busy:
                     )
                     self.tell(ev.FirstStepDone(**of, step=job.progress.step + 1))
                 elif job.phase in (Phase.CHECKPOINTING, Phase.STOPPING):
-                    self.tell(ev.AttemptEnded(**of, outcome="stopped", step=job.progress.step))
+                    self.tell(
+                        ev.AttemptEnded(**of, verdict=ExitVerdict(outcome="stopped"), step=job.progress.step)
+                    )
 
     def round(self) -> None:
         running = [job for job in self.engine.view().running.by_end() if job.phase is Phase.RUNNING]
@@ -138,8 +141,7 @@ class Busy:
                     job_id=ending.job_id,
                     attempt=ending.attempt.number,
                     host_id=host_id,
-                    outcome="finished",
-                    exit_code=0,
+                    verdict=ExitVerdict(outcome="finished", exit_code=0),
                 )
             )
         job = self.engine.jobs.get(JobId(f"f{self.chance.randrange(1, self.count + 1)}"))

@@ -26,13 +26,13 @@ import msgspec
 from cotenant.controller.domain import (
     AttemptNo,
     Capabilities,
+    ExitVerdict,
     GangMember,
     GpuFaultRole,
     HostId,
     JobId,
     Launch,
     LaunchKind,
-    Outcome,
     SeenLength,
     StartAttempt,
 )
@@ -259,15 +259,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     version: int = RECORD_VERSION
     status: Status
     """The last one, for it may have been lost."""
-    outcome: Outcome
-    exit_code: int | None
-    detail: str
-    workdir_missing: bool = False
-    out_of_memory: bool = False
-    cuda_fault: bool = False
-    """Its own words are those of a fatal CUDA error."""
-    host_fault: bool = False
-    """As `AttemptEnded` says."""
+    verdict: ExitVerdict
     gpu_fault: GpuFaultRole = ""
     """Set by the agent, which knows who else was on the device."""
     unclean: bool = False

@@ -64,7 +64,7 @@ class ClusterMetrics:
 
     def happened(self, event: ev.AnyEvent) -> None:
         if isinstance(event, ev.AttemptEnded):
-            self._outcomes[event.host_id, event.outcome] += 1
+            self._outcomes[event.host_id, event.verdict.outcome] += 1
 
     def sheet(self, engine: Engine, facts: ServerFacts, now_s: float) -> Sheet:
         sheet = Sheet(CONTROLLER)

@@ -66,7 +66,7 @@ _HOMES: Final = {
         "LIFECYCLE", "LOADING", "ON_DEVICES", "QUEUED", "RESERVED", "RUNNING", "STOPPING", "WAITING",
         "Change", "ChangeVerb", "Phase", "advance",
     ),
-    "outcomes": ("GpuFaultRole", "Outcome"),
+    "outcomes": ("GpuFaultRole", "Outcome", "ExitVerdict",),
     "readings": ("TEXT_MAX", "DeviceReading", "ForkServers"),
     "reasons": ("Reason", "because", "render"),
     "settings": (

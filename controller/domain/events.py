@@ -16,7 +16,7 @@ from cotenant.controller.domain.cluster import HostReport
 from cotenant.controller.domain.eta import ToldEta
 from cotenant.controller.domain.ids import AttemptNo, Epoch, HostId, JobId
 from cotenant.controller.domain.job_spec import JobSpec, LaunchKind
-from cotenant.controller.domain.outcomes import GpuFaultRole, Outcome
+from cotenant.controller.domain.outcomes import ExitVerdict, GpuFaultRole
 from cotenant.controller.performance import Profile, SeenBatch
 
 
@@ -233,20 +233,11 @@ class AttemptEnded(Event, frozen=True, kw_only=True, tag="AttemptEnded"):
     job_id: JobId
     attempt: AttemptNo
     host_id: HostId
-    outcome: Outcome
-    exit_code: int | None = None
-    detail: str = ""
-    """One line for a person: the exit code's meaning, the signal, the first error line."""
+    verdict: ExitVerdict
     step: int = 0
-    workdir_missing: bool = False
-    out_of_memory: bool = False
-    """It ended because it got no more memory on its device."""
-    host_fault: bool = False
-    """The host itself failed it, before anything of the job's had run: no process could be started, no file
-    of ours be written."""
     gpu_fault: GpuFaultRole = ""
     """It ended with a fatal fault on a device: it caused it, or was on the device or its MPS server then. Not
-    counted as a failure of the user's, unless it had the device to itself (then `outcome` says so)."""
+    counted as a failure of the user's, unless it had the device to itself (then the verdict says so)."""
 
 
 class ProfileLearned(Event, frozen=True, kw_only=True, tag="ProfileLearned"):

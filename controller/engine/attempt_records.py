@@ -121,7 +121,7 @@ def why_it_ended(job: Job, attempt_record: AttemptRecord, event: ev.AnyEvent) ->
 
 def _words_of(event: ev.AnyEvent) -> str:
     if isinstance(event, ev.AttemptEnded):
-        return event.detail or event.outcome
+        return event.verdict.detail or event.verdict.outcome
     return f"ended with {type(event).__name__}"
 
 
@@ -134,8 +134,8 @@ def outcome_of(job: Job, attempt_record: AttemptRecord, event: ev.AnyEvent) -> s
     if isinstance(event, ev.AttemptEnded):
         if attempt_record.failed_as and not _went_with_host(attempt_record):
             return attempt_record.failed_as
-        if event.outcome != "stopped" or attempt_record.stop_requested_s is None:
-            return event.outcome
+        if event.verdict.outcome != "stopped" or attempt_record.stop_requested_s is None:
+            return event.verdict.outcome
         if job.phase is Phase.FAILED:
             return "stopped"
         if attempt_record.cause == "resized":

@@ -247,11 +247,13 @@ EVIDENCE: Final[dict[GpuFaultRole, int]] = {"culprit": 2, "suspect": 1}
 
 def take_in_fault(dispatch: Dispatch, job: Job, event: ev.AttemptEnded) -> None:
     """Called before the job leaves its devices, while its co-tenants are still known."""
-    if event.outcome != "infra-failed":
+    if event.verdict.outcome != "infra-failed":
         return
     ledger = dispatch.ledger
     if job.attempt.stop_cause in ("", "peer"):
-        ledger.records.blame_stop(job, "faulted", because("gpu-fault", event.detail or "a fault of its GPU"))
+        ledger.records.blame_stop(
+            job, "faulted", because("gpu-fault", event.verdict.detail or "a fault of its GPU")
+        )
     evidence = EVIDENCE.get(event.gpu_fault, 0)
     ledger.records.suspect(job, evidence)
     for device_id in ledger.holdings.held_by(job, event.host_id):

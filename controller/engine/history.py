@@ -200,12 +200,12 @@ class History:
         elif isinstance(event, ev.AttemptEnded):
             if event.gpu_fault in ("culprit", "suspect", "hit") and attempt_record.co_tenants:
                 attempt_record.cause = "faulted"
-            if event.outcome == "user-failed" or (
-                event.outcome == "infra-failed" and not attempt_record.failed_as
+            if event.verdict.outcome == "user-failed" or (
+                event.verdict.outcome == "infra-failed" and not attempt_record.failed_as
             ):
                 attempt_record.failed_as, attempt_record.failure = (
-                    event.outcome,
-                    event.detail or event.outcome,
+                    event.verdict.outcome,
+                    event.verdict.detail or event.verdict.outcome,
                 )
         elif isinstance(event, ev.CheckpointDurable):
             attempt_record.exact = (
@@ -339,7 +339,7 @@ class History:
         for host_id in set(attempt_record.hosts):
             del self._on_host[host_id][job_id]
         attempt_record.ended_s = engine.now_s
-        is_orderly = isinstance(event, ev.AttemptEnded) and event.outcome in ("finished", "stopped")
+        is_orderly = isinstance(event, ev.AttemptEnded) and event.verdict.outcome in ("finished", "stopped")
         attempt_record.account.end(engine.now_s, attempt_record.end_step if is_orderly else None)
         ended_now = (each for each in engine.forgotten if each.job_id == job_id)
         job = engine.jobs.get(job_id) or next(ended_now, None)
@@ -352,12 +352,12 @@ class History:
         what = f"attempt {attempt_record.attempt} {attempt_record.outcome}"
         reason = why_it_ended(job, attempt_record, event)
         why = attempt_record.reason = render(reason)
-        if isinstance(event, ev.AttemptEnded) and event.outcome == "stopped" and event.detail:
+        if isinstance(event, ev.AttemptEnded) and event.verdict.outcome == "stopped" and event.verdict.detail:
             # What the request to stop came to: saved at a step, or ended at the deadline and gone back.
-            if event.detail not in why and why not in event.detail:
-                attempt_record.reason += f"; {event.detail}"
+            if event.verdict.detail not in why and why not in event.verdict.detail:
+                attempt_record.reason += f"; {event.verdict.detail}"
             if attempt_record.stop_reason == reason:  # Why is told already, by the note of the request.
-                reason = because("stopped-as", event.detail.removesuffix(f" ({why})"))
+                reason = because("stopped-as", event.verdict.detail.removesuffix(f" ({why})"))
         self._note(HistoryNote(engine.now_s, type(event).__name__, job_id, what, reason))
 
     def _note(self, note: HistoryNote) -> None:

@@ -317,11 +317,11 @@ class Records:
         """What a host has said of the attempt's end there."""
         if said.step > job.progress.step:
             job.progress.step = said.step
-        if said.exit_code is not None:
-            job.attempt.exit_code = said.exit_code
-        if said.host_fault:
+        if said.verdict.exit_code is not None:
+            job.attempt.exit_code = said.verdict.exit_code
+        if said.verdict.host_fault:
             job.attempt.host_faults = (*job.attempt.host_faults, said.host_id)
-        if said.workdir_missing:
+        if said.verdict.workdir_missing:
             job.workdir_missing = tuple(dict.fromkeys((*job.workdir_missing, said.host_id)))
 
     # --- What is expected of it --------------------------------------------------------------------

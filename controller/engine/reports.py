@@ -163,21 +163,28 @@ def on_ended(dispatch: Dispatch, event: ev.AttemptEnded) -> None:
             claims.stray_gone(dispatch, known, event.host_id)
         return
     dispatch.ledger.records.last_words(job, event)
-    if event.out_of_memory and not job.attempt.stop_cause and event.outcome == "user-failed":
+    if event.verdict.out_of_memory and not job.attempt.stop_cause and event.verdict.outcome == "user-failed":
         crowded_out = blame_memory(dispatch.ledger, job)
         if crowded_out is not None:
             dispatch.ledger.records.blame_stop(job, "crowded", crowded_out)
     if (
-        REFUSED in event.detail
+        REFUSED in event.verdict.detail
         and not job.attempt.stop_cause
         and job.can_accumulate
         and job.spec.batch_size is None
     ):
         _never_split(dispatch.ledger, job)
-        dispatch.ledger.records.blame_stop(job, "unsplit", because("unsplit", event.detail))
+        dispatch.ledger.records.blame_stop(job, "unsplit", because("unsplit", event.verdict.detail))
     if event.gpu_fault:
         take_in_fault(dispatch, job, event)
-    left_host(dispatch, job, event.host_id, event.outcome, event.detail, event.workdir_missing)
+    left_host(
+        dispatch,
+        job,
+        event.host_id,
+        event.verdict.outcome,
+        event.verdict.detail,
+        event.verdict.workdir_missing,
+    )
 
 
 def _never_split(ledger: Ledger, job: Job) -> None:

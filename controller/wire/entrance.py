@@ -22,8 +22,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 
 import msgspec
 
-from cotenant.controller.domain import allocations, cluster, job_spec, texts
-from cotenant.controller.domain import events as ev
+from cotenant.controller.domain import ExitVerdict, allocations, cluster, job_spec, texts
 from cotenant.controller.performance import perf
 from cotenant.controller.wire import agents, clients
 
@@ -113,7 +112,7 @@ LIMITS: Final[dict[tuple[type, str], Limit]] = {
     (agents.Hello, "attempts"): Limit("text", 0, count_max=100_000),
     (agents.Heartbeat, "session"): NAME,
     (agents.Heartbeat, "progress"): Limit("text", 0, count_max=10_000),
-    (ev.AttemptEnded, "detail"): Limit("text", 2 * KIB),
+    (ExitVerdict, "detail"): Limit("text", 2 * KIB),
 }
 
 

@@ -25,6 +25,7 @@ from cotenant.controller.domain import (
     CommandId,
     Device,
     DeviceId,
+    ExitVerdict,
     GangMember,
     HostId,
     HostReport,
@@ -106,7 +107,7 @@ def write_records() -> None:
         jobside_path="/j",
     )
     status = Status(job_id=JOB, attempt=ONE, step=7)
-    result = Result(status=status, outcome="finished", exit_code=0, detail="exit code 0")
+    result = Result(status=status, verdict=ExitVerdict(outcome="finished", exit_code=0, detail="exit code 0"))
     folder = HERE / "attempt-1"
     folder.mkdir(exist_ok=True)
     write_record(folder / "order.json", order, mode=0o644)

@@ -97,7 +97,7 @@ def test_an_attempts_records() -> None:
     assert order is not None and (order.version, order.launch.argv) == (1, ("python", "train.py"))
     assert (order.start.memory_cap_mib, order.gang[0].host_id, order.is_first_host) == (4_000, "h1", True)
     result = read_record(HERE / "attempt-1" / "result.json", Result)
-    assert result is not None and (result.outcome, result.step) == ("finished", 7)
+    assert result is not None and (result.verdict.outcome, result.step) == ("finished", 7)
 
 
 def test_an_agents_spool(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from cotenant.controller.domain import (
     AnyCommand,
     AttemptNo,
     Capabilities,
+    ExitVerdict,
     HostId,
     HostReport,
     JobId,
@@ -24,6 +25,7 @@ from cotenant.controller.engine import Engine, EngineConfig, MakePolicy, Snapsho
 from cotenant.controller.performance import Profile, ProfilePoint
 from cotenant.controller.policies import registry
 from tests.building.hosts import report
+from tests.building.results import take_verdict
 
 __all__ = ["Desk", "engine", "profile", "report", "spec"]
 
@@ -173,14 +175,15 @@ class Desk:
     def end(self, job_id: str | int, outcome: str = "finished", host: str | None = None, **more: Any) -> None:
         """Its processes are gone, on one host or on all it is still on."""
         job = self.job(job_id)
-        attempt = AttemptNo(job.attempt.number)
+        attempt, verdict = AttemptNo(job.attempt.number), take_verdict({"outcome": outcome} | more)
+        more = {name: value for name, value in more.items() if name not in ExitVerdict.__struct_fields__}
         for host_id in (HostId(host),) if host else self.hosts(job_id):
             self.tell(
                 ev.AttemptEnded(
                     job_id=job.job_id,
                     attempt=attempt,
                     host_id=host_id,
-                    outcome=outcome,  # type: ignore[arg-type]
+                    verdict=verdict,
                     **more,
                 )
             )

@@ -17,6 +17,7 @@ from cotenant.controller.domain import (
     AnyCommand,
     AttemptNo,
     Capabilities,
+    ExitVerdict,
     HostId,
     HostReport,
     JobId,
@@ -168,7 +169,9 @@ class Driver:
             first = self._of(key, min(run.hosts))
             self.tell(ev.CheckpointDurable(**first, step=max(1, step)))
         for host_id in sorted(run.hosts):
-            self.tell(ev.AttemptEnded(**self._of(key, host_id), outcome="stopped", step=step))
+            self.tell(
+                ev.AttemptEnded(**self._of(key, host_id), verdict=ExitVerdict(outcome="stopped"), step=step)
+            )
 
     # --- Training ----------------------------------------------------------------------------------
 
@@ -203,4 +206,8 @@ class Driver:
         self._train(run)
         del self.runs[key]
         for host_id in sorted(run.hosts):
-            self.tell(ev.AttemptEnded(**self._of(key, host_id), outcome="finished", exit_code=0))
+            self.tell(
+                ev.AttemptEnded(
+                    **self._of(key, host_id), verdict=ExitVerdict(outcome="finished", exit_code=0)
+                )
+            )

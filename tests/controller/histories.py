@@ -17,6 +17,7 @@ from cotenant.controller.domain import (
     AttemptNo,
     Capabilities,
     Dependency,
+    ExitVerdict,
     HostId,
     HostReport,
     Job,
@@ -228,12 +229,14 @@ def _ended(of: dict[str, Any], step: int, y: int, z: int) -> ev.AnyEvent:
     outcome: Any = ("finished", "user-failed", "infra-failed", "stopped", "stopped", "never-started")[z % 6]
     return ev.AttemptEnded(
         **of,
-        outcome=outcome,
-        exit_code=y % 3 or None,
-        detail="boom: it broke" if z % 2 else "",
+        verdict=ExitVerdict(
+            outcome=outcome,
+            exit_code=y % 3 or None,
+            detail="boom: it broke" if z % 2 else "",
+            workdir_missing=outcome == "infra-failed" and y == 7,
+            out_of_memory=outcome == "user-failed" and y % 2 == 0,
+        ),
         step=step,
-        workdir_missing=outcome == "infra-failed" and y == 7,
-        out_of_memory=outcome == "user-failed" and y % 2 == 0,
         gpu_fault=("", "culprit", "suspect", "hit", "device")[y % 5] if outcome == "infra-failed" else "",
     )
 

@@ -10,6 +10,7 @@ from typing import Any
 from cotenant.controller.api import About, RequestHandlers
 from cotenant.controller.domain import (
     Capabilities,
+    ExitVerdict,
     Followed,
     HostId,
     HostReport,
@@ -218,7 +219,7 @@ def run_one(station: Station, address: bytes, job_id: JobId, *, until: str = "en
             **named, resumable=can, capabilities=Capabilities(accumulates=can), step=0
         ),
         "step": ev.FirstStepDone(**named, step=1),
-        "end": ev.AttemptEnded(**named, outcome="finished", exit_code=0, step=9),
+        "end": ev.AttemptEnded(**named, verdict=ExitVerdict(outcome="finished", exit_code=0), step=9),
     }
     for name, event in events.items():
         sequence = station.journal.reports().get(host_id, 0) + 1

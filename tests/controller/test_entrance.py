@@ -20,6 +20,7 @@ from cotenant.controller.domain import (
     AttemptNo,
     Capabilities,
     Dependency,
+    ExitVerdict,
     HostId,
     HostState,
     JobId,
@@ -185,7 +186,7 @@ def test_a_client_hears_what_is_wrong_and_nothing_is_changed(station: Station) -
 
 OF: dict[str, Any] = {"job_id": JobId("1"), "attempt": AttemptNo(1), "host_id": HostId("h1")}
 EVENTS: tuple[ev.FromAttempt, ...] = (
-    ev.AttemptEnded(**OF, outcome="infra-failed", detail="{}"),
+    ev.AttemptEnded(**OF, verdict=ExitVerdict(outcome="infra-failed", detail="{}")),
     ev.TroubleSeen(**OF, what="{}"),
     ev.CapabilitiesSeen(**OF, resumable=True, step=0, note="{}"),
     ev.CapabilitiesSeen(**OF, resumable=True, step=0, capabilities=Capabilities(accumulates_note="{}")),
@@ -208,7 +209,10 @@ def test_an_agent_s_words_are_clean_in_every_answer(station: Station) -> None:
     address = station.join("h1")
     job_id = station.submit(ALICE)
     ended = ev.AttemptEnded(
-        job_id=job_id, attempt=AttemptNo(1), host_id=HostId("h1"), outcome="user-failed", detail=HOSTILE
+        job_id=job_id,
+        attempt=AttemptNo(1),
+        host_id=HostId("h1"),
+        verdict=ExitVerdict(outcome="user-failed", detail=HOSTILE),
     )
     assert station.agent_says(address, agents.Report(sequence=1, event=ended))
     answer = station.ask(clients.ListJobs(include_ended=True))

@@ -14,6 +14,7 @@ from cotenant.controller.domain import (
     AttemptNo,
     Decision,
     Epoch,
+    ExitVerdict,
     Followed,
     HostId,
     JobId,
@@ -211,7 +212,7 @@ def test_a_report_of_a_lost_job_is_confirmed_and_not_taken_for_the_new_ones(stor
     story.greet(story.seen("1", running=False))
     named: dict[str, Any] = {"job_id": JobId("1"), "attempt": AttemptNo(1), "host_id": HostId("h1")}
     lost = {"epoch": story.lost.token, "job_epoch": story.lost.token}
-    ended = ev.AttemptEnded(**named, outcome="finished", exit_code=0, step=9)
+    ended = ev.AttemptEnded(**named, verdict=ExitVerdict(outcome="finished", exit_code=0), step=9)
     story.station.agent_says(b"agent-h1", Report(sequence=1, event=ended, **lost))
     assert story.station.journal.reports() == {"h1": 1}, "it is not said again"
     job = story.station.core.state.engine.jobs[JobId("1")]
@@ -236,7 +237,7 @@ def test_a_job_waits_until_an_attempt_that_its_journal_has_lost_is_gone(story: S
     assert (job.phase, job.reason.code) == (Phase.BLOCKED, "stray")
     named: dict[str, Any] = {"job_id": job_id, "attempt": AttemptNo(1), "host_id": HostId("h1")}
     tokens = {"epoch": story.lost.token, "job_epoch": story.lost.token}
-    stopped = ev.AttemptEnded(**named, outcome="stopped", step=9)
+    stopped = ev.AttemptEnded(**named, verdict=ExitVerdict(outcome="stopped"), step=9)
     story.station.agent_says(b"agent-h1", Report(sequence=1, event=stopped, **tokens))
     assert (job.phase, job.attempt.number) == (Phase.LOADING, 2), "a number that nobody has had"
 

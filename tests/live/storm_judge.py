@@ -65,7 +65,7 @@ def check_job(storm: Storm, references: References, job_id: JobId, shown: wire.S
         assert a.exact is not False or not same_s, f"attempt {a.attempt} was not resumed exactly: {attempts}"
         assert a.start_step >= newest(storm, job_id, attempts[:later]), f"{a.attempt} went back: {attempts}"
         results = [cluster.result(host, job_id, a.attempt) for host in HOSTS]
-        ends = {result.outcome for result in results if result is not None}
+        ends = {result.verdict.outcome for result in results if result is not None}
         assert a.outcome != "finished" or ends == {"finished"}, f"attempt {a.attempt}: {results}"
     check_witness(storm, job_id, attempts)
     if shown.job.phase is Phase.CANCELLED:

@@ -265,7 +265,7 @@ def test_a_command_runs_and_its_end_and_output_are_reported(
     assert process.stdout.readline() == "agent h1 ready: 1 device (cpu0)\n"
     controller.start(workdir, script="echo on $RANK of $WORLD_SIZE; exit 3")
     end = controller.end()
-    assert (end.outcome, end.exit_code) == ("user-failed", 3)
+    assert (end.verdict.outcome, end.verdict.exit_code) == ("user-failed", 3)
     reply = controller.log()
     assert reply.data == b"on 0 of 1\n"
     assert reply.closed
@@ -290,7 +290,7 @@ def test_a_job_does_not_notice_that_its_agent_was_killed(
     assert [(a.job_id, a.attempt, a.running) for a in hello.attempts] == [("7", 1, True)]
     assert agents.supervisor_pid() == supervisor
     (workdir / "go").touch()
-    assert controller.end().outcome == "finished"
+    assert controller.end().verdict.outcome == "finished"
     assert controller.log().data == b"started\ndone\n", "it ran once"
     assert len(controller.heard(ev.AttemptStarted)) == 1
 
@@ -312,7 +312,7 @@ def test_a_secret_reaches_the_job_and_no_disk(controller: Controller, agents: Ag
     every_s = msgspec.json.decode((attempt / "order.json").read_bytes())["start"]["checkpoint_every_s"]
     assert every_s == 7.0, "the agent's own setting, not the controller's"
     (workdir / "go").touch()
-    assert controller.end().outcome == "finished"
+    assert controller.end().verdict.outcome == "finished"
 
 
 DAMAGE = {
@@ -345,7 +345,7 @@ def test_a_damaged_record_is_put_aside_and_the_attempt_goes_on(
         assert path.with_name(f"{name}.damaged-1").read_bytes() == data
     (workdir / "go").touch()
     controller.until(lambda: gone(supervisor))
-    assert controller.end().outcome == "finished"
+    assert controller.end().verdict.outcome == "finished"
 
 
 def test_a_damaged_result_is_put_aside_and_its_attempt_counts_as_killed(
@@ -363,7 +363,7 @@ def test_a_damaged_result_is_put_aside_and_its_attempt_counts_as_killed(
     path = agents.state("h1") / "attempts" / "7-a1" / "result.json"
     path.write_bytes(path.read_bytes()[:-20] + b"\xff")
     agents.start()
-    assert controller.end().outcome == "infra-failed"
+    assert controller.end().verdict.outcome == "infra-failed"
     assert path.with_name("result.json.damaged-1").exists()
 
 
@@ -381,7 +381,7 @@ def test_an_end_that_nobody_saw_is_reported_by_the_next_agent(
     controller.until(lambda: gone(supervisor))
     agents.start()
     controller.agent_of("h1", session_not=session)
-    assert controller.end().outcome == "finished"
+    assert controller.end().verdict.outcome == "finished"
 
 
 @pytest.mark.parametrize("agent_too", [False, True], ids=["alone", "with its agent"])
@@ -400,8 +400,8 @@ def test_a_killed_supervisor_leaves_no_process_and_a_clear_end(
     if agent_too:
         agents.start()
     end = controller.end()
-    assert end.outcome == "infra-failed"
-    assert "its supervisor was killed" in end.detail
+    assert end.verdict.outcome == "infra-failed"
+    assert "its supervisor was killed" in end.verdict.detail
     assert gone(int((workdir / "pid").read_text()))
     assert gone(int(child.read_text()))
 
@@ -414,7 +414,7 @@ def test_a_stop_ends_the_job_and_a_late_start_stays_refused(
     controller.start(workdir)
     controller.until(lambda: controller.heard(ev.AttemptStarted))
     controller.stop()
-    assert controller.end().outcome == "stopped"
+    assert controller.end().verdict.outcome == "stopped"
     controller.start(workdir)
     assert len(controller.heard(ev.AttemptStarted)) == 1
     assert len(controller.heard(ev.AttemptEnded)) == 1
@@ -430,7 +430,7 @@ def test_a_plain_script_counts_as_running_after_a_while(
     assert event.step == 0
     controller.order("h1", lambda n: SaveAttempt(command_id=n, host_id=HostId("h1"), job_id=JOB, attempt=ONE))
     (workdir / "go").touch()
-    assert controller.end().outcome == "finished", "a save that nobody can do ends nothing"
+    assert controller.end().verdict.outcome == "finished", "a save that nobody can do ends nothing"
 
 
 def test_a_missing_working_directory_is_named(controller: Controller, agents: Agents, workdir: Path) -> None:
@@ -438,8 +438,8 @@ def test_a_missing_working_directory_is_named(controller: Controller, agents: Ag
     controller.agent_of("h1")
     controller.start(workdir / "nowhere")
     end = controller.end()
-    assert end.workdir_missing
-    assert f"{workdir}/nowhere does not exist on h1" in end.detail
+    assert end.verdict.workdir_missing
+    assert f"{workdir}/nowhere does not exist on h1" in end.verdict.detail
 
 
 def test_a_second_agent_does_not_offer_the_device_and_says_who_does(
@@ -468,7 +468,7 @@ def test_a_second_agent_does_not_offer_the_device_and_says_who_does(
     assert device.healthy
     assert lock_names(device)
     (workdir / "go").touch()
-    assert controller.end().outcome == "finished"
+    assert controller.end().verdict.outcome == "finished"
 
 
 REFUSED = {
@@ -557,7 +557,7 @@ def test_a_kill_of_the_agents_whole_group_spares_its_jobs(
     agents.start()
     assert [a.running for a in controller.agent_of("h1", session_not=session).attempts] == [True]
     (workdir / "go").touch()
-    assert controller.end().outcome == "finished"
+    assert controller.end().verdict.outcome == "finished"
     assert controller.log().data == b"started\ndone\n"
 
 
@@ -586,7 +586,7 @@ def test_a_root_agent_runs_a_job_as_its_user() -> None:
                 gid=12345,
             )
             controller.start(workdir, launch=launch)
-            assert controller.end().outcome == "finished"
+            assert controller.end().verdict.outcome == "finished"
             output = controller.log().data.decode()
             assert output.startswith("12345\n12345\n")
             assert "spool: Permission denied" in output

@@ -125,8 +125,8 @@ def test_a_gang_over_two_hosts_resumes_exactly_and_a_short_cut_changes_nothing(
     assert second.exact
     for host in HOSTS:
         stopped, finished = cluster.result(host, job, 1), cluster.result(host, job, 2)
-        assert stopped is not None and (stopped.outcome, stopped.step) == ("stopped", first.end_step)
-        assert finished is not None and finished.outcome == "finished"
+        assert stopped is not None and (stopped.verdict.outcome, stopped.step) == ("stopped", first.end_step)
+        assert finished is not None and finished.verdict.outcome == "finished"
     assert cluster.sha256(job) == references.sha256(PREEMPTED, shown.attempts)
 
 
@@ -146,8 +146,8 @@ def test_a_job_whose_host_is_cut_off_saves_stops_and_goes_on_elsewhere(
     assert host_of(jobs[job]) != lost
     result = cluster.result(lost, job, 1)
     assert result is not None, "its supervisor had ended it before the other host was allowed to start"
-    assert result.outcome == "stopped"
-    assert "the controller was out of reach" in result.detail
+    assert result.verdict.outcome == "stopped"
+    assert "the controller was out of reach" in result.verdict.detail
     two.network.heal()
     cluster.open_gate(job)
     cluster.until(lambda jobs: all_done(jobs, [job]))
@@ -171,8 +171,8 @@ def test_a_gang_waits_for_its_lost_host_and_goes_on_when_it_is_back(
     jobs = cluster.until(lambda jobs: jobs[job].phase in WAITING and two.state_of("b") is HostState.LOST)
     assert jobs[job].attempt == 1
     ended = [cluster.result(host, job, 1) for host in HOSTS]
-    assert [result.outcome for result in ended if result is not None] == ["stopped", "stopped"]
-    assert ended[1] is not None and "the controller was out of reach" in ended[1].detail
+    assert [result.verdict.outcome for result in ended if result is not None] == ["stopped", "stopped"]
+    assert ended[1] is not None and "the controller was out of reach" in ended[1].verdict.detail
     two.network.heal()
     cluster.open_gate(job)
     cluster.until(lambda jobs: all_done(jobs, [job]))

@@ -244,7 +244,7 @@ def check_pairs(run: Run) -> None:
     for event, state in before_each(folder):
         if not isinstance(event, ev.AttemptEnded) or event.gpu_fault not in ("culprit", "suspect"):
             continue
-        if event.outcome != "infra-failed":
+        if event.verdict.outcome != "infra-failed":
             continue
         job = state.engine.jobs[event.job_id]
         devices = job.placement.devices if job.placement is not None else ()

@@ -104,7 +104,10 @@ def test_a_client_is_taken_back_then_told_then_killed(make: Make, events: Path) 
     assert words[2] == "terminate" and words[3:5] == ["TERM", "TERM"]
     asked = events.read_text().splitlines()[2].split()
     assert asked[1] == PIPE and pids <= set(asked[2:]), "both ranks, alive"
-    assert (result.outcome, result.status.farewell) == ("stopped", ("terminate_client: 2 done", "SIGTERM"))
+    assert (result.verdict.outcome, result.status.farewell) == (
+        "stopped",
+        ("terminate_client: 2 done", "SIGTERM"),
+    )
 
 
 def test_a_rank_that_stays_is_killed_in_the_end(make: Make, events: Path) -> None:

@@ -290,7 +290,7 @@ def test_a_normal_end_with_nobody_connected(make: Make) -> None:
     """The agent may be away for the whole run: the result is there."""
     attempt = make(*python("import os; print('rank', os.environ['RANK'])"), ranks=2).start()
     result = attempt.result()
-    assert (result.outcome, result.exit_code) == ("finished", 0)
+    assert (result.verdict.outcome, result.verdict.exit_code) == ("finished", 0)
     assert (attempt.log(0), attempt.log(1)) == ("rank 0\n", "rank 1\n")
     status = read_record(attempt.folder / STATUS, Status)
     assert status is not None
@@ -315,8 +315,8 @@ def test_a_normal_end_with_nobody_connected(make: Make) -> None:
 )  # fmt: skip
 def test_failures_of_the_user(make: Make, argv: tuple[str, ...], exit_code: int, detail: str) -> None:
     result = make(*argv).start().result()
-    assert (result.outcome, result.exit_code) == ("user-failed", exit_code)
-    assert result.detail.startswith(detail)
+    assert (result.verdict.outcome, result.verdict.exit_code) == ("user-failed", exit_code)
+    assert result.verdict.detail.startswith(detail)
 
 
 def test_bytes_that_are_no_text_do_not_end_a_supervisor(make: Make) -> None:
@@ -331,13 +331,13 @@ def test_bytes_that_are_no_text_do_not_end_a_supervisor(make: Make) -> None:
     """
     attempt = make(*python(said)).start()
     attempt.until(lambda status: any("still heard" in each for each in status.failed))
-    assert attempt.result().outcome == "finished"
+    assert attempt.result().verdict.outcome == "finished"
 
 
 def test_a_working_directory_that_is_not_there(make: Make) -> None:
     result = make("true", workdir="/nowhere").start().result()
-    assert (result.outcome, result.workdir_missing) == ("infra-failed", True)
-    assert "/nowhere" in result.detail
+    assert (result.verdict.outcome, result.verdict.workdir_missing) == ("infra-failed", True)
+    assert "/nowhere" in result.verdict.detail
 
 
 def test_one_rank_that_cannot_start_ends_those_that_did(make: Make, tmp_path: Path) -> None:
@@ -347,15 +347,15 @@ def test_one_rank_that_cannot_start_ends_those_that_did(make: Make, tmp_path: Pa
     )
     write_record(attempt.folder / ORDER, order)
     result = attempt.start().result()
-    assert result.outcome == "infra-failed"
+    assert result.verdict.outcome == "infra-failed"
     assert attempt.pids() == []
 
 
 def test_a_job_that_hangs_at_start(make: Make) -> None:
     attempt = make(*python("import time; time.sleep(1000)"), start_deadline_s=1.0).start()
     result = attempt.result()
-    assert result.outcome == "user-failed"
-    assert "it hangs" in result.detail
+    assert result.verdict.outcome == "user-failed"
+    assert "it hangs" in result.verdict.detail
 
 
 def test_grandchildren_do_not_stay_behind(make: Make, tmp_path: Path) -> None:
@@ -366,7 +366,7 @@ def test_grandchildren_do_not_stay_behind(make: Make, tmp_path: Path) -> None:
         while [ ! -s daemon ]; do :; done
     """
     attempt = make("sh", "-c", textwrap.dedent(script)).start()
-    assert attempt.result().outcome == "finished"
+    assert attempt.result().verdict.outcome == "finished"
     assert identity_of(int((tmp_path / "daemon").read_text())) is None
     assert attempt.pids() == []
 
@@ -385,7 +385,7 @@ def test_a_killed_rank_ends_the_gang(make: Make, rank_program: str) -> None:
     )  # As the controller does: no 20 s of grace.
     result = attempt.result()
     assert attempt.pids() == []
-    assert result.outcome in ("infra-failed", "stopped")
+    assert result.verdict.outcome in ("infra-failed", "stopped")
 
 
 # --- Stops and saves -------------------------------------------------------------------------------
@@ -402,7 +402,7 @@ def test_two_ranks_stop_at_one_step_with_their_state_saved(make: Make, rank_prog
     assert (status.resumable, status.first_step) == (True, 1)
     attempt.tell(StopNow(save=True, deadline_s=WAIT_S, reason="preempted"))
     result = attempt.result()
-    assert result.outcome == "stopped"
+    assert result.verdict.outcome == "stopped"
     assert attempt.log(0) == attempt.log(1) == f"stopped at {result.step}\n"
     assert [each.step for each in result.status.durable] == [result.step]
 
@@ -414,7 +414,7 @@ def test_a_save_on_request_and_training_goes_on(make: Make, rank_program: str) -
     saved = attempt.until(lambda status: bool(status.durable))
     attempt.until(lambda status: status.step > saved.durable[0].step)
     attempt.tell(StopNow(save=False, deadline_s=5.0, reason="cancelled"))
-    assert attempt.result().outcome == "stopped"
+    assert attempt.result().verdict.outcome == "stopped"
 
 
 def test_a_job_that_ignores_every_request_is_killed_at_the_deadline(make: Make, rank_program: str) -> None:
@@ -422,9 +422,9 @@ def test_a_job_that_ignores_every_request_is_killed_at_the_deadline(make: Make, 
     attempt.until(lambda status: status.first_step is not None)
     attempt.tell(StopNow(save=True, deadline_s=0.5, reason="preempted"))
     result = attempt.result()
-    assert result.outcome == "stopped"
-    assert "did not save and stop within 0 s" in result.detail
-    assert "no checkpoint was made" in result.detail
+    assert result.verdict.outcome == "stopped"
+    assert "did not save and stop within 0 s" in result.verdict.detail
+    assert "no checkpoint was made" in result.verdict.detail
 
 
 def test_a_plain_script_gets_sigterm(make: Make, tmp_path: Path) -> None:
@@ -442,7 +442,7 @@ def test_a_plain_script_gets_sigterm(make: Make, tmp_path: Path) -> None:
     attempt.await_file("ready", tmp_path)
     attempt.tell(StopNow(save=True, deadline_s=WAIT_S, reason="preempted"))
     result = attempt.result()
-    assert (result.outcome, result.detail) == ("stopped", "ended on request (preempted)")
+    assert (result.verdict.outcome, result.verdict.detail) == ("stopped", "ended on request (preempted)")
     assert attempt.log() == "saved by myself\n"
 
 
@@ -462,7 +462,7 @@ def test_a_new_agent_hears_the_whole_status_and_bad_ones_are_sent_away(make: Mak
     assert receive_message(first, FromSupervisor) is not None, "the first agent is still served"
     first.close()
     attempt.tell(StopNow(save=True, deadline_s=WAIT_S, reason="x"))
-    assert attempt.result().outcome == "stopped"
+    assert attempt.result().verdict.outcome == "stopped"
 
 
 def test_torchruns_workers_stop_together_whatever_torchrun_says(make: Make, rank_program: str) -> None:
@@ -485,7 +485,10 @@ def test_torchruns_workers_stop_together_whatever_torchrun_says(make: Make, rank
     assert status.resumable, "both workers have said hello"
     attempt.tell(StopNow(save=True, deadline_s=WAIT_S, reason="preempted"))
     result = attempt.result()
-    assert (result.outcome, result.detail) == ("stopped", f"saved and stopped at step {result.step}")
+    assert (result.verdict.outcome, result.verdict.detail) == (
+        "stopped",
+        f"saved and stopped at step {result.step}",
+    )
     assert attempt.log().count(f"stopped at {result.step}") == 2
 
 
@@ -543,7 +546,7 @@ def test_terminal_signals_do_not_end_a_job(make: Make, rank_program: str) -> Non
     step = attempt.statuses[-1].step
     attempt.until(lambda status: status.step > step)
     attempt.tell(StopNow(save=True, deadline_s=WAIT_S, reason="x"))
-    assert attempt.result().outcome == "stopped"
+    assert attempt.result().verdict.outcome == "stopped"
 
 
 def test_ranks_have_default_signals(make: Make) -> None:
@@ -588,7 +591,7 @@ def test_a_flood_of_output_costs_bounded_disk_and_little_time(make: Make) -> Non
     attempt = make(
         "sh", "-c", "yes 0123456789 | head -c 3000000; echo the end", log_bytes_max=100_000
     ).start()
-    assert attempt.result().outcome == "finished"
+    assert attempt.result().verdict.outcome == "finished"
     files = list((attempt.folder / LOGS).iterdir())
     assert sum(path.stat().st_size for path in files) <= 100_000
     text = attempt.log()
@@ -599,7 +602,7 @@ def test_a_flood_of_output_costs_bounded_disk_and_little_time(make: Make) -> Non
 def test_standard_error_is_told_apart_only_where_that_is_asked_for(make: Make, tmp_path: Path) -> None:
     words = "echo out; echo err >&2; head -c 20000 /dev/zero >&2"
     attempt = make("sh", "-c", words, errors_apart=True, output="both.txt").start()
-    assert attempt.result().outcome == "finished"
+    assert attempt.result().verdict.outcome == "finished"
     logs = attempt.folder / LOGS
     apart = {False: b"", True: b""}
     offset = 0
@@ -612,7 +615,7 @@ def test_standard_error_is_told_apart_only_where_that_is_asked_for(make: Make, t
         b"out",
     ]
     plain = make("sh", "-c", "echo out; echo err >&2; echo more").start()
-    assert plain.result().outcome == "finished"
+    assert plain.result().verdict.outcome == "finished"
     assert plain.log() == "out\nerr\nmore\n", "one stream, in the order of its writes"
     assert not (plain.folder / LOGS / "rank-0.errors").exists()
 
@@ -627,7 +630,7 @@ def test_a_job_reads_the_file_that_was_meant_and_no_other(make: Make, tmp_path: 
         source.rename(tmp_path / "before")
         source.write_text("another's\n")
     attempt = make("cat", input=msgspec.structs.replace(meant, offset=8)).start()
-    assert attempt.result().outcome == "finished"
+    assert attempt.result().verdict.outcome == "finished"
     assert attempt.log() == ("" if stale else "read\n")
 
 
@@ -639,7 +642,7 @@ def test_the_users_own_output_file(make: Make, tmp_path: Path) -> None:
 
 def test_an_output_file_that_cannot_be_written_does_not_end_the_job(make: Make) -> None:
     attempt = make("echo", "hello", output="/nowhere/out.txt").start()
-    assert attempt.result().outcome == "finished"
+    assert attempt.result().verdict.outcome == "finished"
     status = read_record(attempt.folder / STATUS, Status)
     assert status is not None
     assert status.failed == ("output: cannot write /nowhere/out.txt: No such file or directory",)
@@ -647,8 +650,11 @@ def test_an_output_file_that_cannot_be_written_does_not_end_the_job(make: Make) 
 
 def test_an_output_that_no_file_can_be_called_is_the_users_failure_and_crashes_nobody(make: Make) -> None:
     result = make("echo", "hello", output="/tmp/a\0b").start().result()
-    assert (result.outcome, result.host_fault) == ("user-failed", False)
-    assert result.detail == "its output file (--output) cannot be used: '/tmp/a\\x00b': embedded null byte"
+    assert (result.verdict.outcome, result.verdict.host_fault) == ("user-failed", False)
+    assert (
+        result.verdict.detail
+        == "its output file (--output) cannot be used: '/tmp/a\\x00b': embedded null byte"
+    )
 
 
 def test_a_deep_folder_gets_short_socket_addresses(make: Make, rank_program: str, tmp_path: Path) -> None:
@@ -660,7 +666,7 @@ def test_a_deep_folder_gets_short_socket_addresses(make: Make, rank_program: str
         short = (deep.folder / JOB).resolve()
         assert len(str(short)) < 60
         deep.tell(StopNow(save=True, deadline_s=WAIT_S, reason="x"))
-        assert deep.result().outcome == "stopped"
+        assert deep.result().verdict.outcome == "stopped"
         assert not short.exists()
     finally:
         deep.clean()
@@ -669,8 +675,8 @@ def test_a_deep_folder_gets_short_socket_addresses(make: Make, rank_program: str
 def test_memory_over_the_request_ends_the_job_where_no_cgroup_does(make: Make) -> None:
     code = "import signal; x = bytearray(300 << 20); signal.pause()"
     result = make(*python(code), host_memory_mib=100).start().result()
-    assert result.outcome == "user-failed"
-    assert result.detail.endswith("MiB of host memory and asked for 100 MiB (--host-mem)")
+    assert result.verdict.outcome == "user-failed"
+    assert result.verdict.detail.endswith("MiB of host memory and asked for 100 MiB (--host-mem)")
 
 
 def test_what_the_processes_use_is_measured(make: Make) -> None:
@@ -738,7 +744,7 @@ def test_another_user_can_talk_to_the_supervisor(make: Make, open_folder: Path) 
     ).start()
     attempt.until(lambda status: status.first_step is not None)
     attempt.tell(StopNow(save=True, deadline_s=WAIT_S, reason="x"))
-    assert attempt.result().outcome == "stopped"
+    assert attempt.result().verdict.outcome == "stopped"
 
 
 @pytest.mark.root
@@ -751,7 +757,7 @@ def test_a_folder_that_the_user_may_not_enter_does_not_keep_the_ranks_from_talki
     attempt.until(lambda status: status.first_step is not None)
     assert not (attempt.folder / JOB).resolve().is_relative_to(tmp_path)
     attempt.tell(StopNow(save=True, deadline_s=WAIT_S, reason="x"))
-    assert attempt.result().outcome == "stopped"
+    assert attempt.result().verdict.outcome == "stopped"
 
 
 HOSTILE = """
@@ -874,8 +880,8 @@ def test_a_cgroup_ends_what_uses_more_memory_than_it_asked_for(make: Make, cgrou
     if not AttemptCgroup(attempt.order, attempt.folder).limits_memory:
         pytest.skip("no memory controller for cgroups here")
     result = attempt.start().result()
-    assert (result.outcome, result.exit_code) == ("user-failed", 137)
-    assert "100 MiB" in result.detail
+    assert (result.verdict.outcome, result.verdict.exit_code) == ("user-failed", 137)
+    assert "100 MiB" in result.verdict.detail
 
 
 def test_a_kill_for_memory_of_a_process_s_process_is_said(make: Make, cgroup_root: str) -> None:
@@ -885,8 +891,10 @@ def test_a_kill_for_memory_of_a_process_s_process_is_said(make: Make, cgroup_roo
     if not AttemptCgroup(attempt.order, attempt.folder).limits_memory:
         pytest.skip("no memory controller for cgroups here")
     result = attempt.start().result()
-    assert (result.outcome, result.exit_code) == ("user-failed", 3)
-    assert "one of its processes was killed for using more host memory than the 100 MiB" in result.detail
+    assert (result.verdict.outcome, result.verdict.exit_code) == ("user-failed", 3)
+    assert (
+        "one of its processes was killed for using more host memory than the 100 MiB" in result.verdict.detail
+    )
 
 
 def test_device_memory_that_the_kernel_does_not_limit_is_torch_s_to_limit_and_that_is_said(
@@ -901,7 +909,7 @@ def test_device_memory_that_the_kernel_does_not_limit_is_torch_s_to_limit_and_th
         torch_limit_mib=4096,
         device_regions=("nvidia/00000000:02:00.0/vidmem",),
     )
-    assert attempt.start().result().outcome == "finished"
+    assert attempt.start().result().verdict.outcome == "finished"
     assert "told 4096" in attempt.log()
     status = read_record(attempt.folder / STATUS, Status)
     assert status is not None

@@ -37,7 +37,7 @@ def test_they_are_taken_back_then_told(host: Host, events: Path) -> None:
     asked = events.read_text().splitlines()[2].split()
     assert asked[0] == "terminate" and {str(pid) for pid in ranks_in(events)} <= set(asked[2:])
     assert words_of(events)[3:5] == ["TERM", "TERM"]
-    assert (result.outcome, result.status.farewell[-1]) == ("stopped", "SIGTERM")
+    assert (result.verdict.outcome, result.status.farewell[-1]) == ("stopped", "SIGTERM")
     assert attempt.pids() == []
 
 
@@ -56,7 +56,7 @@ def test_when_their_nanny_is_killed_they_go_on_and_end_in_order(host: Host, even
     until(lambda: nanny not in attempt.pids())
     assert set(attempt.pids()) == set(ranks_in(events)), "they are alive"
     attempt.tell(StopNow(save=False, deadline_s=5.0, reason="cancelled"))
-    assert attempt.result().outcome == "stopped"
+    assert attempt.result().verdict.outcome == "stopped"
     assert words_of(events)[2] == "terminate" and words_of(events)[3:5] == ["TERM", "TERM"]
     assert attempt.pids() == []
 
@@ -64,4 +64,8 @@ def test_when_their_nanny_is_killed_they_go_on_and_end_in_order(host: Host, even
 def test_one_that_ends_by_itself_is_told_as_ever(host: Host, events: Path) -> None:
     attempt = host.attempt(sys.executable, host.script("raise SystemExit(3)"), mps=CLIENT).start()
     result = attempt.result()
-    assert (result.status.launch, result.outcome, result.exit_code) == ("warm", "user-failed", 3)
+    assert (result.status.launch, result.verdict.outcome, result.verdict.exit_code) == (
+        "warm",
+        "user-failed",
+        3,
+    )

@@ -114,14 +114,14 @@ def test_a_normal_end(host: Host) -> None:
     attempt = host.attempt(sys.executable, script, ranks=2).start()
     result = attempt.result()
     assert (result.status.launch, result.status.launch_why) == ("warm", "")
-    assert (result.outcome, result.exit_code) == ("user-failed", 3)
+    assert (result.verdict.outcome, result.verdict.exit_code) == ("user-failed", 3)
     assert (attempt.log(0), attempt.log(1)) == ("rank 0\n", "rank 1\n")
 
 
 def test_without_an_offer_it_starts_cold_and_says_why(host: Host) -> None:
     attempt = host.attempt(sys.executable, host.script("pass"), warm=False, why="first")
     result = attempt.start().result()
-    assert (result.outcome, result.status.launch) == ("finished", "cold")
+    assert (result.verdict.outcome, result.status.launch) == ("finished", "cold")
     assert "no server for its environment" in result.status.launch_why
 
 
@@ -131,7 +131,7 @@ def test_two_ranks_stop_at_one_step_with_their_state_saved(host: Host) -> None:
     assert status.launch == "warm"
     attempt.tell(StopNow(save=True, deadline_s=WAIT_S, reason="preempted"))
     result = attempt.result()
-    assert result.outcome == "stopped"
+    assert result.verdict.outcome == "stopped"
     assert attempt.log(0) == attempt.log(1) == f"stopped at {result.step}\n"
 
 
@@ -141,7 +141,7 @@ def test_one_that_does_not_want_to_go_is_killed(host: Host) -> None:
     attempt.until(lambda status: status.started)
     await_(lambda: "here" in attempt.log(0) and "here" in attempt.log(1))
     attempt.tell(StopNow(save=False, deadline_s=0.1, reason="cancelled"))
-    assert attempt.result().outcome == "stopped"
+    assert attempt.result().verdict.outcome == "stopped"
     assert attempt.pids() == []
 
 
@@ -154,7 +154,7 @@ def test_grandchildren_do_not_stay_behind(host: Host) -> None:
             time.sleep(0.01)
     """
     attempt = host.attempt(sys.executable, host.script(script)).start()
-    assert attempt.result().outcome == "finished"
+    assert attempt.result().verdict.outcome == "finished"
     assert identity_of(int((host.folder / "daemon").read_text())) is None
     assert attempt.pids() == []
 
@@ -186,7 +186,7 @@ def test_a_kill_at_any_point(host: Host, whom: str) -> None:
     if whom == "stopped server":
         script = host.script("print('cold')", "late.py")
         late = host.attempt(sys.executable, script, first_word_s=0.1).start().result()
-        assert (late.outcome, late.status.launch) == ("finished", "cold")
+        assert (late.verdict.outcome, late.status.launch) == ("finished", "cold")
         assert "did not answer in time" in late.status.launch_why
         os.kill(host.server.pid, signal.SIGCONT)
 
@@ -227,7 +227,7 @@ def test_a_rank_has_the_stacks_signal(host: Host) -> None:
     assert dump([rank]) == [rank]
     await_(lambda: "in waits" in attempt.log())
     attempt.tell(StopNow(save=False, deadline_s=1.0, reason="cancelled"))
-    assert attempt.result().outcome == "stopped"
+    assert attempt.result().verdict.outcome == "stopped"
 
 
 @pytest.fixture
@@ -250,7 +250,7 @@ def test_ranks_are_in_the_attempts_control_group(host: Host, cgroup_root: str) -
     assert set(cgroup.pids(RANKS)) == {nanny, *children_of(nanny), *children}
     assert attempt.process is not None and attempt.process.pid in cgroup.pids(SUPERVISOR)
     os.kill(nanny, signal.SIGKILL)
-    assert attempt.result().outcome != "finished"
+    assert attempt.result().verdict.outcome != "finished"
     assert cgroup.pids(RANKS) == []
 
 

@@ -152,8 +152,9 @@ class Supervisor:
             case ClearLeftovers():
                 clock.soon(0.2, self.handle, AllGone())
             case Finish(result=result):
+                verdict = result.verdict
                 clock.say(
-                    f"{machine.name}: {self.name} {result.outcome} at step {result.step}: {result.detail}"
+                    f"{machine.name}: {self.name} {verdict.outcome} at step {result.step}: {verdict.detail}"
                 )
                 assert not any(rank.alive for rank in self.ranks)
                 machine.folders[self.key].result = through_disk(result)

@@ -88,38 +88,39 @@ def role_of(key: Key, fault: GpuFault, co_tenants: Collection[Key]) -> GpuFaultR
 
 def judged(result: Result, fault: Fault | None) -> Result:
     """A result, given the fault that struck the attempt."""
-    if fault is None or result.outcome in ("finished", "never-started"):
+    if fault is None or result.verdict.outcome in ("finished", "never-started"):
         return result
     others = ", ".join(fault.beside) or "not one of ours"
     alone = fault.role == "culprit" and not fault.beside
     said = _WORDS["alone" if alone else fault.role].format(why=fault.why, where=fault.where, others=others)
-    by_itself = result.outcome in ("user-failed", "infra-failed") and result.detail
-    return msgspec.structs.replace(
-        result,
+    before = result.verdict
+    by_itself = before.outcome in ("user-failed", "infra-failed") and before.detail
+    verdict = msgspec.structs.replace(
+        before,
         outcome="user-failed" if alone else "infra-failed",
-        detail=f"{said}; {result.detail}" if by_itself else said,
-        gpu_fault=fault.role,
+        detail=f"{said}; {before.detail}" if by_itself else said,
     )
+    return msgspec.structs.replace(result, verdict=verdict, gpu_fault=fault.role)
 
 
 def contained(result: Result, fault: Fault) -> Result:
     """An attempt that died by itself just after an error which stays in one process: it was its own, or it
     used what broke."""
-    if result.outcome not in ("user-failed", "infra-failed"):
+    if result.verdict.outcome not in ("user-failed", "infra-failed"):
         return result
     if fault.role == "device":
         return judged(result, fault)
-    if not result.cuda_fault:
+    if not result.verdict.cuda_fault:
         return result
-    return msgspec.structs.replace(
-        result, detail=f"{fault.why} on {fault.where}; {result.detail}", gpu_fault="culprit"
-    )
+    detail = f"{fault.why} on {fault.where}; {result.verdict.detail}"
+    verdict = msgspec.structs.replace(result.verdict, detail=detail)
+    return msgspec.structs.replace(result, verdict=verdict, gpu_fault="culprit")
 
 
 def own_fault(result: Result, uuids: Sequence[str]) -> GpuFault | None:
     """What a CUDA error in one client of an MPS server means for all others of its devices: it may not have
     been reported yet."""
-    if not result.cuda_fault or not uuids:
+    if not result.verdict.cuda_fault or not uuids:
         return None
     return GpuFault(uuids=tuple(uuids), why="a fatal CUDA error", by_words=True)
 
@@ -188,7 +189,7 @@ class FaultWitnesses:
 
     def ended(self, key: Key, result: Result, now_s: float) -> None:
         """No process of it is left; what its end is will be `judged` later."""
-        if result.outcome in ("user-failed", "infra-failed"):
+        if result.verdict.outcome in ("user-failed", "infra-failed"):
             self._departed[key] = (now_s, self._memory.attempts[key].devices)
 
     def judged(self, key: Key, result: Result, ended_s: float) -> Result:

@@ -76,13 +76,8 @@ def from_result(attempt: Attempt, result: Result, host_id: HostId, device_type: 
         job_id=result.job_id,
         attempt=result.attempt,
         host_id=host_id,
-        outcome=result.outcome,
-        exit_code=result.exit_code,
-        detail=result.detail,
+        verdict=result.verdict,
         step=result.step,
-        workdir_missing=result.workdir_missing,
-        out_of_memory=result.out_of_memory,
-        host_fault=result.host_fault,
         gpu_fault=result.gpu_fault,
     )
     yield ended, with_end(attempt, ended)

@@ -25,7 +25,7 @@ from cotenant.agent.daemon.core.remembered import Attempt, DeviceQuarantine, Key
 from cotenant.agent.daemon.core.reporting import Outbox
 from cotenant.agent.daemon.core.tenants import Tenants
 from cotenant.agent.ipc import Result, Status, StopNow
-from cotenant.controller.domain import Device, JobId, Outcome
+from cotenant.controller.domain import Device, ExitVerdict, JobId, Outcome
 from cotenant.controller.domain import events as ev
 
 
@@ -72,7 +72,7 @@ class Teardown:
             return
         if result.unclean:
             self._doubt(attempt, gpus)
-        failed = result.outcome in ("user-failed", "infra-failed")
+        failed = result.verdict.outcome in ("user-failed", "infra-failed")
         self._out.add(
             AwaitMemory(job_id=attempt.job_id, attempt=attempt.attempt, devices=gpus, failed=failed)
         )
@@ -117,8 +117,8 @@ class Teardown:
         device_type = self._tenants.device_type(attempt)
         for event, record in reporting.from_result(attempt, result, self._tenants.host_id, device_type):
             self._out.report(event, record)
-        detail = f": {result.detail}" if result.detail else ""
-        self._out.say(f"{name_of(attempt.key)}: {result.outcome}{detail}")
+        detail = f": {result.verdict.detail}" if result.verdict.detail else ""
+        self._out.say(f"{name_of(attempt.key)}: {result.verdict.outcome}{detail}")
 
     # --- Without a supervisor's word ---------------------------------------------------------------
 
@@ -138,10 +138,9 @@ class Teardown:
             job_id=attempt.job_id,
             attempt=attempt.attempt,
             host_id=self._tenants.host_id,
-            outcome=outcome,
-            detail=detail,
-            workdir_missing=workdir_missing,
-            host_fault=host_fault,
+            verdict=ExitVerdict(
+                outcome=outcome, detail=detail, workdir_missing=workdir_missing, host_fault=host_fault
+            ),
         )
         self._out.report(ended, reporting.with_end(attempt, ended))
         self._out.say(f"{name_of(attempt.key)}: {outcome}: {detail}")
@@ -151,7 +150,9 @@ class Teardown:
         live = self._tenants.live[key]
         live.cleaning, live.connected = True, False
         status = live.status or Status(job_id=key[0], attempt=key[1])
-        result = Result(status=status, outcome="infra-failed", exit_code=None, detail=why)
+        result = Result(
+            status=status, verdict=ExitVerdict(outcome="infra-failed", exit_code=None, detail=why)
+        )
         self._out.say(f"{name_of(key)}: {why}; ending what is left of it", bad=True)
         self._out.add(EndLeftovers(result=result))
 

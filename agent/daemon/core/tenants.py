@@ -108,7 +108,9 @@ class Tenants:
         )
 
     def faulted(self) -> tuple[Attempt, ...]:
-        died = {key for key, live in self.live.items() if live.releasing and live.releasing.cuda_fault}
+        died = {
+            key for key, live in self.live.items() if live.releasing and live.releasing.verdict.cuda_fault
+        }
         return tuple(each for each in self.attempts if each.fault is not None or each.key in died)
 
     def device_type(self, attempt: Attempt) -> str:

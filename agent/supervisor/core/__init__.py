@@ -7,23 +7,22 @@ from cotenant.agent.supervisor.core.edge import (
     EndRanks, Finish, Noted, OverMemory, Publish, RankExited, RankMessageCame, Sampled, Started,
     SupervisorTicked, TakeSample, TellRank, TerminateClients,
 )
-from cotenant.agent.supervisor.core.exit_classifier import (
-    TAIL_BYTES, Ending, Exit, Stage, StartProblem, decide,
-)
+from cotenant.agent.supervisor.core.exit_classifier import TAIL_BYTES, Ending, decide
+from cotenant.agent.supervisor.core.exits import Exit, Stage, StartProblem
 from cotenant.agent.supervisor.core.printed_loss import last_loss_in
 from cotenant.agent.supervisor.core.rank_messages import (
     AnyRankWord, DurableSaid, FirstStepReached, RankFailed, RankHello, Saving, StepConfirmed, StepDone,
     Stopped, WindowReport, parse,
 )
-from cotenant.agent.supervisor.core.stopping import TERMINATE_S, unclean
+from cotenant.agent.supervisor.core.stopping import TERMINATE_S, StopWish, unclean
 from cotenant.agent.supervisor.core.supervision import Supervision
 
 __all__ = [
     "TAIL_BYTES", "TERMINATE_S", "AllGone", "AnyEffect", "AnyHappening", "AnyRankWord", "ClearLeftovers",
     "ClientsTerminated", "CouldNotStart", "DumpStacks", "DurableSaid", "EndRanks", "Ending", "Exit",
-    "Finish", "FirstStepReached", "Noted", "OverMemory", "Publish", "RankExited", "RankFailed",
-    "RankHello", "RankMessageCame", "Sampled", "Saving", "Stage", "StartProblem", "Started",
-    "StepConfirmed", "StepDone", "Stopped", "Supervision", "SupervisorTicked", "TakeSample", "TellRank",
-    "TerminateClients", "WindowReport", "decide", "last_loss_in", "parse", "rank_messages", "unclean",
+    "Finish", "FirstStepReached", "Noted", "OverMemory", "Publish", "RankExited", "RankFailed", "RankHello",
+    "RankMessageCame", "Sampled", "Saving", "Stage", "StartProblem", "Started", "StepConfirmed", "StepDone",
+    "StopWish", "Stopped", "Supervision", "SupervisorTicked", "TakeSample", "TellRank", "TerminateClients",
+    "WindowReport", "decide", "last_loss_in", "parse", "rank_messages", "unclean",
 ]
 # fmt: on

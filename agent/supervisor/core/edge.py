@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from cotenant.agent.ipc import CoTenantsChanged, GangIn, GangOut, LeaseNow, Result, SaveNow, Status, StopNow
-from cotenant.agent.supervisor.core.exit_classifier import StartProblem
+from cotenant.agent.supervisor.core.exits import StartProblem
 from cotenant.agent.supervisor.core.rank_messages import AnyRankWord
 from cotenant.controller.domain import LaunchKind
 from cotenant.profiler.indicators.sources import Timed

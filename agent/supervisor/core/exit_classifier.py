@@ -10,110 +10,57 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Mapping
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
-from cotenant.agent.ipc import Durable
-from cotenant.agent.supervisor.core.exit_rules import ROWS, SIGNALS_OF_SHELLS, ExitRule
-from cotenant.controller.domain import Outcome, texts
+from cotenant.agent.ipc import Order, Status
+from cotenant.agent.supervisor.core.edge import AllGone
+from cotenant.agent.supervisor.core.exit_rules import ROWS, ExitRule
+from cotenant.agent.supervisor.core.exits import Cause, Exit, StartProblem
+from cotenant.agent.supervisor.core.stopping import StopWish
+from cotenant.controller.domain import ExitVerdict, Outcome, texts
 
 TAIL_BYTES: Final = 16 * 1024
 LAST_WORDS_CHARS: Final = 4096
 """Without a traceback only so much of the end of a log can explain an end."""
 DETAIL_CHARS: Final = 400
 
-Cause = Literal[
-    "", "stop", "no-agreement", "deadline", "lease", "start-deadline", "peer", "memory", "linger", "hang"
-]
-"""Why the supervisor ended the processes; empty if they ended by themselves."""
-
-Stage = Literal["workdir", "command", "output", "user", "process"]
-
-
-class Exit(msgspec.Struct, frozen=True, kw_only=True):
-    """One started process, in the order in which they ended."""
-
-    rank: int
-    exit_code: int | None = None
-    signal: int | None = None
-    was_told: bool = False
-    """It ended after we had told it to."""
-
-    @property
-    def is_good(self) -> bool:
-        return self.exit_code == 0
-
-    @property
-    def shell_code(self) -> int:
-        """As a shell would say it: 128 + n on a signal."""
-        return 128 + self.signal if self.signal is not None else self.exit_code or 0
-
-    @property
-    def by_signal(self) -> int | None:
-        """The signal, also where a shell in between turned it into 128 + n."""
-        code = self.exit_code or 0
-        return self.signal or (code - 128 if code - 128 in SIGNALS_OF_SHELLS else None)
-
-
-class StartProblem(msgspec.Struct, frozen=True, kw_only=True):
-    """A process could not be started at all."""
-
-    rank: int
-    stage: Stage
-    code: int
-    """errno."""
-    text: str
-
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
     """All that is known once no process is left."""
 
-    host_id: str
-    workdir: str
-    command: str
-    port: int
+    order: Order
+    status: Status
+    """The last one."""
+    gone: AllGone
     exits: tuple[Exit, ...]
     problem: StartProblem | None = None
     cause: Cause = ""
-    stop_reason: str = ""
-    stop_step: int | None = None
+    stop: StopWish | None = None
     has_stopped: bool = False
     """The job itself says that it stopped where it was asked to."""
-    durable: tuple[Durable, ...] = ()
-    failed: tuple[str, ...] = ()
-    deadline_s: float = 0.0
     silent_s: float = 0.0
     """Without an optimizer step, before it was taken to hang."""
-    step_s: float | None = None
-    host_memory_mib: int = 0
-    on_cuda: bool = True
-    """False on CPU slots, whose memory is the host's."""
-    memory_cap_mib: int | None = None
-    memory_mib: float | None = None
-    oom_kills: int = 0
-    """By the kernel, of the attempt's processes, at the attempt's own limit of memory."""
-    host_oom_kills: int = 0
-    """For lack of memory on the host: of the attempt's processes if they are counted, else of anybody's."""
-    counts_oom: bool = False
-    """Its control group counts them: what is counted is its own."""
-    tails: Mapping[int, str] = {}
-    knows_saves: bool = True
-    """False on a gang's other hosts: rank 0 alone says what is durable."""
+    over_mib: float | None = None
+    """Host memory in use, where that was too much."""
 
+    @property
+    def command(self) -> str:
+        """The program that was to be started; empty: none was named."""
+        argv = self.order.launch.argv
+        return argv[0] if argv else ""
 
-class ExitVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    outcome: Outcome
-    exit_code: int | None
-    detail: str
-    workdir_missing: bool = False
-    out_of_memory: bool = False
-    """Of the device."""
-    cuda_fault: bool = False
-    """A fatal error on the device: under MPS it ends all clients."""
-    host_fault: bool = False
-    """The host's doing for certain: nothing of the job's had run."""
+    @property
+    def on_cuda(self) -> bool:
+        """False on CPU slots, whose memory is the host's."""
+        return any(rank.cuda_uuids for rank in self.order.ranks)
+
+    @property
+    def deadline_s(self) -> float:
+        """How long it was waited: for a first step, or for it to save and stop."""
+        waited_for_start = self.cause == "start-deadline" or self.stop is None
+        return self.order.start_deadline_s if waited_for_start or self.stop is None else self.stop.allowed_s
 
 
 def decide(ending: Ending) -> ExitVerdict:
@@ -130,8 +77,8 @@ def _certain(ending: Ending) -> ExitVerdict | None:
     if ending.problem is not None:
         return _never_ran(ending, ending.problem)
     if ending.has_stopped:
-        step = f" at step {ending.stop_step}" if ending.stop_step is not None else ""
-        return ExitVerdict(outcome="stopped", exit_code=None, detail=f"saved and stopped{step}")
+        step = f" at step {ending.status.stop_step}" if ending.status.stop_step is not None else ""
+        return ExitVerdict(outcome="stopped", detail=f"saved and stopped{step}")
     text = _TOLD_TO_END.get(ending.cause)
     if text is None:
         return None
@@ -161,30 +108,30 @@ _OUTCOMES: Final[dict[Cause, Outcome]] = {
 
 
 def _words(ending: Ending) -> dict[str, object]:
-    newest = max((each.step for each in ending.durable), default=None)
+    newest = max((each.step for each in ending.status.durable), default=None)
     return {
-        "reason": f" ({ending.stop_reason})" if ending.stop_reason else "",
-        "back": _back(newest, ending.knows_saves),
-        "failed": f" ({ending.failed[-1]})" if ending.failed else "",
+        "reason": f" ({ending.stop.reason})" if ending.stop is not None and ending.stop.reason else "",
+        "back": _back(newest, ending.order.is_first_host),
+        "failed": f" ({ending.status.failed[-1]})" if ending.status.failed else "",
         "deadline_s": ending.deadline_s,
         "silent_s": ending.silent_s,
-        "usual": f" (usually {ending.step_s:.3g} s)" if ending.step_s is not None else "",
-        "memory_mib": ending.memory_mib or 0.0,
-        "host_memory_mib": ending.host_memory_mib,
+        "usual": f" (usually {ending.status.step_s:.3g} s)" if ending.status.step_s is not None else "",
+        "memory_mib": ending.over_mib or 0.0,
+        "host_memory_mib": ending.order.start.host_memory_mib,
     }
 
 
 def _back(newest: int | None, knows_saves: bool) -> str:
-    if not knows_saves:
+    if not knows_saves:  # Rank 0 alone says what is durable.
         return "goes back to its newest checkpoint, if there is one"
     return "no checkpoint was made" if newest is None else f"goes back to step {newest}"
 
 
 def _never_ran(ending: Ending, problem: StartProblem) -> ExitVerdict:
-    where = f"on {ending.host_id}"
+    where = f"on {ending.order.host_id}"
     if problem.stage == "workdir":
-        detail = f"working directory {ending.workdir} cannot be used {where}: {problem.text}"
-        return ExitVerdict(outcome="infra-failed", exit_code=None, detail=detail, workdir_missing=True)
+        detail = f"working directory {ending.order.launch.workdir} cannot be used {where}: {problem.text}"
+        return ExitVerdict(outcome="infra-failed", detail=detail, workdir_missing=True)
     if problem.stage == "command" and not ending.command:
         return ExitVerdict(outcome="user-failed", exit_code=126, detail="no command was given")
     if problem.stage == "command" and problem.code in (2, 20):
@@ -199,7 +146,7 @@ def _never_ran(ending: Ending, problem: StartProblem) -> ExitVerdict:
         detail = f"its output file (--output) cannot be used: {problem.text}"
         return ExitVerdict(outcome="user-failed", exit_code=126, detail=detail)
     detail = f"could not start a process {where} ({problem.stage}): {problem.text}"
-    return ExitVerdict(outcome="infra-failed", exit_code=None, detail=detail, host_fault=True)
+    return ExitVerdict(outcome="infra-failed", detail=detail, host_fault=True)
 
 
 # --- What has to be looked up ----------------------------------------------------------------------
@@ -210,10 +157,10 @@ def _looked_up(ending: Ending) -> ExitVerdict:
     if not failures:
         bad = next((each for each in ending.exits if not each.is_good), None)
         if bad is None and ending.exits:
-            return ExitVerdict(outcome="finished", exit_code=0, detail="")
+            return ExitVerdict(outcome="finished", exit_code=0)
         failures = [bad] if bad is not None else []
     if not failures:
-        return ExitVerdict(outcome="infra-failed", exit_code=None, detail=f"never ran on {ending.host_id}")
+        return ExitVerdict(outcome="infra-failed", detail=f"never ran on {ending.order.host_id}")
     found = [(each, _row_for(each, ending)) for each in failures]
     exit_, row = min(found, key=lambda pair: pair[1].is_symptom)  # Stable: else the first to end.
     who = f"rank {exit_.rank}: " if len(ending.exits) > 1 else ""
@@ -227,14 +174,14 @@ def _looked_up(ending: Ending) -> ExitVerdict:
 
 
 def _row_for(exit_: Exit, ending: Ending) -> ExitRule:
-    tail = ending.tails.get(exit_.rank, "")
+    tail = ending.gone.tails.get(exit_.rank, "")
     error, chain = last_error(tail), chained_errors(tail)
-    by_host = ending.host_oom_kills > 0
+    by_host = ending.gone.host_oom_kills > 0
     needs = {
         "": True,
-        "own-oom": ending.oom_kills > 0,
+        "own-oom": ending.gone.oom_kills > 0,
         "host-oom": by_host,
-        "oom-here": by_host and ending.counts_oom,
+        "oom-here": by_host and ending.gone.counts_oom,
     }
     for row in ROWS:
         if not needs[row.need]:
@@ -250,13 +197,17 @@ def _row_for(exit_: Exit, ending: Ending) -> ExitRule:
 
 
 def _row_words(exit_: Exit, ending: Ending) -> dict[str, object]:
-    cap = f" (its part of the device is {ending.memory_cap_mib} MiB)" if ending.memory_cap_mib else ""
+    cap = (
+        f" (its part of the device is {ending.order.start.memory_cap_mib} MiB)"
+        if ending.order.start.memory_cap_mib
+        else ""
+    )
     return {
-        "error": error_line(ending.tails.get(exit_.rank, "")),
+        "error": error_line(ending.gone.tails.get(exit_.rank, "")),
         "signal": _signal_name(exit_.by_signal),
         "code": exit_.shell_code,
-        "port": ending.port,
-        "host_memory_mib": ending.host_memory_mib,
+        "port": ending.order.start.master_port,
+        "host_memory_mib": ending.order.start.host_memory_mib,
         "cap": cap,
     }
 

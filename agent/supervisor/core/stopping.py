@@ -35,7 +35,7 @@ from cotenant.agent.supervisor.core.edge import (
     EndRanks,
     TerminateClients,
 )
-from cotenant.agent.supervisor.core.exit_classifier import Cause
+from cotenant.agent.supervisor.core.exits import Cause
 
 LOADING_GRACE_S: Final = 5.0
 """Between SIGTERM and SIGKILL for a job that has nothing to lose."""

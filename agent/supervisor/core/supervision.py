@@ -34,7 +34,8 @@ from cotenant.agent.supervisor.core.edge import (
     TakeSample,
     TellRank,
 )
-from cotenant.agent.supervisor.core.exit_classifier import Cause, StartProblem
+from cotenant.agent.supervisor.core.exit_classifier import Ending
+from cotenant.agent.supervisor.core.exits import Cause, StartProblem
 from cotenant.agent.supervisor.core.profiling import Profiling
 from cotenant.agent.supervisor.core.progress import Publishing, RankProgress
 from cotenant.agent.supervisor.core.rank_messages import (
@@ -55,7 +56,7 @@ from cotenant.agent.supervisor.core.rank_messages import (
     look,
     room,
 )
-from cotenant.agent.supervisor.core.rank_tracker import RankTracker, concluded, ending_of
+from cotenant.agent.supervisor.core.rank_tracker import RankTracker, concluded
 from cotenant.agent.supervisor.core.stopping import (
     KILL_GRACE_S,
     SAVE_RETRY_S,
@@ -435,11 +436,11 @@ class Supervision:
         self._phase = "done"
         stop_step, hellos = self._coordination.stop_step, self._progress.hellos
         durable = stop_step is not None and self._progress.is_durable_at(stop_step)
-        ending = ending_of(
-            self._order,
-            self.status,
-            gone,
-            exits=self._roll.exits,
+        ending = Ending(
+            order=self._order,
+            status=self.status,
+            gone=gone,
+            exits=tuple(self._roll.exits),
             problem=self._problem,
             cause=self._cause,
             stop=self._stop,
@@ -448,4 +449,4 @@ class Supervision:
             over_mib=self._over_mib,
         )
         unclean = self._departure.is_unclean
-        self._out.append(Finish(result=concluded(self._order, self.status, ending, unclean=unclean)))
+        self._out.append(Finish(result=concluded(ending, unclean=unclean)))

@@ -17,6 +17,7 @@ from cotenant.controller.domain import (
     ComputeRequest,
     DeviceId,
     DeviceReading,
+    ExitVerdict,
     ForkServers,
     HostId,
     HostReport,
@@ -394,8 +395,7 @@ class AgentExecutor:
             job_id=command.job_id,
             attempt=command.attempt,
             host_id=command.host_id,
-            outcome="user-failed",  # Another host could not do better.
-            detail=why,
+            verdict=ExitVerdict(outcome="user-failed", detail=why),
         )
         self._unstartable.append(ended)
 

@@ -174,7 +174,7 @@ class Troubles:
         """Devices times seconds in which they took work."""
 
     def observe(self, engine: Engine, event: ev.AnyEvent) -> None:
-        failed = isinstance(event, ev.AttemptEnded) and event.outcome == "infra-failed"
+        failed = isinstance(event, ev.AttemptEnded) and event.verdict.outcome == "infra-failed"
         if isinstance(event, ev.AttemptEnded) and failed and engine.now_s >= self._begin_s:
             self._failed.add((event.job_id, event.attempt))
         # A host becomes suspect with a failure, and is itself again with a first step.

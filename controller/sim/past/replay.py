@@ -282,9 +282,9 @@ class _Watcher:
             return
         kept.assumed_s = 0.0
         spent = job.spent.pause_s - sum(kept.pauses)
-        if spent > 0.0 and event.outcome == "stopped":
+        if spent > 0.0 and event.verdict.outcome == "stopped":
             kept.pauses.append(spent)
-        if event.outcome == "infra-failed":
+        if event.verdict.outcome == "infra-failed":
             kept.lost_work = True
 
     def _look_at_hosts(self, engine: Engine) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
-from cotenant.controller.domain import AttemptNo, GangMember, HostId, JobId, Outcome
+from cotenant.controller.domain import AttemptNo, ExitVerdict, GangMember, HostId, JobId, Outcome
 from cotenant.controller.domain import events as ev
 from cotenant.controller.sim.world.jobs import STEP_S, STEPS_PER_S
 
@@ -190,7 +190,6 @@ def ended(run: JobRun, host_id: HostId, outcome: Outcome) -> ev.AttemptEnded:
         job_id=run.job_id,
         attempt=run.number,
         host_id=host_id,
-        outcome=outcome,
-        exit_code=0 if outcome == "finished" else None,
+        verdict=ExitVerdict(outcome=outcome, exit_code=0 if outcome == "finished" else None),
         step=run.steps,
     )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from cotenant.agent.daemon.core.remembered import Attempt
 from cotenant.agent.daemon.core.reporting import from_result
-from cotenant.agent.supervisor.core import Ending, Exit, decide
+from cotenant.agent.supervisor.core import Exit, decide
 from cotenant.controller.domain import AttemptNo, CommandId, HostId, JobId
 from cotenant.controller.domain import events as ev
+from tests.building.endings import ending_of
 from tests.building.results import result
 
 HOST = "RuntimeError: [enforce fail at alloc_cpu.cpp:75] err == 0. DefaultCPUAllocator: can't allocate memory"
@@ -30,14 +30,13 @@ def test_the_controller_is_told() -> None:
         last = result("1", outcome="user-failed", exit_code=1, out_of_memory=out_of_memory)
         *_, (ended, _) = from_result(attempt, last, HostId("a"))
         assert isinstance(ended, ev.AttemptEnded)
-        assert ended.out_of_memory is out_of_memory
+        assert ended.verdict.out_of_memory is out_of_memory
 
 
 @pytest.mark.parametrize(("error", "wanted"), TAILS.items())
 def test_the_agent_tells_it_from_other_ends(error: str, wanted: tuple[bool, bool]) -> None:
     tail = f'Traceback (most recent call last):\n  File "x.py", line 1, in <module>\n{error}\n'
     exits = (Exit(rank=0, exit_code=1),)
-    ending = Ending(host_id="a", workdir="/", command="x", port=1, exits=exits, tails={0: tail})
     for on_cuda, out_of_memory in zip((True, False), wanted, strict=True):
-        verdict = decide(msgspec.structs.replace(ending, on_cuda=on_cuda))
+        verdict = decide(ending_of(*exits, gone={"tails": {0: tail}}, on_cuda=on_cuda))
         assert (verdict.outcome, verdict.out_of_memory) == ("user-failed", out_of_memory)

@@ -82,13 +82,16 @@ def test_any_order_of_ends_and_news_is_told_as_the_same(data: st.DataObject) -> 
 def test_an_error_that_comes_before_its_fault_is_not_the_users_failure(fault: GpuFault) -> None:
     for order in permutations((ending("7", CRASH), ending("8", ENDS[1]), fault)):
         ends = after(*order)
-        assert [ends[job].outcome for job in "78"] == ["infra-failed", "infra-failed"], order
+        assert [ends[job].verdict.outcome for job in "78"] == ["infra-failed", "infra-failed"], order
 
 
 def test_one_that_was_alone_on_a_device_that_failed_is_not_failed_for_it() -> None:
     broken = msgspec.structs.replace(BROKEN, uuids=("1",))
     for order in permutations((ending("9", CRASH), broken)):
-        assert (after(*order)["9"].outcome, after(*order)["9"].gpu_fault) == ("infra-failed", "device")
+        assert (after(*order)["9"].verdict.outcome, after(*order)["9"].gpu_fault) == (
+            "infra-failed",
+            "device",
+        )
 
 
 def test_a_failure_asks_for_news_and_a_good_end_only_for_its_memory() -> None:
@@ -124,7 +127,7 @@ def test_news_that_come_when_the_end_was_told_change_nothing_about_it() -> None:
     agent = sharing()
     agent.say(ending("7", ENDS[1]), MemoryFree(job_id=ONE[0], attempt=ONE[1]))
     before = agent.state.memory.attempts[ONE].ended
-    assert before is not None and before.outcome == "user-failed"
+    assert before is not None and before.verdict.outcome == "user-failed"
     agent.say(XID)
     assert agent.state.memory.attempts[ONE].ended == before
     agent.say(ending("8", CRASH))

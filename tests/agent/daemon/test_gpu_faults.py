@@ -133,7 +133,7 @@ def test_clients_whose_daemon_is_in_trouble_are_still_hit_together(first: str) -
     news = msgspec.structs.replace(XID, uuids=(UUID,))
     agent.say(*([news] if first == "news" else []), *over(result("7", **CRASH)), *over(result("8", **CRASH)))
     ends = [attempt.ended for attempt in agent.state.memory.attempts.values() if attempt.ended is not None]
-    assert [(each.outcome, each.gpu_fault) for each in ends] == [("infra-failed", "suspect")] * 2
+    assert [(each.verdict.outcome, each.gpu_fault) for each in ends] == [("infra-failed", "suspect")] * 2
 
 
 def test_what_a_client_does_does_not_reach_a_job_without_mps_beside_it_nor_the_other_way_round() -> None:
@@ -158,8 +158,8 @@ def test_where_nobody_knows_which_both_are_suspects() -> None:
     agent = sharing()
     agent.say(XID)
     ended = end(agent, "7")
-    assert (ended.outcome, ended.gpu_fault) == ("infra-failed", "suspect")
-    assert ended.detail == (
+    assert (ended.verdict.outcome, ended.gpu_fault) == ("infra-failed", "suspect")
+    assert ended.verdict.detail == (
         "Xid 31 (GPU memory page fault) on h1/cpu0: this job or one beside it caused it (8), nobody knows "
         "which"
     )
@@ -170,10 +170,10 @@ def test_a_known_culprit_is_named_and_its_neighbour_is_only_hit() -> None:
     agent = sharing()
     agent.say(msgspec.structs.replace(XID, culprits=(TWO,)))
     hit, culprit = end(agent, "7"), end(agent, "8")
-    assert (hit.outcome, hit.gpu_fault) == ("infra-failed", "hit")
-    assert "caused by a job beside it (8)" in hit.detail
-    assert (culprit.outcome, culprit.gpu_fault) == ("infra-failed", "culprit")
-    assert "caused by this job beside 7" in culprit.detail
+    assert (hit.verdict.outcome, hit.gpu_fault) == ("infra-failed", "hit")
+    assert "caused by a job beside it (8)" in hit.verdict.detail
+    assert (culprit.verdict.outcome, culprit.gpu_fault) == ("infra-failed", "culprit")
+    assert "caused by this job beside 7" in culprit.verdict.detail
 
 
 def test_the_kernels_log_may_name_the_culprit_a_moment_later() -> None:
@@ -188,8 +188,8 @@ def test_one_that_is_alone_has_caused_it_and_fails_for_it() -> None:
     agent = sharing()
     agent.say(msgspec.structs.replace(XID, uuids=("1",)))
     ended = end(agent, "9")
-    assert (ended.outcome, ended.gpu_fault) == ("user-failed", "culprit")
-    assert ended.detail.endswith("on h1/cpu1, which it had to itself: an error of the program")
+    assert (ended.verdict.outcome, ended.gpu_fault) == ("user-failed", "culprit")
+    assert ended.verdict.detail.endswith("on h1/cpu1, which it had to itself: an error of the program")
 
 
 SERVER = GpuFault(uuids=("0", "1"), why="its MPS server is in FAULT", one_server=True)
@@ -207,7 +207,7 @@ def test_alone_on_its_gpu_is_not_alone_on_a_server_for_several() -> None:
     agent = clients()
     assert sorted(told_to_stop(agent.say(SERVER))) == ["7", "8", "9"]
     ends = [end(agent, job) for job in "987"]
-    assert {(each.outcome, each.gpu_fault) for each in ends} == {("infra-failed", "suspect")}
+    assert {(each.verdict.outcome, each.gpu_fault) for each in ends} == {("infra-failed", "suspect")}
 
 
 def test_who_is_on_another_gpu_of_the_server_is_only_hit_where_it_is_known_on_which_it_was() -> None:
@@ -243,8 +243,8 @@ def test_one_that_is_alone_with_strangers_is_a_suspect() -> None:
     agent = sharing()
     agent.say(msgspec.structs.replace(XID, uuids=("1",), strangers=True))
     ended = end(agent, "9")
-    assert (ended.outcome, ended.gpu_fault) == ("infra-failed", "suspect")
-    assert "(not one of ours)" in ended.detail
+    assert (ended.verdict.outcome, ended.gpu_fault) == ("infra-failed", "suspect")
+    assert "(not one of ours)" in ended.verdict.detail
 
 
 def test_a_device_that_failed_is_nobodys_doing() -> None:
@@ -252,19 +252,19 @@ def test_a_device_that_failed_is_nobodys_doing() -> None:
     agent.say(GpuFault(uuids=("0", "1"), why="Xid 79 (fallen off the bus)", xid=79, device_failed=True))
     for job in "789":
         ended = end(agent, job)
-        assert (ended.outcome, ended.gpu_fault) == ("infra-failed", "device")
-        assert ended.detail.startswith("the GPU failed: Xid 79 (fallen off the bus) on h1/cpu")
+        assert (ended.verdict.outcome, ended.gpu_fault) == ("infra-failed", "device")
+        assert ended.verdict.detail.startswith("the GPU failed: Xid 79 (fallen off the bus) on h1/cpu")
 
 
 def test_what_stays_in_one_process_ends_nobody_and_names_who_dies_of_it() -> None:
     agent = sharing(sharing="time-slicing")
     assert told_to_stop(agent.say(msgspec.structs.replace(XID, ends=False))) == []
     dead = end(agent, "7", **CRASH)
-    assert (dead.outcome, dead.gpu_fault) == ("user-failed", "culprit")
-    assert dead.detail == "Xid 31 (GPU memory page fault) on h1/cpu0; CUDA error in the program: x"
+    assert (dead.verdict.outcome, dead.gpu_fault) == ("user-failed", "culprit")
+    assert dead.verdict.detail == "Xid 31 (GPU memory page fault) on h1/cpu0; CUDA error in the program: x"
     agent.now_s += gpu_faults.CONTAINED_S + 1.0
     later = end(agent, "8", **CRASH)
-    assert (later.gpu_fault, later.detail) == ("", CRASH["detail"]), "another error, long after"
+    assert (later.gpu_fault, later.verdict.detail) == ("", CRASH["detail"]), "another error, long after"
 
 
 def test_who_dies_of_memory_that_broke_in_its_own_process_is_not_failed_for_it() -> None:
@@ -274,25 +274,29 @@ def test_who_dies_of_memory_that_broke_in_its_own_process_is_not_failed_for_it()
     )
     assert told_to_stop(agent.say(broken)) == []
     dead = end(agent, "7", **CRASH)
-    assert (dead.outcome, dead.gpu_fault) == ("infra-failed", "device")
-    assert dead.detail.startswith("the GPU failed: Xid 94 (contained memory error) on h1/cpu0; CUDA error")
-    assert end(agent, "8", outcome="finished", exit_code=0, detail="").outcome == "finished"
+    assert (dead.verdict.outcome, dead.gpu_fault) == ("infra-failed", "device")
+    assert dead.verdict.detail.startswith(
+        "the GPU failed: Xid 94 (contained memory error) on h1/cpu0; CUDA error"
+    )
+    assert end(agent, "8", outcome="finished", exit_code=0, detail="").verdict.outcome == "finished"
 
 
 def test_a_cuda_error_in_one_client_of_mps_is_a_fault_of_all_before_anybody_tells_of_it() -> None:
     agent = sharing()
     effects = agent.say(*over(result("7", **CRASH)))
     [ended] = [each for each in reported(effects) if isinstance(each, ev.AttemptEnded)]
-    assert (ended.outcome, ended.gpu_fault) == ("infra-failed", "suspect")
+    assert (ended.verdict.outcome, ended.gpu_fault) == ("infra-failed", "suspect")
     assert told_to_stop(effects) == ["8"]
     assert end(agent, "8", **CRASH).gpu_fault == "suspect"
     alone = end(agent, "9", **CRASH)
-    assert (alone.outcome, alone.gpu_fault) == ("user-failed", ""), "who is alone dies of its own error"
+    assert (alone.verdict.outcome, alone.gpu_fault) == ("user-failed", ""), (
+        "who is alone dies of its own error"
+    )
 
 
 def test_without_mps_a_cuda_error_is_its_own() -> None:
     agent = sharing(sharing="time-slicing")
-    assert end(agent, "7", **CRASH).outcome == "user-failed"
+    assert end(agent, "7", **CRASH).verdict.outcome == "user-failed"
     assert end(agent, "8").gpu_fault == ""
 
 
@@ -304,14 +308,14 @@ def test_whoever_is_left_was_not_alone_if_another_has_just_died() -> None:
     assert (end(agent, "8").gpu_fault, agent.state.running[0].job_id) == ("suspect", "9")
     agent.now_s += gpu_faults.JUST_S * 2
     agent.say(msgspec.structs.replace(XID, uuids=("1",)))
-    assert end(agent, "9").outcome == "user-failed"
+    assert end(agent, "9").verdict.outcome == "user-failed"
 
 
 def test_one_that_finished_in_the_same_moment_has_finished() -> None:
     agent = sharing()
     agent.say(XID)
     ended = end(agent, "7", outcome="finished", exit_code=0, detail="")
-    assert (ended.outcome, ended.gpu_fault) == ("finished", "")
+    assert (ended.verdict.outcome, ended.gpu_fault) == ("finished", "")
 
 
 def test_a_restarted_agent_still_knows_the_fault() -> None:
@@ -338,7 +342,7 @@ def test_a_supervisor_that_dies_meanwhile_and_one_that_does_not_obey_end_by_the_
     agent.say(XID)
     [clean] = only(EndLeftovers, agent.say(SupervisorGone(job_id=ONE[0], attempt=ONE[1])))
     [ended] = reported(agent.say(*over(clean.result)))
-    assert (ended.gpu_fault, ended.outcome) == ("suspect", "infra-failed")
+    assert (ended.gpu_fault, ended.verdict.outcome) == ("suspect", "infra-failed")
     [overdue] = only(EndLeftovers, agent.wait(120.0))
     assert overdue.result.job_id == "8"
 
@@ -386,8 +390,8 @@ def test_every_role_has_words_and_only_one_alone_is_its_users_failure(
     plain: Result = result("7", outcome="stopped", detail="")
     judged = gpu_faults.judged(plain, Fault(role=role, why="Xid 31 (x)", where="h1/gpu-1", beside=beside))
     assert judged.gpu_fault == role
-    assert "Xid 31 (x) on h1/gpu-1" in judged.detail
-    assert judged.outcome == ("user-failed" if role == "culprit" and not beside else "infra-failed")
+    assert "Xid 31 (x) on h1/gpu-1" in judged.verdict.detail
+    assert judged.verdict.outcome == ("user-failed" if role == "culprit" and not beside else "infra-failed")
 
 
 def test_a_fault_is_kept_with_the_attempt_over_the_disk() -> None:

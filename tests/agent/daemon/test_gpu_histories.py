@@ -32,6 +32,7 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.wire import Report
 from tests.agent.daemon.test_histories import HOST, World
 from tests.building.hosts import gpu
+from tests.building.results import result
 
 GPUS = tuple(gpu(f"{HOST}/gpu{n}", str(n), sharing="mps") for n in range(2))
 LOCAL = st.sampled_from(["0", "1"])
@@ -156,7 +157,7 @@ class GpuWorld(World):
     def _ends(self, key: Key, how: dict[str, Any]) -> Result:
         supervisor = self.supervisors[key]
         supervisor.alive = supervisor.ranks = False
-        supervisor.result = Result(**{"detail": "", "status": supervisor.status, **how})
+        supervisor.result = result(status=supervisor.status, **how)
         return supervisor.result
 
     @precondition(lambda self: self.supervisors)

@@ -38,7 +38,7 @@ from cotenant.agent.daemon.core.notes import AnyNote
 from cotenant.agent.daemon.core.remembered import Key
 from cotenant.agent.daemon.core.state import AgentState
 from cotenant.agent.ipc import Durable, Order, Result, Status
-from cotenant.controller.domain import CommandId, ForgetJob, HostId, JobId
+from cotenant.controller.domain import CommandId, ExitVerdict, ForgetJob, HostId, JobId
 from cotenant.controller.domain import events as ev
 from cotenant.controller.wire import (
     CommandAck,
@@ -177,7 +177,7 @@ class World(RuleBasedStateMachine):
         self.taken.append(event)
         if isinstance(event, ev.AttemptEnded):
             key = (event.job_id, event.attempt)
-            if event.outcome == "never-started":
+            if event.verdict.outcome == "never-started":
                 self.fenced.add(key)
             supervisor = self.supervisors.get(key)
             assert supervisor is None or not supervisor.ranks, f"{key} is said to have ended and runs"
@@ -296,7 +296,9 @@ class World(RuleBasedStateMachine):
         if not died:
             supervisor.ranks = False
             status = supervisor.status
-            supervisor.result = Result(status=status, outcome="finished", exit_code=0, detail="")
+            supervisor.result = Result(
+                status=status, verdict=ExitVerdict(outcome="finished", exit_code=0, detail="")
+            )
         if unseen:
             self.boot()
         else:
@@ -364,10 +366,10 @@ class World(RuleBasedStateMachine):
         for attempt in AgentMemory(self.disk).attempts.values():
             if attempt.fault is not None and attempt.ended is not None:
                 ended = attempt.ended
-                by_it = ended.gpu_fault == attempt.fault.role and attempt.fault.why in ended.detail
-                excused = ended.outcome == "finished" or ended.detail == "no such program"
+                by_it = ended.gpu_fault == attempt.fault.role and attempt.fault.why in ended.verdict.detail
+                excused = ended.verdict.outcome == "finished" or ended.verdict.detail == "no such program"
                 assert by_it or excused, ended
-                assert ended.outcome != "user-failed" or not attempt.fault.beside, (
+                assert ended.verdict.outcome != "user-failed" or not attempt.fault.beside, (
                     "another may have caused it"
                 )
 

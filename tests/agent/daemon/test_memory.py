@@ -6,7 +6,7 @@ from cotenant.agent.daemon.core.memory import COMMANDS_KEPT, AgentMemory
 from cotenant.agent.daemon.core.notes import Confirmed, Kept, Obeyed, Renumbered, Reported, Unfenced
 from cotenant.agent.daemon.core.registration import Lease
 from cotenant.agent.daemon.core.remembered import Attempt
-from cotenant.controller.domain import AttemptNo, CommandId, HostId, JobId
+from cotenant.controller.domain import AttemptNo, CommandId, ExitVerdict, HostId, JobId
 from cotenant.controller.domain import events as ev
 
 
@@ -23,7 +23,9 @@ def test_commands_are_remembered_up_to_a_bound() -> None:
 
 def test_a_confirmed_end_settles_its_attempt() -> None:
     attempt = Attempt(job_id=JobId("1"), attempt=AttemptNo(1), command_id=CommandId(1))
-    end = ev.AttemptEnded(job_id=JobId("1"), attempt=AttemptNo(1), host_id=HostId("h"), outcome="finished")
+    end = ev.AttemptEnded(
+        job_id=JobId("1"), attempt=AttemptNo(1), host_id=HostId("h"), verdict=ExitVerdict(outcome="finished")
+    )
     memory = AgentMemory([Kept(attempt=attempt), Reported(sequence=1, event=end, attempt=attempt)])
     assert memory.attempts[attempt.key].settled_age_s is None
     memory.fold(Confirmed(sequence=1))

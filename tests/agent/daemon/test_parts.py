@@ -48,15 +48,15 @@ def test_what_a_device_has_not_left_is_refused(case: str) -> None:
     agent.obey(part("7", 1))
     effects = agent.obey(command)
     [ended] = reported(effects)
-    assert (cores(effects), ended.outcome) == ({}, "infra-failed")
-    assert why in ended.detail
+    assert (cores(effects), ended.verdict.outcome) == ({}, "infra-failed")
+    assert why in ended.verdict.detail
 
 
 def test_no_part_is_put_beside_a_whole_tenant() -> None:
     agent = welcomed(**SETTINGS)
     agent.obey(start("7"))
     [ended] = reported(agent.obey(part("8", 2)))
-    assert "h1/cpu0 has 0.00 of itself left beside jobs 7" in ended.detail
+    assert "h1/cpu0 has 0.00 of itself left beside jobs 7" in ended.verdict.detail
 
 
 @pytest.mark.parametrize("spool_lost", [False, True], ids=["spool", "spool lost"])

@@ -55,7 +55,7 @@ def test_it_runs_the_attempt_that_it_is_handed(tmp_path: Path, spare: SpareSuper
     os.kill(process_of(spare), signal.SIGSTOP)  # The message waits for it.
     assert take(spare, folder) == 0, (folder / "log").read_text()
     result = read_record(folder / RESULT, Result)
-    assert result is not None and (result.outcome, result.exit_code) == ("user-failed", 4)
+    assert result is not None and (result.verdict.outcome, result.verdict.exit_code) == ("user-failed", 4)
     assert is_free(folder / "alive.lock")
 
 

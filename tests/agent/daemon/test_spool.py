@@ -13,7 +13,7 @@ from cotenant.agent.daemon.core.memory import AgentMemory
 from cotenant.agent.daemon.core.notes import AnyNote, Bound, Confirmed, Kept, Obeyed, Reported
 from cotenant.agent.daemon.core.remembered import Attempt, StopAsked
 from cotenant.agent.daemon.spool import COMPACT_ABOVE, Spool, SpoolProblem
-from cotenant.controller.domain import AttemptNo, CommandId, DeviceId, HostId, JobId
+from cotenant.controller.domain import AttemptNo, CommandId, DeviceId, ExitVerdict, HostId, JobId
 from cotenant.controller.domain import events as ev
 
 
@@ -31,8 +31,7 @@ def note(number: int) -> AnyNote:
         job_id=JobId(str(number)),
         attempt=AttemptNo(1),
         host_id=HostId("h"),
-        outcome="finished",
-        exit_code=0,
+        verdict=ExitVerdict(outcome="finished", exit_code=0),
     )
     kinds: list[AnyNote] = [
         Bound(journal=f"j{number}"),

@@ -237,8 +237,8 @@ def test_what_cannot_run_here_is_refused_with_a_reason(case: str) -> None:
     effects = agent.obey(command)
     assert only(StartSupervisor, effects) == []
     [ended] = reported(effects)
-    assert ended.outcome == "infra-failed"
-    assert why in ended.detail
+    assert ended.verdict.outcome == "infra-failed"
+    assert why in ended.verdict.detail
     assert seen(effects) == [1]
     assert agent.state.running == ()
 
@@ -249,7 +249,7 @@ def test_a_device_has_no_more_tenants_than_it_allows() -> None:
     assert [effect.order.job_id for effect in only(StartSupervisor, effects)] == ["7", "8"]
     [ended] = reported(effects)
     assert ended.job_id == "9"
-    assert "already has 2 tenants (jobs 7, 8)" in ended.detail
+    assert "already has 2 tenants (jobs 7, 8)" in ended.verdict.detail
 
 
 def test_a_device_that_another_agent_holds_is_refused() -> None:
@@ -257,7 +257,7 @@ def test_a_device_that_another_agent_holds_is_refused() -> None:
     agent.say(DevicesChanged(devices=(device(0, healthy=False, note="taken: by bob"), device(1))))
     agent.hear(Welcome(session="s1", lease_s=None, reports_seen=0, journal="j"))
     [ended] = reported(agent.obey(start()))
-    assert "taken: by bob" in ended.detail
+    assert "taken: by bob" in ended.verdict.detail
 
 
 def test_a_root_agent_and_a_shared_account_run_jobs_of_others() -> None:
@@ -271,8 +271,8 @@ def test_a_newer_attempt_is_refused_while_an_older_one_runs() -> None:
     effects = agent.obey(start(attempt=2, command=5))
     assert only(StartSupervisor, effects) == []
     [ended] = reported(effects)
-    assert (ended.attempt, ended.outcome) == (2, "infra-failed")
-    assert "attempt 1 of job 7 still runs" in ended.detail
+    assert (ended.attempt, ended.verdict.outcome) == (2, "infra-failed")
+    assert "attempt 1 of job 7 still runs" in ended.verdict.detail
 
 
 def test_an_older_attempt_never_starts_after_a_newer_one() -> None:
@@ -290,8 +290,8 @@ def test_a_start_that_is_impossible_ends_the_attempt() -> None:
     agent.obey(start())
     effects = agent.say(StartFailed(**KEY, why="no /w on h1", workdir_missing=True))
     [ended] = reported(effects)
-    assert ended.workdir_missing
-    assert ended.detail == "no /w on h1"
+    assert ended.verdict.workdir_missing
+    assert ended.verdict.detail == "no /w on h1"
     assert agent.state.running == ()
 
 
@@ -302,7 +302,7 @@ def test_a_stop_for_an_unknown_attempt_is_a_fence() -> None:
     agent = welcomed()
     effects = agent.obey(stop())
     [ended] = reported(effects)
-    assert ended.outcome == "never-started"
+    assert ended.verdict.outcome == "never-started"
     late = agent.obey(start())
     assert only(StartSupervisor, late) == []
     assert seen(late) == [1]
@@ -350,7 +350,7 @@ def test_a_supervisor_that_does_not_obey_is_ended() -> None:
     agent.obey(stop())
     assert only(EndLeftovers, agent.wait(119.0)) == []
     [effect] = only(EndLeftovers, agent.wait(2.0))
-    assert effect.result.outcome == "infra-failed"
+    assert effect.result.verdict.outcome == "infra-failed"
     assert agent.state.running != (), "its devices are held until its processes are gone"
 
 
@@ -359,7 +359,7 @@ def test_a_stop_for_an_attempt_whose_end_was_confirmed_repeats_the_end() -> None
     agent.say(EndCame(result=result()))
     agent.hear(ReportAck(sequence=agent.state.memory.sequence))
     [ended] = reported(agent.obey(stop()))
-    assert ended.outcome == "finished"
+    assert ended.verdict.outcome == "finished"
     assert reported(agent.obey(stop())) == [], "the same command again says nothing new"
 
 
@@ -480,7 +480,7 @@ def test_reports_survive_a_restart_and_numbers_go_on() -> None:
     effects = again.hear(Welcome(session="s2", lease_s=None, reports_seen=1, journal="j"))
     assert [report.sequence for report in sent(Report, effects)] == [2]
     [ended] = reported(again.obey(stop("8", command=7)))
-    assert ended.outcome == "never-started"
+    assert ended.verdict.outcome == "never-started"
     assert again.state.memory.sequence == 3
 
 
@@ -506,10 +506,10 @@ def test_a_supervisor_that_dies_silently_leaves_a_result_written_for_it() -> Non
     agent.say(StatusCame(status=status(started=True, step=17)))
     effects = agent.say(SupervisorGone(**KEY, why="its supervisor was killed (signal 9)"))
     [effect] = only(EndLeftovers, effects)
-    assert (effect.result.outcome, effect.result.step) == ("infra-failed", 17)
+    assert (effect.result.verdict.outcome, effect.result.step) == ("infra-failed", 17)
     assert agent.state.running != ()
     [ended] = reported(agent.say(EndCame(result=effect.result)))
-    assert "killed (signal 9)" in ended.detail
+    assert "killed (signal 9)" in ended.verdict.detail
     assert agent.state.running == ()
 
 
@@ -530,10 +530,10 @@ def test_after_a_restart_every_attempt_is_found_again(case: str) -> None:
     again, effects = agent.restarted(*([found] if found else []))
     assert [type(e) for e in effects if isinstance(e, Adopt | EndLeftovers)] == ([wanted] if wanted else [])
     welcome = Welcome(session="s2", lease_s=None, reports_seen=0, journal="j")
-    ends = [e.outcome for e in reported(again.hear(welcome)) if isinstance(e, ev.AttemptEnded)]
+    ends = [e.verdict.outcome for e in reported(again.hear(welcome)) if isinstance(e, ev.AttemptEnded)]
     assert ends == ([outcome] if outcome else [])
     if case == "the host was restarted":
-        assert only(EndLeftovers, effects)[0].result.detail == "the host restarted"
+        assert only(EndLeftovers, effects)[0].result.verdict.detail == "the host restarted"
 
 
 def test_an_attempt_that_the_spool_has_lost_is_adopted_with_its_devices() -> None:

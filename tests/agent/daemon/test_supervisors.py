@@ -17,7 +17,7 @@ from cotenant.agent.daemon.core.edge import AnyAgentEvent, EndCame, SupervisorGo
 from cotenant.agent.daemon.supervisors import ALIVE_LOCK, Supervisors, end_process
 from cotenant.agent.host.process_identity import identity_of, is_alive
 from cotenant.agent.ipc import ORDER, RESULT, SUPERVISOR, UNCLEAN, ProcessIdentity, write_record
-from cotenant.controller.domain import AttemptNo, JobId
+from cotenant.controller.domain import AttemptNo, ExitVerdict, JobId
 from tests.building.limits import within_s
 from tests.building.results import result
 
@@ -128,7 +128,8 @@ def test_leftovers_are_ended_and_a_missing_result_is_written(
 
 def test_a_result_that_is_there_is_not_overwritten(folder: Path) -> None:
     write_record(folder / RESULT, RESULT_OF_IT)
-    other = msgspec.structs.replace(RESULT_OF_IT, outcome="infra-failed", detail="killed")
+    killed = ExitVerdict(outcome="infra-failed", detail="killed")
+    other = msgspec.structs.replace(RESULT_OF_IT, verdict=killed)
     assert watched(folder.parent, lambda attempts: attempts.clean(other)) == [EndCame(result=RESULT_OF_IT)]
 
 

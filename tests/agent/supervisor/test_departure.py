@@ -58,7 +58,7 @@ def test_a_client_is_taken_back_by_its_daemon_before_anybody_signals_it() -> Non
     assert story.new[0] == TerminateClients(timeout_s=TERMINATE_S), "what it left behind is a client as well"
     assert story.happens(ClientsTerminated())[0] == ClearLeftovers()
     result = story.result()
-    assert result.outcome == "stopped"
+    assert result.verdict.outcome == "stopped"
     assert result.status.farewell == ("terminate_client: 1 done, 1 gone", "SIGTERM")
     assert story.supervision.status.failed == () and not result.unclean
 
@@ -172,7 +172,7 @@ def test_a_normal_end_asks_about_leftovers_and_then_clears() -> None:
     story.exits(0)
     assert story.new[0] == TerminateClients(timeout_s=TERMINATE_S)
     story.happens(ClientsTerminated())
-    assert story.result().outcome == "finished"
+    assert story.result().verdict.outcome == "finished"
 
 
 # --- A hang ------------------------------------------------------------------------------------------
@@ -216,8 +216,8 @@ def test_a_job_that_hangs_shows_its_stacks_is_ended_and_is_not_its_users_fault()
     assert kinds[:3] == [DumpStacks(), DumpStacks(abort=True), EndRanks(force=False)]
     story.exits(-15, -15)
     result = story.result()
-    assert result.outcome == "infra-failed"
-    assert "no step for 6" in result.detail and "(usually 0.5 s)" in result.detail
+    assert result.verdict.outcome == "infra-failed"
+    assert "no step for 6" in result.verdict.detail and "(usually 0.5 s)" in result.verdict.detail
 
 
 def test_an_mps_client_that_hangs_is_aborted_only_after_its_daemon_has_taken_it_back() -> None:

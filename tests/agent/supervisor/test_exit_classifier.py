@@ -9,28 +9,10 @@ from typing import Any
 import pytest
 
 from cotenant.agent.ipc import Durable
-from cotenant.agent.supervisor.core.exit_classifier import (
-    DETAIL_CHARS,
-    Ending,
-    Exit,
-    StartProblem,
-    decide,
-    error_line,
-)
+from cotenant.agent.supervisor.core.exit_classifier import DETAIL_CHARS, decide, error_line
 from cotenant.agent.supervisor.core.exit_rules import ROWS
-
-
-def ending_of(*exits: Exit, **fields: Any) -> Ending:
-    return Ending(
-        **{
-            "host_id": "gpu07",
-            "workdir": "/home/ada/run",
-            "command": "python",
-            "port": 29511,
-            "exits": exits,
-            **fields,
-        }
-    )
+from cotenant.agent.supervisor.core.exits import Exit, StartProblem
+from tests.building.endings import ending_of
 
 
 def traceback(*lines: str, frames: str = '  File "train.py", line 3, in <module>\n    main()\n') -> str:
@@ -229,7 +211,7 @@ def test_ends_by_themselves(how: int | str, log: str, row: str, outcome: str, de
         if isinstance(how, int)
         else Exit(rank=0, signal=int(getattr(signal, how)))
     )
-    verdict = decide(ending_of(exit_, tails={0: log}))
+    verdict = decide(ending_of(exit_, gone={"tails": {0: log}}))
     assert verdict.detail.startswith(detail)
     assert verdict.outcome == outcome
     assert verdict.exit_code == exit_.shell_code
@@ -254,7 +236,7 @@ def test_all_zero_is_finished() -> None:
 def test_a_lost_peer_is_not_the_explanation_if_there_is_a_better_one() -> None:
     lost, lost_log = python_error("RuntimeError: gloo: Connection closed by peer [10.0.0.1]:1", rank=0)
     real, real_log = python_error("ValueError: bad label 11", rank=1)
-    verdict = decide(ending_of(lost, real, tails=lost_log | real_log))
+    verdict = decide(ending_of(lost, real, gone={"tails": lost_log | real_log}))
     assert (verdict.outcome, verdict.detail) == (
         "user-failed",
         "rank 1: exit code 1: ValueError: bad label 11",
@@ -276,13 +258,17 @@ def test_what_ended_because_we_ended_it_explains_nothing() -> None:
 
 
 def test_over_its_own_limit_is_the_users_failure_with_the_number() -> None:
-    verdict = decide(ending_of(Exit(rank=0, signal=9), oom_kills=1, host_memory_mib=2048))
+    verdict = decide(
+        ending_of(Exit(rank=0, signal=9), start={"host_memory_mib": 2048}, gone={"oom_kills": 1})
+    )
     assert verdict.outcome == "user-failed"
     assert "2048 MiB" in verdict.detail
 
 
 def test_a_host_without_memory_is_not_the_users_failure() -> None:
-    verdict = decide(ending_of(Exit(rank=0, signal=9), host_oom_kills=1, host_memory_mib=2048))
+    verdict = decide(
+        ending_of(Exit(rank=0, signal=9), start={"host_memory_mib": 2048}, gone={"host_oom_kills": 1})
+    )
     assert verdict.outcome == "infra-failed"
     assert "the host ran out of memory" in verdict.detail
 
@@ -297,12 +283,18 @@ def test_a_host_without_memory_is_not_the_users_failure() -> None:
     ids=["loader", "grandchild", "nobody says why"],
 )
 def test_a_kill_for_memory_explains_the_end_whichever_process_it_hit(exit_: Exit, log: str) -> None:
-    at_limit = decide(ending_of(exit_, tails={0: log}, oom_kills=1, counts_oom=True, host_memory_mib=2048))
+    at_limit = decide(
+        ending_of(
+            exit_,
+            start={"host_memory_mib": 2048},
+            gone={"tails": {0: log}, "oom_kills": 1, "counts_oom": True},
+        )
+    )
     assert (at_limit.outcome, at_limit.exit_code) == ("user-failed", exit_.exit_code)
     assert at_limit.detail.startswith(
         "one of its processes was killed for using more host memory than the 2048"
     )
-    by_host = decide(ending_of(exit_, tails={0: log}, host_oom_kills=1, counts_oom=True))
+    by_host = decide(ending_of(exit_, gone={"tails": {0: log}, "host_oom_kills": 1, "counts_oom": True}))
     assert by_host.outcome == "infra-failed"
     assert by_host.detail.startswith("one of its processes was killed: the host ran out of memory")
 
@@ -310,14 +302,16 @@ def test_a_kill_for_memory_explains_the_end_whichever_process_it_hit(exit_: Exit
 def test_a_loader_that_is_killed_while_the_host_lacks_memory_is_not_the_users_failure() -> None:
     """Without a control group the kernel counts anybody's processes; the log says that ours was hit."""
     exit_ = Exit(rank=0, exit_code=1)
-    verdict = decide(ending_of(exit_, tails={0: LOADER_KILLED}, host_oom_kills=1, counts_oom=False))
+    verdict = decide(
+        ending_of(exit_, gone={"tails": {0: LOADER_KILLED}, "host_oom_kills": 1, "counts_oom": False})
+    )
     assert verdict.outcome == "infra-failed"
     assert verdict.detail.startswith("one of its processes was killed, and the host ran out of memory")
 
 
 def test_a_kill_for_memory_that_may_have_been_of_somebody_else_s_process_explains_no_exit_code() -> None:
     exit_, log = python_error("ValueError: bad label 11")
-    verdict = decide(ending_of(exit_, tails=log, host_oom_kills=1, counts_oom=False))
+    verdict = decide(ending_of(exit_, gone={"tails": log, "host_oom_kills": 1, "counts_oom": False}))
     assert (verdict.outcome, verdict.detail) == ("user-failed", "exit code 1: ValueError: bad label 11")
 
 
@@ -340,13 +334,13 @@ def test_the_cap_of_a_shared_device_is_named() -> None:
     exit_, log = python_error("torch.OutOfMemoryError: CUDA out of memory.")
     assert (
         "(its part of the device is 4000 MiB)"
-        in decide(ending_of(exit_, tails=log, memory_cap_mib=4000)).detail
+        in decide(ending_of(exit_, start={"memory_cap_mib": 4000}, gone={"tails": log})).detail
     )
 
 
 def test_the_last_words_of_a_log_are_one_visible_line() -> None:
     exit_, log = python_error("ValueError: a\x1b[2J\x9b\u202eb")
-    detail = decide(ending_of(exit_, tails=log)).detail
+    detail = decide(ending_of(exit_, gone={"tails": log})).detail
     assert detail == "exit code 1: ValueError: a\\x1b[2J\\x9b\\u202eb"
 
 
@@ -355,7 +349,9 @@ def test_the_last_words_of_a_log_are_one_visible_line() -> None:
 
 def test_the_jobs_own_word_wins() -> None:
     exits = (Exit(rank=0, exit_code=1), Exit(rank=1, signal=15))
-    verdict = decide(ending_of(*exits, has_stopped=True, stop_step=120, tails={0: TORCHRUN}))
+    verdict = decide(
+        ending_of(*exits, has_stopped=True, status={"stop_step": 120}, gone={"tails": {0: TORCHRUN}})
+    )
     assert (verdict.outcome, verdict.detail) == ("stopped", "saved and stopped at step 120")
 
 
@@ -397,14 +393,15 @@ def test_what_we_ended_ourselves(cause: Any, outcome: str, text: str) -> None:
         ending_of(
             Exit(rank=0, signal=9, was_told=True),
             cause=cause,
-            stop_reason="cancelled by ada",
-            deadline_s=60.0,
-            durable=(
-                Durable(step=20, name="a1-s20", exact=True),
-                Durable(step=40, name="a1-s40", exact=True),
-            ),
-            host_memory_mib=200,
-            memory_mib=300.0,
+            reason="cancelled by ada",
+            over_mib=300.0,
+            start={"host_memory_mib": 200},
+            status={
+                "durable": (
+                    Durable(step=20, name="a1-s20", exact=True),
+                    Durable(step=40, name="a1-s40", exact=True),
+                )
+            },
         )
     )
     assert verdict.outcome == outcome
@@ -413,13 +410,13 @@ def test_what_we_ended_ourselves(cause: Any, outcome: str, text: str) -> None:
 
 def test_a_host_that_hears_of_no_save_does_not_deny_that_there_is_one() -> None:
     """Rank 0 says what is durable, to its own supervisor; a gang's other hosts do not know."""
-    verdict = decide(ending_of(Exit(rank=1, signal=9, was_told=True), cause="lease", knows_saves=False))
+    verdict = decide(ending_of(Exit(rank=1, signal=9, was_told=True), cause="lease", host_no=1))
     assert verdict.detail.endswith("goes back to its newest checkpoint, if there is one")
 
 
 def test_a_detail_is_one_line_of_bounded_length() -> None:
     exit_, log = python_error("ValueError: " + "x" * 10_000)
-    assert len(decide(ending_of(exit_, tails=log)).detail) <= DETAIL_CHARS
+    assert len(decide(ending_of(exit_, gone={"tails": log})).detail) <= DETAIL_CHARS
     problem = StartProblem(rank=0, stage="process", code=1, text="a\nb")
     assert "\n" not in decide(ending_of(problem=problem)).detail
 

@@ -29,7 +29,7 @@ from cotenant.agent.supervisor.core.edge import (
     SupervisorTicked,
     TellRank,
 )
-from cotenant.agent.supervisor.core.exit_classifier import StartProblem
+from cotenant.agent.supervisor.core.exits import StartProblem
 from cotenant.agent.supervisor.core.rank_messages import (
     AnyRankWord,
     DurableSaid,
@@ -149,7 +149,7 @@ def test_all_ranks_exit_with_0_and_the_job_is_finished() -> None:
     story = Story(ranks=2).runs()
     story.exits(0, 0)
     result = story.result()
-    assert (result.outcome, result.exit_code, result.status.first_step) == ("finished", 0, 1)
+    assert (result.verdict.outcome, result.verdict.exit_code, result.status.first_step) == ("finished", 0, 1)
     assert story.signals() == []
 
 
@@ -159,7 +159,7 @@ def test_a_rank_that_is_done_early_is_no_failure_and_the_others_are_waited_for()
     story.until(100_000.0)
     assert story.signals() == []
     story.happens(RankExited(rank=1, exit_code=0))
-    assert story.result().outcome == "finished"
+    assert story.result().verdict.outcome == "finished"
 
 
 def test_a_rank_that_fails_gives_the_others_time_to_say_why_and_then_ends_the_gang() -> None:
@@ -173,8 +173,8 @@ def test_a_rank_that_fails_gives_the_others_time_to_say_why_and_then_ends_the_ga
     assert story.signals() == ["TERM", "KILL"]
     story.happens(RankExited(rank=0, signal=9))
     result = story.result(tails={1: "ValueError: no such thing"})
-    assert (result.outcome, result.exit_code) == ("user-failed", 1)
-    assert result.detail == "rank 1: exit code 1: ValueError: no such thing"
+    assert (result.verdict.outcome, result.verdict.exit_code) == ("user-failed", 1)
+    assert result.verdict.detail == "rank 1: exit code 1: ValueError: no such thing"
 
 
 def test_what_the_ranks_left_behind_is_ended_before_there_is_a_result() -> None:
@@ -184,7 +184,7 @@ def test_what_the_ranks_left_behind_is_ended_before_there_is_a_result() -> None:
     assert not story.of(Finish)
     story.until(1000.0)
     assert not story.of(Finish)
-    assert story.result().outcome == "finished"
+    assert story.result().verdict.outcome == "finished"
 
 
 def test_a_process_that_cannot_be_started_ends_the_attempt() -> None:
@@ -192,8 +192,8 @@ def test_a_process_that_cannot_be_started_ends_the_attempt() -> None:
     problem = StartProblem(rank=1, stage="command", code=2, text="No such file or directory")
     story.happens(CouldNotStart(problem=problem))
     result = story.result()
-    assert (result.outcome, result.exit_code) == ("user-failed", 127)
-    assert result.detail == "command not found on h: python"
+    assert (result.verdict.outcome, result.verdict.exit_code) == ("user-failed", 127)
+    assert result.verdict.detail == "command not found on h: python"
 
 
 # --- Starting -------------------------------------------------------------------------------------
@@ -209,8 +209,8 @@ def test_a_job_that_says_hello_and_then_hangs_is_ended_at_the_start_deadline() -
     assert story.signals() == ["TERM", "KILL"]
     story.exits(-9)
     result = story.result()
-    assert result.outcome == "user-failed"
-    assert "no first step within 100 s" in result.detail
+    assert result.verdict.outcome == "user-failed"
+    assert "no first step within 100 s" in result.verdict.detail
 
 
 @pytest.mark.parametrize(
@@ -285,7 +285,7 @@ def test_a_resumable_job_stops_at_an_agreed_step_with_its_state_saved() -> None:
     story.stops_at(step)
     story.exits(0, 0)
     result = story.result()
-    assert (result.outcome, result.step) == ("stopped", step)
+    assert (result.verdict.outcome, result.step) == ("stopped", step)
     assert result.status.durable[-1].name == f"a1-s{step}"
     assert story.signals() == []
 
@@ -296,7 +296,7 @@ def test_the_jobs_own_word_counts_more_than_exit_codes() -> None:
     story.happens(stop(save=True))
     story.stops_at(story.agrees())
     story.exits(1, -15)
-    assert story.result().outcome == "stopped"
+    assert story.result().verdict.outcome == "stopped"
 
 
 def test_a_good_end_at_a_durable_agreed_step_is_a_stop_even_if_the_last_words_are_lost() -> None:
@@ -305,7 +305,7 @@ def test_a_good_end_at_a_durable_agreed_step_is_a_stop_even_if_the_last_words_ar
     step = story.agrees()
     story.says(DurableSaid(v=1, rank=0, step=step, name=f"a1-s{step}"))
     story.exits(0)
-    assert story.result().outcome == "stopped"
+    assert story.result().verdict.outcome == "stopped"
 
 
 def test_a_job_that_finishes_before_the_agreed_step_is_finished() -> None:
@@ -313,7 +313,7 @@ def test_a_job_that_finishes_before_the_agreed_step_is_finished() -> None:
     story.happens(stop(save=True))
     story.agrees()
     story.exits(0)
-    assert story.result().outcome == "finished"
+    assert story.result().verdict.outcome == "finished"
 
 
 def test_a_job_that_has_stopped_but_does_not_exit_is_ended() -> None:
@@ -325,7 +325,7 @@ def test_a_job_that_has_stopped_but_does_not_exit_is_ended() -> None:
     story.until(LINGER_S + KILL_GRACE_S)
     assert story.signals() == ["TERM", "KILL"]
     story.exits(-9)
-    assert story.result().outcome == "stopped"
+    assert story.result().verdict.outcome == "stopped"
 
 
 def test_a_job_that_ignores_the_request_is_ended_at_the_deadline_and_goes_back_to_its_last_checkpoint() -> (
@@ -340,9 +340,9 @@ def test_a_job_that_ignores_the_request_is_ended_at_the_deadline_and_goes_back_t
     assert story.signals() == ["TERM", "KILL"]
     story.exits(-9)
     result = story.result()
-    assert result.outcome == "stopped"
-    assert "did not save and stop within 30 s" in result.detail
-    assert "goes back to step 40" in result.detail
+    assert result.verdict.outcome == "stopped"
+    assert "did not save and stop within 30 s" in result.verdict.detail
+    assert "goes back to step 40" in result.verdict.detail
 
 
 def test_a_job_that_cannot_save_is_asked_again_and_says_why_in_the_end() -> None:
@@ -356,7 +356,7 @@ def test_a_job_that_cannot_save_is_asked_again_and_says_why_in_the_end() -> None
     assert [word[2] for word in story.words()[before:]] == ["propose"]
     story.until(30.0 + KILL_GRACE_S)
     story.exits(-9)
-    assert "save: No space left on device" in story.result().detail
+    assert "save: No space left on device" in story.result().verdict.detail
 
 
 @pytest.mark.parametrize(("resumable", "stepped", "grace_s"), [
@@ -377,7 +377,7 @@ def test_what_cannot_be_saved_gets_sigterm_and_time(resumable: bool, stepped: bo
     story.until(grace_s)
     assert story.signals() == ["TERM", "KILL"]
     story.exits(-9)
-    assert story.result().outcome == "stopped"
+    assert story.result().verdict.outcome == "stopped"
 
 
 def test_a_script_without_the_library_gets_sigterm_and_time() -> None:
@@ -387,7 +387,7 @@ def test_a_script_without_the_library_gets_sigterm_and_time() -> None:
     assert story.signals() == ["TERM"]
     story.exits(143)
     result = story.result()
-    assert (result.outcome, result.detail) == ("stopped", "ended on request (preempted)")
+    assert (result.verdict.outcome, result.verdict.detail) == ("stopped", "ended on request (preempted)")
 
 
 def test_a_later_word_without_a_save_overrides() -> None:
@@ -423,7 +423,7 @@ def test_if_no_agreement_is_possible_the_job_is_ended_without_waiting_for_the_de
     story.until(200.0)
     assert story.signals()[:1] == ["TERM"]
     story.exits(-15)
-    assert "could not agree" in story.result().detail
+    assert "could not agree" in story.result().verdict.detail
 
 
 def test_one_rank_without_the_library_makes_the_job_not_resumable() -> None:
@@ -514,8 +514,8 @@ def test_without_a_renewal_it_saves_at_60_percent_and_stops_at_80() -> None:
     assert story.signals() == ["TERM", "KILL"], "all must be gone before the lease ends"
     story.exits(-9)
     result = story.result()
-    assert (result.outcome, result.step) == ("stopped", 1)
-    assert f"goes back to step {step}" in result.detail
+    assert (result.verdict.outcome, result.step) == ("stopped", 1)
+    assert f"goes back to step {step}" in result.verdict.detail
 
 
 def test_renewals_keep_it_running() -> None:
@@ -609,8 +609,8 @@ def test_a_job_that_uses_more_memory_than_it_asked_for_is_killed_at_once() -> No
     assert story.signals() == ["TERM", "KILL"]
     story.exits(-9)
     result = story.result()
-    assert (result.outcome, result.exit_code) == ("user-failed", 137)
-    assert result.detail == "used 150 MiB of host memory and asked for 100 MiB (--host-mem)"
+    assert (result.verdict.outcome, result.verdict.exit_code) == ("user-failed", 137)
+    assert result.verdict.detail == "used 150 MiB of host memory and asked for 100 MiB (--host-mem)"
 
 
 def test_facts_are_published_at_once_and_kept_and_progress_once_a_second() -> None:
@@ -730,7 +730,7 @@ def test_whatever_happens_it_ends_when_the_processes_end(
     for rank in range(RANKS):
         story.happens(RankExited(rank=rank, exit_code=0))
     assert len(story.of(ClearLeftovers)) == 1
-    assert story.result().outcome in ("finished", "stopped", "user-failed", "infra-failed")
+    assert story.result().verdict.outcome in ("finished", "stopped", "user-failed", "infra-failed")
 
 
 @given(st.lists(st.tuples(st.one_of(*EVENTS), st.floats(0.0, 20.0)), max_size=30))

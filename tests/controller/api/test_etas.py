@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cotenant.controller.api.etas import times_of
 from cotenant.controller.api.views import Now
-from cotenant.controller.domain import EtaInterval, HostId, JobId, Launch, Phase, ToldInterval
+from cotenant.controller.domain import EtaInterval, ExitVerdict, HostId, JobId, Launch, Phase, ToldInterval
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import EtaAnswer, JobEta, question_of, to_compare
 from cotenant.controller.models.eta import no_earlier
@@ -45,7 +45,11 @@ def run_one_end(station: Station, address: bytes, job_id: JobId) -> None:
     """The job that an agent plays has finished."""
     attempt, host_id = station.core.state.engine.jobs[job_id].attempt.number, HostId("h1")
     event = ev.AttemptEnded(
-        job_id=job_id, attempt=attempt, host_id=host_id, outcome="finished", exit_code=0, step=9
+        job_id=job_id,
+        attempt=attempt,
+        host_id=host_id,
+        verdict=ExitVerdict(outcome="finished", exit_code=0),
+        step=9,
     )
     sequence = station.journal.reports().get(host_id, 0) + 1
     assert station.agent_says(address, agents.Report(sequence=sequence, event=event))

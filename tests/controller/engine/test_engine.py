@@ -26,18 +26,16 @@ from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.engine.engine import HANDLERS
 from cotenant.controller.policies import registry
+from tests.building.results import take_verdict
 from tests.controller.building import Desk, profile, report, spec
 
 A, B = HostId("a"), HostId("b")
 
 
-def ended(job: str, attempt: int, host: str, outcome: str = "finished", **more: object) -> ev.AttemptEnded:
+def ended(job: str, attempt: int, host: str, outcome: str = "finished", **more: Any) -> ev.AttemptEnded:
+    verdict = take_verdict(more := {"outcome": outcome, **more})
     return ev.AttemptEnded(
-        job_id=JobId(job),
-        attempt=AttemptNo(attempt),
-        host_id=HostId(host),
-        outcome=outcome,  # type: ignore[arg-type]
-        **more,  # type: ignore[arg-type]
+        job_id=JobId(job), attempt=AttemptNo(attempt), host_id=HostId(host), verdict=verdict, **more
     )
 
 

@@ -12,6 +12,7 @@ import pytest
 from cotenant.controller.domain import (
     Decision,
     DeviceId,
+    ExitVerdict,
     HostId,
     JobId,
     LimitSettings,
@@ -357,7 +358,9 @@ def finish(one: Engine, now_s: float) -> None:
             of: dict[str, Any] = {"job_id": job.job_id, "attempt": job.attempt.number}
             for host_id in job.attempt.hosts_left:
                 if job.phase in ("checkpointing", "stopping"):
-                    one.handle(ev.AttemptEnded(**of, host_id=host_id, outcome="stopped"), now_s)
+                    one.handle(
+                        ev.AttemptEnded(**of, host_id=host_id, verdict=ExitVerdict(outcome="stopped")), now_s
+                    )
                 elif job.phase == "loading":
                     one.handle(ev.FirstStepDone(**of, host_id=host_id, step=1), now_s)
 
@@ -477,7 +480,7 @@ def test_watchers_promises_hold_while_jobs_are_resized_at_random() -> None:
                     for host_id in desk.hosts(other):
                         event = ev.AttemptEnded(
                             job_id=JobId(other), attempt=desk.job(other).attempt.number, host_id=host_id,
-                            outcome="stopped",
+                            verdict=ExitVerdict(outcome="stopped"),
                         )  # fmt: skip
                         watcher.saw(event, desk.tell(event))
     assert sum(desk.job(job).counts.resizes for job in jobs) > 20

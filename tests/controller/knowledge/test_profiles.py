@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotenant.controller.domain import AttemptNo, Capabilities, HostId, JobId, StartAttempt, StopAttempt
+from cotenant.controller.domain import (
+    AttemptNo,
+    Capabilities,
+    ExitVerdict,
+    HostId,
+    JobId,
+    StartAttempt,
+    StopAttempt,
+)
 from cotenant.controller.domain import events as ev
 from cotenant.controller.knowledge.profiles import PROFILES_MAX, Profiles, StoredProfile, base_key, key_of
 from cotenant.controller.performance import Profile
@@ -58,7 +66,12 @@ def ends(desk: Desk, job_id: int | str, outcome: Any = "finished") -> None:
     job = desk.job(job_id)
     for host_id in job.attempt.hosts_left:
         desk.tell(
-            ev.AttemptEnded(job_id=job.job_id, attempt=job.attempt.number, host_id=host_id, outcome=outcome),
+            ev.AttemptEnded(
+                job_id=job.job_id,
+                attempt=job.attempt.number,
+                host_id=host_id,
+                verdict=ExitVerdict(outcome=outcome),
+            ),
             1.0,
         )
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cotenant.controller.domain import JobId
+from cotenant.controller.domain import ExitVerdict, JobId
 from cotenant.controller.domain import events as ev
 from cotenant.controller.policies import registry
 from cotenant.controller.policies.multifactor import Multifactor, MultifactorParameters
@@ -151,7 +151,9 @@ def test_an_attempt_is_charged_once_however_often_its_end_is_told() -> None:
     at.wait(1000.0)
     host_id, attempt = at.hosts("1")[0], at.job("1").attempt.number
     at.end("1")
-    event = ev.AttemptEnded(job_id=JobId(job_id), attempt=attempt, host_id=host_id, outcome="finished")
+    event = ev.AttemptEnded(
+        job_id=JobId(job_id), attempt=attempt, host_id=host_id, verdict=ExitVerdict(outcome="finished")
+    )
     for _ in range(2):
         policy.observe(at.engine.view(), event, at.engine.decision)
     used = policy._usage.now(at.engine.view())

@@ -6,13 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cotenant.controller.domain import (
-    AttemptNo,
-    HostId,
-    JobId,
-    JobSpec,
-    PolicySettings,
-)
+from cotenant.controller.domain import AttemptNo, ExitVerdict, HostId, JobId, JobSpec, PolicySettings
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine, EngineConfig
 from cotenant.controller.policies import registry
@@ -44,7 +38,11 @@ def durable(job: str, step: int, attempt: int = 1) -> ev.CheckpointDurable:
 
 def ended(job: str, outcome: Any = "finished", attempt: int = 1, step: int = 0) -> ev.AttemptEnded:
     return ev.AttemptEnded(
-        job_id=JobId(job), attempt=AttemptNo(attempt), host_id=HOST, outcome=outcome, step=step
+        job_id=JobId(job),
+        attempt=AttemptNo(attempt),
+        host_id=HOST,
+        verdict=ExitVerdict(outcome=outcome),
+        step=step,
     )
 
 

@@ -245,7 +245,7 @@ class TestResuming:
         hellos = heard.of(ev.CapabilitiesSeen)
         assert (hellos[0][0], hellos[0][1].job_id) == (100.0, "0")
         assert (outcome.preemptions.tolist(), outcome.futile_preemptions.tolist()) == ([1, 0, 0], [0, 0, 0])
-        stopped_s = [at_s for at_s, event in heard.of(ev.AttemptEnded) if event.outcome == "stopped"]
+        stopped_s = [at_s for at_s, event in heard.of(ev.AttemptEnded) if event.verdict.outcome == "stopped"]
         assert stopped_s == [128.0], "after its pause, for the one that arrived at 120"
 
     def test_one_that_cannot_resume_is_never_preempted(self) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotenant.controller.domain import Decision, Job, Reason, because
+from cotenant.controller.domain import Decision, ExitVerdict, Job, Reason, because
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
 from cotenant.controller.planning import View
@@ -90,7 +90,7 @@ def story() -> list[tuple[float, ev.AnyEvent | Step]]:
         return ev.FirstStepDone(job_id=str(number), step=1, **of)  # type: ignore[arg-type]
 
     def end(number: int) -> ev.AnyEvent:
-        return ev.AttemptEnded(job_id=str(number), outcome="finished", **of)  # type: ignore[arg-type]
+        return ev.AttemptEnded(job_id=str(number), verdict=ExitVerdict(outcome="finished"), **of)  # type: ignore[arg-type]
 
     return [
         (0.0, ev.HostJoined(report=report("a", 1))),

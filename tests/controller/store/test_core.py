@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from cotenant.controller.domain import Decision, HostId, JobId, Launch
+from cotenant.controller.domain import Decision, ExitVerdict, HostId, JobId, Launch
 from cotenant.controller.domain import events as ev
 from cotenant.controller.planning import View
 from cotenant.controller.policies import registry
@@ -110,7 +110,8 @@ def test_a_full_disk_takes_back_all_that_was_on_its_way(station: Station) -> Non
     for client in clients_waiting:
         (answer,) = station.answers(client)
         assert isinstance(answer, clients.Failure)
-    long = msgspec.structs.replace(end_of(station, JobId("1")), detail="x" * 50_000)
+    said = ExitVerdict(outcome="infra-failed", detail="x" * 50_000)
+    long = msgspec.structs.replace(end_of(station, JobId("1")), verdict=said)
     ended = Report(sequence=1, event=long)
     station.agent_says(address, ended)
     assert station.told(address, ReportAck) == [], "a report is not confirmed while it cannot be kept"
@@ -123,7 +124,10 @@ def test_a_full_disk_takes_back_all_that_was_on_its_way(station: Station) -> Non
 def end_of(station: Station, job_id: JobId) -> ev.AttemptEnded:
     attempt = station.core.state.engine.jobs[job_id].attempt.number
     return ev.AttemptEnded(
-        job_id=job_id, attempt=attempt, host_id=HostId("h1"), outcome="finished", exit_code=0
+        job_id=job_id,
+        attempt=attempt,
+        host_id=HostId("h1"),
+        verdict=ExitVerdict(outcome="finished", exit_code=0),
     )
 
 

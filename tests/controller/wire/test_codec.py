@@ -14,6 +14,7 @@ from cotenant.controller.domain import (
     AttemptNo,
     Decision,
     DeviceId,
+    ExitVerdict,
     HostId,
     JobId,
     Place,
@@ -50,7 +51,10 @@ MESSAGES: list[tuple[Any, Any]] = [
         wire.Report(
             sequence=4,
             event=ev.AttemptEnded(
-                job_id=JobId("1"), attempt=AttemptNo(1), host_id=HostId("a"), outcome="finished", detail="ü"
+                job_id=JobId("1"),
+                attempt=AttemptNo(1),
+                host_id=HostId("a"),
+                verdict=ExitVerdict(outcome="finished", detail="ü"),
             ),
         ),
         wire.FromAgent,

@@ -17,6 +17,7 @@ from cotenant.controller.domain import (
     ComputeRequest,
     Decision,
     Defer,
+    ExitVerdict,
     HostId,
     Job,
     JobId,
@@ -411,7 +412,10 @@ def meaning(engine: Engine, step: Step) -> ev.AnyEvent:
             return ev.AlarmRang()
         outcome: Any = "finished" if job.phase is Phase.RUNNING else "stopped"
         return ev.AttemptEnded(
-            job_id=job.job_id, attempt=job.attempt.number, host_id=host_id, outcome=outcome
+            job_id=job.job_id,
+            attempt=job.attempt.number,
+            host_id=host_id,
+            verdict=ExitVerdict(outcome=outcome),
         )
     return event_of(engine, step, ("lazer",))
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cotenant.controller.domain import Decision, HostId, JobSpec
+from cotenant.controller.domain import Decision, ExitVerdict, HostId, JobSpec
 from cotenant.controller.domain import events as ev
 from cotenant.controller.engine import Engine
 from cotenant.controller.papers.rltune.placement import PlacedTogether, why_not
@@ -181,7 +181,10 @@ def happens(rng: random.Random, made: Engine) -> Iterator[ev.AnyEvent]:
         for job in rng.sample(running, len(running) // 2):
             for host_id in job.attempt.hosts_left:
                 yield ev.AttemptEnded(
-                    job_id=job.job_id, attempt=job.attempt.number, host_id=host_id, outcome="finished"
+                    job_id=job.job_id,
+                    attempt=job.attempt.number,
+                    host_id=host_id,
+                    verdict=ExitVerdict(outcome="finished"),
                 )
         yield ev.JobArrived(spec=a_spec(rng, number))
 

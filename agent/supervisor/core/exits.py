@@ -1,0 +1,51 @@
+"""How the processes of an attempt ended, or could not be started, and why a supervisor ended them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from cotenant.agent.supervisor.core.exit_rules import SIGNALS_OF_SHELLS
+
+Cause = Literal[
+    "", "stop", "no-agreement", "deadline", "lease", "start-deadline", "peer", "memory", "linger", "hang"
+]
+"""Why the supervisor ended the processes; empty if they ended by themselves."""
+
+Stage = Literal["workdir", "command", "output", "user", "process"]
+
+
+class Exit(msgspec.Struct, frozen=True, kw_only=True):
+    """One started process, in the order in which they ended."""
+
+    rank: int
+    exit_code: int | None = None
+    signal: int | None = None
+    was_told: bool = False
+    """It ended after we had told it to."""
+
+    @property
+    def is_good(self) -> bool:
+        return self.exit_code == 0
+
+    @property
+    def shell_code(self) -> int:
+        """As a shell would say it: 128 + n on a signal."""
+        return 128 + self.signal if self.signal is not None else self.exit_code or 0
+
+    @property
+    def by_signal(self) -> int | None:
+        """The signal, also where a shell in between turned it into 128 + n."""
+        code = self.exit_code or 0
+        return self.signal or (code - 128 if code - 128 in SIGNALS_OF_SHELLS else None)
+
+
+class StartProblem(msgspec.Struct, frozen=True, kw_only=True):
+    """A process could not be started at all."""
+
+    rank: int
+    stage: Stage
+    code: int
+    """errno."""
+    text: str
