@@ -10,7 +10,7 @@ cluster sizes and windows (`results/paired.py`).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -44,9 +44,6 @@ POLICIES: Final = (
     LAZER, BASE, "srtf:newcomers=every", "sjf", "interval-60", "interval-360", "interval-600", "srtf-full",
     "patient",
 )  # fmt: skip
-MAPPED: Final = "philly/6c71a0"
-LOAD_TIMES: Final = (0.25, 1.0, 4.0)
-RATES: Final = (0.5, 1.0, 2.0)
 
 Number = Callable[[dict[str, Any]], float]
 CONTENDED: Final = 1.0
@@ -58,8 +55,6 @@ class Ground(msgspec.Struct, frozen=True, kw_only=True, order=True):
 
     trace: str
     hosts: int = 8
-    load_scale: float = 1.0
-    load_time_scale: float = 1.0
     jobs: int = 3_000
     windows: int = 4
     window_jobs: int = 250
@@ -69,10 +64,8 @@ class Ground(msgspec.Struct, frozen=True, kw_only=True, order=True):
 
     def command(self) -> str:
         """What compares on it, the policies left to be named."""
-        scales = (("load-scale", self.load_scale), ("load-time-scale", self.load_time_scale))
-        more = "".join(f" --{name} {value:g}" for name, value in scales if value != 1.0)
         size = f"--windows {self.windows} --window-jobs {self.window_jobs}"
-        return f"cotenant sim compare {self.trace} --jobs {self.jobs} --hosts {self.hosts} {size}{more}"
+        return f"cotenant sim compare {self.trace} --jobs {self.jobs} --hosts {self.hosts} {size}"
 
 
 class Sizes(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,19 +109,9 @@ def grounds(sizes: Sizes) -> list[Ground]:
     return [Ground(trace=f"philly/{vc}", hosts=hosts, **size) for vc in sizes.vcs for hosts in sizes.hosts]
 
 
-def mapped(sizes: Sizes) -> Iterator[Ground]:
-    """Load times against arrivals; each cell of the map."""
-    size = {"jobs": sizes.jobs, "windows": sizes.windows, "window_jobs": sizes.window_jobs}
-    for scale in LOAD_TIMES:
-        for rate in RATES:
-            yield Ground(trace=MAPPED, load_scale=rate, load_time_scale=scale, **size)
-
-
 def plan(sizes: Sizes) -> list[Cell]:
     """All cells, each once, ground by ground: windows of a ground are cut once."""
-    cells = [Cell(ground=ground, policy=policy) for ground in grounds(sizes) for policy in POLICIES]
-    cells += [Cell(ground=ground, policy=policy) for ground in mapped(sizes) for policy in (LAZER, BASE)]
-    return list(dict.fromkeys(cells))
+    return [Cell(ground=ground, policy=policy) for ground in grounds(sizes) for policy in POLICIES]
 
 
 # --- Running -----------------------------------------------------------------------------------------
@@ -196,7 +179,7 @@ def at(*keys: str) -> Number:
 
 
 JCT_MEAN, JCT_P50, JCT_P95 = (at("jct_s", name) for name in ("mean", "p50", "p95"))
-WAIT_MEAN, FUTILE_GPU_S, PREEMPTIONS = at("wait_s", "mean"), at("futile_s", "total_gpu_s"), at("preemptions")
+WAIT_MEAN, FUTILE_GPU_S = at("wait_s", "mean"), at("futile_s", "total_gpu_s")
 
 
 class Book:
@@ -229,10 +212,6 @@ class Book:
 
     def total(self, grounds: Sequence[Ground], policy: str, number: Number) -> float:
         return sum(number(window) for ground in grounds for window in self.windows(ground, policy))
-
-    def cpu_min(self) -> float:
-        spent_s = at("cpu_s")
-        return sum(spent_s(window) for result in self.results.values() for window in result.windows) / 60.0
 
     def commits(self) -> list[str]:
         return sorted({result.commit for result in self.results.values()})

@@ -1,4 +1,4 @@
-"""results/lazer.md and its pictures, from the runs on the disk.
+"""results/lazer.md and its picture, from the runs on the disk.
 
 Rule: no number and no conclusion on the page is typed here: what is said is counted from the runs, whichever
 way it comes out. A sentence that depends on a number has the number in braces, or is not here. Cells of
@@ -17,7 +17,6 @@ import numpy as np
 
 from cotenant.controller.sim.results import plots
 from cotenant.controller.sim.results.paired import Ratio
-from experiments.lazer import cells
 from experiments.lazer.cells import (
     BASE,
     CONTENDED,
@@ -26,10 +25,7 @@ from experiments.lazer.cells import (
     JCT_P50,
     JCT_P95,
     LAZER,
-    LOAD_TIMES,
     POLICIES,
-    PREEMPTIONS,
-    RATES,
     WAIT_MEAN,
     Book,
     Ground,
@@ -40,8 +36,11 @@ from experiments.shared.tables import header, row_of, said, saved
 
 DOCS: Final = paths.RESULTS
 PLOTS: Final = "lazer"
-"""The folder of the pictures, beside the page."""
+"""The folder of the picture, beside the page."""
 RIVALS: Final = tuple(policy for policy in POLICIES if policy != BASE)
+
+TABLED: Final = (LAZER, BASE, "sjf", "interval-360", "srtf-full", "patient")
+"""The others are in the picture and among the claims."""
 
 ANSWER: Final = """Deferring preemptions, Lazer's idea, {brings}: against the same policy that never
     defers (`{base}`, which is `srtf`) it changes the mean completion time (JCT) by {deferral[0]} and
@@ -50,36 +49,29 @@ ANSWER: Final = """Deferring preemptions, Lazer's idea, {brings}: against the sa
     which changes it by {gains[0]}, P95 by {gains[1]} and the median by {gains[2]}, with {futile}. Below
     {limit:g} it is `{calm}` (mean JCT by {eases}); the worst there is `{dearest}` (median by {dear})."""
 
-CLAIMED: Final = """The paper is Go et al., Making Sense of Job Preemption for Distributed Deep Learning
-    Acceleration, DAC '26 (abstract, sections 3.2 and 5.3). Each number says how many times lower
-    Lazer's is, or, in the last two rows, how many times larger the first policy's is, with its 95 %
-    interval. A claim holds if the whole interval reaches what is claimed; it holds in part if the
-    interval is above 1."""
+CLAIMED: Final = """Go et al., Making Sense of Job Preemption for Distributed Deep Learning Acceleration,
+    DAC '26. A number says how many times lower Lazer's is or, in the last two rows, how many times
+    larger the first policy's is, with its 95 % interval. A claim holds if the whole interval reaches
+    it, and in part if the interval is above 1."""
 
 TABLES: Final = """Ratios to `{base}` (below 1 is better than never deferring) are geometric means over
-    VCs and cluster sizes with 95 % intervals. Futile GPU time (loads that ended in a preemption) and
-    preemptions are sums. Under `srtf:newcomers=every`, jobs that come back to the queue preempt again."""
+    VCs and cluster sizes with 95 % intervals. Futile GPU time, of loads that ended in a preemption, is a
+    sum."""
 
-MAP: Final = """We also scaled load times and arrivals on {trace} (8 hosts), Lazer against `{base}`.
-    Futile GPU time is {futile}; the mean JCT is {jct} (by the 95 % interval over windows)."""
-
-METHOD: Final = """`make results-lazer` makes this page: {runs} runs, {minutes:.0f} processor minutes.
-    They simulate the first {jobs:,} jobs of each of {vcs} Philly VCs on {hosts} hosts of 8 GPUs, with
-    lengths known to the policies. Each VC and cluster size has {windows} warm windows of {window_jobs}
-    counted jobs, before which as many run uncounted ([simulator.md](../../docs/simulator.md)).
-    Intervals are paired block bootstraps that draw VCs, then cluster sizes, then windows. Load times
-    are modelled, and drawn once. Lazer's search (Fig. 8e) is in [bench-lazer.md](bench-lazer.md). By
-    hand: `{command}`."""
+METHOD: Final = """`make results-lazer` makes this page with {runs} runs: the first {jobs:,} jobs of each of
+    {vcs} Philly VCs on {hosts} hosts of 8 GPUs, with lengths known to the policies and modelled load
+    times. Each VC and cluster size has {windows} warm windows of {window_jobs} counted jobs
+    ([simulator.md](../../docs/simulator.md)). Intervals are paired block bootstraps that draw VCs, then
+    cluster sizes, then windows. By hand: `{command}`."""
 
 
 def write(book: Book, folder: Path = DOCS) -> Path:
-    """The page; its pictures go into a folder beside it."""
+    """The page; its picture goes into a folder beside it."""
     (folder / PLOTS).mkdir(parents=True, exist_ok=True)
     parts = [
         answer(book, folder / PLOTS),
         claims(book),
         tables(book),
-        mapped(book, folder / PLOTS),
         method(book),
     ]
     page = folder / "lazer.md"
@@ -121,7 +113,6 @@ def answer(book: Book, folder: Path) -> str:
         eases=change(book.ratio(light, calm, JCT_MEAN)),
         dearest=dearest,
         dear=change(book.ratio(light, dearest, JCT_P50)),
-        slow=change(book.ratio(light, "interval-600", JCT_P50)),
     )
     return "\n".join(["# Lazer beside other policies", "", text, "", saved(figure, folder, "answer", title)])
 
@@ -194,7 +185,7 @@ def claims(book: Book) -> str:
     lines = [
         "## The paper's claims",
         "",
-        said(CLAIMED, limit=CONTENDED),
+        said(CLAIMED),
         "",
         *header(("the paper", f"load {CONTENDED:g} and more", "", f"load below {CONTENDED:g}", "")),
     ]
@@ -219,53 +210,12 @@ def tables(book: Book) -> str:
     lines = ["## All policies", "", said(TABLES, base=BASE)]
     for name, grounds in ((f"{CONTENDED:g} and more", book.contended), (f"below {CONTENDED:g}", book.light)):
         lines += ["", f"### Offered load {name} ({len(grounds)} cells)", ""]
-        lines += header(("policy", "mean JCT", "median", "P95", "mean wait", "futile GPU-h", "preemptions"))
-        for policy in POLICIES:
-            ratios = [shown(book.ratio(grounds, policy, n)) for n in (JCT_MEAN, JCT_P50, JCT_P95, WAIT_MEAN)]
+        lines += header(("policy", "mean JCT", "P95", "futile GPU-h"))
+        for policy in TABLED:
+            ratios = [shown(book.ratio(grounds, policy, number)) for number in (JCT_MEAN, JCT_P95)]
             futile = f"{book.total(grounds, policy, FUTILE_GPU_S) / 3600:,.1f}"
-            preemptions = f"{book.total(grounds, policy, PREEMPTIONS):,.0f}"
-            lines.append(row_of([policy, *(["1"] * 4 if policy == BASE else ratios), futile, preemptions]))
+            lines.append(row_of([policy, *(["1"] * 2 if policy == BASE else ratios), futile]))
     return "\n".join(lines)
-
-
-# --- Where deferral pays -------------------------------------------------------------------------------
-
-
-def mapped(book: Book, folder: Path) -> str:
-    found = [book.ratio([ground], LAZER, FUTILE_GPU_S) for ground in cells.mapped(book.sizes)]
-    times = [book.ratio([ground], LAZER, JCT_MEAN) for ground in cells.mapped(book.sizes)]
-    shape = (len(LOAD_TIMES), len(RATES))
-    percents = np.array([100.0 * (one.mean - 1.0) if one else np.nan for one in found]).reshape(shape)
-    title = f"Futile GPU time with deferral against without, {cells.MAPPED}"
-    figure = plots.heat_map(
-        percents,
-        title,
-        rows=[f"{scale:g}" for scale in LOAD_TIMES],
-        columns=[f"{rate:g}" for rate in RATES],
-        row_axis="load times (x)",
-        column_axis="arrivals (x)",
-        bar="% above never deferring",
-        synthetic=False,
-    )
-    counts = [counted(values) for values in (found, times)]
-    return "\n".join(
-        [
-            "## Where deferral pays",
-            "",
-            said(MAP, trace=cells.MAPPED, base=BASE, futile=counts[0], jct=counts[1]),
-            "",
-            saved(figure, folder, "map", title),
-        ]
-    )
-
-
-def counted(found: Sequence[Ratio | None]) -> str:
-    known = [one for one in found if one is not None]
-    lower, higher = (
-        sum(one.differs and (one.mean < 1.0) is below for one in known) for below in (True, False)
-    )
-    alike = len(known) - lower - higher
-    return f"lower in {lower} of {len(known)} cases, higher in {higher} and no different in {alike}"
 
 
 # --- Method --------------------------------------------------------------------------------------------
@@ -282,7 +232,6 @@ def method(book: Book) -> str:
         windows=sizes.windows,
         window_jobs=sizes.window_jobs,
         runs=len(book.results),
-        minutes=book.cpu_min(),
         command=f"{ground.command()} --policies {BASE},{best_of(book, book.contended or book.light)}",
     )
     return "\n".join(

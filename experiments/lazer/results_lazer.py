@@ -1,4 +1,4 @@
-"""Lazer against the others: runs what is missing, then writes results/lazer.md and its plots.
+"""Lazer against the others: runs what is missing, then writes results/lazer.md and its picture.
 
     python experiments/lazer/results_lazer.py                  everything, in as many minutes as it takes
     python experiments/lazer/results_lazer.py --minutes 25     stop then; a later call goes on

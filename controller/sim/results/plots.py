@@ -255,35 +255,6 @@ def ranges(sets: Mapping[str, Sequence[Range]], title: str, axis: str, *, synthe
     return figure
 
 
-def heat_map(
-    values: Floats,
-    title: str,
-    *,
-    rows: Sequence[str],
-    columns: Sequence[str],
-    row_axis: str,
-    column_axis: str,
-    bar: str,
-    synthetic: bool,
-) -> Figure:
-    """Signed percentages, shape (rows, columns): blue below zero, orange above, each number written in."""
-    figure, axes = _figure(title, synthetic)
-    known = values[np.isfinite(values)]
-    limit = max(float(np.abs(known).max(initial=0.0)), 1e-9)
-    shown = axes.imshow(values, cmap=_two_sided(), vmin=-limit, vmax=limit, aspect="auto", origin="lower")
-    for (row, column), value in np.ndenumerate(values):
-        text = "" if not np.isfinite(value) else f"{value:+.1f}"
-        dark = np.isfinite(value) and abs(value) > 0.6 * limit
-        axes.text(column, row, text, ha="center", va="center", fontsize=8, color="white" if dark else "black")
-    axes.set_xticks(range(len(columns)), columns)
-    axes.set_yticks(range(len(rows)), rows)
-    axes.set_xlabel(column_axis)
-    axes.set_ylabel(row_axis)
-    axes.grid(visible=False)
-    figure.colorbar(shown, ax=axes, label=bar)
-    return figure
-
-
 # --- Parts of figures ----------------------------------------------------------------------------------
 
 
@@ -348,12 +319,6 @@ def _mark_durations(axes: Any) -> None:
     scales = [next((each for each in UNITS if mark >= each[0]), (1.0, "s")) for mark in marks]
     axes.set_xticks(marks, [f"{mark / s:g} {unit}" for mark, (s, unit) in zip(marks, scales, strict=True)])
     axes.minorticks_off()
-
-
-def _two_sided() -> Any:
-    from matplotlib.colors import LinearSegmentedColormap
-
-    return LinearSegmentedColormap.from_list("blue-white-orange", ["#005F9E", "#FFFFFF", "#C04A00"])
 
 
 # --- Files ---------------------------------------------------------------------------------------------
