@@ -14,10 +14,10 @@ from cotenant.controller.sim.results import plots
 from cotenant.controller.sim.results.paired import interval
 from experiments.gfs.scheduling_runs import (
     HOSTS,
+    KNOWING,
     KNOWN_DAYS,
     POLICIES,
     POOL,
-    RISE_8,
     STRICT,
     Cell,
     Reserved,
@@ -41,7 +41,6 @@ COLUMNS: Final = (
     Measure("evicted %", lambda row: 100 * row.evicted, "{:.2f}"),
     Measure("broken %", lambda row: 100 * row.broken, "{:.2f}"),
     Measure("spot wait, s", lambda row: row.spot_wait_s, "{:,.0f}"),
-    Measure("lost GPU-h", lambda row: row.lost_gpu_h, "{:,.0f}"),
 )
 
 
@@ -64,19 +63,12 @@ class Runs:
         found = [of(mine[s]) / of(theirs[s]) for s in sorted({*mine} & {*theirs}) if of(theirs[s]) > 0]
         return found or None
 
-    def rows(
-        self,
-        world: World,
-        load: str,
-        policies: Sequence[str],
-        known_days: int = 0,
-        columns: Sequence[Measure] = COLUMNS,
-    ) -> list[str]:
+    def rows(self, world: World, load: str, policies: Sequence[str]) -> list[str]:
         """Of a table, of those that were run."""
         lines = []
         for policy in policies:
-            if rows := [*self.of(world, load, policy, known_days).values()]:
-                cells = [shown(interval([each.of(row) for row in rows]), each.form) for each in columns]
+            if rows := [*self.of(world, load, policy).values()]:
+                cells = [shown(interval([each.of(row) for row in rows]), each.form) for each in COLUMNS]
                 lines.append(row_of([LOAD_NAMES[load], f"`{policy}`", *cells]))
         return lines
 
@@ -155,22 +147,24 @@ def picture(runs: Runs, folder: Path) -> str:
     return saved(figure, folder, "answer", title)
 
 
-def mean(runs: Runs, world: World, load: str, policy: str, of: Of) -> float:
-    rows = list(runs.of(world, load, policy).values())
+def mean(runs: Runs, world: World, load: str, policy: str, of: Of, known_days: int = 0) -> float:
+    rows = list(runs.of(world, load, policy, known_days).values())
     return sum(map(of, rows)) / len(rows)
 
 
 def readings(runs: Runs, reserved: Reserved) -> list[str]:
-    """What two readings of the same policy differ by."""
+    """What two readings of the same policy differ by, and what a known demand changes."""
     load, yarn = "gfs-4x", "yarn-cs"
-    if not all(runs.of("lose", load, policy) for policy in (yarn, STRICT[yarn], "gfs", POOL)):
+    here = (runs.of("lose", load, policy) for policy in (yarn, STRICT, "gfs", POOL))
+    knowing = (runs.of("lose", load, policy, KNOWN_DAYS) for policy in KNOWING)
+    if not all((*here, *knowing)):
         return []
 
-    def wait_h(policy: str) -> float:
-        return mean(runs, "lose", load, policy, wait_min) / 60
-
-    def evicted(policy: str) -> float:
-        return mean(runs, "lose", load, policy, evicted_percent)
+    def said_of(policy: str, known_days: int = 0) -> str:
+        evicted, waited = (
+            mean(runs, "lose", load, policy, of, known_days) for of in (evicted_percent, wait_min)
+        )
+        return f"{evicted:.1f} % at {waited / 60:.1f} h"
 
     by, total = reserved.by_organisation, reserved.of_the_total
     return [
@@ -179,9 +173,9 @@ def readings(runs: Runs, reserved: Reserved) -> list[str]:
         said(
             READINGS,
             n=reserved.organisations, a=100 * by.day_2, b=100 * by.after_two_weeks, c=100 * total.day_2,
-            d=100 * total.after_two_weeks, e=evicted("gfs"), w=wait_h("gfs"), pool=POOL, pe=evicted(POOL),
-            pw=wait_h(POOL), yarn=yarn, ye=evicted(yarn), yw=wait_h(yarn), se=evicted(STRICT[yarn]),
-            sw=wait_h(STRICT[yarn]),
+            d=100 * total.after_two_weeks, gfs=said_of("gfs"), pool=POOL, pooled=said_of(POOL), yarn=yarn,
+            passing=said_of(yarn), strict=STRICT, waiting=said_of(STRICT), days=KNOWN_DAYS,
+            known=said_of("gfs", KNOWN_DAYS), rise_known=said_of("gfs-rise", KNOWN_DAYS),
         ),
     ]  # fmt: skip
 
@@ -229,12 +223,8 @@ CLAIMED: Final = (
 
 def tables(runs: Runs) -> list[str]:
     lines = header(["spot load", "policy", *(measure.title for measure in COLUMNS)])
-    for load in LOAD_NAMES:
-        lines += runs.rows("lose", load, (*POLICIES, RISE_8, *STRICT.values(), POOL))
-    known = runs.rows("lose", "gfs-4x", ("yarn-cs", "gfs", POOL, "gfs-rise"), KNOWN_DAYS, COLUMNS[:3])
-    if known:
-        lines += ["", said(KNOWN, days=KNOWN_DAYS), ""]
-        lines += [*header(["spot load", "policy", *(each.title for each in COLUMNS[:3])]), *known]
+    for load in ("gfs", "gfs-4x"):
+        lines += runs.rows("lose", load, POLICIES)
     return lines
 
 
@@ -248,23 +238,18 @@ ANSWER: Final = """
 """
 TABLE: Final = """
     Preempted spot jobs lose everything. A promise is broken when a spot job is evicted within its guaranteed
-    hour. Numbers are means over seeds with 95 % intervals. With `backfill=none` no job passes another of its
-    class that does not fit; `aggregation=pool` forecasts the total demand instead of each organisation's.
-"""
-KNOWN: Final = """
-    Above, the history of demand is empty at first, so the first day is a cold start. Here the policies know
-    {days} days of it:
+    hour. Numbers are means over seeds with 95 % intervals.
 """
 CLAIMS: Final = """
     A claim holds if our mean ratio lies on the same side of 1 as the paper's.
 """
 READINGS: Final = """
-    Eq. 9 adds up the highest quantile of each organisation, as if all peaked at once. With the {n}
-    organisations of the workload it reserves {a:.0f} % more than high-priority jobs ask for on day 2 and
-    {b:.0f} % after two weeks; one quantile of the total reserves {c:.0f} % and {d:.0f} %. At 4x `gfs`
-    therefore evicts {e:.1f} % of runs at a mean wait of {w:.1f} h, and `{pool}` {pe:.1f} % at {pw:.1f} h.
-    The paper does not say either whether a job may pass one that does not fit: if it may, `{yarn}` evicts
-    {ye:.1f} % and spot jobs wait {yw:.1f} h; if it may not, {se:.1f} % and {sw:.1f} h.
+    Eq. 9 adds up the highest quantile of each organisation, as if all peaked at once. With {n} organisations
+    it reserves {a:.0f} % more than high-priority jobs ask for on day 2 and {b:.0f} % after two weeks; one
+    quantile of the total (`{pool}`) reserves {c:.0f} % and {d:.0f} %. At 4x `gfs` evicts {gfs} of mean wait,
+    and the total's quantile {pooled}. If a job may pass one that does not fit, `{yarn}` evicts {passing}; if
+    not (`{strict}`), {waiting}. All of this begins with no
+    history of demand. After {days} days of it `gfs` evicts {known}, and `gfs-rise` {rise_known}.
 """
 HOW: Final = """
     `{command}` made this page: {done} of {asked} runs, {seeds} seeds. The workload is SYNTHETIC: {days} days,

@@ -28,16 +28,15 @@ KNOWN_DAYS: Final = 14
 """Of hp demand, where the history does not begin empty: `gfs` then forecasts as it is meant to."""
 DAY_S: Final = 86_400.0
 World = Literal["lose", "save"]
-LOADS: Final = ("gfs-4x", "gfs", "gfs-2x")
-BASELINES: Final = ("yarn-cs", "lyra", "fgd", "chronus")
-STRICT: Final = {policy: f"{policy}:backfill=none" for policy in ("yarn-cs", "lyra", "fgd")}
+STRICT: Final = "yarn-cs:backfill=none"
 """The other reading of a baseline: nobody passes a job of its class that does not fit."""
 POOL: Final = "gfs:aggregation=pool"
 """The other reading of eq. 9: one quantile of the total demand."""
-RISE_8: Final = "gfs-rise:p=0.8"
+KNOWING: Final = ("gfs", "gfs-rise")
+"""Policies that are also run with a history of demand."""
 POLICIES: Final = ("yarn-cs", "gfs", "gfs-rise", "lyra", "fgd", "chronus")
 ABLATIONS: Final = ("gfs-e", "gfs-d", "gfs-s", "gfs-p", "gfs-sp")
-HOURS: Final = ("gfs:hours=2", "gfs:hours=4", "gfs-rise:hours=2", "gfs-rise:hours=4")
+HOURS_4: Final = "gfs:hours=4"
 
 DAYS, HORIZON_H = 28, 2
 """A guaranteed hour that begins in mid-hour touches two."""
@@ -81,19 +80,14 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 def cells(days: int, seeds: Sequence[int]) -> Iterator[Cell]:
     for seed in seeds:
-        first = (*POLICIES[:5], *STRICT.values(), POOL)
-        yield from (Cell(days, "lose", "gfs-4x", policy, seed) for policy in first)
+        yield from (Cell(days, "lose", "gfs-4x", policy, seed) for policy in (*POLICIES, STRICT, POOL))
     for seed in seeds:
-        yield from (Cell(days, "lose", "gfs", policy, seed) for policy in (*POLICIES[:3], RISE_8))
-        yield from (Cell(days, "save", "gfs-4x", policy, seed) for policy in (*POLICIES[:3], RISE_8))
+        yield from (Cell(days, "lose", "gfs", policy, seed) for policy in POLICIES)
     for seed in seeds:
-        yield from (Cell(days, "lose", "gfs-2x", policy, seed) for policy in ("gfs", *ABLATIONS, *HOURS))
+        others = (*POLICIES, *ABLATIONS, HOURS_4)
+        yield from (Cell(days, "lose", "gfs-2x", policy, seed) for policy in others)
     for seed in seeds:
-        yield from (Cell(days, "lose", load, policy, seed) for load in LOADS for policy in POLICIES)
-        yield from (Cell(days, "save", "gfs", policy, seed) for policy in (*POLICIES, RISE_8))
-    for seed in seeds:
-        known = ("yarn-cs", "gfs", POOL, "gfs-rise")
-        yield from (Cell(days, "lose", "gfs-4x", policy, seed, KNOWN_DAYS) for policy in known)
+        yield from (Cell(days, "lose", "gfs-4x", policy, seed, KNOWN_DAYS) for policy in KNOWING)
 
 
 def load(cell: Cell) -> Row | None:
