@@ -149,10 +149,6 @@ def report(runs: Sequence[LiveRun], data: Path, page: Path, picture: Path) -> No
     live: list[list[Told]] = [told_live(run.rows) for run in runs]
     simulated = [told_simulated(run) for run in runs]
     floors = [compare(f"run {n} beside run 1", live[0], jobs) for n, jobs in enumerate(live[1:], 2)]
-    own = [
-        compare(f"simulated with run {n}'s times beside run {n}", live[n - 1], jobs)
-        for n, jobs in enumerate(simulated, 1)
-    ]
     foretold = [
         compare(f"simulated with run {n}'s times beside run {m}", jobs, told)
         for n, told in enumerate(simulated, 1)
@@ -162,7 +158,7 @@ def report(runs: Sequence[LiveRun], data: Path, page: Path, picture: Path) -> No
     foreseen = compare(
         "simulated from the warm-up alone beside run 1", live[0], told_simulated(runs[0], foreseen=True)
     )
-    errors = [*foretold, foreseen, *floors, *own]
+    errors = [*foretold, foreseen, *floors]
     write(data / "errors.json", errors)
     live_page.draw(picture, live, simulated[0])
     words = [Path(sys.argv[0]).name, *(word for word in sys.argv[1:] if word != "--page-only")]

@@ -5,15 +5,13 @@ Rule: a sentence that depends on a result is chosen by the result; nothing here 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any, Final
 
 import machine as this_machine
 
-from experiments.shared.live.errors import Errors, Told
+from experiments.shared.live.errors import PARTS, Errors, Told
 from experiments.shared.live.run import LiveRun
 from experiments.shared.tables import said
 
@@ -26,26 +24,20 @@ of the same {jobs} jobs, {within} the {claim:.0%} that papers claim for their si
 differ by {floor.median:.1%} (P90 {floor.p90:.1%}) themselves. Told only what was measured before the first
 job arrived, it is off by {foreseen.median:.1%} (P90 {foreseen.p90:.1%})."""
 
-WHAT: Final = """\
-The {jobs} jobs are real DDP jobs (gloo; one and two devices) on two CPU slots under `{command}`, and all
-can save and resume. The same schedule ran {runs} times, each time in a fresh cluster."""
-
 ERROR: Final = """\
-The error of a job is |JCT - JCT in the other run| / JCT in the other run. *Same path* counts only jobs that
-were preempted equally often in both. *With a run's times*: the simulator is told each job's mean load,
-pause and training time in that run, and makes every decision itself. *From the warm-up alone*: it is told
-the step time, load and pause of each kind of job, measured before the first job arrived."""
+The error of a job is |JCT - JCT in the other run| / JCT in the other run. *With a run's times*: the
+simulator is told each job's mean load, pause and training time in that run, and makes every decision
+itself. *From the warm-up alone*: it is told the step time, load and pause of each kind of job, measured
+before the first job arrived. Where it is told a run's times, waiting differs by {wait_s} s on average, loading
+by {load_s} s, running by {run_s} s and pausing by {pause_s} s: one decision that falls the other way, by
+milliseconds, sends a job down another path, and with it the jobs that wait for its devices."""
 
-DIFFERENCES: Final = """\
-Most of the difference is waiting: one decision that falls the other way, by milliseconds, sends a job down
-another path, and with it the jobs that wait for its devices. The simulator has one load and one pause time
-per job, and knows expected loads exactly from the start; live, both vary and are learned."""
-
-HOW: Final = """\
-Two dozen jobs are too few for the paper's stages (10 samples of bootstrap, 100 updates, X up to 100 s), so
-the policy's own options scale them down, as the command above says. Before each schedule every kind of job
-runs once under `fifo`, is preempted by hand and resumes, which gives the first step times, loads and
-pauses. Jobs are submitted with `--resumable yes`. All times are those of the controller's journal."""
+WHAT: Final = """\
+`{made}` makes this page. The {jobs} jobs are real DDP jobs (gloo; one and two devices) on two CPU slots
+under `{command}`, and all can save and resume. The same schedule ran {runs} times, each time in a fresh
+cluster, with {preemptions} preemptions and {fits} fits by BoTorch. Two dozen jobs are too few for the
+paper's stages (10 samples of bootstrap, 100 updates, X up to 100 s), so these options scale them down.
+Before each schedule every kind of job runs once under `fifo`, is preempted by hand and resumes."""
 
 
 def page(
@@ -63,46 +55,37 @@ def page(
         [f"# {runs[0].policy.capitalize()} live: real jobs beside the simulator"],
         _answer(len(runs[0].rows), floor, foretold, foreseen),
         [f"![each job's completion time]({picture})"],
-        ["## Completion times", "", *_errors_table(errors), "", said(ERROR)],
-        ["## Where the difference is", "", *_parts_table(errors), "", said(DIFFERENCES)],
-        ["## How this page was made", "", *_what_ran(runs, live), "", *_how(runs, command)],
+        ["## Completion times", "", *_errors_table(errors), "", _differences(foretold)],
+        ["## How this page was made", "", *_what_ran(runs, live, command), "", *_how(runs)],
     ]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
-def _what_ran(runs: Sequence[LiveRun], live: Sequence[Sequence[Told]]) -> list[str]:
+def _what_ran(runs: Sequence[LiveRun], live: Sequence[Sequence[Told]], made: str) -> list[str]:
     first = runs[0]
     parameters = " ".join(f"{key}={value}" for key, value in first.parameters.items())
-    command = f"cotenant policy set {first.policy} {parameters}".rstrip()
-    lines = [said(WHAT, jobs=len(first.rows), command=command, runs=len(runs)), ""]
-    for number, (run, jobs) in enumerate(zip(runs, live, strict=True), 1):
-        deferred = sum(d.x_s > 0 for d in run.deferrals)
-        stages = Counter(d.stage for d in run.deferrals)
-        by_stage = ", ".join(f"{count} in {stage}" for stage, count in stages.items())
-        lines.append(
-            f"Run {number}: {sum(j.preemptions for j in jobs)} preemptions, "
-            f"{sum(j.futile_preemptions for j in jobs)} of them before a first step "
-            f"({sum(j.futile_s * j.gpus for j in jobs):.1f} GPU-seconds for nothing); "
-            f"{len(run.deferrals)} predictions ({by_stage or 'none'}), {deferred} of them deferred; "
-            f"{len(run.fit_s)} fits by BoTorch"
-            + (f", {median(run.fit_s):.1f} s each" if run.fit_s else "")
-            + "."
-        )
-        lines += [f"Run {number}, a fit failed: {text}" for text in sorted(set(run.fit_errors))]
-    return lines
+    text = said(
+        WHAT,
+        made=made,
+        jobs=len(first.rows),
+        command=f"cotenant policy set {first.policy} {parameters}".rstrip(),
+        runs=len(runs),
+        preemptions=" and ".join(str(sum(job.preemptions for job in jobs)) for jobs in live),
+        fits=" and ".join(str(len(run.fit_s)) for run in runs),
+    )
+    failed = [
+        f"Run {number}, a fit failed: {error}"
+        for number, run in enumerate(runs, 1)
+        for error in sorted(set(run.fit_errors))
+    ]
+    return [text, *failed]
 
 
 def _errors_table(errors: Sequence[Errors]) -> list[str]:
-    rows = [
-        "| | jobs | median error | P90 error | same path: jobs | median | P90 | mean JCT, s |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
+    rows = ["| | median error | P90 error | mean JCT, s |", "| --- | --- | --- | --- |"]
     for e in errors:
         yardstick_s, other_s = e.mean_jct_s
-        rows.append(
-            f"| {e.what} | {e.jobs} | {e.median:.1%} | {e.p90:.1%} | {e.same_path_jobs} | "
-            f"{_share(e.same_path_median)} | {_share(e.same_path_p90)} | {other_s:.1f} / {yardstick_s:.1f} |"
-        )
+        rows.append(f"| {e.what} | {e.median:.1%} | {e.p90:.1%} | {other_s:.1f} / {yardstick_s:.1f} |")
     return rows
 
 
@@ -124,36 +107,27 @@ def _answer(jobs: int, floor: Errors | None, foretold: Sequence[Errors], foresee
     return [text]
 
 
-def spread(values: Sequence[float]) -> str:
+def spread(values: Sequence[float], form: str = "{:.1%}") -> str:
     """Least to most; one where they read alike."""
-    ends = dict.fromkeys(f"{value:.1%}" for value in (min(values), max(values)))
+    ends = dict.fromkeys(map(form.format, (min(values), max(values))))
     return " to ".join(ends)
 
 
-def _parts_table(errors: Sequence[Errors]) -> list[str]:
-    rows = ["| mean difference per job, s | wait | load | run | pause |", "| --- | --- | --- | --- | --- |"]
-    for e in errors:
-        cells = " | ".join(f"{seconds:.2f}" for seconds in e.mean_difference_s.values())
-        rows.append(f"| {e.what} | {cells} |")
-    return rows
+def _differences(foretold: Sequence[Errors]) -> str:
+    """Nothing where there is one run."""
+    if not foretold:
+        return ""
+    parts = {part: spread([e.mean_difference_s[part] for e in foretold], "{:.2f}") for part in PARTS}
+    return said(ERROR, **parts)
 
 
-def _how(runs: Sequence[LiveRun], command: str) -> list[str]:
+def _how(runs: Sequence[LiveRun]) -> list[str]:
     machine = runs[0].machine
     facts = ", ".join(f"{key} {value}" for key, value in machine.items() if key != "commit")
     loads = ", ".join(f"{run.load_started:.1f}" for run in runs)
     simulated_at = this_machine.facts()["commit"]
     commits = f"The runs were made at commit {machine['commit']}, the simulations at {simulated_at}."
-    return [
-        said(HOW),
-        "",
-        f"Command: `{command}`",
-        f"Machine: {facts}. Load average before the runs: {loads}. {commits}",
-    ]
-
-
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1%}"
+    return [f"Machine: {facts}. Load average before the runs: {loads}. {commits}"]
 
 
 def draw(path: Path, live: Sequence[Sequence[Told]], simulated: Sequence[Told]) -> None:

@@ -35,11 +35,6 @@ class Told(NamedTuple):
     preemptions: int
     futile_preemptions: int
 
-    @property
-    def path(self) -> tuple[int, int]:
-        """What became of it, apart from times."""
-        return (self.preemptions, self.futile_preemptions)
-
 
 class Errors(msgspec.Struct, frozen=True, kw_only=True):
     """|other - one| / one of each job's completion time."""
@@ -48,10 +43,6 @@ class Errors(msgspec.Struct, frozen=True, kw_only=True):
     jobs: int
     median: float
     p90: float
-    same_path_jobs: int
-    """Jobs preempted equally often in both, loads for nothing included."""
-    same_path_median: float | None
-    same_path_p90: float | None
     mean_jct_s: tuple[float, float]
     mean_difference_s: dict[str, float]
     """Mean |other - one| of each part of the completion time."""
@@ -142,15 +133,11 @@ def compare(what: str, one: Sequence[Told], other: Sequence[Told]) -> Errors:
     """`one` is the yardstick."""
     assert [job.name for job in one] == [job.name for job in other], "not the same jobs"
     errors = [error(a, b) for a, b in zip(one, other, strict=True)]
-    same = [e for e, a, b in zip(errors, one, other, strict=True) if a.path == b.path]
     return Errors(
         what=what,
         jobs=len(one),
         median=float(np.median(errors)),
         p90=float(np.percentile(errors, 90)),
-        same_path_jobs=len(same),
-        same_path_median=float(np.median(same)) if same else None,
-        same_path_p90=float(np.percentile(same, 90)) if same else None,
         mean_jct_s=(fmean(a.jct_s for a in one), fmean(b.jct_s for b in other)),
         mean_difference_s={
             part: fmean(abs(getattr(b, part) - getattr(a, part)) for a, b in zip(one, other, strict=True))
