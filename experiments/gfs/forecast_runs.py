@@ -37,16 +37,10 @@ class NoData(Exception):
 
 
 class Row(Judged, frozen=True, kw_only=True):
-    """Besides: what the page needs to say how sure a difference is, and what the paper calls p-MAQE."""
+    """Besides: what the page needs to say how sure a difference is, and what is reserved."""
 
     daily_gpus: tuple[float, ...]
     """Sum of absolute errors per day of the test."""
-    daily_loss: tuple[float, ...]
-    """Sum of the .9 pinball loss per day."""
-    ahead_mae: tuple[float, ...]
-    maqe_90: float
-    """Mean |truth - .9 quantile| / mean truth."""
-    maqe_95: float
     over_90: float
     """Mean of (.9 quantile - truth) / mean truth: what is reserved beyond the demand."""
 
@@ -111,16 +105,11 @@ def _rows(found: ForecastEvaluation, aggregation: Aggregation) -> list[Row]:
         truth, said = found.part(answers, aggregation)
         error, short = np.abs(truth - said[..., 0]), truth - said[..., 1]
         days = (np.arange(truth.shape[1]) // DAY_H).repeat(truth.shape[2])
-        loss = np.maximum(0.9 * short, -0.1 * short)
         mean = float(truth.mean())
         rows.append(
             Row(
                 **msgspec.structs.asdict(judged),
                 daily_gpus=tuple(np.bincount(days, error.sum(axis=0).ravel()).tolist()),
-                daily_loss=tuple(np.bincount(days, loss.sum(axis=0).ravel()).tolist()),
-                ahead_mae=tuple(error.mean(axis=(0, 1)).tolist()),
-                maqe_90=float(np.abs(short).mean()) / mean,
-                maqe_95=float(np.abs(truth - said[..., 2]).mean()) / mean,
                 over_90=-float(short.mean()) / mean,
             )
         )

@@ -28,9 +28,9 @@ ERROR: Final = """\
 The error of a job is |JCT - JCT in the other run| / JCT in the other run. *With a run's times*: the
 simulator is told each job's mean load, pause and training time in that run, and makes every decision
 itself. *From the warm-up alone*: it is told the step time, load and pause of each kind of job, measured
-before the first job arrived. Where it is told a run's times, waiting differs by {wait_s} s on average, loading
-by {load_s} s, running by {run_s} s and pausing by {pause_s} s: one decision that falls the other way, by
-milliseconds, sends a job down another path, and with it the jobs that wait for its devices."""
+before the first job arrived. Where it is told a run's times, waiting differs by {wait_s} s on average,
+loading by {load_s} s, running by {run_s} s and pausing by {pause_s} s: one decision that falls the other
+way, by milliseconds, sends a job down another path, and with it the jobs that wait for its devices."""
 
 WHAT: Final = """\
 `{made}` makes this page. The {jobs} jobs are real DDP jobs (gloo; one and two devices) on two CPU slots
