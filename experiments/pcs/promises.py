@@ -88,8 +88,7 @@ def section() -> str:
         """Two orders of ours are in no paper. `stretch` is `srsf`, but tells each job its roll-out times the
         delay by smaller jobs still to come. `promise` tells the same, and lets jobs go first whose promise
         has no slack left. Times are ratios to `srsf`'s mean, percentages the P99 of the error. PCS's points
-        are its published configurations and {judged} points along each front that was searched on the first
-        {jobs} jobs for mean time and P99 error.""",
+        are its published configurations and {judged} of each front searched on the first {jobs} jobs.""",
         judged=fronts.JUDGED,
         jobs=runs.SEARCH_JOBS,
     )

@@ -87,11 +87,15 @@ def promises() -> list[Cell]:
     return [Cell(vc=vc, policy=policy) for vc in VCS for policy in ("stretch", "promise")]
 
 
+NOISES: Final = (0.0, 0.7)
+"""Sigma of a lognormal factor."""
+
+
 def figure_10() -> list[Cell]:
     return [
         Cell(vc="0e4a51", policy=policy, jobs=500, asked=100, noise=noise)
         for policy in ("fifo", "afs-l", "pcs-bal")
-        for noise in (0.0, 0.3, 0.7)
+        for noise in NOISES
     ]
 
 
