@@ -59,15 +59,7 @@ The owner of each job expected its true length times a lognormal factor (sigma {
 come in bursts at an offered load of {load} without loading. A job counts as told when the controller first
 shows an interval, a second or two after its submission. The median bias is actual / p50 - 1.
 
-`cotenant eta score` counts the calibrated intervals of the same run:
-
-| told at | predictions | held |
-| --- | --: | --: |
-{scored}
-
-The machine's load average was {began} when the run began and {ended} when it ended.
-
-Made by `python experiments/eta/live_eta.py`; {machine}.
+`python experiments/eta/live_eta.py` makes this page; {machine}.
 """
 
 
@@ -95,10 +87,7 @@ class EtaRun(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     load: float
     machine: dict[str, str | int | float]
-    load_average: tuple[float, float]
-    """Of the machine when the run began, and when it ended."""
     jobs: tuple[Foretold, ...]
-    scores: tuple[wire.EtaScoreView, ...]
 
 
 class Watching(Play):
@@ -128,7 +117,6 @@ def run_live(options: argparse.Namespace, say: Callable[[str], None]) -> EtaRun:
     folder = Path(tempfile.mkdtemp(prefix="cotenant-live-"))
     os.environ.setdefault(LOCK_DIR_ENV, str(folder / "locks"))
     say(f"seed {options.seed}, {len(schedule)} jobs over {schedule[-1].at_s:.0f} s; state and logs: {folder}")
-    load_began = os.getloadavg()[0]
     with (
         PrivateCluster(folder, f"cpu:{DEVICES}") as cluster,
         Client(cluster.endpoint) as client,
@@ -153,7 +141,6 @@ def run_live(options: argparse.Namespace, say: Callable[[str], None]) -> EtaRun:
         play = Watching(client, folder, schedule, spec_of, row_of, say)
         play.told = {}
         play.play(lambda rows: None)
-        scores = client.ask(wire.ListEtas()).scores
     jobs = [
         Foretold(name=row.name, expected_s=row.expected_s, told=play.told.get(JobId(row.job_id)), row=row)
         for row in play.rows()
@@ -163,9 +150,7 @@ def run_live(options: argparse.Namespace, say: Callable[[str], None]) -> EtaRun:
         seed=options.seed,
         load=options.load,
         machine=machine.facts(),
-        load_average=(load_began, os.getloadavg()[0]),
         jobs=tuple(jobs),
-        scores=tuple(scores),
     )
 
 
@@ -210,14 +195,7 @@ def page(run: EtaRun) -> str:
         row("all", told),
         row("calibrated", calibrated),
         row("before 15 outcomes were known", [job for job in told if job not in calibrated]),
-        row("first half of the jobs", told[: len(told) // 2]),
-        row("second half", told[len(told) // 2 :]),
     )
-    scored = [
-        f"| {s.kind} | {s.predictions} | {s.coverage_80:.0%} |"
-        for s in run.scores
-        if s.coverage_80 is not None
-    ]
     return PAGE.format(
         jobs=len(run.jobs),
         devices=DEVICES,
@@ -232,9 +210,6 @@ def page(run: EtaRun) -> str:
         sigma=SIGMA,
         seed=run.seed,
         load=run.load,
-        scored="\n".join(scored or ["| nothing was scored | 0 | |"]),
-        began=f"{run.load_average[0]:.1f}",
-        ended=f"{run.load_average[1]:.1f}",
         machine=", ".join(f"{key} {value}" for key, value in run.machine.items()),
     )
 
