@@ -40,9 +40,10 @@ WIDTH_MAX: Final = 2.5
 PREDICTIONS_MIN: Final = 400
 
 ABOUT: Final = """
-    Estimates of lengths are wrong by a lognormal factor (sigma {sigma}) at an offered load of about 0.75. Right
-    is a pooled share of 75 to 85 %; in each case 70 to 90 % or a flag, a median bias of at most 15 %, a width
-    of at most 2.5 JCT and 400 predictions. Policies that share, other sigmas and loads above 1 were not tried.
+    Estimates of lengths are wrong by a lognormal factor (sigma {sigma}) at an offered load of about 0.75.
+    Right is a pooled share of 75 to 85 %; in each case 70 to 90 % or a flag, a median bias of at most 15 %,
+    a width of at most 2.5 JCT and 400 predictions. Policies that share, other sigmas and loads above 1 were
+    not tried.
 """
 
 
