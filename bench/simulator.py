@@ -165,9 +165,10 @@ def page(parts: dict[str, list[Row]], policies: list[str], command: str) -> str:
             "less than 1,024.",
             "",
         ]
-    about = (__doc__ or "").partition("Three parts, ")[2].strip()
     lines += [
-        f"Three parts, {about}",
+        "The Philly VCs run on 8 hosts of 8 GPUs, the large trace (generated, Helios Saturn's size) on 64.",
+        "Each run has a process of its own. Where more arrives than the cluster can do, ten times as long a",
+        "trace makes the queue ten times as long.",
         "",
         f"Command: `{command}`",
         machine.sentences(numpy=np.__version__),

@@ -236,42 +236,38 @@ def page(
 
     rows = [
         (
-            "| | start | launch to first step, s: p50 | p99 | `cotenant run` to first step, s: p50 | p99 "
-            "| processor s of a rank | private MiB of a rank |"
+            "| | start | launch to first step, s: p50 (p99) | `cotenant run` to it | processor s of a rank "
+            "| private MiB of a rank |"
         ),
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| --- | --- | --- | --- | --- | --- |",
     ]
     for way, runs in taken.items():
         launched, asked = ([run[key] for run in runs] for key in ("launched_s", "run_s"))
         rows.append(
             f"| {way.name} | {'warm' if way.warm else 'cold'} "
-            f"| {statistics.median(launched):.2f} | {quantile(launched, 0.99):.2f} "
-            f"| {statistics.median(asked):.2f} | {quantile(asked, 0.99):.2f} "
+            f"| {statistics.median(launched):.2f} ({quantile(launched, 0.99):.2f}) "
+            f"| {statistics.median(asked):.2f} ({quantile(asked, 0.99):.2f}) "
             f"| {statistics.median(run['cpu_s'] for run in runs):.2f} "
             f"| {statistics.median(run['private_mib'] for run in runs):.0f} |"
         )
+    told = {
+        warm: f"{statistics.median(found):.2f} ({quantile(found, 0.99):.2f})" for warm, found in trips.items()
+    }
     return "\n".join([
         "# From command to first step",
         "",
         *answer(taken, trips),
         "",
-        "A small model trains under DDP (gloo) with one or two ranks on CPU slots of one core. Each way",
-        "takes its turn in each round, and warm starts come after a cold run of their kind.",
+        "A small model trains under DDP (gloo) with one or two ranks on CPU slots of one core.",
         "",
         *([options.note, ""] if options.note else []),
         *rows,
         "",
         "## A preemption's round trip",
         "",
-        "Under `srtf` a short job of two ranks takes both slots from a long one. The time runs from the",
-        "command to stop the long job, which saves and leaves, to the first step of the short one.",
-        "",
-        "| start | command to stop A, to first step of B, s: p50 | p99 |",
-        "| --- | --- | --- |",
-        *(
-            f"| {'warm' if warm else 'cold'} | {statistics.median(found):.2f} | {quantile(found, 0.99):.2f} |"
-            for warm, found in trips.items()
-        ),
+        "Under `srtf` a short job of two ranks takes both slots from a long one. From the command to stop",
+        "the long job to the first step of the short one it takes (p99 in brackets)",
+        f"{told[False]} s cold and {told[True]} s warm.",
         "",
         f"Command: `python bench/start.py --rounds {options.rounds}`",
         machine.sentences(torch=str(torch.__version__)),

@@ -239,20 +239,28 @@ def told(pairs: PairRows) -> str:
         "Made by `python experiments/castor/live_pairs.py`; its top says what ran and what it does not show.",
         machine.sentences(numpy=np.__version__),
         "",
-        "The settings are those that `predictor train` tries.",
-        "",
         "| xi from | RMSE, both jobs |",
         "| --- | --: |",
         *(f"| {name} | {error:.3f} |" for name, error in errors.items()),
         "",
-        "| job 1 | job 2 | xi 1 | xi 2 |",
-        "| --- | --- | --: | --: |",
-        *(
-            f"| {one} | {two} | {xi[0]:.2f} | {xi[1]:.2f} |"
-            for (one, two), xi in zip(pairs.models, pairs.xi.tolist(), strict=True)
-        ),
+        "The settings are those that `predictor train` tries. Below is the xi of the row's job beside the",
+        "column's.",
+        "",
+        *matrix(pairs),
     ]
     return "\n".join(lines) + "\n"
+
+
+def matrix(pairs: PairRows) -> list[str]:
+    xi = {}
+    for (one, two), (first, second) in zip(pairs.models, pairs.xi.tolist(), strict=True):
+        xi[two, one], xi[one, two] = second, first
+    names = list(dict.fromkeys(one for one, _ in xi))
+    lines = [f"| | {' | '.join(names)} |", "| --- |" + " --: |" * len(names)]
+    for one in names:
+        cells = (f"{xi[one, two]:.2f}" if (one, two) in xi else "" for two in names)
+        lines.append(f"| {one} | {' | '.join(cells)} |")
+    return lines
 
 
 def left_out(table: training.PairColumns, number: int) -> Both:
