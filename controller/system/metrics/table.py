@@ -61,25 +61,23 @@ CONTROLLER: Final = (
         "cotenant_host_state",
         "gauge",
         ("host", "state"),
-        "1 for the state that the host is in, 0 for the others",
+        "1 for the state of the host, 0 for the others",
     ),
     Metric(
         "cotenant_devices",
         "gauge",
         ("use",),
-        "Devices by use: free, alone (one job), shared (more), out (it or its host takes no work)",
+        "Devices by use: free, alone (one job), shared (more), out (takes no work)",
     ),
-    Metric(
-        "cotenant_jobs", "gauge", ("phase",), "Jobs by phase, the ended ones that are still listed included"
-    ),
+    Metric("cotenant_jobs", "gauge", ("phase",), "Jobs by phase, ended ones that are still listed included"),
     Metric("cotenant_jobs_submitted_total", "counter", (), "Jobs accepted since this controller started"),
     Metric("cotenant_jobs_ended_total", "counter", ("phase",), "Jobs ended: done, failed, cancelled"),
     Metric(
         "cotenant_attempts_ended_total",
         "counter",
         ("host", "outcome"),
-        "Attempts that left a host: finished, user-failed, infra-failed, stopped, never-started; a gang "
-        "counts on each of its hosts",
+        "Attempts that left a host: finished, user-failed, infra-failed, stopped, never-started; a gang's "
+        "on each of its hosts",
     ),
     Metric("cotenant_preemptions_total", "counter", (), "Attempts that were preempted"),
     Metric("cotenant_futile_preemptions_total", "counter", (), "Of those, before their first step"),
@@ -90,9 +88,9 @@ CONTROLLER: Final = (
         "cotenant_class_devices",
         "gauge",
         ("type", "use"),
-        "Under a policy with classes: devices that hp has (hp), waits for (hp-waiting), that spot may take "
-        "more (spot-may-take), waits for (spot-waiting), that are kept back from it (kept-back), and the "
-        "quantile of hp demand expected this hour (hp-expected)",
+        "Under a policy with classes: devices that hp has (hp), waits for (hp-waiting) and is expected to "
+        "ask for this hour (hp-expected); that spot may still take (spot-may-take), waits for (spot-waiting) and "
+        "may not have (kept-back)",
     ),
     Metric("cotenant_spot_eta", "gauge", (), "GFS's safety coefficient eta; absent without one"),
     Metric("cotenant_queue_wait_seconds", "histogram", (), "From submission to first start"),
@@ -100,26 +98,26 @@ CONTROLLER: Final = (
         "cotenant_queue_oldest_seconds",
         "gauge",
         (),
-        "The longest time that a queued job has been in the queue this time",
+        "How long the oldest job has been in the queue this time",
     ),
     Metric(
         "cotenant_queue_longest_wait_seconds",
         "gauge",
         (),
-        "The longest that a job which waits now could have run and did not, before all of its attempts",
+        "The longest that a waiting job could have run and did not, over all of its attempts",
     ),
     Metric(
         "cotenant_eta_hit_ratio",
         "gauge",
         ("policy",),
-        "Of the last 100 intervals told at submission under this policy, the share that held: 0.8 is right",
+        "The share that held of the last 100 intervals told at submission: 0.8 is right",
     ),
-    Metric("cotenant_promises_open", "gauge", (), "Jobs that were promised an end which has not come"),
+    Metric("cotenant_promises_open", "gauge", (), "Promised ends that have not come"),
     Metric(
         "cotenant_promises_total",
         "counter",
         ("state",),
-        "Promised ends by what became of them: kept, broken, or void (its owner held or ended it)",
+        "Promised ends: kept, broken, or void (the owner held or ended the job)",
     ),
     Metric(
         "cotenant_decision_seconds", "histogram", (), "Time to handle one event, the policy's part included"
@@ -144,13 +142,13 @@ CONTROLLER: Final = (
         "cotenant_pair_interference_ratio",
         "gauge",
         ("job_id", "beside"),
-        "Measured iteration time beside the other job / alone, of jobs that share a device now",
+        "Measured iteration time beside the other job / alone, of jobs that share now",
     ),
     Metric(
         "cotenant_pair_sharing_benefit_ratio",
         "gauge",
         ("job_id", "beside"),
-        "What that pair yields beyond taking turns: 1/xi + 1/xi' - 1, where both were measured",
+        "What that pair gains over taking turns: 1/xi + 1/xi' - 1, where both were measured",
     ),
     Metric(
         "cotenant_device_planned_memory_bytes",
@@ -162,7 +160,7 @@ CONTROLLER: Final = (
         "cotenant_controller_series_left_out",
         "gauge",
         (),
-        "Series that were too many for this page (more than 20000)",
+        "Series beyond the 20000 of this page",
     ),
 )
 
@@ -180,39 +178,38 @@ AGENT: Final = (
         "cotenant_agent_notes_waiting",
         "gauge",
         ("host",),
-        "Notes that its disk has refused; while there are any it starts nothing",
+        "Notes that its disk has refused; with any it starts nothing",
     ),
     Metric(
         "cotenant_device_info",
         "gauge",
         ("host", "device", "kind", "type", "sharing"),
-        "1; what the device is (kind: cuda or cpu) and how its tenants share it",
+        "1; kind (cuda or cpu), type, and how tenants share it",
     ),
     Metric(
         "cotenant_device_state",
         "gauge",
         ("host", "device", "state"),
-        "1 for the state that the agent has it in (ok, suspect, draining, lost), 0 for the others",
+        "1 for its state (ok, suspect, draining, lost), 0 for the others",
     ),
     Metric("cotenant_device_healthy", "gauge", ("host", "device"), "1 if it takes new work"),
     Metric(
         "cotenant_device_faults_total",
         "counter",
         ("host", "device"),
-        "Errors of a GPU or of its MPS server that concerned jobs, since this agent started; one that is "
-        "seen twice counts twice",
+        "Errors of a GPU or of its MPS server that concerned jobs; one that is seen twice counts twice",
     ),
     Metric(
         "cotenant_device_memory_held",
         "gauge",
         ("host", "device"),
-        "1 while memory of a GPU stays in use after its job or has no visible owner; it takes no work then",
+        "1 while its memory stays in use after a job or has no visible owner; it takes no work then",
     ),
     Metric(
         "cotenant_device_mps_up",
         "gauge",
         ("host", "device"),
-        "1 while the MPS daemon that is to serve it works; only of devices that have one",
+        "1 while its MPS daemon works; only of devices that have one",
     ),
     Metric("cotenant_device_tenants", "gauge", ("host", "device"), "Jobs on it"),
     Metric("cotenant_device_memory_bytes", "gauge", ("host", "device"), "Its memory"),
@@ -245,16 +242,16 @@ AGENT: Final = (
         "cotenant_agent_series_left_out",
         "gauge",
         ("host",),
-        "Series that were too many for this page (more than 20000)",
+        "Series beyond the 20000 of this page",
     ),
 )
 
 
 def markdown(metrics: Sequence[Metric]) -> str:
-    lines = ["| metric | kind | labels | meaning |", "| --- | --- | --- | --- |"]
+    lines = ["| metric | labels | meaning |", "| --- | --- | --- |"]
     for each in metrics:
         labels = ", ".join(f"`{label}`" for label in each.labels)
-        lines.append(f"| `{each.name}` | {each.kind} | {labels} | {each.help} |")
+        lines.append(f"| `{each.name}` | {labels} | {each.help} |")
     return "\n".join(lines)
 
 
