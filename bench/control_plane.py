@@ -356,11 +356,10 @@ heartbeats within {heartbeat:.1f} ms.
 | --- | --- | --- | --- | --- | --- | --- | --- | --- |
 {rows}
 
-TCP with CURVE on 127.0.0.1. Every agent sends a heartbeat a second; there are as many running jobs as agents,
-whose progress the heartbeats carry; {rate:g} more jobs a second are submitted, started, reported and ended.
-Times are p50 / p99. *heartbeat*: until the renewal that answers it. *command*: from the submission until its
-start command reaches an agent, with a flushed commit in between. *events*: journalled. *joined*: from
-nothing to all welcomed. *missed*: heartbeats not answered within a second. *fleet*: CPU of the simulated
+TCP with CURVE on 127.0.0.1. Every agent runs a job and sends a heartbeat a second; {rate:g} more jobs a
+second are submitted, started and ended. Times are p50 / p99. *heartbeat*: until the renewal that answers it.
+*command*: from the submission until its start command reaches an agent, with a flushed commit in between.
+*joined*: until all are welcomed. *missed*: not answered within a second. *fleet*: CPU of the simulated
 agents, which share the machine.
 
 Command: `python bench/control_plane.py --agents {agents} --seconds {seconds:g}`

@@ -125,15 +125,14 @@ def table(rows: list[Row]) -> Iterator[str]:
 
 def rates(rows: list[Row], policies: list[str]) -> Iterator[str]:
     """A row for each policy: over all VCs, and on its slowest."""
-    yield "| policy | jobs per CPU s | on the slowest VC | decision there, ms: mean, p99 | peak, MiB |"
-    yield "|" + " --- |" * 5
+    yield "| policy | jobs per CPU s | on the slowest VC | peak, MiB |"
+    yield "|" + " --- |" * 4
     for policy in policies:
         of = [row for row in rows if row["policy"] == policy]
         least = min(of, key=lambda row: float(row["jobs_per_cpu_s"]))
         whole = sum(row["jobs"] for row in of) / sum(row["cpu_s"] for row in of)
         slow = f"{least['jobs_per_cpu_s']:,.0f} ({least['what']})"
-        decision = f"{least['decision_ms']['mean']:.4f}, {least['decision_ms']['p99']:.4f}"
-        yield f"| {policy} | {whole:,.0f} | {slow} | {decision} | {least['peak_mib']:.0f} |"
+        yield f"| {policy} | {whole:,.0f} | {slow} | {least['peak_mib']:.0f} |"
 
 
 def growth_of(rows: list[Row], policies: list[str]) -> str:

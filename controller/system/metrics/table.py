@@ -89,8 +89,8 @@ CONTROLLER: Final = (
         "gauge",
         ("type", "use"),
         "Under a policy with classes: devices that hp has (hp), waits for (hp-waiting) and is expected to "
-        "ask for this hour (hp-expected); that spot may still take (spot-may-take), waits for (spot-waiting) and "
-        "may not have (kept-back)",
+        "ask for this hour (hp-expected); that spot may still take (spot-may-take), waits for (spot-waiting) "
+        "and may not have (kept-back)",
     ),
     Metric("cotenant_spot_eta", "gauge", (), "GFS's safety coefficient eta; absent without one"),
     Metric("cotenant_queue_wait_seconds", "histogram", (), "From submission to first start"),
