@@ -55,8 +55,8 @@ CLAIMED: Final = """Go et al., Making Sense of Job Preemption for Distributed De
     it, and in part if the interval is above 1."""
 
 TABLES: Final = """Ratios to `{base}` (below 1 is better than never deferring) are geometric means over
-    VCs and cluster sizes with 95 % intervals. Futile GPU time, of loads that ended in a preemption, is a
-    sum."""
+    {cells[0]} cells at high load and {cells[1]} below, each a VC on a cluster size, with 95 % intervals.
+    Futile GPU time, of loads that ended in a preemption, is a sum."""
 
 METHOD: Final = """`make results-lazer` makes this page with {runs} runs: the first {jobs:,} jobs of each of
     {vcs} Philly VCs on {hosts} hosts of 8 GPUs, with lengths known to the policies and modelled load
@@ -207,14 +207,16 @@ def verdict(found: Ratio | None, times: float) -> str:
 
 
 def tables(book: Book) -> str:
-    lines = ["## All policies", "", said(TABLES, base=BASE)]
-    for name, grounds in ((f"{CONTENDED:g} and more", book.contended), (f"below {CONTENDED:g}", book.light)):
-        lines += ["", f"### Offered load {name} ({len(grounds)} cells)", ""]
-        lines += header(("policy", "mean JCT", "P95", "futile GPU-h"))
-        for policy in TABLED:
-            ratios = [shown(book.ratio(grounds, policy, number)) for number in (JCT_MEAN, JCT_P95)]
-            futile = f"{book.total(grounds, policy, FUTILE_GPU_S) / 3600:,.1f}"
-            lines.append(row_of([policy, *(["1"] * 2 if policy == BASE else ratios), futile]))
+    sides = (book.contended, book.light)
+    titles = (f"load {CONTENDED:g} and more: mean JCT", "futile GPU-h", "below: mean JCT", "futile GPU-h")
+    lines = ["## All policies", "", said(TABLES, base=BASE, cells=[len(side) for side in sides])]
+    lines += ["", *header(("policy", *titles))]
+    for policy in TABLED:
+        cells = []
+        for side in sides:
+            ratio = "1" if policy == BASE else shown(book.ratio(side, policy, JCT_MEAN))
+            cells += [ratio, f"{book.total(side, policy, FUTILE_GPU_S) / 3600:,.1f}"]
+        lines.append(row_of([policy, *cells]))
     return "\n".join(lines)
 
 
