@@ -102,8 +102,8 @@ def price_sentence() -> str:
     for vc in PAPER["figure_7"]["workloads"]:
         fast, kept = found(vc, "srsf"), found(vc, "pcs-bal")
         told.append(
-            f"{kept['mean_jct_s'] / fast['mean_jct_s']:.2f} times on {vc} ({100.0 * kept['mean_error']:.2f} % "
-            f"instead of {100.0 * fast['mean_error']:.0f} %)"
+            f"{kept['mean_jct_s'] / fast['mean_jct_s']:.2f} times on {vc} "
+            f"({100.0 * kept['mean_error']:.2f} % instead of {100.0 * fast['mean_error']:.0f} %)"
         )
     return ", ".join(told)
 
